@@ -1,0 +1,38 @@
+# Every target makes its own virtual environment first. Needs only Python 3.11 or newer, and make.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/ready
+
+.PHONY: demo test test-fast check docs bench clean
+
+demo: $(READY)  ## the main job
+	$(BIN)/vitreous models
+
+test: $(READY)  ## the whole test suite
+	$(BIN)/pytest
+
+test-fast: $(READY)  ## the test suite without the slow tests
+	$(BIN)/pytest -m "not slow"
+
+check: $(READY)  ## format, lint, types, who imports whom, generated pages
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/pytest tests/test_layers.py
+	$(BIN)/python docs/generate.py --check
+
+docs: $(READY)  ## write the generated pages anew
+	$(BIN)/python docs/generate.py
+
+bench: $(READY)  ## measure the model's speed against its peers
+	$(BIN)/python benchmarks/model_speed.py
+
+clean:
+	rm -rf $(VENV)
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'vitreous needs Python 3.11 or newer; say which with: make PYTHON=python3.11')"
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --disable-pip-version-check --quiet --constraint constraints.txt --editable ".[dev]"
+	touch $@

@@ -1,0 +1,41 @@
+"""A Vision Transformer you can see through.
+
+    import vitreous
+    model = vitreous.ViT("B/16", classes=10)
+
+The public names are listed in `__all__`; each is imported when it is first used, so `import vitreous` is instant.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from vitreous.config.model import ViTConfig
+    from vitreous.errors import UserError
+    from vitreous.model.presets import preset
+    from vitreous.model.trace import Trace
+    from vitreous.model.vit import ViT
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Trace": "vitreous.model.trace",
+    "UserError": "vitreous.errors",
+    "ViT": "vitreous.model.vit",
+    "ViTConfig": "vitreous.config.model",
+    "preset": "vitreous.model.presets",
+}
+
+__all__ = ["Trace", "UserError", "ViT", "ViTConfig", "preset"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'vitreous' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -1,0 +1,170 @@
+"""What a Vision Transformer is made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from vitreous.errors import UserError
+
+Position = Literal["learned-1d", "learned-2d", "sincos-2d", "relative", "none"]
+PositionScope = Literal["all", "class", "patches"]
+Resampling = Literal["bicubic", "bilinear"]
+NormPlace = Literal["before", "after"]
+Mlp = Literal["gelu", "relu", "swiglu"]
+Pool = Literal["class", "mean", "attention"]
+Classifier = Literal["linear", "mlp"]
+
+
+@dataclass(frozen=True)
+class ViTConfig:
+    """Everything that fixes a Vision Transformer's shape and function.
+
+    The defaults are the paper's. `vitreous.model.presets.preset("B/16")` fills in the sizes.
+    """
+
+    width: int
+    """D, the length of a token."""
+    depth: int
+    """L, the number of blocks."""
+    heads: int
+    mlp_width: int
+    """Hidden units of each block's MLP; for SwiGLU, the number of gated units."""
+    patch: int
+    """P, the side of a square patch in pixels."""
+    image_size: tuple[int, int] = (224, 224)
+    """Height and width the position embeddings belong to; other sizes are resampled on the fly."""
+    channels: int = 3
+    classes: int = 1000
+    """K, the classifier's outputs; 0 for no classifier: the model then returns the representation y."""
+
+    position: Position = "learned-1d"
+    position_scope: PositionScope = "all"
+    """Which tokens a learned 1-D table has entries for: all, all but registers (DINOv2), or patches."""
+    position_resampling: Resampling = "bicubic"
+    """How a table moves to another grid: bicubic with antialias, or bilinear between fixed corners (the paper's)."""
+    norm: NormPlace = "before"
+    """LayerNorm before each branch (ViT), or after each sum as in the original Transformer, then with no final norm."""
+    norm_eps: float = 1e-6
+    mlp: Mlp = "gelu"
+    class_token: bool = True
+    registers: int = 0
+    """Extra learned tokens that no output reads (Darcet et al.)."""
+    pool: Pool = "class"
+    """What y is made of: the class token, the mean of the patch tokens, or a learned query that attends to them."""
+    norm_after_pool: bool = False
+    """Apply the final norm to the pooled vector instead of to the tokens (MAE's fine-tuning, timm's average)."""
+    classifier: Classifier = "linear"
+    """One linear layer (fine-tuning), or one tanh hidden layer before it (the paper's pre-training)."""
+    layer_scale: float | None = None
+    """Initial value of a learned per-channel scale of each branch; None for no scale."""
+    qk_norm: bool = False
+    """LayerNorm on each head's queries and keys."""
+
+    drop_path: float = 0.0
+    """Stochastic depth: probability of skipping the last block's branches, growing linearly from 0 at the first."""
+    dropout: float = 0.0
+    patch_dropout: float = 0.0
+    """Share of the patch tokens left out at random while training; the cost of a step falls with it."""
+    pad: bool = False
+    """Pad pictures at the right and bottom to a multiple of the patch instead of refusing them."""
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Rows and columns of patches at `image_size`."""
+        height, width = self.image_size
+        return -(-height // self.patch), -(-width // self.patch)
+
+    @property
+    def patches(self) -> int:
+        """N, the number of patch tokens at `image_size`."""
+        rows, columns = self.grid
+        return rows * columns
+
+    @property
+    def prefix(self) -> int:
+        """Tokens before the patches: the class token, then the registers."""
+        return int(self.class_token) + self.registers
+
+    @property
+    def prefix_positions(self) -> int:
+        """How many of the prefix tokens have an entry in a learned 1-D position table."""
+        if self.position != "learned-1d":
+            return 0
+        return {"all": self.prefix, "class": int(self.class_token), "patches": 0}[self.position_scope]
+
+    def __post_init__(self) -> None:
+        if isinstance(self.image_size, int):
+            object.__setattr__(self, "image_size", (self.image_size, self.image_size))
+        else:
+            object.__setattr__(self, "image_size", tuple(self.image_size))
+        self._check_numbers()
+        self._check_choices()
+        self._check_combinations()
+
+    def _check_numbers(self) -> None:
+        for name in ("width", "depth", "heads", "mlp_width", "patch", "channels"):
+            if getattr(self, name) < 1:
+                raise UserError(f"{name}={getattr(self, name)}: must be at least 1.")
+        for name in ("classes", "registers"):
+            if getattr(self, name) < 0:
+                raise UserError(f"{name}={getattr(self, name)}: must be 0 or more.")
+        for name in ("drop_path", "dropout", "patch_dropout"):
+            if not 0 <= getattr(self, name) < 1:
+                raise UserError(f"{name}={getattr(self, name)}: must be at least 0 and below 1.")
+        if len(self.image_size) != 2 or min(self.image_size) < 1:
+            raise UserError(f"image_size={self.image_size}: must be one side or (height, width), in pixels.")
+
+    def _check_choices(self) -> None:
+        choices = {
+            "position": Position,
+            "position_scope": PositionScope,
+            "position_resampling": Resampling,
+            "norm": NormPlace,
+            "mlp": Mlp,
+            "pool": Pool,
+            "classifier": Classifier,
+        }
+        for name, allowed in choices.items():
+            if getattr(self, name) not in get_args(allowed):
+                raise UserError(f"{name}={getattr(self, name)!r}: choose one of {', '.join(get_args(allowed))}.")
+
+    def _check_combinations(self) -> None:
+        if self.width % self.heads:
+            near = [h for h in range(1, self.width + 1) if self.width % h == 0]
+            best = min(near, key=lambda h: abs(h - self.heads))
+            raise UserError(f"heads={self.heads}: does not divide width={self.width}; {best} does.")
+        if self.pool == "class" and not self.class_token:
+            raise UserError(
+                "pool='class': there is no class token to read; set class_token=True, or pool to 'mean' or 'attention'."
+            )
+        if self.position == "sincos-2d" and self.width % 4:
+            raise UserError(
+                f"position='sincos-2d': needs a width divisible by 4, not {self.width}; {_nearest(self.width, 4)}."
+            )
+        if self.position == "learned-2d" and self.width % 2:
+            raise UserError(f"position='learned-2d': needs an even width, not {self.width}; {_nearest(self.width, 2)}.")
+        if self.norm == "after" and self.norm_after_pool:
+            raise UserError("norm_after_pool=True: norm='after' has no final norm to move; set one of them back.")
+        if self.classifier == "mlp" and not self.classes:
+            raise UserError(
+                "classifier='mlp': there is none with classes=0; give the number of classes, or classifier='linear'."
+            )
+        check_image_size(self.image_size, self.patch, self.pad)
+
+
+def check_image_size(size: tuple[int, int], patch: int, pad: bool) -> None:
+    """Refuse a (height, width) that the patch does not divide, unless pictures are padded."""
+    if pad:
+        return
+    for name, side in zip(("height", "width"), size, strict=True):
+        if side % patch:
+            raise UserError(
+                f"image_size {size[0]}x{size[1]}: the {name} {side} is not a multiple of the patch {patch}; "
+                f"{_nearest(side, patch)}, or set pad=True."
+            )
+
+
+def _nearest(value: int, step: int) -> str:
+    below, above = value // step * step, (value // step + 1) * step
+    return f"the nearest that work are {below} and {above}" if below else f"the smallest that works is {above}"

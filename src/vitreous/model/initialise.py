@@ -1,0 +1,63 @@
+"""First weights, as the paper's code draws them, as a pure function of a seed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+from torch.nn.init import constant_, normal_, trunc_normal_, xavier_uniform_, zeros_
+
+if TYPE_CHECKING:
+    from vitreous.model.vit import ViT
+
+
+class Linear(nn.Linear):
+    """A linear layer that `initialise` fills: it draws nothing itself, and leaves the global random state alone."""
+
+    def reset_parameters(self) -> None:
+        """Leave the memory as it is."""
+
+
+class Convolution(nn.Conv2d):
+    """The same for a convolution."""
+
+    def reset_parameters(self) -> None:
+        """Leave the memory as it is."""
+
+
+@torch.no_grad()
+def initialise(model: ViT, seed: int) -> None:
+    """Draw all weights from `seed`.
+
+    Matrices of the blocks: Xavier uniform, q, k and v each on its own; the MLPs' biases: normal, 1e-6. Patch projection
+    and tanh layer: LeCun normal. Positions and registers: normal, 0.02. Class token and classifier: zero.
+    """
+    draw = torch.Generator().manual_seed(seed)
+    for name, parameter in model.named_parameters():
+        *_, owner, kind = name.split(".") if "." in name else ("", "", name)
+        if kind == "gamma":
+            constant_(parameter, model.config.layer_scale or 0.0)
+        elif owner.startswith("norm") or owner.endswith("norm"):
+            constant_(parameter, 1.0 if kind == "weight" else 0.0)
+        elif name.startswith("pos_embed") or name == "reg_token":
+            normal_(parameter, std=0.02, generator=draw)
+        elif kind == "latent":
+            xavier_uniform_(parameter[0], generator=draw)
+        elif name in ("patch_embed.proj.weight", "pre_logits.fc.weight"):
+            _lecun_normal(parameter, draw)
+        elif owner in ("fc1", "fc2") and kind == "bias":
+            normal_(parameter, std=1e-6, generator=draw)
+        elif kind == "weight" and owner != "head":
+            parts = {"qkv": 3, "kv": 2}.get(owner, 1)
+            for part in parameter.chunk(parts):
+                xavier_uniform_(part, generator=draw)
+        else:
+            zeros_(parameter)
+
+
+def _lecun_normal(weight: Tensor, draw: torch.Generator) -> None:
+    """A normal of variance 1/inputs cut at two standard deviations, widened so that the variance stays."""
+    inputs = weight[0].numel()
+    std = inputs**-0.5 / 0.87962566103423978
+    trunc_normal_(weight, std=std, a=-2 * std, b=2 * std, generator=draw)

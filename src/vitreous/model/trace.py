@@ -1,0 +1,51 @@
+"""What a forward pass is asked to tell about itself, and what it told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from torch import Tensor
+
+
+class Trace:
+    """A record to hand to `model(images, trace=Trace(...))`: attention and tokens of chosen layers, and the pre-logits.
+
+    Only the chosen layers compute their attention explicitly; all others stay fused. Layers count from 0, and from the
+    end when negative. The recorded tensors belong to the autograd graph, so gradients with respect to them exist.
+
+        trace = Trace(layers=[-1])
+        scores = model(images, trace=trace)
+        trace.attention[11]    # (B, heads, T, T), rows sum to 1
+        trace.tokens[11]       # (B, T, D), the output z of that block
+        trace.embedded         # (B, T, D), z_0 of equation 1
+        trace.pool_attention   # (B, heads, 1, N), with attention pooling only
+        trace.pre_logits       # (B, D), what the last linear layer reads
+        trace.prefix, trace.grid   # class and register tokens come first, then rows x columns of patches
+
+    To reduce what is kept, layer by layer, override `record_attention` or `record_tokens`.
+    """
+
+    def __init__(self, layers: Iterable[int] | None = None, *, attention: bool = True, tokens: bool = True) -> None:
+        """Record these layers (None for all), and of each its attention, its tokens, or both."""
+        self.layers = None if layers is None else frozenset(layers)
+        self.wants_attention = attention
+        self.wants_tokens = tokens
+        self.attention: dict[int, Tensor] = {}
+        self.tokens: dict[int, Tensor] = {}
+        self.embedded: Tensor | None = None
+        self.pool_attention: Tensor | None = None
+        self.pre_logits: Tensor | None = None
+        self.grid: tuple[int, int] = (0, 0)
+        self.prefix: int = 0
+
+    def wants(self, layer: int, depth: int) -> bool:
+        """Whether this layer of a model of this depth was asked for."""
+        return self.layers is None or layer in self.layers or layer - depth in self.layers
+
+    def record_attention(self, layer: int, attention: Tensor) -> None:
+        """Keep the attention (B, heads, T, T) of a layer."""
+        self.attention[layer] = attention
+
+    def record_tokens(self, layer: int, tokens: Tensor) -> None:
+        """Keep the output tokens (B, T, D) of a layer."""
+        self.tokens[layer] = tokens

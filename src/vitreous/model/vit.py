@@ -1,0 +1,339 @@
+"""The Vision Transformer, top to bottom as in "An Image is Worth 16x16 Words", equations 1 to 4.
+
+Parameter names follow timm's. Letters in shapes: B pictures, C channels, H x W pixels, P patch side, N patches,
+T tokens (class token and registers, then patches), D width, h heads, d = D/h, K classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitreous.config.model import ViTConfig, check_image_size
+from vitreous.errors import UserError
+from vitreous.model.initialise import Convolution, Linear, initialise
+from vitreous.model.position import (
+    Grid,
+    Layout,
+    RelativeBias,
+    join_axes,
+    resample_axis,
+    resample_grid,
+    resample_state,
+    sincos_2d,
+)
+from vitreous.model.presets import preset
+from vitreous.model.trace import Trace
+
+
+class ViT(nn.Module):
+    """A Vision Transformer: `ViT("B/16", classes=10)`, or `ViT(config)`.
+
+    Weights are drawn as in the paper's code, from `seed` alone. The classifier starts at zero.
+    """
+
+    def __init__(self, model: str | ViTConfig = "B/16", *, seed: int = 0, **changes: Any) -> None:
+        super().__init__()
+        if isinstance(model, ViTConfig) and changes:
+            raise UserError(f"{next(iter(changes))}: change fields of a config with dataclasses.replace(config, ...).")
+        self.config = c = preset(model, **changes) if isinstance(model, str) else model
+
+        self.patch_embed = PatchProjection(c)
+        self.cls_token = nn.Parameter(torch.empty(1, 1, c.width)) if c.class_token else None
+        self.reg_token = nn.Parameter(torch.empty(1, c.registers, c.width)) if c.registers else None
+        if c.position == "learned-1d":
+            self.pos_embed = nn.Parameter(torch.empty(1, c.prefix_positions + c.patches, c.width))
+        elif c.position == "learned-2d":
+            self.pos_embed_y = nn.Parameter(torch.empty(c.grid[0], c.width // 2))
+            self.pos_embed_x = nn.Parameter(torch.empty(c.grid[1], c.width // 2))
+
+        self.blocks = nn.ModuleList(Block(c, drop_path=c.drop_path * i / max(1, c.depth - 1)) for i in range(c.depth))
+
+        norm_tokens = c.norm == "before" and not c.norm_after_pool
+        self.norm = nn.LayerNorm(c.width, c.norm_eps) if norm_tokens else nn.Identity()
+        self.attn_pool = AttentionPool(c) if c.pool == "attention" else None
+        self.fc_norm = nn.LayerNorm(c.width, c.norm_eps) if c.norm_after_pool else nn.Identity()
+        self.pre_logits = PreLogits(c.width) if c.classifier == "mlp" else nn.Identity()
+        self.head = Linear(c.width, c.classes) if c.classes else nn.Identity()
+        initialise(self, seed)
+
+    def forward(self, images: Tensor, *, keep: Tensor | None = None, trace: Trace | None = None) -> Tensor:
+        """Class scores (B, K); the representation (B, D) when there is no classifier.
+
+        images: (B, C, H, W) float, normalised; any H and W that the patch divides.
+        keep: (B, M) indices of the patches to look at; the others are never computed.
+        """
+        y = self.pre_logits(self.representation(images, keep=keep, trace=trace))
+        if trace is not None:
+            trace.pre_logits = y
+        scores: Tensor = self.head(y)
+        return scores
+
+    def representation(self, images: Tensor, *, keep: Tensor | None = None, trace: Trace | None = None) -> Tensor:
+        """The picture's representation y (B, D), before the classifier."""
+        z, layout = self.embed(images, keep)
+        z = self.encode(z, layout, trace, read=1 if self.config.pool == "class" else None)
+        return self.pool(z, trace)
+
+    def embed(self, images: Tensor, keep: Tensor | None = None) -> tuple[Tensor, Layout]:
+        """Equation 1: z_0 = [x_class; x_1 E; ...; x_N E] + E_pos, (B, T, D), and how the tokens lie on the picture."""
+        patches, grid = self.patchify(images)
+        if keep is None:
+            keep = self._draw_patches(patches)
+        cells = self.cell_positions(grid)
+        if keep is not None:
+            patches = patches.gather(1, keep[:, :, None].expand(-1, -1, patches.shape[2]))
+            cells = None if cells is None else cells[keep]
+        z: Tensor = self.patch_embed(patches)
+        if cells is not None:
+            z = z + cells
+        if self.config.prefix:
+            z = torch.cat([self.prefix_tokens().expand(len(z), -1, -1), z], dim=1)
+        z = F.dropout(z, self.config.dropout, self.training)
+        return z, Layout(grid, self.config.prefix, keep)
+
+    def encode(self, z: Tensor, layout: Layout, trace: Trace | None = None, read: int | None = None) -> Tensor:
+        """Equations 2 and 3 for L blocks, then the final norm: (B, T, D).
+
+        read: only the first so many tokens of the result are wanted. The last block then computes those alone, which
+        saves most of its work and changes nothing in them. A trace sees all tokens.
+        """
+        depth = len(self.blocks)
+        if trace is not None:
+            trace.embedded, trace.grid, trace.prefix = z, layout.grid, layout.prefix
+        for layer, block in enumerate(self.blocks):
+            if trace is not None and trace.wants(layer, depth):
+                z = block(z, layout, record=partial(trace.record_attention, layer) if trace.wants_attention else None)
+                if trace.wants_tokens:
+                    trace.record_tokens(layer, z)
+            else:
+                z = block(z, layout, read=read if layer == depth - 1 else None)
+        tokens: Tensor = self.norm(z)
+        return tokens
+
+    def pool(self, z: Tensor, trace: Trace | None = None) -> Tensor:
+        """Equation 4: y, (B, D), of the encoded tokens: the class token, or what the config's `pool` makes of them."""
+        if self.config.pool == "class":
+            y = z[:, 0]
+        elif self.attn_pool is not None:
+            y, attention = self.attn_pool(z[:, self.config.prefix :])
+            if trace is not None:
+                trace.pool_attention = attention
+        else:
+            y = z[:, self.config.prefix :].mean(dim=1)
+        normed: Tensor = self.fc_norm(y)
+        return normed
+
+    def patchify(self, images: Tensor) -> tuple[Tensor, Grid]:
+        """Flattened patches (B, N, C*P*P), row by row, and their grid."""
+        c, p = self.config, self.config.patch
+        if images.ndim != 4 or images.shape[1] != c.channels:
+            raise UserError(
+                f"images of shape {tuple(images.shape)}: expected (B, {c.channels}, H, W); "
+                "convert the pictures, or build the model with that number of channels."
+            )
+        check_image_size((images.shape[2], images.shape[3]), p, c.pad)
+        if c.pad:
+            images = F.pad(images, (0, -images.shape[3] % p, 0, -images.shape[2] % p))
+        rows, columns = images.shape[2] // p, images.shape[3] // p
+        patches = images.reshape(-1, c.channels, rows, p, columns, p).permute(
+            0, 2, 4, 1, 3, 5
+        )  # (B, rows, columns, C, P, P)
+        return patches.reshape(-1, rows * columns, c.channels * p * p), (rows, columns)
+
+    def cell_positions(self, grid: Grid) -> Tensor | None:
+        """E_pos of the patches, (N, D), for a grid of any shape; None where positions are not added to the tokens."""
+        c = self.config
+        if c.position == "learned-1d":
+            return resample_grid(self.pos_embed[0, c.prefix_positions :], c.grid, grid, c.position_resampling)
+        if c.position == "learned-2d":
+            rows = resample_axis(self.pos_embed_y, grid[0], c.position_resampling)
+            return join_axes(rows, resample_axis(self.pos_embed_x, grid[1], c.position_resampling))
+        if c.position == "sincos-2d":
+            return sincos_2d(grid, c.width, trained=c.grid).to(self.patch_embed.proj.weight)
+        return None
+
+    def prefix_tokens(self) -> Tensor:
+        """The class token and the registers with their positions, (1, prefix, D)."""
+        tokens = torch.cat([token for token in (self.cls_token, self.reg_token) if token is not None], dim=1)
+        if placed := self.config.prefix_positions:
+            tokens = torch.cat([tokens[:, :placed] + self.pos_embed[:, :placed], tokens[:, placed:]], dim=1)
+        return tokens
+
+    def resized(self, image_size: int | tuple[int, int]) -> ViT:
+        """The same model with its positions resampled to another resolution, to be fine-tuned there."""
+        size = (image_size, image_size) if isinstance(image_size, int) else image_size
+        state, config = resample_state(self.state_dict(), self.config, size)
+        model = ViT(config)
+        model.load_state_dict(state)
+        return model.train(self.training)
+
+    def _draw_patches(self, patches: Tensor) -> Tensor | None:
+        """Patch dropout: a random choice of cells (B, M) for each picture while training."""
+        if not self.training or not self.config.patch_dropout:
+            return None
+        pictures, count, _ = patches.shape
+        kept = max(1, round(count * (1 - self.config.patch_dropout)))
+        return torch.rand(pictures, count, device=patches.device).argsort(dim=1)[:, :kept]
+
+
+class PatchProjection(nn.Module):
+    """E of equation 1. The weight has a convolution's shape, (D, C, P, P), as every checkpoint stores it."""
+
+    def __init__(self, c: ViTConfig) -> None:
+        super().__init__()
+        self.proj = Convolution(c.channels, c.width, c.patch, stride=c.patch)
+
+    def forward(self, patches: Tensor) -> Tensor:
+        """(B, N, C*P*P) to (B, N, D)."""
+        return F.linear(patches, self.proj.weight.flatten(1), self.proj.bias)
+
+
+class Block(nn.Module):
+    """Equations 2 and 3: attention, then MLP, each in a residual branch with its LayerNorm."""
+
+    def __init__(self, c: ViTConfig, drop_path: float) -> None:
+        super().__init__()
+        self.norm_first = c.norm == "before"
+        self.drop_path = drop_path
+        self.norm1 = nn.LayerNorm(c.width, c.norm_eps)
+        self.attn = Attention(c)
+        self.ls1 = LayerScale(c.width) if c.layer_scale is not None else nn.Identity()
+        self.norm2 = nn.LayerNorm(c.width, c.norm_eps)
+        self.mlp = MLP(c)
+        self.ls2 = LayerScale(c.width) if c.layer_scale is not None else nn.Identity()
+
+    def forward(
+        self, z: Tensor, layout: Layout, read: int | None = None, record: Callable[[Tensor], None] | None = None
+    ) -> Tensor:
+        """(B, T, D) to (B, T, D), or to (B, read, D)."""
+        if self.norm_first:
+            z = z[:, :read] + self._branch(self.ls1(self.attn(self.norm1(z), layout, read, record)))
+            return z + self._branch(self.ls2(self.mlp(self.norm2(z))))
+        z = self.norm1(z[:, :read] + self._branch(self.ls1(self.attn(z, layout, read, record))))
+        return self.norm2(z + self._branch(self.ls2(self.mlp(z))))  # type: ignore[no-any-return]
+
+    def _branch(self, x: Tensor) -> Tensor:
+        """Stochastic depth: the branch, or for some pictures nothing, scaled so that the mean stays."""
+        if not self.training or not self.drop_path:
+            return x
+        kept = torch.rand(len(x), 1, 1, device=x.device) >= self.drop_path
+        return x * (kept / (1 - self.drop_path)).to(x.dtype)
+
+
+class Attention(nn.Module):
+    """Multi-head self-attention, MSA of equation 2: softmax(q k^T / sqrt(d)) v for each head."""
+
+    def __init__(self, c: ViTConfig) -> None:
+        super().__init__()
+        self.heads, self.dropout = c.heads, c.dropout
+        self.qkv = Linear(c.width, 3 * c.width)
+        self.q_norm = nn.LayerNorm(c.width // c.heads, c.norm_eps) if c.qk_norm else nn.Identity()
+        self.k_norm = nn.LayerNorm(c.width // c.heads, c.norm_eps) if c.qk_norm else nn.Identity()
+        self.rel_pos = RelativeBias(c.heads, c.grid, c.position_resampling) if c.position == "relative" else None
+        self.proj = Linear(c.width, c.width)
+
+    def forward(
+        self, x: Tensor, layout: Layout, read: int | None = None, record: Callable[[Tensor], None] | None = None
+    ) -> Tensor:
+        """(B, T, D) to (B, T, D) or (B, read, D). `record` receives the attention (B, h, T, T)."""
+        width = x.shape[2]
+        if read is None:
+            q, k, v = (split_heads(part, self.heads) for part in self.qkv(x).chunk(3, dim=2))
+        else:
+            w, b = self.qkv.weight, self.qkv.bias
+            q = split_heads(F.linear(x[:, :read], w[:width], b[:width]), self.heads)
+            kv = F.linear(x, w[width:], b[width:])
+            k, v = (split_heads(part, self.heads) for part in kv.chunk(2, dim=2))
+        q, k = self.q_norm(q), self.k_norm(k)
+        bias = None if self.rel_pos is None else self.rel_pos(layout)[:, :, :read].to(q.dtype)
+        out, attention = attend(q, k, v, bias, explicit=record is not None)
+        if record is not None and attention is not None:
+            record(attention)
+        return F.dropout(self.proj(out), self.dropout, self.training)
+
+
+class MLP(nn.Module):
+    """Two layers with GELU (the paper's) or ReLU between, or SwiGLU: the SiLU of one half gates the other."""
+
+    def __init__(self, c: ViTConfig) -> None:
+        super().__init__()
+        self.kind, self.dropout = c.mlp, c.dropout
+        self.fc1 = Linear(c.width, c.mlp_width * (2 if c.mlp == "swiglu" else 1))
+        self.fc2 = Linear(c.mlp_width, c.width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, T, D) to (B, T, D)."""
+        x = self.fc1(x)
+        if self.kind == "swiglu":
+            gate, value = x.chunk(2, dim=-1)
+            x = F.silu(gate) * value
+        else:
+            x = F.gelu(x) if self.kind == "gelu" else F.relu(x)
+        x = F.dropout(x, self.dropout, self.training)
+        return F.dropout(self.fc2(x), self.dropout, self.training)
+
+
+class AttentionPool(nn.Module):
+    """One learned query attends to all patches, then an MLP branch (the MAP head of "Scaling Vision Transformers")."""
+
+    def __init__(self, c: ViTConfig) -> None:
+        super().__init__()
+        self.heads = c.heads
+        self.latent = nn.Parameter(torch.empty(1, 1, c.width))
+        self.q = Linear(c.width, c.width)
+        self.kv = Linear(c.width, 2 * c.width)
+        self.proj = Linear(c.width, c.width)
+        self.norm = nn.LayerNorm(c.width, c.norm_eps)
+        self.mlp = MLP(c)
+
+    def forward(self, patches: Tensor) -> tuple[Tensor, Tensor | None]:
+        """(B, N, D) to (B, D), and the attention (B, h, 1, N): of one query, so cheap enough to be always explicit."""
+        q = split_heads(self.q(self.latent).expand(len(patches), -1, -1), self.heads)
+        k, v = (split_heads(part, self.heads) for part in self.kv(patches).chunk(2, dim=2))
+        out, attention = attend(q, k, v, None, explicit=True)
+        y = self.proj(out)
+        return (y + self.mlp(self.norm(y)))[:, 0], attention
+
+
+class PreLogits(nn.Module):
+    """The tanh hidden layer of the classifier in pre-training."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.fc = Linear(width, width)
+
+    def forward(self, y: Tensor) -> Tensor:
+        """(B, D) to (B, D)."""
+        return torch.tanh(self.fc(y))
+
+
+class LayerScale(nn.Module):
+    """A learned scale for each channel of a branch."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.gamma = nn.Parameter(torch.empty(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, T, D) to (B, T, D)."""
+        return x * self.gamma
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, explicit: bool) -> tuple[Tensor, Tensor | None]:
+    """What each query reads, heads joined, (B, queries, D); and, if explicit, the attention (B, h, queries, keys)."""
+    if explicit:
+        scores = q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5
+        attention = (scores if bias is None else scores + bias).softmax(dim=-1)
+        return (attention @ v).transpose(1, 2).flatten(2), attention
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=bias).transpose(1, 2).flatten(2), None
+
+
+def split_heads(x: Tensor, heads: int) -> Tensor:
+    """(B, T, D) to (B, h, T, d), without a copy."""
+    return x.view(*x.shape[:2], heads, -1).transpose(1, 2)
