@@ -43,6 +43,8 @@ class ViTConfig:
     """Which tokens a learned 1-D table has entries for: all, all but registers (DINOv2), or patches."""
     position_resampling: Resampling = "bicubic"
     """How a table moves to another grid: bicubic with antialias, or bilinear between fixed corners (the paper's)."""
+    sincos_grid: tuple[int, int] | None = None
+    """Rows and columns that fixed positions count cells on, when it is not the grid of `image_size`: after a resize."""
     norm: NormPlace = "before"
     """LayerNorm before each branch (ViT), or after each sum as in the original Transformer, then with no final norm."""
     norm_eps: float = 1e-6

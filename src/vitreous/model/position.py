@@ -114,7 +114,8 @@ def resample_state(
     state: dict[str, Tensor], config: ViTConfig, image_size: tuple[int, int]
 ) -> tuple[dict[str, Tensor], ViTConfig]:
     """A model's tensors and configuration with its positions resampled, once and for all, to another resolution."""
-    new = replace(config, image_size=image_size)
+    sincos_grid = config.sincos_grid or (config.grid if config.position == "sincos-2d" else None)
+    new = replace(config, image_size=image_size, sincos_grid=sincos_grid)
     how = config.position_resampling
     moved = dict(state)
     for name, tensor in state.items():

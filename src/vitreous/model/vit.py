@@ -34,10 +34,11 @@ from vitreous.model.trace import Trace
 class ViT(nn.Module):
     """A Vision Transformer: `ViT("B/16", classes=10)`, or `ViT(config)`.
 
-    Weights are drawn as in the paper's code, from `seed` alone. The classifier starts at zero.
+    Weights are drawn as in the paper's code, from `seed` alone (None: left undefined, to be loaded). The classifier
+    starts at zero.
     """
 
-    def __init__(self, model: str | ViTConfig = "B/16", *, seed: int = 0, **changes: Any) -> None:
+    def __init__(self, model: str | ViTConfig = "B/16", *, seed: int | None = 0, **changes: Any) -> None:
         super().__init__()
         if isinstance(model, ViTConfig) and changes:
             raise UserError(f"{next(iter(changes))}: change fields of a config with dataclasses.replace(config, ...).")
@@ -60,7 +61,8 @@ class ViT(nn.Module):
         self.fc_norm = nn.LayerNorm(c.width, c.norm_eps) if c.norm_after_pool else nn.Identity()
         self.pre_logits = PreLogits(c.width) if c.classifier == "mlp" else nn.Identity()
         self.head = Linear(c.width, c.classes) if c.classes else nn.Identity()
-        initialise(self, seed)
+        if seed is not None:
+            initialise(self, seed)
 
     def forward(self, images: Tensor, *, keep: Tensor | None = None, trace: Trace | None = None) -> Tensor:
         """Class scores (B, K); the representation (B, D) when there is no classifier.
@@ -93,7 +95,7 @@ class ViT(nn.Module):
         if cells is not None:
             z = z + cells
         if self.config.prefix:
-            z = torch.cat([self.prefix_tokens().expand(len(z), -1, -1), z], dim=1)
+            z = torch.cat([self.prefix_tokens().expand(z.shape[0], -1, -1), z], dim=1)
         z = F.dropout(z, self.config.dropout, self.training)
         return z, Layout(grid, self.config.prefix, keep)
 
@@ -155,7 +157,7 @@ class ViT(nn.Module):
             rows = resample_axis(self.pos_embed_y, grid[0], c.position_resampling)
             return join_axes(rows, resample_axis(self.pos_embed_x, grid[1], c.position_resampling))
         if c.position == "sincos-2d":
-            return sincos_2d(grid, c.width, trained=c.grid).to(self.patch_embed.proj.weight)
+            return sincos_2d(grid, c.width, trained=c.sincos_grid or c.grid).to(self.patch_embed.proj.weight)
         return None
 
     def prefix_tokens(self) -> Tensor:
@@ -169,7 +171,7 @@ class ViT(nn.Module):
         """The same model with its positions resampled to another resolution, to be fine-tuned there."""
         size = (image_size, image_size) if isinstance(image_size, int) else image_size
         state, config = resample_state(self.state_dict(), self.config, size)
-        model = ViT(config)
+        model = ViT(config, seed=None)
         model.load_state_dict(state)
         return model.train(self.training)
 
@@ -222,7 +224,7 @@ class Block(nn.Module):
         """Stochastic depth: the branch, or for some pictures nothing, scaled so that the mean stays."""
         if not self.training or not self.drop_path:
             return x
-        kept = torch.rand(len(x), 1, 1, device=x.device) >= self.drop_path
+        kept = torch.rand(x.shape[0], 1, 1, device=x.device) >= self.drop_path
         return x * (kept / (1 - self.drop_path)).to(x.dtype)
 
 
@@ -294,7 +296,7 @@ class AttentionPool(nn.Module):
 
     def forward(self, patches: Tensor) -> tuple[Tensor, Tensor | None]:
         """(B, N, D) to (B, D), and the attention (B, h, 1, N): of one query, so cheap enough to be always explicit."""
-        q = split_heads(self.q(self.latent).expand(len(patches), -1, -1), self.heads)
+        q = split_heads(self.q(self.latent).expand(patches.shape[0], -1, -1), self.heads)
         k, v = (split_heads(part, self.heads) for part in self.kv(patches).chunk(2, dim=2))
         out, attention = attend(q, k, v, None, explicit=True)
         y = self.proj(out)

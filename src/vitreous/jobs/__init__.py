@@ -1,0 +1,1 @@
+"""What each command does, as functions that a notebook can call with the same names and defaults."""

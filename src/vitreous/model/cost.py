@@ -1,0 +1,102 @@
+"""What a model costs: parameters, floating-point operations and activation memory, counted from its configuration.
+
+Counted part by part in the order of the paper's equations, without torch, so that asking is instant; the tests hold
+the counts against real models, torch's own FLOP counter, and what autograd really keeps.
+"""
+
+from __future__ import annotations
+
+from vitreous.config.model import ViTConfig
+
+
+def count_parameters(c: ViTConfig) -> int:
+    """Learned numbers, all of them."""
+    D, rows, columns = c.width, *c.grid
+    embedding = _dense(c.channels * c.patch**2, D) + c.prefix * D
+    positions = {
+        "learned-1d": (c.prefix_positions + c.patches) * D,
+        "learned-2d": (rows + columns) * (D // 2),
+        "relative": c.depth * c.heads * ((2 * rows - 1) * (2 * columns - 1) + 3),
+    }
+    block = _dense(D, 3 * D) + _dense(D, D) + _mlp_parameters(c) + 4 * D
+    if c.layer_scale is not None:
+        block += 2 * D
+    if c.qk_norm:
+        block += 4 * (D // c.heads)
+    final = 2 * D if c.norm == "before" else 0
+    if c.pool == "attention":
+        final += D + _dense(D, D) + _dense(D, 2 * D) + _dense(D, D) + 2 * D + _mlp_parameters(c)
+    if c.classifier == "mlp":
+        final += _dense(D, D)
+    if c.classes:
+        final += _dense(D, c.classes)
+    return embedding + positions.get(c.position, 0) + c.depth * block + final
+
+
+def count_flops(c: ViTConfig) -> int:
+    """Floating-point operations of the matrix products that one picture's forward pass takes.
+
+    A multiplication and an addition are two. The last block computes only what is read of it.
+    """
+    D, N, T = c.width, c.patches, c.prefix + c.patches
+    total = _product(N, c.channels * c.patch**2, D)
+    for Q in _queries(c):
+        total += _product(Q, D, D) + _product(T, D, 2 * D)  # q; k and v
+        total += 2 * _product(Q, D, T)  # q k^T, and attention times v, over all heads
+        total += _product(Q, D, D) + _mlp_flops(c, Q)
+    if c.pool == "attention":
+        total += (
+            _product(1, D, D) + _product(N, D, 2 * D) + 2 * _product(1, D, N) + _product(1, D, D) + _mlp_flops(c, 1)
+        )
+    if c.classifier == "mlp":
+        total += _product(1, D, D)
+    return total + _product(1, D, c.classes)
+
+
+def count_activation_bytes(c: ViTConfig) -> int:
+    """Bytes of one picture that a float32 training step keeps from the forward pass for the backward pass.
+
+    Exact to a percent for added or no positions; a relative bias, which keeps the attention itself, adds h T T a block.
+    """
+    D, M, T, h = c.width, c.mlp_width, c.prefix + c.patches, c.heads
+    kept = c.patches * c.channels * c.patch**2
+    for Q in _queries(c):
+        kept += 2 * T * D + (Q + 2 * T) * D + Q * D + h * Q  # before and after norm 1; q, k, v; what was read
+        kept += 2 * Q * D + {"gelu": 2, "relu": 1, "swiglu": 4}[c.mlp] * Q * M  # around norm 2; inside the MLP
+        kept += 2 * (Q + T)  # mean and spread of the norms
+        if c.layer_scale is not None:
+            kept += 2 * Q * D
+        if c.qk_norm:
+            kept += (2 * Q + T) * D + 2 * h * (Q + T)
+        if c.position == "relative":
+            kept += h * Q * T
+    kept += D if c.pool == "class" else T * D
+    if c.pool == "attention":
+        kept += 3 * c.patches * D
+    return 4 * kept
+
+
+def _queries(c: ViTConfig) -> list[int]:
+    """How many tokens ask in each block: all, but in the last block only those that are read."""
+    tokens = c.prefix + c.patches
+    return [tokens] * (c.depth - 1) + [1 if c.pool == "class" else tokens]
+
+
+def _dense(inputs: int, outputs: int) -> int:
+    return inputs * outputs + outputs
+
+
+def _mlp_parameters(c: ViTConfig) -> int:
+    return _dense(c.width, _mlp_hidden(c)) + _dense(c.mlp_width, c.width)
+
+
+def _mlp_flops(c: ViTConfig, tokens: int) -> int:
+    return _product(tokens, c.width, _mlp_hidden(c)) + _product(tokens, c.mlp_width, c.width)
+
+
+def _mlp_hidden(c: ViTConfig) -> int:
+    return c.mlp_width * (2 if c.mlp == "swiglu" else 1)
+
+
+def _product(rows: int, inner: int, columns: int) -> int:
+    return 2 * rows * inner * columns

@@ -1,0 +1,163 @@
+"""The paper's equations in NumPy and float64, written from the paper alone: the truth that the model is tested against.
+
+Slow and literal on purpose: loops over pictures, patches, heads and tokens where the text has an index.
+"""
+
+import numpy as np
+from scipy.special import erf
+
+
+def layer_norm(x, weight, bias, eps):
+    mean = x.mean(-1, keepdims=True)
+    variance = ((x - mean) ** 2).mean(-1, keepdims=True)
+    return (x - mean) / np.sqrt(variance + eps) * weight + bias
+
+
+def softmax(x):
+    e = np.exp(x - x.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+def gelu(x):
+    return x * 0.5 * (1 + erf(x / np.sqrt(2)))
+
+
+def silu(x):
+    return x / (1 + np.exp(-x))
+
+
+class NumpyViT:
+    def __init__(self, config, state):
+        self.c = config
+        self.w = {name: tensor.detach().numpy().astype(np.float64) for name, tensor in state.items()}
+
+    def norm(self, x, name):
+        return layer_norm(x, self.w[f"{name}.weight"], self.w[f"{name}.bias"], self.c.norm_eps)
+
+    def dense(self, x, name):
+        return x @ self.w[f"{name}.weight"].T + self.w[f"{name}.bias"]
+
+    def __call__(self, images, keep=None):
+        return np.stack([self.picture(x, None if keep is None else keep[i]) for i, x in enumerate(images)])
+
+    def picture(self, x, keep):
+        c = self.c
+        z = self.embed(x, keep)
+        self.attention = []
+        self.tokens = []
+        for layer in range(c.depth):
+            z = self.block(z, f"blocks.{layer}", keep)
+            self.tokens.append(z)
+        if c.norm == "before" and not c.norm_after_pool:
+            z = self.norm(z, "norm")
+        y = self.pool(z)
+        if c.norm_after_pool:
+            y = self.norm(y, "fc_norm")
+        if c.classifier == "mlp":
+            y = np.tanh(self.dense(y, "pre_logits.fc"))
+        return self.dense(y, "head") if c.classes else y
+
+    def embed(self, x, keep):
+        """Equation 1."""
+        c, p = self.c, self.c.patch
+        x = np.pad(x, ((0, 0), (0, -x.shape[1] % p), (0, -x.shape[2] % p)))
+        self.rows, self.columns = x.shape[1] // p, x.shape[2] // p
+        E = self.w["patch_embed.proj.weight"]
+        patches = []
+        for row in range(self.rows):
+            for column in range(self.columns):
+                patch = x[:, row * p : (row + 1) * p, column * p : (column + 1) * p]
+                token = np.array([(patch * E[d]).sum() for d in range(c.width)]) + self.w["patch_embed.proj.bias"]
+                patches.append(token + self.cell_position(row, column))
+        z = patches if keep is None else [patches[i] for i in keep]
+        prefix = []
+        if c.class_token:
+            prefix.append(self.w["cls_token"][0, 0])
+        for r in range(c.registers):
+            prefix.append(self.w["reg_token"][0, r])
+        for i in range(len(prefix)):
+            has_position = {"all": True, "class": i == 0 and c.class_token, "patches": False}[c.position_scope]
+            if c.position == "learned-1d" and has_position:
+                prefix[i] = prefix[i] + self.w["pos_embed"][0, i]
+        self.prefix = len(prefix)
+        return np.stack(prefix + z)
+
+    def cell_position(self, row, column):
+        c = self.c
+        if c.position == "learned-1d":
+            skipped = self.w["pos_embed"].shape[1] - self.rows * self.columns
+            return self.w["pos_embed"][0, skipped + row * self.columns + column]
+        if c.position == "learned-2d":
+            return np.concatenate([self.w["pos_embed_x"][column], self.w["pos_embed_y"][row]])
+        if c.position == "sincos-2d":
+            omega = [1 / 10_000 ** (i / (c.width / 4)) for i in range(c.width // 4)]
+            return np.array(
+                [f(place * o) for place in (column, row) for f in (np.sin, np.cos) for o in omega],
+            )
+        return np.zeros(c.width)
+
+    def block(self, z, name, keep):
+        """Equations 2 and 3, or the original Transformer's order."""
+        scale1 = self.w.get(f"{name}.ls1.gamma", 1.0)
+        scale2 = self.w.get(f"{name}.ls2.gamma", 1.0)
+        if self.c.norm == "before":
+            z = z + scale1 * self.msa(self.norm(z, f"{name}.norm1"), f"{name}.attn", keep)
+            return z + scale2 * self.mlp(self.norm(z, f"{name}.norm2"), f"{name}.mlp")
+        z = self.norm(z + scale1 * self.msa(z, f"{name}.attn", keep), f"{name}.norm1")
+        return self.norm(z + scale2 * self.mlp(z, f"{name}.mlp"), f"{name}.norm2")
+
+    def msa(self, z, name, keep):
+        """Appendix A: self-attention of each head, concatenated and projected."""
+        d = self.c.width // self.c.heads
+        qkv = self.dense(z, f"{name}.qkv")
+        heads, maps = [], []
+        for h in range(self.c.heads):
+            q, k, v = (qkv[:, part * self.c.width + h * d : part * self.c.width + (h + 1) * d] for part in range(3))
+            if self.c.qk_norm:
+                q, k = self.norm(q, f"{name}.q_norm"), self.norm(k, f"{name}.k_norm")
+            scores = q @ k.T / np.sqrt(d)
+            if self.c.position == "relative":
+                scores = scores + self.relative(f"{name}.rel_pos.relative_position_bias_table", h, keep)
+            A = softmax(scores)
+            maps.append(A)
+            heads.append(A @ v)
+        self.attention.append(np.stack(maps))
+        return self.dense(np.concatenate(heads, axis=1), f"{name}.proj")
+
+    def relative(self, table, head, keep):
+        table = self.w[table][:, head]
+        cells = [(r, c) for r in range(self.rows) for c in range(self.columns)]
+        cells = [None] * self.prefix + (cells if keep is None else [cells[i] for i in keep])
+        bias = np.empty((len(cells), len(cells)))
+        for i, query in enumerate(cells):
+            for j, key in enumerate(cells):
+                if query is None or key is None:
+                    bias[i, j] = table[-1] if query == key else table[-3] if query is None else table[-2]
+                else:
+                    down, right = query[0] - key[0], query[1] - key[1]
+                    bias[i, j] = table[(down + self.rows - 1) * (2 * self.columns - 1) + right + self.columns - 1]
+        return bias
+
+    def mlp(self, x, name):
+        x = self.dense(x, f"{name}.fc1")
+        if self.c.mlp == "swiglu":
+            x = silu(x[..., : self.c.mlp_width]) * x[..., self.c.mlp_width :]
+        else:
+            x = gelu(x) if self.c.mlp == "gelu" else np.maximum(x, 0)
+        return self.dense(x, f"{name}.fc2")
+
+    def pool(self, z):
+        c, d = self.c, self.c.width // self.c.heads
+        if c.pool == "class":
+            return z[0]
+        patches = z[self.prefix :]
+        if c.pool == "mean":
+            return patches.mean(0)
+        q = self.dense(self.w["attn_pool.latent"][0, 0], "attn_pool.q")
+        kv = self.dense(patches, "attn_pool.kv")
+        out = []
+        for h in range(c.heads):
+            k, v = kv[:, h * d : (h + 1) * d], kv[:, c.width + h * d : c.width + (h + 1) * d]
+            out.append(softmax(k @ q[h * d : (h + 1) * d] / np.sqrt(d)) @ v)
+        y = self.dense(np.concatenate(out), "attn_pool.proj")
+        return y + self.mlp(self.norm(y, "attn_pool.norm"), "attn_pool.mlp")

@@ -1,0 +1,56 @@
+"""Counted costs against real models, torch's FLOP counter, and what autograd keeps."""
+
+import pytest
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+from variants import VARIANTS, random_images, random_model
+
+from vitreous import ViT, preset
+from vitreous.model.cost import count_activation_bytes, count_flops, count_parameters
+
+
+@pytest.mark.parametrize("changes", VARIANTS.values(), ids=VARIANTS)
+def test_parameters(changes):
+    model = random_model(**changes)
+    assert count_parameters(model.config) == sum(p.numel() for p in model.parameters())
+
+
+@pytest.mark.parametrize("changes", VARIANTS.values(), ids=VARIANTS)
+def test_flops_are_those_of_torchs_counter(changes):
+    model = random_model(**changes)
+    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        model(random_images(model, count=1))
+    assert count_flops(model.config) == counter.get_total_flops()
+
+
+def kept_bytes(model):
+    """Bytes of all tensors that autograd saves in a forward pass, each once, without the weights."""
+    weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    kept, alive = {}, []
+
+    def watch(tensor):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            kept[storage.data_ptr()] = storage.nbytes()
+            alive.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(watch, lambda tensor: tensor):
+        model(random_images(model, count=1))
+    return sum(kept.values())
+
+
+FUSED = {name: changes for name, changes in VARIANTS.items() if changes.get("position") != "relative"}
+
+
+@pytest.mark.parametrize("changes", FUSED.values(), ids=FUSED)
+def test_activation_memory_is_what_autograd_keeps(changes):
+    small = {"width": 64, "heads": 2, "mlp_width": 256, "depth": 6, "image_size": (32, 48)}
+    model = random_model(**{**small, **changes})
+    assert count_activation_bytes(model.config) == pytest.approx(kept_bytes(model), rel=0.02)
+
+
+def test_activation_memory_of_a_real_preset():
+    model = ViT("Ti/16")
+    assert count_activation_bytes(preset("Ti/16")) == pytest.approx(kept_bytes(model), rel=0.005)

@@ -1,0 +1,191 @@
+"""The model against the paper's equations in NumPy, and against itself compiled, exported, traced and cut short."""
+
+import numpy as np
+import pytest
+import torch
+from numpy_vit import NumpyViT
+from variants import VARIANTS, random_images, random_model
+
+from vitreous import Trace, UserError, ViT
+
+
+@pytest.mark.parametrize("changes", VARIANTS.values(), ids=VARIANTS)
+def test_follows_the_equations(changes):
+    model = random_model(**changes)
+    images = random_images(model)
+    expected = NumpyViT(model.config, model.state_dict())(images.double().numpy())
+    with torch.no_grad():
+        np.testing.assert_allclose(model(images).numpy(), expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("changes", VARIANTS.values(), ids=VARIANTS)
+def test_a_trace_sees_what_the_equations_say_and_changes_nothing(changes):
+    model = random_model(**changes)
+    images = random_images(model, count=1)
+    reference = NumpyViT(model.config, model.state_dict())
+    reference(images.double().numpy())
+    trace = Trace()
+    with torch.no_grad():
+        torch.testing.assert_close(model(images, trace=trace), model(images), atol=1e-5, rtol=0)
+    assert sorted(trace.attention) == sorted(trace.tokens) == list(range(model.config.depth))
+    for layer in trace.attention:
+        np.testing.assert_allclose(trace.attention[layer][0].numpy(), reference.attention[layer], atol=1e-5)
+        np.testing.assert_allclose(trace.tokens[layer][0].numpy(), reference.tokens[layer], atol=1e-5)
+    assert trace.grid == model.config.grid
+    assert trace.prefix == model.config.prefix
+    if model.config.pool == "attention":
+        torch.testing.assert_close(trace.pool_attention.sum(-1), torch.ones(1, 4, 1))
+
+
+def test_a_trace_records_the_chosen_layers_only():
+    model = random_model(depth=3)
+    trace = Trace(layers=[-1], tokens=False)
+    model(random_images(model), trace=trace)
+    assert list(trace.attention) == [2]
+    assert trace.tokens == {}
+    torch.testing.assert_close(trace.attention[2].sum(-1), torch.ones(2, 4, 13))
+
+
+def test_pre_logits_are_what_the_classifier_reads():
+    model = random_model(classifier="mlp")
+    images, trace = random_images(model), Trace(layers=[])
+    scores = model(images, trace=trace)
+    torch.testing.assert_close(model.head(trace.pre_logits), scores)
+
+
+def test_gradients_reach_the_traced_attention():
+    model = random_model()
+    trace = Trace(tokens=False)
+    score = model(random_images(model), trace=trace)[:, 0].sum()
+    for gradient in torch.autograd.grad(score, list(trace.attention.values())):
+        assert gradient.abs().max() > 0
+
+
+@pytest.mark.parametrize("changes", VARIANTS.values(), ids=VARIANTS)
+def test_every_parameter_gets_a_gradient(changes):
+    model = random_model(**changes).train()
+    model(random_images(model)).square().sum().backward()
+    without = [name for name, p in model.named_parameters() if p.grad is None or not p.grad.abs().max() > 0]
+    assert without == []
+
+
+@pytest.mark.parametrize("changes", [{}, {"position": "relative", "registers": 2}, {"position": "learned-2d"}], ids=str)
+def test_a_chosen_part_of_the_patches_is_what_the_equations_say_of_that_part(changes):
+    model = random_model(**changes)
+    images = random_images(model)
+    keep = torch.tensor([[0, 5, 11], [7, 2, 3]])
+    expected = NumpyViT(model.config, model.state_dict())(images.double().numpy(), keep.numpy())
+    with torch.no_grad():
+        np.testing.assert_allclose(model(images, keep=keep).numpy(), expected, atol=1e-5, rtol=0)
+
+
+def test_patch_dropout_keeps_its_share_while_training_only():
+    model = random_model(patch_dropout=0.75)
+    images = random_images(model, count=64)
+    whole, layout = model.embed(images)
+    assert layout.keep is None
+    assert whole.shape[1] == 1 + 12
+    part, layout = model.train().embed(images)
+    assert part.shape[1] == 1 + 3
+    assert all(len(set(row)) == 3 for row in layout.keep.tolist())
+    assert set(layout.keep.flatten().tolist()) == set(range(12))
+
+
+def test_stochastic_depth_skips_whole_branches_and_keeps_the_mean():
+    model = random_model(depth=1, drop_path=0.5).train()
+    block = model.blocks[0]
+    assert block.drop_path == 0.0  # the first block always runs
+    block.drop_path = 0.5
+    branch = torch.ones(4000, 3, 2)
+    out = block._branch(branch)
+    assert set(out.flatten().tolist()) == {0.0, 2.0}
+    assert (out == out[:, :1, :1]).all()
+    assert out.mean().item() == pytest.approx(1.0, abs=0.07)
+
+
+def test_dropout_acts_while_training_only():
+    model = random_model(dropout=0.5)
+    images = random_images(model)
+    torch.testing.assert_close(model(images), model(images), atol=0, rtol=0)
+    model.train()
+    assert not torch.equal(model(images), model(images))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"norm": "after"}, {"position": "relative", "registers": 1, "qk_norm": True}],
+    ids=["paper", "norm after", "relative"],
+)
+def test_reading_one_token_of_the_last_block_changes_neither_it_nor_the_gradients(changes):
+    model = random_model(**changes)
+    images = random_images(model)
+    z, layout = model.embed(images)
+    short = model.encode(z, layout, read=1)
+    whole = model.encode(z, layout)
+    assert short.shape[1] == 1
+    torch.testing.assert_close(short, whole[:, :1], atol=1e-6, rtol=0)
+    parameters = list(model.blocks.parameters())
+    for a, b in zip(
+        torch.autograd.grad(short.square().sum(), parameters, retain_graph=True),
+        torch.autograd.grad(whole[:, :1].square().sum(), parameters),
+        strict=True,
+    ):
+        torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("changes", [{}, {"position": "relative", "registers": 2, "pool": "attention"}], ids=str)
+def test_compiled_equals_eager(changes):
+    model = random_model(**changes)
+    images = random_images(model)
+    with torch.no_grad():
+        torch.testing.assert_close(torch.compile(model)(images), model(images), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("changes", [{}, {"position": "relative"}, {"position": "sincos-2d", "pool": "mean"}], ids=str)
+def test_exported_equals_eager_at_another_batch(changes):
+    model = random_model(**changes)
+    exported = torch.export.export(
+        model, (random_images(model, count=3),), dynamic_shapes={"images": {0: torch.export.Dim("batch")}}
+    )
+    images = random_images(model, count=5)
+    with torch.no_grad():
+        torch.testing.assert_close(exported.module()(images), model(images), atol=1e-5, rtol=0)
+
+
+def test_weights_are_a_function_of_the_seed_and_leave_the_global_state_alone():
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    one, again, other = ViT("N/4@32", seed=3), ViT("N/4@32", seed=3), ViT("N/4@32", seed=4)
+    assert torch.equal(before, torch.get_rng_state())
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), again.parameters(), strict=True))
+    assert not torch.equal(one.pos_embed, other.pos_embed)
+
+
+def test_first_weights_are_those_of_the_papers_code():
+    model = ViT("Ti/16", classes=10, classifier="mlp", registers=4)
+    state = model.state_dict()
+    assert state["head.weight"].abs().max() == 0
+    assert state["cls_token"].abs().max() == 0
+    assert state["pos_embed"].std().item() == pytest.approx(0.02, rel=0.02)
+    assert state["patch_embed.proj.weight"].std().item() == pytest.approx((3 * 16 * 16) ** -0.5, rel=0.02)
+    xavier = (6 / (192 + 192)) ** 0.5  # for q, k and v each, not for the three stacked
+    assert state["blocks.5.attn.qkv.weight"].abs().max().item() == pytest.approx(xavier, rel=0.01)
+    assert state["blocks.5.mlp.fc1.weight"].abs().max().item() == pytest.approx((6 / (192 + 768)) ** 0.5, rel=0.01)
+    assert state["blocks.5.mlp.fc1.bias"].std().item() == pytest.approx(1e-6, rel=0.1)
+    assert state["blocks.5.attn.qkv.bias"].abs().max() == 0
+
+
+def test_channels_that_do_not_match_are_named():
+    model = random_model()
+    with pytest.raises(UserError, match=r"\(2, 1, 12, 16\): expected \(B, 3, H, W\)"):
+        model(torch.zeros(2, 1, 12, 16))
+
+
+def test_a_size_that_the_patch_does_not_divide_is_refused_or_padded():
+    with pytest.raises(UserError, match="12x15: the width 15 is not a multiple of the patch 4; the nearest that work"):
+        random_model()(torch.zeros(1, 3, 12, 15))
+    padded = random_model(pad=True)
+    image = torch.randn(1, 3, 12, 15)
+    whole = torch.cat([image, torch.zeros(1, 3, 12, 1)], dim=3)
+    torch.testing.assert_close(padded(image), padded(whole))

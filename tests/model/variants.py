@@ -1,0 +1,61 @@
+"""Small models, one for each variant that the config can express, with every weight random."""
+
+import torch
+
+from vitreous import ViT, ViTConfig
+
+TINY = {"width": 16, "depth": 2, "heads": 4, "mlp_width": 24, "patch": 4, "image_size": (12, 16), "classes": 5}
+
+VARIANTS = {
+    "paper": {},
+    "learned-2d": {"position": "learned-2d"},
+    "sincos-2d": {"position": "sincos-2d"},
+    "relative": {"position": "relative"},
+    "no position": {"position": "none"},
+    "norm after": {"norm": "after"},
+    "relu": {"mlp": "relu"},
+    "swiglu": {"mlp": "swiglu"},
+    "mean": {"pool": "mean"},
+    "mean without class token": {"pool": "mean", "class_token": False},
+    "attention pooling": {"pool": "attention"},
+    "attention pooling without class token": {"pool": "attention", "class_token": False},
+    "norm after pooling": {"pool": "mean", "norm_after_pool": True},
+    "class norm after pooling": {"norm_after_pool": True},
+    "tanh classifier": {"classifier": "mlp"},
+    "no classifier": {"classes": 0},
+    "registers": {"registers": 3},
+    "registers without position": {"registers": 3, "position_scope": "class"},
+    "positions for patches only": {"registers": 1, "position_scope": "patches"},
+    "registers, relative": {"registers": 2, "position": "relative"},
+    "layer scale": {"layer_scale": 0.1},
+    "qk norm": {"qk_norm": True},
+    "one channel": {"channels": 1},
+    "five channels": {"channels": 5},
+    "padded": {"pad": True, "image_size": (11, 14)},
+    "one block": {"depth": 1},
+    "all at once": {
+        "position": "relative",
+        "norm": "after",
+        "mlp": "swiglu",
+        "pool": "attention",
+        "registers": 2,
+        "layer_scale": 0.5,
+        "qk_norm": True,
+        "classifier": "mlp",
+    },
+}
+
+
+def random_model(seed=0, **changes):
+    """A model in evaluation mode in which no weight is zero or one, so that every one of them matters."""
+    model = ViT(ViTConfig(**{**TINY, **changes}))
+    draw = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=draw) * 0.3)
+    return model.eval()
+
+
+def random_images(model, count=2, seed=1):
+    c = model.config
+    return torch.randn(count, c.channels, *c.image_size, generator=torch.Generator().manual_seed(seed))

@@ -1,0 +1,64 @@
+"""Who may import whom: each room only rooms below it, neighbours in a row not each other."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "src" / "vitreous"
+
+ROWS = [
+    ["cli"],
+    ["jobs"],
+    ["recipes", "report", "deploy"],
+    ["train", "evaluate", "explain"],
+    ["objectives"],
+    ["data", "weights"],
+    ["model"],
+    ["config"],
+    ["errors"],
+]
+HEIGHT = {room: height for height, row in enumerate(reversed(ROWS)) for room in row}
+FILES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
+
+
+def room_of(module: str) -> str:
+    return module.split(".")[1] if "." in module else ""
+
+
+def imports(path: Path) -> set[str]:
+    """The rooms that a file imports from, wherever in the file."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path.name}: relative import; write the whole name"
+            names = [node.module]
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        else:
+            continue
+        found |= {room_of(name) for name in names if name == "vitreous" or name.startswith("vitreous.")}
+    return found - {""}  # `from vitreous import __version__` imports no room
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_a_room_knows_only_rooms_below_it(path):
+    room = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    assert room in HEIGHT, f"{room} has no row: give it one here and in docs/design.md"
+    for other in imports(path) - {room}:
+        assert HEIGHT[other] < HEIGHT[room], f"{path.relative_to(PACKAGE)} may not import vitreous.{other}"
+
+
+def test_the_rule_would_notice(tmp_path):
+    """The check reads imports inside functions too."""
+    file = tmp_path / "x.py"
+    file.write_text("def f():\n    from vitreous.train.loop import train\n    import vitreous.cli\n")
+    assert imports(file) == {"train", "cli"}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_config_and_cost_know_no_torch(path):
+    if path.relative_to(PACKAGE).parts[0] not in ("config", "cli.py", "errors.py"):
+        return
+    for node in path.read_text().splitlines():
+        assert not node.startswith(("import torch", "from torch")), f"{path}: {node}"
