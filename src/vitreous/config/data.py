@@ -1,0 +1,148 @@
+"""What is done to a picture before the model sees it: always (`Preprocess`), and while training (`Augment`)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from vitreous.errors import UserError
+
+Interpolation = Literal["bicubic", "bilinear", "nearest", "lanczos"]
+Policy = Literal["none", "randaugment", "trivial"]
+
+
+@dataclass(frozen=True)
+class Preprocess:
+    """How a picture becomes the model's input. It belongs to the weights: a model is only right with its own.
+
+    The short side is resized to `resized`, the centre is cut to `size`, and each channel becomes (x/255 - mean) / std.
+    """
+
+    size: tuple[int, int] = (224, 224)
+    """Height and width of the model's input, in pixels."""
+    mean: tuple[float, ...] = (0.5, 0.5, 0.5)
+    std: tuple[float, ...] = (0.5, 0.5, 0.5)
+    crop: float = 1.0
+    """The share of the resized picture's side that the centre crop keeps; 1 keeps the whole short side."""
+    interpolation: Interpolation = "bicubic"
+
+    @property
+    def channels(self) -> int:
+        """1 for grey, 3 for colour."""
+        return len(self.mean)
+
+    @property
+    def resized(self) -> tuple[int, int]:
+        """Height and width that the resized picture covers, before the centre crop: rounded down, as timm does."""
+        return math.floor(self.size[0] / self.crop), math.floor(self.size[1] / self.crop)
+
+    def __post_init__(self) -> None:
+        size = (self.size, self.size) if isinstance(self.size, int) else tuple(self.size)
+        object.__setattr__(self, "size", size)
+        object.__setattr__(self, "mean", tuple(self.mean))
+        object.__setattr__(self, "std", tuple(self.std))
+        if len(size) != 2 or min(size) < 1:
+            raise UserError(f"size={size}: must be one side or (height, width), in pixels.")
+        if len(self.mean) not in (1, 3):
+            raise UserError(f"mean={self.mean}: give 1 number for grey pictures or 3 for colour.")
+        if len(self.std) != len(self.mean):
+            raise UserError(f"std={self.std}: give as many numbers as mean has, {len(self.mean)}.")
+        if not all(math.isfinite(value) for value in self.mean):
+            raise UserError(f"mean={self.mean}: must be finite numbers, for pixels between 0 and 1.")
+        if not all(math.isfinite(value) and value > 0 for value in self.std):
+            raise UserError(f"std={self.std}: must be above 0, for pixels between 0 and 1.")
+        if not 0 < self.crop <= 1:
+            raise UserError(f"crop={self.crop}: must be above 0 and at most 1.")
+        _check_choice("interpolation", self.interpolation, get_args(Interpolation))
+
+
+@dataclass(frozen=True)
+class Augment:
+    """How training pictures are varied. The default is light: a random crop and a mirror image."""
+
+    crop_scale: tuple[float, float] | None = (0.25, 1.0)
+    """A random crop's least and greatest share of the area; None: the whole picture, shifted by up to `pad` pixels."""
+    crop_ratio: tuple[float, float] = (3 / 4, 4 / 3)
+    """A random crop's least and greatest width for a height of 1, before it is resized to the input's shape."""
+    pad: int = 4
+    """Without `crop_scale`: pixels, reflected at the border, by which a picture may shift."""
+    flip: bool = True
+    """Mirror left to right, every second time."""
+    policy: Policy = "none"
+    """Further changes of a picture: RandAugment, or TrivialAugment (one change of any strength, nothing to tune)."""
+    layers: int = 2
+    """RandAugment: changes in a row."""
+    magnitude: float = 9.0
+    """RandAugment: how strong they are, 0 to 10."""
+    jitter: float = 0.0
+    """Colour jitter: brightness, contrast and saturation are each multiplied by 1 - jitter to 1 + jitter."""
+    erase: float = 0.0
+    """Probability that a random rectangle is replaced by the mean colour."""
+    mixup: float = 0.0
+    """Mixup's alpha; 0 for none. With CutMix too, each batch takes one of the two at random."""
+    cutmix: float = 0.0
+    """CutMix's alpha; 0 for none."""
+
+    @property
+    def mixes(self) -> bool:
+        """Whether batches get soft targets."""
+        return self.mixup > 0 or self.cutmix > 0
+
+    def __post_init__(self) -> None:
+        if self.crop_scale is not None:
+            low, high = self.crop_scale
+            object.__setattr__(self, "crop_scale", (low, high))
+            if not 0 < low <= high <= 1:
+                raise UserError(
+                    f"crop_scale={self.crop_scale}: give two shares of the area, 0 < least <= greatest <= 1."
+                )
+        low, high = self.crop_ratio
+        object.__setattr__(self, "crop_ratio", (low, high))
+        if not 0 < low <= high:
+            raise UserError(f"crop_ratio={self.crop_ratio}: give two ratios of width to height, 0 < least <= greatest.")
+        _check_choice("policy", self.policy, get_args(Policy))
+        for name, least, greatest in (
+            ("pad", 0, math.inf),
+            ("layers", 0, math.inf),
+            ("magnitude", 0, 10),
+            ("jitter", 0, 1),
+            ("erase", 0, 1),
+            ("mixup", 0, math.inf),
+            ("cutmix", 0, math.inf),
+        ):
+            value = getattr(self, name)
+            if not least <= value <= greatest:
+                limit = f"at least {least}" if greatest == math.inf else f"between {least} and {greatest}"
+                raise UserError(f"{name}={value}: must be {limit}.")
+
+
+@dataclass(frozen=True)
+class MultiCrop:
+    """The views of self-distillation (DINO): a few large crops at the model's input size and many small ones."""
+
+    global_views: int = 2
+    global_scale: tuple[float, float] = (0.4, 1.0)
+    local_views: int = 8
+    local_scale: tuple[float, float] = (0.05, 0.4)
+    local_size: tuple[int, int] = (96, 96)
+
+    def __post_init__(self) -> None:
+        for name in ("global_scale", "local_scale"):
+            low, high = getattr(self, name)
+            object.__setattr__(self, name, (low, high))
+            if not 0 < low <= high <= 1:
+                raise UserError(f"{name}={(low, high)}: give two shares of the area, 0 < least <= greatest <= 1.")
+        size = (self.local_size,) * 2 if isinstance(self.local_size, int) else tuple(self.local_size)
+        object.__setattr__(self, "local_size", size)
+        if len(size) != 2 or min(size) < 1:
+            raise UserError(f"local_size={size}: must be one side or (height, width), in pixels.")
+        if self.global_views < 1 or self.local_views < 0:
+            raise UserError(
+                f"global_views={self.global_views}, local_views={self.local_views}: must be at least 1 and at least 0."
+            )
+
+
+def _check_choice(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise UserError(f"{name}={value!r}: choose one of {', '.join(allowed)}.")

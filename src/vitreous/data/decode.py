@@ -1,0 +1,188 @@
+"""From a file's bytes to a picture in the model's channels.
+
+Whatever the file holds, the result is an upright 8-bit picture, "RGB" or "L":
+
+- the camera's orientation is applied;
+- of an animation, the first frame is taken;
+- transparency is laid on white, as a page would show it;
+- 16 bits become 8 by scale, never by cutting off: white stays white and dark stays dark;
+- CMYK and palettes become RGB, and RGB becomes grey by ITU-R 601 luma.
+
+Colour profiles are not applied: models were trained without.
+"""
+
+from __future__ import annotations
+
+import io
+import stat
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from PIL import Image, UnidentifiedImageError
+
+from vitreous.errors import UserError
+
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
+"""What is opened, by content and not by name. Pillow's rarer decoders are never tried on a stranger's bytes."""
+
+PICTURE_SUFFIXES = frozenset(
+    (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".pnm")
+)
+"""Which names in a folder are taken for pictures, in lower case."""
+
+MAX_PIXELS = 2**26
+"""67 megapixels, some 270 MB when decoded: above every common camera, below what fills a small machine's memory."""
+
+_ORIENTATION = 0x0112
+_UPRIGHT = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+
+
+class PictureError(UserError):
+    """A picture that cannot be read: `name` says which, `reason` why and what to do."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(f"{name}: {reason}")
+        self.name = name
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[type[PictureError], tuple[str, str]]:
+        return type(self), (self.name, self.reason)
+
+
+class Header(NamedTuple):
+    """What a file says about its picture before any pixel is decoded."""
+
+    width: int
+    height: int
+    mode: str
+    format: str
+
+
+def open_picture(
+    source: Path | bytes,
+    *,
+    channels: int = 3,
+    at_least: int | None = None,
+    max_pixels: int = MAX_PIXELS,
+    name: str | None = None,
+) -> Image.Image:
+    """The picture in a file, or in its bytes, as upright 8-bit "RGB" (3 channels) or "L" (1 channel).
+
+    at_least: a JPEG may be decoded at a half, quarter or eighth, as long as its short side keeps this many pixels.
+    max_pixels: larger pictures are refused before they are decoded.
+    name: what errors call it, if not its path.
+    """
+    assert channels in (1, 3)
+    with _opened(source, max_pixels, name) as image:
+        if at_least is not None:
+            image.draft(None, (at_least, at_least))
+        image.load()
+        return _to_channels(_upright(image), channels, image.format)
+
+
+def read_header(source: Path | bytes, *, max_pixels: int = MAX_PIXELS, name: str | None = None) -> Header:
+    """Size and kind of a picture, without decoding it. The size is as stored, before the camera's orientation."""
+    with _opened(source, max_pixels, name) as image:
+        return Header(image.width, image.height, image.mode, image.format or "")
+
+
+@contextmanager
+def _opened(source: Path | bytes, max_pixels: int, name: str | None) -> Iterator[Image.Image]:
+    """A Pillow image with its header read and its size accepted; whatever then goes wrong becomes a `PictureError`."""
+    name = name or ("the picture" if isinstance(source, bytes) else str(source))
+    size = len(source) if isinstance(source, bytes) else _file_size(source, name)
+    if size == 0:
+        raise PictureError(name, "the file is empty (0 bytes); restore or delete it.")
+    try:
+        with warnings.catch_warnings():
+            # Pillow warns about large pictures and odd metadata; the first are refused below, the second harmless.
+            warnings.simplefilter("ignore")
+            with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=FORMATS) as image:
+                if image.width * image.height > max_pixels:
+                    raise PictureError(name, _too_large(f"{image.width}x{image.height}", max_pixels))
+                yield image
+    except PictureError:
+        raise
+    except Image.DecompressionBombError:
+        raise PictureError(name, _too_large("it", max_pixels)) from None
+    except UnidentifiedImageError:
+        kinds = ", ".join(FORMATS)
+        raise PictureError(name, f"not a picture of a known kind ({kinds}); convert or delete it.") from None
+    except PermissionError:
+        raise PictureError(name, "no permission to read it; change the file's mode or owner.") from None
+    except Exception as error:  # decoders of damaged files raise anything from SyntaxError to struct.error
+        reason = f"{error}".rstrip(".") or type(error).__name__
+        raise PictureError(name, f"damaged or cut short ({reason}); restore or delete it.") from error
+
+
+def _too_large(what: str, max_pixels: int) -> str:
+    return f"{what} has more pixels than the limit of {max_pixels / 1e6:.0f} million; make it smaller."
+
+
+def _file_size(path: Path, name: str) -> int:
+    """Bytes of a regular file. Anything else is refused: opening a pipe would wait for ever."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        raise PictureError(name, "there is no such file; check the path.") from None
+    except PermissionError:
+        raise PictureError(name, "no permission to read it; change the mode or owner of its folder.") from None
+    except (OSError, ValueError) as error:
+        raise PictureError(name, f"cannot be opened ({error}); check the path.") from None
+    if stat.S_ISDIR(status.st_mode):
+        raise PictureError(name, "this is a folder, not a picture; give a file.")
+    if not stat.S_ISREG(status.st_mode):
+        raise PictureError(name, "this is not a regular file; give a picture file.")
+    return status.st_size
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    """Turned as the camera was held. For TIFF, Pillow has done it while loading."""
+    try:
+        orientation = image.getexif().get(_ORIENTATION, 1)
+    except Exception:  # broken metadata says nothing about the pixels, which are fine
+        return image
+    turn = _UPRIGHT.get(orientation)
+    return image if turn is None else image.transpose(turn)
+
+
+def _to_channels(image: Image.Image, channels: int, kind: str | None) -> Image.Image:
+    """Any of Pillow's modes as "RGB" or "L"."""
+    mode = "RGB" if channels == 3 else "L"
+    if image.mode.startswith("I") or image.mode == "F":
+        image = Image.fromarray(_to_8_bits(np.asarray(image), image.mode, kind))
+    if image.has_transparency_data:
+        image = image.convert("RGBA")
+        page = Image.new("RGBA", image.size, "white")
+        image = Image.alpha_composite(page, image)
+    return image if type(image) is Image.Image and image.mode == mode else image.convert(mode)
+
+
+def _to_8_bits(values: np.ndarray, mode: str, kind: str | None) -> np.ndarray:
+    """(H, W) uint8 of a picture of 16 or 32 bits, or of floating point.
+
+    Sixteen bits are scaled by 255/65535. The range of 32-bit integers and of floats is not written in a file: it is
+    taken for the smallest of 0-1 (floats), 0-255, 0-65535 that holds all values, else for the picture's own range.
+    """
+    if mode.startswith("I;16"):
+        return ((values.astype(np.uint32) + 128) // 257).astype(np.uint8)
+    exact = np.nan_to_num(values.astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)
+    low, high = float(exact.min(initial=0.0)), float(exact.max(initial=0.0))
+    if mode == "I" and kind in ("PPM", "PNG") and high <= 65535:
+        high = 65535.0  # these formats do say: Pillow gives their 16 bits in this mode
+    elif low >= 0:
+        steps = (1.0, 255.0, 65535.0) if mode == "F" else (255.0, 65535.0)
+        high = next((step for step in steps if high <= step), high)
+    return np.rint((exact - low) * (255.0 / ((high - low) or 1.0))).astype(np.uint8)

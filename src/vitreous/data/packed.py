@@ -1,0 +1,324 @@
+"""Many small pictures in one file: CIFAR-10 and CIFAR-100, MNIST-style idx, .npz. All are held in memory."""
+
+from __future__ import annotations
+
+import gzip
+import pickle
+import re
+import zipfile
+import zlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+from vitreous.data.decode import Header
+from vitreous.data.source import Data, Labels, Source, Split, check_classes
+from vitreous.errors import UserError
+
+Pixels = NDArray[np.uint8]
+
+
+class ArraySource(Source):
+    """Pictures of one size in memory."""
+
+    def __init__(
+        self,
+        where: str,
+        images: Tensor,
+        labels: Labels,
+        classes: tuple[str, ...],
+        rows: NDArray[np.int64] | None = None,
+    ) -> None:
+        """images: (N, C, H, W) uint8, shared by all subsets; rows (n,): which of them, None for all; labels: (n,)."""
+        assert images.dtype == torch.uint8
+        assert images.ndim == 4
+        self.where = where
+        self.images = images
+        self.labels = labels
+        self.classes = classes
+        self._rows = np.arange(len(images)) if rows is None else rows
+
+    def name(self, index: int) -> str:
+        """Its file and place there."""
+        return f"{self.where}#{self._rows[index]}"
+
+    def key(self, index: int) -> str:
+        """Its place."""
+        return str(self._rows[index])
+
+    def gather(self, indices: NDArray[np.int64]) -> Tensor:
+        """(B, C, H, W) uint8: these pictures as they are."""
+        return self.images[torch.from_numpy(self._rows[indices])]
+
+    def read(self, index: int, *, channels: int = 3, at_least: int | None = None) -> Image.Image:
+        """One picture, in the given channels."""
+        pixels = self.images[int(self._rows[index])].numpy()
+        image = Image.fromarray(pixels[0] if len(pixels) == 1 else np.ascontiguousarray(pixels.transpose(1, 2, 0)))
+        return image.convert("RGB" if channels == 3 else "L")
+
+    def header(self, index: int) -> Header:
+        """The same for all."""
+        _, channels, height, width = self.images.shape
+        return Header(width, height, "RGB" if channels == 3 else "L", "packed")
+
+    def content(self, index: int) -> bytes:
+        """Its pixels."""
+        return self.images[int(self._rows[index])].numpy().tobytes()
+
+    def subset(self, indices: Sequence[int] | Labels) -> ArraySource:
+        """These pictures, without a copy."""
+        chosen = np.asarray(indices, dtype=np.int64)
+        return ArraySource(self.where, self.images, self.labels[chosen], self.classes, self._rows[chosen])
+
+    def with_labels(self, labels: Labels, classes: tuple[str, ...]) -> ArraySource:
+        """The same pictures with other labels."""
+        return ArraySource(self.where, self.images, labels, classes, self._rows)
+
+
+def open_packed_folder(root: Path) -> Data | None:
+    """CIFAR or idx data in `root`, or in a folder of the official name in it; None if there are none."""
+    for folder in (root, *(root / name for name in _CIFAR_FOLDERS)):
+        for marker, reader in _CIFAR.items():
+            if (folder / marker).is_file():
+                return reader(folder)
+    return _open_idx(root)
+
+
+def _open_cifar10_binary(folder: Path) -> Data:
+    read = _binary_reader(labels=1)
+    train = [read(path) for path in sorted(folder.glob("data_batch_*.bin"))]
+    test = [read(path) for path in sorted(folder.glob("test_batch.bin"))]
+    return _join(folder, {"train": train, "test": test}, _lines(folder / "batches.meta.txt"))
+
+
+def _open_cifar100_binary(folder: Path) -> Data:
+    read = _binary_reader(labels=2)
+    parts = {split: [read(p) for p in folder.glob(f"{split}.bin")] for split in ("train", "test")}
+    return _join(folder, parts, _lines(folder / "fine_label_names.txt"))
+
+
+def _open_cifar10_python(folder: Path) -> Data:
+    train = [_read_python_batch(path, b"labels") for path in sorted(folder.glob("data_batch_[0-9]"))]
+    test = [_read_python_batch(path, b"labels") for path in folder.glob("test_batch")]
+    return _join(folder, {"train": train, "test": test}, _python_names(folder / "batches.meta", b"label_names"))
+
+
+def _open_cifar100_python(folder: Path) -> Data:
+    parts = {s: [_read_python_batch(p, b"fine_labels") for p in folder.glob(s)] for s in ("train", "test")}
+    return _join(folder, parts, _python_names(folder / "meta", b"fine_label_names"))
+
+
+_CIFAR_FOLDERS = ("cifar-10-batches-bin", "cifar-100-binary", "cifar-10-batches-py", "cifar-100-python")
+_CIFAR: dict[str, Callable[[Path], Data]] = {
+    "data_batch_1.bin": _open_cifar10_binary,
+    "train.bin": _open_cifar100_binary,
+    "data_batch_1": _open_cifar10_python,
+    "train": _open_cifar100_python,
+}
+
+
+def _binary_reader(labels: int) -> Callable[[Path], tuple[Pixels, Labels]]:
+    """A reader of records of `labels` bytes, the finest label last, and 3 x 32 x 32 pixels."""
+
+    def read(path: Path) -> tuple[Pixels, Labels]:
+        raw = np.fromfile(path, dtype=np.uint8)
+        size = labels + 3072
+        if len(raw) == 0 or len(raw) % size:
+            raise UserError(f"{path}: {len(raw)} bytes are not whole records of {size}; download the file again.")
+        records = raw.reshape(-1, size)
+        return records[:, labels:].reshape(-1, 3, 32, 32), records[:, labels - 1].astype(np.int64)
+
+    return read
+
+
+class _PlainUnpickler(pickle.Unpickler):
+    """Numbers, texts, lists, dicts and NumPy arrays; anything that could run code is refused."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        """NumPy's own constructors, and nothing else."""
+        if name == "_reconstruct" and module in ("numpy.core.multiarray", "numpy._core.multiarray"):
+            return np._core.multiarray._reconstruct  # type: ignore[attr-defined]
+        if module == "numpy" and name in ("ndarray", "dtype"):
+            return getattr(np, name)
+        if (module, name) == ("_codecs", "encode"):
+            return _encode_latin1
+        raise pickle.UnpicklingError(f"it asks for {module}.{name}")
+
+
+def _encode_latin1(text: str, encoding: str) -> bytes:
+    """How Python 3 writes bytes in an old pickle: the only use of codecs that is let through."""
+    if encoding != "latin1":
+        raise pickle.UnpicklingError(f"it asks for the codec {encoding!r}")
+    return text.encode("latin1")
+
+
+def _unpickle(path: Path) -> dict[bytes, Any]:
+    """A dict with keys in bytes, of a file of plain data."""
+    try:
+        with path.open("rb") as file:
+            found = _PlainUnpickler(file, encoding="bytes").load()
+    except OSError:
+        raise
+    except Exception as error:  # a damaged pickle raises nearly anything
+        raise UserError(f"{path}: refused, not plain CIFAR data ({error}); download the file again.") from None
+    if not isinstance(found, dict):
+        raise UserError(f"{path}: holds no dictionary, so it is not CIFAR; download the file again.")
+    return {key.encode() if isinstance(key, str) else key: value for key, value in found.items()}
+
+
+def _read_python_batch(path: Path, label_key: bytes) -> tuple[Pixels, Labels]:
+    found = _unpickle(path)
+    pixels, labels = found.get(b"data"), found.get(label_key)
+    if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8 or pixels.ndim != 2 or pixels.shape[1] != 3072:
+        raise UserError(f"{path}: has no uint8 'data' of n x 3072, so it is not CIFAR; download the file again.")
+    if not isinstance(labels, list) or len(labels) != len(pixels) or not all(type(x) is int for x in labels):
+        raise UserError(f"{path}: has no {label_key.decode()!r}, one number a picture; download the file again.")
+    return pixels.reshape(-1, 3, 32, 32), np.array(labels, dtype=np.int64)
+
+
+def _python_names(path: Path, key: bytes) -> tuple[str, ...]:
+    found = _unpickle(path).get(key, ()) if path.is_file() else ()
+    return tuple(name.decode("utf-8", "replace") if isinstance(name, bytes) else str(name) for name in found)
+
+
+_IDX = re.compile(r"(?:.*-)?(train|t10k|test|val)[-_]images[-.]idx3-ubyte(?:\.gz)?")
+
+
+def _open_idx(root: Path) -> Data | None:
+    parts: dict[str, list[tuple[Pixels, Labels]]] = {}
+    for path in sorted(root.iterdir()):
+        match = _IDX.fullmatch(path.name)
+        if match is None or not path.is_file():
+            continue
+        split = "test" if match[1] == "t10k" else match[1]
+        labels_path = path.with_name(path.name.replace("images", "labels").replace("idx3", "idx1"))
+        if not labels_path.is_file():
+            labels_path = _other_packing(labels_path)
+        if split not in parts:  # the same part packed and unpacked, side by side
+            parts[split] = [(_read_idx(path, 3)[:, None], _read_idx(labels_path, 1).astype(np.int64))]
+    return _join(root, parts, _lines(root / "classes.txt")) if parts else None
+
+
+def _other_packing(path: Path) -> Path:
+    other = path.with_suffix("") if path.suffix == ".gz" else path.with_name(path.name + ".gz")
+    if not other.is_file():
+        raise UserError(f"{path}: the labels are missing; put the file beside its pictures.")
+    return other
+
+
+def _read_idx(path: Path, axes: int) -> Pixels:
+    """The uint8 array of this many axes in an idx file, packed by gzip or not."""
+    with path.open("rb") as raw:
+        packed = raw.read(2) == b"\x1f\x8b"
+    try:
+        with gzip.open(path) if packed else path.open("rb") as file:
+            return _parse_idx(file, path, axes)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise UserError(f"{path}: damaged or cut short ({error}); download the file again.") from None
+
+
+def _parse_idx(file: IO[bytes] | gzip.GzipFile, path: Path, axes: int) -> Pixels:
+    head = file.read(4 + 4 * axes)
+    if len(head) < 4 + 4 * axes or head[:4] != bytes((0, 0, 8, axes)):
+        raise UserError(f"{path}: not an idx file of bytes with {axes} axes; check what it is.")
+    shape = tuple(int(side) for side in np.frombuffer(head, dtype=">u4", offset=4))
+    size = int(np.prod(shape, dtype=np.uint64))
+    body = file.read(size)
+    if len(body) != size:
+        raise UserError(f"{path}: cut short, {len(body)} of {size} bytes; download the file again.")
+    return np.frombuffer(bytearray(body), dtype=np.uint8).reshape(shape)
+
+
+_NPZ_KEYS = {
+    "train": (("x_train", "y_train"), ("train_images", "train_labels"), ("images", "labels")),
+    "val": (("x_val", "y_val"), ("val_images", "val_labels")),
+    "test": (("x_test", "y_test"), ("test_images", "test_labels")),
+}
+
+
+def open_npz(path: Path) -> Data:
+    """Data from NumPy arrays: pictures (n, H, W), (n, H, W, C) or (n, C, H, W), labels (n,) or (n, 1)."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            keys = {split: next((k for k in pairs if set(k) <= set(file)), None) for split, pairs in _NPZ_KEYS.items()}
+            parts = {
+                split: [(_npz_images(path, pair[0], file[pair[0]]), _npz_labels(path, pair[1], file[pair[1]]))]
+                for split, pair in keys.items()
+                if pair is not None
+            }
+            classes = tuple(str(name) for name in file["classes"]) if "classes" in file else ()
+    except UserError:
+        raise
+    except (ValueError, OSError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
+        raise UserError(f"{path}: not an .npz of plain arrays ({error}); save it with numpy.savez.") from None
+    if not parts:
+        raise UserError(f"{path}: has no arrays called x_train and y_train, or images and labels; rename them so.")
+    return _join(path, parts, classes)
+
+
+def _npz_images(path: Path, key: str, array: NDArray[Any]) -> Pixels:
+    """(n, C, H, W) uint8."""
+    if array.ndim == 3:
+        array = array[:, None]
+    elif array.ndim == 4 and array.shape[3] in (1, 3):
+        array = array.transpose(0, 3, 1, 2)
+    elif array.ndim != 4 or array.shape[1] not in (1, 3):
+        raise UserError(f"{path}: {key} has the shape {array.shape}; give (n, H, W), (n, H, W, 3) or (n, 3, H, W).")
+    if array.dtype == np.uint16:
+        array = (array.astype(np.uint32) + 128) // 257
+    elif array.dtype.kind == "f" and array.size and array.min() >= 0 and array.max() <= 1:
+        array = np.rint(array * 255)
+    elif array.dtype != np.uint8:
+        raise UserError(f"{path}: {key} is {array.dtype}; give uint8 from 0 to 255, or floats from 0 to 1.")
+    return np.ascontiguousarray(array, dtype=np.uint8)
+
+
+def _npz_labels(path: Path, key: str, array: NDArray[Any]) -> Labels:
+    """(n,) int64."""
+    if array.ndim == 2 and array.shape[1] == 1:
+        array = array[:, 0]
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        raise UserError(f"{path}: {key} is {array.dtype} of shape {array.shape}; give one whole number a picture.")
+    return array.astype(np.int64)
+
+
+def _join(where: Path, parts: dict[Any, list[tuple[Pixels, Labels]]], names: tuple[str, ...]) -> Data:
+    """Data of the parts that have pictures; classes without a name are called by their number."""
+    joined: dict[Split, tuple[Pixels, Labels]] = {}
+    for split, batches in parts.items():
+        if not batches:
+            continue
+        images, labels = (np.concatenate(arrays) for arrays in zip(*batches, strict=True))
+        if len(images) != len(labels):
+            raise UserError(
+                f"{where}: the {split} part has {len(images)} pictures and {len(labels)} labels; they must match."
+            )
+        joined[split] = images, labels
+    every = np.concatenate([labels for _, labels in joined.values()])
+    if not len(every):
+        raise UserError(f"{where}: there are no pictures in it; check what it is.")
+    if every.min() < 0 or (names and every.max() >= len(names)):
+        wrong = every.min() if every.min() < 0 else every.max()
+        raise UserError(
+            f"{where}: label {wrong} is not one of the {len(names)} classes; check the labels and their names."
+        )
+    classes = names or tuple(str(i) for i in range(int(every.max()) + 1))
+    splits: dict[Split, Source] = {
+        split: ArraySource(f"{where}/{split}", torch.from_numpy(images), labels, classes)
+        for split, (images, labels) in joined.items()
+    }
+    check_classes(where, splits, classes)
+    return Data(splits, classes)
+
+
+def _lines(path: Path) -> tuple[str, ...]:
+    """The lines of a list of names, () if there is none."""
+    if not path.is_file():
+        return ()
+    return tuple(line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip())

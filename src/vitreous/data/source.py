@@ -1,0 +1,212 @@
+"""What a dataset is: pictures with labels, in parts for training, validation and test."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from vitreous.data.decode import Header
+from vitreous.errors import UserError
+
+Split = Literal["train", "val", "test"]
+Labels = NDArray[np.int64]
+
+SPLIT_NAMES: dict[str, Split] = {
+    "train": "train",
+    "training": "train",
+    "val": "val",
+    "valid": "val",
+    "validation": "val",
+    "dev": "val",
+    "test": "test",
+    "testing": "test",
+}
+"""What people call the parts, in lower case, and what we call them."""
+
+
+class Source(ABC):
+    """Pictures in a fixed order, each with the number of its class.
+
+    A source holds names or pixels, never open files: it can be handed to another process at any time.
+    """
+
+    classes: tuple[str, ...]
+    labels: Labels
+    """(n,), each an index of `classes`, or -1 where it is not known."""
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @abstractmethod
+    def name(self, index: int) -> str:
+        """What a person calls this picture: its path, or "file#number"."""
+
+    @abstractmethod
+    def key(self, index: int) -> str:
+        """What this picture is called within the data, wherever the data lie."""
+
+    @abstractmethod
+    def read(self, index: int, *, channels: int = 3, at_least: int | None = None) -> Image.Image:
+        """The picture, "RGB" or "L", perhaps already shrunk but with a short side of `at_least` or its full size.
+
+        Raises `PictureError` if it cannot be read.
+        """
+
+    @abstractmethod
+    def header(self, index: int) -> Header:
+        """Its size and kind, without decoding it; raises `PictureError`."""
+
+    @abstractmethod
+    def content(self, index: int) -> bytes:
+        """Its bytes as they are stored: equal for exact copies; raises `PictureError`."""
+
+    @abstractmethod
+    def subset(self, indices: Sequence[int] | Labels) -> Source:
+        """These pictures in this order, with the same classes."""
+
+    @abstractmethod
+    def with_labels(self, labels: Labels, classes: tuple[str, ...]) -> Source:
+        """The same pictures with other labels (n,)."""
+
+    def relabelled(self, classes: Sequence[str]) -> Source:
+        """The same pictures with labels that count in `classes`, for a model that orders its classes so.
+
+        Classes are matched by name, and all of this source's pictures must belong to one.
+        """
+        number = {name: i for i, name in enumerate(classes)}
+        used = {self.classes[label] for label in np.unique(self.labels) if label >= 0}
+        if unknown := sorted(used - set(number)):
+            raise UserError(
+                f"class {unknown[0]!r}: the data have it and the model does not (its {len(number)} classes: "
+                f"{_list(classes)}); rename or remove its folder, or train on these data."
+            )
+        table = np.array([number.get(name, -1) for name in self.classes] + [-1], dtype=np.int64)
+        return self.with_labels(table[self.labels], tuple(classes))
+
+
+@dataclass(frozen=True)
+class Data:
+    """A dataset: its classes, its parts among "train", "val" and "test", and remarks on what was passed over."""
+
+    splits: dict[Split, Source]
+    classes: tuple[str, ...]
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def train(self) -> Source:
+        """The pictures to train on."""
+        if "train" not in self.splits:
+            raise UserError(f"these data have no training part, only {_list(self.splits)}; give some to train on.")
+        return self.splits["train"]
+
+    def with_validation(self, fraction: float = 0.1, seed: int = 0) -> Data:
+        """The same data; if there is no validation part, one is split off the training part."""
+        if "val" in self.splits:
+            return self
+        train, val = split_validation(self.train, fraction, seed)
+        return replace(self, splits={**self.splits, "train": train, "val": val})
+
+
+def open_data(path: str | Path, *, labelled: bool = True) -> Data:
+    """The dataset at `path`, recognised by what is there.
+
+    - a folder with a folder for each class, by itself or in each of train, val and test;
+    - a .csv or .jsonl file with path, label and perhaps split;
+    - a folder of CIFAR-10 or CIFAR-100, binary or python version, or of MNIST-style idx files, packed by gzip or not;
+    - an .npz file with x_train, y_train..., train_images, train_labels..., or images, labels.
+
+    labelled: False takes any folder, whatever its folders are called, as pictures without labels.
+    """
+    from vitreous.data import folder, packed  # both build on this module
+
+    path = Path(path)
+    kind = path.suffix.lower()
+    try:
+        if path.is_file():
+            if kind in folder.LIST_SUFFIXES:
+                return folder.open_list(path)
+            if kind == ".npz":
+                return packed.open_npz(path)
+            raise UserError(f"{path}: not a known kind of data; give a folder, a .csv, a .jsonl or an .npz file.")
+        if not path.is_dir():
+            raise UserError(f"{path}: there is nothing of this name; check the path.")
+        if not labelled:
+            return folder.open_unlabelled(path)
+        return packed.open_packed_folder(path) or folder.open_folder(path)
+    except PermissionError as error:
+        raise UserError(f"{error.filename or path}: no permission to read it; change its mode or owner.") from None
+
+
+def split_validation(source: Source, fraction: float = 0.1, seed: int = 0) -> tuple[Source, Source]:
+    """(training, validation): of each class its share, chosen by a hash of the seed and the picture's key.
+
+    So the choice depends on nothing but the seed and the names in that class: not on where the data lie nor on their
+    order. A class of n gives round(n x fraction), at least 1 and at most n - 1; a class of one picture cannot be split and is refused.
+    A new picture can move at most one other of its class, none of another class. (None at all is impossible with
+    exact shares.)
+    """
+    if not 0 < fraction < 1:
+        raise UserError(f"fraction={fraction}: the validation's share must be above 0 and below 1.")
+    if len(source) < 2:
+        raise UserError(f"{len(source)} pictures: too few to set some aside for validation; add more.")
+    draws = np.array([_draw(seed, source.key(i)) for i in range(len(source))], dtype=np.uint64)
+    chosen = np.zeros(len(source), dtype=bool)
+    order = np.lexsort((draws, source.labels))
+    starts = np.flatnonzero(np.diff(source.labels[order], prepend=-2))
+    for members in np.split(order, starts[1:]):
+        if len(members) < 2:
+            alone = int(members[0])
+            raise UserError(
+                f"{source.name(alone)}: the only picture of class {source.classes[source.labels[alone]]!r}, so none can "
+                "be set aside for validation; add more of it, remove the class, or give a val folder."
+            )
+        count = min(max(round(len(members) * fraction), 1), len(members) - 1)
+        chosen[members[:count]] = True
+    return source.subset(np.flatnonzero(~chosen)), source.subset(np.flatnonzero(chosen))
+
+
+def _draw(seed: int, key: str) -> int:
+    """64 bits that look random, from the seed and a key; any key, even one that is not valid Unicode."""
+    text = f"{seed}\0".encode() + key.encode("utf-8", "surrogateescape")
+    return int.from_bytes(blake2b(text, digest_size=8).digest(), "little")
+
+
+def order_classes(names: Iterable[str]) -> tuple[str, ...]:
+    """Distinct names in order: by number if all are whole numbers, else by the alphabet."""
+    distinct = set(names)
+    if all(name.isascii() and name.isdigit() for name in distinct):
+        return tuple(sorted(distinct, key=lambda name: (int(name), name)))
+    return tuple(sorted(distinct))
+
+
+def check_classes(where: str | Path, splits: dict[Split, Source], classes: tuple[str, ...]) -> None:
+    """Refuse what cannot be learned from: no pictures, one class, or test classes that training does not know."""
+    if not any(len(source) for source in splits.values()):
+        raise UserError(f"{where}: there are no pictures here; give a folder that has a folder of pictures a class.")
+    if len(classes) < 2:
+        raise UserError(
+            f"{where}: there is only one class, {classes[0]!r}; to tell pictures apart, give at least two classes."
+        )
+    if "train" not in splits:
+        return
+    known = set(np.unique(splits["train"].labels).tolist())
+    for split, source in splits.items():
+        for label in np.unique(source.labels).tolist():
+            if label not in known:
+                raise UserError(
+                    f"{where}: the {split} part has class {classes[label]!r} and the training part does not; "
+                    "add pictures of it to the training part, or remove it."
+                )
+
+
+def _list(names: Iterable[str], most: int = 5) -> str:
+    listed = [str(name) for name in names]
+    return ", ".join(listed[:most]) + (", ..." if len(listed) > most else "")
