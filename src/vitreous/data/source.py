@@ -149,7 +149,7 @@ def split_validation(source: Source, fraction: float = 0.1, seed: int = 0) -> tu
     """(training, validation): of each class its share, chosen by a hash of the seed and the picture's key.
 
     So the choice depends on nothing but the seed and the names in that class: not on where the data lie nor on their
-    order. A class of n gives round(n x fraction), at least 1 and at most n - 1; a class of one picture cannot be split and is refused.
+    order. A class of n gives round(n x fraction), at least 1 and at most n - 1; one of a single picture is refused.
     A new picture can move at most one other of its class, none of another class. (None at all is impossible with
     exact shares.)
     """
@@ -164,9 +164,10 @@ def split_validation(source: Source, fraction: float = 0.1, seed: int = 0) -> tu
     for members in np.split(order, starts[1:]):
         if len(members) < 2:
             alone = int(members[0])
+            lonely = source.classes[source.labels[alone]]
             raise UserError(
-                f"{source.name(alone)}: the only picture of class {source.classes[source.labels[alone]]!r}, so none can "
-                "be set aside for validation; add more of it, remove the class, or give a val folder."
+                f"{source.name(alone)}: the only picture of class {lonely!r}, so none can be "
+                "set aside for validation; add more of it, remove the class, or give a val folder."
             )
         count = min(max(round(len(members) * fraction), 1), len(members) - 1)
         chosen[members[:count]] = True

@@ -1,0 +1,202 @@
+"""Views of single pictures: the one that is evaluated, and the random ones that are trained on.
+
+A view is uint8 (C, H, W); `normalise` makes numbers for the model of a whole batch at once. Pixels are (h, w, C) uint8.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+from vitreous.config.data import Augment, Interpolation, MultiCrop, Preprocess
+from vitreous.data.chance import generator
+from vitreous.data.policy import apply_policy, jitter
+
+Pixels = NDArray[np.uint8]
+Box = tuple[int, int, int, int]
+"""top, left, height, width."""
+
+_PIL: dict[Interpolation, Image.Resampling] = {
+    "nearest": Image.Resampling.NEAREST,
+    "bilinear": Image.Resampling.BILINEAR,
+    "bicubic": Image.Resampling.BICUBIC,
+    "lanczos": Image.Resampling.LANCZOS,
+}
+
+ERASE_AREA = (0.02, 1 / 3)
+ERASE_RATIO = (0.3, 3.3)
+
+
+def normalise(images: Tensor, preprocess: Preprocess) -> Tensor:
+    """(x/255 - mean) / std: (B, C, H, W) of bytes, or of floats from 0 to 255, to float32."""
+    mean = torch.tensor(preprocess.mean, dtype=torch.float64)[:, None, None]
+    std = torch.tensor(preprocess.std, dtype=torch.float64)[:, None, None]
+    return torch.addcmul((-mean / std).float(), images.float(), (1 / (255 * std)).float())
+
+
+def eval_view(picture: Image.Image, preprocess: Preprocess) -> Tensor:
+    """The view that evaluation and prediction use, (C, H, W) uint8: resized to cover, then the centre.
+
+    Only the centre is computed, by one resampling in Pillow: the numbers are those of a resize of the short side and a
+    centre crop, as timm and torchvision do it.
+    """
+    rows, columns = covering(picture.height, picture.width, preprocess.resized)
+    height, width = preprocess.size
+    if (rows, columns) == (picture.height, picture.width) == (height, width):
+        return _to_tensor(np.asarray(picture))
+    top, left = round((rows - height) / 2), round((columns - width) / 2)
+    down, across = picture.height / rows, picture.width / columns
+    box = (left * across, top * down, (left + width) * across, (top + height) * down)
+    box = (box[0], box[1], min(box[2], picture.width), min(box[3], picture.height))
+    return _to_tensor(np.asarray(picture.resize((width, height), _PIL[preprocess.interpolation], box=box)))
+
+
+def train_view(
+    picture: Image.Image | Pixels, preprocess: Preprocess, augment: Augment, rng: np.random.Generator
+) -> Tensor:
+    """A random view, (C, H, W) uint8: crop and resize in one resampling, then policy, jitter, mirror, erasing."""
+    pixels = to_pixels(picture)
+    if augment.crop_scale is None:
+        view = _shifted(pixels, preprocess, augment.pad, rng)
+    else:
+        height, width = pixels.shape[:2]
+        view = resample(pixels, random_box(height, width, augment.crop_scale, augment.crop_ratio, rng), preprocess)
+    if augment.policy != "none":
+        view = _to_tensor(np.asarray(apply_policy(_to_image(view), preprocess, augment, rng)))
+    if augment.jitter:
+        view = _to_tensor(np.asarray(jitter(_to_image(view), augment.jitter, rng)))
+    if augment.flip and rng.random() < 0.5:
+        view = view.flip(2)
+    if rng.random() < augment.erase:
+        top, left, height, width = random_box(view.shape[1], view.shape[2], ERASE_AREA, ERASE_RATIO, rng)
+        view = view.clone()
+        view[:, top : top + height, left : left + width] = mean_colour(preprocess)[:, None, None]
+    return view
+
+
+def multi_crop(
+    picture: Image.Image | Pixels,
+    preprocess: Preprocess,
+    augment: Augment,
+    crops: MultiCrop,
+    *,
+    seed: int,
+    epoch: int,
+    index: int,
+) -> tuple[Tensor, Tensor]:
+    """DINO's views: large ones (global_views, C, H, W) and small ones (local_views, C, h, w), uint8.
+
+    Each has a random number stream of its own. `augment` says everything but the crops' area.
+    """
+    pixels = to_pixels(picture)
+    small = replace(preprocess, size=crops.local_size)
+    large_augment, small_augment = (replace(augment, crop_scale=s) for s in (crops.global_scale, crops.local_scale))
+    large = [
+        train_view(pixels, preprocess, large_augment, generator(seed, epoch, index, view))
+        for view in range(crops.global_views)
+    ]
+    local = [
+        train_view(pixels, small, small_augment, generator(seed, epoch, index, crops.global_views + view))
+        for view in range(crops.local_views)
+    ]
+    empty = torch.empty((0, preprocess.channels, *crops.local_size), dtype=torch.uint8)
+    return torch.stack(large), torch.stack(local) if local else empty
+
+
+def random_box(
+    height: int, width: int, scale: tuple[float, float], ratio: tuple[float, float], rng: np.random.Generator
+) -> Box:
+    """A box of a uniform share of the area and a log-uniform ratio of width to height, at a uniform place.
+
+    A draw that does not fit is drawn again; after ten, the largest centred box of a permitted ratio.
+    """
+    low, high = math.log(ratio[0]), math.log(ratio[1])
+    for _ in range(10):
+        area = height * width * (scale[0] + (scale[1] - scale[0]) * rng.random())
+        shape = math.exp(low + (high - low) * rng.random())
+        h, w = round(math.sqrt(area / shape)), round(math.sqrt(area * shape))
+        if 0 < h <= height and 0 < w <= width:
+            return int(rng.random() * (height - h + 1)), int(rng.random() * (width - w + 1)), h, w
+    shape = min(max(width / height, ratio[0]), ratio[1])
+    h, w = min(height, max(round(width / shape), 1)), min(width, max(round(height * shape), 1))
+    return (height - h) // 2, (width - w) // 2, h, w
+
+
+def resample(pixels: Pixels, box: Box, preprocess: Preprocess) -> Tensor:
+    """A box of a picture at the input size, (C, H, W) uint8.
+
+    torch's antialiased resampling of bytes: Pillow's numbers to within 1, in a third of the time.
+    """
+    top, left, height, width = box
+    part = torch.from_numpy(pixels[top : top + height, left : left + width]).permute(2, 0, 1)[None]
+    return resize(part, preprocess.size, preprocess.interpolation)[0]
+
+
+def shrink(picture: Image.Image, short: int) -> Pixels:
+    """The picture's pixels (h, w, C), resized so that the short side is `short` if it is longer."""
+    pixels = to_pixels(picture)
+    height, width = pixels.shape[:2]
+    if min(height, width) <= short:
+        return pixels
+    size = covering(height, width, (short, short))
+    part = torch.from_numpy(pixels).permute(2, 0, 1)[None]
+    return np.ascontiguousarray(resize(part, size, "bicubic")[0].permute(1, 2, 0).numpy())
+
+
+def to_pixels(picture: Image.Image | Pixels) -> Pixels:
+    """(h, w, C) uint8, writable, of a picture that is "RGB" or "L", or of such pixels."""
+    pixels = np.array(picture) if isinstance(picture, Image.Image) else picture
+    return pixels[:, :, None] if pixels.ndim == 2 else pixels
+
+
+def mean_colour(preprocess: Preprocess) -> Tensor:
+    """(C,) uint8: what becomes zero when it is normalised, as nearly as a byte can say."""
+    return torch.tensor([min(max(round(255 * value), 0), 255) for value in preprocess.mean], dtype=torch.uint8)
+
+
+def _shifted(pixels: Pixels, preprocess: Preprocess, pad: int, rng: np.random.Generator) -> Tensor:
+    """The view of evaluation, shifted by up to `pad` pixels each way, with the border reflected."""
+    image = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
+    view = eval_view(image, preprocess)
+    _, height, width = view.shape
+    pad = min(pad, height - 1, width - 1)
+    if pad == 0:
+        return view
+    top, left = (int(rng.random() * (2 * pad + 1)) for _ in range(2))
+    padded = F.pad(view[None].float(), (pad,) * 4, mode="reflect")[0].to(torch.uint8)
+    return padded[:, top : top + height, left : left + width]
+
+
+def resize(images: Tensor, size: tuple[int, int], how: Interpolation) -> Tensor:
+    """(B, C, h, w) uint8 to (B, C, *size) uint8."""
+    if images.shape[2:] == size:
+        return images
+    if how == "nearest":
+        return F.interpolate(images, size, mode="nearest-exact")
+    return F.interpolate(images, size, mode="bilinear" if how == "bilinear" else "bicubic", antialias=True)
+
+
+def covering(height: int, width: int, size: tuple[int, int]) -> tuple[int, int]:
+    """(height, width) in the picture's proportions that cover `size` as tightly as they can."""
+    if size[0] * width >= size[1] * height:
+        return size[0], max(int(size[0] * width / height), size[1])
+    return max(int(size[1] * height / width), size[0]), size[1]
+
+
+def _to_tensor(pixels: Pixels) -> Tensor:
+    """(h, w) or (h, w, C) to (C, h, w)."""
+    pixels = pixels[:, :, None] if pixels.ndim == 2 else pixels
+    return torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1)))
+
+
+def _to_image(view: Tensor) -> Image.Image:
+    """(C, h, w) to a picture of Pillow's."""
+    pixels = view.permute(1, 2, 0).contiguous().numpy()
+    return Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)

@@ -1,0 +1,147 @@
+"""The same views for whole batches of small pictures in memory: tensor operations only, no Python for each picture.
+
+Letters: B pictures, C channels, h x w their pixels, H x W the input's. Every sample's chance is a row of `uniforms`.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vitreous.config.data import Augment, Preprocess
+from vitreous.data.augment import ERASE_AREA, ERASE_RATIO, covering, mean_colour, resize
+from vitreous.data.chance import Index, uniforms
+
+Draws = NDArray[np.float64]
+
+TRIES = 10
+_CROP, _FLIP, _JITTER, _ERASE = 2 * TRIES + 2, 1, 3, 2 * TRIES + 3
+LUMA = (19595, 38470, 7471)
+"""ITU-R 601 in 65536ths, as Pillow has it."""
+
+
+def eval_batch(images: Tensor, preprocess: Preprocess) -> Tensor:
+    """The view of evaluation: (B, C, h, w) uint8 to (B, C, H, W) uint8."""
+    height, width = preprocess.size
+    images = to_channels(images, preprocess.channels)
+    size = covering(images.shape[2], images.shape[3], preprocess.resized)
+    images = resize(images, size, preprocess.interpolation)
+    top, left = round((size[0] - height) / 2), round((size[1] - width) / 2)
+    return images[:, :, top : top + height, left : left + width]
+
+
+def train_batch(
+    images: Tensor, indices: Index, preprocess: Preprocess, augment: Augment, *, seed: int, epoch: int, view: int = 0
+) -> Tensor:
+    """A random view of each: (B, C, h, w) uint8 to (B, C, H, W), uint8 or float from 0 to 255. No policies."""
+    assert augment.policy == "none"
+    draws = uniforms(seed, epoch, indices, _CROP + _FLIP + _JITTER + _ERASE, view)
+    crop, flip, colour, erase = np.split(draws, np.cumsum((_CROP, _FLIP, _JITTER)), axis=1)
+    mirrored = torch.from_numpy(flip[:, 0] < 0.5) if augment.flip else torch.zeros(len(images), dtype=torch.bool)
+    if augment.crop_scale is None:
+        out = _shift(eval_batch(images, preprocess), augment.pad, crop, mirrored)
+    else:
+        out = _crop(to_channels(images, preprocess.channels), preprocess, augment, crop, mirrored)
+    if augment.jitter:
+        out = _jitter(out, augment.jitter, colour)
+    if augment.erase:
+        out = _erase(out, augment.erase, mean_colour(preprocess), erase)
+    return out
+
+
+def to_channels(images: Tensor, channels: int) -> Tensor:
+    """(B, 1 or 3, h, w) uint8 in the model's channels, as Pillow converts them."""
+    if images.shape[1] == channels:
+        return images
+    if channels == 3:
+        return images.expand(-1, 3, -1, -1)
+    weights = torch.tensor(LUMA, dtype=torch.int32)[:, None, None]
+    return ((images.int() * weights).sum(1, keepdim=True, dtype=torch.int32) + 0x8000 >> 16).to(torch.uint8)
+
+
+def random_boxes(
+    draws: Draws, height: int, width: int, scale: tuple[float, float], ratio: tuple[float, float]
+) -> tuple[NDArray[np.int64], ...]:
+    """(top, left, height, width), each (B,): `augment.random_box` for many, from draws (B, 2 x TRIES + 2)."""
+    area = height * width * (scale[0] + (scale[1] - scale[0]) * draws[:, :TRIES])
+    low, high = math.log(ratio[0]), math.log(ratio[1])
+    shape = np.exp(low + (high - low) * draws[:, TRIES : 2 * TRIES])
+    h, w = np.rint(np.sqrt(area / shape)), np.rint(np.sqrt(area * shape))
+    fits = (h > 0) & (h <= height) & (w > 0) & (w <= width)
+    first = fits.argmax(axis=1)[:, None]
+    some = fits.any(axis=1)
+    best = min(max(width / height, ratio[0]), ratio[1])
+    h = np.where(some, np.take_along_axis(h, first, 1)[:, 0], min(height, max(round(width / best), 1)))
+    w = np.where(some, np.take_along_axis(w, first, 1)[:, 0], min(width, max(round(height * best), 1)))
+    top = np.where(some, np.floor(draws[:, -2] * (height - h + 1)), (height - h) // 2)
+    left = np.where(some, np.floor(draws[:, -1] * (width - w + 1)), (width - w) // 2)
+    return tuple(side.astype(np.int64) for side in (top, left, h, w))
+
+
+def _shift(images: Tensor, pad: int, draws: Draws, mirrored: Tensor) -> Tensor:
+    """Shifted by up to `pad` pixels each way with the border reflected, and mirrored: (B, C, H, W) uint8.
+
+    Each output row and column is looked up by number, so nothing is padded and no value changes.
+    """
+    count, channels, height, width = images.shape
+    pad = min(pad, height - 1, width - 1)
+    by = torch.from_numpy(np.floor(draws[:, :2] * (2 * pad + 1)).astype(np.int64)) - pad  # (B, 2)
+    rows = _reflect(torch.arange(height) + by[:, :1], height)  # (B, H)
+    columns = _reflect(torch.arange(width) + by[:, 1:], width)  # (B, W)
+    columns = torch.where(mirrored[:, None], columns.flip(1), columns)
+    place = (rows[:, :, None] * width + columns[:, None, :]).view(count, 1, -1).expand(-1, channels, -1)
+    return images.reshape(count, channels, -1).gather(2, place).view(images.shape)
+
+
+def _reflect(place: Tensor, side: int) -> Tensor:
+    """Places outside 0 to side - 1 mirrored at the first and last pixel."""
+    return (side - 1) - ((side - 1) - place.abs()).abs()
+
+
+def _crop(images: Tensor, preprocess: Preprocess, augment: Augment, draws: Draws, mirrored: Tensor) -> Tensor:
+    """Random boxes resampled to (H, W), some mirrored, by one bilinear lookup: (B, C, H, W) float from 0 to 255."""
+    assert augment.crop_scale is not None
+    height, width = images.shape[2:]
+    boxes = random_boxes(draws, height, width, augment.crop_scale, augment.crop_ratio)
+    top, left, h, w = (torch.from_numpy(side).float() for side in boxes)
+    theta = torch.zeros(len(images), 2, 3)  # from the view's -1 to 1 to the picture's
+    theta[:, 0, 0] = torch.where(mirrored, -w, w) / width
+    theta[:, 1, 1] = h / height
+    theta[:, 0, 2] = (2 * left + w) / width - 1
+    theta[:, 1, 2] = (2 * top + h) / height - 1
+    grid = F.affine_grid(theta, [len(images), images.shape[1], *preprocess.size], align_corners=False)
+    mode = "nearest" if preprocess.interpolation == "nearest" else "bilinear"
+    return F.grid_sample(images.float(), grid, mode=mode, padding_mode="border", align_corners=False)
+
+
+def _jitter(images: Tensor, strength: float, draws: Draws) -> Tensor:
+    """Brightness, contrast and saturation of each picture, in this order: float from 0 to 255."""
+    factors = torch.from_numpy(1 + strength * (2 * draws - 1)).float()[:, :, None, None, None]  # (B, 3, 1, 1, 1)
+    out = (images.float() * factors[:, 0]).clamp_(0, 255)
+    out = torch.lerp(_grey(out).mean((2, 3), keepdim=True), out, factors[:, 1]).clamp_(0, 255)
+    return torch.lerp(_grey(out), out, factors[:, 2]).clamp_(0, 255)
+
+
+def _grey(images: Tensor) -> Tensor:
+    """(B, C, H, W) float to its luma (B, 1, H, W)."""
+    if images.shape[1] == 1:
+        return images
+    return (images * (torch.tensor(LUMA) / 65536)[:, None, None]).sum(1, keepdim=True)
+
+
+def _erase(images: Tensor, probability: float, colour: Tensor, draws: Draws) -> Tensor:
+    """A rectangle of some of the pictures replaced by `colour` (C,)."""
+    height, width = images.shape[2:]
+    top, left, h, w = (
+        torch.from_numpy(side)[:, None] for side in random_boxes(draws[:, 1:], height, width, ERASE_AREA, ERASE_RATIO)
+    )
+    row, column = torch.arange(height), torch.arange(width)
+    rows, columns = (row >= top) & (row < top + h), (column >= left) & (column < left + w)  # (B, H), (B, W)
+    chosen = torch.from_numpy(draws[:, 0] < probability)
+    hole = (rows & chosen[:, None])[:, None, :, None] & columns[:, None, None, :]  # (B, 1, H, W)
+    return torch.where(hole, colour.to(images.dtype)[:, None, None], images)

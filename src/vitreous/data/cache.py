@@ -1,0 +1,74 @@
+"""Decoded pictures kept in memory that all worker processes share, up to a limit."""
+
+from __future__ import annotations
+
+import mmap
+import multiprocessing
+import os
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+DEFAULT_LIMIT = 2**30
+
+
+class PictureCache:
+    """At most `limit` bytes of uint8 arrays of three axes, by their index from 0 to count - 1.
+
+    Nothing is ever thrown out: an epoch reads every picture once, so the oldest would always be the next one needed.
+    The memory is anonymous and shared, so that processes forked later see what any of them wrote; the system gives
+    pages only where something was written. A process that was started afresh (not forked) begins without.
+    """
+
+    def __init__(self, count: int, limit: int) -> None:
+        self._limit = limit
+        self._memory = mmap.mmap(-1, limit) if limit > 0 else None
+        # (offset + 1, and three sides) for each index; 0 where there is nothing
+        table = mmap.mmap(-1, max(count * 4 * 8, 1))
+        self._table: NDArray[np.int64] = np.frombuffer(table, dtype=np.int64, count=count * 4).reshape(count, 4)
+        self._used = multiprocessing.get_context(_FORK).Value("q", 0)
+
+    def get(self, index: int) -> NDArray[np.uint8] | None:
+        """The array kept for this index, without a copy, or None."""
+        place, *shape = (int(x) for x in self._table[index])
+        if place == 0 or self._memory is None:
+            return None
+        size = shape[0] * shape[1] * shape[2]
+        return np.frombuffer(self._memory, dtype=np.uint8, count=size, offset=place - 1).reshape(shape)
+
+    def put(self, index: int, array: NDArray[np.uint8]) -> None:
+        """Keep a copy, if there is room."""
+        if self._memory is None or self._table[index, 0]:
+            return
+        with self._used.get_lock():
+            start = self._used.value
+            if start + array.size > self._limit:
+                return
+            self._used.value = start + array.size
+        self._memory[start : start + array.size] = array.tobytes()
+        self._table[index, 1:] = array.shape
+        self._table[index, 0] = start + 1  # last: from here on the others find it
+
+    @property
+    def used(self) -> int:
+        """Bytes taken."""
+        return int(self._used.value)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"count": len(self._table)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        PictureCache.__init__(self, state["count"], 0)
+
+
+def default_limit() -> int:
+    """1 GiB, but no more than a quarter of the memory that is free."""
+    try:
+        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError, AttributeError):  # not every system tells
+        return DEFAULT_LIMIT // 4
+    return min(DEFAULT_LIMIT, free // 4)
+
+
+_FORK = "fork" if "fork" in multiprocessing.get_all_start_methods() else None

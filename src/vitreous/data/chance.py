@@ -1,0 +1,53 @@
+"""Random numbers that are a pure function of what they are for: a seed, an epoch, a sample and a view.
+
+Nothing here keeps a state. So the same sample meets the same chance in any process, in any order, after any restart.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Index = NDArray[np.int64]
+
+ORDER, MIX = 2**63, 2**63 + 1
+"""Numbers of views that no sample has: for the order of an epoch, and for what happens to a whole batch."""
+
+
+def generator(seed: int, epoch: int, index: int, view: int = 0) -> np.random.Generator:
+    """A generator of its own for one view of one sample (Philox: these four are its key and counter)."""
+    # The lowest word counts the draws; 2^64 of them would be needed to run into another view's numbers.
+    return np.random.Generator(np.random.Philox(key=seed % 2**64, counter=[0, view, index, epoch]))
+
+
+def uniforms(seed: int, epoch: int, indices: Index, count: int, view: int = 0) -> NDArray[np.float64]:
+    """(n, count) numbers in [0, 1): row i depends on seed, epoch, view and indices[i] only."""
+    states = _states(seed, epoch, indices, view)
+    with np.errstate(over="ignore"):
+        steps = np.arange(1, count + 1, dtype=np.uint64) * _GOLDEN
+        return np.asarray((_mix(states[:, None] + steps) >> np.uint64(11)) * 2.0**-53, dtype=np.float64)
+
+
+def permutation(seed: int, epoch: int, count: int) -> Index:
+    """The order of an epoch: a shuffle of 0 to count - 1."""
+    keys = _states(seed, epoch, np.arange(count), ORDER)
+    return np.argsort(keys, kind="stable").astype(np.int64)
+
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+
+def _states(seed: int, epoch: int, indices: Index, view: int) -> NDArray[np.uint64]:
+    """(n,) one state for each sample, from all four numbers, each stirred in after the one before."""
+    state = np.zeros(1, dtype=np.uint64)
+    with np.errstate(over="ignore"):
+        for word in (seed % 2**64, epoch, view):
+            state = _mix((state ^ np.uint64(word)) + _GOLDEN)
+        return _mix((state ^ np.asarray(indices).astype(np.uint64)) + _GOLDEN)
+
+
+def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The finisher of SplitMix64 (Steele, Lea, Flood 2014): every bit of x moves every bit of the result."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))

@@ -1,0 +1,286 @@
+"""From a source to batches, in an order and with views that are a pure function of (seed, epoch, index).
+
+Single pictures are decoded by worker processes; small pictures in memory are varied a batch at a time, without workers.
+A training picture is first shrunk to at most `keep` pixels on its short side and may stay in a shared cache, so that
+later epochs need not decode it. Views are always cut from that smaller picture: the cache changes no result.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import DataLoader, Sampler
+
+from vitreous.config.data import Augment, Preprocess
+from vitreous.data.augment import Pixels, eval_view, normalise, shrink, train_view
+from vitreous.data.batch_augment import eval_batch, train_batch
+from vitreous.data.cache import PictureCache, default_limit
+from vitreous.data.chance import Index, generator, permutation
+from vitreous.data.decode import PictureError
+from vitreous.data.mix import mix
+from vitreous.data.packed import ArraySource
+from vitreous.data.source import Source
+from vitreous.errors import UserError
+
+SMALL = 64
+"""Inputs up to this many pixels a side are made a whole batch at a time."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What the model is given."""
+
+    images: Tensor
+    """(B, C, H, W) float32, normalised."""
+    targets: Tensor
+    """(B,) int64, or (B, K) float32 that sum to 1 where pictures were mixed."""
+    index: Tensor
+    """(B,) int64: which pictures of the source these are."""
+
+
+class _Task(NamedTuple):
+    epoch: int
+    indices: Index
+
+
+class _Made(NamedTuple):
+    images: NDArray[Any]
+    """(B, C, H, W) uint8, or floats from 0 to 255."""
+    taken: Index
+    unreadable: dict[int, str]
+    """Index to reason."""
+
+
+class Loader:
+    """Batches of a source: `for batch in loader.batches(epoch)`.
+
+    Without `augment`, unless `shuffle` says otherwise, pictures come in their order and the last batch may be short.
+    Shuffled epochs leave out what does not fill a batch, other pictures each time.
+
+    A picture that cannot be read is noted in `unreadable` and, in training, replaced by the next one that can; in
+    evaluation it is left out. More than `unreadable_limit` of all pictures is an error.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        preprocess: Preprocess,
+        augment: Augment | None = None,
+        *,
+        batch_size: int,
+        seed: int = 0,
+        workers: int = 0,
+        shuffle: bool | None = None,
+        cache_bytes: int | None = None,
+        unreadable_limit: float = 0.01,
+    ) -> None:
+        if len(source) == 0:
+            raise UserError("there are no pictures to load; check the data.")
+        if batch_size < 1 or workers < 0:
+            raise UserError(f"batch_size={batch_size}, workers={workers}: must be at least 1 and at least 0.")
+        self.source, self.preprocess, self.augment, self.seed = source, preprocess, augment, seed
+        self.shuffle = augment is not None if shuffle is None else shuffle
+        self.batch_size = min(batch_size, len(source))
+        self.unreadable: dict[str, str] = {}
+        self._allowed = math.floor(unreadable_limit * len(source))
+        self._limit = unreadable_limit
+        self._labels = torch.from_numpy(source.labels)
+        self._maker = _maker(source, preprocess, augment, seed, cache_bytes, self._allowed, replace=self.shuffle)
+        self.workers = 0 if isinstance(self._maker, _BatchMaker) else workers
+        self._plan = _Plan()
+        self._processes = _start(self._maker, self._plan, self.workers) if self.workers else None
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Batches in an epoch."""
+        if self.shuffle:
+            return len(self.source) // self.batch_size
+        return math.ceil(len(self.source) / self.batch_size)
+
+    def order(self, epoch: int) -> Index:
+        """The indices of all pictures in the order of this epoch."""
+        if self.shuffle:
+            return permutation(self.seed, epoch, len(self.source))
+        return np.arange(len(self.source), dtype=np.int64)
+
+    def batches(self, epoch: int = 0, start: int = 0) -> Iterator[Batch]:
+        """The batches of an epoch, from its step `start` on."""
+        order = self.order(epoch)
+        steps = range(start, self.steps_per_epoch)
+        tasks = [_Task(epoch, order[step * self.batch_size : (step + 1) * self.batch_size]) for step in steps]
+        self._plan.tasks = tasks
+        made = map(self._maker.make, tasks) if self._processes is None else iter(self._processes)
+        for step, found in zip(steps, made, strict=True):
+            self._note(found.unreadable)
+            if len(found.taken):
+                yield self._batch(found, epoch, step)
+
+    def _batch(self, made: _Made, epoch: int, step: int) -> Batch:
+        index = torch.from_numpy(made.taken)
+        images, targets = normalise(torch.from_numpy(made.images), self.preprocess), self._labels[index]
+        if self.augment is not None and self.augment.mixes:
+            images, targets = mix(
+                images, targets, len(self.source.classes), self.augment, seed=self.seed, epoch=epoch, step=step
+            )
+        return Batch(images, targets, index)
+
+    def _note(self, unreadable: dict[int, str]) -> None:
+        """Remember pictures that could not be read; stop when they are too many."""
+        for index, reason in sorted(unreadable.items()):
+            self.unreadable[self.source.name(index)] = reason
+        if len(self.unreadable) > self._allowed:
+            shown = "; ".join(f"{name}: {reason.rstrip('.')}" for name, reason in list(self.unreadable.items())[:3])
+            raise UserError(
+                f"{len(self.unreadable)} of {len(self.source)} pictures cannot be read, more than the limit of "
+                f"{self._limit:.0%} ({shown}); mend or delete them, or raise the limit."
+            )
+
+
+def _maker(
+    source: Source,
+    preprocess: Preprocess,
+    augment: Augment | None,
+    seed: int,
+    cache_bytes: int | None,
+    allowed: int,
+    replace: bool,
+) -> _BatchMaker | _PictureMaker:
+    if isinstance(source, ArraySource) and (augment is None or augment.policy == "none"):
+        sides = source.images.shape[2:]
+        # A bilinear lookup skips pixels of a picture that is more than twice as large.
+        if max(preprocess.size) <= SMALL and all(a <= 2 * b for a, b in zip(sides, preprocess.size, strict=True)):
+            return _BatchMaker(source, preprocess, augment, seed)
+    cache = PictureCache(len(source), default_limit() if cache_bytes is None else cache_bytes)
+    return _PictureMaker(source, preprocess, augment, seed, cache, allowed, replace)
+
+
+@dataclass(frozen=True)
+class _BatchMaker:
+    """Whole batches of pictures in memory."""
+
+    source: ArraySource
+    preprocess: Preprocess
+    augment: Augment | None
+    seed: int
+
+    def make(self, task: _Task) -> _Made:
+        images = self.source.gather(task.indices)
+        if self.augment is None:
+            images = eval_batch(images, self.preprocess)
+        else:
+            images = train_batch(images, task.indices, self.preprocess, self.augment, seed=self.seed, epoch=task.epoch)
+        return _Made(images.numpy(), task.indices, {})
+
+
+@dataclass(frozen=True)
+class _PictureMaker:
+    """Picture by picture: decode or remember, then cut a view."""
+
+    source: Source
+    preprocess: Preprocess
+    augment: Augment | None
+    seed: int
+    cache: PictureCache
+    allowed: int
+    replace: bool
+
+    @property
+    def keep(self) -> int:
+        """The short side of a training picture: somewhat more than evaluation sees, for crops that are not blurred."""
+        return math.ceil(1.15 * max(self.preprocess.resized))
+
+    def make(self, task: _Task) -> _Made:
+        views: list[Tensor] = []
+        taken: list[int] = []
+        unreadable: dict[int, str] = {}
+        for wanted in task.indices.tolist():
+            found = self._readable(wanted, unreadable)
+            if found is not None:
+                at, pixels = found
+                taken.append(at)
+                views.append(self._view(at, pixels, task.epoch))
+        images = torch.stack(views).numpy() if views else np.empty((0,), dtype=np.uint8)
+        return _Made(images, np.array(taken, dtype=np.int64), unreadable)
+
+    def __getitem__(self, task: _Task) -> _Made:
+        return self.make(task)
+
+    def _readable(self, index: int, unreadable: dict[int, str]) -> tuple[int, Pixels] | None:
+        """This picture, or in training the next one that can be read; None if there is none within the limit."""
+        while True:
+            pixels = self.cache.get(index)
+            try:
+                return index, self._decode(index) if pixels is None else pixels
+            except PictureError as error:
+                unreadable[index] = error.reason
+            if not self.replace or len(unreadable) > self.allowed:
+                return None
+            index = (index + 1) % len(self.source)
+
+    def _decode(self, index: int) -> Pixels:
+        """What is kept of a picture: in training (h, w, C), smaller but whole; in evaluation the view (C, H, W)."""
+        channels = self.preprocess.channels
+        if self.augment is None:
+            # Twice the size leaves the last resampling enough to work with: as good as a full decode.
+            picture = self.source.read(index, channels=channels, at_least=2 * max(self.preprocess.resized))
+            pixels = eval_view(picture, self.preprocess).numpy()
+        else:
+            pixels = shrink(self.source.read(index, channels=channels, at_least=self.keep), self.keep)
+        self.cache.put(index, pixels)
+        return pixels
+
+    def _view(self, index: int, pixels: Pixels, epoch: int) -> Tensor:
+        if self.augment is None:
+            return torch.from_numpy(pixels)
+        return train_view(pixels, self.preprocess, self.augment, generator(self.seed, epoch, index))
+
+
+class _Plan(Sampler[_Task]):
+    """The batches to make next; it is refilled for each epoch while the workers live on."""
+
+    def __init__(self) -> None:
+        self.tasks: list[_Task] = []
+
+    def __iter__(self) -> Iterator[_Task]:
+        return iter(self.tasks)
+
+    def __len__(self) -> int:
+        return len(self.tasks)
+
+
+def _start(maker: Any, plan: _Plan, workers: int) -> DataLoader[Any]:
+    """Worker processes that make the planned batches, in order.
+
+    Results travel as NumPy arrays, through pipes: tensors would need /dev/shm, which containers keep small.
+    """
+    return DataLoader(
+        maker,
+        batch_size=None,
+        sampler=plan,
+        num_workers=workers,
+        persistent_workers=True,
+        prefetch_factor=2,
+        collate_fn=_unchanged,
+        worker_init_fn=_be_modest,
+        generator=torch.Generator(),  # else each epoch would draw from the global state that dropout uses
+        multiprocessing_context="fork" if sys.platform == "linux" else None,
+    )
+
+
+def _unchanged(made: Any) -> Any:
+    return made
+
+
+def _be_modest(_: int) -> None:
+    """One thread, and the processor only when training leaves it."""
+    torch.set_num_threads(1)
+    os.nice(5)
