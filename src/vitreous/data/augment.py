@@ -38,7 +38,8 @@ def normalise(images: Tensor, preprocess: Preprocess) -> Tensor:
     """(x/255 - mean) / std: (B, C, H, W) of bytes, or of floats from 0 to 255, to float32."""
     mean = torch.tensor(preprocess.mean, dtype=torch.float64)[:, None, None]
     std = torch.tensor(preprocess.std, dtype=torch.float64)[:, None, None]
-    return torch.addcmul((-mean / std).float(), images.float(), (1 / (255 * std)).float())
+    scale, shift = (1 / (255 * std)).float(), (-mean / std).float()
+    return images.to(torch.float32, copy=True).mul_(scale).add_(shift)  # in place: no second large tensor
 
 
 def eval_view(picture: Image.Image, preprocess: Preprocess) -> Tensor:

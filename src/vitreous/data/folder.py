@@ -154,11 +154,11 @@ def _split_folders(root: Path, notes: list[str]) -> dict[Split, Path] | None:
     """
     parts: dict[Split, Path] = {}
     others = []
-    for entry in sorted(os.scandir(root), key=lambda entry: entry.name):
-        if _hidden(entry.name) or not entry.is_dir():
+    for entry in _entries(root):
+        if not _is_folder(entry):
             continue
         split = SPLIT_NAMES.get(entry.name.lower())
-        if split is None or not any(_is_folder(below) for below in os.scandir(entry.path)):
+        if split is None or not any(_is_folder(below) for below in _entries(entry.path)):
             others.append(entry.name)
         elif split in parts:
             raise UserError(
@@ -175,8 +175,8 @@ def _split_folders(root: Path, notes: list[str]) -> dict[Split, Path] | None:
 def _scan_classes(root: Path, notes: list[str]) -> dict[str, list[str]]:
     """Class name to the sorted paths, below `root`, of its pictures; folders without pictures are noted."""
     found: dict[str, list[str]] = {}
-    for entry in sorted(os.scandir(root), key=lambda entry: entry.name):
-        if _hidden(entry.name) or not _is_folder(entry):
+    for entry in _entries(root):
+        if not _is_folder(entry):
             continue
         names = sorted(_pictures(root, notes, entry.name))
         if names:
@@ -210,6 +210,12 @@ def _pictures(root: Path, notes: list[str], below: str = "") -> Iterator[str]:
                 elif os.path.splitext(entry.name)[1].lower() in PICTURE_SUFFIXES and _is_file(entry):  # noqa: PTH122
                     yield name
         waiting.sort(reverse=True)
+
+
+def _entries(folder: str | Path) -> list[os.DirEntry[str]]:
+    """What is in a folder, by name, without hidden files."""
+    with os.scandir(folder) as entries:
+        return sorted((entry for entry in entries if not _hidden(entry.name)), key=lambda entry: entry.name)
 
 
 def _identity(folder: str | Path) -> tuple[int, int]:

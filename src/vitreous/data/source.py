@@ -100,6 +100,10 @@ class Data:
     classes: tuple[str, ...]
     notes: tuple[str, ...] = field(default=())
 
+    def __post_init__(self) -> None:
+        order: tuple[Split, ...] = ("train", "val", "test")
+        object.__setattr__(self, "splits", {name: self.splits[name] for name in order if name in self.splits})
+
     @property
     def train(self) -> Source:
         """The pictures to train on."""
