@@ -1,4 +1,4 @@
-"""What is in the data, and what is wrong with them: counts, sizes, unreadable files, duplicates, leaks between parts."""
+"""What is in the data, and what is wrong with them: counts, sizes, unreadable files, duplicates, leaks across parts."""
 
 from __future__ import annotations
 

@@ -245,7 +245,7 @@ _NPZ_KEYS = {
 def open_npz(path: Path) -> Data:
     """Data from NumPy arrays: pictures (n, H, W), (n, H, W, C) or (n, C, H, W), labels (n,) or (n, 1)."""
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
             keys = {split: next((k for k in pairs if set(k) <= set(file)), None) for split, pairs in _NPZ_KEYS.items()}
             parts = {
                 split: [(_npz_images(path, pair[0], file[pair[0]]), _npz_labels(path, pair[1], file[pair[1]]))]
@@ -255,7 +255,7 @@ def open_npz(path: Path) -> Data:
             classes = tuple(str(name) for name in file["classes"]) if "classes" in file else ()
     except UserError:
         raise
-    except (ValueError, OSError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
+    except (ValueError, OSError, EOFError, KeyError, TypeError, zipfile.BadZipFile, zlib.error) as error:
         raise UserError(f"{path}: not an .npz of plain arrays ({error}); save it with numpy.savez.") from None
     if not parts:
         raise UserError(f"{path}: has no arrays called x_train and y_train, or images and labels; rename them so.")

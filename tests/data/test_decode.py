@@ -1,0 +1,270 @@
+import contextlib
+import io
+import os
+import pickle
+import struct
+import warnings
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pictures import noise, smooth
+from PIL import Image
+
+from vitreous.data.decode import MAX_PIXELS, Header, PictureError, open_picture, read_header
+
+
+def png(width: int, height: int, depth: int, colour: int, rows: bytes, *chunks: tuple[bytes, bytes]) -> bytes:
+    """A PNG written by hand."""
+
+    def chunk(kind: bytes, body: bytes) -> bytes:
+        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+    head = struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, 0)
+    parts = [(b"IHDR", head), *chunks, (b"IDAT", zlib.compress(rows)), (b"IEND", b"")]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunk(*part) for part in parts)
+
+
+def saved(image: Image.Image, kind: str, **options: object) -> bytes:
+    file = io.BytesIO()
+    image.save(file, kind, **options)
+    return file.getvalue()
+
+
+def pixels(image: Image.Image) -> list[object]:
+    return list(image.get_flattened_data() if hasattr(image, "get_flattened_data") else image.getdata())
+
+
+def test_colour_and_grey_come_as_stored_and_convert_to_each_other():
+    array = noise(5, 7)
+    colour = saved(Image.fromarray(array), "PNG")
+    np.testing.assert_array_equal(np.asarray(open_picture(colour)), array)
+    luma = (array @ np.array([0.299, 0.587, 0.114])).round()
+    np.testing.assert_allclose(np.asarray(open_picture(colour, channels=1)), luma, atol=1)
+    grey = saved(Image.fromarray(array[:, :, 0]), "PNG")
+    assert open_picture(grey).mode == "RGB"
+    np.testing.assert_array_equal(np.asarray(open_picture(grey))[:, :, 2], array[:, :, 0])
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "TIFF", "WEBP"])
+def test_the_cameras_orientation_is_applied(orientation: int, kind: str):
+    upright = np.zeros((24, 16), dtype=np.uint8)
+    upright[:8] = 255  # a white bar on top
+    upright[:, :4] = 128  # a grey one on the left
+    # what the camera stores, from the EXIF definition of where row 0 and column 0 are
+    stored = {
+        1: upright,
+        2: upright[:, ::-1],
+        3: upright[::-1, ::-1],
+        4: upright[::-1],
+        5: upright.T,
+        6: upright.T[::-1],
+        7: upright.T[::-1, ::-1],
+        8: upright.T[:, ::-1],
+    }[orientation]
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    options = {"quality": 95} if kind == "JPEG" else {"lossless": True} if kind == "WEBP" else {}
+    data = saved(Image.fromarray(np.ascontiguousarray(stored)).convert("RGB"), kind, exif=exif.tobytes(), **options)
+    found = np.asarray(open_picture(data, channels=1))
+    np.testing.assert_allclose(found.astype(int), upright, atol=12 if kind == "JPEG" else 1)
+
+
+def test_sixteen_bits_are_scaled_not_cut_off():
+    values = [0, 1, 128, 129, 256, 257, 1000, 32768, 65278, 65535]
+    rows = b"\0" + struct.pack(f">{len(values)}H", *values)
+    data = png(len(values), 1, 16, 0, rows)
+    expected = [round(value * 255 / 65535) for value in values]
+    assert pixels(open_picture(data, channels=1)) == expected
+    assert pixels(open_picture(data)) == [(value,) * 3 for value in expected]
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_sixteen_bits_in_tiff_of_either_byte_order(order: str, tmp_path: Path):
+    values = np.array([[0, 257, 25700, 65535]], dtype=f"{order}u2")
+    tags = [(256, 4), (257, 1), (258, 16), (259, 1), (262, 1), (273, 8), (277, 1), (278, 1), (279, 8)]
+    body = (b"II*\0" if order == "<" else b"MM\0*") + struct.pack(f"{order}I", 16) + values.tobytes()
+    body += struct.pack(f"{order}H", len(tags))
+    for tag, value in tags:
+        body += struct.pack(f"{order}HHII", tag, 4, 1, value)
+    path = tmp_path / "grey.tif"
+    path.write_bytes(body + struct.pack(f"{order}I", 0))
+    assert pixels(open_picture(path, channels=1)) == [0, 1, 100, 255]
+
+
+def test_sixteen_bit_colour_and_grey_maps():
+    rows = b"\0" + struct.pack(">6H", 65535, 25700, 0, 514, 0, 65535)
+    assert pixels(open_picture(png(2, 1, 16, 2, rows))) == [(255, 100, 0), (2, 0, 255)]
+    assert pixels(open_picture(b"P5 3 1 65535\n" + struct.pack(">3H", 0, 25700, 65535), channels=1)) == [0, 100, 255]
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([0.0, 0.5, 1.0], [0, 128, 255]),
+        ([0.0, 100.0, 255.0], [0, 100, 255]),
+        ([0.0, 25700.0, 65535.0], [0, 100, 255]),
+        ([-1.0, 0.0, 1.0], [0, 128, 255]),
+        ([0.0, float("nan"), 1.0], [0, 0, 255]),
+        ([0.0, 0.0, 0.0], [0, 0, 0]),
+    ],
+)
+def test_floating_point_pictures_are_scaled_by_their_range(values: list[float], expected: list[int]):
+    image = Image.fromarray(np.array([values], dtype=np.float32))
+    assert pixels(open_picture(saved(image, "TIFF"), channels=1)) == expected
+
+
+def test_32_bit_integers():
+    image = Image.fromarray(np.array([[0, 25700, 65535]], dtype=np.int32))
+    assert pixels(open_picture(saved(image, "TIFF"), channels=1)) == [0, 100, 255]
+    image = Image.fromarray(np.array([[0, 100, 255]], dtype=np.int32))
+    assert pixels(open_picture(saved(image, "TIFF"), channels=1)) == [0, 100, 255]
+
+
+def test_cmyk_becomes_rgb():
+    cmyk = Image.new("CMYK", (8, 8), (0, 255, 255, 0))  # no cyan: red
+    for kind in ("JPEG", "TIFF"):
+        red, green, blue = pixels(open_picture(saved(cmyk, kind)))[0]
+        assert red > 240
+        assert green < 15
+        assert blue < 15
+
+
+def test_palettes_and_transparency_on_white():
+    image = Image.new("P", (2, 1))
+    image.putpalette([10, 20, 30, 200, 100, 50])
+    image.putdata([0, 1])
+    assert pixels(open_picture(saved(image, "PNG"))) == [(10, 20, 30), (200, 100, 50)]
+    assert pixels(open_picture(saved(image, "PNG", transparency=1))) == [(10, 20, 30), (255, 255, 255)]
+    half = Image.new("RGBA", (1, 1), (0, 0, 0, 128))
+    assert pixels(open_picture(saved(half, "PNG"))) == [(127, 127, 127)]
+    grey = png(2, 1, 8, 0, b"\0\x05\x64", (b"tRNS", b"\0\x05"))  # grey 5 stands for transparent
+    assert pixels(open_picture(grey, channels=1)) == [255, 100]
+    faint = Image.new("LA", (1, 1), (0, 0))
+    assert pixels(open_picture(saved(faint, "PNG"), channels=1)) == [255]
+
+
+@pytest.mark.parametrize("kind", ["GIF", "WEBP", "PNG", "TIFF"])
+def test_of_an_animation_the_first_frame(kind: str):
+    first, second = Image.new("RGB", (4, 4), "red"), Image.new("RGB", (4, 4), "blue")
+    options = {"lossless": True} if kind == "WEBP" else {}
+    data = saved(first, kind, save_all=True, append_images=[second], **options)
+    assert pixels(open_picture(data))[0] == (255, 0, 0)
+
+
+def test_bilevel_bitmaps():
+    image = Image.fromarray(np.array([[0, 255]], dtype=np.uint8)).convert("1")
+    for kind in ("BMP", "PPM", "PNG"):
+        assert pixels(open_picture(saved(image, kind), channels=1)) == [0, 255]
+
+
+def test_jpegs_are_decoded_at_the_smallest_scale_that_serves(tmp_path: Path):
+    path = tmp_path / "large.jpg"
+    smooth(600, 800).save(path, quality=95)
+    sizes = {least: open_picture(path, at_least=least).size for least in (601, 301, 300, 151, 150, 75, 20)}
+    assert sizes == {
+        601: (800, 600),
+        301: (800, 600),
+        300: (400, 300),
+        151: (400, 300),
+        150: (200, 150),
+        75: (100, 75),
+        20: (100, 75),
+    }
+    half = np.asarray(open_picture(path, at_least=300)).astype(int)
+    by_hand = np.asarray(Image.open(path)).astype(float).reshape(300, 2, 400, 2, 3).mean((1, 3))
+    assert np.abs(half - by_hand).mean() < 1
+
+
+def test_a_bomb_is_refused_before_it_is_decoded():
+    rows = zlib.compress(b"\0" * 1000)
+    for side in (10_000, 20_000, 200_000):  # 100 megapixels; and beyond both of Pillow's own limits
+        data = png(side, side, 8, 0, b"").replace(zlib.compress(b""), rows)
+        with pytest.raises(PictureError, match="more pixels than the limit of 67 million"):
+            open_picture(data, name="bomb.png")
+    with pytest.raises(PictureError, match="30x20 has more pixels"):
+        open_picture(saved(smooth(20, 30), "PNG"), max_pixels=599)
+    assert open_picture(saved(smooth(20, 30), "PNG"), max_pixels=600).size == (30, 20)
+    assert MAX_PIXELS < 100e6
+
+
+def test_pillows_warnings_do_not_leak():
+    data = png(9500, 9500, 8, 0, b"")  # Pillow warns of this size
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(PictureError, match="more pixels"):
+            read_header(data)
+        assert read_header(data, max_pixels=10**9) == Header(9500, 9500, "L", "PNG")
+
+
+def bad_files(folder: Path) -> dict[str, tuple[bytes, str]]:
+    jpeg = saved(smooth(64, 64), "JPEG", quality=95)
+    image = saved(smooth(64, 64), "PNG")
+    return {
+        "text.jpg": (b"this is no picture", "not a picture of a known kind"),
+        "empty.jpg": (b"", "empty \\(0 bytes\\)"),
+        "cut.jpg": (jpeg[: len(jpeg) // 2], "damaged or cut short"),
+        "cut.png": (image[: len(image) // 2], "damaged or cut short"),
+        "head.png": (image[:30], "damaged or cut short|not a picture"),
+        "page.png": (b"<html></html>", "not a picture of a known kind"),
+        "script.eps": (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "not a picture of a known kind"),
+    }
+
+
+def test_what_cannot_be_read_is_named_with_the_reason(tmp_path: Path):
+    for name, (data, reason) in bad_files(tmp_path).items():
+        path = tmp_path / name
+        path.write_bytes(data)
+        with pytest.raises(PictureError, match=reason) as error:
+            open_picture(path)
+        assert str(error.value).startswith(f"{path}: ")
+        assert str(error.value).endswith(".")
+        assert "\n" not in str(error.value)
+
+
+def test_every_single_damaged_byte_gives_a_picture_or_a_picture_error():
+    for kind in ("JPEG", "PNG", "GIF", "TIFF", "WEBP", "BMP", "PPM"):
+        data = saved(smooth(8, 8), kind)
+        for at in range(0, len(data), 3):
+            broken = bytearray(data)
+            broken[at] ^= 0xFF
+            with contextlib.suppress(PictureError):
+                assert open_picture(bytes(broken)).mode == "RGB"
+
+
+def test_missing_files_folders_and_pipes(tmp_path: Path):
+    with pytest.raises(PictureError, match="no such file"):
+        open_picture(tmp_path / "none.jpg")
+    with pytest.raises(PictureError, match="this is a folder"):
+        open_picture(tmp_path)
+    os.mkfifo(tmp_path / "pipe.jpg")
+    with pytest.raises(PictureError, match="not a regular file"):
+        open_picture(tmp_path / "pipe.jpg")
+    (tmp_path / "loop.jpg").symlink_to(tmp_path / "loop.jpg")
+    with pytest.raises(PictureError, match="cannot be opened"):
+        open_picture(tmp_path / "loop.jpg")
+
+
+def test_no_permission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    path = tmp_path / "secret.png"
+    path.write_bytes(saved(smooth(8, 8), "PNG"))
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Image, "open", refuse)  # root reads all files, so the refusal is played
+    with pytest.raises(PictureError, match=r"secret\.png: no permission"):
+        open_picture(path)
+
+
+def test_names_in_unicode_and_errors_that_travel_between_processes(tmp_path: Path):
+    path = tmp_path / "写真 – é̄ 🐈.png"
+    path.write_bytes(saved(smooth(8, 8), "PNG"))
+    assert open_picture(path).size == (8, 8)
+    path.write_bytes(b"")
+    with pytest.raises(PictureError) as error:
+        open_picture(path)
+    twin = pickle.loads(pickle.dumps(error.value))
+    assert (str(twin), twin.name, twin.reason) == (str(error.value), str(path), error.value.reason)

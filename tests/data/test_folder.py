@@ -1,0 +1,225 @@
+import json
+import os
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pictures import make_tree, smooth
+
+from vitreous.data.folder import FolderSource, Names
+from vitreous.data.source import open_data
+from vitreous.errors import UserError
+
+
+def keys(source: FolderSource) -> list[str]:
+    return [source.key(i) for i in range(len(source))]
+
+
+def test_a_folder_a_class(tmp_path: Path):
+    make_tree(tmp_path, {"dog": 2, "cat": 3})
+    (tmp_path / "cat" / "deeper").mkdir()
+    smooth(9, 9).save(tmp_path / "cat" / "deeper" / "more.JPG", "JPEG")
+    (tmp_path / "cat" / "notes.txt").write_text("not a picture")
+    (tmp_path / "cat" / "._000.png").write_bytes(b"what a Mac leaves")
+    (tmp_path / "nothing").mkdir()
+    data = open_data(tmp_path)
+    assert data.classes == ("cat", "dog")
+    train = data.splits["train"]
+    assert set(data.splits) == {"train"}
+    assert keys(train) == [
+        *("cat/000.png", "cat/001.png", "cat/002.png", "cat/deeper/more.JPG", "dog/000.png", "dog/001.png"),
+    ]
+    assert train.labels.tolist() == [0, 0, 0, 0, 1, 1]
+    assert train.name(0) == str(tmp_path / "cat" / "000.png")
+    assert train.read(3, channels=1).size == (9, 9)
+    assert train.header(0)[:3] == (20, 24, "RGB")
+    assert train.content(4) == (tmp_path / "dog" / "000.png").read_bytes()
+    assert data.notes == (f"{tmp_path / 'nothing'}: no pictures in this folder, passed over.",)
+
+
+@pytest.mark.parametrize("val", ["val", "valid", "validation", "Val"])
+def test_train_val_and_test_folders(tmp_path: Path, val: str):
+    for part in ("train", val, "test", "masks"):
+        make_tree(tmp_path / part, {"a": 2, "b": 1})
+    data = open_data(tmp_path)
+    assert list(data.splits) == ["train", "val", "test"]
+    assert [len(source) for source in data.splits.values()] == [3, 3, 3]
+    assert data.splits["val"].name(0) == str(tmp_path / val / "a" / "000.png")
+    assert data.notes == (f"{tmp_path / 'masks'}: not a train, val or test folder, passed over.",)
+
+
+def test_a_class_may_be_called_train(tmp_path: Path):
+    make_tree(tmp_path, {"train": 2, "plane": 2, "car": 2})
+    data = open_data(tmp_path)
+    assert data.classes == ("car", "plane", "train")
+    assert list(data.splits) == ["train"]
+
+
+def test_a_test_folder_alone_and_missing_classes(tmp_path: Path):
+    make_tree(tmp_path / "test", {"a": 1, "b": 1})
+    assert list(open_data(tmp_path).splits) == ["test"]
+    with pytest.raises(UserError, match="no training part, only test"):
+        _ = open_data(tmp_path).train
+    make_tree(tmp_path / "train", {"a": 1, "c": 1})
+    with pytest.raises(UserError, match="the test part has class 'b' and the training part does not"):
+        open_data(tmp_path)
+
+
+def test_numbered_classes_count_as_numbers(tmp_path: Path):
+    make_tree(tmp_path, {"10": 1, "9": 1, "2": 1})
+    assert open_data(tmp_path).classes == ("2", "9", "10")
+
+
+def test_pictures_without_labels(tmp_path: Path):
+    make_tree(tmp_path, {"x": 1, "train": 1})
+    smooth(9, 9).save(tmp_path / "flat.png")
+    data = open_data(tmp_path, labelled=False)
+    assert keys(data.train) == ["flat.png", "train/000.png", "x/000.png"]
+    assert data.train.labels.tolist() == [-1, -1, -1]
+    (tmp_path / "only").mkdir()
+    smooth(9, 9).save(tmp_path / "only" / "flat.png")
+    with pytest.raises(UserError, match="no class folders") as error:
+        open_data(tmp_path / "only")
+    assert "path,label" in str(error.value)
+
+
+def test_nothing_there(tmp_path: Path):
+    with pytest.raises(UserError, match="there are no pictures here"):
+        open_data(tmp_path)
+    with pytest.raises(UserError, match="there are no pictures here"):
+        open_data(tmp_path, labelled=False)
+    with pytest.raises(UserError, match="nothing of this name"):
+        open_data(tmp_path / "none")
+    (tmp_path / "a.txt").write_text("x")
+    with pytest.raises(UserError, match="not a known kind of data"):
+        open_data(tmp_path / "a.txt")
+    (tmp_path / "empty class").mkdir()
+    with pytest.raises(UserError, match="there are no pictures here"):
+        open_data(tmp_path)
+
+
+def test_one_class(tmp_path: Path):
+    make_tree(tmp_path, {"cat": 3})
+    with pytest.raises(UserError, match="only one class, 'cat'"):
+        open_data(tmp_path)
+
+
+def test_links_are_followed_but_not_for_ever(tmp_path: Path):
+    make_tree(tmp_path / "data", {"a": 2, "b": 1})
+    make_tree(tmp_path / "elsewhere", {"c": 1})
+    (tmp_path / "data" / "c").symlink_to(tmp_path / "elsewhere" / "c")  # a class that lies elsewhere
+    (tmp_path / "data" / "up").symlink_to(tmp_path / "data")
+    (tmp_path / "data" / "a" / "up").symlink_to(tmp_path / "data")
+    (tmp_path / "data" / "a" / "here").symlink_to(tmp_path / "data" / "a")
+    (tmp_path / "data" / "self").symlink_to(tmp_path / "data" / "self")
+    (tmp_path / "data" / "b" / "self.png").symlink_to(tmp_path / "data" / "b" / "self.png")
+    data = open_data(tmp_path / "data")
+    assert data.classes == ("a", "b", "c")
+    # the file that is a broken link is kept, to be reported when it is read
+    assert keys(data.train) == ["a/000.png", "a/001.png", "b/000.png", "b/self.png", "c/000.png"]
+    assert any("up" in note for note in data.notes)
+    assert len(open_data(tmp_path / "data", labelled=False).train) == 5
+
+
+def test_names_in_unicode(tmp_path: Path):
+    make_tree(tmp_path, {"猫": 1, "chien à poil": 1, "🐈": 1})
+    (tmp_path / "猫" / "žluťoučký kůň.png").write_bytes((tmp_path / "猫" / "000.png").read_bytes())
+    data = open_data(tmp_path)
+    assert data.classes == ("chien à poil", "猫", "🐈")
+    assert all(data.train.read(i).size == (20, 24) for i in range(4))
+    odd = os.fsdecode(b"not-utf8-\xff.png")  # Linux allows it
+    names = Names(["a", "日本", odd])
+    assert [names[i] for i in range(3)] == ["a", "日本", odd]
+
+
+def test_no_permission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    make_tree(tmp_path, {"a": 1, "b": 1})
+    real = os.scandir
+
+    def refuse(path: object) -> object:
+        if str(path).endswith("b"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)  # root may read all folders, so the refusal is played
+    with pytest.raises(UserError, match=f"{tmp_path / 'b'}: no permission to read it"):
+        open_data(tmp_path)
+
+
+def test_csv_and_jsonl(tmp_path: Path):
+    make_tree(tmp_path / "pictures", {"x": 4})
+    rows = [("000", "cat", "train"), ("001", "dog", ""), ("002", "cat", "valid"), ("003", "dog", "test")]
+    lines = ["label,path,split"] + [f'"{label}",pictures/x/{name}.png,{split}' for name, label, split in rows]
+    (tmp_path / "list.csv").write_text("\ufeff" + "\n".join(lines), encoding="utf-8")
+    objects = [{"path": f"pictures/x/{name}.png", "label": label, "split": split} for name, label, split in rows]
+    (tmp_path / "list.jsonl").write_text("\n".join(json.dumps(row) for row in objects) + "\n")
+    for name in ("list.csv", "list.jsonl"):
+        data = open_data(tmp_path / name)
+        assert data.classes == ("cat", "dog")
+        assert {split: source.labels.tolist() for split, source in data.splits.items()} == {
+            "train": [0, 1],
+            "val": [0],
+            "test": [1],
+        }
+        assert data.splits["test"].name(0) == str(tmp_path / "pictures" / "x" / "003.png")
+        assert data.splits["val"].read(0).size == (20, 24)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("l.csv", "file,label\na.png,cat\n", "must name the columns path,label and perhaps split; it has file, label"),
+        ("l.csv", "", "it has nothing"),
+        ("l.csv", "path,label\n", "the list is empty"),
+        ("l.csv", "path,label\nmissing.png,cat\n", "there is no file .*missing.png; write paths as seen"),
+        ("l.csv", "path,label,split\na.png,cat,hold\n", "line 2: split 'hold' must be train, val or test"),
+        ("l.csv", "path,label\na.png\n", "line 2: path and label must both be given"),
+        ("l.csv", "path,label\na.png,cat\na.png,cat\n", "only one class, 'cat'"),
+        ("l.jsonl", '{"path": "a.png", "label": 1}\n{oops\n', "line 2: not JSON"),
+        ("l.jsonl", "[1]\n", "line 1: must be an object"),
+        ("l.jsonl", '{"path": "a.png"}\n', "line 1: path and label must both be given"),
+    ],
+)
+def test_lists_with_mistakes(tmp_path: Path, name: str, text: str, message: str):
+    smooth(9, 9).save(tmp_path / "a.png")
+    (tmp_path / name).write_text(text)
+    with pytest.raises(UserError, match=message) as error:
+        open_data(tmp_path / name)
+    assert str(error.value).startswith(str(tmp_path / name))
+
+
+def test_lists_that_are_not_text(tmp_path: Path):
+    for name in ("l.csv", "l.jsonl"):
+        (tmp_path / name).write_bytes(b"path,label\n\xff\xfe\x00,\n")
+        with pytest.raises(UserError, match="UTF-8"):
+            open_data(tmp_path / name)
+
+
+def test_a_large_tree_is_indexed_in_little_memory(tmp_path: Path):
+    count = 5000
+    for label in range(10):
+        (tmp_path / f"class {label}").mkdir()
+        for i in range(count // 10):
+            (tmp_path / f"class {label}" / f"picture_{i:08d}.jpg").touch()
+    tracemalloc.start()
+    data = open_data(tmp_path)
+    kept, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(data.train) == count
+    assert kept / count < 80  # bytes a picture, of which its name takes 30
+    assert peak / count < 400
+
+
+def test_subsets_keep_names_and_labels(tmp_path: Path):
+    source = open_data(make_tree(tmp_path, {"a": 3, "b": 3})).train
+    part = source.subset([5, 0]).subset(np.array([1, 0]))
+    assert keys(part) == ["a/000.png", "b/002.png"]
+    assert part.labels.tolist() == [0, 1]
+
+
+def test_real_pets(shared_data: Path):
+    data = open_data(shared_data / "pets")
+    assert {split: len(source) for split, source in data.splits.items()} == {"train": 1480, "test": 1110}
+    assert len(data.classes) == 37
+    assert min(data.train.read(0).size) == 240

@@ -1,0 +1,89 @@
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from pictures import make_tree
+
+from vitreous.data.folder import FolderSource, Names
+from vitreous.data.packed import ArraySource
+from vitreous.data.source import Source, open_data, split_validation
+from vitreous.errors import UserError
+
+
+def listed(counts: dict[str, int], root: str = "somewhere") -> FolderSource:
+    """A source of files that need not exist."""
+    names = [f"{label}/{i}.jpg" for label, count in counts.items() for i in range(count)]
+    labels = np.repeat(np.arange(len(counts)), list(counts.values()))
+    return FolderSource(Path(root), Names(names), labels, tuple(counts))
+
+
+def keys(source: Source) -> set[str]:
+    return {source.key(i) for i in range(len(source))}
+
+
+def test_each_class_gives_its_share():
+    source = listed({"a": 200, "b": 40, "c": 10, "d": 2, "e": 3})
+    train, val = split_validation(source, fraction=0.1)
+    assert Counter(val.labels.tolist()) == {0: 20, 1: 4, 2: 1, 3: 1, 4: 1}
+    assert Counter(train.labels.tolist()) == {0: 180, 1: 36, 2: 9, 3: 1, 4: 2}
+    assert keys(train) | keys(val) == keys(source)
+    assert not keys(train) & keys(val)
+    train, val = split_validation(source, fraction=0.99)
+    assert set(train.labels.tolist()) == {0, 1, 2, 3, 4}
+
+
+def test_the_split_depends_on_the_seed_and_the_names_only():
+    source = listed({"a": 50, "b": 50})
+    _, val = split_validation(source, seed=3)
+    order = np.random.default_rng(0).permutation(100)
+    _, shuffled = split_validation(source.subset(order), seed=3)
+    _, moved = split_validation(listed({"a": 50, "b": 50}, root="elsewhere"), seed=3)
+    assert keys(val) == keys(shuffled) == keys(moved)
+    _, other = split_validation(source, seed=4)
+    assert keys(other) != keys(val)
+    # frozen: a new release must not move the validation pictures of an old run
+    assert sorted(keys(split_validation(listed({"a": 20, "b": 10}))[1])) == ["a/16.jpg", "a/3.jpg", "b/6.jpg"]
+
+
+def test_a_new_picture_moves_at_most_one_other_of_its_class():
+    for count in range(20, 60):
+        _, before = split_validation(listed({"a": count, "b": 30}))
+        _, after = split_validation(listed({"a": count + 1, "b": 30}))
+        new = f"a/{count}.jpg"
+        assert len((keys(before) ^ keys(after)) - {new}) <= 1
+        assert {key for key in keys(before) ^ keys(after) if key.startswith("b/")} == set()
+
+
+def test_a_class_with_one_picture_cannot_be_split():
+    with pytest.raises(UserError, match=r"b/0\.jpg: the only picture of class 'b'") as error:
+        split_validation(listed({"a": 5, "b": 1}))
+    assert "add more of it" in str(error.value)
+    with pytest.raises(UserError, match="too few"):
+        split_validation(listed({"a": 1}))
+    with pytest.raises(UserError, match="fraction=0"):
+        split_validation(listed({"a": 5}), fraction=0)
+
+
+def test_unlabelled_pictures_are_split_too():
+    source = FolderSource(Path("x"), Names([f"{i}.png" for i in range(30)]), np.full(30, -1), ())
+    train, val = split_validation(source)
+    assert (len(train), len(val)) == (27, 3)
+
+
+def test_data_get_a_validation_part_only_if_they_have_none(tmp_path: Path):
+    data = open_data(make_tree(tmp_path / "x", {"a": 10, "b": 10}))
+    split = data.with_validation(seed=1)
+    assert {name: len(source) for name, source in split.splits.items()} == {"train": 18, "val": 2}
+    assert split.with_validation() is split
+    assert split.classes == data.classes
+
+
+def test_labels_in_the_order_of_a_model():
+    source = ArraySource("x", torch.zeros(4, 1, 2, 2, dtype=torch.uint8), np.array([0, 1, 1, -1]), ("cat", "dog"))
+    assert source.relabelled(["ant", "dog", "cat"]).labels.tolist() == [2, 1, 1, -1]
+    assert source.relabelled(["ant", "dog", "cat"]).classes == ("ant", "dog", "cat")
+    with pytest.raises(UserError, match="class 'dog': the data have it and the model does not"):
+        source.relabelled(["ant", "cat"])
+    assert source.subset([0]).relabelled(["cat"]).labels.tolist() == [0]
