@@ -1,0 +1,78 @@
+"""How speeds are measured here: side by side, in turns, the best of several rounds, as no machine is ever quiet."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def best_seconds(jobs: Mapping[str, Callable[[], object]], rounds: int, slice_seconds: float = 0.4) -> dict[str, float]:
+    """Seconds a call of each job: in every round each job runs for a slice of time in turn; the best slice counts."""
+    repeats = {}
+    for name, job in jobs.items():
+        job()
+        start = time.perf_counter()
+        job()
+        repeats[name] = max(1, round(slice_seconds / (time.perf_counter() - start)))
+    best = dict.fromkeys(jobs, float("inf"))
+    order = list(jobs)
+    for turn in range(rounds):
+        for name in order if turn % 2 == 0 else reversed(order):
+            start = time.perf_counter()
+            for _ in range(repeats[name]):
+                jobs[name]()
+            best[name] = min(best[name], (time.perf_counter() - start) / repeats[name])
+    return best
+
+
+def matmul_job(side: int = 2048) -> tuple[Callable[[], object], float]:
+    """A large float32 matrix product, the machine's peak, and its floating-point operations."""
+    a, b, out = (torch.randn(side, side) for _ in range(3))
+    return lambda: torch.mm(a, b, out=out), 2.0 * side**3
+
+
+def peak_megabytes() -> float:
+    """The most memory that this process has held so far."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024 / 1e6
+    raise RuntimeError("this system does not tell a process its peak memory")
+
+
+def machine() -> dict[str, Any]:
+    """What the figures were measured on and with."""
+    return {
+        "cpu": _cpu_name(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "capability": torch.backends.cpu.get_cpu_capability(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "date": time.strftime("%Y-%m-%d"),
+    }
+
+
+def _cpu_name() -> str:
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor()
+
+
+def write_result(name: str, result: dict[str, Any]) -> Path:
+    """Keep a result beside the benchmark, with the machine it came from."""
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{name}.json"
+    path.write_text(json.dumps({"machine": machine(), **result}, indent=2) + "\n")
+    return path
