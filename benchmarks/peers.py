@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,20 +23,20 @@ def transformers_vit(c: ViTConfig) -> nn.Module:
     """`transformers`' ViT with fused attention."""
     import transformers
 
-    fields = dict(
-        hidden_size=c.width,
-        num_hidden_layers=c.depth,
-        num_attention_heads=c.heads,
-        intermediate_size=c.mlp_width,
-        image_size=c.image_size,
-        patch_size=c.patch,
-        num_channels=c.channels,
-        layer_norm_eps=c.norm_eps,
-        num_labels=c.classes,
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
-        attn_implementation="sdpa",
-    )
+    fields: dict[str, Any] = {
+        "hidden_size": c.width,
+        "num_hidden_layers": c.depth,
+        "num_attention_heads": c.heads,
+        "intermediate_size": c.mlp_width,
+        "image_size": c.image_size,
+        "patch_size": c.patch,
+        "num_channels": c.channels,
+        "layer_norm_eps": c.norm_eps,
+        "num_labels": c.classes,
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+        "attn_implementation": "sdpa",
+    }
     return _Logits(transformers.ViTForImageClassification(transformers.ViTConfig(**fields)))
 
 
