@@ -1,0 +1,1 @@
+"""Models on disk: our own bundle, and files of others."""

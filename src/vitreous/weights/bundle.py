@@ -1,0 +1,206 @@
+"""A bundle: all that is needed to use a model anywhere, in one folder that timm opens too.
+
+config.json         timm's hub layout, and our own section "vitreous"
+model.safetensors   the tensors, in timm's naming
+README.md           the model card
+manifest.json       size and SHA-256 of each of them, checked at every load
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from vitreous.config.data import Preprocess
+from vitreous.config.model import ViTConfig, check_image_size
+from vitreous.errors import UserError
+from vitreous.model.vit import ViT
+from vitreous.weights.files import check_manifest, new_folder, restore_folder
+from vitreous.weights.timm import timm_config
+
+CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A model with all that belongs to it."""
+
+    model: ViT
+    """In evaluation mode, in float32."""
+    preprocess: Preprocess
+    labels: tuple[str, ...]
+    """(K,) the names of the classes, in the classifier's order."""
+    info: dict[str, Any] = field(default_factory=dict)
+    """What the training wanted to be remembered."""
+    path: Path | None = None
+    """Where it was read from."""
+
+
+def save_bundle(
+    path: str | Path,
+    model: ViT,
+    preprocess: Preprocess,
+    labels: Sequence[str],
+    *,
+    card: str | None = None,
+    info: dict[str, Any] | None = None,
+) -> Path:
+    """Write a bundle and return its folder. One that was there before is replaced only when the new one is complete.
+
+    card: the text of README.md; None for a plain one. info: anything that JSON can say, given back by `load_bundle`.
+    """
+    path = Path(path)
+    labels = tuple(labels)
+    _check(model.config, preprocess, labels, str(path))
+    section = {
+        "format": FORMAT,
+        "model": asdict(model.config),
+        "preprocess": asdict(preprocess),
+        "labels": list(labels),
+        "training": info or {},
+    }
+    described = json.dumps(timm_config(model.config, preprocess, labels) | {"vitreous": section}, indent=2)
+    state = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
+    with new_folder(path) as folder:
+        config = folder / CONFIG
+        config.write_text(described + "\n", encoding="utf-8")
+        (folder / CARD).write_text(_plain_card(model.config, labels) if card is None else card, encoding="utf-8")
+        save_file(state, folder / WEIGHTS, metadata={"format": "pt"})
+        (folder / WEIGHTS).chmod(config.stat().st_mode)  # safetensors lets only the owner read it
+    return path
+
+
+def load_bundle(path: str | Path) -> Bundle:
+    """The bundle in a folder, or in the run folder that has it as `bundle`, after every file's digest was checked."""
+    folder = find_bundle(Path(path))
+    check_manifest(folder)
+    section = _read_section(folder / CONFIG)
+    where = str(folder / CONFIG)
+    config: ViTConfig = _rebuild(ViTConfig, section["model"], where)
+    preprocess: Preprocess = _rebuild(Preprocess, section["preprocess"], where)
+    labels = tuple(str(label) for label in section["labels"])
+    _check(config, preprocess, labels, where)
+    model = build_model(config, read_tensors(folder / WEIGHTS), folder / WEIGHTS)
+    return Bundle(model, preprocess, labels, dict(section["training"]), folder)
+
+
+def find_bundle(path: Path) -> Path:
+    """The bundle's own folder, given it or a run folder."""
+    restore_folder(path)
+    restore_folder(path / "bundle")
+    if not path.exists():
+        raise UserError(f"{path}: there is nothing of this name; give a bundle folder or a run folder.")
+    if not path.is_dir():
+        raise UserError(f"{path}: not a folder; give a bundle folder or a run folder.")
+    if (path / WEIGHTS).exists():
+        return path
+    if (path / "bundle").is_dir():
+        return path / "bundle"
+    has = ", ".join(sorted(entry.name for entry in path.iterdir())[:5]) or "nothing"
+    raise UserError(f"{path}: not a bundle, for it has no {WEIGHTS} (it holds {has}); give a bundle or a run folder.")
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """The tensors of a .safetensors file by name, mapped into memory and not read."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  not a dict
+    except SafetensorError as error:
+        raise UserError(
+            f"{path}: not a .safetensors file, or a damaged one ({error}); restore it from a copy."
+        ) from None
+    except FileNotFoundError:
+        raise UserError(f"{path}: there is no such file; check the path.") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror or error}); check its mode and owner.") from None
+
+
+def build_model(config: ViTConfig, state: dict[str, Tensor], where: Path) -> ViT:
+    """The model in evaluation mode with these tensors as its weights, in float32; nothing is initialised.
+
+    Mapped tensors are copied once, for torch's own memory is aligned and theirs is not: matrix products on it round
+    differently, and a training that starts from a file and one that is resumed would drift apart.
+    """
+    model = ViT(config, seed=None)
+    expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    if missing := sorted(set(expected) - set(state)):
+        raise UserError(
+            f"{where}: tensor {missing[0]} is missing ({len(missing)} of {len(expected)} are); "
+            "the file is not of this model: give the right one."
+        )
+    if unexpected := sorted(set(state) - set(expected)):
+        raise UserError(
+            f"{where}: tensor {unexpected[0]} belongs to no part of the model ({len(unexpected)} such); "
+            "the file is not of this model: give the right one."
+        )
+    for name, shape in expected.items():
+        if tuple(state[name].shape) != shape:
+            raise UserError(
+                f"{where}: tensor {name} has shape {tuple(state[name].shape)}, and the model needs {shape}; "
+                "the file is not of this model: give the right one."
+            )
+    model.load_state_dict(state)
+    return model.eval()
+
+
+def _read_section(path: Path) -> dict[str, Any]:
+    """Our own section of config.json."""
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+        section = config["vitreous"]
+        version = int(section["format"])
+    except (OSError, ValueError, KeyError, TypeError):
+        raise UserError(f"{path}: has no section 'vitreous' with a format; save the bundle with vitreous.") from None
+    if version > FORMAT:
+        raise UserError(f"{path}: written in format {version}, and this vitreous reads {FORMAT}; install a newer one.")
+    if missing := [name for name in ("model", "preprocess", "labels", "training") if name not in section]:
+        raise UserError(f"{path}: 'vitreous' has no field {missing[0]!r}; save the bundle with vitreous.")
+    return dict(section)
+
+
+def _rebuild(kind: type[Any], values: dict[str, Any], where: str) -> Any:
+    """A description from its fields in JSON, where tuples are lists."""
+    known = {item.name for item in fields(kind)}
+    if unknown := sorted(set(values) - known):
+        raise UserError(f"{where}: {unknown[0]!r} is unknown to this vitreous; install a newer one.")
+    try:
+        return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from None
+    except TypeError as error:
+        raise UserError(f"{where}: {error}; save the bundle with vitreous.") from None
+
+
+def _check(config: ViTConfig, preprocess: Preprocess, labels: Sequence[str], where: str) -> None:
+    """Refuse parts that do not belong together."""
+    if len(labels) != config.classes:
+        raise UserError(
+            f"{where}: there are {len(labels)} labels and the classifier has {config.classes} outputs; "
+            "give one label for each output, in its order."
+        )
+    if preprocess.channels != config.channels:
+        raise UserError(
+            f"{where}: the preprocessing gives {preprocess.channels} channels and the model takes {config.channels}; "
+            "give as many numbers in mean and std as the model has channels."
+        )
+    check_image_size(preprocess.size, config.patch, config.pad)
+
+
+def _plain_card(config: ViTConfig, labels: Sequence[str]) -> str:
+    some = ", ".join(labels[:10]) + (", ..." if len(labels) > 10 else "")
+    height, width = config.image_size
+    return (
+        "# A Vision Transformer\n\n"
+        f"Width {config.width}, depth {config.depth}, {config.heads} heads, patches of {config.patch} pixels, "
+        f"pictures of {height}x{width}.\n\n"
+        f"{len(labels)} classes: {some or 'none; it gives representations'}.\n\n"
+        "Saved by vitreous: `vitreous predict THIS_FOLDER picture.jpg`.\n"
+    )

@@ -1,0 +1,196 @@
+"""Folders that are complete or not there: written beside their place, made durable, given digests, then renamed.
+
+The pieces serve bundles and checkpoints alike. For a folder called NAME, `.NAME.new` is being written, and `.NAME.old`
+is the one that it replaces where the file system cannot exchange two names in one step.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import json
+import os
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from hashlib import file_digest
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+
+from vitreous.errors import UserError
+
+MANIFEST = "manifest.json"
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
+_NOT_A_FOLDER = (errno.ENOTDIR, errno.EEXIST)
+
+
+@contextmanager
+def new_folder(final: Path) -> Iterator[Path]:
+    """An empty folder to fill, which takes the place of `final` when the block ends well.
+
+    Then it has a manifest and is on the disk to the last byte. If anything fails, `final` is as it was, and a full disk
+    or a missing permission is a `UserError`.
+    """
+    final = final.resolve()  # a link stays, and what it points to is replaced
+    temporary = final.with_name(f".{final.name}.new")
+    try:
+        with readable_errors(final):
+            final.parent.mkdir(parents=True, exist_ok=True)
+            if final.exists() and not final.is_dir():
+                raise UserError(f"{final}: there is a file of this name; remove it, or choose another name.")
+            remove_folder(temporary)  # left by a process that was killed
+            temporary.mkdir()
+            yield temporary
+            write_manifest(temporary)
+            fsync_folder(temporary)
+            replace_folder(temporary, final)
+    except BaseException:
+        with suppress(OSError):
+            remove_folder(temporary)
+        raise
+
+
+@contextmanager
+def readable_errors(place: Path) -> Iterator[None]:
+    """Within, a full disk or a missing permission becomes a `UserError` that names `place`."""
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        number = _number(error)
+        if number in _FULL:
+            raise UserError(
+                f"{place}: the disk is full; free some space and repeat the command: what was saved before is intact."
+            ) from error
+        if number in _FORBIDDEN:
+            raise UserError(
+                f"{place}: no permission to write here; change its mode or owner, or choose another place."
+            ) from error
+        if number in _NOT_A_FOLDER:
+            raise UserError(f"{place}: a part of this path is a file, not a folder; choose another place.") from error
+        raise
+
+
+def _number(error: OSError | SafetensorError) -> int | None:
+    """The system's number of an error; safetensors has it in its message only."""
+    if isinstance(error, OSError):
+        return error.errno
+    found = re.search(r"os error (\d+)", str(error))
+    return int(found[1]) if found else None
+
+
+def sha256_file(path: Path) -> str:
+    """64 hexadecimal digits."""
+    with path.open("rb") as file:
+        return file_digest(file, "sha256").hexdigest()
+
+
+def write_manifest(folder: Path) -> None:
+    """Write manifest.json: size and SHA-256 of every other file in the folder and below."""
+    files = {
+        path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": sha256_file(path)}
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path != folder / MANIFEST
+    }
+    (folder / MANIFEST).write_text(_manifest_text(files), encoding="utf-8")
+
+
+def _manifest_text(files: Any) -> str:
+    return json.dumps({"format": 1, "files": files}, indent=2) + "\n"
+
+
+def check_manifest(folder: Path) -> None:
+    """Refuse a folder in which a file is missing or is not, to the last bit, what was saved. More files do no harm."""
+    path = folder / MANIFEST
+    try:
+        text = path.read_text(encoding="utf-8")
+        files = json.loads(text)["files"]
+        if text != _manifest_text(files):  # no bit of it may differ, not even one that changes no meaning
+            raise ValueError
+        expected = {str(name): (int(entry["bytes"]), str(entry["sha256"])) for name, entry in files.items()}
+    except FileNotFoundError:
+        raise UserError(
+            f"{path}: missing, so nothing vouches for the other files; restore it from a copy, or save the model again."
+        ) from None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise UserError(f"{path}: damaged; restore it from a copy, or save the model again.") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror}); check its mode and owner.") from None
+    for name, (size, digest) in expected.items():
+        file = folder / name
+        if not file.is_file():
+            raise UserError(f"{file}: missing; restore the folder from a copy, or save the model again.")
+        try:
+            same = file.stat().st_size == size and sha256_file(file) == digest
+        except OSError as error:
+            raise UserError(f"{file}: cannot be read ({error.strerror}); check its mode and owner.") from None
+        if not same:
+            raise UserError(
+                f"{file}: damaged or changed, its SHA-256 is not the one in {MANIFEST}; restore it from a copy."
+            )
+
+
+def fsync_file(path: Path) -> None:
+    """Return when the disk has the file, or the names in a folder."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def fsync_folder(folder: Path) -> None:
+    """Return when the disk has all files in the folder and below, and their names."""
+    for path in folder.rglob("*"):
+        fsync_file(path)
+    fsync_file(folder)
+
+
+def replace_folder(temporary: Path, final: Path) -> None:
+    """Put a folder in another's place, by renaming only; then remove what was there.
+
+    At every moment one of the two is complete at `final`, or, where the file system cannot exchange names, at
+    `.NAME.old`, from where `restore_folder` takes it back.
+    """
+    old = final.with_name(f".{final.name}.old")
+    if not final.exists():
+        temporary.rename(final)
+    elif _exchange(temporary, final):
+        old = temporary
+    else:
+        remove_folder(old)
+        final.rename(old)
+        temporary.rename(final)
+    fsync_file(final.parent)
+    remove_folder(old)
+
+
+def restore_folder(final: Path) -> None:
+    """Take back what a replacement that was killed between its two renames had set aside."""
+    old = final.with_name(f".{final.name}.old")
+    if old.is_dir() and not final.exists():
+        with suppress(OSError):
+            old.rename(final)
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a folder with all that is in it, if it is there."""
+    with suppress(FileNotFoundError):
+        shutil.rmtree(folder)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Swap two names in one step; False where the system cannot."""
+    if sys.platform != "linux":
+        return False
+    here, swap = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    try:
+        rename = ctypes.CDLL(None, use_errno=True).renameat2
+    except AttributeError:  # an old C library
+        return False
+    return bool(rename(here, os.fsencode(one), here, os.fsencode(other), swap) == 0)

@@ -1,0 +1,321 @@
+"""What a bundle promises: the same model again, or a clear refusal; never a lost or a half-written one."""
+
+import errno
+import json
+import os
+import shutil
+
+import pytest
+import torch
+from models import LABELS, VARIANTS, preprocess_for, random_images, random_model
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
+
+from vitreous import UserError
+from vitreous.weights import bundle as bundles
+from vitreous.weights import files
+from vitreous.weights.bundle import load_bundle, save_bundle
+
+FILES = ("README.md", "config.json", "manifest.json", "model.safetensors")
+
+
+def save(path, model=None, labels=None, **more):
+    model = model or random_model()
+    labels = LABELS[: model.config.classes] if labels is None else labels
+    return save_bundle(path, model, preprocess_for(model), labels, **more)
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def seal(folder):
+    """Make the manifest agree with files that a test has changed."""
+    files.write_manifest(folder)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_model_comes_back_bit_for_bit(tmp_path, name):
+    model = random_model(**VARIANTS[name])
+    save(tmp_path / "b", model, info={"epochs": 3, "history": [0.5, 0.25]})
+    found = load_bundle(tmp_path / "b")
+    assert found.model.config == model.config
+    assert found.preprocess == preprocess_for(model)
+    assert found.labels == LABELS[: model.config.classes]
+    assert found.info == {"epochs": 3, "history": [0.5, 0.25]}
+    assert found.path == tmp_path / "b"
+    state = found.model.state_dict()
+    assert state.keys() == model.state_dict().keys()
+    assert all(torch.equal(state[key], tensor) for key, tensor in model.state_dict().items())
+    images = random_images(model)
+    with torch.inference_mode():
+        assert torch.equal(found.model(images), model(images))
+    assert not found.model.training
+
+
+def test_the_folder_holds_what_it_should(tmp_path):
+    save(tmp_path / "b", card="# Mine\n")
+    assert names(tmp_path) == ["b"]
+    assert names(tmp_path / "b") == sorted(FILES)
+    assert (tmp_path / "b" / "README.md").read_text() == "# Mine\n"
+    with safe_open(tmp_path / "b" / "model.safetensors", "pt") as file:
+        assert file.metadata() == {"format": "pt"}
+    modes = {(tmp_path / "b" / name).stat().st_mode for name in FILES}
+    assert len(modes) == 1, "all files can be read by the same people"
+
+
+def test_without_a_card_there_is_a_plain_one(tmp_path):
+    save(tmp_path / "b")
+    assert "ape, bee, cat" in (tmp_path / "b" / "README.md").read_text(encoding="utf-8")
+
+
+def test_a_loaded_model_can_be_trained(tmp_path):
+    """That changes its memory, never the file it came from; and the memory is aligned, as products round by that."""
+    save(tmp_path / "b")
+    found = load_bundle(tmp_path / "b").model
+    assert all(parameter.requires_grad for parameter in found.parameters())
+    assert all(parameter.data_ptr() % 64 == 0 for parameter in found.parameters())
+    with torch.no_grad():
+        for parameter in found.parameters():
+            parameter.add_(1.0)
+    files.check_manifest(tmp_path / "b")
+
+
+def test_half_precision_is_computed_in_float32(tmp_path):
+    model = random_model().half()
+    save(tmp_path / "b", model)
+    found = load_bundle(tmp_path / "b").model
+    assert {parameter.dtype for parameter in found.parameters()} == {torch.float32}
+    assert torch.equal(found.head.weight, model.head.weight.float())
+
+
+def test_a_run_folder_stands_for_its_bundle(tmp_path):
+    save(tmp_path / "run" / "bundle")
+    (tmp_path / "run" / "config.json").write_text("{}")
+    assert load_bundle(tmp_path / "run").path == tmp_path / "run" / "bundle"
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("place", [0.0, 0.3, 0.7, 1.0])
+def test_one_flipped_bit_in_any_file_is_refused_by_name(tmp_path, name, place):
+    file = save(tmp_path / "b") / name
+    content = bytearray(file.read_bytes())
+    content[round(place * (len(content) - 1))] ^= 1
+    file.write_bytes(content)
+    said = "damaged|missing" if name == "manifest.json" else name  # a changed digest accuses the file it belongs to
+    with pytest.raises(UserError, match=said):
+        load_bundle(tmp_path / "b")
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_missing_or_shortened_file_is_refused_by_name(tmp_path, name):
+    file = save(tmp_path / "b") / name
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(UserError, match=name):
+        load_bundle(tmp_path / "b")
+    file.unlink()
+    with pytest.raises(UserError, match=name):
+        load_bundle(tmp_path / "b")
+
+
+def test_what_is_not_a_bundle_is_refused(tmp_path):
+    with pytest.raises(UserError, match="nothing of this name"):
+        load_bundle(tmp_path / "none")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match=r"empty: not a bundle.*it holds nothing"):
+        load_bundle(tmp_path / "empty")
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(UserError, match="not a folder"):
+        load_bundle(tmp_path / "file")
+    with pytest.raises(UserError, match=r"not a bundle.*it holds empty, file"):
+        load_bundle(tmp_path)
+
+
+def test_labels_that_disagree_with_the_classifier_are_refused(tmp_path):
+    with pytest.raises(UserError, match=r"4 labels and the classifier has 5 outputs"):
+        save(tmp_path / "b", labels=LABELS[:4])
+    assert not (tmp_path / "b").exists()
+    edit(save(tmp_path / "b"), lambda section: section["labels"].pop())
+    with pytest.raises(UserError, match=r"config.json: there are 4 labels and the classifier has 5"):
+        load_bundle(tmp_path / "b")
+
+
+def edit(folder, change):
+    """Change our section of config.json and the manifest with it."""
+    config = json.loads((folder / "config.json").read_text())
+    change(config["vitreous"])
+    (folder / "config.json").write_text(json.dumps(config))
+    seal(folder)
+
+
+EDITS = {
+    "install a newer one": lambda section: section.update(format=2),
+    "'colour' is unknown to this vitreous": lambda section: section["model"].update(colour=1),
+    "has no field 'preprocess'": lambda section: section.pop("preprocess"),
+    "heads=3: does not divide width=16": lambda section: section["model"].update(heads=3),
+    "missing 1 required positional argument: 'width'": lambda section: section["model"].pop("width"),
+    "has no section 'vitreous'": lambda section: section.clear(),
+    "blocks.2.attn.proj.bias is missing": lambda section: section["model"].update(depth=3),
+    "belongs to no part of the model": lambda section: section["model"].update(depth=1),
+    r"mlp.fc1.weight has shape \(24, 16\), and the model needs \(32, 16\)": lambda section: section["model"].update(
+        mlp_width=32
+    ),
+    "gives 1 channels and the model takes 3": lambda section: section["preprocess"].update(mean=[0.5], std=[0.5]),
+}
+
+
+@pytest.mark.parametrize(("says", "change"), EDITS.items())
+def test_a_description_that_does_not_fit_is_refused(tmp_path, says, change):
+    edit(save(tmp_path / "b"), change)
+    with pytest.raises(UserError, match=says):
+        load_bundle(tmp_path / "b")
+
+
+def test_weights_that_are_not_safetensors_are_refused(tmp_path):
+    folder = save(tmp_path / "b")
+    (folder / "model.safetensors").write_bytes(b"PK\x03\x04 a pickle, perhaps")
+    seal(folder)
+    with pytest.raises(UserError, match=r"model.safetensors: not a .safetensors file"):
+        load_bundle(folder)
+
+
+# ---- saving ----------------------------------------------------------------------------------------------------------
+
+
+def test_saving_again_replaces_the_whole_bundle(tmp_path):
+    folder = save(tmp_path / "b")
+    (folder / "more.txt").write_text("left from before")
+    new = random_model(seed=7)
+    save(folder, new)
+    assert names(folder) == sorted(FILES)
+    assert torch.equal(load_bundle(folder).model.head.weight, new.head.weight)
+    assert names(tmp_path) == ["b"]
+
+
+def test_saving_over_the_bundle_that_is_in_use(tmp_path):
+    """The weights stay what they were, although their file has been replaced."""
+    folder = save(tmp_path / "b")
+    held = load_bundle(folder).model
+    before = held.head.weight.clone()
+    save(folder, random_model(seed=7))
+    assert torch.equal(held.head.weight, before)
+    save(folder, held)  # and can be saved to the place they came from
+    assert torch.equal(load_bundle(folder).model.head.weight, before)
+
+
+def test_without_an_exchange_of_names_the_bundle_is_replaced_too(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "_exchange", lambda one, other: False)
+    test_saving_again_replaces_the_whole_bundle(tmp_path)
+
+
+def test_killed_while_writing(tmp_path):
+    """A half-written folder beside the bundle harms nobody, and the next save sweeps it away."""
+    folder = save(tmp_path / "b")
+    half = tmp_path / ".b.new"
+    half.mkdir()
+    (half / "model.safetensors").write_bytes(b"half")
+    load_bundle(folder)
+    save(folder)
+    assert names(tmp_path) == ["b"]
+
+
+def test_killed_between_the_two_renames(tmp_path):
+    """Without an exchange of names there is a moment when the old bundle is aside: it is taken back."""
+    folder = save(tmp_path / "run" / "bundle")
+    folder.rename(tmp_path / "run" / ".bundle.old")
+    assert load_bundle(tmp_path / "run").path == folder
+    folder.rename(tmp_path / "run" / ".bundle.old")
+    load_bundle(folder)
+
+
+def full_disk(*args, **more):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def full_disk_of_safetensors(state, filename, metadata):
+    filename.write_bytes(b"half")
+    raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+
+@pytest.mark.parametrize(
+    ("where", "name", "failure"),
+    [
+        (bundles, "save_file", full_disk_of_safetensors),
+        (bundles, "_plain_card", full_disk),
+        (files, "write_manifest", full_disk),
+        (files, "fsync_file", full_disk),
+    ],
+)
+def test_a_full_disk_leaves_the_old_bundle_intact(tmp_path, monkeypatch, where, name, failure):
+    old = random_model()
+    folder = save(tmp_path / "b", old)
+    with monkeypatch.context() as patch:
+        patch.setattr(where, name, failure)
+        with pytest.raises(UserError, match=r"b: the disk is full; free some space"):
+            save(folder, random_model(seed=7))
+    assert names(tmp_path) == ["b"], "nothing half-written is left to fill the disk"
+    assert torch.equal(load_bundle(folder).model.head.weight, old.head.weight)
+
+
+def test_no_permission_to_write(tmp_path, monkeypatch):
+    def refuse(self, *args, **more):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(self))
+
+    monkeypatch.setattr(files.Path, "mkdir", refuse)
+    with pytest.raises(UserError, match="no permission to write here"):
+        save(tmp_path / "b")
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_is_not_mine(tmp_path):
+    tmp_path.chmod(0o500)
+    with pytest.raises(UserError, match="no permission to write here"):
+        save(tmp_path / "b")
+
+
+def test_a_file_is_in_the_way(tmp_path):
+    (tmp_path / "b").write_text("precious")
+    with pytest.raises(UserError, match="there is a file of this name"):
+        save(tmp_path / "b")
+    with pytest.raises(UserError, match="a part of this path is a file"):
+        save(tmp_path / "b" / "bundle")
+    assert (tmp_path / "b").read_text() == "precious"
+
+
+def test_a_link_is_followed(tmp_path):
+    save(tmp_path / "real")
+    (tmp_path / "link").symlink_to("real")
+    new = random_model(seed=7)
+    save(tmp_path / "link", new)
+    assert (tmp_path / "link").is_symlink()
+    assert torch.equal(load_bundle(tmp_path / "real").model.head.weight, new.head.weight)
+
+
+def test_another_error_stays_itself(tmp_path):
+    with pytest.raises(TypeError):
+        save(tmp_path / "b", info={"a": object()})
+    assert names(tmp_path) == []
+
+
+def test_everything_is_on_the_disk_before_the_name_changes(tmp_path, monkeypatch):
+    synced = []
+    real = files.fsync_file
+    monkeypatch.setattr(files, "fsync_file", lambda path: (synced.append(path.name), real(path)))
+    replace = files.replace_folder
+
+    def check(temporary, final):
+        assert sorted(synced[:4]) == sorted(FILES)
+        assert synced[4:] == [temporary.name]
+        replace(temporary, final)
+
+    monkeypatch.setattr(files, "replace_folder", check)
+    save(tmp_path / "b")
+    assert synced[-1] == tmp_path.name
+
+
+def test_the_safetensors_file_alone_is_what_torch_users_expect(tmp_path):
+    model = random_model()
+    folder = save(tmp_path / "b", model)
+    assert load_file(folder / "model.safetensors").keys() == model.state_dict().keys()
+    shutil.copy(folder / "model.safetensors", tmp_path / "copy.safetensors")
+    save_file(load_file(tmp_path / "copy.safetensors"), tmp_path / "again.safetensors")

@@ -1,0 +1,145 @@
+"""Weights from a bare file, whose architecture is recognised, and preprocessing said in a line of text."""
+
+import pytest
+import torch
+from models import LABELS, preprocess_for, random_images, random_model
+from safetensors.torch import save_file
+
+from vitreous import UserError
+from vitreous.config.data import Preprocess
+from vitreous.weights.bundle import save_bundle
+from vitreous.weights.source import open_weights, parse_preprocess
+
+SAID = "mean=0.5,std=0.5"
+TELLING = {"width": 128, "heads": 2, "image_size": (16, 16)}
+
+# What tensors tell, each with the configuration that it must give.
+RECOGNISED = {
+    "paper": {},
+    "another size": {"depth": 3, "mlp_width": 200, "patch": 8, "image_size": (32, 32)},
+    "one channel, two classes": {"channels": 1, "classes": 2},
+    "no classifier": {"classes": 0},
+    "mean": {"pool": "mean", "class_token": False},
+    "norm after pooling": {"pool": "mean", "norm_after_pool": True},
+    "attention pooling": {"pool": "attention", "class_token": False},
+    "registers": {"registers": 3},
+    "registers, positions for class token": {"registers": 3, "position_scope": "class"},
+    "registers, positions for patches": {"registers": 3, "position_scope": "patches"},
+    "layer scale": {"layer_scale": 1e-5},
+    "qk norm, heads of 32": {"qk_norm": True, "heads": 4},
+    "swiglu": {"mlp": "swiglu"},
+    "tanh classifier": {"classifier": "mlp"},
+    "norm after": {"norm": "after"},
+    "learned-2d, not square": {"position": "learned-2d", "image_size": (16, 24)},
+    "a preset's heads": {"width": 192, "heads": 3},
+}
+
+
+def write(path, model):
+    save_file({name: tensor.contiguous() for name, tensor in model.state_dict().items()}, path)
+    return path
+
+
+@pytest.mark.parametrize("name", RECOGNISED)
+def test_an_architecture_is_recognised_from_its_tensors(tmp_path, name):
+    model = random_model(**{**TELLING, **RECOGNISED[name]})
+    found = open_weights(write(tmp_path / "w.safetensors", model), SAID)
+    assert found.model.config == model.config
+    assert found.labels == tuple(str(k) for k in range(model.config.classes))
+    assert found.preprocess.size == model.config.image_size
+    images = random_images(model)
+    with torch.inference_mode():
+        assert torch.equal(found.model(images), model(images))
+
+
+def test_a_grid_that_is_not_square_is_told_by_the_size(tmp_path):
+    model = random_model(**{**TELLING, "image_size": (8, 20)})
+    path = write(tmp_path / "w.safetensors", model)
+    with pytest.raises(UserError, match="make no square of patches"):
+        open_weights(path, SAID)
+    assert open_weights(path, SAID + ",size=8x20").model.config == model.config
+
+
+def test_pictures_of_another_size_than_the_positions(tmp_path):
+    path = write(tmp_path / "w.safetensors", random_model(**TELLING))
+    found = open_weights(path, SAID + ",size=32")
+    assert (found.model.config.image_size, found.preprocess.size) == ((16, 16), (32, 32))
+
+
+def test_a_bare_file_needs_its_preprocessing(tmp_path):
+    path = write(tmp_path / "w.safetensors", random_model(**TELLING))
+    for said in (None, "crop=0.9", "mean=0.5"):
+        with pytest.raises(UserError, match=r"w.safetensors: a bare file does not say .* --preprocess 'mean=0.5"):
+            open_weights(path, said)
+    given = Preprocess(size=(16, 16), crop=0.8)
+    assert open_weights(path, given).preprocess == given
+    with pytest.raises(UserError, match="takes pictures of 3 channels"):
+        open_weights(path, Preprocess(size=(16, 16), mean=(0.5,), std=(0.5,)))
+
+
+def test_files_that_are_no_vision_transformer(tmp_path):
+    save_file({"vit.embeddings.cls_token": torch.zeros(1)}, tmp_path / "hf.safetensors")
+    with pytest.raises(UserError, match=r"not a Vision Transformer in timm's naming .*vit.embeddings.cls_token"):
+        open_weights(tmp_path / "hf.safetensors", SAID)
+    (tmp_path / "text.safetensors").write_text("hello there, this is text")
+    with pytest.raises(UserError, match=r"text.safetensors: not a .safetensors file"):
+        open_weights(tmp_path / "text.safetensors", SAID)
+    with pytest.raises(UserError, match="no such file"):
+        open_weights(tmp_path / "none.safetensors", SAID)
+    state = random_model(**TELLING).state_dict()
+    save_file({**state, "dist_token": torch.zeros(1, 1, 128)}, tmp_path / "deit.safetensors")
+    with pytest.raises(UserError, match="dist_token belongs to no part"):
+        open_weights(tmp_path / "deit.safetensors", SAID)
+    del state["pos_embed"]
+    save_file(state, tmp_path / "nowhere.safetensors")
+    with pytest.raises(UserError, match="holds no positions"):
+        open_weights(tmp_path / "nowhere.safetensors", SAID)
+    write(tmp_path / "odd.safetensors", random_model(**{**TELLING, "width": 16}))
+    with pytest.raises(UserError, match="width 16 does not tell the number of heads"):
+        open_weights(tmp_path / "odd.safetensors", SAID)
+
+
+def test_a_bundle_brings_its_own_and_single_fields_can_differ(tmp_path):
+    model = random_model()
+    save_bundle(tmp_path / "b", model, preprocess_for(model), LABELS)
+    assert open_weights(tmp_path / "b").preprocess == preprocess_for(model)
+    found = open_weights(tmp_path / "b", "crop=0.5")
+    assert (found.preprocess.crop, found.preprocess.mean) == (0.5, preprocess_for(model).mean)
+    assert found.labels == LABELS
+
+
+def test_preprocessing_as_text():
+    said = "mean=0.485,0.456,0.406, std=0.229,0.224,0.225,crop=0.875,interpolation=bilinear,size=224x160"
+    assert parse_preprocess(said, Preprocess()) == Preprocess(
+        size=(224, 160), mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225), crop=0.875, interpolation="bilinear"
+    )
+    assert parse_preprocess("mean=0.1,size=32", Preprocess()) == Preprocess(size=(32, 32), mean=(0.1, 0.1, 0.1))
+    assert parse_preprocess("mean=0.1", Preprocess(mean=(0.5,), std=(0.5,))).mean == (0.1,)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("colour=1", "'colour' is not one of mean, std, crop"),
+        ("0.5", "'0.5' is not one of"),
+        ("mean=x", "mean=x cannot be read"),
+        ("crop=0.5,0.6", "crop=0.5,0.6 cannot be read"),
+        ("crop=2", "crop=2.0: must be above 0 and at most 1"),
+        ("interpolation=cubic", "interpolation='cubic': choose one of"),
+        ("size=axb", "size=axb cannot be read"),
+        ("std=0,0,0", "std="),
+    ],
+)
+def test_text_that_cannot_be_read(text, says):
+    with pytest.raises(UserError, match=says):
+        parse_preprocess(text, Preprocess())
+
+
+def test_the_real_weights_are_recognised(shared_data):
+    found = open_weights(shared_data / "vit_ti16_augreg_in21k_ft_in1k.safetensors", SAID + ",crop=0.9")
+    from vitreous import preset
+
+    assert found.model.config == preset("Ti/16")
+    assert len(found.labels) == 1000
+    assert sum(parameter.numel() for parameter in found.model.parameters()) == 5_717_416
+    assert found.preprocess == Preprocess(crop=0.9)

@@ -1,0 +1,101 @@
+"""What config.json tells timm: names and arguments as timm's own registry and constructor have them."""
+
+import pytest
+from models import TINY, VARIANTS
+
+from vitreous import ViTConfig, preset
+from vitreous.config.data import Preprocess
+from vitreous.weights.timm import UNKNOWN_TO_TIMM, timm_config, why_not_timm
+
+# The fields of timm's PretrainedCfg; it refuses any other in pretrained_cfg.
+PRETRAINED_FIELDS = {
+    *("url", "file", "state_dict", "hf_hub_id", "hf_hub_filename", "source", "architecture", "tag", "custom_load"),
+    *("input_size", "test_input_size", "min_input_size", "fixed_input_size", "interpolation", "crop_pct"),
+    *("test_crop_pct", "crop_mode", "mean", "std", "num_classes", "label_offset", "label_names"),
+    *("label_descriptions", "pool_size", "test_pool_size", "first_conv", "classifier", "license", "description"),
+    *("origin_url", "paper_name", "paper_ids", "notes"),
+}
+
+
+def describe(config, labels=(), **changes):
+    flat = (0.5,) * config.channels
+    return timm_config(config, Preprocess(**{"size": config.image_size, "mean": flat, "std": flat, **changes}), labels)
+
+
+@pytest.mark.parametrize(
+    ("name", "architecture"),
+    [
+        ("Ti/16", "vit_tiny_patch16_224"),
+        ("Ti/16@384", "vit_tiny_patch16_384"),
+        ("S/8", "vit_small_patch8_224"),
+        ("B/16", "vit_base_patch16_224"),
+        ("L/14", "vit_large_patch14_224"),
+        ("H/14", "vit_huge_patch14_224"),
+        ("g/14", "vit_giant_patch14_224"),
+    ],
+)
+def test_a_plain_model_is_said_by_its_name_alone(name, architecture):
+    described = describe(preset(name), crop=0.9)
+    assert described["architecture"] == architecture
+    assert "model_args" not in described
+    assert described["pretrained_cfg"]["crop_pct"] == 0.9
+    assert described["pretrained_cfg"]["input_size"] == [3, *preset(name).image_size]
+
+
+ARGUMENTS = {
+    "Ti/4@32": ({}, {"img_size": [32, 32], "patch_size": 4}),
+    "N/4@28": ({"channels": 1}, {"img_size": [28, 28], "patch_size": 4, "depth": 6, "in_chans": 1}),
+    "B/16@288": ({}, {"img_size": [288, 288]}),
+    "B/16": (
+        {"pool": "mean", "class_token": False, "norm_after_pool": True},
+        {"class_token": False, "global_pool": "avg"},
+    ),
+    "S/16": ({"pool": "mean"}, {"global_pool": "avg", "fc_norm": False}),
+    "S/14": (
+        {"registers": 4, "position_scope": "patches", "layer_scale": 1e-5, "qk_norm": True},
+        {"patch_size": 14, "reg_tokens": 4, "no_embed_class": True, "init_values": 1e-5, "qk_norm": True},
+    ),
+    "S/32": (
+        {"pool": "attention", "mlp": "relu", "position": "none"},
+        {"global_pool": "map", "act_layer": "relu", "pos_embed": "none"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_what_the_name_does_not_say_is_an_argument(name):
+    changes, arguments = ARGUMENTS[name]
+    assert describe(preset(name, **changes)).get("model_args", {}) == arguments
+
+
+@pytest.mark.parametrize("width", [16, 48, 100, 1408])
+def test_timm_makes_the_same_mlp_of_the_ratio(width):
+    for mlp_width in range(width, 5 * width, 7):
+        config = ViTConfig(**{**TINY, "width": width, "mlp_width": mlp_width})
+        ratio = describe(config)["model_args"].get("mlp_ratio", 4)
+        assert int(width * ratio) == mlp_width
+
+
+@pytest.mark.parametrize(
+    "name", ["learned-2d", "sincos-2d", "relative", "norm after", "swiglu", "tanh classifier", "padded"]
+)
+def test_what_timm_has_no_word_for_is_not_given_a_wrong_name(name):
+    config = ViTConfig(**{**TINY, **VARIANTS[name]})
+    described = describe(config)
+    assert described["architecture"] == UNKNOWN_TO_TIMM
+    assert "open this model with vitreous" in described["timm"]
+    assert why_not_timm(config) in described["timm"]
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_every_variant_has_fields_that_timm_accepts(name):
+    config = ViTConfig(**{**TINY, **VARIANTS[name]})
+    described = describe(config, labels=["x"] * config.classes)
+    assert set(described["pretrained_cfg"]) <= PRETRAINED_FIELDS
+    assert described["num_classes"] == described["pretrained_cfg"]["num_classes"] == len(described["label_names"])
+
+
+def test_positions_of_another_size_than_the_pictures_are_resampled_by_timm():
+    described = describe(preset("Ti/16"), size=(288, 288))
+    assert described["model_args"] == {"dynamic_img_size": True}
+    assert described["pretrained_cfg"]["fixed_input_size"] is False
