@@ -10,8 +10,11 @@ from __future__ import annotations
 import math
 import os
 import sys
+import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -118,11 +121,20 @@ class Loader:
         steps = range(start, self.steps_per_epoch)
         tasks = [_Task(epoch, order[step * self.batch_size : (step + 1) * self.batch_size]) for step in steps]
         self._plan.tasks = tasks
-        made = map(self._maker.make, tasks) if self._processes is None else iter(self._processes)
+        made = map(self._make_here, tasks) if self._processes is None else _begin(self._processes)
         for step, found in zip(steps, made, strict=True):
             self._note(found.unreadable)
             if len(found.taken):
                 yield self._batch(found, epoch, step)
+
+    def _make_here(self, task: _Task) -> _Made:
+        """A batch made in this process, by one thread: waiting for a second one costs more than it gives to a view."""
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            return self._maker.make(task)
+        finally:
+            torch.set_num_threads(threads)
 
     def _batch(self, made: _Made, epoch: int, step: int) -> Batch:
         index = torch.from_numpy(made.taken)
@@ -137,7 +149,7 @@ class Loader:
         """Remember pictures that could not be read; stop when they are too many."""
         for index, reason in sorted(unreadable.items()):
             self.unreadable[self.source.name(index)] = reason
-        if len(self.unreadable) > self._allowed:
+        if len(self.unreadable) > min(self._allowed, len(self.source) - 1):
             shown = "; ".join(f"{name}: {reason.rstrip('.')}" for name, reason in list(self.unreadable.items())[:3])
             raise UserError(
                 f"{len(self.unreadable)} of {len(self.source)} pictures cannot be read, more than the limit of "
@@ -216,15 +228,15 @@ class _PictureMaker:
 
     def _readable(self, index: int, unreadable: dict[int, str]) -> tuple[int, Pixels] | None:
         """This picture, or in training the next one that can be read; None if there is none within the limit."""
-        while True:
-            pixels = self.cache.get(index)
+        for at in chain(range(index, len(self.source)), range(index)) if self.replace else (index,):
+            pixels = self.cache.get(at)
             try:
-                return index, self._decode(index) if pixels is None else pixels
+                return at, self._decode(at) if pixels is None else pixels
             except PictureError as error:
-                unreadable[index] = error.reason
-            if not self.replace or len(unreadable) > self.allowed:
-                return None
-            index = (index + 1) % len(self.source)
+                unreadable[at] = error.reason
+            if len(unreadable) > self.allowed:
+                break
+        return None
 
     def _decode(self, index: int) -> Pixels:
         """What is kept of a picture: in training (h, w, C), smaller but whole; in evaluation the view (C, H, W)."""
@@ -262,18 +274,33 @@ def _start(maker: Any, plan: _Plan, workers: int) -> DataLoader[Any]:
 
     Results travel as NumPy arrays, through pipes: tensors would need /dev/shm, which containers keep small.
     """
-    return DataLoader(
-        maker,
-        batch_size=None,
-        sampler=plan,
-        num_workers=workers,
-        persistent_workers=True,
-        prefetch_factor=2,
-        collate_fn=_unchanged,
-        worker_init_fn=_be_modest,
-        generator=torch.Generator(),  # else each epoch would draw from the global state that dropout uses
-        multiprocessing_context="fork" if sys.platform == "linux" else None,
-    )
+    with _any_number():
+        return DataLoader(
+            maker,
+            batch_size=None,
+            sampler=plan,
+            num_workers=workers,
+            persistent_workers=True,
+            prefetch_factor=2,
+            collate_fn=_unchanged,
+            worker_init_fn=_be_modest,
+            generator=torch.Generator(),  # else each epoch would draw from the global state that dropout uses
+            multiprocessing_context="fork" if sys.platform == "linux" else None,
+        )
+
+
+def _begin(processes: DataLoader[Any]) -> Iterator[_Made]:
+    """The planned batches; the first time, the processes are started."""
+    with _any_number():
+        return iter(processes)
+
+
+@contextmanager
+def _any_number() -> Iterator[None]:
+    """Who asks for more workers than there are cores gets them without a warning."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="This DataLoader will create")
+        yield
 
 
 def _unchanged(made: Any) -> Any:

@@ -1,0 +1,238 @@
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from pictures import make_tree, noise, smooth
+from PIL import Image
+
+from vitreous.config.data import Augment, Preprocess
+from vitreous.data.augment import eval_view, normalise, shrink, train_view
+from vitreous.data.builtin import builtin_data
+from vitreous.data.chance import generator
+from vitreous.data.loader import Batch, Loader
+from vitreous.data.packed import ArraySource
+from vitreous.data.source import Source, open_data
+from vitreous.errors import UserError
+
+SIZE = Preprocess(size=(32, 32), crop=0.9)
+FULL = Augment(policy="randaugment", jitter=0.3, erase=0.5, mixup=0.8, cutmix=1.0)
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Source:
+    root = tmp_path_factory.mktemp("pictures")
+    return open_data(make_tree(root, {"a": 9, "b": 7, "c": 7}, ".jpg", size=(60, 50))).train
+
+
+@pytest.fixture
+def packed() -> ArraySource:
+    images = torch.from_numpy(np.stack([noise(16, 16, seed=i).transpose(2, 0, 1) for i in range(40)]))
+    return ArraySource("x", images, np.arange(40) % 3, ("a", "b", "c"))
+
+
+def digest(batches: Iterable[Batch]) -> list[tuple[bytes, bytes, bytes]]:
+    return [(b.images.numpy().tobytes(), b.targets.numpy().tobytes(), b.index.numpy().tobytes()) for b in batches]
+
+
+def test_evaluation_gives_every_picture_once_in_order(source: Source):
+    loader = Loader(source, SIZE, batch_size=10)
+    batches = list(loader.batches())
+    assert [len(batch.images) for batch in batches] == [10, 10, 3]
+    assert loader.steps_per_epoch == 3
+    assert torch.cat([batch.index for batch in batches]).tolist() == list(range(23))
+    assert torch.cat([batch.targets for batch in batches]).tolist() == source.labels.tolist()
+    first = normalise(eval_view(source.read(0), SIZE)[None], SIZE)
+    torch.testing.assert_close(batches[0].images[:1], first)
+    assert digest(loader.batches(epoch=5)) == digest(batches)  # and again from the cache
+
+
+def test_training_shuffles_and_cuts_views_by_index_and_epoch(source: Source):
+    loader = Loader(source, SIZE, Augment(), batch_size=5, seed=3)
+    assert loader.steps_per_epoch == 4
+    for epoch in (0, 1):
+        batches = list(loader.batches(epoch))
+        index = torch.cat([batch.index for batch in batches])
+        assert len(set(index.tolist())) == 20
+        assert index.tolist() == loader.order(epoch)[:20].tolist()
+        batch = batches[2]
+        for image, i in zip(batch.images, batch.index.tolist(), strict=True):
+            kept = shrink(source.read(i, at_least=41), 41)  # 1.15 x 35 = 40.25
+            view = train_view(kept, SIZE, Augment(), generator(3, epoch, i))
+            torch.testing.assert_close(image, normalise(view[None], SIZE)[0])
+        assert batch.targets.tolist() == source.labels[batch.index.numpy()].tolist()
+    assert loader.order(0).tolist() != loader.order(1).tolist()
+
+
+def test_any_number_of_workers_gives_the_same_bits(source: Source):
+    plain = Loader(source, SIZE, FULL, batch_size=5, seed=1)
+    expected = [digest(plain.batches(epoch)) for epoch in range(2)]
+    for workers in (1, 4):
+        loader = Loader(source, SIZE, FULL, batch_size=5, seed=1, workers=workers, cache_bytes=30_000)
+        assert [digest(loader.batches(epoch)) for epoch in range(2)] == expected
+        assert digest(loader.batches(0, start=2)) == expected[0][2:]
+    evaluation = [digest(Loader(source, SIZE, batch_size=5, workers=workers).batches()) for workers in (0, 2)]
+    assert evaluation[0] == evaluation[1]
+
+
+def test_a_cache_changes_nothing_and_stays_in_its_bound(source: Source):
+    limits = (0, 20_000, 10**7)
+    loaders = [Loader(source, SIZE, Augment(), batch_size=4, cache_bytes=limit) for limit in limits]
+    found = [[digest(loader.batches(epoch)) for epoch in range(3)] for loader in loaders]
+    assert found[0] == found[1] == found[2]
+    used = [loader._maker.cache.used for loader in loaders]
+    assert used[0] == 0
+    assert 0 < used[1] <= 20_000 < used[2]
+
+
+def test_resuming_in_the_middle_of_an_epoch(source: Source, packed: ArraySource):
+    for data in (source, packed):
+        whole = digest(Loader(data, SIZE, Augment(mixup=0.5), batch_size=4).batches(2))
+        fresh = Loader(data, SIZE, Augment(mixup=0.5), batch_size=4)
+        assert digest(fresh.batches(2, start=3)) == whole[3:]
+        assert digest(fresh.batches(2, start=fresh.steps_per_epoch)) == []
+
+
+def test_an_epoch_that_is_left_early_does_not_disturb_the_next(source: Source):
+    expected = digest(Loader(source, SIZE, Augment(), batch_size=4).batches(1))
+    loader = Loader(source, SIZE, Augment(), batch_size=4, workers=2)
+    next(iter(loader.batches(0)))
+    assert digest(loader.batches(1)) == expected
+
+
+def test_the_global_random_state_is_left_alone(source: Source):
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    for workers in (0, 1):
+        list(Loader(source, SIZE, FULL, batch_size=5, workers=workers).batches())
+    assert torch.get_rng_state().equal(before)
+
+
+def test_mixing_gives_soft_targets(source: Source):
+    batch = next(iter(Loader(source, SIZE, Augment(mixup=0.8), batch_size=5).batches()))
+    assert batch.targets.shape == (5, 3)
+    torch.testing.assert_close(batch.targets.sum(1), torch.ones(5))
+
+
+def test_small_pictures_in_memory_take_the_whole_batch_path(packed: ArraySource):
+    size = Preprocess(size=(16, 16))
+    loader = Loader(packed, size, Augment(crop_scale=None), batch_size=8, workers=2)
+    assert loader.workers == 0
+    batches = list(loader.batches())
+    assert [batch.images.shape for batch in batches] == [(8, 3, 16, 16)] * 5
+    evaluation = torch.cat([batch.images for batch in Loader(packed, size, batch_size=7).batches()])
+    torch.testing.assert_close(evaluation, normalise(packed.images, size))
+    # a policy, or a large input, is made picture by picture
+    assert Loader(packed, size, Augment(policy="trivial"), batch_size=8, workers=1).workers == 1
+    assert next(iter(Loader(packed, Preprocess(size=(96, 96)), batch_size=8).batches())).images.shape[2:] == (96, 96)
+    grey = Preprocess(size=(16, 16), mean=(0.5,), std=(0.5,))
+    assert next(iter(Loader(packed, grey, batch_size=8).batches())).images.shape == (8, 1, 16, 16)
+    chosen = packed.subset([5, 3])
+    both = next(iter(Loader(chosen, size, batch_size=8).batches()))
+    torch.testing.assert_close(both.images, normalise(packed.images[[5, 3]], size))
+    assert both.index.tolist() == [0, 1]
+
+
+def test_the_builtin_pictures_load():
+    train = builtin_data().train
+    preprocess = Preprocess(size=(28, 28), mean=(0.2860,), std=(0.3530,))
+    batch = next(iter(Loader(train, preprocess, Augment(crop_scale=None, pad=2), batch_size=64).batches()))
+    assert batch.images.shape == (64, 1, 28, 28)
+    assert abs(float(batch.images.mean())) < 0.3
+
+
+@pytest.fixture
+def damaged(tmp_path: Path) -> Source:
+    """Of 60 pictures: text, an empty file and a cut one, two of them side by side."""
+    make_tree(tmp_path, {"a": 30, "b": 30}, ".jpg")
+    (tmp_path / "a" / "003.jpg").write_text("not a picture")
+    (tmp_path / "a" / "004.jpg").write_bytes(b"")
+    whole = (tmp_path / "b" / "029.jpg").read_bytes()
+    (tmp_path / "b" / "029.jpg").write_bytes(whole[: len(whole) // 2])
+    return open_data(tmp_path).train
+
+
+def test_unreadable_training_pictures_are_replaced_and_reported(damaged: Source):
+    found, reports = [], []
+    for workers in (0, 2):
+        loader = Loader(damaged, SIZE, Augment(), batch_size=7, workers=workers, unreadable_limit=0.05)
+        batches = list(loader.batches(0)) + list(loader.batches(1))
+        index = torch.cat([batch.index for batch in batches])
+        assert not {3, 4, 59} & set(index.tolist())
+        assert {len(batch.images) for batch in batches} == {7}
+        found.append(digest(batches))
+        reports.append(loader.unreadable)
+    assert found[0] == found[1]
+    assert reports[0] == reports[1]
+    assert set(reports[0]) == {damaged.name(i) for i in (3, 4, 59)}
+    assert "not a picture of a known kind" in reports[0][damaged.name(3)]
+    # 3, 4: the next that can be read is 5; after the last comes the first
+    order = Loader(damaged, SIZE, Augment(), batch_size=60, unreadable_limit=1.0)
+    taken = next(iter(order.batches(0))).index
+    stand_in = {3: 5, 4: 5, 59: 0}
+    assert taken.tolist() == [stand_in.get(i, i) for i in order.order(0).tolist()]
+
+
+def test_unreadable_pictures_are_left_out_of_evaluation(damaged: Source):
+    loader = Loader(damaged, SIZE, batch_size=3, unreadable_limit=0.05)
+    index = torch.cat([batch.index for batch in loader.batches()]).tolist()
+    assert index == [i for i in range(60) if i not in (3, 4, 59)]
+    assert len(loader.unreadable) == 3
+
+
+def test_too_many_unreadable_pictures_stop_the_run(damaged: Source):
+    messages = []
+    for workers in (0, 2):
+        loader = Loader(damaged, SIZE, Augment(), batch_size=7, workers=workers)
+        with pytest.raises(UserError, match=r"of 60 pictures cannot be read, more than the limit of 1% \(") as error:
+            list(loader.batches())
+        messages.append(str(error.value))
+    assert messages[0] == messages[1]
+    assert any(damaged.name(i) in messages[0] for i in (3, 4, 59))
+
+
+def test_nothing_readable_at_all_ends_too(tmp_path: Path):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        for i in range(5):
+            (tmp_path / name / f"{i}.jpg").write_text("no")
+    source = open_data(tmp_path).train
+    for limit in (0.5, 1.0):
+        with pytest.raises(UserError, match="cannot be read"):
+            list(Loader(source, SIZE, Augment(), batch_size=4, unreadable_limit=limit).batches())
+
+
+def test_few_pictures_and_bad_numbers(source: Source):
+    loader = Loader(source.subset([0, 1]), SIZE, Augment(), batch_size=64)
+    assert loader.steps_per_epoch == 1
+    assert len(next(iter(loader.batches())).images) == 2
+    with pytest.raises(UserError, match="no pictures to load"):
+        Loader(source.subset([]), SIZE, batch_size=1)
+    with pytest.raises(UserError, match="batch_size=0"):
+        Loader(source, SIZE, batch_size=0)
+
+
+def test_pictures_of_many_sizes_and_modes_make_a_batch(tmp_path: Path):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    smooth(10, 300).save(tmp_path / "a" / "wide.png")
+    smooth(300, 10).convert("CMYK").save(tmp_path / "a" / "tall.jpg")
+    Image.fromarray(noise(1, 1, 1)).save(tmp_path / "b" / "dot.png")
+    Image.fromarray(noise(40, 40, 4)).save(tmp_path / "b" / "faint.png")
+    source = open_data(tmp_path).train
+    for augment in (None, Augment(), FULL, Augment(crop_scale=None, policy="trivial")):
+        batch = next(iter(Loader(source, SIZE, augment, batch_size=4).batches()))
+        assert batch.images.shape == (4, 3, 32, 32)
+        assert batch.images.isfinite().all()
+
+
+@pytest.mark.slow
+def test_real_pets_give_the_same_bits_for_any_workers(shared_data: Path):
+    source = open_data(shared_data / "pets").train.subset(range(0, 1480, 10))
+    preprocess = Preprocess(crop=0.9)
+    found = []
+    for workers in (0, 1, 4):
+        loader = Loader(source, preprocess, FULL, batch_size=32, workers=workers)
+        found.append([digest(loader.batches(epoch)) for epoch in range(2)])
+    assert found[0] == found[1] == found[2]
