@@ -1,0 +1,1 @@
+"""How good a model is, and what its features are worth."""

@@ -1,0 +1,132 @@
+"""How well classes are told apart: accuracy with its uncertainty, calibration, and what is taken for what.
+
+Letters: n pictures, K classes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from vitreous.errors import UserError
+
+BINS = 15
+"""Equal-width bins of confidence, as in Guo et al., "On Calibration of Modern Neural Networks"."""
+
+
+class Confusion(NamedTuple):
+    """Pictures of one class that were taken for another."""
+
+    true: str
+    predicted: str
+    pictures: int
+    share: float
+    """Of all pictures of the true class."""
+
+
+@dataclass(frozen=True)
+class ClassificationResult:
+    """How well n pictures were classified. Shares are from 0 to 1."""
+
+    n: int
+    top1: float
+    top1_interval: tuple[float, float]
+    """Wilson's 95 % confidence interval."""
+    top5: float
+    """The true class is among the five first, or among all if there are fewer."""
+    ece: float
+    """Expected calibration error: how far confidence is from accuracy, on average."""
+    loss: float
+    """Cross-entropy in nats."""
+    labels: tuple[str, ...]
+    """(K,) names of the classes."""
+    confusion: tuple[tuple[int, ...], ...]
+    """(K, K) counts; rows are the true classes, columns the predicted."""
+
+    @property
+    def per_class(self) -> dict[str, dict[str, Any]]:
+        """Of each class its pictures `n` and its `accuracy`, which is None where there are none."""
+        found = {}
+        for k, label in enumerate(self.labels):
+            n = sum(self.confusion[k])
+            found[label] = {"n": n, "accuracy": self.confusion[k][k] / n if n else None}
+        return found
+
+    def most_confused(self, most: int = 10) -> list[Confusion]:
+        """The pairs of classes that were confused most often, by count and then by share."""
+        pairs = [
+            Confusion(self.labels[true], self.labels[predicted], count, count / sum(row))
+            for true, row in enumerate(self.confusion)
+            for predicted, count in enumerate(row)
+            if count and true != predicted
+        ]
+        return sorted(pairs, key=lambda pair: (-pair.pictures, -pair.share, pair.true, pair.predicted))[:most]
+
+    def to_json(self) -> dict[str, Any]:
+        """The result with `per_class` and `most_confused`, as dicts, lists, texts and numbers."""
+        more = {"per_class": self.per_class, "most_confused": [pair._asdict() for pair in self.most_confused()]}
+        return {**asdict(self), **more}
+
+
+def score_classes(
+    scores: Tensor, targets: Tensor, labels: Sequence[str] | None = None, *, probabilities: bool = False
+) -> ClassificationResult:
+    """Judge scores (n, K) against targets (n,).
+
+    scores: the model's outputs (logits), or with `probabilities` rows that sum to 1. Of equal scores the first wins.
+    labels: (K,) names; numbers if None. Where two classes have one name, the number is added.
+    """
+    if not len(scores):
+        raise UserError("there are no pictures to judge; give data with at least one.")
+    scores = scores.double()
+    if not torch.isfinite(scores).all():
+        raise UserError("the model gives scores that are not numbers (NaN or infinite); its weights are damaged.")
+    chance = scores if probabilities else scores.softmax(dim=1)
+    count, classes = chance.shape
+    confidence, predicted = chance.max(dim=1)
+    right = predicted == targets
+    own = chance.gather(1, targets[:, None])  # (n, 1): what the true class got
+    # A true class that shares its score counts as behind those before it, as argmax has it.
+    before = torch.arange(classes) < targets[:, None]
+    rank = ((chance > own) | ((chance == own) & before)).sum(dim=1)
+    logs = own.clamp_min(1e-300).log() if probabilities else scores.log_softmax(dim=1).gather(1, targets[:, None])
+    confusion = torch.bincount(targets * classes + predicted, minlength=classes**2).view(classes, classes)
+    return ClassificationResult(
+        n=count,
+        top1=float(right.double().mean()),
+        top1_interval=wilson(int(right.sum()), count),
+        top5=float((rank < 5).double().mean()),
+        ece=expected_calibration_error(confidence, right),
+        loss=float(-logs.mean()),
+        labels=_distinct(labels if labels is not None else [str(k) for k in range(classes)]),
+        confusion=tuple(tuple(row) for row in confusion.tolist()),
+    )
+
+
+def expected_calibration_error(confidence: Tensor, right: Tensor, bins: int = BINS) -> float:
+    """The mean over bins of confidence, weighted by their pictures, of |accuracy - mean confidence|.
+
+    confidence: (n,) from 0 to 1; right: (n,) bool. A bin holds its upper edge.
+    """
+    place = (confidence * bins).ceil().long().sub(1).clamp(0, bins - 1)
+    gap = torch.zeros(bins, dtype=torch.float64).index_add_(0, place, right.double() - confidence.double())
+    return float(gap.abs().sum() / len(confidence))
+
+
+def wilson(right: int, count: int, z: float = 1.959963984540054) -> tuple[float, float]:
+    """The interval that holds the true share with 95 %, where `right` of `count` were so; sound at 0 and at 1 too."""
+    share = right / count
+    middle = share + z * z / (2 * count)
+    spread = z * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
+    scale = 1 + z * z / count
+    return max(0.0, (middle - spread) / scale), min(1.0, (middle + spread) / scale)
+
+
+def _distinct(labels: Sequence[str]) -> tuple[str, ...]:
+    twice = {label for label in labels if labels.count(label) > 1} if len(set(labels)) < len(labels) else set()
+    return tuple(f"{label} ({k})" if label in twice else label for k, label in enumerate(labels))

@@ -1,0 +1,60 @@
+"""What a function says of many pictures, batch by batch: scores to judge, or features to learn from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from vitreous.errors import UserError
+
+
+class LabelledBatch(Protocol):
+    """What is needed of a batch: `vitreous.data.loader.Batch` has it."""
+
+    @property
+    def images(self) -> Tensor:
+        """(B, C, H, W) float, normalised."""
+
+    @property
+    def targets(self) -> Tensor:
+        """(B,) int64."""
+
+
+def compute_features(
+    function: Callable[[Tensor], Tensor],
+    batches: Iterable[LabelledBatch],
+    progress: Callable[[int], None] | None = None,
+) -> tuple[Tensor, Tensor]:
+    """(n, D) float32 features or scores, and (n,) int64 labels, in the order of the batches.
+
+    function: (B, C, H, W) to (B, D): `model.representation`, a model, or an engine. It is called without gradients; a
+        model should be in evaluation mode.
+    progress: called after each batch with the number of pictures done.
+    """
+    rows, labels, done = [], [], 0
+    with torch.inference_mode():
+        for batch in batches:
+            rows.append(function(batch.images).float())
+            labels.append(batch.targets)
+            done += len(batch.targets)
+            if progress is not None:
+                progress(done)
+    if not rows:
+        raise UserError("there are no pictures that can be read; check the data.")
+    with torch.no_grad():  # copies that are ordinary tensors, which training may use
+        return torch.cat(rows).clone(), torch.cat(labels).clone()
+
+
+def predict_logits(
+    model: torch.nn.Module, batches: Iterable[LabelledBatch], progress: Callable[[int], None] | None = None
+) -> tuple[Tensor, Tensor]:
+    """(n, K) float32 class scores of a model, in evaluation mode for the time being, and (n,) labels."""
+    was_training = model.training
+    model.eval()
+    try:
+        return compute_features(model, batches, progress)
+    finally:
+        model.train(was_training)

@@ -1,0 +1,142 @@
+"""What frozen features are worth: a linear classifier fitted to them in seconds.
+
+Multinomial logistic regression on standardised features, by L-BFGS in float64, for several strengths of regularisation,
+each starting where the last one ended. Letters: n pictures, D features, K classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vitreous.errors import UserError
+
+WEIGHT_DECAYS = (1e-1, 3e-2, 1e-2, 3e-3, 1e-3, 3e-4)
+"""Factors of half the squared length of the weights, added to the mean loss."""
+
+Labelled = tuple[Tensor, Tensor]
+"""Features (n, D) and labels (n,)."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """How well one strength of regularisation did."""
+
+    weight_decay: float
+    train_accuracy: float
+    val_accuracy: float | None
+    val_loss: float | None
+
+
+@dataclass(frozen=True)
+class LinearProbe:
+    """A linear classifier on features as the model gives them: `scores = features @ weight.T + bias`."""
+
+    weight: Tensor
+    """(K, D) float32."""
+    bias: Tensor
+    """(K,) float32."""
+    weight_decay: float
+    """The regularisation that was chosen."""
+    trials: tuple[Trial, ...]
+
+    def __call__(self, features: Tensor) -> Tensor:
+        """(n, D) to scores (n, K)."""
+        return F.linear(features, self.weight, self.bias)
+
+
+def fit_linear(
+    features: Tensor,
+    labels: Tensor,
+    classes: int,
+    *,
+    weight_decays: Sequence[float] = WEIGHT_DECAYS,
+    validation: Labelled | None = None,
+    class_weights: Tensor | None = None,
+) -> LinearProbe:
+    """The best linear classifier of the features (n, D) by labels (n,) from 0 to classes - 1.
+
+    weight_decays: strengths to try. Validation accuracy chooses, then validation loss; without `validation`, the middle
+        one is taken.
+    class_weights: (K,) how much each class counts; equally if None.
+    """
+    _check(features, labels, classes, weight_decays)
+    strengths = sorted(set(weight_decays), reverse=True)
+    if validation is None:
+        strengths = [strengths[len(strengths) // 2]]
+    mean, scale = _standard(features)
+    x = (features.double() - mean) / scale
+    weights = torch.zeros(classes, x.shape[1] + 1, dtype=torch.float64)  # the last column is the bias
+    best: tuple[float, float] | None = None
+    trials = []
+    for strength in strengths:
+        weights = _solve(weights, x, labels, strength, class_weights)
+        probe = _unfold(weights, mean, scale)
+        trial = _try(probe, strength, (features, labels), validation)
+        trials.append(trial)
+        merit = (trial.val_accuracy or 0.0, -(trial.val_loss or 0.0))
+        if best is None or merit > best:
+            best, chosen = merit, (probe, strength)
+    (weight, bias), strength = chosen
+    return LinearProbe(weight, bias, strength, tuple(trials))
+
+
+def _solve(start: Tensor, x: Tensor, labels: Tensor, strength: float, class_weights: Tensor | None) -> Tensor:
+    """(K, D + 1) weights and biases at which mean loss + strength / 2 |weights|^2 is least; biases are free."""
+    parameters = start.clone().requires_grad_()
+    weighted = None if class_weights is None else class_weights.double()
+    optimizer = torch.optim.LBFGS(
+        [parameters],
+        max_iter=200,
+        history_size=10,
+        tolerance_grad=1e-5,
+        tolerance_change=1e-9,
+        line_search_fn="strong_wolfe",
+    )
+
+    def loss() -> Tensor:
+        optimizer.zero_grad()
+        scores = F.linear(x, parameters[:, :-1], parameters[:, -1])
+        total = F.cross_entropy(scores, labels, weight=weighted) + strength / 2 * parameters[:, :-1].square().sum()
+        total.backward()  # type: ignore[no-untyped-call]
+        return total
+
+    with torch.enable_grad():
+        optimizer.step(loss)  # type: ignore[no-untyped-call]
+    return parameters.detach()
+
+
+def _standard(features: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and spread (D,) in float64; a feature that never varies has spread 1, and so no influence."""
+    spread, mean = torch.std_mean(features.double(), dim=0, correction=0)
+    return mean, torch.where(spread > 1e-12, spread, 1.0)
+
+
+def _unfold(weights: Tensor, mean: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+    """Weight and bias, float32, that do the standardisation too."""
+    weight = weights[:, :-1] / scale
+    return weight.float(), (weights[:, -1] - weight @ mean).float()
+
+
+def _try(probe: tuple[Tensor, Tensor], strength: float, train: Labelled, validation: Labelled | None) -> Trial:
+    def judge(part: Labelled) -> tuple[float, float]:
+        scores = F.linear(part[0].float(), *probe)
+        accuracy = (scores.argmax(dim=1) == part[1]).double().mean().item()
+        return accuracy, F.cross_entropy(scores.double(), part[1]).item()
+
+    return Trial(strength, judge(train)[0], *(judge(validation) if validation is not None else (None, None)))
+
+
+def _check(features: Tensor, labels: Tensor, classes: int, weight_decays: Sequence[float]) -> None:
+    if not len(features):
+        raise UserError("there are no features to learn from; give at least one picture.")
+    if not torch.isfinite(features).all():
+        raise UserError("the features are not all numbers (NaN or infinite); the model's weights are damaged.")
+    assert len(features) == len(labels)
+    assert 0 <= int(labels.min()) <= int(labels.max()) < classes
+    if not weight_decays or min(weight_decays) < 0:
+        raise UserError(f"weight_decays={tuple(weight_decays)}: give at least one number, none below 0.")
