@@ -1,0 +1,120 @@
+"""How a model is trained: everything that a run needs to be repeated, and nothing about the machine it runs on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+from vitreous.config.data import Augment, Preprocess
+from vitreous.config.model import ViTConfig
+from vitreous.errors import UserError
+
+OptimizerName = Literal["adamw", "sgd", "muon"]
+Decay = Literal["cosine", "linear", "constant"]
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """Which steps are taken. Biases, norms, tokens and positions are never decayed."""
+
+    name: OptimizerName = "adamw"
+    """muon: Muon for the matrices of the blocks, AdamW for the rest."""
+    rate: float = 1e-3
+    """The peak learning rate; with muon, of the part that AdamW takes."""
+    muon_rate: float = 0.02
+    weight_decay: float = 0.05
+    momentum: float = 0.9
+    """Of SGD."""
+    layer_decay: float = 1.0
+    """Each block learns this much slower than the block after it."""
+    clip: float | None = 1.0
+    """Gradients are scaled down to at most this norm."""
+    warmup: float = 0.05
+    """Share of the steps in which the rate rises from 0."""
+    decay: Decay = "cosine"
+    """How the rate then falls to 0."""
+
+    def __post_init__(self) -> None:
+        for name, allowed in (("name", OptimizerName), ("decay", Decay)):
+            if getattr(self, name) not in get_args(allowed):
+                raise UserError(f"{name}={getattr(self, name)!r}: choose one of {', '.join(get_args(allowed))}.")
+        for name in ("rate", "muon_rate"):
+            if not getattr(self, name) > 0:
+                raise UserError(f"{name}={getattr(self, name)}: must be above 0.")
+        if not 0 < self.layer_decay <= 1:
+            raise UserError(f"layer_decay={self.layer_decay}: must be above 0 and at most 1.")
+        if not 0 <= self.warmup < 1:
+            raise UserError(f"warmup={self.warmup}: must be at least 0 and below 1.")
+        if self.weight_decay < 0:
+            raise UserError(f"weight_decay={self.weight_decay}: must be 0 or more.")
+        if self.clip is not None and not self.clip > 0:
+            raise UserError(f"clip={self.clip}: must be above 0, or None for no clipping.")
+
+
+@dataclass(frozen=True)
+class Training:
+    """One complete training."""
+
+    model: ViTConfig
+    preprocess: Preprocess
+    augment: Augment = field(default_factory=Augment)
+    optimizer: Optimizer = field(default_factory=Optimizer)
+
+    epochs: float = 10
+    batch_size: int = 64
+    accumulate: int = 1
+    """A batch is worked through in this many parts, to save memory."""
+    label_smoothing: float = 0.0
+    class_weights: bool = False
+    """Weigh each class by the inverse of its share of the pictures."""
+    ema: float | None = None
+    """Also keep an exponential average of the weights, and use that in the end."""
+    tokens: tuple[tuple[float, float], ...] = ()
+    """A schedule of patch dropout: pairs (until this share of the steps, keep this share of the patches)."""
+
+    probe: bool = False
+    """First fit the classifier to features of the frozen model, by L-BFGS; then train all from there."""
+    freeze: int = 0
+    """How many of the first blocks stay as they are, and with them the embedding."""
+    lora: int = 0
+    """Rank of a low-rank change of each block's q, k and v, learned instead of the blocks' weights; 0 for none."""
+
+    validation: float = 0.1
+    """Share of the training pictures set aside to find the best weights, where the data have no validation part; 0 for
+    none: then the last weights are kept."""
+    evaluations: int = 10
+    """How often the validation part is looked at; the best is kept."""
+    seed: int = 0
+    compile: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tokens", tuple((end, keep) for end, keep in self.tokens))
+        if not 0 <= self.validation < 1:
+            raise UserError(f"validation={self.validation}: must be at least 0 and below 1.")
+        for name in ("batch_size", "accumulate", "evaluations"):
+            if getattr(self, name) < 1:
+                raise UserError(f"{name}={getattr(self, name)}: must be at least 1.")
+        if not self.epochs > 0:
+            raise UserError(f"epochs={self.epochs}: must be above 0.")
+        if not 0 <= self.label_smoothing < 1:
+            raise UserError(f"label_smoothing={self.label_smoothing}: must be at least 0 and below 1.")
+        if self.ema is not None and not 0 < self.ema < 1:
+            raise UserError(f"ema={self.ema}: must be between 0 and 1.")
+        if not 0 <= self.freeze <= self.model.depth:
+            raise UserError(f"freeze={self.freeze}: the model has {self.model.depth} blocks.")
+        if self.lora < 0:
+            raise UserError(f"lora={self.lora}: must be 0 or more.")
+        if self.preprocess.size != self.model.image_size or self.preprocess.channels != self.model.channels:
+            raise UserError(
+                f"preprocess.size={self.preprocess.size}, {self.preprocess.channels} channels: must be the model's, "
+                f"{self.model.image_size}, {self.model.channels}."
+            )
+        ends = [end for end, _ in self.tokens]
+        if ends != sorted(ends) or any(not (0 < end <= 1 and 0 < keep <= 1) for end, keep in self.tokens):
+            raise UserError(
+                f"tokens={self.tokens}: give rising shares of the steps, each with a share to keep, 0 to 1."
+            )
+
+    def keep_share(self, progress: float) -> float:
+        """Which share of the patches is looked at when this share of the steps is done."""
+        return next((keep for end, keep in self.tokens if progress < end), 1.0)

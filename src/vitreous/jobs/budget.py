@@ -1,0 +1,61 @@
+"""How much training fits into a time that a person chose."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import islice
+
+from torch import nn
+
+from vitreous.config.train import Training
+from vitreous.data.loader import Loader
+from vitreous.errors import UserError
+from vitreous.train.loop import train_speed
+
+_PART = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|d)?")
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+MARGIN = 0.95
+"""The share of the time left that is planned for: a machine is never as quiet as while it is measured."""
+
+
+def parse_budget(text: str) -> float:
+    """Seconds of "90s", "5m", "1h30m" or "2h"; a bare number is minutes."""
+    parts = _PART.findall(text.strip())
+    if not parts or "".join(number + unit for number, unit in parts) != text.strip() or not _total(parts) > 0:
+        raise UserError(f"--budget {text!r}: write a time such as 90s, 5m or 1h30m.")
+    return _total(parts)
+
+
+def _total(parts: list[tuple[str, str]]) -> float:
+    return sum(float(number) * _SECONDS[unit or "m"] for number, unit in parts)
+
+
+def plan(
+    training: Training, objective: nn.Module, loader: Loader, evaluate: Callable[[], object] | None, left: float
+) -> Training:
+    """The training with as many steps, and as many evaluations, as fit into the seconds left.
+
+    Speed is measured on a copy, on the first batches of the training.
+    """
+    start = time.monotonic()
+    batches = list(islice(loader.batches(0), 3))
+    stages = (*training.tokens, (1.0, 1.0))
+    per_step, before = 0.0, 0.0
+    for end, _ in stages:
+        if end > before:
+            per_step += (end - before) * train_speed(objective, batches, training, (before + end) / 2)
+            before = end
+    evaluation = 0.0
+    if evaluate is not None:
+        began = time.monotonic()
+        evaluate()
+        evaluation = time.monotonic() - began
+    left = (left - (time.monotonic() - start)) * MARGIN
+    evaluations = training.evaluations
+    while evaluations > 1 and evaluations * evaluation > 0.15 * left:
+        evaluations -= 1
+    steps = max(1, int((left - (evaluations + 1) * evaluation) / per_step))
+    return replace(training, epochs=steps / loader.steps_per_epoch, evaluations=min(evaluations, steps))

@@ -1,0 +1,380 @@
+"""`vitreous fit`: from a folder of pictures to a trained model, its figures and its report, in a run folder."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from vitreous.config.saved import training_from_json, training_to_json
+from vitreous.config.train import Training
+from vitreous.data.builtin import builtin_data
+from vitreous.data.loader import Loader
+from vitreous.data.source import Source, Split, open_data
+from vitreous.errors import UserError
+from vitreous.evaluate.classify import ClassificationResult, score_classes
+from vitreous.evaluate.features import compute_features, predict_logits
+from vitreous.evaluate.probe import fit_linear
+from vitreous.jobs.accounting import Meter, training_work
+from vitreous.jobs.budget import parse_budget, plan
+from vitreous.jobs.card import model_card
+from vitreous.model.lora import add_lora, merge_lora
+from vitreous.model.position import resample_state
+from vitreous.model.vit import ViT
+from vitreous.objectives.supervised import Supervised, balance
+from vitreous.recipes import Situation, recipe
+from vitreous.report.page import write_report
+from vitreous.train.loop import Event, Loop, Outcome
+from vitreous.weights.bundle import Bundle, save_bundle
+from vitreous.weights.source import open_weights
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a person asked for, all of it; the same request in the same run folder goes on where it was."""
+
+    data: str
+    weights: str | None = None
+    model: str | None = None
+    image_size: int | None = None
+    budget: str | None = None
+    epochs: float | None = None
+    recipe: str = "auto"
+    preprocess: str | None = None
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class FitResult:
+    """What a training came to."""
+
+    run: str
+    bundle: str
+    finished: bool
+    classes: tuple[str, ...]
+    pictures: int
+    """In the training part."""
+    steps: int
+    best_step: int
+    validation: dict[str, Any] | None
+    """n, top1 and more of the kept weights on the validation part."""
+    test: dict[str, Any] | None
+    probe: dict[str, float] | None
+    """Figures of the classifier on frozen features, where the recipe has one: validation accuracy and seconds."""
+    spent: dict[str, Any]
+    remarks: tuple[str, ...] = field(default=())
+
+
+@dataclass(frozen=True)
+class Listeners:
+    """Who is told what while it happens."""
+
+    say: Callable[[str], None] = lambda text: None
+    step: Callable[[Event], None] = lambda event: None
+    stop: Callable[[], bool] = lambda: False
+
+
+def fit(
+    data: str | Path,
+    *,
+    weights: str | Path | None = None,
+    model: str | None = None,
+    image_size: int | None = None,
+    budget: str | None = None,
+    epochs: float | None = None,
+    recipe: str = "auto",
+    preprocess: str | None = None,
+    seed: int = 0,
+    out: str | Path | None = None,
+    workers: int | None = None,
+    listeners: Listeners | None = None,
+) -> FitResult:
+    """Train on a dataset, or go on with a training that the same call began; the result says how well it does.
+
+    data: anything `open_data` takes, or "builtin". weights: a bundle, a run or a .safetensors file to fine-tune.
+    budget: a time such as "5m" that the whole may take; or epochs. out: the run folder, by default runs/NAME.
+    """
+    if budget is not None and epochs is not None:
+        raise UserError("--budget and --epochs: give one of the two; the other follows from it.")
+    if weights is not None and model is not None:
+        raise UserError("--model and --weights: the weights say which model it is; give one of the two.")
+    place = None if weights is None else str(weights)
+    request = Request(str(data), place, model, image_size, budget, epochs, recipe, preprocess, seed)
+    run = Path(out) if out is not None else Path("runs") / (Path(data).resolve().stem or "data")
+    return _Fit(request, run, workers, listeners or Listeners()).run()
+
+
+class _Fit:
+    """One training, from the request to the result."""
+
+    def __init__(self, request: Request, folder: Path, workers: int | None, listeners: Listeners) -> None:
+        self.meter = Meter()
+        self.request, self.folder, self.listeners = request, folder, listeners
+        self.workers = min(4, os.cpu_count() or 1) if workers is None else workers
+        self.deadline = None if request.budget is None else parse_budget(request.budget)
+        self.probe: dict[str, float] | None = None
+
+    def run(self) -> FitResult:
+        saved = self._saved()
+        if saved is not None and (self.folder / "result.json").exists():
+            self.listeners.say(f"{self.folder} is finished; nothing to do.")
+            return FitResult(**json.loads((self.folder / "result.json").read_text()))
+        self._make_folder()
+        self.data = builtin_data() if self.request.data == "builtin" else open_data(self.request.data)
+        if saved is not None and list(self.data.classes) != saved["classes"]:
+            raise UserError(
+                f"{self.request.data}: its classes have changed since {self.folder} began; give another --out."
+            )
+        base = None if self.request.weights is None else open_weights(self.request.weights, self.request.preprocess)
+        self.training = training_from_json(saved["training"]) if saved else self._training(base)
+        if self.training.validation:
+            self.data = self.data.with_validation(self.training.validation, self.training.seed)
+        self._say_what(saved is not None)
+        model = build_model(self.training, base)
+        self._loaders()
+        if saved is None:
+            if self.training.probe:
+                self._fit_classifier(model)
+            steps = self._plan(model)
+            self._write_config(steps)
+        else:
+            steps, self.probe = saved["steps"], saved["probe"]
+        return self._train(model, steps)
+
+    def _saved(self) -> dict[str, Any] | None:
+        """The configuration of a training that was begun here; refused if it was another one."""
+        path = self.folder / "config.json"
+        if not path.exists():
+            return None
+        try:
+            saved: dict[str, Any] = json.loads(path.read_text())
+            theirs = saved["request"]
+        except (ValueError, KeyError):
+            raise UserError(f"{path}: damaged; move {self.folder} away and repeat the command.") from None
+        ours = asdict(self.request)
+        if differing := [name for name in ours if ours[name] != theirs.get(name)]:
+            name = differing[0]
+            raise UserError(
+                f"{self.folder}: holds a training with {name.replace('_', '-')}={theirs.get(name)!r}, not "
+                f"{ours[name]!r}; repeat its command to go on with it, or give another --out."
+            )
+        return saved
+
+    def _make_folder(self) -> None:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            (self.folder / "checkpoints").mkdir(exist_ok=True)
+        except OSError as error:
+            raise UserError(f"{self.folder}: cannot be written ({error.strerror}); give another --out.") from None
+
+    def _training(self, base: Bundle | None) -> Training:
+        source = self.data.train
+        first = source.header(0)
+        situation = Situation(
+            classes=len(self.data.classes),
+            pictures=len(source),
+            side=min(first.width, first.height),
+            channels=1 if first.mode in ("1", "L") else 3,
+            base=None if base is None else base.model.config,
+            base_preprocess=None if base is None else base.preprocess,
+            model=self.request.model,
+            image_size=self.request.image_size,
+        )
+        training = replace(recipe(self.request.recipe, situation), seed=self.request.seed)
+        return training if self.request.epochs is None else replace(training, epochs=self.request.epochs)
+
+    def _say_what(self, resumed: bool) -> None:
+        parts = ", ".join(f"{len(source):,} {name}" for name, source in self.data.splits.items())
+        c = self.training.model
+        self.listeners.say(
+            f"{'Going on with' if resumed else 'Training'} a ViT of width {c.width}, depth {c.depth}, patch {c.patch} "
+            f"at {c.image_size[0]}x{c.image_size[1]} on {len(self.data.classes)} classes: {parts} pictures."
+        )
+        for note in self.data.notes:
+            self.listeners.say(note)
+
+    def _loaders(self) -> None:
+        t = self.training
+        self.loader = Loader(
+            self.data.train, t.preprocess, t.augment, batch_size=t.batch_size, seed=t.seed, workers=self.workers
+        )
+        self.validation = self._ordered(self.data.splits["val"]) if "val" in self.data.splits else None
+
+    def _ordered(self, source: Source) -> Loader:
+        return Loader(source, self.training.preprocess, batch_size=64, workers=self.workers)
+
+    def _fit_classifier(self, model: ViT) -> None:
+        """Fit the classifier to features of the frozen model, computed once: a first answer within seconds."""
+        meter = Meter()
+        features, labels = compute_features(model.representation, self._ordered(self.data.train).batches())
+        held_out = None
+        if self.validation is not None:
+            held_out = compute_features(model.representation, self.validation.batches())
+        classifier = fit_linear(features, labels, len(self.data.classes), validation=held_out)
+        with torch.no_grad():
+            classifier_of(model).weight.copy_(classifier.weight)
+            classifier_of(model).bias.copy_(classifier.bias)
+        self.probe = {"seconds": round(meter.seconds, 1)}
+        if held_out is not None:
+            scores = F.linear(held_out[0], classifier.weight, classifier.bias)
+            self.probe["accuracy"] = (scores.argmax(1) == held_out[1]).float().mean().item()
+            self.listeners.say(
+                f"A classifier on frozen features, after {meter.seconds:.0f} s: {self.probe['accuracy']:.1%} of the "
+                "validation pictures right. Now everything is trained from there."
+            )
+
+    def _plan(self, model: ViT) -> int:
+        """How many steps to take; with a budget, as many as fit, which the configuration then keeps."""
+        if self.deadline is not None:
+            evaluate = None if self.validation is None else lambda: self._figures(model)
+            left = self.deadline - self.meter.seconds - self._ending_seconds(model)
+            self.training = plan(self.training, self._objective(model), self.loader, evaluate, left)
+        return max(1, round(self.training.epochs * self.loader.steps_per_epoch))
+
+    def _ending_seconds(self, model: ViT) -> float:
+        """What the last evaluation of the test part will take, judged by a few of its pictures."""
+        if "test" not in self.data.splits:
+            return 1.0
+        source = self.data.splits["test"]
+        some = source.subset(list(range(min(64, len(source)))))
+        meter = Meter()
+        predict_logits(model, self._ordered(some).batches())
+        return 1.0 + meter.seconds * len(source) / len(some)
+
+    def _objective(self, model: ViT) -> Supervised:
+        if not self.training.class_weights:
+            return Supervised(model, self.training)
+        labels = torch.from_numpy(self.data.train.labels)
+        return Supervised(model, self.training, balance(labels, len(self.data.classes)))
+
+    def _figures(self, model: nn.Module) -> dict[str, float]:
+        """Accuracy and loss on the validation part."""
+        assert self.validation is not None
+        logits, labels = predict_logits(model, self.validation.batches())
+        accuracy = (logits.argmax(1) == labels).float().mean().item()
+        return {"accuracy": accuracy, "loss": F.cross_entropy(logits, labels).item()}
+
+    def _write_config(self, steps: int) -> None:
+        config = {
+            "request": asdict(self.request),
+            "training": training_to_json(self.training),
+            "steps": steps,
+            "classes": list(self.data.classes),
+            "probe": self.probe,
+        }
+        write_json(self.folder / "config.json", config)
+
+    def _train(self, model: ViT, steps: int) -> FitResult:
+        loop = Loop(
+            self._objective(model),
+            self.loader,
+            self.training,
+            steps,
+            self.folder,
+            evaluate=self._figures if self.validation is not None else None,
+            name_of=self.data.train.name,
+        )
+        outcome = loop.run(self.listeners.step, self.listeners.stop)
+        for remark in outcome.remarks:
+            self.listeners.say(remark)
+        return self._finish(outcome, steps)
+
+    def _finish(self, outcome: Outcome, steps: int) -> FitResult:
+        """Measure the kept weights, and write the bundle, the result and the report."""
+        model = ViT(self.training.model, seed=None)
+        model.load_state_dict(merge_lora(outcome.best))
+        model.eval()
+        measured = {
+            part: self._measure(model, part)
+            for part in ("val", "test")
+            if part in self.data.splits and outcome.finished
+        }
+        spent = self.meter.spent() + training_work(self.training, outcome.pictures, steps)
+        card = model_card(
+            name=self.folder.name,
+            data=self.request.data,
+            training=self.training,
+            recipe=self.request.recipe,
+            weights=self.request.weights,
+            labels=self.data.classes,
+            pictures=len(self.data.train),
+            figures={NAMES[part]: describe(result) for part, result in measured.items()},
+            spent=spent,
+        )
+        info = {"request": asdict(self.request), "training": training_to_json(self.training), "spent": asdict(spent)}
+        bundle = self.folder / "bundle"
+        save_bundle(bundle, model, self.training.preprocess, self.data.classes, card=card, info=info)
+        figures = {part: result.to_json() for part, result in measured.items()}
+        result = FitResult(
+            run=str(self.folder),
+            bundle=str(bundle),
+            finished=outcome.finished,
+            classes=self.data.classes,
+            pictures=len(self.data.train),
+            steps=steps,
+            best_step=outcome.best_step,
+            validation=figures.get("val"),
+            test=figures.get("test"),
+            probe=self.probe,
+            spent=asdict(spent),
+            remarks=tuple(outcome.remarks) + tuple(f"{n}: {why}" for n, why in self.loader.unreadable.items()),
+        )
+        if outcome.finished:
+            write_json(self.folder / "result.json", asdict(result))
+            write_report(self.folder)
+        return result
+
+    def _measure(self, model: ViT, part: Split) -> ClassificationResult:
+        source = self.data.splits[part]
+        logits, labels = predict_logits(model, self._ordered(source).batches())
+        return score_classes(logits, labels, self.data.classes)
+
+
+NAMES = {"val": "validation", "test": "test"}
+
+
+def describe(result: ClassificationResult) -> str:
+    """ "88.9 % of 1,110 pictures right (95 % interval 86.9 to 90.6)"."""
+    low, high = result.top1_interval
+    return f"{result.top1:.1%} of {result.n:,} pictures right (95 % interval {low:.1%} to {high:.1%})"
+
+
+def build_model(training: Training, base: Bundle | None) -> ViT:
+    """The model to train: new, or the given one at the training's resolution with a new classifier of zeros."""
+    model = ViT(training.model, seed=training.seed)
+    if base is not None:
+        state, _ = resample_state(base.model.state_dict(), base.model.config, training.model.image_size)
+        fresh = {
+            name: tensor for name, tensor in model.state_dict().items() if name.startswith(("head.", "pre_logits."))
+        }
+        state = {name: tensor for name, tensor in state.items() if not name.startswith(("head.", "pre_logits."))}
+        model.load_state_dict({**state, **fresh})
+    if training.freeze:
+        for name, parameter in model.named_parameters():
+            block = int(name.split(".")[1]) if name.startswith("blocks.") else None
+            early = name.startswith(("patch_embed", "cls_token", "reg_token", "pos_embed"))
+            if early or (block is not None and block < training.freeze):
+                parameter.requires_grad_(False)
+    if training.lora:
+        add_lora(model, training.lora, training.seed)
+    return model
+
+
+def classifier_of(model: ViT) -> nn.Linear:
+    """The last layer."""
+    assert isinstance(model.head, nn.Linear)
+    return model.head
+
+
+def write_json(path: Path, content: object) -> None:
+    """Write a file that is whole or not there."""
+    partial = path.with_suffix(".partial")
+    partial.write_text(json.dumps(content, indent=2) + "\n")
+    partial.replace(path)

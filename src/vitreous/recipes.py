@@ -1,0 +1,160 @@
+"""Complete ways to train, by name. A recipe is a function from the situation to a training; nothing inherits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from vitreous.config.data import Augment, Preprocess
+from vitreous.config.model import ViTConfig
+from vitreous.config.train import Optimizer, Training
+from vitreous.errors import UserError
+from vitreous.model.presets import preset
+
+SMALL_SIDE = 64
+"""Pictures up to this side are looked at as they are, in patches of 4 pixels."""
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What is known before a training: the data, the weights to start from, and what the person asked for."""
+
+    classes: int
+    pictures: int
+    """In the training part."""
+    side: int
+    """The typical short side of a picture, in pixels."""
+    channels: int
+    base: ViTConfig | None = None
+    """The model that the given weights belong to; None when training from scratch."""
+    base_preprocess: Preprocess | None = None
+    model: str | None = None
+    image_size: int | None = None
+
+    def built(self, default: str, **changes: object) -> tuple[ViTConfig, Preprocess]:
+        """The model to train and what its pictures go through first: the weights' own, or a preset's."""
+        if self.base is not None and self.base_preprocess is not None:
+            size = (self.image_size, self.image_size) if self.image_size else self.base.image_size
+            config = replace(self.base, classes=self.classes, image_size=size, classifier="linear", **changes)  # type: ignore[arg-type]
+            return config, replace(self.base_preprocess, size=size)
+        config = preset(self.model or default, classes=self.classes, channels=self.channels, **changes)
+        if self.image_size:
+            config = replace(config, image_size=(self.image_size, self.image_size))
+        grey = (0.5,) * self.channels
+        return config, Preprocess(size=config.image_size, mean=grey, std=grey)
+
+
+def notebook(s: Situation) -> Training:
+    """The lecture notes' experiment: AdamW 2e-4 falling linearly, batch 16, 4 epochs, on all training pictures."""
+    model, preprocess = s.built("Ti/16")
+    return Training(
+        model=model,
+        preprocess=preprocess,
+        augment=Augment(crop_scale=(0.08, 1.0)),
+        optimizer=Optimizer(rate=2e-4, weight_decay=0.01, warmup=0.0, decay="linear", clip=None),
+        epochs=4,
+        batch_size=16,
+        validation=0.0,
+    )
+
+
+def paper_finetune(s: Situation) -> Training:
+    """The paper's fine-tuning (appendix B.1.1): SGD, momentum 0.9, batch 512, no decay; its 500 steps for Pets."""
+    model, preprocess = s.built("B/16@384")
+    batch = min(512, s.pictures)
+    return Training(
+        model=model,
+        preprocess=preprocess,
+        augment=Augment(crop_scale=(0.25, 1.0)),
+        optimizer=Optimizer(name="sgd", rate=0.03, weight_decay=0.0, warmup=0.1, decay="cosine", clip=1.0),
+        epochs=max(1.0, 500 * batch / s.pictures),
+        batch_size=batch,
+        accumulate=max(1, batch // 32),
+    )
+
+
+def paper_pretrain(s: Situation) -> Training:
+    """The paper's pre-training on ImageNet (table 3): Adam 3e-3, batch 4096, decay 0.3, dropout 0.1, a tanh layer."""
+    model, preprocess = s.built("B/16", dropout=0.1)
+    batch = min(4096, s.pictures)
+    return Training(
+        model=replace(model, classifier="mlp"),
+        preprocess=preprocess,
+        augment=Augment(crop_scale=(0.08, 1.0)),
+        optimizer=Optimizer(rate=3e-3, weight_decay=0.3, warmup=0.03, decay="cosine", clip=1.0),
+        epochs=300,
+        batch_size=batch,
+        accumulate=max(1, batch // 64),
+    )
+
+
+def small_data(s: Situation) -> Training:
+    """Good weights, few pictures: the classifier first, on frozen features; then everything, gently, from there."""
+    model, preprocess = s.built("Ti/16")
+    return Training(
+        model=model,
+        preprocess=preprocess,
+        augment=Augment(crop_scale=(0.35, 1.0)),
+        optimizer=Optimizer(rate=1e-4, weight_decay=0.05, layer_decay=0.75, warmup=0.1),
+        epochs=6,
+        batch_size=32,
+        label_smoothing=0.1,
+        ema=0.99,
+        probe=s.base is not None,
+    )
+
+
+def scratch_small(s: Situation) -> Training:
+    """Small pictures (CIFAR, MNIST) from nothing on few cores: Muon, and few tokens at first."""
+    side = s.image_size or min(SMALL_SIDE, max(8, 4 * round(s.side / 4)))
+    model, preprocess = replace(s, image_size=None).built(f"N/4@{side}")
+    return Training(
+        model=model,
+        preprocess=preprocess,
+        augment=Augment(crop_scale=None, pad=max(1, side // 8)),
+        optimizer=Optimizer(name="muon", rate=1e-3, muon_rate=0.02, weight_decay=0.05, warmup=0.05, decay="linear"),
+        epochs=30,
+        batch_size=128 if s.pictures >= 10_000 else 64,
+        label_smoothing=0.1,
+        tokens=((0.4, 0.375), (0.75, 0.625)),
+    )
+
+
+def scratch(s: Situation) -> Training:
+    """Photographs from nothing: a small model, strong variation, and few tokens at first."""
+    model, preprocess = s.built("Ti/16@160", drop_path=0.05)
+    return Training(
+        model=model,
+        preprocess=preprocess,
+        augment=Augment(crop_scale=(0.2, 1.0), policy="trivial", erase=0.1, mixup=0.2),
+        optimizer=Optimizer(name="muon", rate=1e-3, muon_rate=0.02, weight_decay=0.05, warmup=0.05),
+        epochs=100,
+        batch_size=64,
+        label_smoothing=0.1,
+        tokens=((0.4, 0.4), (0.75, 0.65)),
+    )
+
+
+def auto(s: Situation) -> Training:
+    """The default: what an expert would do with these pictures and weights."""
+    if s.base is not None:
+        return small_data(s)
+    return scratch_small(s) if s.side <= SMALL_SIDE and s.model is None else scratch(s)
+
+
+RECIPES: dict[str, Callable[[Situation], Training]] = {
+    "auto": auto,
+    "notebook": notebook,
+    "paper-finetune": paper_finetune,
+    "paper-pretrain": paper_pretrain,
+    "scratch": scratch,
+    "scratch-small": scratch_small,
+    "small-data": small_data,
+}
+
+
+def recipe(name: str, situation: Situation) -> Training:
+    """The training that a recipe makes of a situation."""
+    if name not in RECIPES:
+        raise UserError(f"--recipe {name!r}: choose one of {', '.join(RECIPES)}.")
+    return RECIPES[name](situation)
