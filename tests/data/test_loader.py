@@ -99,6 +99,10 @@ def test_an_epoch_that_is_left_early_does_not_disturb_the_next(source: Source):
     loader = Loader(source, SIZE, Augment(), batch_size=4, workers=2)
     next(iter(loader.batches(0)))
     assert digest(loader.batches(1)) == expected
+    loader.close()
+    assert digest(loader.batches(1)) == expected
+    loader.close()
+    loader.close()
 
 
 def test_the_global_random_state_is_left_alone(source: Source):

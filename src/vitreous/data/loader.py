@@ -127,6 +127,16 @@ class Loader:
             if len(found.taken):
                 yield self._batch(found, epoch, step)
 
+    def close(self) -> None:
+        """Stop the worker processes; a next epoch would start new ones.
+
+        Leaving it to the garbage collector can take seconds: after an exception, it may take the queues away first, and
+        then workers are only ended after a time-out.
+        """
+        if self._processes is not None and self._processes._iterator is not None:
+            self._processes._iterator._shutdown_workers()  # type: ignore[attr-defined]
+            self._processes._iterator = None
+
     def _make_here(self, task: _Task) -> _Made:
         """A batch made in this process, by one thread: waiting for a second one costs more than it gives to a view."""
         threads = torch.get_num_threads()
@@ -151,6 +161,7 @@ class Loader:
             self.unreadable[self.source.name(index)] = reason
         if len(self.unreadable) > min(self._allowed, len(self.source) - 1):
             shown = "; ".join(f"{name}: {reason.rstrip('.')}" for name, reason in list(self.unreadable.items())[:3])
+            self.close()
             raise UserError(
                 f"{len(self.unreadable)} of {len(self.source)} pictures cannot be read, more than the limit of "
                 f"{self._limit:.0%} ({shown}); mend or delete them, or raise the limit."
