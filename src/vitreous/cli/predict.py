@@ -1,0 +1,52 @@
+"""`vitreous predict`."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+from vitreous.cli.terminal import Flag, print_json, printable, progress
+
+if TYPE_CHECKING:
+    from vitreous.jobs.predict import Prediction
+
+
+def predict(
+    model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")],
+    pictures: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="PICTURE|FOLDER ...")],
+    top: Annotated[int, tyro.conf.arg(metavar="COUNT")] = 5,
+    batch_size: Annotated[int, tyro.conf.arg(metavar="COUNT")] = 32,
+    preprocess: Annotated[str | None, tyro.conf.arg(metavar="TEXT")] = None,
+    json: Flag = False,
+) -> int:
+    """Say what is on pictures, one line for each. The exit status is 1 if one of them could not be read.
+
+    Args:
+        model: A bundle folder, a run folder, or a .safetensors file in timm's naming.
+        pictures: Pictures, and folders, of which all pictures are taken in the order of their paths.
+        top: How many labels to give for each picture.
+        batch_size: How many pictures the model sees at once.
+        preprocess: For a .safetensors file, such as "mean=0.5,std=0.5,crop=0.9,interpolation=bicubic".
+        json: Print one JSON object a line, for programs: path, label, score and top, or path and error.
+    """
+    from vitreous.jobs.predict import predict_each
+
+    failed = False
+    with progress("predicting", beside_output=True) as bar:
+        for found in predict_each(model, pictures, top=top, batch_size=batch_size, preprocess=preprocess, progress=bar):
+            failed |= found.error is not None
+            if json:
+                print_json(found.to_json(), indent=None)
+            elif found.error is not None:
+                print(f"vitreous: {printable(found.path)}: {found.error}", file=sys.stderr)
+            else:
+                print(_line(found), flush=True)
+    return int(failed)
+
+
+def _line(found: Prediction) -> str:
+    """The path, the label with its score, and the runners-up."""
+    first, *others = (f"{printable(one.label)} {one.score:.1%}" for one in found.top)
+    return f"{printable(found.path)}  {first}" + (f"  ({', '.join(others)})" if others else "")

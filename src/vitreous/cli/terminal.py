@@ -1,0 +1,65 @@
+"""What the verbs share: how things are shown to a person, and to a program."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import tyro
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+Flag = tyro.conf.FlagCreatePairsOff[bool]
+
+
+def print_json(value: Any, indent: int | None = 2) -> None:
+    """One JSON value: all in ASCII, and never the NaN that other languages refuse."""
+    import json
+
+    print(json.dumps(value, indent=indent, allow_nan=False), flush=indent is None)
+
+
+def console() -> Console:
+    """Standard output, 120 columns wide where it is not a terminal; brackets in names are brackets."""
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else 120, markup=False, highlight=False, emoji=False)
+
+
+def table(*columns: str) -> Table:
+    """An empty table without lines; the first column to the left and the others, if they end in "#", to the right."""
+    from rich.table import Table
+
+    made = Table(box=None, header_style="bold", pad_edge=False)
+    for name in columns:
+        made.add_column(name.removesuffix("#"), justify="right" if name.endswith("#") else "left", overflow="fold")
+    return made
+
+
+def printable(text: str) -> str:
+    """Text that any terminal takes: a file's name may hold bytes that are no text, and line ends."""
+    encoding = sys.stdout.encoding or "utf-8"
+    shown = text.encode(encoding, "backslashreplace").decode(encoding)
+    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in shown)
+
+
+@contextmanager
+def progress(what: str, *, beside_output: bool = False) -> Iterator[Callable[[int, int], None] | None]:
+    """A function to call with pictures done and in all, which draws a bar on standard error; None if nobody sees it.
+
+    beside_output: lines are printed meanwhile, so there is a bar only if they go elsewhere than to the terminal.
+    """
+    if not sys.stderr.isatty() or (beside_output and sys.stdout.isatty()):
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

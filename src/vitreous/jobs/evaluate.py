@@ -1,0 +1,76 @@
+"""`vitreous evaluate`: how well a model does on data with known labels."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vitreous.config.data import Preprocess
+from vitreous.data.loader import Loader
+from vitreous.data.source import Data, Source, Split
+from vitreous.errors import UserError
+from vitreous.evaluate.classify import ClassificationResult, score_classes
+from vitreous.evaluate.features import predict_logits
+from vitreous.jobs.opening import open_classifier, open_dataset
+from vitreous.weights.bundle import Bundle
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A result, and what it was measured on."""
+
+    split: str
+    """train, val, test, or all where the data have one part only."""
+    result: ClassificationResult
+    unreadable: dict[str, str]
+    """Pictures that were left out: path to reason."""
+    seconds: float
+
+    def to_json(self) -> dict[str, Any]:
+        """{"split", "n", "top1", "top5", "ece", "per_class", "confusion", ...}."""
+        return {
+            "split": self.split,
+            **self.result.to_json(),
+            "unreadable": self.unreadable,
+            "seconds": round(self.seconds, 3),
+        }
+
+
+def evaluate(
+    model: str | Path | Bundle,
+    data: str | Path | Data,
+    *,
+    split: Split | None = None,
+    batch_size: int = 64,
+    workers: int = 0,
+    preprocess: Preprocess | str | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Evaluation:
+    """How well the model does on one part of the data, whose classes are matched to the model's labels by name.
+
+    model: a bundle, a run, or a .safetensors file, which then needs `preprocess`.
+    split: which part; if None, test if there is one, else val, else all.
+    progress: called with pictures done and pictures in all.
+    """
+    opened = open_dataset(data)
+    name, source = _part(opened, split)
+    bundle = open_classifier(model, preprocess)
+    source = source.relabelled(bundle.labels)
+    start = time.perf_counter()
+    loader = Loader(source, bundle.preprocess, batch_size=batch_size, workers=workers, cache_bytes=0)
+    told = None if progress is None else lambda done: progress(done, len(source))
+    scores, targets = predict_logits(bundle.model, loader.batches(), told)
+    result = score_classes(scores, targets, bundle.labels)
+    return Evaluation(name, result, dict(loader.unreadable), time.perf_counter() - start)
+
+
+def _part(data: Data, split: Split | None) -> tuple[str, Source]:
+    if split is not None and split not in data.splits:
+        raise UserError(f"--split {split}: the data have only {', '.join(data.splits)}; choose one of these.")
+    for name in (split,) if split is not None else ("test", "val", "train"):
+        if name in data.splits:
+            return ("all" if len(data.splits) == 1 and split is None else name), data.splits[name]
+    raise UserError("the data are empty; give some with pictures.")

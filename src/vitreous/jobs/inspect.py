@@ -1,0 +1,18 @@
+"""`vitreous inspect`: what is in data, and what is wrong with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from vitreous.data.health import HealthReport, inspect_data
+from vitreous.data.source import Data
+from vitreous.jobs.opening import open_dataset
+
+
+def inspect(data: str | Path | Data, *, progress: Callable[[int, int], None] | None = None) -> HealthReport:
+    """Read every picture once and report counts, sizes, unreadable files, duplicates and leaks.
+
+    progress: called with pictures done and pictures in all.
+    """
+    return inspect_data(open_dataset(data), progress)

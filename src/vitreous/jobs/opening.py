@@ -1,0 +1,32 @@
+"""What a person names on the command line or in a notebook, opened."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from vitreous.config.data import Preprocess
+from vitreous.data.builtin import builtin_data
+from vitreous.data.source import Data, open_data
+from vitreous.errors import UserError
+from vitreous.weights.bundle import Bundle
+from vitreous.weights.source import open_weights
+
+BUILTIN = "builtin"
+
+
+def open_dataset(data: str | Path | Data) -> Data:
+    """The data at a path; "builtin" stands for the pictures that come with the package."""
+    if isinstance(data, Data):
+        return data
+    return builtin_data() if data == BUILTIN else open_data(data)
+
+
+def open_classifier(model: str | Path | Bundle, preprocess: Preprocess | str | None = None) -> Bundle:
+    """The model at a path, which must have a classifier."""
+    bundle = model if isinstance(model, Bundle) else open_weights(model, preprocess)
+    if not bundle.model.config.classes:
+        raise UserError(
+            f"{bundle.path or 'the model'}: it has no classifier and so no labels to give; fit one first: "
+            "vitreous fit DATA --weights MODEL."
+        )
+    return bundle
