@@ -1,8 +1,12 @@
 """The command as a person uses it."""
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
+from colours import make_bundle, make_pictures
 
 from vitreous import __version__
 from vitreous.cli import main
@@ -65,3 +69,118 @@ def test_what_cannot_be_parsed_ends_with_status_2(capsys, args):
     status, out, err = run(capsys, *args)
     assert status == 2
     assert "Traceback" not in out + err
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory):
+    return str(make_bundle(tmp_path_factory.mktemp("bundle") / "b"))
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    return make_pictures(tmp_path_factory.mktemp("pictures") / "p")
+
+
+def test_predict_prints_a_line_a_picture(capsys, bundle, pictures):
+    status, out, err = run(capsys, "predict", bundle, str(pictures), "--top", "2")
+    assert (status, err) == (0, "")
+    lines = out.splitlines()
+    assert len(lines) == 12
+    path, rest = lines[0].split("  ", 1)
+    assert path == str(pictures / "blue" / "0.png")
+    assert rest.startswith("blue ")
+    assert rest.count("%") == 2
+
+
+def test_predict_as_json_with_a_picture_that_cannot_be_read(capsys, bundle, pictures, tmp_path):
+    (tmp_path / "bad [1].jpg").write_text("text")
+    status, out, _ = run(capsys, "predict", bundle, str(tmp_path), str(pictures / "red"), "--json")
+    assert status == 1
+    bad, *good = (json.loads(line) for line in out.splitlines())
+    assert bad["path"] == str(tmp_path / "bad [1].jpg")
+    assert set(bad) == {"path", "error"}
+    assert [one["label"] for one in good] == ["red"] * 4
+    assert set(good[0]) == {"path", "label", "score", "top"}
+
+
+def test_predict_says_on_stderr_what_it_could_not_read(capsys, bundle, pictures, tmp_path):
+    picture = str(pictures / "red" / "0.png")
+    status, out, err = run(capsys, "predict", bundle, str(tmp_path / "no\nne.jpg"), picture)
+    assert status == 1
+    assert out.startswith(f"{picture}  red ")
+    assert err == f"vitreous: {tmp_path}/no\\nne.jpg: there is no such file; check the path.\n"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such names")
+def test_a_name_that_is_not_unicode(capsys, bundle, pictures, tmp_path):
+    name = os.fsencode(tmp_path) + b"/\xff\xfe.png"
+    with open(name, "wb") as file:  # noqa: PTH123
+        file.write((pictures / "red" / "0.png").read_bytes())
+    status, out, _ = run(capsys, "predict", bundle, str(tmp_path))
+    assert (status, "\\udcff\\udcfe.png  red" in out) == (0, True)
+    _, out, _ = run(capsys, "predict", bundle, str(tmp_path), "--json")
+    assert os.fsencode(json.loads(out)["path"]) == name
+
+
+def test_a_reader_that_wants_no_more_is_not_an_error_to_shout_about(bundle, pictures):
+    run_it = f"{sys.executable} -c 'from vitreous.cli import main; main()' predict {bundle} {pictures} --batch-size 1"
+    done = subprocess.run(f"{run_it} | head -n 1", shell=True, capture_output=True, text=True)
+    assert done.stdout.count("\n") == 1
+    assert done.stderr == ""
+
+
+def test_evaluate_prints_figures_classes_and_pairs(capsys, bundle, pictures):
+    status, out, err = run(capsys, "evaluate", bundle, str(pictures))
+    assert (status, err) == (0, "")
+    assert "12 pictures of 3 classes (all)" in out
+    assert "top-1 accuracy     100.00%" in out
+    assert "most confused" not in out
+
+
+def test_evaluate_shows_what_is_confused(capsys, pictures, tmp_path):
+    mixed = make_bundle(tmp_path / "b", labels=("green", "blue", "red"))
+    _, out, _ = run(capsys, "evaluate", str(mixed), str(pictures))
+    assert ["blue", "green", "4", "100.0%"] in [line.split() for line in out.splitlines()]
+
+
+def test_evaluate_as_json(capsys, bundle, pictures):
+    status, out, _ = run(capsys, "evaluate", bundle, str(pictures), "--json")
+    assert status == 0
+    said = json.loads(out)
+    assert (said["n"], said["top1"]) == (12, 1.0)
+    assert said["confusion"] == [[4, 0, 0], [0, 4, 0], [0, 0, 4]]
+    assert {"top5", "ece", "per_class", "most_confused", "top1_interval"} <= set(said)
+
+
+def test_inspect_is_readable_and_json(capsys, pictures, tmp_path):
+    make_pictures(tmp_path / "p" / "train", count=2)
+    make_pictures(tmp_path / "p" / "test", count=1)  # all of it is in train too
+    (tmp_path / "p" / "train" / "red" / "1.png").write_bytes(b"")
+    status, out, _ = run(capsys, "inspect", str(tmp_path / "p"))
+    assert status == 0
+    assert "9 pictures of 3 classes" in out
+    assert "1 cannot be read:" in out
+    assert "1.png: the file is empty" in out
+    assert "3 in more than one part" in out
+    said = json.loads(run(capsys, "inspect", str(tmp_path / "p"), "--json")[1])
+    assert len(said["leaks"]) == 3
+    assert "none is there twice" in run(capsys, "inspect", str(pictures))[1]
+
+
+def test_mistakes_of_the_other_verbs(capsys, bundle, pictures, tmp_path):
+    (tmp_path / "empty").mkdir()
+    for args, says in {
+        ("predict", str(tmp_path / "none"), "x.jpg"): "none: there is nothing of this name; give a bundle folder",
+        ("predict", str(tmp_path / "empty"), "x.jpg"): "empty: not a bundle",
+        ("predict", bundle): "no pictures: give at least one",
+        ("predict", bundle, "x.jpg", "--preprocess", "colour=1"): "'colour' is not one of",
+        ("evaluate", bundle, str(tmp_path / "empty")): "empty: there are no pictures here",
+        ("evaluate", bundle, str(pictures), "--split", "test"): "--split test: the data have only train",
+        ("evaluate", bundle, "builtin"): "the data have it and the model does not",
+        ("evaluate", bundle, str(pictures), "--batch-size", "0"): "batch_size=0",
+        ("inspect", str(tmp_path / "none")): "none: there is nothing of this name",
+    }.items():
+        status, out, err = run(capsys, *args)
+        assert (status, out) == (2, ""), args
+        assert says in err
+        assert err.count("\n") == 1

@@ -7,9 +7,9 @@ import shutil
 
 import pytest
 import torch
-from models import LABELS, VARIANTS, preprocess_for, random_images, random_model
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
+from tiny_models import LABELS, VARIANTS, preprocess_for, random_images, random_model
 
 from vitreous import UserError
 from vitreous.weights import bundle as bundles

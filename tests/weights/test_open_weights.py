@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from models import LABELS, preprocess_for, random_images, random_model
 from safetensors.torch import save_file
+from tiny_models import LABELS, preprocess_for, random_images, random_model
 
 from vitreous import UserError
 from vitreous.config.data import Preprocess

@@ -1,7 +1,7 @@
 """What config.json tells timm: names and arguments as timm's own registry and constructor have them."""
 
 import pytest
-from models import TINY, VARIANTS
+from tiny_models import TINY, VARIANTS
 
 from vitreous import ViTConfig, preset
 from vitreous.config.data import Preprocess

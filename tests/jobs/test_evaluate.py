@@ -1,0 +1,84 @@
+"""Evaluation of a model on data: the right part, the right classes, and figures that agree with prediction."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from colours import COLOURS, make_bundle, make_pictures
+
+from vitreous import UserError
+from vitreous.jobs.evaluate import evaluate
+from vitreous.jobs.predict import predict
+from vitreous.weights.bundle import load_bundle
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory):
+    return load_bundle(make_bundle(tmp_path_factory.mktemp("bundle") / "b"))
+
+
+def test_a_good_model_and_one_that_mixes_up_its_labels(bundle, tmp_path):
+    data = make_pictures(tmp_path / "p")
+    good = evaluate(bundle, data)
+    assert (good.split, good.result.n, good.result.top1) == ("all", 12, 1.0)
+    mixed = evaluate(replace(bundle, labels=("green", "blue", "red")), data).result
+    assert mixed.top1 == pytest.approx(1 / 3)
+    assert [pair[:3] for pair in mixed.most_confused()] == [("blue", "green", 4), ("green", "blue", 4)]
+    assert mixed.per_class["red"] == {"n": 4, "accuracy": 1.0}
+
+
+def test_it_agrees_with_prediction(bundle, tmp_path):
+    data = make_pictures(tmp_path / "p", count=5, seed=7)
+    said = predict(bundle, data)
+    result = evaluate(bundle, data, batch_size=4).result
+    right = [one.label == one.path.split("/")[-2] for one in said]
+    assert result.top1 == pytest.approx(sum(right) / len(right))
+
+
+def test_which_part_is_taken(bundle, tmp_path):
+    for count, split in enumerate(("train", "val", "test"), start=2):
+        make_pictures(tmp_path / "p" / split, count=count, seed=count)
+    assert (evaluate(bundle, tmp_path / "p").split, evaluate(bundle, tmp_path / "p").result.n) == ("test", 12)
+    assert evaluate(bundle, tmp_path / "p", split="val").result.n == 9
+    assert evaluate(bundle, tmp_path / "p", split="train").result.n == 6
+    (tmp_path / "p" / "test").rename(tmp_path / "elsewhere")
+    assert evaluate(bundle, tmp_path / "p").split == "val"
+    with pytest.raises(UserError, match="--split test: the data have only train, val"):
+        evaluate(bundle, tmp_path / "p", split="test")
+
+
+def test_classes_are_matched_by_name(bundle, tmp_path):
+    """Data may have fewer classes than the model, in another order, but none that it does not know."""
+    make_pictures(tmp_path / "p", colours=("red", "blue"))
+    result = evaluate(bundle, tmp_path / "p").result
+    assert (result.n, result.top1) == (8, 1.0)
+    assert result.per_class["green"] == {"n": 0, "accuracy": None}
+    (tmp_path / "p" / "red").rename(tmp_path / "p" / "rouge")
+    with pytest.raises(UserError, match=r"class 'rouge': the data have it and the model does not"):
+        evaluate(bundle, tmp_path / "p")
+
+
+def test_unreadable_pictures_are_named_and_too_many_refused(bundle, tmp_path):
+    make_pictures(tmp_path / "p", count=40)
+    (tmp_path / "p" / "red" / "0.png").write_bytes(b"")
+    found = evaluate(bundle, tmp_path / "p")
+    assert found.result.n == 119
+    assert list(found.unreadable) == [str(tmp_path / "p" / "red" / "0.png")]
+    for i in range(1, 5):
+        (tmp_path / "p" / "red" / f"{i}.png").write_bytes(b"")
+    with pytest.raises(UserError, match="cannot be read, more than the limit"):
+        evaluate(bundle, tmp_path / "p")
+
+
+def test_json_and_progress(bundle, tmp_path):
+    done = []
+    found = evaluate(bundle, make_pictures(tmp_path / "p"), batch_size=8, progress=lambda *n: done.append(n))
+    assert done == [(8, 12), (12, 12)]
+    said = json.loads(json.dumps(found.to_json(), allow_nan=False))
+    assert {"split", "n", "top1", "top5", "ece", "per_class", "confusion", "unreadable", "seconds"} <= set(said)
+    assert list(said["per_class"]) == list(COLOURS)
+
+
+def test_the_builtin_data_have_other_classes(bundle):
+    with pytest.raises(UserError, match="class 'Ankle boot'"):
+        evaluate(bundle, "builtin")

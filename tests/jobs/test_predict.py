@@ -1,0 +1,109 @@
+"""Prediction: every picture gets its answer, in order, and a bad one stops nobody."""
+
+import json
+from pathlib import Path
+
+import pytest
+from colours import COLOURS, PREPROCESS, make_bundle, make_pictures
+
+from vitreous import UserError
+from vitreous.jobs.predict import predict, predict_each
+from vitreous.weights.bundle import load_bundle, save_bundle
+from vitreous.weights.source import open_weights
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory):
+    return load_bundle(make_bundle(tmp_path_factory.mktemp("bundle") / "b"))
+
+
+@pytest.mark.parametrize("batch_size", [1, 5, 64])
+def test_a_folder_in_the_order_of_its_paths(bundle, tmp_path, batch_size):
+    make_pictures(tmp_path / "p")
+    found = predict(bundle, tmp_path / "p", batch_size=batch_size)
+    assert [one.path for one in found] == sorted(str(path) for path in (tmp_path / "p").rglob("*.png"))
+    assert [one.label for one in found] == [colour for colour in COLOURS for _ in range(4)]
+    for one in found:
+        assert len(one.top) == 3, "there are only three labels"
+        assert sum(entry.score for entry in one.top) == pytest.approx(1, abs=1e-5)
+        assert one.score == one.top[0].score >= one.top[1].score
+
+
+def test_files_and_folders_in_the_order_given(bundle, tmp_path):
+    make_pictures(tmp_path / "p", count=2)
+    red = tmp_path / "p" / "red" / "1.png"
+    found = predict(bundle, [red, str(tmp_path / "p" / "green"), red], top=1)
+    assert [one.label for one in found] == ["red", "green", "green", "red"]
+    assert all(len(one.top) == 1 for one in found)
+
+
+def test_what_cannot_be_read_does_not_stop_the_others(bundle, tmp_path):
+    make_pictures(tmp_path / "p", count=2)
+    (tmp_path / "p" / "green" / "text.jpg").write_text("not a picture")
+    (tmp_path / "p" / "empty.png").touch()
+    found = {Path(one.path).name: one for one in predict(bundle, [tmp_path / "p", tmp_path / "none.png"])}
+    assert len(found) == 2 + 3  # names repeat between colours
+    assert "known kind" in found["text.jpg"].error
+    assert "0 bytes" in found["empty.png"].error
+    assert "no such file" in found["none.png"].error
+    assert found["text.jpg"].label is None
+    assert found["text.jpg"].score is None
+    assert found["1.png"].error is None
+
+
+def test_a_whole_batch_that_cannot_be_read(bundle, tmp_path):
+    for i in range(3):
+        (tmp_path / f"{i}.png").touch()
+    assert all(one.error for one in predict(bundle, tmp_path, batch_size=2))
+
+
+def test_json_of_both_kinds(bundle, tmp_path):
+    make_pictures(tmp_path / "p", count=1, colours=("red",))
+    good, bad = predict(bundle, [tmp_path / "p" / "red" / "0.png", tmp_path / "none.png"], top=2)
+    said = json.loads(json.dumps(good.to_json()))
+    assert list(said) == ["path", "label", "score", "top"]
+    assert said["top"][0] == {"label": "red", "score": said["score"]}
+    assert list(bad.to_json()) == ["path", "error"]
+
+
+def test_predictions_come_as_they_are_made(bundle, tmp_path):
+    """At most two batches are decoded ahead, so memory is bounded and the first answer does not wait for the last."""
+    make_pictures(tmp_path / "p", count=4)
+    done = []
+    each = predict_each(bundle, tmp_path / "p", batch_size=2, progress=lambda *counts: done.append(counts))
+    next(each)
+    assert done == []
+    last = tmp_path / "p" / "red" / "3.png"
+    last.unlink()
+    *_, end = each
+    assert "no such file" in end.error
+    assert done == [(n, 12) for n in range(2, 13, 2)]
+
+
+def test_mistakes(bundle, tmp_path):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match=r"empty: there are no pictures"):
+        predict(bundle, tmp_path / "empty")
+    with pytest.raises(UserError, match="give at least one picture"):
+        predict(bundle, [])
+    with pytest.raises(UserError, match="top=0"):
+        predict(bundle, "x.png", top=0)
+    headless = type(bundle.model)(
+        type(bundle.model.config)(width=32, depth=1, heads=2, mlp_width=64, patch=8, image_size=(16, 16), classes=0)
+    )
+    save_bundle(tmp_path / "features", headless, PREPROCESS, ())
+    with pytest.raises(UserError, match="has no classifier"):
+        predict(tmp_path / "features", "x.png")
+
+
+def test_real_pictures_get_their_names(shared_data, tmp_path):
+    """The real ViT-Ti/16 with ImageNet's names: breeds that ImageNet has are called so."""
+    found = open_weights(shared_data / "vit_ti16_augreg_in21k_ft_in1k.safetensors", "mean=0.5,std=0.5,crop=0.9")
+    names = [name for _, name in json.loads((shared_data / "imagenet_classes.json").read_text())]
+    bundle = save_bundle(tmp_path / "b", found.model, found.preprocess, names)
+    breeds = {"pug": "pug", "samoyed": "Samoyed", "Siamese": "Siamese_cat", "pomeranian": "Pomeranian"}
+    pictures = [path for breed in breeds for path in sorted((shared_data / "pets" / "test" / breed).glob("*.jpg"))[:3]]
+    right = [
+        breeds[path.parent.name] == one.label for path, one in zip(pictures, predict(bundle, pictures), strict=True)
+    ]
+    assert sum(right) >= 10
