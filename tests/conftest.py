@@ -3,6 +3,9 @@
 from pathlib import Path
 
 import pytest
+import torch
+
+torch.set_num_threads(1)  # tiny models gain nothing from more, and lose much where tests share a machine
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
 

@@ -131,10 +131,10 @@ class Loop:
                 self.save()
                 saved = time.monotonic()
         finished = self.step == self.steps
-        if not self.best or (finished and self.evaluate is None):
-            self._keep({})
         if not finished:
             self.save()
+        if not self.best:  # stopped before the first evaluation, or there is none
+            self._keep({})
         return Outcome(self.best, self.best_step, self.best_figures, self.pictures, finished, self.remarks)
 
     def _batches(self) -> Iterator[tuple[int, Batch]]:

@@ -1,0 +1,252 @@
+"""The loop: interrupted and not, the bits are the same; what goes wrong stops before it does harm."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file
+
+from vitreous import UserError, ViT, ViTConfig
+from vitreous.config.data import Augment, Preprocess
+from vitreous.config.saved import training_from_json, training_to_json
+from vitreous.config.train import Optimizer, Training
+from vitreous.data.loader import Batch, Loader
+from vitreous.data.packed import ArraySource
+from vitreous.model.lora import add_lora
+from vitreous.objectives.supervised import Supervised, balance
+from vitreous.train.loop import DivergedError, Loop, split
+from vitreous.train.state import load_newest
+
+MODEL = ViTConfig(
+    width=16, depth=2, heads=2, mlp_width=32, patch=4, image_size=(8, 8), classes=3, channels=1, dropout=0.1,
+    drop_path=0.1,
+)  # fmt: skip
+TRAINING = Training(
+    model=MODEL,
+    preprocess=Preprocess(size=(8, 8), mean=(0.5,), std=(0.5,)),
+    augment=Augment(crop_scale=None, pad=1),
+    optimizer=Optimizer(name="muon", rate=1e-2),
+    batch_size=8,
+    ema=0.9,
+    tokens=((0.5, 0.5),),
+    evaluations=3,
+)
+STEPS = 14  # of 5 in an epoch
+
+
+def pictures(count=40):
+    """Bright at the top, in the middle or at the bottom."""
+    draw = np.random.default_rng(0)
+    labels = np.arange(count) % 3
+    images = draw.integers(0, 60, (count, 1, 8, 8))
+    for image, label in zip(images, labels, strict=True):
+        image[:, 3 * label : 3 * label + 2] += 150
+    return ArraySource("made", torch.from_numpy(images).to(torch.uint8), labels, ("top", "middle", "bottom"))
+
+
+def make_loop(folder, training=TRAINING, steps=STEPS, workers=0, save_seconds=1e9, evaluate=True):
+    source = pictures()
+    loader = Loader(
+        source, training.preprocess, training.augment, batch_size=training.batch_size, workers=workers,
+    )  # fmt: skip
+    judge = Loader(source, training.preprocess, batch_size=40)
+    model = ViT(training.model)
+    if training.lora:
+        add_lora(model, training.lora)
+
+    def figures(model):
+        batch = next(iter(judge.batches()))
+        scores = model(batch.images)
+        right = (scores.argmax(1) == batch.targets).float().mean().item()
+        return {"accuracy": right, "loss": F.cross_entropy(scores, batch.targets).item()}
+
+    folder.mkdir(exist_ok=True)
+    return Loop(
+        Supervised(model, training),
+        loader,
+        training,
+        steps,
+        folder,
+        evaluate=figures if evaluate else None,
+        name_of=source.name,
+        save_seconds=save_seconds,
+    )
+
+
+def digest(folder):
+    """Every tensor of the last checkpoint and every line of the metrics."""
+    last = sorted((folder / "checkpoints").iterdir())[-1]
+    tensors = {file.name: load_file(file) for file in sorted(last.glob("*.safetensors"))}
+    return tensors, (folder / "metrics.jsonl").read_text()
+
+
+def assert_same(one, other):
+    tensors, metrics = digest(one)
+    others, other_metrics = digest(other)
+    assert metrics == other_metrics
+    parts = ("module", "optimizers", "ema", "best")
+    assert tensors.keys() == others.keys() == {f"{part}.safetensors" for part in parts}
+    for file, content in tensors.items():
+        assert content.keys() == others[file].keys()
+        assert all(torch.equal(tensor, others[file][name]) for name, tensor in content.items()), file
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd", "muon"])
+@pytest.mark.parametrize("stops", [(3,), (5,), (1, 8, 13)])
+def test_interrupted_and_taken_up_again_ends_with_the_same_bits(tmp_path, stops, optimizer):
+    training = replace(TRAINING, optimizer=Optimizer(name=optimizer, rate=1e-2))
+    assert make_loop(tmp_path / "whole", training).run().finished
+    for stop in stops:
+        loop = make_loop(tmp_path / "parts", training)
+        outcome = loop.run(stop=lambda loop=loop, stop=stop: loop.step >= stop)
+        assert not outcome.finished
+    outcome = make_loop(tmp_path / "parts", training).run()
+    assert outcome.finished
+    assert outcome.pictures == STEPS * 8
+    assert_same(tmp_path / "whole", tmp_path / "parts")
+
+
+def test_it_learns_and_keeps_the_best(tmp_path):
+    training = replace(TRAINING, model=replace(MODEL, dropout=0.0, drop_path=0.0))
+    outcome = make_loop(tmp_path, training, steps=60).run()
+    assert outcome.best_figures["accuracy"] > 0.9
+    records = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [r["step"] for r in records if "loss" in r] == list(range(1, 61))
+    best = max((r["val_accuracy"], -r["val_loss"], r["step"]) for r in records if "val_loss" in r)
+    assert outcome.best_step == best[2]
+
+
+def test_without_validation_the_last_weights_are_kept(tmp_path):
+    loop = make_loop(tmp_path, replace(TRAINING, ema=None), evaluate=False)
+    outcome = loop.run()
+    assert outcome.best_step == STEPS
+    assert all(torch.equal(outcome.best[name], tensor) for name, tensor in loop.model.state_dict().items())
+
+
+def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(tmp_path):
+    make_loop(tmp_path / "whole").run()
+    loop = make_loop(tmp_path / "hurt", save_seconds=0)
+    loop.run(stop=lambda: loop.step >= 9)
+    newest = sorted((tmp_path / "hurt" / "checkpoints").iterdir())[-1]
+    file = newest / "module.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    outcome = make_loop(tmp_path / "hurt").run()
+    assert newest.name in outcome.remarks[0]
+    assert_same(tmp_path / "whole", tmp_path / "hurt")
+
+
+def test_what_a_killed_save_left_behind_is_forgotten(tmp_path):
+    loop = make_loop(tmp_path, save_seconds=0)
+    loop.run(stop=lambda: loop.step >= 4)
+    partial = tmp_path / "checkpoints" / ".step-00000099.new"
+    partial.mkdir()
+    (partial / "module.safetensors").write_bytes(b"half")
+    with (tmp_path / "metrics.jsonl").open("a") as log:
+        log.write('{"step": 5, "loss": 1.0}\n{"step": 6, "lo')  # a crash in the middle of a line
+    make_loop(tmp_path).run()
+    assert not partial.exists()
+    steps = [json.loads(line)["step"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert sorted(steps) == steps
+    assert len([step for step in steps if step == 5]) == 2  # its training record and its evaluation
+
+
+def test_a_full_disk_loses_nothing_that_was_saved(tmp_path, monkeypatch):
+    loop = make_loop(tmp_path, save_seconds=0)
+    loop.run(stop=lambda: loop.step >= 4)
+    before = load_newest(tmp_path / "checkpoints")[0]
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("vitreous.train.state.save_file", full)
+    with pytest.raises(UserError, match="the disk is full"):
+        make_loop(tmp_path, save_seconds=0).run()
+    monkeypatch.undo()
+    after = load_newest(tmp_path / "checkpoints")[0]
+    assert after.step == before.step
+    assert make_loop(tmp_path).run().finished
+
+
+def test_a_loss_that_is_no_number_stops_before_the_step(tmp_path):
+    loop = make_loop(tmp_path, save_seconds=0)
+    objective = loop.objective
+    forward = type(objective).forward
+
+    def spoiled(batch, progress):
+        loss, figures = forward(objective, batch, progress)
+        return (loss * float("nan") if loop.step == 6 else loss), figures
+
+    objective.forward = spoiled
+    weights = {}
+
+    def remember(event):
+        weights.update({name: tensor.clone() for name, tensor in loop.model.state_dict().items()})
+
+    with pytest.raises(DivergedError, match=r"step 7: the loss is nan .* on the pictures made#\d+, made#\d+"):
+        loop.run(remember)
+    assert all(torch.equal(weights[name], tensor) for name, tensor in loop.model.state_dict().items())
+    assert load_newest(tmp_path / "checkpoints")[0].step == 6
+
+
+def test_parts_of_a_batch_have_the_gradient_of_the_whole(tmp_path):
+    plain = replace(TRAINING, model=replace(MODEL, dropout=0.0, drop_path=0.0), tokens=(), batch_size=7)
+    gradients = []
+    for parts in (1, 3):
+        loop = make_loop(tmp_path, replace(plain, accumulate=parts))
+        loop._backward(next(iter(loop.loader.batches(0))), 0.0)
+        gradients.append({name: p.grad.clone() for name, p in loop.model.named_parameters() if p.grad is not None})
+    for name, gradient in gradients[0].items():
+        torch.testing.assert_close(gradient, gradients[1][name], atol=1e-6, rtol=1e-4)
+
+
+def test_splitting_a_batch_keeps_every_picture():
+    batch = Batch(torch.randn(7, 1, 2, 2), torch.arange(7), torch.arange(7))
+    parts = split(batch, 3)
+    assert [len(part.index) for part in parts] == [3, 2, 2]
+    assert torch.equal(torch.cat([part.index for part in parts]), batch.index)
+
+
+def test_the_average_follows_the_weights(tmp_path):
+    loop = make_loop(tmp_path)
+    expected = {name: p.detach().clone() for name, p in loop.model.named_parameters()}
+
+    def follow(event):
+        decay = min(0.9, (1 + event.step) / (10 + event.step))
+        for name, p in loop.model.named_parameters():
+            expected[name] = decay * expected[name] + (1 - decay) * p.detach()
+
+    loop.run(follow)
+    for name, average in loop.ema.named_parameters():
+        torch.testing.assert_close(average, expected[name], atol=1e-6, rtol=1e-5)
+
+
+def test_low_rank_training_changes_only_what_it_should_and_folds_in(tmp_path):
+    from vitreous.model.lora import merge_lora
+
+    training = replace(TRAINING, lora=2, optimizer=Optimizer(rate=1e-2))
+    loop = make_loop(tmp_path, training)
+    before = merge_lora(loop.model.state_dict())
+    outcome = loop.run()
+    after = merge_lora(outcome.best)
+    assert after.keys() == ViT(MODEL).state_dict().keys()
+    changed = {name for name in after if not torch.equal(after[name], before[name])}
+    assert changed == {"head.weight", "head.bias", "blocks.0.attn.qkv.weight", "blocks.1.attn.qkv.weight"}
+    plain = ViT(MODEL).eval()
+    plain.load_state_dict(merge_lora(loop.model.state_dict()))
+    images = torch.randn(2, 1, 8, 8)
+    torch.testing.assert_close(plain(images), loop.model.eval()(images), atol=1e-5, rtol=0)
+
+
+def test_a_training_survives_json():
+    text = json.dumps(training_to_json(TRAINING))
+    assert training_from_json(json.loads(text)) == TRAINING
+
+
+def test_balanced_weights_make_classes_count_alike():
+    labels = torch.tensor([0, 0, 0, 1])
+    torch.testing.assert_close(balance(labels, 3), torch.tensor([4 / 6, 2.0, 0.0]))
