@@ -14,16 +14,18 @@ import tyro
 
 from vitreous import __version__
 from vitreous.cli.evaluate import evaluate
+from vitreous.cli.fit import fit
 from vitreous.cli.inspect import inspect
 from vitreous.cli.models import models
 from vitreous.cli.predict import predict
 from vitreous.errors import UserError
 
 VERBS: dict[str, Callable[..., Any]] = {
-    "models": models,
-    "inspect": inspect,
+    "fit": fit,
     "predict": predict,
     "evaluate": evaluate,
+    "inspect": inspect,
+    "models": models,
 }
 
 

@@ -15,9 +15,8 @@ from torch import nn
 
 from vitreous.config.saved import training_from_json, training_to_json
 from vitreous.config.train import Training
-from vitreous.data.builtin import builtin_data
 from vitreous.data.loader import Loader
-from vitreous.data.source import Source, Split, open_data
+from vitreous.data.source import Source, Split
 from vitreous.errors import UserError
 from vitreous.evaluate.classify import ClassificationResult, score_classes
 from vitreous.evaluate.features import compute_features, predict_logits
@@ -25,6 +24,7 @@ from vitreous.evaluate.probe import fit_linear
 from vitreous.jobs.accounting import Meter, training_work
 from vitreous.jobs.budget import parse_budget, plan
 from vitreous.jobs.card import model_card
+from vitreous.jobs.opening import open_dataset
 from vitreous.model.lora import add_lora, merge_lora
 from vitreous.model.position import resample_state
 from vitreous.model.vit import ViT
@@ -127,7 +127,7 @@ class _Fit:
             self.listeners.say(f"{self.folder} is finished; nothing to do.")
             return FitResult(**json.loads((self.folder / "result.json").read_text()))
         self._make_folder()
-        self.data = builtin_data() if self.request.data == "builtin" else open_data(self.request.data)
+        self.data = open_dataset(self.request.data)
         if saved is not None and list(self.data.classes) != saved["classes"]:
             raise UserError(
                 f"{self.request.data}: its classes have changed since {self.folder} began; give another --out."
