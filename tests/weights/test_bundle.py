@@ -4,6 +4,9 @@ import errno
 import json
 import os
 import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -255,6 +258,67 @@ def test_a_full_disk_leaves_the_old_bundle_intact(tmp_path, monkeypatch, where, 
             save(folder, random_model(seed=7))
     assert names(tmp_path) == ["b"], "nothing half-written is left to fill the disk"
     assert torch.equal(load_bundle(folder).model.head.weight, old.head.weight)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs a limit on the size of files")
+def test_a_write_that_really_fails(tmp_path):
+    """The system refuses to let the weights grow beyond 20,000 bytes: what safetensors says of it is understood."""
+    import resource
+
+    old = random_model()
+    folder = save(tmp_path / "b", old)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
+    try:
+        with pytest.raises(UserError, match="the disk is full"):
+            save(folder, random_model(mlp_width=500))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert names(tmp_path) == ["b"]
+    assert torch.equal(load_bundle(folder).model.head.weight, old.head.weight)
+
+
+KILLS = """
+import os, random, signal, sys, time
+from pathlib import Path
+import torch
+sys.path.insert(0, sys.argv[2])
+from test_bundle import save
+from tiny_models import random_model
+from vitreous.weights import files
+from vitreous.weights.bundle import load_bundle
+
+torch.set_num_threads(1)
+place, exchange = Path(sys.argv[1]), sys.argv[3] == "exchange"
+if not exchange:
+    files._exchange = lambda one, other: False
+models = [random_model(seed=seed) for seed in range(2)]
+save(place, models[0])
+chance, sums = random.Random(0), {float(model.head.weight.detach().sum()) for model in models}
+for _ in range(40):
+    child = os.fork()
+    if child == 0:
+        while True:
+            for model in models:
+                save(place, model)
+    time.sleep(chance.uniform(0.001, 0.03))
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    assert exchange <= place.exists(), "with an exchange of names there is no moment without"
+    assert float(load_bundle(place).model.head.weight.detach().sum()) in sums
+save(place, models[0])
+assert sorted(path.name for path in place.parent.iterdir()) == ["b"]
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="forks")
+@pytest.mark.parametrize("how", ["exchange", "two renames"])
+def test_killed_at_any_moment(tmp_path, how):
+    """One whole bundle, the old or the new, is always there."""
+    here = str(Path(__file__).parent)
+    done = subprocess.run([sys.executable, "-c", KILLS, str(tmp_path / "b"), here, how], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_no_permission_to_write(tmp_path, monkeypatch):
