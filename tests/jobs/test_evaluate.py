@@ -70,6 +70,12 @@ def test_unreadable_pictures_are_named_and_too_many_refused(bundle, tmp_path):
         evaluate(bundle, tmp_path / "p")
 
 
+def test_worker_processes_change_nothing(bundle, tmp_path):
+    data = make_pictures(tmp_path / "p", seed=3)
+    alone, helped = (evaluate(bundle, data, batch_size=5, workers=workers).result for workers in (0, 1))
+    assert helped == alone
+
+
 def test_json_and_progress(bundle, tmp_path):
     done = []
     found = evaluate(bundle, make_pictures(tmp_path / "p"), batch_size=8, progress=lambda *n: done.append(n))

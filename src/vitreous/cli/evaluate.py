@@ -20,7 +20,7 @@ def evaluate(
     data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")],
     split: Annotated[Literal["test", "val", "train"] | None, tyro.conf.arg(metavar="test|val|train")] = None,
     batch_size: Annotated[int, tyro.conf.arg(metavar="COUNT")] = 64,
-    workers: Annotated[int, tyro.conf.arg(metavar="COUNT")] = 0,
+    workers: Annotated[int | None, tyro.conf.arg(metavar="COUNT")] = None,
     preprocess: Annotated[str | None, tyro.conf.arg(metavar="TEXT")] = None,
     json: Flag = False,
 ) -> None:
@@ -32,7 +32,7 @@ def evaluate(
             are matched to the model's labels by name.
         split: Which part of the data; if not given, test if there is one, else val, else all.
         batch_size: How many pictures the model sees at once.
-        workers: Processes that decode pictures.
+        workers: Processes that decode pictures; if not given, one a core up to 4, or none for a few pictures.
         preprocess: For a .safetensors file, such as "mean=0.5,std=0.5,crop=0.9,interpolation=bicubic".
         json: Print one JSON object, for programs.
     """

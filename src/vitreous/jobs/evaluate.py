@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,6 +17,9 @@ from vitreous.evaluate.classify import ClassificationResult, score_classes
 from vitreous.evaluate.features import predict_logits
 from vitreous.jobs.opening import open_classifier, open_dataset
 from vitreous.weights.bundle import Bundle
+
+FEW = 256
+"""Below so many pictures, starting processes takes longer than they save."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +49,7 @@ def evaluate(
     *,
     split: Split | None = None,
     batch_size: int = 64,
-    workers: int = 0,
+    workers: int | None = None,
     preprocess: Preprocess | str | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Evaluation:
@@ -53,6 +57,7 @@ def evaluate(
 
     model: a bundle, a run, or a .safetensors file, which then needs `preprocess`.
     split: which part; if None, test if there is one, else val, else all.
+    workers: processes that decode; if None, one a core up to 4, or none for a few pictures.
     progress: called with pictures done and pictures in all.
     """
     opened = open_dataset(data)
@@ -60,9 +65,14 @@ def evaluate(
     bundle = open_classifier(model, preprocess)
     source = source.relabelled(bundle.labels)
     start = time.perf_counter()
+    if workers is None:
+        workers = min(4, os.cpu_count() or 1) if len(source) >= FEW else 0
     loader = Loader(source, bundle.preprocess, batch_size=batch_size, workers=workers, cache_bytes=0)
     told = None if progress is None else lambda done: progress(done, len(source))
-    scores, targets = predict_logits(bundle.model, loader.batches(), told)
+    try:
+        scores, targets = predict_logits(bundle.model, loader.batches(), told)
+    finally:
+        loader.close()
     result = score_classes(scores, targets, bundle.labels)
     return Evaluation(name, result, dict(loader.unreadable), time.perf_counter() - start)
 
