@@ -13,7 +13,7 @@ import tyro
 from vitreous.cli.terminal import Flag, print_json, printable
 
 if TYPE_CHECKING:
-    from vitreous.jobs.fit import FitResult, Listeners
+    from vitreous.jobs.run import FitResult, Listeners
     from vitreous.train.loop import Event
 
 
@@ -74,7 +74,7 @@ def fit(
 @contextmanager
 def _listeners() -> Iterator[Listeners]:
     """Messages on stderr, a progress line on a terminal, and a first Ctrl-C that stops between two steps."""
-    from vitreous.jobs.fit import Listeners
+    from vitreous.jobs.run import Listeners
 
     stopped = False
 

@@ -164,7 +164,7 @@ class Loader:
             self.close()
             raise UserError(
                 f"{len(self.unreadable)} of {len(self.source)} pictures cannot be read, more than the limit of "
-                f"{self._limit:.0%} ({shown}); mend or delete them, or raise the limit."
+                f"{self._limit:.0%} ({shown}); mend or delete them."
             )
 
 

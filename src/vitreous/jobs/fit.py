@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from torch import nn
 
 from vitreous.config.saved import training_from_json, training_to_json
 from vitreous.config.train import Training
+from vitreous.data.decode import Header, PictureError
 from vitreous.data.loader import Loader
 from vitreous.data.source import Source, Split
 from vitreous.errors import UserError
@@ -25,60 +27,16 @@ from vitreous.jobs.accounting import Meter, training_work
 from vitreous.jobs.budget import parse_budget, plan
 from vitreous.jobs.card import model_card
 from vitreous.jobs.opening import open_dataset
+from vitreous.jobs.run import FitResult, Listeners, Request, read_config, read_result, write_json
 from vitreous.model.lora import add_lora, merge_lora
 from vitreous.model.position import resample_state
 from vitreous.model.vit import ViT
 from vitreous.objectives.supervised import Supervised, balance
 from vitreous.recipes import Situation, recipe
 from vitreous.report.page import write_report
-from vitreous.train.loop import Event, Loop, Outcome
+from vitreous.train.loop import Loop, Outcome
 from vitreous.weights.bundle import Bundle, save_bundle
 from vitreous.weights.source import open_weights
-
-
-@dataclass(frozen=True)
-class Request:
-    """What a person asked for, all of it; the same request in the same run folder goes on where it was."""
-
-    data: str
-    weights: str | None = None
-    model: str | None = None
-    image_size: int | None = None
-    budget: str | None = None
-    epochs: float | None = None
-    recipe: str = "auto"
-    preprocess: str | None = None
-    seed: int = 0
-
-
-@dataclass(frozen=True)
-class FitResult:
-    """What a training came to."""
-
-    run: str
-    bundle: str
-    finished: bool
-    classes: tuple[str, ...]
-    pictures: int
-    """In the training part."""
-    steps: int
-    best_step: int
-    validation: dict[str, Any] | None
-    """n, top1 and more of the kept weights on the validation part."""
-    test: dict[str, Any] | None
-    probe: dict[str, float] | None
-    """Figures of the classifier on frozen features, where the recipe has one: validation accuracy and seconds."""
-    spent: dict[str, Any]
-    remarks: tuple[str, ...] = field(default=())
-
-
-@dataclass(frozen=True)
-class Listeners:
-    """Who is told what while it happens."""
-
-    say: Callable[[str], None] = lambda text: None
-    step: Callable[[Event], None] = lambda event: None
-    stop: Callable[[], bool] = lambda: False
 
 
 def fit(
@@ -120,13 +78,19 @@ class _Fit:
         self.workers = min(4, os.cpu_count() or 1) if workers is None else workers
         self.deadline = None if request.budget is None else parse_budget(request.budget)
         self.probe: dict[str, float] | None = None
+        self.unreadable: dict[str, str] = {}
 
     def run(self) -> FitResult:
-        saved = self._saved()
+        """Do what is left to do."""
+        saved = read_config(self.folder, self.request)
         if saved is not None and (self.folder / "result.json").exists():
             self.listeners.say(f"{self.folder} is finished; nothing to do.")
-            return FitResult(**json.loads((self.folder / "result.json").read_text()))
+            return read_result(self.folder)
         self._make_folder()
+        with ExitStack() as self.open:
+            return self._run(saved)
+
+    def _run(self, saved: dict[str, Any] | None) -> FitResult:
         self.data = open_dataset(self.request.data)
         if saved is not None and list(self.data.classes) != saved["classes"]:
             raise UserError(
@@ -148,25 +112,6 @@ class _Fit:
             steps, self.probe = saved["steps"], saved["probe"]
         return self._train(model, steps)
 
-    def _saved(self) -> dict[str, Any] | None:
-        """The configuration of a training that was begun here; refused if it was another one."""
-        path = self.folder / "config.json"
-        if not path.exists():
-            return None
-        try:
-            saved: dict[str, Any] = json.loads(path.read_text())
-            theirs = saved["request"]
-        except (ValueError, KeyError):
-            raise UserError(f"{path}: damaged; move {self.folder} away and repeat the command.") from None
-        ours = asdict(self.request)
-        if differing := [name for name in ours if ours[name] != theirs.get(name)]:
-            name = differing[0]
-            raise UserError(
-                f"{self.folder}: holds a training with {name.replace('_', '-')}={theirs.get(name)!r}, not "
-                f"{ours[name]!r}; repeat its command to go on with it, or give another --out."
-            )
-        return saved
-
     def _make_folder(self) -> None:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -175,13 +120,12 @@ class _Fit:
             raise UserError(f"{self.folder}: cannot be written ({error.strerror}); give another --out.") from None
 
     def _training(self, base: Bundle | None) -> Training:
-        source = self.data.train
-        first = source.header(0)
+        headers = _some_headers(self.data.train)
         situation = Situation(
             classes=len(self.data.classes),
-            pictures=len(source),
-            side=min(first.width, first.height),
-            channels=1 if first.mode in ("1", "L") else 3,
+            pictures=len(self.data.train),
+            side=int(median(min(header.width, header.height) for header in headers)),
+            channels=1 if all(header.mode in ("1", "L") for header in headers) else 3,
             base=None if base is None else base.model.config,
             base_preprocess=None if base is None else base.preprocess,
             model=self.request.model,
@@ -205,15 +149,26 @@ class _Fit:
         self.loader = Loader(
             self.data.train, t.preprocess, t.augment, batch_size=t.batch_size, seed=t.seed, workers=self.workers
         )
-        self.validation = self._ordered(self.data.splits["val"]) if "val" in self.data.splits else None
+        self.open.callback(self.loader.close)
+        self.validation = None
+        if "val" in self.data.splits:
+            self.validation = self.open.enter_context(self._ordered(self.data.splits["val"]))
 
-    def _ordered(self, source: Source) -> Loader:
-        return Loader(source, self.training.preprocess, batch_size=64, workers=self.workers)
+    @contextmanager
+    def _ordered(self, source: Source) -> Iterator[Loader]:
+        """A loader for evaluation; pictures that cannot be read are left out, and reported."""
+        loader = Loader(source, self.training.preprocess, batch_size=64, workers=self.workers, unreadable_limit=1.0)
+        try:
+            yield loader
+        finally:
+            self.unreadable.update(loader.unreadable)
+            loader.close()
 
     def _fit_classifier(self, model: ViT) -> None:
         """Fit the classifier to features of the frozen model, computed once: a first answer within seconds."""
         meter = Meter()
-        features, labels = compute_features(model.representation, self._ordered(self.data.train).batches())
+        with self._ordered(self.data.train) as loader:
+            features, labels = compute_features(model.representation, loader.batches())
         held_out = None
         if self.validation is not None:
             held_out = compute_features(model.representation, self.validation.batches())
@@ -245,7 +200,8 @@ class _Fit:
         source = self.data.splits["test"]
         some = source.subset(list(range(min(64, len(source)))))
         meter = Meter()
-        predict_logits(model, self._ordered(some).batches())
+        with self._ordered(some) as loader:
+            predict_logits(model, loader.batches())
         return 1.0 + meter.seconds * len(source) / len(some)
 
     def _objective(self, model: ViT) -> Supervised:
@@ -311,6 +267,7 @@ class _Fit:
         info = {"request": asdict(self.request), "training": training_to_json(self.training), "spent": asdict(spent)}
         bundle = self.folder / "bundle"
         save_bundle(bundle, model, self.training.preprocess, self.data.classes, card=card, info=info)
+        unreadable = {**self.unreadable, **self.loader.unreadable}
         figures = {part: result.to_json() for part, result in measured.items()}
         result = FitResult(
             run=str(self.folder),
@@ -324,16 +281,18 @@ class _Fit:
             test=figures.get("test"),
             probe=self.probe,
             spent=asdict(spent),
-            remarks=tuple(outcome.remarks) + tuple(f"{n}: {why}" for n, why in self.loader.unreadable.items()),
+            remarks=(*outcome.remarks, *(f"{name}: {why}" for name, why in sorted(unreadable.items()))),
         )
         if outcome.finished:
             write_json(self.folder / "result.json", asdict(result))
             write_report(self.folder)
+            result = read_result(self.folder)
         return result
 
     def _measure(self, model: ViT, part: Split) -> ClassificationResult:
         source = self.data.splits[part]
-        logits, labels = predict_logits(model, self._ordered(source).batches())
+        with self._ordered(source) as loader:
+            logits, labels = predict_logits(model, loader.batches())
         return score_classes(logits, labels, self.data.classes)
 
 
@@ -373,8 +332,14 @@ def classifier_of(model: ViT) -> nn.Linear:
     return model.head
 
 
-def write_json(path: Path, content: object) -> None:
-    """Write a file that is whole or not there."""
-    partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps(content, indent=2) + "\n")
-    partial.replace(path)
+def _some_headers(source: Source, most: int = 32) -> list[Header]:
+    """Sizes and kinds of some pictures, from all over the source; those that cannot be read are reported later."""
+    headers = []
+    for index in range(0, len(source), max(1, len(source) // most)):
+        with suppress(PictureError):
+            headers.append(source.header(index))
+    if not headers:
+        raise UserError(
+            f"{source.name(0)}: neither this nor any other picture that was tried can be read; check the data."
+        )
+    return headers

@@ -60,6 +60,6 @@ def _figure(width: float, height: float):  # type: ignore[no-untyped-def]
 
 def _svg(figure: Figure) -> str:
     buffer = io.StringIO()
-    figure.savefig(buffer, format="svg", metadata={"Date": None})
+    figure.savefig(buffer, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
     text = buffer.getvalue()
     return text[text.index("<svg") :]

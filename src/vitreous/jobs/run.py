@@ -1,0 +1,90 @@
+"""What a run folder says about its training: the request, the configuration that came of it, and the result."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from vitreous.errors import UserError
+from vitreous.train.loop import Event
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a person asked for, all of it; the same request in the same run folder goes on where it was."""
+
+    data: str
+    weights: str | None = None
+    model: str | None = None
+    image_size: int | None = None
+    budget: str | None = None
+    epochs: float | None = None
+    recipe: str = "auto"
+    preprocess: str | None = None
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class FitResult:
+    """What a training came to."""
+
+    run: str
+    bundle: str
+    finished: bool
+    classes: tuple[str, ...]
+    pictures: int
+    """In the training part."""
+    steps: int
+    best_step: int
+    validation: dict[str, Any] | None
+    """n, top1 and more of the kept weights on the validation part."""
+    test: dict[str, Any] | None
+    probe: dict[str, float] | None
+    """Figures of the classifier on frozen features, where the recipe has one: validation accuracy and seconds."""
+    spent: dict[str, Any]
+    remarks: tuple[str, ...] = field(default=())
+
+
+@dataclass(frozen=True)
+class Listeners:
+    """Who is told what while it happens."""
+
+    say: Callable[[str], None] = lambda text: None
+    step: Callable[[Event], None] = lambda event: None
+    stop: Callable[[], bool] = lambda: False
+
+
+def read_config(folder: Path, request: Request) -> dict[str, Any] | None:
+    """The configuration of a training that was begun here, None if none was; refused if it was another one."""
+    path = folder / "config.json"
+    if not path.exists():
+        return None
+    try:
+        saved: dict[str, Any] = json.loads(path.read_text())
+        theirs = saved["request"]
+    except (ValueError, KeyError):
+        raise UserError(f"{path}: damaged; move {folder} away and repeat the command.") from None
+    ours = asdict(request)
+    if differing := [name for name in ours if ours[name] != theirs.get(name)]:
+        name = differing[0]
+        raise UserError(
+            f"{folder}: holds a training with {name.replace('_', '-')}={theirs.get(name)!r}, not {ours[name]!r}; "
+            "repeat its command to go on with it, or give another --out."
+        )
+    return saved
+
+
+def read_result(folder: Path) -> FitResult:
+    """What a finished training came to."""
+    fields = json.loads((folder / "result.json").read_text())
+    return FitResult(**{**fields, "classes": tuple(fields["classes"]), "remarks": tuple(fields["remarks"])})
+
+
+def write_json(path: Path, content: object) -> None:
+    """Write a file that is whole or not there."""
+    partial = path.with_suffix(".partial")
+    partial.write_text(json.dumps(content, indent=2) + "\n")
+    partial.replace(path)

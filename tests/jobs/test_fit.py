@@ -1,0 +1,250 @@
+"""`fit` as a person and as a notebook use it: tiny trainings, every promise of the run folder."""
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file
+
+from vitreous import UserError, ViT
+from vitreous.config.data import Preprocess
+from vitreous.jobs.budget import parse_budget
+from vitreous.jobs.fit import fit
+from vitreous.jobs.run import Listeners
+from vitreous.weights.bundle import load_bundle, save_bundle
+
+
+def draw_pictures(folder, count=12, side=20, classes=("dark", "light")):
+    """A folder with a folder for each class: grey noise around a level of its own."""
+    draw = np.random.default_rng(0)
+    for level, name in enumerate(classes):
+        (folder / name).mkdir(parents=True)
+        for i in range(count):
+            pixels = draw.integers(0, 60, (side, side, 3)) + 150 * level // (len(classes) - 1)
+            Image.fromarray(pixels.astype(np.uint8)).save(folder / name / f"{i}.png")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    return draw_pictures(tmp_path_factory.mktemp("data") / "pictures")
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory):
+    """A small model that was trained for other classes."""
+    model = ViT("N/4@16", depth=1, width=32, heads=2, mlp_width=32, classes=5)
+    place = tmp_path_factory.mktemp("weights") / "bundle"
+    return save_bundle(place, model, Preprocess(size=(16, 16)), list("abcde"))
+
+
+def quick(pictures, weights, out, **more):
+    return fit(pictures, weights=weights, epochs=2, out=out, workers=0, **more)
+
+
+def test_a_run_leaves_what_the_next_person_needs(pictures, weights, tmp_path):
+    run = tmp_path / "run"
+    heard = []
+    result = quick(pictures, weights, run, listeners=Listeners(say=heard.append))
+    assert result.finished
+    assert result.classes == ("dark", "light")
+    assert result.validation["n"] == 2
+    assert result.test is None
+    assert {path.name for path in run.iterdir()} == {
+        "config.json", "result.json", "metrics.jsonl", "checkpoints", "bundle", "report.html",
+    }  # fmt: skip
+    bundle = load_bundle(run)
+    assert bundle.labels == ("dark", "light")
+    assert bundle.info["request"]["epochs"] == 2
+    card = (run / "bundle" / "README.md").read_text()
+    assert "2 classes: dark, light" in card
+    assert "floating-point operations" in card
+    assert any("frozen features" in text for text in heard)
+    page = (run / "report.html").read_text()
+    assert "<svg" in page
+    assert "http" not in page.replace("http://www.w3.org", "")  # nothing is fetched from elsewhere
+
+
+def test_fine_tuning_starts_from_the_weights_with_a_new_classifier(pictures, weights, tmp_path):
+    result = fit(pictures, weights=weights, epochs=0.01, recipe="paper-finetune", out=tmp_path / "run", workers=0)
+    tuned, base = load_bundle(result.run).model, load_bundle(weights).model
+    assert tuned.head.weight.shape == (2, 32)
+    change = (tuned.blocks[0].mlp.fc1.weight - base.blocks[0].mlp.fc1.weight).abs().max()
+    assert change < 0.05
+
+
+def test_a_higher_resolution_resamples_the_positions(pictures, weights, tmp_path):
+    result = quick(pictures, weights, tmp_path / "run", image_size=24)
+    bundle = load_bundle(result.run)
+    assert bundle.model.pos_embed.shape == (1, 1 + 36, 32)
+    assert bundle.preprocess.size == (24, 24)
+
+
+def test_from_scratch_on_small_pictures(pictures, tmp_path):
+    result = fit(pictures, epochs=1, out=tmp_path / "run", workers=0)
+    assert load_bundle(result.run).model.config.image_size == (20, 20)
+    assert result.probe is None
+
+
+def test_the_same_command_again_has_nothing_to_do(pictures, weights, tmp_path):
+    first = quick(pictures, weights, tmp_path / "run")
+    heard = []
+    again = quick(pictures, weights, tmp_path / "run", listeners=Listeners(say=heard.append))
+    assert "finished" in heard[0]
+    assert again.validation == first.validation
+
+
+def test_another_command_in_the_same_place_is_refused(pictures, weights, tmp_path):
+    quick(pictures, weights, tmp_path / "run")
+    with pytest.raises(UserError, match="holds a training with seed=0, not 1"):
+        quick(pictures, weights, tmp_path / "run", seed=1)
+
+
+def test_stopped_and_repeated_equals_uninterrupted(pictures, weights, tmp_path):
+    whole = quick(pictures, weights, tmp_path / "whole")
+    stop = iter([False, True])
+    part = quick(pictures, weights, tmp_path / "part", listeners=Listeners(stop=lambda: next(stop)))
+    assert not part.finished
+    rest = quick(pictures, weights, tmp_path / "part")
+    assert rest.finished
+    assert (tmp_path / "whole/metrics.jsonl").read_text() == (tmp_path / "part/metrics.jsonl").read_text()
+    one, other = (load_file(tmp_path / name / "bundle/model.safetensors") for name in ("whole", "part"))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert rest.validation == whole.validation
+
+
+def test_a_budget_becomes_a_number_of_steps(pictures, weights, tmp_path):
+    begin = time.monotonic()
+    result = fit(pictures, weights=weights, budget="6s", out=tmp_path / "run", workers=0)
+    assert result.steps > 1
+    assert json.loads((tmp_path / "run/config.json").read_text())["steps"] == result.steps
+    assert time.monotonic() - begin < 60  # generous: only that it was a budget at all
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90s", 90), ("5m", 300), ("1h30m", 5400), ("2", 120), ("0.5h", 1800)], ids=str
+)
+def test_budgets_are_read(text, seconds):
+    assert parse_budget(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "soon", "5x", "-5m", "0", "5m5"])
+def test_budgets_that_make_no_sense(text):
+    if text == "5m5":
+        assert parse_budget(text) == 600  # five minutes and five minutes
+        return
+    with pytest.raises(UserError, match="write a time such as 90s"):
+        parse_budget(text)
+
+
+MISTAKES = {
+    "--recipe 'best': choose one of auto, notebook": {"recipe": "best"},
+    "--budget and --epochs": {"budget": "1m"},
+    "--model and --weights": {"model": "S/16"},
+    "is not a multiple of the patch 4": {"image_size": 18},
+}
+
+
+@pytest.mark.parametrize(("says", "more"), MISTAKES.items())
+def test_mistakes_are_answered(pictures, weights, tmp_path, says, more):
+    with pytest.raises(UserError) as error:
+        quick(pictures, weights, tmp_path / "run", **more)
+    assert says in str(error.value)
+
+
+def test_data_that_cannot_be_learned_from(weights, tmp_path):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match="no pictures"):
+        quick(tmp_path / "empty", weights, tmp_path / "run")
+    draw_pictures(tmp_path / "one", classes=("a", "b"))
+    shutil.rmtree(tmp_path / "one" / "b")
+    with pytest.raises(UserError, match="only one class"):
+        quick(tmp_path / "one", weights, tmp_path / "run")
+    lonely = draw_pictures(tmp_path / "lonely")
+    for path in sorted((lonely / "light").iterdir())[1:]:
+        path.unlink()
+    with pytest.raises(UserError, match="the only picture of class 'light'"):
+        quick(lonely, weights, tmp_path / "run")
+
+
+def test_unreadable_pictures_are_reported_and_too_many_stop(weights, tmp_path):
+    data = draw_pictures(tmp_path / "data", count=75)
+    (data / "dark" / "0.png").write_text("not a picture")
+    result = quick(data, weights, tmp_path / "run")
+    assert any("0.png" in remark for remark in result.remarks)
+    for i in range(5):
+        (data / "dark" / f"{i}.png").write_bytes(b"")
+    with pytest.raises(UserError, match="pictures cannot be read, more than the limit of 1%"):
+        quick(data, weights, tmp_path / "other")
+
+
+def test_a_place_that_cannot_be_written(pictures, weights, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="cannot be written"):
+        quick(pictures, weights, tmp_path / "file" / "run")
+
+
+def test_damaged_weights_are_refused(pictures, weights, tmp_path):
+    hurt = tmp_path / "hurt"
+    shutil.copytree(weights, hurt)
+    content = bytearray((hurt / "model.safetensors").read_bytes())
+    content[-5] ^= 4
+    (hurt / "model.safetensors").write_bytes(content)
+    with pytest.raises(UserError, match=r"model\.safetensors: damaged or changed"):
+        quick(pictures, hurt, tmp_path / "run")
+
+
+SCRIPT = """
+import sys, torch
+torch.set_num_threads(1)
+import vitreous.train.loop as loop
+loop.Loop.__init__.__kwdefaults__["save_seconds"] = 0.0  # save at every step, so that saving is often interrupted
+from vitreous.jobs.fit import fit
+fit(sys.argv[1], weights=sys.argv[2], epochs=15, out=sys.argv[3], workers=int(sys.argv[4]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("workers", "kills"), [(0, 14), (2, 6)])
+def test_killed_at_random_moments_it_ends_with_the_same_bits(pictures, weights, tmp_path, workers, kills):
+    """SIGKILL, saving included: it always goes on, never from before the last save, and ends as if nothing happened."""
+
+    def start(out):
+        words = [sys.executable, "-c", SCRIPT, str(pictures), str(weights), str(out), str(workers)]
+        return subprocess.Popen(words, start_new_session=True)
+
+    def saved():
+        return max((path.name for path in (tmp_path / "hurt/checkpoints").glob("step-*")), default="")
+
+    begin = time.monotonic()
+    assert start(tmp_path / "whole").wait() == 0
+    length = time.monotonic() - begin
+    chance = random.Random(workers)
+    before = ""
+    for _ in range(kills):
+        process = start(tmp_path / "hurt")
+        time.sleep(length * chance.uniform(0.3, 1.0))
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        assert saved() >= before
+        before = saved()
+        if (tmp_path / "hurt/result.json").exists():  # it came through: again from nothing
+            shutil.rmtree(tmp_path / "hurt")
+            before = ""
+    assert start(tmp_path / "hurt").wait() == 0
+    assert (tmp_path / "whole/metrics.jsonl").read_text() == (tmp_path / "hurt/metrics.jsonl").read_text()
+    last = sorted((tmp_path / "whole/checkpoints").glob("step-*"))[-1]
+    for file in last.glob("*.safetensors"):
+        one, other = load_file(file), load_file(tmp_path / "hurt/checkpoints" / last.name / file.name)
+        assert all(torch.equal(one[name], other[name]) for name in one), file.name
+    one, other = (load_file(tmp_path / name / "bundle/model.safetensors") for name in ("whole", "hurt"))
+    assert all(torch.equal(one[name], other[name]) for name in one)
