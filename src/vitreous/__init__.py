@@ -1,6 +1,8 @@
 """A Vision Transformer you can see through.
 
     import vitreous
+    run = vitreous.fit("photos/", budget="5m")
+    vitreous.load(run.bundle).predict("cat.jpg")
     model = vitreous.ViT("B/16", classes=10)
 
 The public names are listed in `__all__`; each is imported when it is first used, so `import vitreous` is instant.
@@ -14,6 +16,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from vitreous.config.model import ViTConfig
     from vitreous.errors import UserError
+    from vitreous.jobs.fit import fit
+    from vitreous.jobs.inspect import inspect
+    from vitreous.jobs.load import Model, load
+    from vitreous.jobs.models import models
+    from vitreous.jobs.predict import predict
     from vitreous.model.presets import preset
     from vitreous.model.trace import Trace
     from vitreous.model.vit import ViT
@@ -21,14 +28,32 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Model": "vitreous.jobs.load",
     "Trace": "vitreous.model.trace",
     "UserError": "vitreous.errors",
     "ViT": "vitreous.model.vit",
     "ViTConfig": "vitreous.config.model",
+    "fit": "vitreous.jobs.fit",
+    "inspect": "vitreous.jobs.inspect",
+    "load": "vitreous.jobs.load",
+    "models": "vitreous.jobs.models",
+    "predict": "vitreous.jobs.predict",
     "preset": "vitreous.model.presets",
 }
 
-__all__ = ["Trace", "UserError", "ViT", "ViTConfig", "preset"]
+__all__ = [
+    "Model",
+    "Trace",
+    "UserError",
+    "ViT",
+    "ViTConfig",
+    "fit",
+    "inspect",
+    "load",
+    "models",
+    "predict",
+    "preset",
+]
 
 
 def __getattr__(name: str) -> Any:

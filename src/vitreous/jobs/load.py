@@ -1,0 +1,44 @@
+"""`vitreous.load`: a trained model in a notebook."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from vitreous.data.source import Split
+from vitreous.jobs.evaluate import Evaluation
+from vitreous.jobs.evaluate import evaluate as evaluate_model
+from vitreous.jobs.opening import open_classifier
+from vitreous.jobs.predict import Prediction, predict
+from vitreous.model.vit import ViT
+from vitreous.weights.bundle import Bundle
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model with its classes and its preprocessing, ready to be asked."""
+
+    bundle: Bundle
+
+    @property
+    def vit(self) -> ViT:
+        """The network, in evaluation mode."""
+        return self.bundle.model
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The names of its classes."""
+        return self.bundle.labels
+
+    def predict(self, picture: str | Path, top: int = 5) -> Prediction:
+        """What is on a picture: label, score and the first few."""
+        return predict(self.bundle, [picture], top=top)[0]
+
+    def evaluate(self, data: str | Path, *, split: Split | None = None) -> Evaluation:
+        """How well it does on data."""
+        return evaluate_model(self.bundle, data, split=split)
+
+
+def load(source: str | Path, *, preprocess: str | None = None) -> Model:
+    """The model in a bundle, a run folder or a .safetensors file (which needs its preprocessing said)."""
+    return Model(open_classifier(source, preprocess))
