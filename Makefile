@@ -6,8 +6,11 @@ READY := $(VENV)/ready
 
 .PHONY: demo test test-fast check docs bench clean
 
-demo: $(READY)  ## the main job
-	$(BIN)/vitreous models
+demo: $(READY)  ## the main job, on built-in pictures: train for a minute, then use the model
+	rm -rf runs/demo
+	$(BIN)/vitreous fit builtin --budget 60s --out runs/demo
+	$(BIN)/python -c "from vitreous.data.builtin import write_pictures; write_pictures('runs/demo-pictures')"
+	$(BIN)/vitreous predict runs/demo runs/demo-pictures --top 2
 
 test: $(READY)  ## the whole test suite
 	$(BIN)/pytest

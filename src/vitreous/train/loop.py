@@ -7,8 +7,10 @@ up again ends with the same bits as one that was not.
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 import math
+import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
@@ -297,11 +299,11 @@ class _Timer:
 
 
 def train_speed(objective: nn.Module, batches: Sequence[Batch], training: Training, progress: float) -> float:
-    """Seconds that a training step takes at this point of the schedule, on a copy; the best of the given batches."""
+    """Seconds that a step takes at this point of the schedule, on a copy: the median over two seconds or more."""
     trial = copy.deepcopy(objective).train()
     optimizers = make_optimizers(trial, training.optimizer)
-    best = math.inf
-    for batch in batches:
+    seconds: list[float] = []
+    for batch in itertools.cycle(batches):
         start = time.perf_counter()
         for part in split(batch, training.accumulate):
             with precision():
@@ -310,5 +312,7 @@ def train_speed(objective: nn.Module, batches: Sequence[Batch], training: Traini
         for optimizer in optimizers:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
-        best = min(best, time.perf_counter() - start)
-    return best
+        seconds.append(time.perf_counter() - start)
+        if len(seconds) > 3 and sum(seconds) > 2:
+            break
+    return statistics.median(seconds[1:])  # the first one warms up
