@@ -53,11 +53,15 @@ def test_validation_chooses_the_regularisation():
             assert trial.val_accuracy == pytest.approx(accuracy[trial.weight_decay], abs=2e-3)
 
 
-def test_equal_accuracy_is_decided_by_loss():
-    x, y = clouds(n=400, spread=0.05)
-    probe = fit_linear(x, y, 5, weight_decays=[1e-1, 1e-3], validation=clouds(n=400, spread=0.05, seed=1))
-    assert [trial.val_accuracy for trial in probe.trials] == [1.0, 1.0]
-    assert probe.weight_decay == 1e-3
+def test_of_those_that_validation_cannot_tell_apart_the_strongest_is_taken():
+    x, y = clouds(n=60, spread=1.5)
+    for n in (40, 4000):  # a standard error of several points, and of less than one
+        probe = fit_linear(x, y, 5, weight_decays=[3.0, 1e-1, 1e-3], validation=clouds(n=n, spread=1.5, seed=1))
+        accuracies = [trial.val_accuracy for trial in probe.trials]
+        error = (max(accuracies) * (1 - max(accuracies)) / n) ** 0.5
+        apart = [trial for trial in probe.trials if trial.val_accuracy < max(accuracies) - error]
+        assert probe.weight_decay == max({3.0, 1e-1, 1e-3} - {trial.weight_decay for trial in apart})
+    assert len(set(accuracies)) > 1  # else the rule had nothing to decide
 
 
 def test_a_class_without_pictures_and_a_feature_without_variation():

@@ -60,8 +60,9 @@ def fit_linear(
 ) -> LinearProbe:
     """The best linear classifier of the features (n, D) by labels (n,) from 0 to classes - 1.
 
-    weight_decays: strengths to try. Validation accuracy chooses, then validation loss; without `validation`, the middle
-        one is taken.
+    weight_decays: strengths to try. The strongest is taken whose validation accuracy is within one standard error of
+        the best: a small validation part cannot tell them apart, and the stronger is the safer. Without
+        `validation`, the middle one.
     class_weights: (K,) how much each class counts; equally if None.
     """
     _check(features, labels, classes, weight_decays)
@@ -71,18 +72,16 @@ def fit_linear(
     mean, scale = _standard(features)
     x = (features.double() - mean) / scale
     weights = torch.zeros(classes, x.shape[1] + 1, dtype=torch.float64)  # the last column is the bias
-    best: tuple[float, float] | None = None
-    trials = []
+    probes, trials = [], []
     for strength in strengths:
         weights = _solve(weights, x, labels, strength, class_weights)
-        probe = _unfold(weights, mean, scale)
-        trial = _try(probe, strength, (features, labels), validation)
-        trials.append(trial)
-        merit = (trial.val_accuracy or 0.0, -(trial.val_loss or 0.0))
-        if best is None or merit > best:
-            best, chosen = merit, (probe, strength)
-    (weight, bias), strength = chosen
-    return LinearProbe(weight, bias, strength, tuple(trials))
+        probes.append(_unfold(weights, mean, scale))
+        trials.append(_try(probes[-1], strength, (features, labels), validation))
+    accuracies = [trial.val_accuracy or 0.0 for trial in trials]
+    best = max(accuracies)
+    error = 0.0 if validation is None else (best * (1 - best) / len(validation[1])) ** 0.5
+    chosen = next(i for i, accuracy in enumerate(accuracies) if accuracy >= best - error)  # the strongest comes first
+    return LinearProbe(*probes[chosen], strengths[chosen], tuple(trials))
 
 
 def _solve(start: Tensor, x: Tensor, labels: Tensor, strength: float, class_weights: Tensor | None) -> Tensor:
