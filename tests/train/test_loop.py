@@ -17,7 +17,7 @@ from vitreous.data.loader import Batch, Loader
 from vitreous.data.packed import ArraySource
 from vitreous.model.lora import add_lora
 from vitreous.objectives.supervised import Supervised, balance
-from vitreous.train.loop import DivergedError, Loop, split
+from vitreous.train.loop import DivergedError, Loop, is_better, split
 from vitreous.train.state import load_newest
 
 MODEL = ViTConfig(
@@ -61,7 +61,7 @@ def make_loop(folder, training=TRAINING, steps=STEPS, workers=0, save_seconds=1e
         batch = next(iter(judge.batches()))
         scores = model(batch.images)
         right = (scores.argmax(1) == batch.targets).float().mean().item()
-        return {"accuracy": right, "loss": F.cross_entropy(scores, batch.targets).item()}
+        return {"accuracy": right, "error": 0.05, "loss": F.cross_entropy(scores, batch.targets).item()}
 
     folder.mkdir(exist_ok=True)
     return Loop(
@@ -115,8 +115,19 @@ def test_it_learns_and_keeps_the_best(tmp_path):
     assert outcome.best_figures["accuracy"] > 0.9
     records = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [r["step"] for r in records if "loss" in r] == list(range(1, 61))
-    best = max((r["val_accuracy"], -r["val_loss"], r["step"]) for r in records if "val_loss" in r)
-    assert outcome.best_step == best[2]
+    judged = [r for r in records if "val_loss" in r]
+    assert [r["step"] for r in judged] == [20, 40, 60]
+    assert outcome.best_step == min(judged, key=lambda r: r["val_loss"])["step"]
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "loss", "better"),
+    [(0.95, 2.0, True), (0.92, 0.9, True), (0.92, 1.1, False), (0.88, 0.9, True), (0.84, 0.5, False)],
+)
+def test_what_is_better(accuracy, loss, better):
+    """Against 90 % with a standard error of 3 points and a loss of 1."""
+    old = {"accuracy": 0.9, "error": 0.03, "loss": 1.0}
+    assert is_better({"accuracy": accuracy, "error": 0.03, "loss": loss}, old) is better
 
 
 def test_without_validation_the_last_weights_are_kept(tmp_path):

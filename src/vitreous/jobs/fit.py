@@ -215,7 +215,8 @@ class _Fit:
         assert self.validation is not None
         logits, labels = predict_logits(model, self.validation.batches())
         accuracy = (logits.argmax(1) == labels).float().mean().item()
-        return {"accuracy": accuracy, "loss": F.cross_entropy(logits, labels).item()}
+        error = (accuracy * (1 - accuracy) / len(labels)) ** 0.5
+        return {"accuracy": accuracy, "error": error, "loss": F.cross_entropy(logits, labels).item()}
 
     def _write_config(self, steps: int) -> None:
         config = {
