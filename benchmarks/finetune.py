@@ -1,6 +1,6 @@
 """Fine-tuning on Oxford-IIIT Pets: the lecture notes' recipe and the default, on the same machine in the same hour.
 
-    python benchmarks/finetune.py DATA WEIGHTS [--only notebook]
+    python benchmarks/finetune.py DATA WEIGHTS
 
 DATA: a folder with train/ and test/, a folder for each class in each. WEIGHTS: a ViT-Ti/16 in timm's naming whose
 preprocessing is mean = std = 0.5, crop 0.9. Writes benchmarks/results/finetune.json.

@@ -34,11 +34,11 @@ class Situation:
     def built(self, default: str, **changes: object) -> tuple[ViTConfig, Preprocess]:
         """The model to train and what its pictures go through first: the weights' own, or a preset's."""
         if self.base is not None and self.base_preprocess is not None:
-            size = (self.image_size, self.image_size) if self.image_size else self.base.image_size
+            size = (self.image_size, self.image_size) if self.image_size is not None else self.base.image_size
             config = replace(self.base, classes=self.classes, image_size=size, classifier="linear", **changes)  # type: ignore[arg-type]
             return config, replace(self.base_preprocess, size=size)
         config = preset(self.model or default, classes=self.classes, channels=self.channels, **changes)
-        if self.image_size:
+        if self.image_size is not None:
             config = replace(config, image_size=(self.image_size, self.image_size))
         grey = (0.5,) * self.channels
         return config, Preprocess(size=config.image_size, mean=grey, std=grey)
@@ -89,17 +89,21 @@ def paper_pretrain(s: Situation) -> Training:
 
 
 def small_data(s: Situation) -> Training:
-    """Good weights, few pictures: the classifier first, on frozen features; then everything, gently, from there."""
+    """Good weights, few pictures: the classifier first, on frozen features; then the upper half of the blocks.
+
+    The lower half stays, and half the patches are left out until the last steps: three times the pictures a second.
+    """
     model, preprocess = s.built("Ti/16")
     return Training(
         model=model,
         preprocess=preprocess,
         augment=Augment(crop_scale=(0.35, 1.0)),
-        optimizer=Optimizer(rate=1e-4, weight_decay=0.05, layer_decay=0.75, warmup=0.1),
-        epochs=6,
+        optimizer=Optimizer(rate=2e-4, weight_decay=0.05, layer_decay=0.85, warmup=0.1),
+        epochs=8,
         batch_size=32,
-        label_smoothing=0.1,
         ema=0.99,
+        tokens=((0.85, 0.5),),
+        freeze=model.depth // 2 if s.base is not None else 0,
         probe=s.base is not None,
     )
 
@@ -109,10 +113,13 @@ def scratch_small(s: Situation) -> Training:
 
     Fixed positions: they need not be learned, which in a short training is worth several points (docs/log.md).
     """
-    side = s.image_size or min(SMALL_SIDE, max(8, 4 * round(s.side / 4)))
+    _from_nothing(s, "scratch-small")
+    side = min(SMALL_SIDE, max(8, 4 * round(s.side / 4))) if s.image_size is None else s.image_size
+    if side % 4 or side < 8:
+        raise UserError(f"--image-size {side}: for small pictures give a multiple of 4, at least 8, such as 28 or 32.")
     few = s.pictures < 10_000
     name, changes = (f"P/{side // 4}@{side}", {"pool": "mean", "class_token": False}) if few else (f"N/4@{side}", {})
-    model, preprocess = replace(s, image_size=None).built(name, position="sincos-2d", **changes)
+    model, preprocess = s.built(name, position="sincos-2d", **changes)
     return Training(
         model=model,
         preprocess=preprocess,
@@ -126,6 +133,7 @@ def scratch_small(s: Situation) -> Training:
 
 def scratch(s: Situation) -> Training:
     """Photographs from nothing: a small model, strong variation, and few tokens at first."""
+    _from_nothing(s, "scratch")
     model, preprocess = s.built("Ti/16@160", drop_path=0.05)
     return Training(
         model=model,
@@ -137,6 +145,14 @@ def scratch(s: Situation) -> Training:
         label_smoothing=0.1,
         tokens=((0.4, 0.4), (0.75, 0.65)),
     )
+
+
+def _from_nothing(s: Situation, name: str) -> None:
+    if s.base is not None:
+        raise UserError(
+            f"--recipe {name}: trains a new model and cannot start from --weights; take small-data, notebook or "
+            "paper-finetune, or leave --weights out."
+        )
 
 
 def auto(s: Situation) -> Training:

@@ -20,6 +20,7 @@ from vitreous.config.data import Preprocess
 from vitreous.jobs.budget import parse_budget
 from vitreous.jobs.fit import fit
 from vitreous.jobs.run import Listeners
+from vitreous.recipes import RECIPES
 from vitreous.weights.bundle import load_bundle, save_bundle
 
 
@@ -42,7 +43,7 @@ def pictures(tmp_path_factory):
 @pytest.fixture(scope="module")
 def weights(tmp_path_factory):
     """A small model that was trained for other classes."""
-    model = ViT("N/4@16", depth=1, width=32, heads=2, mlp_width=32, classes=5)
+    model = ViT("N/4@16", depth=1, width=32, heads=2, mlp_width=32, classes=5, seed=7)
     place = tmp_path_factory.mktemp("weights") / "bundle"
     return save_bundle(place, model, Preprocess(size=(16, 16)), list("abcde"))
 
@@ -78,15 +79,18 @@ def test_fine_tuning_starts_from_the_weights_with_a_new_classifier(pictures, wei
     result = fit(pictures, weights=weights, epochs=0.01, recipe="paper-finetune", out=tmp_path / "run", workers=0)
     tuned, base = load_bundle(result.run).model, load_bundle(weights).model
     assert tuned.head.weight.shape == (2, 32)
-    change = (tuned.blocks[0].mlp.fc1.weight - base.blocks[0].mlp.fc1.weight).abs().max()
-    assert change < 0.05
+    fresh = ViT(tuned.config, seed=0)
+    weight = tuned.blocks[0].mlp.fc1.weight
+    assert (weight - base.blocks[0].mlp.fc1.weight).abs().max() < 0.05
+    assert (weight - fresh.blocks[0].mlp.fc1.weight).abs().max() > 0.2
 
 
 def test_a_higher_resolution_resamples_the_positions(pictures, weights, tmp_path):
     result = quick(pictures, weights, tmp_path / "run", image_size=24)
     bundle = load_bundle(result.run)
-    assert bundle.model.pos_embed.shape == (1, 1 + 36, 32)
     assert bundle.preprocess.size == (24, 24)
+    expected = load_bundle(weights).model.resized(24).pos_embed
+    torch.testing.assert_close(bundle.model.pos_embed, expected, atol=0.01, rtol=0)
 
 
 def test_from_scratch_on_small_pictures(pictures, tmp_path):
@@ -122,6 +126,31 @@ def test_stopped_and_repeated_equals_uninterrupted(pictures, weights, tmp_path):
     assert rest.validation == whole.validation
 
 
+def test_interrupted_before_the_first_checkpoint_it_fits_the_classifier_again(pictures, weights, tmp_path):
+    whole = quick(pictures, weights, tmp_path / "whole")
+
+    def crash(event):
+        raise RuntimeError("the power is gone")
+
+    with pytest.raises(RuntimeError):
+        quick(pictures, weights, tmp_path / "part", listeners=Listeners(step=crash))
+    assert not list((tmp_path / "part/checkpoints").iterdir())
+    rest = quick(pictures, weights, tmp_path / "part")
+    assert (tmp_path / "whole/metrics.jsonl").read_text() == (tmp_path / "part/metrics.jsonl").read_text()
+    assert rest.validation == whole.validation
+
+
+def test_every_recipe_trains(pictures, weights, tmp_path):
+    for name in RECIPES:
+        scratch = name.startswith("scratch")
+        start = {"model": "P/4@16"} if scratch else {"weights": weights}
+        result = fit(pictures, recipe=name, epochs=0.1, out=tmp_path / name, workers=0, **start)
+        assert result.finished, name
+        if scratch:
+            with pytest.raises(UserError, match="cannot start from --weights"):
+                fit(pictures, recipe=name, weights=weights, epochs=0.1, out=tmp_path / "no", workers=0)
+
+
 def test_a_budget_becomes_a_number_of_steps(pictures, weights, tmp_path):
     begin = time.monotonic()
     result = fit(pictures, weights=weights, budget="6s", out=tmp_path / "run", workers=0)
@@ -151,6 +180,8 @@ MISTAKES = {
     "--budget and --epochs": {"budget": "1m"},
     "--model and --weights": {"model": "S/16"},
     "is not a multiple of the patch 4": {"image_size": 18},
+    "--image-size 0: give the side": {"image_size": 0},
+    "seed=-1: must be a whole number": {"seed": -1},
 }
 
 

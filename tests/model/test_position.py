@@ -62,6 +62,12 @@ def test_resized_once_equals_resampled_on_the_fly(position, size):
     torch.testing.assert_close(resized(images), model(images), atol=1e-5, rtol=0)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_resizing_keeps_the_number_format(dtype):
+    resized = random_model().to(dtype).resized((16, 24))
+    assert {p.dtype for p in resized.parameters()} == {dtype}
+
+
 def test_resizing_keeps_the_positions_of_class_and_registers():
     model = random_model(registers=2)
     resized = model.resized((8, 8))

@@ -74,6 +74,9 @@ COMBINATIONS = {
     "position='2d': choose one of learned-1d, learned-2d": {"position": "2d"},
     "dropout=1.0: must be at least 0 and below 1": {"dropout": 1.0},
     "classes=-1: must be 0 or more": {"classes": -1},
+    "classes='10': must be a whole number": {"classes": "10"},
+    "depth=2.5: must be a whole number": {"depth": 2.5},
+    "norm_eps=-1: must be above 0": {"norm_eps": -1},
     "image_size=(0, 32): must be": {"image_size": (0, 32)},
     "has no field 'registrs'; did you mean 'registers'?": {"registrs": 4},
 }

@@ -46,6 +46,20 @@ def test_a_trace_records_the_chosen_layers_only():
     torch.testing.assert_close(trace.attention[2].sum(-1), torch.ones(2, 4, 13))
 
 
+def test_a_layer_that_is_not_there_is_named():
+    model = random_model()
+    with pytest.raises(UserError, match="layer 7: the model has layers 0 to 1"):
+        model(random_images(model), trace=Trace(layers=[7]))
+
+
+def test_a_trace_says_which_patches_were_looked_at():
+    model = random_model()
+    keep, trace = torch.tensor([[3, 1]]), Trace(layers=[0])
+    model(random_images(model, count=1), keep=keep, trace=trace)
+    assert torch.equal(trace.keep, keep)
+    assert trace.tokens[0].shape[1] == 1 + 2
+
+
 def test_pre_logits_are_what_the_classifier_reads():
     model = random_model(classifier="mlp")
     images, trace = random_images(model), Trace(layers=[])

@@ -120,14 +120,18 @@ def test_it_learns_and_keeps_the_best(tmp_path):
     assert outcome.best_step == min(judged, key=lambda r: r["val_loss"])["step"]
 
 
-@pytest.mark.parametrize(
-    ("accuracy", "loss", "better"),
-    [(0.95, 2.0, True), (0.92, 0.9, True), (0.92, 1.1, False), (0.88, 0.9, True), (0.84, 0.5, False)],
-)
-def test_what_is_better(accuracy, loss, better):
-    """Against 90 % with a standard error of 3 points and a loss of 1."""
-    old = {"accuracy": 0.9, "error": 0.03, "loss": 1.0}
-    assert is_better({"accuracy": accuracy, "error": 0.03, "loss": loss}, old) is better
+def test_kept_is_the_lowest_loss_within_a_standard_error_of_the_highest_accuracy():
+    evaluations = [(0.90, 1.0), (0.88, 0.9), (0.86, 0.5), (0.92, 0.95), (0.91, 0.8), (0.88, 0.1), (0.93, 0.7)]
+    best, highest, kept = None, 0.0, []
+    for accuracy, loss in evaluations:
+        new = {"accuracy": accuracy, "error": 0.03, "loss": loss}
+        highest = max(highest, accuracy)
+        if best is None or is_better(new, best, highest):
+            best = new
+        kept.append(best["loss"])
+        near = [loss for accuracy, loss in evaluations[: len(kept)] if accuracy >= highest - 0.03]
+        assert kept[-1] == min(near)
+    assert kept == [1.0, 0.9, 0.9, 0.95, 0.8, 0.8, 0.7]
 
 
 def test_without_validation_the_last_weights_are_kept(tmp_path):

@@ -105,6 +105,11 @@ class ViTConfig:
         self._check_combinations()
 
     def _check_numbers(self) -> None:
+        for name in ("width", "depth", "heads", "mlp_width", "patch", "channels", "classes", "registers"):
+            if not isinstance(getattr(self, name), int):
+                raise UserError(f"{name}={getattr(self, name)!r}: must be a whole number.")
+        if not self.norm_eps > 0:
+            raise UserError(f"norm_eps={self.norm_eps}: must be above 0.")
         for name in ("width", "depth", "heads", "mlp_width", "patch", "channels"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name}={getattr(self, name)}: must be at least 1.")
@@ -157,6 +162,8 @@ class ViTConfig:
 
 def check_image_size(size: tuple[int, int], patch: int, pad: bool) -> None:
     """Refuse a (height, width) that the patch does not divide, unless pictures are padded."""
+    if min(size) < 1:
+        raise UserError(f"image_size {size[0]}x{size[1]}: a picture has at least one pixel; the patch is {patch}.")
     if pad:
         return
     for name, side in zip(("height", "width"), size, strict=True):

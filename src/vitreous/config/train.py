@@ -94,8 +94,10 @@ class Training:
         for name in ("batch_size", "accumulate", "evaluations"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name}={getattr(self, name)}: must be at least 1.")
-        if not self.epochs > 0:
-            raise UserError(f"epochs={self.epochs}: must be above 0.")
+        if not 0 < self.epochs < 1e9:
+            raise UserError(f"epochs={self.epochs}: must be above 0, and finite.")
+        if not 0 <= self.seed < 2**31:
+            raise UserError(f"seed={self.seed}: must be a whole number from 0 to {2**31 - 1}.")
         if not 0 <= self.label_smoothing < 1:
             raise UserError(f"label_smoothing={self.label_smoothing}: must be at least 0 and below 1.")
         if self.ema is not None and not 0 < self.ema < 1:

@@ -35,6 +35,7 @@ from vitreous.objectives.supervised import Supervised, balance
 from vitreous.recipes import Situation, recipe
 from vitreous.report.page import write_report
 from vitreous.train.loop import Loop, Outcome
+from vitreous.train.state import load_newest
 from vitreous.weights.bundle import Bundle, save_bundle
 from vitreous.weights.source import open_weights
 
@@ -61,6 +62,8 @@ def fit(
     """
     if budget is not None and epochs is not None:
         raise UserError("--budget and --epochs: give one of the two; the other follows from it.")
+    if image_size is not None and image_size < 1:
+        raise UserError(f"--image-size {image_size}: give the side of the picture in pixels, for example 224.")
     if weights is not None and model is not None:
         raise UserError("--model and --weights: the weights say which model it is; give one of the two.")
     place = None if weights is None else str(weights)
@@ -103,9 +106,9 @@ class _Fit:
         self._say_what(saved is not None)
         model = build_model(self.training, base)
         self._loaders()
+        if self.training.probe and load_newest(self.folder / "checkpoints")[0] is None:
+            self._fit_classifier(model)  # also of a run that was interrupted before its first checkpoint
         if saved is None:
-            if self.training.probe:
-                self._fit_classifier(model)
             steps = self._plan(model)
             self._write_config(steps)
         else:

@@ -10,6 +10,7 @@ from typing import Any
 
 from vitreous.errors import UserError
 from vitreous.train.loop import Event
+from vitreous.weights.files import readable_errors
 
 
 @dataclass(frozen=True)
@@ -79,12 +80,17 @@ def read_config(folder: Path, request: Request) -> dict[str, Any] | None:
 
 def read_result(folder: Path) -> FitResult:
     """What a finished training came to."""
-    fields = json.loads((folder / "result.json").read_text())
+    path = folder / "result.json"
+    try:
+        fields = json.loads(path.read_text())
+    except ValueError:
+        raise UserError(f"{path}: damaged; delete it and repeat the command: the training is not done again.") from None
     return FitResult(**{**fields, "classes": tuple(fields["classes"]), "remarks": tuple(fields["remarks"])})
 
 
 def write_json(path: Path, content: object) -> None:
     """Write a file that is whole or not there."""
     partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps(content, indent=2) + "\n")
-    partial.replace(path)
+    with readable_errors(path):
+        partial.write_text(json.dumps(content, indent=2) + "\n")
+        partial.replace(path)

@@ -31,12 +31,12 @@ def resample_grid(table: Tensor, old: Grid, new: Grid, how: Resampling) -> Tenso
     """A table (old rows x columns, D) seen from another grid: (new rows x columns, D). Same grid, same table."""
     if old == new:
         return table
-    cells = table.reshape(1, *old, -1).permute(0, 3, 1, 2)  # (1, D, rows, columns)
+    cells = table.float().reshape(1, *old, -1).permute(0, 3, 1, 2)  # (1, D, rows, columns)
     if how == "bicubic":
         cells = F.interpolate(cells, new, mode="bicubic", antialias=True)
     else:
         cells = F.interpolate(cells, new, mode="bilinear", align_corners=True)
-    return cells.permute(0, 2, 3, 1).reshape(new[0] * new[1], -1)
+    return cells.permute(0, 2, 3, 1).reshape(new[0] * new[1], -1).to(table.dtype)
 
 
 def resample_axis(table: Tensor, new: int, how: Resampling) -> Tensor:

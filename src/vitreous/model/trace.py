@@ -6,6 +6,8 @@ from collections.abc import Iterable
 
 from torch import Tensor
 
+from vitreous.errors import UserError
+
 
 class Trace:
     """A record to hand to `model(images, trace=Trace(...))`: attention and tokens of chosen layers, and the pre-logits.
@@ -21,6 +23,7 @@ class Trace:
         trace.pool_attention   # (B, heads, 1, N), with attention pooling only
         trace.pre_logits       # (B, D), what the last linear layer reads
         trace.prefix, trace.grid   # class and register tokens come first, then rows x columns of patches
+        trace.keep             # (B, M), which of those patches the tokens are, where not all were looked at; else None
 
     To reduce what is kept, layer by layer, override `record_attention` or `record_tokens`.
     """
@@ -37,6 +40,15 @@ class Trace:
         self.pre_logits: Tensor | None = None
         self.grid: tuple[int, int] = (0, 0)
         self.prefix: int = 0
+        self.keep: Tensor | None = None
+
+    def check(self, depth: int) -> None:
+        """Refuse layers that a model of this depth does not have."""
+        for layer in sorted(self.layers or ()):
+            if not -depth <= layer < depth:
+                raise UserError(
+                    f"layer {layer}: the model has layers 0 to {depth - 1}, or -{depth} to -1 from the end."
+                )
 
     def wants(self, layer: int, depth: int) -> bool:
         """Whether this layer of a model of this depth was asked for."""

@@ -107,7 +107,8 @@ class ViT(nn.Module):
         """
         depth = len(self.blocks)
         if trace is not None:
-            trace.embedded, trace.grid, trace.prefix = z, layout.grid, layout.prefix
+            trace.check(depth)
+            trace.embedded, trace.grid, trace.prefix, trace.keep = z, layout.grid, layout.prefix, layout.keep
         for layer, block in enumerate(self.blocks):
             if trace is not None and trace.wants(layer, depth):
                 z = block(z, layout, record=partial(trace.record_attention, layer) if trace.wants_attention else None)
@@ -173,7 +174,7 @@ class ViT(nn.Module):
         state, config = resample_state(self.state_dict(), self.config, size)
         model = ViT(config, seed=None)
         model.load_state_dict(state)
-        return model.train(self.training)
+        return model.to(self.patch_embed.proj.weight).train(self.training)
 
     def _draw_patches(self, patches: Tensor) -> Tensor | None:
         """Patch dropout: a random choice of cells (B, M) for each picture while training."""

@@ -33,6 +33,7 @@ from vitreous.train.state import (
     save_checkpoint,
     unpack_optimizers,
 )
+from vitreous.weights.files import readable_errors
 
 
 class Objective(Protocol):
@@ -108,6 +109,7 @@ class Loop:
         self.pictures = 0
         self.best: dict[str, Tensor] = {}
         self.best_step, self.best_figures = -1, dict[str, float]()
+        self.highest = 0.0  # accuracy of any evaluation so far
         self.first_loss: float | None = None
         self.remarks: list[str] = []
         per_evaluation = [round(steps * (i + 1) / training.evaluations) for i in range(training.evaluations)]
@@ -211,7 +213,8 @@ class Loop:
         with torch.inference_mode():
             figures = self.evaluate(model)
         self._log({"step": self.step, **{f"val_{name}": value for name, value in figures.items()}})
-        if not self.best or is_better(figures, self.best_figures):
+        self.highest = max(self.highest, figures["accuracy"])
+        if not self.best or is_better(figures, self.best_figures, self.highest):
             self._keep(figures)
         return figures
 
@@ -222,7 +225,8 @@ class Loop:
         self.best_step, self.best_figures = self.step, figures
 
     def _log(self, record: dict[str, float]) -> None:
-        with (self.folder / "metrics.jsonl").open("a") as file:
+        path = self.folder / "metrics.jsonl"
+        with readable_errors(path), path.open("a") as file:
             file.write(json.dumps(record) + "\n")
 
     def save(self) -> None:
@@ -231,6 +235,7 @@ class Loop:
             "pictures": self.pictures,
             "best_step": self.best_step,
             "best_figures": self.best_figures,
+            "highest": self.highest,
             "first_loss": self.first_loss,
         }
         ema = {} if self.ema is None else self.ema.state_dict()
@@ -246,7 +251,8 @@ class Loop:
         point, self.remarks = load_newest(folder)
         if point is not None:
             self.step, self.best = point.step, point.best
-            self.pictures, self.first_loss = point.facts["pictures"], point.facts["first_loss"]
+            self.pictures, self.highest = point.facts["pictures"], point.facts["highest"]
+            self.first_loss = point.facts["first_loss"]
             self.best_step, self.best_figures = point.facts["best_step"], point.facts["best_figures"]
             self.objective.load_state_dict(point.module)
             unpack_optimizers(point.optimizers, self.optimizers, self.objective)
@@ -271,14 +277,16 @@ def precision() -> Any:
     return torch.autocast("cpu", torch.bfloat16) if able.get("amx_bf16") or able.get("avx512_bf16") else nullcontext()
 
 
-def is_better(new: dict[str, float], old: dict[str, float]) -> bool:
-    """Whether new figures beat old ones: by more accuracy than chance explains, or else by a lower loss.
+def is_better(new: dict[str, float], old: dict[str, float], highest: float) -> bool:
+    """Whether new figures beat old ones: the lowest loss among those within a standard error of the highest accuracy.
 
     On few pictures the loss says more than the accuracy: it ranked weights as the test part did where accuracy did not
     (docs/log.md).
     """
-    gain, chance = new["accuracy"] - old["accuracy"], max(new["error"], old["error"])
-    return gain > chance or (gain >= -chance and new["loss"] < old["loss"])
+    floor = highest - new["error"]
+    if new["accuracy"] < floor:
+        return False
+    return old["accuracy"] < floor or new["loss"] < old["loss"]
 
 
 def _logged_step(line: str) -> float:
