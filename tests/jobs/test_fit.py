@@ -160,17 +160,14 @@ def test_a_budget_becomes_a_number_of_steps(pictures, weights, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"), [("90s", 90), ("5m", 300), ("1h30m", 5400), ("2", 120), ("0.5h", 1800)], ids=str
+    ("text", "seconds"), [("90s", 90), ("5m", 300), ("1h30m", 5400), ("2", 120), ("0.5h", 1800), ("5m5", 600)], ids=str
 )
 def test_budgets_are_read(text, seconds):
     assert parse_budget(text) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "soon", "5x", "-5m", "0", "5m5"])
+@pytest.mark.parametrize("text", ["", "soon", "5x", "-5m", "0"])
 def test_budgets_that_make_no_sense(text):
-    if text == "5m5":
-        assert parse_budget(text) == 600  # five minutes and five minutes
-        return
     with pytest.raises(UserError, match="write a time such as 90s"):
         parse_budget(text)
 

@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
@@ -65,7 +66,7 @@ def fit(
             listeners=listeners,
         )
     if json:
-        print_json(_summary(result))
+        print_json(asdict(result))
     else:
         print(_text(result))
     return 0 if result.finished else 130
@@ -116,12 +117,6 @@ def _bar() -> Iterator[tuple[Any, Any]]:
             bar.update(task, completed=event.step, total=event.steps, description=text, visible=True)
 
         yield lambda text: bar.console.print(printable(text), highlight=False, markup=False), step
-
-
-def _summary(result: FitResult) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    return asdict(result)
 
 
 def _text(result: FitResult) -> str:

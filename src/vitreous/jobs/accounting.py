@@ -56,8 +56,8 @@ class Meter:
         return Spent(self.seconds, (_cpu_seconds() - self._cpu) / 3600, joules=joules)
 
 
-def training_work(training: Training, pictures: int, steps: int) -> Spent:
-    """Pictures seen and operations done in so many steps, with the token schedule counted in."""
+def training_work(training: Training, pictures: int) -> Spent:
+    """Operations of a whole training that saw so many pictures, with the token schedule counted in."""
     config = training.model
     total, before = 0.0, 0.0
     for end, keep in (*training.tokens, (1.0, 1.0)):
@@ -66,7 +66,7 @@ def training_work(training: Training, pictures: int, steps: int) -> Spent:
         total += (end - before) * count_flops(seen)
         before = end
     frozen = training.freeze / config.depth
-    return Spent(pictures=pictures, flops=pictures * total * (3 - 2 * frozen) if steps else 0.0)
+    return Spent(pictures=pictures, flops=pictures * total * (3 - 2 * frozen))
 
 
 def _cpu_seconds() -> float:

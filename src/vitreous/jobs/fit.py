@@ -256,7 +256,7 @@ class _Fit:
             for part in ("val", "test")
             if part in self.data.splits and outcome.finished
         }
-        spent = self.meter.spent() + training_work(self.training, outcome.pictures, steps)
+        spent = self.meter.spent() + training_work(self.training, outcome.pictures)
         card = model_card(
             name=self.folder.name,
             data=self.request.data,
