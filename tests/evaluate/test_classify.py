@@ -45,6 +45,29 @@ def test_calibration_error_by_hand():
     assert expected_calibration_error(confidence, right) == pytest.approx(0.5 * abs(0.5 - 0.95) + 0.5 * abs(1 - 0.4))
 
 
+def test_bins_sum_up_to_the_calibration_error():
+    scores, targets = random_scores(n=500, seed=3)
+    found = score_classes(scores, targets)
+    confidence = scores.double().softmax(1).max(1).values.numpy()
+    counts, _ = np.histogram(confidence, bins=15, range=(0, 1))
+    assert [one.pictures for one in found.bins] == counts.tolist()
+    gaps = [one.pictures * abs(one.accuracy - one.confidence) for one in found.bins if one.pictures]
+    assert found.ece == pytest.approx(sum(gaps) / 500)
+    assert {one.accuracy for one in found.bins if not one.pictures} == {None}
+
+
+def test_the_surest_answers_by_hand():
+    chance = torch.tensor([[0.9, 0.1], [0.2, 0.8], [0.3, 0.7], [0.99, 0.01], [0.05, 0.95], [0.6, 0.4]])
+    found = score_classes(
+        chance, torch.tensor([0, 0, 1, 0, 1, 1]), ["cat", "dog"], names=list("abcdef"), probabilities=True
+    )
+    wrong = [(one.picture, one.true, one.predicted, round(one.confidence, 3)) for one in found.surest_wrong]
+    assert wrong == [("b", "cat", "dog", 0.8), ("f", "dog", "cat", 0.6)]
+    assert [one.picture for one in found.surest_right] == ["d", "e"]  # one a class, though "a" was right and sure too
+    unnamed = score_classes(chance, torch.tensor([0, 0, 1, 0, 1, 1]), probabilities=True)
+    assert unnamed.surest_wrong[0].picture == "1"
+
+
 def test_calibration_error_as_the_paper_writes_it():
     scores, targets = random_scores(n=500, seed=3)
     confidence, predicted = scores.double().softmax(1).max(1)

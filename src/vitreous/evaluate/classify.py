@@ -17,6 +17,8 @@ from vitreous.errors import UserError
 
 BINS = 15
 """Equal-width bins of confidence, as in Guo et al., "On Calibration of Modern Neural Networks"."""
+KEPT = 12
+"""So many of the surest right and of the surest wrong answers are kept by name."""
 
 
 class Confusion(NamedTuple):
@@ -27,6 +29,25 @@ class Confusion(NamedTuple):
     pictures: int
     share: float
     """Of all pictures of the true class."""
+
+
+class Bin(NamedTuple):
+    """The pictures that the model was about equally sure of."""
+
+    pictures: int
+    confidence: float | None
+    """Their mean, from 0 to 1; None where there are none."""
+    accuracy: float | None
+
+
+class Answer(NamedTuple):
+    """What was said of one picture."""
+
+    picture: str
+    """Its name, or its number where no names were given."""
+    true: str
+    predicted: str
+    confidence: float
 
 
 @dataclass(frozen=True)
@@ -47,6 +68,12 @@ class ClassificationResult:
     """(K,) names of the classes."""
     confusion: tuple[tuple[int, ...], ...]
     """(K, K) counts; rows are the true classes, columns the predicted."""
+    bins: tuple[Bin, ...]
+    """Of confidence, equally wide from 0 to 1: what `ece` sums up."""
+    surest_wrong: tuple[Answer, ...]
+    """The wrong answers that it was surest of, the surest first."""
+    surest_right: tuple[Answer, ...]
+    """Of each class the right answer that it was surest of, the surest first."""
 
     @property
     def per_class(self) -> dict[str, dict[str, Any]]:
@@ -69,17 +96,26 @@ class ClassificationResult:
 
     def to_json(self) -> dict[str, Any]:
         """The result with `per_class` and `most_confused`, as dicts, lists, texts and numbers."""
-        more = {"per_class": self.per_class, "most_confused": [pair._asdict() for pair in self.most_confused()]}
+        more: dict[str, Any] = {"per_class": self.per_class}
+        more["most_confused"] = [pair._asdict() for pair in self.most_confused()]
+        for name in ("bins", "surest_wrong", "surest_right"):
+            more[name] = [entry._asdict() for entry in getattr(self, name)]
         return {**asdict(self), **more}
 
 
 def score_classes(
-    scores: Tensor, targets: Tensor, labels: Sequence[str] | None = None, *, probabilities: bool = False
+    scores: Tensor,
+    targets: Tensor,
+    labels: Sequence[str] | None = None,
+    *,
+    names: Sequence[str] | None = None,
+    probabilities: bool = False,
 ) -> ClassificationResult:
     """Judge scores (n, K) against targets (n,).
 
     scores: the model's outputs (logits), or with `probabilities` rows that sum to 1. Of equal scores the first wins.
     labels: (K,) names; numbers if None. Where two classes have one name, the number is added.
+    names: (n,) what the pictures are called, for the answers that are kept; their numbers if None.
     """
     if not len(scores):
         raise UserError("there are no pictures to judge; give data with at least one.")
@@ -96,6 +132,17 @@ def score_classes(
     rank = ((chance > own) | ((chance == own) & before)).sum(dim=1)
     logs = own.clamp_min(1e-300).log() if probabilities else scores.log_softmax(dim=1).gather(1, targets[:, None])
     confusion = torch.bincount(targets * classes + predicted, minlength=classes**2).view(classes, classes)
+    labels = _distinct(labels if labels is not None else [str(k) for k in range(classes)])
+
+    def answer(row: int) -> Answer:
+        name = str(row) if names is None else names[row]
+        return Answer(name, labels[targets[row]], labels[predicted[row]], float(confidence[row]))
+
+    order = confidence.argsort(descending=True, stable=True)
+    wrong, sure = order[~right[order]], order[right[order]]
+    best: dict[int, int] = {}
+    for row, label in zip(sure.tolist(), targets[sure].tolist(), strict=True):
+        best.setdefault(label, row)
     return ClassificationResult(
         n=count,
         top1=float(right.double().mean()),
@@ -103,8 +150,11 @@ def score_classes(
         top5=float((rank < 5).double().mean()),
         ece=expected_calibration_error(confidence, right),
         loss=float(-logs.mean()),
-        labels=_distinct(labels if labels is not None else [str(k) for k in range(classes)]),
+        labels=labels,
         confusion=tuple(tuple(row) for row in confusion.tolist()),
+        bins=calibration_bins(confidence, right),
+        surest_wrong=tuple(answer(row) for row in wrong[:KEPT].tolist()),
+        surest_right=tuple(answer(row) for row in list(best.values())[:KEPT]),
     )
 
 
@@ -113,9 +163,25 @@ def expected_calibration_error(confidence: Tensor, right: Tensor, bins: int = BI
 
     confidence: (n,) from 0 to 1; right: (n,) bool. A bin holds its upper edge.
     """
-    place = (confidence * bins).ceil().long().sub(1).clamp(0, bins - 1)
-    gap = torch.zeros(bins, dtype=torch.float64).index_add_(0, place, right.double() - confidence.double())
+    gap = torch.zeros(bins, dtype=torch.float64)
+    gap.index_add_(0, _bin_of(confidence, bins), right.double() - confidence.double())
     return float(gap.abs().sum() / len(confidence))
+
+
+def calibration_bins(confidence: Tensor, right: Tensor, bins: int = BINS) -> tuple[Bin, ...]:
+    """What a reliability diagram draws; arguments as for `expected_calibration_error`."""
+    place = _bin_of(confidence, bins)
+    found = []
+    for k in range(bins):
+        inside = place == k
+        count = int(inside.sum())
+        means = [float(values[inside].double().mean()) if count else None for values in (confidence, right)]
+        found.append(Bin(count, *means))
+    return tuple(found)
+
+
+def _bin_of(confidence: Tensor, bins: int) -> Tensor:
+    return (confidence * bins).ceil().long().sub(1).clamp(0, bins - 1)
 
 
 def wilson(right: int, count: int, z: float = 1.959963984540054) -> tuple[float, float]:

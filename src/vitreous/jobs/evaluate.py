@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -73,8 +73,13 @@ def evaluate(
         scores, targets = predict_logits(bundle.model, loader.batches(), told)
     finally:
         loader.close()
-    result = score_classes(scores, targets, bundle.labels)
+    result = score_classes(scores, targets, bundle.labels, names=names_of(source, loader.unreadable))
     return Evaluation(name, result, dict(loader.unreadable), time.perf_counter() - start)
+
+
+def names_of(source: Source, unreadable: Container[str]) -> list[str]:
+    """What the pictures are called that an evaluation saw, in its order."""
+    return [name for name in map(source.name, range(len(source))) if name not in unreadable]
 
 
 def _part(data: Data, split: Split | None) -> tuple[str, Source]:

@@ -26,6 +26,7 @@ from vitreous.evaluate.probe import fit_linear
 from vitreous.jobs.accounting import Meter, training_work
 from vitreous.jobs.budget import parse_budget, plan
 from vitreous.jobs.card import model_card
+from vitreous.jobs.evaluate import names_of
 from vitreous.jobs.opening import open_dataset
 from vitreous.jobs.run import FitResult, Listeners, Request, read_config, read_result, write_json
 from vitreous.model.lora import add_lora, merge_lora
@@ -297,7 +298,7 @@ class _Fit:
         source = self.data.splits[part]
         with self._ordered(source) as loader:
             logits, labels = predict_logits(model, loader.batches())
-        return score_classes(logits, labels, self.data.classes)
+        return score_classes(logits, labels, self.data.classes, names=names_of(source, loader.unreadable))
 
 
 NAMES = {"val": "validation", "test": "test"}
