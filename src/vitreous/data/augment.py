@@ -48,15 +48,20 @@ def eval_view(picture: Image.Image, preprocess: Preprocess) -> Tensor:
     Only the centre is computed, by one resampling in Pillow: the numbers are those of a resize of the short side and a
     centre crop, as timm and torchvision do it.
     """
-    rows, columns = covering(picture.height, picture.width, preprocess.resized)
     height, width = preprocess.size
-    if (rows, columns) == (picture.height, picture.width) == (height, width):
+    box = seen_box(picture.height, picture.width, preprocess)
+    if box == (0, 0, width, height) == (0, 0, picture.width, picture.height):
         return _to_tensor(np.asarray(picture))
-    top, left = round((rows - height) / 2), round((columns - width) / 2)
-    down, across = picture.height / rows, picture.width / columns
-    box = (left * across, top * down, (left + width) * across, (top + height) * down)
-    box = (box[0], box[1], min(box[2], picture.width), min(box[3], picture.height))
     return _to_tensor(np.asarray(picture.resize((width, height), _PIL[preprocess.interpolation], box=box)))
+
+
+def seen_box(height: int, width: int, preprocess: Preprocess) -> tuple[float, float, float, float]:
+    """(left, top, right, bottom) in pixels of the part of a picture that `eval_view` shows to the model."""
+    rows, columns = covering(height, width, preprocess.resized)
+    top, left = round((rows - preprocess.size[0]) / 2), round((columns - preprocess.size[1]) / 2)
+    down, across = height / rows, width / columns
+    right, bottom = (left + preprocess.size[1]) * across, (top + preprocess.size[0]) * down
+    return left * across, top * down, min(right, width), min(bottom, height)
 
 
 def train_view(

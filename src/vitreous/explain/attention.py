@@ -1,0 +1,139 @@
+"""Where tokens look: raw attention, attention rollout, and how far heads look.
+
+Letters in shapes: B pictures, h heads, T tokens (class token and registers, then patches), N patches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vitreous.errors import UserError
+from vitreous.model.trace import Trace
+from vitreous.model.vit import ViT
+
+
+class _Rows(Trace):
+    """Keeps of each chosen layer only what one asker sees of the patches, (B, h, N): one layer is held at a time."""
+
+    def __init__(self, layers: Sequence[int] | None, query: int | None, reads_class: bool) -> None:
+        super().__init__(layers, tokens=False)
+        self.query = query
+        self.reads_class = reads_class
+
+    def record_attention(self, layer: int, attention: Tensor) -> None:
+        self.attention[layer] = asked(attention, self.prefix, self.query, self.reads_class)
+
+
+class _Rollout(Trace):
+    """Multiplies the attention of all layers as they come, and keeps the asker's row after each wanted one."""
+
+    def __init__(self, wanted: Sequence[int] | None, query: int | None, reads_class: bool) -> None:
+        super().__init__(None, tokens=False)
+        self.wanted = wanted
+        self.query = query
+        self.reads_class = reads_class
+        self.rolled: Tensor | None = None
+
+    def record_attention(self, layer: int, attention: Tensor) -> None:
+        mixed = attention.mean(dim=1)
+        mixed = (mixed + torch.eye(mixed.shape[1])) / 2  # the residual branch carries each token on
+        self.rolled = mixed if self.rolled is None else mixed @ self.rolled
+        if self.wanted is None or layer in self.wanted:
+            self.attention[layer] = asked(self.rolled[:, None], self.prefix, self.query, self.reads_class)
+
+
+def asked(attention: Tensor, prefix: int, query: int | None, reads_class: bool) -> Tensor:
+    """How much of each patch reaches the asker, (B, h, N), of attention (B, h, T, T).
+
+    The asker is the patch `query`; or the class token, if the model's answer is read from it; or else all patches, of
+    which the mean is taken, as the answer takes theirs.
+    """
+    if query is not None:
+        return attention[:, :, prefix + query, prefix:].clone()
+    if reads_class:
+        return attention[:, :, 0, prefix:].clone()
+    return attention[:, :, prefix:, prefix:].mean(dim=2)
+
+
+def attention_maps(
+    model: ViT, images: Tensor, *, layers: Sequence[int] | None = (-1,), query: int | None = None
+) -> tuple[dict[int, Tensor], Tensor]:
+    """({layer: (B, h, rows, columns)}, scores (B, K)): the attention that patches get in each layer.
+
+    layers: which, None for all. query: the patch that asks; if None, what the model's answer is read from.
+    """
+    trace = _Rows(layers, query, model.config.pool == "class")
+    return _run(model, images, trace)
+
+
+def rollout_maps(
+    model: ViT, images: Tensor, *, layers: Sequence[int] | None = (-1,), query: int | None = None
+) -> tuple[dict[int, Tensor], Tensor]:
+    """({layer: (B, 1, rows, columns)}, scores (B, K)): attention rollout (Abnar and Zuidema) from the first layer on.
+
+    The mean attention of the heads, with half of each token staying in place, multiplied through the layers.
+    """
+    depth = model.config.depth
+    Trace(layers).check(depth)
+    wanted = None if layers is None else [layer % depth for layer in layers]
+    return _run(model, images, _Rollout(wanted, query, model.config.pool == "class"))
+
+
+def pool_maps(model: ViT, images: Tensor) -> tuple[Tensor, Tensor]:
+    """((B, h, rows, columns), scores (B, K)): what the learned query of attention pooling looks at."""
+    if model.config.pool != "attention":
+        raise UserError("the model does not pool by attention, so there is no such map; name a layer.")
+    trace = Trace((), tokens=False)
+    scores = model(images, trace=trace)
+    assert trace.pool_attention is not None
+    return as_grid(trace.pool_attention[:, :, 0], trace.grid), scores
+
+
+def _run(model: ViT, images: Tensor, trace: Trace) -> tuple[dict[int, Tensor], Tensor]:
+    with torch.inference_mode():
+        scores: Tensor = model(images, trace=trace)
+    return {layer: as_grid(rows, trace.grid) for layer, rows in trace.attention.items()}, scores
+
+
+def as_grid(values: Tensor, grid: tuple[int, int]) -> Tensor:
+    """(..., N) to (..., rows, columns)."""
+    return values.reshape(*values.shape[:-1], *grid)
+
+
+class _Distances(Trace):
+    """Reduces each layer's attention to one distance a picture and head, (B, h)."""
+
+    def __init__(self, patch: int) -> None:
+        super().__init__(None, tokens=False)
+        self.patch = patch
+
+    def record_attention(self, layer: int, attention: Tensor) -> None:
+        between = cell_distances(self.grid, self.patch).to(attention)
+        patches = attention[:, :, self.prefix :, self.prefix :]
+        shares = patches / patches.sum(dim=-1, keepdim=True)
+        self.attention[layer] = (shares * between).sum(dim=-1).mean(dim=-1)
+
+
+def attention_distance(model: ViT, images: Tensor) -> NDArray[np.float32]:
+    """(B, layers, heads): the mean distance, in pixels of the input, between a patch and what it attends to.
+
+    The paper's figure 7: for each query patch the distances to all patches, weighted with its attention, and the mean
+    of the queries. Class token and registers have no place: they are left out as queries, and what a patch gives to
+    them is shared among the patches in proportion.
+    """
+    trace = _Distances(model.config.patch)
+    with torch.inference_mode():
+        model(images, trace=trace)
+    return torch.stack([trace.attention[layer] for layer in sorted(trace.attention)], dim=1).numpy()
+
+
+def cell_distances(grid: tuple[int, int], patch: int) -> Tensor:
+    """(N, N): the distance between the centres of every two patches, in pixels."""
+    row, column = torch.meshgrid(*(torch.arange(side, dtype=torch.float32) for side in grid), indexing="ij")
+    places = torch.stack([row.flatten(), column.flatten()], dim=1) * patch
+    return torch.cdist(places, places)

@@ -1,0 +1,50 @@
+"""Maps as pictures: laid over the picture they explain, and side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib import colormaps
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageFont
+
+UNSEEN = 0.35
+"""Brightness of what the model did not see."""
+STRENGTH = 0.72
+"""How much of the picture the strongest colour covers."""
+GAP = 6
+CAPTION = 18
+
+_COLOURS: NDArray[np.float32] = (colormaps["inferno"](np.linspace(0, 1, 256))[:, :3] * 255).astype(np.float32)
+
+
+def overlay(picture: Image.Image, map: NDArray[np.floating], seen: NDArray[np.bool_] | None = None) -> Image.Image:
+    """The picture in grey with the map (height, width) over it: where it is high, glowing; where low, dark.
+
+    The map is scaled to its own range, but for the highest half per cent, which a single patch may take for itself.
+    seen: (height, width), where the model looked; the rest is darkened.
+    """
+    inside = map if seen is None else map[seen]
+    low, high = (float(value) for value in np.quantile(inside, (0, 0.995))) if inside.size else (0.0, 0.0)
+    level = np.clip((map - low) / ((high - low) or 1.0), 0, 1).astype(np.float32)
+    grey = np.asarray(picture.convert("L"), np.float32)
+    cover = (STRENGTH * np.sqrt(level))[:, :, None]
+    glow = _COLOURS[(level * 255).astype(np.uint8)]
+    made = grey[:, :, None] * 0.75 * (1 - cover) + glow * cover
+    if seen is not None:
+        made[~seen] = (grey * UNSEEN)[~seen, None]
+    return Image.fromarray(made.astype(np.uint8))
+
+
+def tile(pictures: Sequence[Image.Image], captions: Sequence[str], columns: int) -> Image.Image:
+    """Pictures of one size side by side, row after row, each with its caption above."""
+    width, height = pictures[0].size
+    rows = -(-len(pictures) // columns)
+    page = Image.new("RGB", (columns * (width + GAP) + GAP, rows * (height + CAPTION + GAP) + GAP), "white")
+    pen, font = ImageDraw.Draw(page), ImageFont.load_default(12)
+    for i, (picture, caption) in enumerate(zip(pictures, captions, strict=True)):
+        left, top = GAP + i % columns * (width + GAP), GAP + i // columns * (height + CAPTION + GAP)
+        pen.text((left + 2, top + 1), caption, fill="#404040", font=font)
+        page.paste(picture, (left, top + CAPTION))
+    return page
