@@ -184,7 +184,7 @@ def _bin_of(confidence: Tensor, bins: int) -> Tensor:
     return (confidence * bins).ceil().long().sub(1).clamp(0, bins - 1)
 
 
-def wilson(right: int, count: int, z: float = 1.959963984540054) -> tuple[float, float]:
+def wilson(right: float, count: int, z: float = 1.959963984540054) -> tuple[float, float]:
     """The interval that holds the true share with 95 %, where `right` of `count` were so; sound at 0 and at 1 too."""
     share = right / count
     middle = share + z * z / (2 * count)

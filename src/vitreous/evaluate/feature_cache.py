@@ -1,0 +1,138 @@
+"""Features that were computed once: a file each, named after what they are features of.
+
+The name is a digest of the weights, the preprocessing and the pictures' own bytes, so renamed, moved or copied data are
+found again, and changed ones never. A file is complete or not there, and its tensors have a digest that is checked.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from hashlib import sha256
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from vitreous.config.data import Preprocess
+from vitreous.data.decode import PictureError
+from vitreous.data.source import Source
+from vitreous.model.vit import ViT
+
+FORMAT = 1
+LIMIT = 2 * 2**30
+"""Bytes that the cache may take: beyond that, what was not used for longest is removed."""
+
+
+@dataclass(frozen=True)
+class StoredFeatures:
+    """What was computed of a source."""
+
+    features: Tensor
+    """(n, D) float32."""
+    index: Tensor
+    """(n,) int64: which pictures of the source they are of."""
+    unreadable: dict[int, str] = field(default_factory=dict)
+    """The others: index to reason."""
+
+
+@dataclass
+class FeatureCache:
+    """Features by key: `get`, and `put` where there were none. What a person should know of it is in `remarks`."""
+
+    folder: Path
+    remarks: list[str] = field(default_factory=list)
+
+    def get(self, key: str) -> StoredFeatures | None:
+        """What is stored, or None; a damaged file counts as none."""
+        path = self._path(key)
+        if not path.exists():
+            return None
+        try:
+            found = _read(path)
+        except (OSError, SafetensorError, ValueError, KeyError) as error:
+            self.remarks.append(f"{path}: damaged ({error}); its features were computed again.")
+            return None
+        with suppress(OSError):  # a cache that may only be read is a good cache
+            os.utime(path)
+        return found
+
+    def put(self, key: str, stored: StoredFeatures) -> None:
+        """Store it; where that is impossible, say so and go on without."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            _write(self._path(key), stored)
+            self._shrink()
+        except OSError as error:
+            self.remarks.append(
+                f"{self.folder}: features could not be kept there ({error.strerror}), so the next command computes "
+                "them again; set VITREOUS_CACHE to a folder that can be written."
+            )
+
+    def _path(self, key: str) -> Path:
+        return self.folder / f"{key}.safetensors"
+
+    def _shrink(self) -> None:
+        files = sorted(self.folder.glob("*.safetensors"), key=lambda path: path.stat().st_mtime, reverse=True)
+        total = 0
+        for path in files:
+            total += path.stat().st_size
+            if total > LIMIT:
+                path.unlink(missing_ok=True)
+
+
+def default_folder() -> Path:
+    """$VITREOUS_CACHE, or vitreous in the user's folder for caches; features are in a folder of it."""
+    if said := os.environ.get("VITREOUS_CACHE"):
+        return Path(said) / "features"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vitreous" / "features"
+
+
+def features_key(model: ViT, preprocess: Preprocess, source: Source) -> str:
+    """64 hexadecimal digits that differ if a weight, the preprocessing or any picture differs."""
+    digest = sha256()
+    digest.update(json.dumps([FORMAT, asdict(model.config), asdict(preprocess), len(source)]).encode())
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
+        digest.update(tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy())
+    for index in range(len(source)):
+        try:
+            digest.update(sha256(source.content(index)).digest())
+        except PictureError as error:
+            digest.update(error.reason.encode())
+    return digest.hexdigest()
+
+
+def _read(path: Path) -> StoredFeatures:
+    with safe_open(path, framework="pt") as file:
+        about = file.metadata() or {}
+        features, index = file.get_tensor("features"), file.get_tensor("index")
+    if about["sha256"] != _digest(features, index):
+        raise ValueError("its SHA-256 is not the one that was stored with it")
+    unreadable = {int(number): str(reason) for number, reason in json.loads(about["unreadable"]).items()}
+    return StoredFeatures(features, index, unreadable)
+
+
+def _write(path: Path, stored: StoredFeatures) -> None:
+    """Beside its place under a name of its own, so that two processes may write at once; then renamed."""
+    about = {"sha256": _digest(stored.features, stored.index), "unreadable": json.dumps(stored.unreadable)}
+    tensors = {"features": stored.features.contiguous(), "index": stored.index.contiguous()}
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".new-", delete=False) as file:
+        temporary = Path(file.name)
+        try:
+            file.write(save(tensors, metadata=about))
+            file.flush()
+            os.fsync(file.fileno())
+            temporary.replace(path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+
+
+def _digest(features: Tensor, index: Tensor) -> str:
+    return sha256(features.contiguous().numpy().tobytes() + index.contiguous().numpy().tobytes()).hexdigest()
