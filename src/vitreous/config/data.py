@@ -9,6 +9,7 @@ from typing import Literal, get_args
 from vitreous.errors import UserError
 
 Interpolation = Literal["bicubic", "bilinear", "nearest", "lanczos"]
+Resize = Literal["cover", "cover-floor", "stretch"]
 Policy = Literal["none", "randaugment", "trivial"]
 
 
@@ -16,7 +17,7 @@ Policy = Literal["none", "randaugment", "trivial"]
 class Preprocess:
     """How a picture becomes the model's input. It belongs to the weights: a model is only right with its own.
 
-    The short side is resized to `resized`, the centre is cut to `size`, and each channel becomes (x/255 - mean) / std.
+    The picture is resized to `resized`, the centre is cut to `size`, and each channel becomes (x/255 - mean) / std.
     """
 
     size: tuple[int, int] = (224, 224)
@@ -26,6 +27,10 @@ class Preprocess:
     crop: float = 1.0
     """The share of the resized picture's side that the centre crop keeps; 1 keeps the whole short side."""
     interpolation: Interpolation = "bicubic"
+    resize: Resize = "cover"
+    """cover: in its proportions, as tightly as it can (timm, torchvision). cover-floor: the same, but of two pixels in
+    the middle the upper left one is the centre (`transformers`). stretch: to the very size, whatever its proportions.
+    """
 
     @property
     def channels(self) -> int:
@@ -55,6 +60,7 @@ class Preprocess:
         if not 0 < self.crop <= 1:
             raise UserError(f"crop={self.crop}: must be above 0 and at most 1.")
         _check_choice("interpolation", self.interpolation, get_args(Interpolation))
+        _check_choice("resize", self.resize, get_args(Resize))
 
 
 @dataclass(frozen=True)
@@ -77,6 +83,8 @@ class Augment:
     """RandAugment: how strong they are, 0 to 10."""
     jitter: float = 0.0
     """Colour jitter: brightness, contrast and saturation are each multiplied by 1 - jitter to 1 + jitter."""
+    grey: float = 0.0
+    """Probability that a picture loses its colours."""
     erase: float = 0.0
     """Probability that a random rectangle is replaced by the mean colour."""
     mixup: float = 0.0
@@ -107,6 +115,7 @@ class Augment:
             ("layers", 0, math.inf),
             ("magnitude", 0, 10),
             ("jitter", 0, 1),
+            ("grey", 0, 1),
             ("erase", 0, 1),
             ("mixup", 0, math.inf),
             ("cutmix", 0, math.inf),

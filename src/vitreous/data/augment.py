@@ -43,7 +43,7 @@ def normalise(images: Tensor, preprocess: Preprocess) -> Tensor:
 
 
 def eval_view(picture: Image.Image, preprocess: Preprocess) -> Tensor:
-    """The view that evaluation and prediction use, (C, H, W) uint8: resized to cover, then the centre.
+    """The view that evaluation and prediction use, (C, H, W) uint8: resized, then the centre.
 
     Only the centre is computed, by one resampling in Pillow: the numbers are those of a resize of the short side and a
     centre crop, as timm and torchvision do it.
@@ -57,8 +57,7 @@ def eval_view(picture: Image.Image, preprocess: Preprocess) -> Tensor:
 
 def seen_box(height: int, width: int, preprocess: Preprocess) -> tuple[float, float, float, float]:
     """(left, top, right, bottom) in pixels of the part of a picture that `eval_view` shows to the model."""
-    rows, columns = covering(height, width, preprocess.resized)
-    top, left = round((rows - preprocess.size[0]) / 2), round((columns - preprocess.size[1]) / 2)
+    rows, columns, top, left = resized_and_centre(height, width, preprocess)
     down, across = height / rows, width / columns
     right, bottom = (left + preprocess.size[1]) * across, (top + preprocess.size[0]) * down
     return left * across, top * down, min(right, width), min(bottom, height)
@@ -67,7 +66,7 @@ def seen_box(height: int, width: int, preprocess: Preprocess) -> tuple[float, fl
 def train_view(
     picture: Image.Image | Pixels, preprocess: Preprocess, augment: Augment, rng: np.random.Generator
 ) -> Tensor:
-    """A random view, (C, H, W) uint8: crop and resize in one resampling, then policy, jitter, mirror, erasing."""
+    """A random view, (C, H, W) uint8: crop and resize in one resampling, then policy, jitter, grey, mirror, erasing."""
     pixels = to_pixels(picture)
     if augment.crop_scale is None:
         view = _shifted(pixels, preprocess, augment.pad, rng)
@@ -78,6 +77,8 @@ def train_view(
         view = _to_tensor(np.asarray(apply_policy(_to_image(view), preprocess, augment, rng)))
     if augment.jitter:
         view = _to_tensor(np.asarray(jitter(_to_image(view), augment.jitter, rng)))
+    if augment.grey and rng.random() < augment.grey:
+        view = _to_tensor(np.asarray(_to_image(view).convert("L"))).expand(len(view), -1, -1)
     if augment.flip and rng.random() < 0.5:
         view = view.flip(2)
     if rng.random() < augment.erase:
@@ -187,6 +188,16 @@ def resize(images: Tensor, size: tuple[int, int], how: Interpolation) -> Tensor:
     if how == "nearest":
         return F.interpolate(images, size, mode="nearest-exact")
     return F.interpolate(images, size, mode="bilinear" if how == "bilinear" else "bicubic", antialias=True)
+
+
+def resized_and_centre(height: int, width: int, preprocess: Preprocess) -> Box:
+    """(rows, columns) that a picture is resized to, and (top, left) of the centre crop in it."""
+    stretch = preprocess.resize == "stretch"
+    rows, columns = preprocess.resized if stretch else covering(height, width, preprocess.resized)
+    down, across = rows - preprocess.size[0], columns - preprocess.size[1]
+    if preprocess.resize == "cover":
+        return rows, columns, round(down / 2), round(across / 2)
+    return rows, columns, down // 2, across // 2
 
 
 def covering(height: int, width: int, size: tuple[int, int]) -> tuple[int, int]:

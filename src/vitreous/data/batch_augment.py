@@ -6,6 +6,7 @@ Letters: B pictures, C channels, h x w their pixels, H x W the input's. Every sa
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -13,14 +14,14 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitreous.config.data import Augment, Preprocess
-from vitreous.data.augment import ERASE_AREA, ERASE_RATIO, covering, mean_colour, resize
+from vitreous.config.data import Augment, MultiCrop, Preprocess
+from vitreous.data.augment import ERASE_AREA, ERASE_RATIO, mean_colour, resize, resized_and_centre
 from vitreous.data.chance import Index, uniforms
 
 Draws = NDArray[np.float64]
 
 TRIES = 10
-_CROP, _FLIP, _JITTER, _ERASE = 2 * TRIES + 2, 1, 3, 2 * TRIES + 3
+_CROP, _FLIP, _JITTER, _ERASE, _GREY = 2 * TRIES + 2, 1, 3, 2 * TRIES + 3, 1
 LUMA = (19595, 38470, 7471)
 """ITU-R 601 in 65536ths, as Pillow has it."""
 
@@ -29,9 +30,8 @@ def eval_batch(images: Tensor, preprocess: Preprocess) -> Tensor:
     """The view of evaluation: (B, C, h, w) uint8 to (B, C, H, W) uint8."""
     height, width = preprocess.size
     images = to_channels(images, preprocess.channels)
-    size = covering(images.shape[2], images.shape[3], preprocess.resized)
-    images = resize(images, size, preprocess.interpolation)
-    top, left = round((size[0] - height) / 2), round((size[1] - width) / 2)
+    rows, columns, top, left = resized_and_centre(images.shape[2], images.shape[3], preprocess)
+    images = resize(images, (rows, columns), preprocess.interpolation)
     return images[:, :, top : top + height, left : left + width]
 
 
@@ -40,8 +40,8 @@ def train_batch(
 ) -> Tensor:
     """A random view of each: (B, C, h, w) uint8 to (B, C, H, W), uint8 or float from 0 to 255. No policies."""
     assert augment.policy == "none"
-    draws = uniforms(seed, epoch, indices, _CROP + _FLIP + _JITTER + _ERASE, view)
-    crop, flip, colour, erase = np.split(draws, np.cumsum((_CROP, _FLIP, _JITTER)), axis=1)
+    draws = uniforms(seed, epoch, indices, _CROP + _FLIP + _JITTER + _ERASE + _GREY, view)
+    crop, flip, colour, erase, grey = np.split(draws, np.cumsum((_CROP, _FLIP, _JITTER, _ERASE)), axis=1)
     mirrored = torch.from_numpy(flip[:, 0] < 0.5) if augment.flip else torch.zeros(len(images), dtype=torch.bool)
     if augment.crop_scale is None:
         out = _shift(eval_batch(images, preprocess), augment.pad, crop, mirrored)
@@ -49,9 +49,37 @@ def train_batch(
         out = _crop(to_channels(images, preprocess.channels), preprocess, augment, crop, mirrored)
     if augment.jitter:
         out = _jitter(out, augment.jitter, colour)
+    if augment.grey:
+        chosen = torch.from_numpy(grey[:, 0] < augment.grey)[:, None, None, None]
+        out = torch.where(chosen, _grey(out.float()), out.float())
     if augment.erase:
         out = _erase(out, augment.erase, mean_colour(preprocess), erase)
     return out
+
+
+def multi_crop_batch(
+    images: Tensor,
+    indices: Index,
+    preprocess: Preprocess,
+    augment: Augment,
+    crops: MultiCrop,
+    *,
+    seed: int,
+    epoch: int,
+) -> tuple[Tensor, Tensor]:
+    """DINO's views of each: large (B, global_views, C, H, W) and small (B, local_views, C, h, w)."""
+    small = replace(preprocess, size=crops.local_size)
+    large_augment, small_augment = (replace(augment, crop_scale=s) for s in (crops.global_scale, crops.local_scale))
+    large = [
+        train_batch(images, indices, preprocess, large_augment, seed=seed, epoch=epoch, view=view)
+        for view in range(crops.global_views)
+    ]
+    local = [
+        train_batch(images, indices, small, small_augment, seed=seed, epoch=epoch, view=crops.global_views + view)
+        for view in range(crops.local_views)
+    ]
+    empty = torch.empty((len(images), 0, preprocess.channels, *crops.local_size))
+    return torch.stack(large, dim=1), torch.stack(local, dim=1) if local else empty
 
 
 def to_channels(images: Tensor, channels: int) -> Tensor:
