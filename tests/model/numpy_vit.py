@@ -50,6 +50,8 @@ class NumpyViT:
             self.tokens.append(z)
         if c.norm == "before" and not c.norm_after_pool:
             z = self.norm(z, "norm")
+        if c.distilled and c.classes:
+            return (self.dense(z[0], "head") + self.dense(z[1], "head_dist")) / 2
         y = self.pool(z)
         if c.norm_after_pool:
             y = self.norm(y, "fc_norm")
@@ -73,10 +75,12 @@ class NumpyViT:
         prefix = []
         if c.class_token:
             prefix.append(self.w["cls_token"][0, 0])
+        if c.distilled:
+            prefix.append(self.w["dist_token"][0, 0])
         for r in range(c.registers):
             prefix.append(self.w["reg_token"][0, r])
         for i in range(len(prefix)):
-            has_position = {"all": True, "class": i == 0 and c.class_token, "patches": False}[c.position_scope]
+            has_position = {"all": True, "class": i < c.class_token + c.distilled, "patches": False}[c.position_scope]
             if c.position == "learned-1d" and has_position:
                 prefix[i] = prefix[i] + self.w["pos_embed"][0, i]
         self.prefix = len(prefix)
@@ -149,10 +153,12 @@ class NumpyViT:
     def pool(self, z):
         c, d = self.c, self.c.width // self.c.heads
         if c.pool == "class":
-            return z[0]
+            return (z[0] + z[1]) / 2 if c.distilled else z[0]
         patches = z[self.prefix :]
         if c.pool == "mean":
             return patches.mean(0)
+        if c.pool == "class+mean":
+            return np.concatenate([z[0], patches.mean(0)])
         q = self.dense(self.w["attn_pool.latent"][0, 0], "attn_pool.q")
         kv = self.dense(patches, "attn_pool.kv")
         out = []

@@ -9,10 +9,10 @@ from vitreous.errors import UserError
 
 Position = Literal["learned-1d", "learned-2d", "sincos-2d", "relative", "none"]
 PositionScope = Literal["all", "class", "patches"]
-Resampling = Literal["bicubic", "bilinear"]
+Resampling = Literal["bicubic", "bicubic-plain", "bilinear"]
 NormPlace = Literal["before", "after"]
 Mlp = Literal["gelu", "relu", "swiglu"]
-Pool = Literal["class", "mean", "attention"]
+Pool = Literal["class", "mean", "class+mean", "attention"]
 Classifier = Literal["linear", "mlp"]
 
 
@@ -42,7 +42,8 @@ class ViTConfig:
     position_scope: PositionScope = "all"
     """Which tokens a learned 1-D table has entries for: all, all but registers (DINOv2), or patches."""
     position_resampling: Resampling = "bicubic"
-    """How a table moves to another grid: bicubic with antialias, or bilinear between fixed corners (the paper's)."""
+    """How a table moves to another grid: bicubic with antialias or without, or bilinear between fixed corners (the
+    paper's)."""
     sincos_grid: tuple[int, int] | None = None
     """Rows and columns that fixed positions count cells on, when it is not the grid of `image_size`: after a resize."""
     norm: NormPlace = "before"
@@ -50,10 +51,13 @@ class ViTConfig:
     norm_eps: float = 1e-6
     mlp: Mlp = "gelu"
     class_token: bool = True
+    distilled: bool = False
+    """A second such token with a classifier of its own; scores are the mean of the two (DeiT)."""
     registers: int = 0
     """Extra learned tokens that no output reads (Darcet et al.)."""
     pool: Pool = "class"
-    """What y is made of: the class token, the mean of the patch tokens, or a learned query that attends to them."""
+    """What y is made of: the class token, the mean of the patch tokens, both side by side (DINOv2's classifiers), or a
+    learned query that attends to the patches."""
     norm_after_pool: bool = False
     """Apply the final norm to the pooled vector instead of to the tokens (MAE's fine-tuning, timm's average)."""
     classifier: Classifier = "linear"
@@ -85,15 +89,25 @@ class ViTConfig:
 
     @property
     def prefix(self) -> int:
-        """Tokens before the patches: the class token, then the registers."""
-        return int(self.class_token) + self.registers
+        """Tokens before the patches: the class token, DeiT's distillation token, then the registers."""
+        return int(self.class_token) + int(self.distilled) + self.registers
+
+    @property
+    def tokens_read(self) -> int | None:
+        """How many of the first tokens y is made of; None for all of them."""
+        return 1 + int(self.distilled) if self.pool == "class" else None
+
+    @property
+    def features(self) -> int:
+        """The length of y."""
+        return 2 * self.width if self.pool == "class+mean" else self.width
 
     @property
     def prefix_positions(self) -> int:
         """How many of the prefix tokens have an entry in a learned 1-D position table."""
         if self.position != "learned-1d":
             return 0
-        return {"all": self.prefix, "class": int(self.class_token), "patches": 0}[self.position_scope]
+        return {"all": self.prefix, "class": self.prefix - self.registers, "patches": 0}[self.position_scope]
 
     def __post_init__(self) -> None:
         if isinstance(self.image_size, int):
@@ -141,9 +155,10 @@ class ViTConfig:
             near = [h for h in range(1, self.width + 1) if self.width % h == 0]
             best = min(near, key=lambda h: abs(h - self.heads))
             raise UserError(f"heads={self.heads}: does not divide width={self.width}; {best} does.")
-        if self.pool == "class" and not self.class_token:
+        if self.pool.startswith("class") and not self.class_token:
             raise UserError(
-                "pool='class': there is no class token to read; set class_token=True, or pool to 'mean' or 'attention'."
+                f"pool={self.pool!r}: there is no class token to read; set class_token=True, or pool to 'mean' or "
+                "'attention'."
             )
         if self.position == "sincos-2d" and self.width % 4:
             raise UserError(
@@ -153,6 +168,13 @@ class ViTConfig:
             raise UserError(f"position='learned-2d': needs an even width, not {self.width}; {_nearest(self.width, 2)}.")
         if self.norm == "after" and self.norm_after_pool:
             raise UserError("norm_after_pool=True: norm='after' has no final norm to move; set one of them back.")
+        if self.pool == "class+mean" and self.norm_after_pool:
+            raise UserError("norm_after_pool=True: pool='class+mean' has two vectors, not one; set one of them back.")
+        if self.distilled and (self.pool != "class" or self.norm_after_pool or self.classifier != "linear"):
+            raise UserError(
+                "distilled=True: both classifiers read a token each; it needs pool='class', classifier='linear' and "
+                "norm_after_pool=False."
+            )
         if self.classifier == "mlp" and not self.classes:
             raise UserError(
                 "classifier='mlp': there is none with classes=0; give the number of classes, or classifier='linear'."

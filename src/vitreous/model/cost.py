@@ -27,9 +27,9 @@ def count_parameters(c: ViTConfig) -> int:
     if c.pool == "attention":
         final += D + _dense(D, D) + _dense(D, 2 * D) + _dense(D, D) + 2 * D + _mlp_parameters(c)
     if c.classifier == "mlp":
-        final += _dense(D, D)
+        final += _dense(c.features, c.features)
     if c.classes:
-        final += _dense(D, c.classes)
+        final += _dense(c.features, c.classes) * (2 if c.distilled else 1)
     return embedding + positions.get(c.position, 0) + c.depth * block + final
 
 
@@ -49,8 +49,8 @@ def count_flops(c: ViTConfig) -> int:
             _product(1, D, D) + _product(N, D, 2 * D) + 2 * _product(1, D, N) + _product(1, D, D) + _mlp_flops(c, 1)
         )
     if c.classifier == "mlp":
-        total += _product(1, D, D)
-    return total + _product(1, D, c.classes)
+        total += _product(1, c.features, c.features)
+    return total + _product(1, c.features, c.classes) * (2 if c.distilled else 1)
 
 
 def count_activation_bytes(c: ViTConfig) -> int:
@@ -70,7 +70,7 @@ def count_activation_bytes(c: ViTConfig) -> int:
             kept += (2 * Q + T) * D + 2 * h * (Q + T)
         if c.position == "relative":
             kept += h * Q * T
-    kept += D if c.pool == "class" else T * D
+    kept += (c.tokens_read or T) * D
     if c.pool == "attention":
         kept += 3 * c.patches * D
     return 4 * kept
@@ -79,7 +79,7 @@ def count_activation_bytes(c: ViTConfig) -> int:
 def _queries(c: ViTConfig) -> list[int]:
     """How many tokens ask in each block: all, but in the last block only those that are read."""
     tokens = c.prefix + c.patches
-    return [tokens] * (c.depth - 1) + [1 if c.pool == "class" else tokens]
+    return [tokens] * (c.depth - 1) + [c.tokens_read or tokens]
 
 
 def _dense(inputs: int, outputs: int) -> int:

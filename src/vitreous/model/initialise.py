@@ -31,7 +31,7 @@ def initialise(model: ViT, seed: int) -> None:
     """Draw all weights from `seed`.
 
     Matrices of the blocks: Xavier uniform, q, k and v each on its own; the MLPs' biases: normal, 1e-6. Patch projection
-    and tanh layer: LeCun normal. Positions and registers: normal, 0.02. Class token and classifier: zero.
+    and tanh layer: LeCun normal. Positions and registers: normal, 0.02. Class token, its like and classifier: zero.
     """
     draw = torch.Generator().manual_seed(seed)
     for name, parameter in model.named_parameters():
@@ -48,7 +48,7 @@ def initialise(model: ViT, seed: int) -> None:
             _lecun_normal(parameter, draw)
         elif owner in ("fc1", "fc2") and kind == "bias":
             normal_(parameter, std=1e-6, generator=draw)
-        elif kind == "weight" and owner != "head":
+        elif kind == "weight" and owner not in ("head", "head_dist"):
             parts = {"qkv": 3, "kv": 2}.get(owner, 1)
             for part in parameter.chunk(parts):
                 xavier_uniform_(part, generator=draw)

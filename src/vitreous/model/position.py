@@ -32,10 +32,10 @@ def resample_grid(table: Tensor, old: Grid, new: Grid, how: Resampling) -> Tenso
     if old == new:
         return table
     cells = table.float().reshape(1, *old, -1).permute(0, 3, 1, 2)  # (1, D, rows, columns)
-    if how == "bicubic":
-        cells = F.interpolate(cells, new, mode="bicubic", antialias=True)
-    else:
+    if how == "bilinear":
         cells = F.interpolate(cells, new, mode="bilinear", align_corners=True)
+    else:
+        cells = F.interpolate(cells, new, mode="bicubic", antialias=how == "bicubic")
     return cells.permute(0, 2, 3, 1).reshape(new[0] * new[1], -1).to(table.dtype)
 
 

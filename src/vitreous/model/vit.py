@@ -1,7 +1,7 @@
 """The Vision Transformer, top to bottom as in "An Image is Worth 16x16 Words", equations 1 to 4.
 
 Parameter names follow timm's. Letters in shapes: B pictures, C channels, H x W pixels, P patch side, N patches,
-T tokens (class token and registers, then patches), D width, h heads, d = D/h, K classes.
+T tokens (class token, its like and registers, then patches), D width, h heads, d = D/h, K classes.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ class ViT(nn.Module):
 
         self.patch_embed = PatchProjection(c)
         self.cls_token = nn.Parameter(torch.empty(1, 1, c.width)) if c.class_token else None
+        self.dist_token = nn.Parameter(torch.empty(1, 1, c.width)) if c.distilled else None
         self.reg_token = nn.Parameter(torch.empty(1, c.registers, c.width)) if c.registers else None
         if c.position == "learned-1d":
             self.pos_embed = nn.Parameter(torch.empty(1, c.prefix_positions + c.patches, c.width))
@@ -59,8 +60,9 @@ class ViT(nn.Module):
         self.norm = nn.LayerNorm(c.width, c.norm_eps) if norm_tokens else nn.Identity()
         self.attn_pool = AttentionPool(c) if c.pool == "attention" else None
         self.fc_norm = nn.LayerNorm(c.width, c.norm_eps) if c.norm_after_pool else nn.Identity()
-        self.pre_logits = PreLogits(c.width) if c.classifier == "mlp" else nn.Identity()
-        self.head = Linear(c.width, c.classes) if c.classes else nn.Identity()
+        self.pre_logits = PreLogits(c.features) if c.classifier == "mlp" else nn.Identity()
+        self.head = Linear(c.features, c.classes) if c.classes else nn.Identity()
+        self.head_dist = Linear(c.width, c.classes) if c.classes and c.distilled else None
         if seed is not None:
             initialise(self, seed)
 
@@ -70,17 +72,21 @@ class ViT(nn.Module):
         images: (B, C, H, W) float, normalised; any H and W that the patch divides.
         keep: (B, M) indices of the patches to look at; the others are never computed.
         """
-        y = self.pre_logits(self.representation(images, keep=keep, trace=trace))
+        z = self._encoded(images, keep, trace)
+        y = self.pre_logits(self.pool(z, trace))
         if trace is not None:
             trace.pre_logits = y
-        scores: Tensor = self.head(y)
+        dist = self.head_dist
+        scores: Tensor = self.head(y) if dist is None else (self.head(z[:, 0]) + dist(z[:, 1])) / 2
         return scores
 
     def representation(self, images: Tensor, *, keep: Tensor | None = None, trace: Trace | None = None) -> Tensor:
         """The picture's representation y (B, D), before the classifier."""
+        return self.pool(self._encoded(images, keep, trace), trace)
+
+    def _encoded(self, images: Tensor, keep: Tensor | None, trace: Trace | None) -> Tensor:
         z, layout = self.embed(images, keep)
-        z = self.encode(z, layout, trace, read=1 if self.config.pool == "class" else None)
-        return self.pool(z, trace)
+        return self.encode(z, layout, trace, read=self.config.tokens_read)
 
     def embed(self, images: Tensor, keep: Tensor | None = None) -> tuple[Tensor, Layout]:
         """Equation 1: z_0 = [x_class; x_1 E; ...; x_N E] + E_pos, (B, T, D), and how the tokens lie on the picture."""
@@ -122,13 +128,15 @@ class ViT(nn.Module):
     def pool(self, z: Tensor, trace: Trace | None = None) -> Tensor:
         """Equation 4: y, (B, D), of the encoded tokens: the class token, or what the config's `pool` makes of them."""
         if self.config.pool == "class":
-            y = z[:, 0]
+            y = z[:, :2].mean(dim=1) if self.config.distilled else z[:, 0]
         elif self.attn_pool is not None:
             y, attention = self.attn_pool(z[:, self.config.prefix :])
             if trace is not None:
                 trace.pool_attention = attention
         else:
             y = z[:, self.config.prefix :].mean(dim=1)
+            if self.config.pool == "class+mean":
+                y = torch.cat([z[:, 0], y], dim=1)
         normed: Tensor = self.fc_norm(y)
         return normed
 
@@ -144,9 +152,8 @@ class ViT(nn.Module):
         if c.pad:
             images = F.pad(images, (0, -images.shape[3] % p, 0, -images.shape[2] % p))
         rows, columns = images.shape[2] // p, images.shape[3] // p
-        patches = images.reshape(-1, c.channels, rows, p, columns, p).permute(
-            0, 2, 4, 1, 3, 5
-        )  # (B, rows, columns, C, P, P)
+        patches = images.reshape(-1, c.channels, rows, p, columns, p)
+        patches = patches.permute(0, 2, 4, 1, 3, 5)  # (B, rows, columns, C, P, P)
         return patches.reshape(-1, rows * columns, c.channels * p * p), (rows, columns)
 
     def cell_positions(self, grid: Grid) -> Tensor | None:
@@ -162,8 +169,9 @@ class ViT(nn.Module):
         return None
 
     def prefix_tokens(self) -> Tensor:
-        """The class token and the registers with their positions, (1, prefix, D)."""
-        tokens = torch.cat([token for token in (self.cls_token, self.reg_token) if token is not None], dim=1)
+        """The class token and the others with their positions, (1, prefix, D)."""
+        kinds = (self.cls_token, self.dist_token, self.reg_token)
+        tokens = torch.cat([token for token in kinds if token is not None], dim=1)
         if placed := self.config.prefix_positions:
             tokens = torch.cat([tokens[:, :placed] + self.pos_embed[:, :placed], tokens[:, placed:]], dim=1)
         return tokens
