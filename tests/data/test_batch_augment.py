@@ -1,12 +1,14 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from pictures import noise, smooth
 from PIL import Image
 
-from vitreous.config.data import Augment, Preprocess
+from vitreous.config.data import Augment, MultiCrop, Preprocess
 from vitreous.data.augment import eval_view, train_view
-from vitreous.data.batch_augment import TRIES, eval_batch, random_boxes, to_channels, train_batch
+from vitreous.data.batch_augment import TRIES, eval_batch, multi_crop_batch, random_boxes, to_channels, train_batch
 from vitreous.data.chance import generator, uniforms
 
 SIZE = Preprocess(size=(16, 16))
@@ -136,3 +138,27 @@ def test_small_pictures_need_no_python_each():
         torch.stack([train_view(picture, SIZE, Augment(), generator(0, 0, i)) for i in range(2000)]).float().mean(0)
     )
     assert (batch - single).abs().mean() < 2
+
+
+def test_several_views_are_single_views_with_their_own_chance_and_area():
+    images, crops = stack(5), MultiCrop(local_views=3, local_size=(8, 8), global_scale=(0.5, 1.0))
+    augment = Augment(jitter=0.2, grey=0.3)
+    large, small = multi_crop_batch(images, np.arange(5), SIZE, augment, crops, seed=0, epoch=2)
+    assert large.shape == (5, 2, 3, 16, 16)
+    assert small.shape == (5, 3, 3, 8, 8)
+    wide = replace(augment, crop_scale=crops.global_scale)
+    narrow = replace(augment, crop_scale=crops.local_scale)
+    assert torch.equal(large[:, 1], views(images, wide, epoch=2, view=1))
+    assert torch.equal(small[:, 2], views(images, narrow, replace(SIZE, size=(8, 8)), epoch=2, view=4))
+    none = multi_crop_batch(images, np.arange(5), SIZE, augment, MultiCrop(local_views=0), seed=0, epoch=2)[1]
+    assert none.shape[1] == 0
+
+
+def test_some_lose_their_colours():
+    found = views(stack(400), Augment(crop_scale=None, pad=0, grey=0.3))
+    grey = (found[:, 0] - found[:, 2]).abs().amax(dim=(1, 2)) < 1e-3
+    assert 0.2 < grey.float().mean() < 0.4
+    plain = views(stack(400), Augment(crop_scale=None, pad=0)).float()
+    assert torch.equal(found[~grey], plain[~grey])  # and nothing else changes
+    luma = (plain * torch.tensor([0.299, 0.587, 0.114])[:, None, None]).sum(1)
+    torch.testing.assert_close(found[grey][:, 1], luma[grey], atol=0.01, rtol=0)

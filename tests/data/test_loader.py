@@ -7,7 +7,7 @@ import torch
 from pictures import make_tree, noise, smooth
 from PIL import Image
 
-from vitreous.config.data import Augment, Preprocess
+from vitreous.config.data import Augment, MultiCrop, Preprocess
 from vitreous.data.augment import eval_view, normalise, shrink, train_view
 from vitreous.data.builtin import builtin_data
 from vitreous.data.chance import generator
@@ -240,3 +240,20 @@ def test_real_pets_give_the_same_bits_for_any_workers(shared_data: Path):
         loader = Loader(source, preprocess, FULL, batch_size=32, workers=workers)
         found.append([digest(loader.batches(epoch)) for epoch in range(2)])
     assert found[0] == found[1] == found[2]
+
+
+def test_several_views_of_each_picture(source: Source, packed: ArraySource):
+    crops = MultiCrop(local_views=3, local_size=(8, 8))
+    for pictures in (source, packed):
+        loader = Loader(pictures, SIZE, Augment(jitter=0.2, grey=0.2), batch_size=5, seed=3, crops=crops)
+        batch = next(loader.batches(epoch=2))
+        assert batch.images.shape == (5, 2, 3, 32, 32)
+        assert batch.small is not None
+        assert batch.small.shape == (5, 3, 3, 8, 8)
+        assert batch.images.abs().max() <= 1
+        again = Loader(pictures, SIZE, Augment(jitter=0.2, grey=0.2), batch_size=5, seed=3, crops=crops, workers=2)
+        other = next(again.batches(epoch=2))
+        again.close()
+        assert other.small is not None
+        assert torch.equal(batch.images, other.images)
+        assert torch.equal(batch.small, other.small)

@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Sampler
 
-from vitreous.config.data import Augment, Preprocess
-from vitreous.data.augment import Pixels, eval_view, normalise, shrink, train_view
-from vitreous.data.batch_augment import eval_batch, train_batch
+from vitreous.config.data import Augment, MultiCrop, Preprocess
+from vitreous.data.augment import Pixels, eval_view, multi_crop, normalise, shrink, train_view
+from vitreous.data.batch_augment import eval_batch, multi_crop_batch, train_batch
 from vitreous.data.cache import PictureCache, default_limit
 from vitreous.data.chance import Index, generator, permutation
 from vitreous.data.decode import PictureError
@@ -43,11 +43,13 @@ class Batch:
     """What the model is given."""
 
     images: Tensor
-    """(B, C, H, W) float32, normalised."""
+    """(B, C, H, W) float32, normalised; with several views of a picture (B, views, C, H, W)."""
     targets: Tensor
     """(B,) int64, or (B, K) float32 that sum to 1 where pictures were mixed."""
     index: Tensor
     """(B,) int64: which pictures of the source these are."""
+    small: Tensor | None = None
+    """(B, views, C, h, w): the small views of each picture, where they were asked for."""
 
 
 class _Task(NamedTuple):
@@ -57,10 +59,11 @@ class _Task(NamedTuple):
 
 class _Made(NamedTuple):
     images: NDArray[Any]
-    """(B, C, H, W) uint8, or floats from 0 to 255."""
+    """(B, C, H, W) or (B, views, C, H, W), uint8 or floats from 0 to 255."""
     taken: Index
     unreadable: dict[int, str]
     """Index to reason."""
+    small: NDArray[Any] | None = None
 
 
 class Loader:
@@ -71,6 +74,8 @@ class Loader:
 
     A picture that cannot be read is noted in `unreadable` and, in training, replaced by the next one that can; in
     evaluation it is left out. More than `unreadable_limit` of all pictures is an error.
+
+    With `crops`, each picture gives several large views and several small ones; `augment` says all but their area.
     """
 
     def __init__(
@@ -83,6 +88,7 @@ class Loader:
         seed: int = 0,
         workers: int = 0,
         shuffle: bool | None = None,
+        crops: MultiCrop | None = None,
         cache_bytes: int | None = None,
         unreadable_limit: float = 0.01,
     ) -> None:
@@ -97,7 +103,7 @@ class Loader:
         self._allowed = math.floor(unreadable_limit * len(source))
         self._limit = unreadable_limit
         self._labels = torch.from_numpy(source.labels)
-        self._maker = _maker(source, preprocess, augment, seed, cache_bytes, self._allowed, replace=self.shuffle)
+        self._maker = _maker(source, preprocess, augment, crops, seed, cache_bytes, self._allowed, self.shuffle)
         self.workers = 0 if isinstance(self._maker, _BatchMaker) else workers
         self._plan = _Plan()
         self._processes = _start(self._maker, self._plan, self.workers) if self.workers else None
@@ -153,7 +159,8 @@ class Loader:
             images, targets = mix(
                 images, targets, len(self.source.classes), self.augment, seed=self.seed, epoch=epoch, step=step
             )
-        return Batch(images, targets, index)
+        small = None if made.small is None else normalise(torch.from_numpy(made.small), self.preprocess)
+        return Batch(images, targets, index, small)
 
     def _note(self, unreadable: dict[int, str]) -> None:
         """Remember pictures that could not be read; stop when they are too many."""
@@ -172,6 +179,7 @@ def _maker(
     source: Source,
     preprocess: Preprocess,
     augment: Augment | None,
+    crops: MultiCrop | None,
     seed: int,
     cache_bytes: int | None,
     allowed: int,
@@ -181,9 +189,9 @@ def _maker(
         sides = source.images.shape[2:]
         # A bilinear lookup skips pixels of a picture that is more than twice as large.
         if max(preprocess.size) <= SMALL and all(a <= 2 * b for a, b in zip(sides, preprocess.size, strict=True)):
-            return _BatchMaker(source, preprocess, augment, seed)
+            return _BatchMaker(source, preprocess, augment, crops, seed)
     cache = PictureCache(len(source), default_limit() if cache_bytes is None else cache_bytes)
-    return _PictureMaker(source, preprocess, augment, seed, cache, allowed, replace)
+    return _PictureMaker(source, preprocess, augment, crops, seed, cache, allowed, replace)
 
 
 @dataclass(frozen=True)
@@ -193,12 +201,18 @@ class _BatchMaker:
     source: ArraySource
     preprocess: Preprocess
     augment: Augment | None
+    crops: MultiCrop | None
     seed: int
 
     def make(self, task: _Task) -> _Made:
         images = self.source.gather(task.indices)
         if self.augment is None:
             images = eval_batch(images, self.preprocess)
+        elif self.crops is not None:
+            images, small = multi_crop_batch(
+                images, task.indices, self.preprocess, self.augment, self.crops, seed=self.seed, epoch=task.epoch
+            )
+            return _Made(images.numpy(), task.indices, {}, small.numpy())
         else:
             images = train_batch(images, task.indices, self.preprocess, self.augment, seed=self.seed, epoch=task.epoch)
         return _Made(images.numpy(), task.indices, {})
@@ -211,6 +225,7 @@ class _PictureMaker:
     source: Source
     preprocess: Preprocess
     augment: Augment | None
+    crops: MultiCrop | None
     seed: int
     cache: PictureCache
     allowed: int
@@ -222,7 +237,7 @@ class _PictureMaker:
         return math.ceil(1.15 * max(self.preprocess.resized))
 
     def make(self, task: _Task) -> _Made:
-        views: list[Tensor] = []
+        views: list[tuple[Tensor, ...]] = []
         taken: list[int] = []
         unreadable: dict[int, str] = {}
         for wanted in task.indices.tolist():
@@ -230,9 +245,9 @@ class _PictureMaker:
             if found is not None:
                 at, pixels = found
                 taken.append(at)
-                views.append(self._view(at, pixels, task.epoch))
-        images = torch.stack(views).numpy() if views else np.empty((0,), dtype=np.uint8)
-        return _Made(images, np.array(taken, dtype=np.int64), unreadable)
+                views.append(self._views(at, pixels, task.epoch))
+        images, *small = [torch.stack(part).numpy() for part in zip(*views, strict=True)] or [np.empty(0, np.uint8)]
+        return _Made(images, np.array(taken, dtype=np.int64), unreadable, *small)
 
     def __getitem__(self, task: _Task) -> _Made:
         return self.make(task)
@@ -261,10 +276,15 @@ class _PictureMaker:
         self.cache.put(index, pixels)
         return pixels
 
-    def _view(self, index: int, pixels: Pixels, epoch: int) -> Tensor:
+    def _views(self, index: int, pixels: Pixels, epoch: int) -> tuple[Tensor, ...]:
+        """The view of a picture, or with `crops` its large views and its small ones."""
         if self.augment is None:
-            return torch.from_numpy(pixels)
-        return train_view(pixels, self.preprocess, self.augment, generator(self.seed, epoch, index))
+            return (torch.from_numpy(pixels),)
+        if self.crops is not None:
+            return multi_crop(
+                pixels, self.preprocess, self.augment, self.crops, seed=self.seed, epoch=epoch, index=index
+            )
+        return (train_view(pixels, self.preprocess, self.augment, generator(self.seed, epoch, index)),)
 
 
 class _Plan(Sampler[_Task]):

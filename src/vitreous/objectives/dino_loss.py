@@ -1,0 +1,47 @@
+"""The terms of self-distillation, as formulas: DINO's, iBOT's for masked patches, and KoLeo.
+
+Letters: G large views, V views in all (the large ones first), B pictures, K prototypes, n masked patches.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def teacher_answers(scores: Tensor, centre: Tensor, temperature: float) -> Tensor:
+    """softmax((scores - centre) / temperature): (..., K) and (K,) to distributions (..., K)."""
+    return ((scores - centre) / temperature).softmax(dim=-1)
+
+
+def distillation_loss(answers: Tensor, scores: Tensor, temperature: float) -> Tensor:
+    """The student's cross-entropy with what the teacher said of another view, averaged over pairs and pictures.
+
+    answers: (G, B, K), the teacher's. scores: (V, B, K), the student's, where view g is the same in both.
+    """
+    said = (scores / temperature).log_softmax(dim=-1)
+    large, views = len(answers), len(scores)
+    other = said.sum(dim=0) - said[:large]  # for each large view, the sum over all the others
+    return -(answers * other).sum() / (large * (views - 1) * scores.shape[1])
+
+
+def masked_patch_loss(answers: Tensor, scores: Tensor, temperature: float, weights: Tensor, pictures: int) -> Tensor:
+    """The student's cross-entropy at masked patches with what the teacher, who sees them, says there.
+
+    answers, scores: (n, K). weights: (n,), one over the number of masked patches in the same picture, so that each
+    picture counts alike; `pictures` are counted with those in which nothing is masked.
+    """
+    said = (scores / temperature).log_softmax(dim=-1)
+    return -((answers * said).sum(dim=-1) * weights).sum() / pictures
+
+
+def koleo_loss(features: Tensor) -> Tensor:
+    """Minus the mean logarithm of the distance to the nearest other: (B, D); the more evenly spread, the less.
+
+    Distances are between directions (Sablayrolles et al. 2019, as in DINOv2).
+    """
+    direction = F.normalize(features, dim=1, eps=1e-8)
+    with torch.no_grad():
+        near = (direction @ direction.T).fill_diagonal_(-1).argmax(dim=1)
+    return -(F.pairwise_distance(direction, direction[near], eps=1e-8) + 1e-8).log().mean()

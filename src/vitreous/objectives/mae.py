@@ -1,0 +1,170 @@
+"""Learning by filling in: the masked autoencoder of He et al. 2021, step by step.
+
+Letters: B pictures, C channels, P patch side, N patches, V visible ones, M masked ones, D width, d the decoder's width.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from vitreous.config.model import ViTConfig
+from vitreous.config.pretrain import Mae
+from vitreous.data.chance import MIX, uniforms
+from vitreous.data.loader import Batch
+from vitreous.model.initialise import Linear
+from vitreous.model.position import Grid, Layout, sincos_2d
+from vitreous.model.vit import Block, ViT
+from vitreous.objectives.collapse import feature_spread
+
+
+class MaskedAutoencoder(nn.Module):
+    """The encoder sees some patches of a picture, a small decoder rebuilds the others; what counts is the encoder.
+
+    In training the masks are drawn from torch's generator; in evaluation they follow from the seed and the picture.
+    """
+
+    def __init__(self, model: ViT, method: Mae, seed: int = 0) -> None:
+        super().__init__()
+        self.model, self.method, self.seed = model, method, seed
+        self.decoder = Decoder(model.config, method, seed)
+
+    def forward(self, batch: Batch, progress: float) -> tuple[Tensor, dict[str, float]]:
+        """The mean squared error of the masked patches, and how spread out the encoder's features are."""
+        keep, masked = shuffle(self.noise(batch), self.method.mask)
+        rebuilt, tokens = self.rebuild(batch.images, keep, masked)
+        loss = masked_loss(rebuilt, self.targets(batch.images, masked))
+        return loss, {"spread": feature_spread(tokens.detach().mean(dim=1))}
+
+    def after_step(self, progress: float) -> None:
+        """Nothing to do: no teacher follows."""
+
+    def noise(self, batch: Batch) -> Tensor:
+        """(B, N) numbers whose order decides which patches are seen."""
+        rows, columns = (-(-side // self.model.config.patch) for side in batch.images.shape[2:])
+        if self.training:
+            return torch.rand(len(batch.index), rows * columns)
+        draws = uniforms(self.seed, 0, batch.index.numpy().astype(np.int64), rows * columns, view=MIX)
+        return torch.from_numpy(draws)
+
+    def rebuild(self, images: Tensor, keep: Tensor, masked: Tensor) -> tuple[Tensor, Tensor]:
+        """The masked patches (B, M, P*P*C) as the decoder imagines them, and the encoder's tokens (B, T, D)."""
+        z, layout = self.model.embed(images, keep)
+        tokens = self.model.encode(z, layout)
+        rebuilt: Tensor = self.decoder(tokens, layout, masked)
+        return rebuilt, tokens
+
+    def targets(self, images: Tensor, masked: Tensor) -> Tensor:
+        """(B, M, P*P*C): what the masked patches are, each normalised by itself if the method says so."""
+        patches, _ = self.model.patchify(images)
+        patches = pixels_last(take(patches, masked), self.model.config.channels)
+        if not self.method.normalise:
+            return patches
+        return (patches - patches.mean(dim=2, keepdim=True)) / patches_spread(patches)
+
+    @torch.no_grad()
+    def reconstruct(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Pictures (B, C, H, W) with the masked patches rebuilt, and which patches those are, (B, rows, columns) bool.
+
+        Where the decoder gives normalised patches, each gets its true mean and spread back, as the paper draws them.
+        """
+        keep, masked = shuffle(self.noise(batch), self.method.mask)
+        rebuilt, _ = self.rebuild(batch.images, keep, masked)
+        patches, grid = self.model.patchify(batch.images)
+        patches = pixels_last(patches, self.model.config.channels)
+        if self.method.normalise:
+            truth = take(patches, masked)
+            rebuilt = rebuilt * patches_spread(truth) + truth.mean(dim=2, keepdim=True)
+        filled = patches.scatter(1, masked[:, :, None].expand_as(rebuilt), rebuilt.to(patches.dtype))
+        hidden = torch.zeros(patches.shape[:2], dtype=torch.bool).scatter(1, masked, True)
+        return unpatchify(filled, grid, self.model.config.patch), hidden.view(-1, *grid)
+
+
+class Decoder(nn.Module):
+    """From the tokens of the visible patches to the pixels of the masked ones.
+
+    A sequence of tokens has no order but its positions, so the masked ones may come first: the last block then
+    computes nothing that the loss does not read.
+    """
+
+    def __init__(self, c: ViTConfig, method: Mae, seed: int) -> None:
+        super().__init__()
+        width = method.decoder_width
+        shape = ViTConfig(
+            width=width,
+            depth=method.decoder_depth,
+            heads=method.decoder_heads,
+            mlp_width=4 * width,
+            patch=c.patch,
+            image_size=c.image_size,
+            norm_eps=c.norm_eps,
+            position="sincos-2d",
+        )
+        self.trained = c.sincos_grid or c.grid
+        self.embed = Linear(c.width, width)
+        self.mask_token = nn.Parameter(torch.empty(1, 1, width))
+        self.blocks = nn.ModuleList(Block(shape, drop_path=0.0) for _ in range(method.decoder_depth))
+        self.norm = nn.LayerNorm(width, c.norm_eps)
+        self.pred = Linear(width, c.patch**2 * c.channels)
+        self._initialise(torch.Generator().manual_seed(seed + 1))  # not the encoder's numbers once more
+
+    @torch.no_grad()
+    def _initialise(self, draw: torch.Generator) -> None:
+        """Matrices: Xavier uniform, q, k and v each on its own; the mask token: normal, 0.02; biases: zero."""
+        for name, parameter in self.named_parameters():
+            if name == "mask_token":
+                nn.init.normal_(parameter, std=0.02, generator=draw)
+            elif parameter.ndim == 2:
+                for part in parameter.chunk(3 if ".qkv." in name else 1):
+                    nn.init.xavier_uniform_(part, generator=draw)
+            elif "norm" not in name:
+                nn.init.zeros_(parameter)
+
+    def forward(self, tokens: Tensor, layout: Layout, masked: Tensor) -> Tensor:
+        """(B, prefix + V, D) and the masked cells (B, M) to (B, M, P*P*C)."""
+        assert layout.keep is not None
+        cells = sincos_2d(layout.grid, self.mask_token.shape[2], trained=self.trained).to(tokens)
+        seen = self.embed(tokens)
+        prefix, visible = seen[:, : layout.prefix], seen[:, layout.prefix :] + cells[layout.keep]
+        z = torch.cat([self.mask_token + cells[masked], prefix, visible], dim=1)
+        last, count = len(self.blocks) - 1, masked.shape[1]
+        for number, block in enumerate(self.blocks):
+            z = block(z, layout, read=count if number == last else None)
+        rebuilt: Tensor = self.pred(self.norm(z))
+        return rebuilt
+
+
+def shuffle(noise: Tensor, mask: float) -> tuple[Tensor, Tensor]:
+    """(B, V) cells to keep and (B, M) cells to mask: those with the least and those with the most noise (B, N)."""
+    order = noise.argsort(dim=1)
+    visible = max(1, int(noise.shape[1] * (1 - mask)))
+    return order[:, :visible], order[:, visible:]
+
+
+def masked_loss(rebuilt: Tensor, targets: Tensor) -> Tensor:
+    """The squared error, averaged over pixels and masked patches; both (B, M, P*P*C)."""
+    return (rebuilt - targets).square().mean()
+
+
+def take(patches: Tensor, cells: Tensor) -> Tensor:
+    """(B, N, X) at cells (B, M): (B, M, X)."""
+    return patches.gather(1, cells[:, :, None].expand(-1, -1, patches.shape[2]))
+
+
+def pixels_last(patches: Tensor, channels: int) -> Tensor:
+    """(B, M, C*P*P) to (B, M, P*P*C): the colours of a pixel side by side, as public decoders have them."""
+    pictures, count, _ = patches.shape
+    return patches.view(pictures, count, channels, -1).transpose(2, 3).flatten(2)
+
+
+def patches_spread(patches: Tensor) -> Tensor:
+    """(B, M, 1): the standard deviation of each patch, never zero."""
+    return (patches.var(dim=2, keepdim=True) + 1e-6).sqrt()
+
+
+def unpatchify(patches: Tensor, grid: Grid, side: int) -> Tensor:
+    """(B, N, P*P*C) to pictures (B, C, H, W)."""
+    rows, columns = grid
+    cells = patches.reshape(len(patches), rows, columns, side, side, -1)
+    return cells.permute(0, 5, 1, 3, 2, 4).reshape(len(patches), -1, rows * side, columns * side)

@@ -1,0 +1,193 @@
+"""The masked autoencoder against transformers' and against the paper's formulas written out in NumPy."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from transformers import ViTMAEConfig, ViTMAEForPreTraining
+from transformers.models.vit_mae.modeling_vit_mae import build_2d_sinusoidal_position_embedding
+
+from vitreous import UserError, ViT, ViTConfig
+from vitreous.config.pretrain import Mae, method_from_json, method_to_json
+from vitreous.data.loader import Batch
+from vitreous.objectives.mae import MaskedAutoencoder, masked_loss, pixels_last, shuffle, unpatchify
+
+SIZES = [
+    {"width": 24, "depth": 2, "heads": 3, "mlp_width": 40, "patch": 4, "image_size": (16, 16)},
+    {"width": 32, "depth": 1, "heads": 4, "mlp_width": 64, "patch": 8, "image_size": (32, 32)},
+    {"width": 16, "depth": 3, "heads": 2, "mlp_width": 16, "patch": 2, "image_size": (8, 8)},
+]
+METHOD = Mae(mask=0.75, decoder_width=16, decoder_depth=2, decoder_heads=4)
+
+
+def build(size, method=METHOD, **more):
+    config = ViTConfig(**size, classes=0, position="sincos-2d", norm_eps=1e-6, **more)
+    torch.manual_seed(0)
+    objective = MaskedAutoencoder(ViT(config, seed=1), method, seed=1)
+    for parameter in objective.parameters():  # nothing may be hidden by a zero or a one
+        parameter.data += 0.1 * torch.randn_like(parameter)
+    return objective.eval()
+
+
+def pictures(size, count=3):
+    return torch.from_numpy(np.random.default_rng(0).normal(size=(count, 3, *size["image_size"]))).float()
+
+
+def theirs(objective, size, normalise):
+    """transformers' model with the same weights."""
+    m = objective.method
+    config = ViTMAEConfig(
+        hidden_size=size["width"], num_hidden_layers=size["depth"], num_attention_heads=size["heads"],
+        intermediate_size=size["mlp_width"], image_size=size["image_size"][0], patch_size=size["patch"],
+        layer_norm_eps=1e-6, decoder_hidden_size=m.decoder_width, decoder_num_hidden_layers=m.decoder_depth,
+        decoder_num_attention_heads=m.decoder_heads, decoder_intermediate_size=4 * m.decoder_width,
+        mask_ratio=m.mask, norm_pix_loss=normalise, attn_implementation="eager",
+    )  # fmt: skip
+    model = ViTMAEForPreTraining(config).eval()
+    model.load_state_dict(renamed(objective, model.state_dict()))
+    return model
+
+
+def renamed(objective, known):
+    """Our tensors under transformers' names; its fixed positions are its own."""
+    ours, made = dict(objective.state_dict()), {}
+    for name in ("vit.embeddings.position_embeddings", "decoder.decoder_pos_embed"):
+        _, count, width = known[name].shape
+        side = math.isqrt(count - 1)
+        table = build_2d_sinusoidal_position_embedding(side, side, embed_dim=width, cls_token=True)
+        made[name] = table.roll(width // 2, dims=1)[None]  # it has rows first, and public weights columns
+    made["vit.embeddings.cls_token"] = ours["model.cls_token"]
+    for kind in ("weight", "bias"):
+        made[f"vit.embeddings.patch_embeddings.projection.{kind}"] = ours[f"model.patch_embed.proj.{kind}"]
+        made[f"vit.layernorm.{kind}"] = ours[f"model.norm.{kind}"]
+        for part in ("embed", "norm", "pred"):
+            made[f"decoder.decoder_{part}.{kind}"] = ours[f"decoder.{part}.{kind}"]
+    made["decoder.mask_token"] = ours["decoder.mask_token"]
+    inner = {"norm1": "layernorm_before", "norm2": "layernorm_after", "attn.proj": "attention.o_proj",
+             "mlp.fc1": "mlp.fc1", "mlp.fc2": "mlp.fc2"}  # fmt: skip
+    for here, there, depth in (
+        ("model.blocks", "vit.layers", len(objective.model.blocks)),
+        ("decoder.blocks", "decoder.decoder_layers", len(objective.decoder.blocks)),
+    ):
+        for i in range(depth):
+            for kind in ("weight", "bias"):
+                for mine, their in inner.items():
+                    made[f"{there}.{i}.{their}.{kind}"] = ours[f"{here}.{i}.{mine}.{kind}"]
+                for part, their in zip(ours[f"{here}.{i}.attn.qkv.{kind}"].chunk(3), "qkv", strict=True):
+                    made[f"{there}.{i}.attention.{their}_proj.{kind}"] = part
+    assert made.keys() == known.keys(), sorted(made.keys() ^ known.keys())
+    return made
+
+
+@pytest.mark.parametrize("normalise", [True, False])
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size['width']}x{size['depth']}/{size['patch']}")
+def test_loss_and_reconstruction_are_those_of_transformers(size, normalise):
+    method = Mae(mask=0.75, decoder_width=16, decoder_depth=2, decoder_heads=4, normalise=normalise)
+    objective = build(size, method)
+    images = pictures(size)
+    noise = torch.rand(3, objective.model.config.patches)
+    keep, masked = shuffle(noise, method.mask)
+    with torch.no_grad():
+        rebuilt, _ = objective.rebuild(images, keep, masked)
+        loss = masked_loss(rebuilt, objective.targets(images, masked))
+        expected = theirs(objective, size, normalise)(images, noise=noise)
+    wanted = expected.logits.gather(1, masked[:, :, None].expand(-1, -1, expected.logits.shape[2]))
+    torch.testing.assert_close(rebuilt, wanted, atol=1e-5, rtol=0)
+    torch.testing.assert_close(loss, expected.loss, atol=1e-5, rtol=0)
+    hidden = torch.zeros_like(noise).scatter(1, masked, 1.0)
+    torch.testing.assert_close(hidden, expected.mask)
+
+
+def numpy_loss(images, rebuilt, hidden, side, normalise):
+    """Equation and text of the paper's section 3, picture by picture, patch by patch."""
+    total, count = 0.0, 0
+    for picture, answer, hide in zip(images, rebuilt, hidden, strict=True):
+        columns = picture.shape[2] // side
+        for place, cell in enumerate(np.flatnonzero(hide.ravel())):
+            row, column = divmod(int(cell), columns)
+            patch = picture[:, row * side : (row + 1) * side, column * side : (column + 1) * side]
+            truth = patch.transpose(1, 2, 0).ravel()
+            if normalise:
+                truth = (truth - truth.mean()) / np.sqrt(truth.var(ddof=1) + 1e-6)
+            total += np.mean((answer[place] - truth) ** 2)
+            count += 1
+    return total / count
+
+
+@pytest.mark.parametrize("normalise", [True, False])
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size['width']}x{size['depth']}/{size['patch']}")
+def test_the_loss_is_the_papers_formula(size, normalise):
+    method = Mae(mask=0.6, decoder_width=8, decoder_depth=1, decoder_heads=2, normalise=normalise)
+    objective = build(size, method, class_token=False, pool="mean").double()
+    images = pictures(size).double()
+    keep, masked = shuffle(torch.rand(3, objective.model.config.patches), method.mask)
+    masked = masked.sort(dim=1).values
+    with torch.no_grad():
+        rebuilt, _ = objective.rebuild(images, keep, masked)
+        loss = masked_loss(rebuilt, objective.targets(images, masked)).item()
+    hidden = torch.zeros(3, objective.model.config.patches).scatter(1, masked, 1.0)
+    wanted = numpy_loss(images.numpy(), rebuilt.numpy(), hidden.numpy(), size["patch"], normalise)
+    assert abs(loss - wanted) <= 1e-6
+
+
+def test_the_encoder_sees_a_quarter_and_the_rest_is_masked():
+    keep, masked = shuffle(torch.rand(5, 64), 0.75)
+    assert keep.shape == (5, 16)
+    assert masked.shape == (5, 48)
+    assert (torch.cat([keep, masked], dim=1).sort(dim=1).values == torch.arange(64)).all()
+    assert len({tuple(row.tolist()) for row in keep}) == 5
+
+
+def test_what_is_masked_has_no_influence_on_what_is_seen():
+    objective = build(SIZES[0])
+    images = pictures(SIZES[0])
+    keep, masked = shuffle(torch.rand(3, 16), 0.75)
+    patches, grid = objective.model.patchify(images)
+    changed = patches.scatter_add(1, masked[:, :, None].expand(-1, -1, 48), torch.randn(3, 12, 48))
+    others = unpatchify(pixels_last(changed, 3), grid, 4)
+    assert not torch.equal(others, images)
+    with torch.no_grad():
+        one, _ = objective.rebuild(images, keep, masked)
+        other, _ = objective.rebuild(others, keep, masked)
+    torch.testing.assert_close(one, other, atol=1e-6, rtol=0)
+
+
+def test_pictures_survive_being_cut_into_patches():
+    objective = build(SIZES[1])
+    images = pictures(SIZES[1])
+    patches, grid = objective.model.patchify(images)
+    assert torch.equal(unpatchify(pixels_last(patches, 3), grid, 8), images)
+
+
+def test_masks_of_evaluation_follow_from_the_seed_and_the_picture_alone():
+    objective = build(SIZES[0])
+    images = pictures(SIZES[0])
+    batch = Batch(images, torch.zeros(3, dtype=torch.int64), torch.tensor([4, 9, 2]))
+    one, hidden = objective.reconstruct(batch)
+    again, _ = objective.reconstruct(batch)
+    assert torch.equal(one, again)
+    alone, alone_hidden = objective.reconstruct(Batch(images[1:2], batch.targets[1:2], batch.index[1:2]))
+    assert torch.equal(alone_hidden[0], hidden[1])
+    torch.testing.assert_close(alone[0], one[1], atol=1e-5, rtol=0)
+    assert torch.equal(objective(batch, 0.0)[0], objective(batch, 0.5)[0])
+    objective.seed = 2
+    assert not torch.equal(objective.reconstruct(batch)[1], hidden)
+
+
+def test_reconstruction_keeps_what_was_seen():
+    objective = build(SIZES[0])
+    images = pictures(SIZES[0])
+    rebuilt, hidden = objective.reconstruct(Batch(images, torch.zeros(3, dtype=torch.int64), torch.arange(3)))
+    pixels = hidden.repeat_interleave(4, 1).repeat_interleave(4, 2)[:, None].expand_as(images)
+    assert torch.equal(rebuilt[~pixels], images[~pixels])
+    assert (rebuilt[pixels] != images[pixels]).float().mean() > 0.99
+    assert hidden.flatten(1).sum(1).tolist() == [12, 12, 12]
+
+
+def test_settings_survive_json_and_nonsense_is_refused():
+    assert method_from_json(method_to_json(METHOD)) == METHOD
+    with pytest.raises(UserError, match=r"mask=1.0: give the share"):
+        Mae(mask=1.0)
+    with pytest.raises(UserError, match="decoder_width=10"):
+        Mae(decoder_width=10, decoder_heads=2)
