@@ -6,7 +6,7 @@ import torch
 from vitreous import ViT
 from vitreous.config.train import Optimizer
 from vitreous.train.muon import Muon, orthogonalise
-from vitreous.train.optimizer import is_decayed, make_optimizers, rate_factor
+from vitreous.train.optimizer import decay_now, is_decayed, make_optimizers, rate_factor, set_decay
 
 
 @pytest.mark.parametrize("shape", [(12, 8), (8, 12), (10, 10)])
@@ -90,3 +90,13 @@ def test_the_rate_rises_then_falls(decay, halfway):
     assert factors[60] == pytest.approx(halfway)
     assert factors[:20] == sorted(factors[:20])
     assert factors[20:] == sorted(factors[20:], reverse=True)
+
+
+def test_the_weight_decay_moves_along_half_a_cosine_and_spares_what_is_never_decayed():
+    c = Optimizer(weight_decay=0.04, weight_decay_end=0.4)
+    assert [round(decay_now(c, progress), 9) for progress in (0, 0.5, 1)] == [0.04, 0.22, 0.4]
+    assert decay_now(Optimizer(weight_decay=0.3), 0.7) == 0.3
+    optimizers = make_optimizers(ViT("N/4@28"), Optimizer(name="muon", weight_decay=0.04))
+    set_decay(optimizers, 0.1)
+    found = {group["weight_decay"] for optimizer in optimizers for group in optimizer.param_groups}
+    assert found == {0.0, 0.1}

@@ -23,6 +23,8 @@ class Optimizer:
     """The peak learning rate; with muon, of the part that AdamW takes."""
     muon_rate: float = 0.02
     weight_decay: float = 0.05
+    weight_decay_end: float | None = None
+    """Where the weight decay goes to, along half a cosine; None: it stays."""
     momentum: float = 0.9
     """Of SGD."""
     layer_decay: float = 1.0
@@ -45,8 +47,10 @@ class Optimizer:
             raise UserError(f"layer_decay={self.layer_decay}: must be above 0 and at most 1.")
         if not 0 <= self.warmup < 1:
             raise UserError(f"warmup={self.warmup}: must be at least 0 and below 1.")
-        if self.weight_decay < 0:
-            raise UserError(f"weight_decay={self.weight_decay}: must be 0 or more.")
+        if min(self.weight_decay, self.weight_decay_end or 0.0) < 0:
+            raise UserError(
+                f"weight_decay={self.weight_decay}, weight_decay_end={self.weight_decay_end}: must be 0 or more."
+            )
         if self.clip is not None and not self.clip > 0:
             raise UserError(f"clip={self.clip}: must be above 0, or None for no clipping.")
 

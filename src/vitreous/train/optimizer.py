@@ -14,7 +14,7 @@ from vitreous.config.train import Optimizer
 from vitreous.train.muon import Muon
 
 _BLOCK = re.compile(r"(?:^|\.)blocks\.(\d+)\.")
-_UNDECAYED = re.compile(r"(?:cls_token|reg_token|pos_embed\w*|latent|relative_position_bias_table)$")
+_UNDECAYED = re.compile(r"(?:cls_token|reg_token|mask_token|pos_embed\w*|latent|relative_position_bias_table)$")
 
 
 def make_optimizers(module: nn.Module, c: Optimizer) -> list[torch.optim.Optimizer]:
@@ -63,7 +63,13 @@ def _groups(
         peak = rate * c.layer_decay ** (depth - layer)
         group = groups.setdefault(
             (layer, decayed),
-            {"params": [], "lr": peak, "peak": peak, "weight_decay": c.weight_decay if decayed else 0.0},
+            {
+                "params": [],
+                "lr": peak,
+                "peak": peak,
+                "weight_decay": c.weight_decay if decayed else 0.0,
+                "decayed": decayed,
+            },
         )
         group["params"].append(parameter)
     return list(groups.values())
@@ -86,3 +92,17 @@ def set_rates(optimizers: Iterable[torch.optim.Optimizer], factor: float) -> Non
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             group["lr"] = group["peak"] * factor
+
+
+def decay_now(c: Optimizer, progress: float) -> float:
+    """The weight decay when this share of the steps is done: constant, or along half a cosine to its last value."""
+    if c.weight_decay_end is None:
+        return c.weight_decay
+    return c.weight_decay_end + (c.weight_decay - c.weight_decay_end) * (1 + math.cos(math.pi * progress)) / 2
+
+
+def set_decay(optimizers: Iterable[torch.optim.Optimizer], decay: float) -> None:
+    """Let every group that is decayed at all be decayed so much."""
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            group["weight_decay"] = decay if group["decayed"] else 0.0
