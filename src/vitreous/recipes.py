@@ -67,7 +67,7 @@ def paper_finetune(s: Situation) -> Training:
         preprocess=preprocess,
         augment=Augment(crop_scale=(0.25, 1.0)),
         optimizer=Optimizer(name="sgd", rate=0.03, weight_decay=0.0, warmup=0.1, decay="cosine", clip=1.0),
-        epochs=max(1.0, 500 * batch / s.pictures),
+        epochs=500 / (s.pictures // batch),
         batch_size=batch,
         accumulate=max(1, batch // 32),
     )

@@ -61,7 +61,7 @@ def test_a_run_leaves_what_the_next_person_needs(pictures, weights, tmp_path):
     assert result.validation["n"] == 2
     assert result.test is None
     assert {path.name for path in run.iterdir()} == {
-        "config.json", "result.json", "metrics.jsonl", "checkpoints", "bundle", "report.html",
+        "config.json", "result.json", "metrics.jsonl", "tensorboard", "checkpoints", "bundle", "report.html",
     }  # fmt: skip
     bundle = load_bundle(run)
     assert bundle.labels == ("dark", "light")

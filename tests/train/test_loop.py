@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -259,7 +260,7 @@ def test_low_rank_training_changes_only_what_it_should_and_folds_in(tmp_path):
 
 def test_a_training_survives_json():
     text = json.dumps(training_to_json(TRAINING))
-    assert training_from_json(json.loads(text)) == TRAINING
+    assert training_from_json(json.loads(text), Path("config.json")) == TRAINING
 
 
 def test_balanced_weights_make_classes_count_alike():

@@ -30,6 +30,9 @@ def fit(
     preprocess: Annotated[str | None, tyro.conf.arg(metavar="TEXT")] = None,
     seed: Annotated[int, tyro.conf.arg(metavar="NUMBER")] = 0,
     workers: Annotated[int | None, tyro.conf.arg(metavar="COUNT")] = None,
+    changes: Annotated[
+        tuple[str, ...], tyro.conf.arg(name="set", metavar="NAME=VALUE"), tyro.conf.UseAppendAction
+    ] = (),
     json: Flag = False,
 ) -> int:
     """Train on pictures, from scratch or from given weights. Repeat the same command to go on after an interruption.
@@ -46,8 +49,11 @@ def fit(
         preprocess: For a .safetensors file, such as "mean=0.5,std=0.5,crop=0.9,interpolation=bicubic".
         seed: All that is random follows from it.
         workers: Processes that decode pictures; by default one a core, four at most.
+        changes: Set one field of the recipe otherwise, such as freeze=6, lora=8, class_weights=true, ema=0.99 or
+            optimizer.rate=1e-4; may be repeated. The run folder's config.json shows all fields.
         json: Print the result as one JSON object, for programs.
     """
+    from vitreous.config.change import parse_changes
     from vitreous.jobs.fit import fit as fit_model
 
     with _listeners() as listeners:
@@ -63,6 +69,7 @@ def fit(
             seed=seed,
             out=out,
             workers=workers,
+            changes=parse_changes(changes),
             listeners=listeners,
         )
     if json:

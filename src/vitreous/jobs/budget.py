@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, count
 
 from torch import nn
 
@@ -38,10 +38,10 @@ def plan(
 ) -> Training:
     """The training with as many steps, and as many evaluations, as fit into the seconds left.
 
-    Speed is measured on a copy, on the first batches of the training.
+    Speed is measured on a copy, on batches as the training will load them.
     """
     start = time.monotonic()
-    batches = list(islice(loader.batches(0), 3))
+    batches = chain.from_iterable(loader.batches(epoch) for epoch in count())
     stages = (*training.tokens, (1.0, 1.0))
     per_step, before = 0.0, 0.0
     for end, _ in stages:

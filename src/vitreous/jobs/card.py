@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from vitreous.config.train import Training
-from vitreous.jobs.accounting import Spent
+from vitreous.train.meter import Spent
 
 
 def model_card(

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, replace
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import torch
@@ -15,29 +14,28 @@ import torch.nn.functional as F
 from torch import nn
 
 from vitreous.config.saved import training_from_json, training_to_json
-from vitreous.config.train import Training
-from vitreous.data.decode import Header, PictureError
 from vitreous.data.loader import Loader
 from vitreous.data.source import Source, Split
 from vitreous.errors import UserError
 from vitreous.evaluate.classify import ClassificationResult, score_classes
 from vitreous.evaluate.features import compute_features, predict_logits
 from vitreous.evaluate.probe import fit_linear
-from vitreous.jobs.accounting import Meter, training_work
+from vitreous.jobs.accounting import training_work
 from vitreous.jobs.budget import parse_budget, plan
 from vitreous.jobs.card import model_card
 from vitreous.jobs.evaluate import names_of
 from vitreous.jobs.opening import open_dataset
+from vitreous.jobs.report import write_report
 from vitreous.jobs.run import FitResult, Listeners, Request, read_config, read_result, write_json
-from vitreous.model.lora import add_lora, merge_lora
-from vitreous.model.position import resample_state
+from vitreous.jobs.start import choose_training, classifier_of, starting_model
+from vitreous.jobs.track import tracked
+from vitreous.model.lora import merge_lora
 from vitreous.model.vit import ViT
 from vitreous.objectives.supervised import Supervised, balance
-from vitreous.recipes import Situation, recipe
-from vitreous.report.page import write_report
 from vitreous.train.loop import Loop, Outcome
+from vitreous.train.meter import Meter
 from vitreous.train.state import load_newest
-from vitreous.weights.bundle import Bundle, save_bundle
+from vitreous.weights.bundle import save_bundle
 from vitreous.weights.source import open_weights
 
 
@@ -52,6 +50,7 @@ def fit(
     recipe: str = "auto",
     preprocess: str | None = None,
     seed: int = 0,
+    changes: Mapping[str, str] | None = None,
     out: str | Path | None = None,
     workers: int | None = None,
     listeners: Listeners | None = None,
@@ -60,6 +59,7 @@ def fit(
 
     data: anything `open_data` takes, or "builtin". weights: a bundle, a run or a .safetensors file to fine-tune.
     budget: a time such as "5m" that the whole may take; or epochs. out: the run folder, by default runs/NAME.
+    changes: single fields of the recipe's `Training` set otherwise, such as {"freeze": "6", "optimizer.rate": "1e-4"}.
     """
     if budget is not None and epochs is not None:
         raise UserError("--budget and --epochs: give one of the two; the other follows from it.")
@@ -68,7 +68,9 @@ def fit(
     if weights is not None and model is not None:
         raise UserError("--model and --weights: the weights say which model it is; give one of the two.")
     place = None if weights is None else str(weights)
-    request = Request(str(data), place, model, image_size, budget, epochs, recipe, preprocess, seed)
+    request = Request(
+        str(data), place, model, image_size, budget, epochs, recipe, preprocess, seed, dict(changes or {})
+    )
     run = Path(out) if out is not None else Path("runs") / (Path(data).resolve().stem or "data")
     return _Fit(request, run, workers, listeners or Listeners()).run()
 
@@ -101,11 +103,14 @@ class _Fit:
                 f"{self.request.data}: its classes have changed since {self.folder} began; give another --out."
             )
         base = None if self.request.weights is None else open_weights(self.request.weights, self.request.preprocess)
-        self.training = training_from_json(saved["training"]) if saved else self._training(base)
+        if saved is None:
+            self.training = choose_training(self.request, self.data, base)
+        else:
+            self.training = training_from_json(saved["training"], self.folder / "config.json")
         if self.training.validation:
             self.data = self.data.with_validation(self.training.validation, self.training.seed)
         self._say_what(saved is not None)
-        model = build_model(self.training, base)
+        model = starting_model(self.training, base)
         self._loaders()
         if self.training.probe and load_newest(self.folder / "checkpoints")[0] is None:
             self._fit_classifier(model)  # also of a run that was interrupted before its first checkpoint
@@ -122,21 +127,6 @@ class _Fit:
             (self.folder / "checkpoints").mkdir(exist_ok=True)
         except OSError as error:
             raise UserError(f"{self.folder}: cannot be written ({error.strerror}); give another --out.") from None
-
-    def _training(self, base: Bundle | None) -> Training:
-        headers = _some_headers(self.data.train)
-        situation = Situation(
-            classes=len(self.data.classes),
-            pictures=len(self.data.train),
-            side=int(median(min(header.width, header.height) for header in headers)),
-            channels=1 if all(header.mode in ("1", "L") for header in headers) else 3,
-            base=None if base is None else base.model.config,
-            base_preprocess=None if base is None else base.preprocess,
-            model=self.request.model,
-            image_size=self.request.image_size,
-        )
-        training = replace(recipe(self.request.recipe, situation), seed=self.request.seed)
-        return training if self.request.epochs is None else replace(training, epochs=self.request.epochs)
 
     def _say_what(self, resumed: bool) -> None:
         parts = ", ".join(f"{len(source):,} {name}" for name, source in self.data.splits.items())
@@ -241,8 +231,10 @@ class _Fit:
             self.folder,
             evaluate=self._figures if self.validation is not None else None,
             name_of=self.data.train.name,
+            meter=self.meter,
         )
-        outcome = loop.run(self.listeners.step, self.listeners.stop)
+        with tracked(self.listeners.step, self.folder) as listener:
+            outcome = loop.run(listener, self.listeners.stop)
         for remark in outcome.remarks:
             self.listeners.say(remark)
         return self._finish(outcome, steps)
@@ -257,7 +249,8 @@ class _Fit:
             for part in ("val", "test")
             if part in self.data.splits and outcome.finished
         }
-        spent = self.meter.spent() + training_work(self.training, outcome.pictures)
+        self.open.close()  # a process's time is known when it has ended
+        spent = self.meter.spent() + training_work(self.training, outcome.pictures, outcome.done)
         card = model_card(
             name=self.folder.name,
             data=self.request.data,
@@ -308,43 +301,3 @@ def describe(result: ClassificationResult) -> str:
     """ "88.9 % of 1,110 pictures right (95 % interval 86.9 to 90.6)"."""
     low, high = result.top1_interval
     return f"{result.top1:.1%} of {result.n:,} pictures right (95 % interval {low:.1%} to {high:.1%})"
-
-
-def build_model(training: Training, base: Bundle | None) -> ViT:
-    """The model to train: new, or the given one at the training's resolution with a new classifier of zeros."""
-    model = ViT(training.model, seed=training.seed)
-    if base is not None:
-        state, _ = resample_state(base.model.state_dict(), base.model.config, training.model.image_size)
-        fresh = {
-            name: tensor for name, tensor in model.state_dict().items() if name.startswith(("head.", "pre_logits."))
-        }
-        state = {name: tensor for name, tensor in state.items() if not name.startswith(("head.", "pre_logits."))}
-        model.load_state_dict({**state, **fresh})
-    if training.freeze:
-        for name, parameter in model.named_parameters():
-            block = int(name.split(".")[1]) if name.startswith("blocks.") else None
-            early = name.startswith(("patch_embed", "cls_token", "reg_token", "pos_embed"))
-            if early or (block is not None and block < training.freeze):
-                parameter.requires_grad_(False)
-    if training.lora:
-        add_lora(model, training.lora, training.seed)
-    return model
-
-
-def classifier_of(model: ViT) -> nn.Linear:
-    """The last layer."""
-    assert isinstance(model.head, nn.Linear)
-    return model.head
-
-
-def _some_headers(source: Source, most: int = 32) -> list[Header]:
-    """Sizes and kinds of some pictures, from all over the source; those that cannot be read are reported later."""
-    headers = []
-    for index in range(0, len(source), max(1, len(source) // most)):
-        with suppress(PictureError):
-            headers.append(source.header(index))
-    if not headers:
-        raise UserError(
-            f"{source.name(0)}: neither this nor any other picture that was tried can be read; check the data."
-        )
-    return headers

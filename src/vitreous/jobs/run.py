@@ -26,6 +26,8 @@ class Request:
     recipe: str = "auto"
     preprocess: str | None = None
     seed: int = 0
+    changes: dict[str, str] = field(default_factory=dict)
+    """Single fields of the recipe's training that were set otherwise."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ def read_config(folder: Path, request: Request) -> dict[str, Any] | None:
     except (ValueError, KeyError):
         raise UserError(f"{path}: damaged; move {folder} away and repeat the command.") from None
     ours = asdict(request)
-    if differing := [name for name in ours if ours[name] != theirs.get(name)]:
+    if differing := [name for name in ours if ours[name] != theirs.get(name, getattr(Request, name, {}))]:
         name = differing[0]
         raise UserError(
             f"{folder}: holds a training with {name.replace('_', '-')}={theirs.get(name)!r}, not {ours[name]!r}; "

@@ -7,14 +7,12 @@ up again ends with the same bits as one that was not.
 from __future__ import annotations
 
 import copy
-import itertools
 import json
 import math
-import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -24,7 +22,8 @@ from torch import Tensor, nn
 from vitreous.config.train import Training
 from vitreous.data.loader import Batch, Loader
 from vitreous.errors import UserError
-from vitreous.train.optimizer import make_optimizers, rate_factor, set_rates
+from vitreous.train.meter import Meter, Spent
+from vitreous.train.optimizer import decay_now, make_optimizers, rate_factor, set_decay, set_rates
 from vitreous.train.state import (
     Checkpoint,
     load_newest,
@@ -78,8 +77,14 @@ class Outcome:
     best_figures: dict[str, float]
     pictures: int
     """Seen in all, resumed parts included."""
-    finished: bool
+    done: float
+    """Share of the steps taken."""
     remarks: list[str] = field(default_factory=list)
+
+    @property
+    def finished(self) -> bool:
+        """Whether all steps were taken."""
+        return self.done == 1.0
 
 
 class Loop:
@@ -94,11 +99,20 @@ class Loop:
         folder: Path,
         *,
         evaluate: Evaluate | None,
+        keep_last: bool = False,
         name_of: Callable[[int], str] = str,
         save_seconds: float = 60.0,
+        meter: Meter | None = None,
     ) -> None:
-        """Without `evaluate` the last weights count as the best. `name_of` says what a person calls a picture."""
+        """Without `evaluate`, or with `keep_last`, the last weights count as the best.
+
+        `name_of` says what a person calls a picture.
+
+        `meter` is told what was spent before an interruption.
+        """
+        self.meter = meter or Meter()
         self.objective, self.loader, self.training, self.steps = objective, loader, training, steps
+        self.keep_last = keep_last
         self.folder, self.evaluate, self.name_of, self.save_seconds = folder, evaluate, name_of, save_seconds
         self.optimizers = make_optimizers(objective, training.optimizer)
         model = objective.model
@@ -134,12 +148,13 @@ class Loop:
             if time.monotonic() - saved >= self.save_seconds or self.step == self.steps:
                 self.save()
                 saved = time.monotonic()
-        finished = self.step == self.steps
-        if not finished:
+        if self.step < self.steps:
             self.save()
-        if not self.best:  # stopped before the first evaluation, or there is none
-            self._keep({})
-        return Outcome(self.best, self.best_step, self.best_figures, self.pictures, finished, self.remarks)
+        if not self.best or self.keep_last:  # there was no evaluation yet, or not at this step
+            self._keep(self.best_figures)
+        return Outcome(
+            self.best, self.best_step, self.best_figures, self.pictures, self.step / self.steps, self.remarks
+        )
 
     def _batches(self) -> Iterator[tuple[int, Batch]]:
         """The batches from the present step on, with their epoch."""
@@ -155,6 +170,7 @@ class Loop:
         torch.manual_seed(self.training.seed * 1_000_003 + self.step)
         factor = rate_factor(self.training.optimizer, self.step, self.steps)
         set_rates(self.optimizers, factor)
+        set_decay(self.optimizers, decay_now(self.training.optimizer, progress))
         self.objective.train()
         record = self._backward(batch, progress)
         parameters = [p for p in self.objective.parameters() if p.grad is not None]
@@ -213,8 +229,8 @@ class Loop:
         with torch.inference_mode():
             figures = self.evaluate(model)
         self._log({"step": self.step, **{f"val_{name}": value for name, value in figures.items()}})
-        self.highest = max(self.highest, figures["accuracy"])
-        if not self.best or is_better(figures, self.best_figures, self.highest):
+        self.highest = max(self.highest, figures.get("accuracy", 0.0))
+        if self.keep_last or not self.best or is_better(figures, self.best_figures, self.highest):
             self._keep(figures)
         return figures
 
@@ -237,6 +253,7 @@ class Loop:
             "best_figures": self.best_figures,
             "highest": self.highest,
             "first_loss": self.first_loss,
+            "spent": asdict(self.meter.spent()),
         }
         ema = {} if self.ema is None else self.ema.state_dict()
         optimizers = pack_optimizers(self.optimizers, self.objective)
@@ -252,7 +269,7 @@ class Loop:
         if point is not None:
             self.step, self.best = point.step, point.best
             self.pictures, self.highest = point.facts["pictures"], point.facts["highest"]
-            self.first_loss = point.facts["first_loss"]
+            self.first_loss, self.meter.before = point.facts["first_loss"], Spent(**point.facts["spent"])
             self.best_step, self.best_figures = point.facts["best_step"], point.facts["best_figures"]
             self.objective.load_state_dict(point.module)
             unpack_optimizers(point.optimizers, self.optimizers, self.objective)
@@ -267,7 +284,8 @@ class Loop:
 
 def split(batch: Batch, parts: int) -> list[Batch]:
     """A batch in so many parts of nearly equal size."""
-    pieces = zip(*(t.tensor_split(parts) for t in (batch.images, batch.targets, batch.index)), strict=True)
+    tensors = [t for t in (batch.images, batch.targets, batch.index, batch.small) if t is not None]
+    pieces = zip(*(t.tensor_split(parts) for t in tensors), strict=True)
     return [Batch(*piece) for piece in pieces if len(piece[2])]
 
 
@@ -312,13 +330,12 @@ class _Timer:
         return self.average
 
 
-def train_speed(objective: nn.Module, batches: Sequence[Batch], training: Training, progress: float) -> float:
-    """Seconds that a step takes at this point of the schedule, on a copy: the median over two seconds or more."""
+def train_speed(objective: nn.Module, batches: Iterator[Batch], training: Training, progress: float) -> float:
+    """Seconds that a step takes at this point of the schedule, loading included, on a copy: the mean of two seconds."""
     trial = copy.deepcopy(objective).train()
     optimizers = make_optimizers(trial, training.optimizer)
-    seconds: list[float] = []
-    for batch in itertools.cycle(batches):
-        start = time.perf_counter()
+    started, steps = 0.0, 0
+    for batch in batches:
         for part in split(batch, training.accumulate):
             with precision():
                 loss, _ = trial(part, progress)
@@ -326,7 +343,10 @@ def train_speed(objective: nn.Module, batches: Sequence[Batch], training: Traini
         for optimizer in optimizers:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
-        seconds.append(time.perf_counter() - start)
-        if len(seconds) > 3 and sum(seconds) > 2:
+        if not started:
+            started = time.perf_counter()  # the first step warms up
+            continue
+        steps += 1
+        if steps >= 2 and time.perf_counter() - started > 2:
             break
-    return statistics.median(seconds[1:])  # the first one warms up
+    return (time.perf_counter() - started) / max(1, steps)

@@ -1,0 +1,87 @@
+"""Where a training begins: the configuration that the data and the weights call for, and the model."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+from statistics import median
+
+from torch import nn
+
+from vitreous.config.change import change
+from vitreous.config.train import Training
+from vitreous.data.decode import Header, PictureError
+from vitreous.data.source import Data, Source
+from vitreous.errors import UserError
+from vitreous.jobs.run import Request
+from vitreous.model.lora import add_lora
+from vitreous.model.position import resample_state
+from vitreous.model.vit import ViT
+from vitreous.recipes import Situation, recipe
+from vitreous.weights.bundle import Bundle
+
+
+def choose_training(request: Request, data: Data, base: Bundle | None) -> Training:
+    """What the recipe makes of these data and weights, with what the person set otherwise."""
+    headers = some_headers(data.train)
+    situation = Situation(
+        classes=len(data.classes),
+        pictures=len(data.train),
+        side=int(median(min(header.width, header.height) for header in headers)),
+        channels=1 if all(header.mode in ("1", "L") for header in headers) else 3,
+        base=None if base is None else base.model.config,
+        base_preprocess=None if base is None else base.preprocess,
+        model=request.model,
+        image_size=request.image_size,
+    )
+    training = _from_recipe(request, situation)
+    if training.validation:  # what is set aside is not trained on, which some recipes count
+        left = len(data.with_validation(training.validation, request.seed).train)
+        training = _from_recipe(request, replace(situation, pictures=left))
+    return training
+
+
+def _from_recipe(request: Request, situation: Situation) -> Training:
+    training = replace(recipe(request.recipe, situation), seed=request.seed)
+    training = change(training, request.changes, weights=situation.base is not None)
+    return training if request.epochs is None else replace(training, epochs=request.epochs)
+
+
+def starting_model(training: Training, base: Bundle | None) -> ViT:
+    """The model to train: new, or the given one at the training's resolution with a new classifier of zeros."""
+    model = ViT(training.model, seed=training.seed)
+    if base is not None:
+        state, _ = resample_state(base.model.state_dict(), base.model.config, training.model.image_size)
+        fresh = {
+            name: tensor for name, tensor in model.state_dict().items() if name.startswith(("head.", "pre_logits."))
+        }
+        state = {name: tensor for name, tensor in state.items() if not name.startswith(("head.", "pre_logits."))}
+        model.load_state_dict({**state, **fresh})
+    if training.freeze:
+        for name, parameter in model.named_parameters():
+            block = int(name.split(".")[1]) if name.startswith("blocks.") else None
+            early = name.startswith(("patch_embed", "cls_token", "reg_token", "pos_embed"))
+            if early or (block is not None and block < training.freeze):
+                parameter.requires_grad_(False)
+    if training.lora:
+        add_lora(model, training.lora, training.seed)
+    return model
+
+
+def classifier_of(model: ViT) -> nn.Linear:
+    """The last layer."""
+    assert isinstance(model.head, nn.Linear)
+    return model.head
+
+
+def some_headers(source: Source, most: int = 32) -> list[Header]:
+    """Sizes and kinds of some pictures, from all over the source; those that cannot be read are reported later."""
+    headers = []
+    for index in range(0, len(source), max(1, len(source) // most)):
+        with suppress(PictureError):
+            headers.append(source.header(index))
+    if not headers:
+        raise UserError(
+            f"{source.name(0)}: neither this nor any other picture that was tried can be read; check the data."
+        )
+    return headers

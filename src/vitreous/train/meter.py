@@ -1,0 +1,79 @@
+"""What a training costs while it runs: time, processor time, and energy where the machine tells it."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+_ENERGY = Path("/sys/class/powercap")
+
+
+@dataclass(frozen=True)
+class Spent:
+    """A training's price so far."""
+
+    seconds: float = 0.0
+    core_hours: float = 0.0
+    """Processor time of all processes, in hours; a decoding process counts when it has ended."""
+    pictures: int = 0
+    """Seen in training."""
+    flops: float = 0.0
+    """Of the training steps: forward and backward."""
+    joules: float | None = None
+    """Of the processor packages, where the machine tells it."""
+
+    def __add__(self, other: Spent) -> Spent:
+        joules = None if self.joules is None and other.joules is None else (self.joules or 0) + (other.joules or 0)
+        return Spent(
+            self.seconds + other.seconds,
+            self.core_hours + other.core_hours,
+            self.pictures + other.pictures,
+            self.flops + other.flops,
+            joules,
+        )
+
+
+class Meter:
+    """Reads the clocks from its making on, and adds what was spent `before`, by a process that was interrupted.
+
+    What a process that was killed did after its last checkpoint is lost, and its cost is not known.
+    """
+
+    def __init__(self, energy: Path = _ENERGY) -> None:
+        self.before = Spent()
+        self._start, self._cpu = time.monotonic(), _cpu_seconds()
+        self._folder, self._energy, self._microjoules = energy, _counters(energy), 0
+
+    @property
+    def seconds(self) -> float:
+        """Since the start of this process's part."""
+        return time.monotonic() - self._start
+
+    def spent(self) -> Spent:
+        """The clocks; pictures and operations are counted elsewhere. To be read now and then: energy counters wrap."""
+        now = _counters(self._folder)
+        for place, (value, wrap) in now.items():
+            last = self._energy.get(place, (value, wrap))[0]
+            self._microjoules += value - last if value >= last else value - last + wrap
+        self._energy = now
+        joules = self._microjoules / 1e6 if now else None
+        return self.before + Spent(self.seconds, (_cpu_seconds() - self._cpu) / 3600, joules=joules)
+
+
+def _cpu_seconds() -> float:
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
+def _counters(folder: Path) -> dict[str, tuple[int, int]]:
+    """For each processor package its energy counter and where that wraps, in microjoules; none where not readable."""
+    found = {}
+    for place in folder.glob("intel-rapl:?"):
+        try:
+            value, wrap = ((place / name).read_text() for name in ("energy_uj", "max_energy_range_uj"))
+        except OSError:  # not there, or for the administrator only
+            continue
+        found[place.name] = int(value), int(wrap)
+    return found

@@ -1,0 +1,50 @@
+"""Floating-point operations of a training, against PyTorch's own counter."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from vitreous.config.data import Preprocess
+from vitreous.config.model import ViTConfig
+from vitreous.config.train import Training
+from vitreous.data.loader import Batch
+from vitreous.jobs.accounting import training_work
+from vitreous.jobs.start import starting_model
+from vitreous.objectives.supervised import Supervised
+
+MODEL = ViTConfig(width=64, depth=4, heads=2, mlp_width=256, patch=4, image_size=(32, 32), classes=10, pool="mean")
+TRAINING = Training(MODEL, Preprocess(size=(32, 32)))
+
+
+def counted(training, progress):
+    """Operations of one picture's step, forward and backward, by `torch.utils.flop_counter`."""
+    objective = Supervised(starting_model(training, None), training)
+    batch = Batch(torch.rand(4, 3, 32, 32), torch.arange(4), torch.arange(4))
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:  # the fused one is not counted
+        objective(batch, progress)[0].backward()
+    return counter.get_total_flops() / 4
+
+
+@pytest.mark.parametrize(
+    ("changes", "tolerance"),
+    [({}, 0.03), ({"freeze": 2}, 0.03), ({"freeze": 4}, 0.03), ({"lora": 2}, 0.03)],
+    ids=["whole", "half frozen", "classifier only", "low rank"],
+)
+def test_operations_of_a_step(changes, tolerance):
+    training = replace(TRAINING, **changes)
+    assert training_work(training, 1).flops == pytest.approx(counted(training, 0.5), rel=tolerance)
+
+
+def test_the_token_schedule_counts_as_far_as_it_went():
+    training = replace(TRAINING, tokens=((0.5, 0.25),))
+    few, all_ = counted(training, 0.0), counted(training, 1.0)
+    assert few < 0.4 * all_
+    assert training_work(training, 100, done=0.5).flops == pytest.approx(100 * few, rel=0.05)
+    assert training_work(training, 100).flops == pytest.approx(50 * (few + all_), rel=0.05)
+
+
+def test_nothing_done_nothing_spent():
+    assert training_work(TRAINING, 0, done=0.0).flops == 0

@@ -1,0 +1,52 @@
+"""What a training spent: over interruptions, over counters that wrap, and in processes that have ended."""
+
+import subprocess
+import sys
+import time
+
+from vitreous.train.meter import Meter, Spent
+
+
+def rapl(folder, package, value, wrap=1_000_000):
+    place = folder / f"intel-rapl:{package}"
+    place.mkdir(exist_ok=True)
+    (place / "energy_uj").write_text(f"{value}\n")
+    (place / "max_energy_range_uj").write_text(f"{wrap}\n")
+
+
+def test_energy_of_all_packages_with_a_counter_that_wraps(tmp_path):
+    rapl(tmp_path, 0, 900_000)
+    rapl(tmp_path, 1, 100)
+    meter = Meter(tmp_path)
+    rapl(tmp_path, 0, 950_000)
+    rapl(tmp_path, 1, 50_100)
+    assert meter.spent().joules == 0.1
+    rapl(tmp_path, 0, 50_000)  # 50,000 to the end, 50,000 after it
+    assert meter.spent().joules == 0.2
+
+
+def test_no_counter_no_figure(tmp_path):
+    assert Meter(tmp_path).spent().joules is None
+
+
+def test_what_was_spent_before_an_interruption_is_added(tmp_path):
+    meter = Meter(tmp_path)
+    meter.before = Spent(seconds=100.0, core_hours=2.0, joules=5.0)
+    spent = meter.spent()
+    assert 100 <= spent.seconds < 110
+    assert 2 <= spent.core_hours < 2.01
+    assert spent.joules == 5.0
+    assert meter.seconds < 10, "the present process's part alone"
+
+
+def test_a_process_that_ended_counts(tmp_path):
+    meter = Meter(tmp_path)
+    work = "import time\nwhile time.process_time() < 0.3: pass"
+    subprocess.run([sys.executable, "-c", work], check=True)
+    assert meter.spent().core_hours * 3600 >= 0.29
+
+
+def test_time_is_wall_time(tmp_path):
+    meter = Meter(tmp_path)
+    time.sleep(0.05)
+    assert meter.spent().seconds >= 0.05
