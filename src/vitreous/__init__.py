@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from vitreous.jobs.load import Model, load
     from vitreous.jobs.models import models
     from vitreous.jobs.predict import predict
+    from vitreous.jobs.probe import probe
     from vitreous.model.presets import preset
     from vitreous.model.trace import Trace
     from vitreous.model.vit import ViT
@@ -39,6 +40,7 @@ _HOMES = {
     "models": "vitreous.jobs.models",
     "predict": "vitreous.jobs.predict",
     "preset": "vitreous.model.presets",
+    "probe": "vitreous.jobs.probe",
 }
 
 __all__ = [
@@ -53,6 +55,7 @@ __all__ = [
     "models",
     "predict",
     "preset",
+    "probe",
 ]
 
 

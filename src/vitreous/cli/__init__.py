@@ -18,6 +18,7 @@ from vitreous.cli.fit import fit
 from vitreous.cli.inspect import inspect
 from vitreous.cli.models import models
 from vitreous.cli.predict import predict
+from vitreous.cli.probe import probe
 from vitreous.errors import UserError
 
 VERBS: dict[str, Callable[..., Any]] = {
@@ -26,6 +27,7 @@ VERBS: dict[str, Callable[..., Any]] = {
     "evaluate": evaluate,
     "inspect": inspect,
     "models": models,
+    "probe": probe,
 }
 
 

@@ -1,0 +1,161 @@
+"""A model looked at depth by depth, while pictures stream through it.
+
+Each layer's attention and tokens are reduced as soon as they exist. What stays of a batch are numbers, of a picture the
+mean of its patch tokens at each depth. Depth 0 is the embedding, depth l the output of block l. Letters in shapes:
+B pictures, h heads, N patches, D width, L layers.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vitreous.errors import UserError
+from vitreous.explain.attention import cell_distances
+from vitreous.explain.homogeneity import (
+    depth_similarity,
+    head_similarity,
+    mean_cosine,
+    mutual_information,
+    patch_attention,
+    query_similarity,
+)
+from vitreous.explain.representation import diagonal, effective_rank, log_amplitude, log_spectrum, singular_values
+from vitreous.model.trace import Trace
+from vitreous.model.vit import ViT
+
+SPECTRUM_PICTURES = 64
+"""The tokens' singular values are costly and hardly differ between pictures: so many are enough."""
+
+
+class _Pooling(Trace):
+    """Keeps of each depth the mean of the patch tokens, (B, D)."""
+
+    def __init__(self) -> None:
+        super().__init__(None, attention=False)
+
+    def record_tokens(self, layer: int, tokens: Tensor) -> None:
+        self.tokens[layer] = tokens[:, self.prefix :].mean(dim=1)
+
+    def depths(self) -> Tensor:
+        """(B, L + 1, D)."""
+        assert self.embedded is not None
+        pooled = [self.tokens[layer] for layer in sorted(self.tokens)]
+        return torch.stack([self.embedded[:, self.prefix :].mean(dim=1), *pooled], dim=1)
+
+
+class _Reading(_Pooling):
+    """Reduces each layer to sums over the batch's pictures."""
+
+    def __init__(self, patch: int, spectra: int) -> None:
+        super().__init__()
+        self.wants_attention = True
+        self.patch = patch
+        self.spectra = spectra
+        """Of how many pictures of this batch the singular values are wanted."""
+        self.sums: dict[str, dict[int, Tensor]] = defaultdict(dict)
+        """Name and depth to a sum over pictures."""
+
+    def record_attention(self, layer: int, attention: Tensor) -> None:
+        among = patch_attention(attention, self.prefix)
+        depth = layer + 1
+        between = cell_distances(self.grid, self.patch).to(among)
+        self.sums["attention_distance"][depth] = (among * between).sum(dim=-1).mean(dim=-1).sum(dim=0)  # (h,)
+        self.sums["mutual_information"][depth] = mutual_information(among).sum(dim=0)
+        self.sums["head_similarity"][depth] = head_similarity(among).sum(dim=0)
+        self.sums["query_similarity"][depth] = query_similarity(among).mean(dim=1).sum(dim=0)
+        self.attention[layer] = among.mean(dim=1)  # (B, N, N), for the comparison of depths
+
+    def record_tokens(self, layer: int, tokens: Tensor) -> None:
+        super().record_tokens(layer, tokens)
+        self.read_tokens(layer + 1, tokens[:, self.prefix :])
+
+    def read_tokens(self, depth: int, patches: Tensor) -> None:
+        """Reduce patch tokens (B, N, D)."""
+        self.sums["log_amplitude"][depth] = log_amplitude(patches, self.grid).sum(dim=0)
+        self.sums["token_similarity"][depth] = mean_cosine(patches).sum(dim=0)
+        if self.spectra:
+            values = singular_values(patches[: self.spectra])
+            self.sums["token_spectrum"][depth] = log_spectrum(values).sum(dim=0)
+            self.sums["token_rank"][depth] = effective_rank(values).sum(dim=0)
+
+    def finish(self) -> None:
+        """Reduce what only the whole pass has: the embedding, and the layers beside each other."""
+        assert self.embedded is not None
+        self.read_tokens(0, self.embedded[:, self.prefix :])
+        layers = torch.stack([self.attention[layer] for layer in sorted(self.attention)], dim=1)
+        self.sums["depth_similarity"][0] = depth_similarity(layers).sum(dim=0)
+
+
+@dataclass
+class Survey:
+    """What was seen of one model: feed it batches with `look`, then ask."""
+
+    model: ViT
+    pictures: int = 0
+    grid: tuple[int, int] = (0, 0)
+    _spectra: int = 0
+    _sums: dict[str, dict[int, Tensor]] = field(default_factory=lambda: defaultdict(dict))
+    _depths: list[Tensor] = field(default_factory=list)
+    _representations: list[Tensor] = field(default_factory=list)
+
+    def look(self, images: Tensor) -> None:
+        """Take in a batch of pictures (B, C, H, W)."""
+        wanted = min(len(images), SPECTRUM_PICTURES - self._spectra)
+        trace = _Reading(self.model.config.patch, wanted)
+        with torch.inference_mode():
+            y = self.model.representation(images, trace=trace)
+            if trace.grid[0] * trace.grid[1] < 2:
+                raise UserError("the model sees a picture as one patch, so there is nothing to compare within it.")
+            trace.finish()
+        if not torch.isfinite(y).all():
+            raise UserError("the model gives features that are not numbers; its weights are damaged.")
+        for name, found in trace.sums.items():
+            for depth, value in found.items():
+                before = self._sums[name].get(depth)
+                self._sums[name][depth] = value.double() if before is None else before + value
+        self.grid = trace.grid
+        self.pictures += len(images)
+        self._spectra += wanted
+        self._depths.append(trace.depths())
+        self._representations.append(y)
+
+    def depths(self) -> Tensor:
+        """(n, L + 1, D): of each picture the mean of its patch tokens at each depth."""
+        return torch.cat(self._depths).clone()
+
+    def representations(self) -> Tensor:
+        """(n, D): what the classifier reads."""
+        return torch.cat(self._representations).clone()
+
+    def numbers(self) -> dict[str, Any]:
+        """The means over pictures, as JSON has them; lists by depth start at depth 1 for attention, else at 0."""
+        found: dict[str, Any] = {}
+        for name, sums in self._sums.items():
+            count = self._spectra if name in ("token_spectrum", "token_rank") else self.pictures
+            found[name] = [_plain(sums[depth] / count) for depth in sorted(sums)]
+        found["depth_similarity"] = found["depth_similarity"][0]
+        steps = len(diagonal(self.grid)) - 1
+        found["frequencies"] = [round(i / steps, 4) for i in range(steps + 1)]
+        found["picture_rank"] = _plain(effective_rank(singular_values(self.depths().transpose(0, 1))))
+        values = singular_values(self.representations())
+        found["representation_rank"] = _plain(effective_rank(values))
+        found["representation_spectrum"] = _plain(log_spectrum(values))
+        return found
+
+
+def pool_depths(model: ViT, images: Tensor) -> tuple[Tensor, Tensor]:
+    """(B, L + 1, D) mean patch tokens at each depth, and the representation (B, D); attention stays fused."""
+    trace = _Pooling()
+    with torch.inference_mode():
+        y = model.representation(images, trace=trace)
+    return trace.depths(), y
+
+
+def _plain(values: Tensor) -> Any:
+    """Numbers with the digits that mean something."""
+    return torch.round(values.double(), decimals=5).tolist()

@@ -1,0 +1,290 @@
+"""`vitreous probe`: what a model's frozen features are worth on labelled data."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, get_args
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vitreous.config.data import Preprocess
+from vitreous.data.loader import Batch, Loader
+from vitreous.data.source import Data, Source, Split
+from vitreous.errors import UserError
+from vitreous.evaluate.classify import wilson
+from vitreous.evaluate.feature_cache import FeatureCache, StoredFeatures, default_folder, features_key
+from vitreous.evaluate.features import compute_features
+from vitreous.evaluate.fewshot import DRAWS, SHOTS, draw_shots, fit_least_squares, mean_interval
+from vitreous.evaluate.knn import NEIGHBOURS, TEMPERATURE, vote_neighbours
+from vitreous.evaluate.probe import WEIGHT_DECAYS, fit_linear
+from vitreous.jobs.evaluate import FEW
+from vitreous.jobs.opening import open_dataset
+from vitreous.weights.bundle import Bundle
+from vitreous.weights.source import open_weights
+
+Protocol = Literal["knn", "linear", "fewshot"]
+HELD_OUT = 0.2
+"""The share that is judged where the data have one part only."""
+
+Labelled = tuple[Tensor, Tensor]
+"""Features (n, D) and labels (n,)."""
+
+
+@dataclass(frozen=True)
+class ProbeScore:
+    """One accuracy, from 0 to 1."""
+
+    setting: dict[str, float]
+    """{"k": 10}, {"weight_decay": 0.01} or {"shots": 5}."""
+    accuracy: float
+    interval: tuple[float, float]
+    """95 %."""
+    draws: tuple[float, ...] = ()
+    """Few-shot: the accuracies of which `accuracy` is the mean."""
+
+    @property
+    def spread(self) -> float | None:
+        """The standard deviation over the draws."""
+        return float(np.std(self.draws, ddof=1)) if self.draws else None
+
+
+@dataclass(frozen=True)
+class Probed:
+    """What features are worth, and how it was measured."""
+
+    protocol: Protocol
+    judged: str
+    """Which pictures were judged: test, val, or a part that was set aside."""
+    n: int
+    """How many."""
+    known: int
+    """Pictures whose labels could be learned from."""
+    classes: int
+    width: int
+    """D, the length of a feature."""
+    scores: tuple[ProbeScore, ...]
+    computed: int
+    """Pictures that the model had to look at; the others' features were known from before."""
+    remarks: tuple[str, ...]
+    unreadable: dict[str, str] = field(default_factory=dict)
+    """Pictures that were left out: path to reason."""
+    seconds: float = 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """{"protocol", "judged", "n", "scores": [{"k", "accuracy", "interval"}, ...], ...}."""
+        scores = []
+        for score in self.scores:
+            found = {**score.setting, "accuracy": score.accuracy, "interval": list(score.interval)}
+            scores.append(found | ({"spread": score.spread, "draws": list(score.draws)} if score.draws else {}))
+        return {**asdict(self), "scores": scores, "remarks": list(self.remarks), "seconds": round(self.seconds, 3)}
+
+
+class Parts(NamedTuple):
+    """What a probe learns from and what it is judged on."""
+
+    train: Labelled
+    val: Labelled | None
+    test: Labelled
+    classes: int
+    judged: str
+
+
+def probe(
+    model: str | Path | Bundle,
+    data: str | Path | Data,
+    *,
+    protocol: Protocol = "knn",
+    shots: Sequence[int] | None = None,
+    seed: int = 0,
+    batch_size: int = 64,
+    workers: int | None = None,
+    preprocess: Preprocess | str | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Probed:
+    """How well the model's frozen features tell the data's classes apart; it needs no classifier.
+
+    model: a bundle, a run, or a .safetensors file, which then needs `preprocess`.
+    protocol: "knn", the weighted vote of the nearest training pictures; "linear", a linear classifier; "fewshot", least
+        squares from a few pictures a class, the mean of several draws.
+    shots: few-shot: how many pictures of each class, each number by itself; 1, 5 and 10 if None.
+    progress: called with pictures done and in all, for each part of the data that the model must look at.
+    """
+    start = time.perf_counter()
+    if protocol not in get_args(Protocol):
+        raise UserError(f"protocol={protocol!r}: choose one of {', '.join(get_args(Protocol))}.")
+    opened = open_dataset(data)
+    check_labelled(opened)
+    bundle = model if isinstance(model, Bundle) else open_weights(model, preprocess)
+    reader = FeatureReader(bundle, batch_size, workers, progress)
+    parts = reader.parts(opened, seed)
+    remarks: list[str] = []
+    if protocol == "knn":
+        scores = _nearest(parts, remarks)
+    elif protocol == "linear":
+        scores = [_linear(parts, seed, remarks)]
+    else:
+        scores = _few_shot(parts, shots, opened.classes, seed, remarks)
+    return Probed(
+        protocol=protocol,
+        judged=parts.judged,
+        n=len(parts.test[1]),
+        known=len(parts.train[1]),
+        classes=parts.classes,
+        width=parts.test[0].shape[1],
+        scores=tuple(scores),
+        computed=reader.computed,
+        remarks=(*reader.cache.remarks, *remarks),
+        unreadable=reader.unreadable,
+        seconds=time.perf_counter() - start,
+    )
+
+
+def check_labelled(data: Data) -> None:
+    """Refuse data without labels."""
+    if not data.classes or any((source.labels < 0).any() for source in data.splits.values()):
+        raise UserError(
+            "the pictures have no labels, so nothing says what their features should tell apart; put each class in a "
+            "folder of its own, or give a .csv with the columns path,label."
+        )
+
+
+class FeatureReader:
+    """Features of sources by one model, from the cache where they are there."""
+
+    def __init__(
+        self, bundle: Bundle, batch_size: int, workers: int | None, progress: Callable[[int, int], None] | None
+    ) -> None:
+        self.bundle, self.batch_size, self.workers, self.progress = bundle, batch_size, workers, progress
+        self.cache = FeatureCache(default_folder())
+        self.computed = 0
+        self.unreadable: dict[str, str] = {}
+
+    def parts(self, data: Data, seed: int) -> Parts:
+        """What to learn from and what to judge: test if there is one, else val, else a fifth of all, of each class."""
+        classes = len(data.classes)
+        if len(data.splits) == 1:
+            ((name, source),) = data.splits.items()
+            features, labels = self.labelled(source)
+            held = held_out(labels, HELD_OUT, seed)
+            if not held.any():
+                raise UserError(f"{len(labels)} pictures, one of each class: none can be set aside to judge; add more.")
+            said = f"a fifth of the {name} part, set aside"
+            return Parts((features[~held], labels[~held]), None, (features[held], labels[held]), classes, said)
+        judged: Split = "test" if "test" in data.splits else "val"
+        train, test = self.labelled(data.train), self.labelled(data.splits[judged])
+        val = self.labelled(data.splits["val"]) if judged == "test" and "val" in data.splits else None
+        return Parts(train, val, test, classes, judged)
+
+    def labelled(self, source: Source) -> Labelled:
+        """Features (n, D) and labels (n,) of all pictures that can be read."""
+        key = features_key(self.bundle.model, self.bundle.preprocess, source)
+        found = self.cache.get(key)
+        if found is None:
+            found = self._compute(source)
+            self.cache.put(key, found)
+        self.unreadable |= {source.name(index): reason for index, reason in found.unreadable.items()}
+        if not torch.isfinite(found.features).all():
+            where = self.bundle.path or "the model"
+            raise UserError(f"{where}: gives features that are not numbers; its weights are damaged.")
+        return found.features, torch.from_numpy(source.labels)[found.index]
+
+    def _compute(self, source: Source) -> StoredFeatures:
+        workers = self.workers
+        if workers is None:
+            workers = min(4, os.cpu_count() or 1) if len(source) >= FEW else 0
+        loader = Loader(source, self.bundle.preprocess, batch_size=self.batch_size, workers=workers, cache_bytes=0)
+        progress, seen = self.progress, []
+
+        def batches() -> Iterator[Batch]:
+            for batch in loader.batches():
+                seen.append(batch.index)
+                yield batch
+
+        told = None if progress is None else lambda done: progress(done, len(source))
+        try:
+            features, _ = compute_features(self.bundle.model.representation, batches(), told)
+        finally:
+            loader.close()
+        index = torch.cat(seen).clone()
+        self.computed += len(index)
+        missing = sorted(set(range(len(source))) - set(index.tolist()))
+        return StoredFeatures(features, index, {i: loader.unreadable[source.name(i)] for i in missing})
+
+
+def held_out(labels: Tensor, fraction: float, seed: int) -> Tensor:
+    """(n,) bool: a random share of each class, at least one picture and never all."""
+    rng = np.random.default_rng(seed)
+    chosen = np.zeros(len(labels), dtype=bool)
+    for label in np.unique(labels.numpy()):
+        members = rng.permutation(np.flatnonzero(labels.numpy() == label))
+        chosen[members[: min(max(round(len(members) * fraction), 1), len(members) - 1)]] = True
+    return torch.from_numpy(chosen)
+
+
+def _score(scores: Tensor, labels: Tensor, setting: dict[str, float]) -> ProbeScore:
+    right = int((scores.argmax(dim=1) == labels).sum())
+    return ProbeScore(setting, right / len(labels), wilson(right, len(labels)))
+
+
+def _nearest(parts: Parts, remarks: list[str]) -> list[ProbeScore]:
+    known, labels = parts.train
+    fitting = [k for k in NEIGHBOURS if k <= len(known)] or [len(known)]
+    if left := [k for k in NEIGHBOURS if k > len(known)]:
+        remarks.append(f"k = {', '.join(map(str, left))} left out: there are only {len(known)} training pictures.")
+    votes = vote_neighbours(known, labels, parts.test[0], parts.classes, fitting, TEMPERATURE)
+    return [_score(found, parts.test[1], {"k": k}) for k, found in votes.items()]
+
+
+def _linear(parts: Parts, seed: int, remarks: list[str]) -> ProbeScore:
+    """The regularisation is chosen on validation pictures; then all that are not judged are learned from."""
+    (x, y), classes = parts.train, parts.classes
+    every = (x, y)
+    strengths: Sequence[float] = WEIGHT_DECAYS
+    if parts.val is not None:
+        strengths = [fit_linear(x, y, classes, validation=parts.val).weight_decay]
+        every = torch.cat([x, parts.val[0]]), torch.cat([y, parts.val[1]])
+    elif int(torch.bincount(y)[torch.bincount(y) > 0].min()) >= 2:
+        held = held_out(y, 0.1, seed)
+        strengths = [fit_linear(x[~held], y[~held], classes, validation=(x[held], y[held])).weight_decay]
+    else:
+        remarks.append(
+            "a class has one training picture only, so the regularisation could not be chosen by validation."
+        )
+    found = fit_linear(*every, classes, weight_decays=strengths)
+    return _score(found(parts.test[0]), parts.test[1], {"weight_decay": found.weight_decay})
+
+
+def _few_shot(
+    parts: Parts, shots: Sequence[int] | None, names: tuple[str, ...], seed: int, remarks: list[str]
+) -> list[ProbeScore]:
+    (known, labels), (asked, truth) = parts.train, parts.test
+    counts = torch.bincount(labels, minlength=parts.classes)
+    fewest = int(counts[counts > 0].min())
+    name = names[int(torch.where(counts == fewest)[0][0])]
+    if shots is None:
+        shots = [count for count in SHOTS if count <= fewest]
+        if left := [str(count) for count in SHOTS if count > fewest]:
+            remarks.append(f"{', '.join(left)} shots left out: class {name!r} has only {fewest} training pictures.")
+    for count in shots:
+        if not 1 <= count <= fewest:
+            raise UserError(
+                f"--shots {count}: class {name!r} has {fewest} training pictures; give numbers from 1 to {fewest}."
+            )
+    if not shots:
+        raise UserError("--shots: give at least one number of pictures a class, such as 1,5,10.")
+    accuracies: dict[int, list[float]] = {count: [] for count in shots}
+    for draw in range(DRAWS):
+        for count, index in draw_shots(labels, list(accuracies), seed + draw).items():
+            scores = F.linear(asked, *fit_least_squares(known[index], labels[index], parts.classes))
+            accuracies[count].append((scores.argmax(dim=1) == truth).double().mean().item())
+    return [
+        ProbeScore({"shots": count}, float(np.mean(found)), mean_interval(found, len(truth)), tuple(found))
+        for count, found in accuracies.items()
+    ]
