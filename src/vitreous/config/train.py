@@ -76,6 +76,8 @@ class Training:
     tokens: tuple[tuple[float, float], ...] = ()
     """A schedule of patch dropout: pairs (until this share of the steps, keep this share of the patches)."""
 
+    whiten: bool = False
+    """From scratch: start with a patch projection that makes the pixels of a patch uncorrelated."""
     probe: bool = False
     """First fit the classifier to features of the frozen model, by L-BFGS; then train all from there."""
     freeze: int = 0

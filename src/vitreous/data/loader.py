@@ -73,7 +73,7 @@ class Loader:
     Shuffled epochs leave out what does not fill a batch, other pictures each time.
 
     A picture that cannot be read is noted in `unreadable` and, in training, replaced by the next one that can; in
-    evaluation it is left out. More than `unreadable_limit` of all pictures is an error.
+    evaluation it is left out. More than `unreadable_limit` of all pictures, and more than one, is an error.
 
     With `crops`, each picture gives several large views and several small ones; `augment` says all but their area.
     """
@@ -100,7 +100,7 @@ class Loader:
         self.shuffle = augment is not None if shuffle is None else shuffle
         self.batch_size = min(batch_size, len(source))
         self.unreadable: dict[str, str] = {}
-        self._allowed = math.floor(unreadable_limit * len(source))
+        self._allowed = max(1 if unreadable_limit else 0, math.floor(unreadable_limit * len(source)))
         self._limit = unreadable_limit
         self._labels = torch.from_numpy(source.labels)
         self._maker = _maker(source, preprocess, augment, crops, seed, cache_bytes, self._allowed, self.shuffle)

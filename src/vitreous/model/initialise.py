@@ -56,6 +56,32 @@ def initialise(model: ViT, seed: int) -> None:
             zeros_(parameter)
 
 
+@torch.no_grad()
+def whiten_patches(model: ViT, images: Tensor, seed: int, floor: float = 0.005) -> None:
+    """Let the patch projection start by making a patch's pixels uncorrelated and equally strong, in random directions.
+
+    Neighbouring pixels are nearly alike, so a random projection sees mostly a patch's mean brightness; whitened, it
+    sees edges and colours from the first step. images: (n, C, H, W), some of the training. floor: added to each
+    variance, as a share of their mean, so that noise is not blown up to the size of what is seen.
+    """
+    proj = model.patch_embed.proj
+    p = model.config.patch
+    pixels = nn.functional.unfold(images, p, stride=p).transpose(1, 2).flatten(0, 1)  # (n * N, C * P * P)
+    mean = pixels.mean(dim=0)
+    covariance = (pixels - mean).T @ (pixels - mean) / len(pixels)
+    variances, axes = torch.linalg.eigh(covariance.double())  # ascending
+    variances, axes = variances.flip(0), axes.flip(1)
+    whitening = (axes / (variances + floor * variances.mean()).sqrt()).T
+    width, inputs = model.config.width, len(mean)
+    draw = torch.Generator().manual_seed(seed)
+    most = max(width, inputs)
+    mixing = torch.linalg.qr(torch.randn(most, most, generator=draw, dtype=torch.float64)).Q[:width, :inputs]
+    weight = mixing @ whitening * (width / min(width, inputs)) ** 0.5  # each output has variance near 1
+    proj.weight.copy_(weight.view_as(proj.weight))
+    assert proj.bias is not None
+    proj.bias.copy_(-(weight @ mean.double()))
+
+
 def _lecun_normal(weight: Tensor, draw: torch.Generator) -> None:
     """A normal of variance 1/inputs cut at two standard deviations, widened so that the variance stays."""
     inputs = weight[0].numel()
