@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from vitreous.config.model import ViTConfig
     from vitreous.errors import UserError
+    from vitreous.jobs.convert import export_weights, import_weights
     from vitreous.jobs.fit import fit
     from vitreous.jobs.inspect import inspect
     from vitreous.jobs.load import Model, load
     from vitreous.jobs.models import models
     from vitreous.jobs.predict import predict
     from vitreous.jobs.probe import probe
+    from vitreous.jobs.report import write_report
     from vitreous.model.presets import preset
     from vitreous.model.trace import Trace
     from vitreous.model.vit import ViT
@@ -34,13 +36,16 @@ _HOMES = {
     "UserError": "vitreous.errors",
     "ViT": "vitreous.model.vit",
     "ViTConfig": "vitreous.config.model",
+    "export_weights": "vitreous.jobs.convert",
     "fit": "vitreous.jobs.fit",
+    "import_weights": "vitreous.jobs.convert",
     "inspect": "vitreous.jobs.inspect",
     "load": "vitreous.jobs.load",
     "models": "vitreous.jobs.models",
     "predict": "vitreous.jobs.predict",
     "preset": "vitreous.model.presets",
     "probe": "vitreous.jobs.probe",
+    "write_report": "vitreous.jobs.report",
 }
 
 __all__ = [
@@ -49,13 +54,16 @@ __all__ = [
     "UserError",
     "ViT",
     "ViTConfig",
+    "export_weights",
     "fit",
+    "import_weights",
     "inspect",
     "load",
     "models",
     "predict",
     "preset",
     "probe",
+    "write_report",
 ]
 
 

@@ -14,19 +14,26 @@ import tyro
 
 from vitreous import __version__
 from vitreous.cli.evaluate import evaluate
+from vitreous.cli.export import export
 from vitreous.cli.fit import fit
+from vitreous.cli.import_ import import_
 from vitreous.cli.inspect import inspect
 from vitreous.cli.models import models
 from vitreous.cli.predict import predict
+from vitreous.cli.report import report
 from vitreous.cli.probe import probe
+from vitreous.cli.terminal import say_logs
 from vitreous.errors import UserError
 
 VERBS: dict[str, Callable[..., Any]] = {
     "fit": fit,
     "predict": predict,
     "evaluate": evaluate,
+    "report": report,
     "inspect": inspect,
     "models": models,
+    "import": import_,
+    "export": export,
     "probe": probe,
 }
 
@@ -37,6 +44,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args in (["--version"], ["-V"]):
         print(f"vitreous {__version__}")
         return
+    say_logs()
     try:
         status = tyro.extras.subcommand_cli_from_dict(
             VERBS, prog="vitreous", description="A Vision Transformer you can see through.", args=args

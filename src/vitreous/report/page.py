@@ -1,137 +1,207 @@
-"""`report.html`: what was trained on what, how well it does, and how to use it, in one file that needs nothing else."""
+"""`report.html`: what was trained on what, how well it does, what it looks at, and how to use it, in one file."""
 
 from __future__ import annotations
 
-import json
+import shlex
 from collections.abc import Iterable
-from html import escape
-from pathlib import Path
 from typing import Any
 
-from vitreous.report.plots import confusion, curves
+from vitreous import __version__
+from vitreous.config.model import ViTConfig
+from vitreous.model.cost import count_flops, count_parameters
+from vitreous.report.content import Content, Look, Run
+from vitreous.report.figures import calibration, classes, examples, mistakes, percent, scores
+from vitreous.report.html import Html, document, facts, tag
+from vitreous.report.plots import Series, curves
 
-STYLE = """
-:root { color-scheme: light dark; --line: #8884; }
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 56rem; margin: 2rem auto; padding: 0 1rem; }
-h1 { margin-bottom: 0; } h2 { margin-top: 2.2rem; border-bottom: 1px solid var(--line); padding-bottom: .2rem; }
-table { border-collapse: collapse; } td, th { padding: .2rem .8rem .2rem 0; text-align: left; vertical-align: top; }
-.wide { overflow-x: auto; } .figures { display: flex; flex-wrap: wrap; gap: 1rem; }
-svg { max-width: 100%; height: auto; }
-.big { font-size: 2.4rem; font-weight: 600; } .quiet { opacity: .7; } pre { overflow-x: auto; padding: .6rem;
-border: 1px solid var(--line); border-radius: 6px; }
-"""
-
-
-def write_report(run: Path) -> Path:
-    """Write the page of a finished run from its config.json, result.json and metrics.jsonl; return its path."""
-    config = json.loads((run / "config.json").read_text())
-    result = json.loads((run / "result.json").read_text())
-    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    path = run / "report.html"
-    path.write_text(page(run.name, config, result, records), encoding="utf-8")
-    return path
+POOLS = {
+    "class": "the class token",
+    "mean": "the mean of the patches",
+    "class+mean": "the class token and the mean of the patches",
+    "attention": "a learned query that attends to the patches",
+}
 
 
-def page(name: str, config: dict[str, Any], result: dict[str, Any], records: list[dict[str, Any]]) -> str:
+def page(content: Content) -> str:
     """The whole page as text."""
+    sections = {name: made for name, made in _sections(content) if made}
+    names = {name: name.lower().replace(" ", "-") for name in sections}
     body = [
-        f"<h1>{escape(name)}</h1>",
-        f'<p class="quiet">{escape(_what(config, result))}</p>',
-        *_figures(result),
-        "<h2>Training</h2>",
-        *_curves(records),
-        _table(_facts(config, result)),
-        *_mistakes(result),
-        "<h2>Use it</h2>",
-        f"<pre>vitreous predict {escape(result['bundle'])} picture.jpg\n"
-        f"vitreous evaluate {escape(result['bundle'])} DATA</pre>",
+        tag(
+            "header",
+            tag("p", "vitreous report", class_="kind"),
+            tag("h1", content.name),
+            tag("p", describe(content), class_="lede"),
+        ),
+        *scores(content.parts),
+        tag("nav", *(tag("a", name, href=f"#{place}") for name, place in names.items())),
+        *(tag("section", tag("h2", name), *made, id=names[name]) for name, made in sections.items()),
+        tag("footer", f"Written by vitreous {__version__}. This file needs nothing else: it can be moved and mailed."),
     ]
-    if result["remarks"]:
-        body += ["<h2>Remarks</h2>", "<ul>", *(f"<li>{escape(remark)}</li>" for remark in result["remarks"]), "</ul>"]
-    title = escape(f"{name}: vitreous")
-    head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{title}</title>'
+    return document(f"{content.name} · vitreous", body)
+
+
+def _sections(content: Content) -> Iterable[tuple[str, list[Html]]]:
+    run, main = content.run, content.parts[0] if content.parts else None
+    if run is not None:
+        yield "Training", [*training_curves(run.records), facts(training_facts(run))]
+    if main is not None:
+        yield "Mistakes", mistakes(main)
+        yield "Classes", classes(main)
+        yield "Calibration", calibration(main)
+        yield "Pictures", examples(main)
+    yield "Inside the model", inside(content.bundle.model.config, content.looks)
+    spent = run.result["spent"] if run is not None else content.bundle.info.get("spent")
+    yield "Cost", [facts(cost(content.bundle.model.config, spent))]
+    yield "Left out", _left_out(content)
+    yield "Use it", usage(content.place)
+    if content.card is not None:
+        yield "Model card", [tag("pre", content.card)]
+
+
+def describe(content: Content) -> str:
+    """One sentence or two: what was trained on what."""
+    c = content.bundle.model.config
+    size = "×".join(map(str, c.image_size))
+    model = f"A Vision Transformer of {count_parameters(c) / 1e6:.1f} million parameters for pictures of {size} pixels"
+    if content.run is None:
+        kinds = f", which tells {c.classes:,} classes apart" if c.classes else ", which gives representations"
+        where = f" Measured on {content.data}." if content.data else ""
+        trained = content.bundle.info.get("request", {}).get("data")
+        return f"{model}{kinds}{f', trained on {trained}' if trained else ''}.{where}"
+    request, result = content.run.config["request"], content.run.result
+    start = f"fine-tuned from {request['weights']}" if request["weights"] else "trained from random weights"
+    other = content.data is not None and content.data != request["data"]
+    where = f" Measured here on {content.data}." if other else ""
     return (
-        f"<!doctype html><html lang=en><head>{head}<style>{STYLE}</style></head><body>{''.join(body)}</body></html>\n"
+        f"{model}, {start} on {result['pictures']:,} pictures of {len(result['classes']):,} classes "
+        f"from {request['data']}.{where}"
     )
 
 
-def _what(config: dict[str, Any], result: dict[str, Any]) -> str:
-    model = config["training"]["model"]
-    size = "x".join(map(str, model["image_size"]))
-    start = config["request"]["weights"] or "random weights"
-    return (
-        f"A Vision Transformer of width {model['width']}, depth {model['depth']} and patch {model['patch']} at {size} "
-        f"pixels, trained from {start} on {result['pictures']:,} pictures of {len(result['classes'])} classes "
-        f"from {config['request']['data']}."
-    )
+def training_curves(records: list[dict[str, Any]]) -> Iterable[Html]:
+    """Loss, accuracy and rate over the steps, those of them that were recorded."""
+
+    def series(**keys: str) -> dict[str, Series]:
+        made: dict[str, Series] = {}
+        for name, key in keys.items():
+            found = [(record["step"], record[key]) for record in records if record.get(key) is not None]
+            if found:
+                made[name] = ([step for step, _ in found], [value for _, value in found])
+        return made
+
+    plots = [
+        curves(found, title, share=title == "Accuracy")
+        for title, found in (
+            ("Loss", series(training="loss", validation="val_loss")),
+            ("Accuracy", series(training="accuracy", validation="val_accuracy")),
+            ("Learning rate", series(rate="rate")),
+        )
+        if found
+    ]
+    yield tag("div", *(tag("figure", plot, class_="plot") for plot in plots), class_="figures")
 
 
-def _figures(result: dict[str, Any]) -> Iterable[str]:
-    for part, name in (("test", "test"), ("validation", "validation")):
-        found = result[part]
-        if found:
-            low, high = found["top1_interval"]
-            yield (
-                f'<p><span class="big">{found["top1"]:.1%}</span> of {found["n"]:,} {name} pictures right '
-                f'<span class="quiet">(95 % interval {low:.1%} to {high:.1%}; top 5 {found["top5"]:.1%}; '
-                f"calibration error {found['ece']:.3f})</span></p>"
-            )
-
-
-def _curves(records: list[dict[str, Any]]) -> Iterable[str]:
-    def series(key: str) -> tuple[list[float], list[float]]:
-        found = [(record["step"], record[key]) for record in records if key in record]
-        every = max(1, len(found) // 400)  # a curve of a page needs no more points
-        return [step for step, _ in found[::every]], [value for _, value in found[::every]]
-
-    loss = {"training": series("loss"), "validation": series("val_loss")}
-    accuracy = {"training": series("accuracy"), "validation": series("val_accuracy")}
-    yield '<div class="figures">'
-    yield curves({name: s for name, s in loss.items() if s[0]}, "loss")
-    yield curves({name: s for name, s in accuracy.items() if s[0]}, "accuracy")
-    yield "</div>"
-
-
-def _facts(config: dict[str, Any], result: dict[str, Any]) -> dict[str, str]:
-    training, spent = config["training"], result["spent"]
-    optimizer = training["optimizer"]
-    facts = {
-        "recipe": config["request"]["recipe"],
-        "steps": f"{result['steps']:,} of {training['batch_size']} pictures ({training['epochs']:.3g} epochs); "
+def training_facts(run: Run) -> dict[str, str]:
+    """How it was trained, for someone who would repeat it."""
+    training, request, result = run.config["training"], run.config["request"], run.result
+    o = training["optimizer"]
+    found = {
+        "Data": request["data"],
+        "Start": request["weights"] or "random weights",
+        "Recipe": request["recipe"],
+        "Steps": f"{result['steps']:,} of {training['batch_size']} pictures, {training['epochs']:.3g} epochs; "
         f"the weights of step {result['best_step']:,} are kept",
-        "optimizer": f"{optimizer['name']}, rate {optimizer['rate']:g}, weight decay {optimizer['weight_decay']:g}",
-        "time": f"{spent['seconds']:.0f} s, {spent['core_hours']:.3f} core-hours",
-        "work": f"{spent['pictures']:,} pictures seen, {spent['flops']:.3g} floating-point operations",
-        "seed": str(training["seed"]),
+        "Optimizer": f"{o['name']}, rate {o['rate']:g}, weight decay {o['weight_decay']:g}, {o['decay']} decay",
+        "Seed": str(training["seed"]),
     }
     if result["probe"] and "accuracy" in result["probe"]:
-        facts["frozen features"] = (
-            f"a classifier on them had {result['probe']['accuracy']:.1%} of the validation pictures right after "
-            f"{result['probe']['seconds']:.0f} s"
+        found["Frozen features"] = (
+            f"a classifier on them alone had {percent(result['probe']['accuracy'])} of the validation pictures right "
+            f"after {result['probe']['seconds']:.0f} s"
         )
-    if spent["joules"] is not None:
-        facts["energy"] = f"{spent['joules'] / 3600:.3g} Wh"
-    return facts
+    return found
 
 
-def _mistakes(result: dict[str, Any]) -> Iterable[str]:
-    found = result["test"] or result["validation"]
-    if not found:
-        return
-    labels = result["classes"]
-    yield "<h2>What it confuses</h2>"
-    if len(labels) <= 60:
-        yield f'<div class="wide">{confusion(found["confusion"], labels)}</div>'
-    rows = [
-        (count, truth, answer)
-        for truth, row in zip(labels, found["confusion"], strict=True)
-        for answer, count in zip(labels, row, strict=True)
-        if truth != answer and count
+def inside(c: ViTConfig, looks: Iterable[Look]) -> list[Html]:
+    """Pictures of the weights, and what the model is made of."""
+    pictures = [
+        tag("figure", tag("h3", look.title), look.figure, tag("figcaption", look.caption), class_="plot")
+        for look in looks
     ]
-    rows.sort(key=lambda row: -row[0])
-    yield _table({f"{truth} taken for {answer}": str(count) for count, truth, answer in rows[:10]})
+    rows, columns = c.grid
+    pool = POOLS[c.pool]
+    made_of = {
+        "Input": f"{c.image_size[0]}×{c.image_size[1]} pixels, {c.channels} channels",
+        "Patches": f"{rows}×{columns} of {c.patch}×{c.patch} pixels",
+        "Tokens": f"{c.prefix + c.patches}: {c.patches} patches"
+        + (", the class token" if c.class_token else "")
+        + (", the distillation token" if c.distilled else "")
+        + (f", {c.registers} registers" if c.registers else ""),
+        "Width, depth, heads": f"{c.width}, {c.depth}, {c.heads}",
+        "MLP": f"{c.mlp_width} units, {c.mlp}",
+        "Positions": c.position,
+        "Answer is read from": pool,
+        "Classes": f"{c.classes:,}" if c.classes else "none: it gives representations",
+    }
+    return [*([tag("div", *pictures, class_="figures")] if pictures else []), tag("h3", "Architecture"), facts(made_of)]
 
 
-def _table(rows: dict[str, str]) -> str:
-    cells = "".join(f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in rows.items())
-    return f'<div class="wide"><table>{cells}</table></div>'
+def cost(c: ViTConfig, spent: dict[str, Any] | None) -> dict[str, str]:
+    """What the training took, where it is known, and what an answer takes."""
+    found = {}
+    if spent:
+        found["Time"] = f"{duration(spent['seconds'])}, {spent['core_hours']:.3g} core-hours"
+        found["Training work"] = f"{spent['pictures']:,} pictures seen, {operations(spent['flops'])}"
+        if spent["joules"] is not None:
+            found["Energy"] = f"{spent['joules'] / 3600:.3g} Wh of the processor"
+    found["One answer"] = operations(count_flops(c))
+    found["Parameters"] = f"{count_parameters(c):,}"
+    return found
+
+
+def operations(flops: float) -> str:
+    """A number of floating-point operations in words."""
+    for name, size in (("EFLOP", 1e18), ("PFLOP", 1e15), ("TFLOP", 1e12), ("GFLOP", 1e9), ("MFLOP", 1e6)):
+        if flops >= size:
+            return f"{flops / size:.3g} {name}"
+    return f"{flops:.0f} FLOP"
+
+
+def duration(seconds: float) -> str:
+    """A time as a person says it."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def _left_out(content: Content) -> list[Html]:
+    if not content.left_out:
+        return []
+    shown = content.left_out[:50]
+    more = len(content.left_out) - len(shown)
+    lines = [tag("li", remark) for remark in shown] + ([tag("li", f"and {more:,} more")] if more else [])
+    return [tag("ul", *lines)]
+
+
+def usage(place: str) -> list[Html]:
+    """Commands and Python, to be copied."""
+    quoted = shlex.quote(place)
+    return [
+        tag("h3", "In a shell"),
+        tag(
+            "pre",
+            f"vitreous predict {quoted} picture.jpg\n"
+            f"vitreous explain {quoted} picture.jpg --out seen\n"
+            f"vitreous evaluate {quoted} DATA",
+        ),
+        tag("h3", "In Python"),
+        tag(
+            "pre",
+            "import vitreous\n\n"
+            f"model = vitreous.load({place!r})\n"
+            'answer = model.predict("picture.jpg")\n'
+            "print(answer.label, answer.score)",
+        ),
+    ]

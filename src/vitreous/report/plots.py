@@ -1,65 +1,192 @@
-"""Plots as SVG text, for a page that opens anywhere and prints well."""
+"""Plots as SVG for a page: their letters are text, and their colours and type are the page's own, light or dark."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+import math
+import re
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import MaxNLocator
 
-# Letters stay text, so that they can be selected and searched; the colour follows the page, light or dark.
-matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "vitreous", "font.size": 9})
-INK = "#808080"
-COLOURS = ("#2a78d6", "#eb6834")
+from vitreous.report.html import Html
+
+Series = tuple[Sequence[float], Sequence[float]]
+"""Steps and values."""
+
+# Colours that stand for the page's own: the file that matplotlib writes has these, the page its variables.
+INK, QUIET, LINE, ACCENT, PAGE = "#010203", "#040506", "#070809", "#0a0b0c", "#0d0e0f"
+VARIABLES = {INK: "--ink", QUIET: "--quiet", LINE: "--line", ACCENT: "--accent", PAGE: "--page"}
+
+SETTINGS: dict[Any, Any] = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "vitreous",
+    "text.parse_math": False,  # a class may be called "$a$"
+    "font.size": 8.5,
+    "axes.edgecolor": LINE,
+    "axes.labelcolor": QUIET,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "text.color": INK,
+    "xtick.color": QUIET,
+    "ytick.color": QUIET,
+    "xtick.major.size": 0,
+    "ytick.major.size": 0,
+    "xtick.major.pad": 4,
+    "grid.color": LINE,
+    "grid.linewidth": 0.6,
+    "legend.frameon": False,
+    "legend.handlelength": 1.2,
+    "legend.borderaxespad": 0.2,
+}
+
+FULL_MATRIX = 40
+"""Above so many classes a matrix can no longer be read."""
+SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+POINTS = 150
+"""As many as a small plot can show."""
+LARGEST = 1.6
+"""How many pixels a point of the figure may become; in a narrow page it is fewer."""
 
 
-def curves(series: dict[str, tuple[Sequence[float], Sequence[float]]], ylabel: str) -> str:
-    """Lines over the steps, each (steps, values)."""
-    figure, axes = _figure(4.6, 2.6)
-    for (name, (steps, values)), colour in zip(series.items(), COLOURS, strict=False):
-        axes.plot(steps, values, label=name, color=colour, linewidth=1.4, marker="o" if len(steps) < 30 else None, ms=3)
-    axes.set_xlabel("step")
-    axes.set_ylabel(ylabel)
-    if len(series) > 1:
-        axes.legend(frameon=False, labelcolor=INK)
-    return _svg(figure)
+@contextmanager
+def page_style() -> Iterator[None]:
+    """Figures that are made and turned into SVG in here look like the page."""
+    with matplotlib.rc_context(SETTINGS):
+        yield
 
 
-def confusion(counts: Sequence[Sequence[int]], labels: Sequence[str]) -> str:
-    """Rows are the truth, columns the answer; darker is a larger share of the row."""
-    side = max(3.0, min(8.0, 0.32 * len(labels) + 1.2))
-    figure, axes = _figure(side, side)
-    shares = [[value / max(1, sum(row)) for value in row] for row in counts]
-    axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
-    axes.set_xticks(range(len(labels)), labels, rotation=90)
-    axes.set_yticks(range(len(labels)), labels)
-    axes.set_xlabel("answer")
-    axes.set_ylabel("truth")
-    if len(labels) <= 20:
+def curves(series: dict[str, Series], title: str, *, share: bool = False) -> Html:
+    """Lines over the steps. The last is the one to look at; share: values from 0 to 1 are shown as per cent."""
+    largest = max(max(values) for _, values in series.values())
+    power = math.floor(math.log10(largest)) if 0 < largest < 0.01 else 0
+    if power:  # ticks such as 0.00018 are hard to read
+        series = {name: (steps, [v / 10.0**power for v in values]) for name, (steps, values) in series.items()}
+        title = f"{title}, × 10{str(power).translate(SUPERSCRIPT)}"
+    with page_style():
+        figure, axes = _figure(3.2, 2.1)
+        for number, (name, (steps, values)) in enumerate(series.items(), 1):
+            few = len(steps) <= 40
+            steps, values = _thinned(steps, values)
+            colour, width = (ACCENT, 1.6) if number == len(series) else (QUIET, 1.0)
+            marker = "o" if few else None
+            axes.plot(steps, values, label=name, color=colour, linewidth=width, marker=marker, markersize=3)
+        axes.set_title(title, loc="left", fontsize=9, color=INK)
+        axes.set_xlabel("step")
+        axes.grid(axis="y")
+        axes.set_axisbelow(True)
+        axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
+        axes.yaxis.set_major_locator(MaxNLocator(4))
+        if share:
+            axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.3g} %")
+        if len(series) > 1:
+            axes.legend(labelcolor=QUIET, fontsize=8)
+        return to_svg(figure)
+
+
+def confusion(counts: Sequence[Sequence[int]], labels: Sequence[str]) -> Html:
+    """Rows are the true classes, columns the answers; the fuller the colour, the larger its share of the row."""
+    with page_style():
+        side = 1.6 + max(1.6, 0.2 * len(labels))
+        figure, axes = _figure(side, side)
+        size = 8.5 if len(labels) <= 20 else 7.0
         for i, row in enumerate(counts):
-            for j, value in enumerate(row):
-                if value:
-                    colour = "white" if shares[i][j] > 0.5 else INK
-                    axes.text(j, i, str(value), ha="center", va="center", fontsize=7, color=colour)
-    return _svg(figure)
+            for j, count in enumerate(row):
+                if count:
+                    share = count / sum(row)
+                    axes.add_patch(Rectangle((j - 0.5, i - 0.5), 1, 1, facecolor=ACCENT, alpha=share, linewidth=0))
+                    colour = PAGE if share > 0.5 else INK
+                    axes.text(j, i, str(count), ha="center", va="center", fontsize=size - 1.5, color=colour)
+        axes.set_xlim(-0.5, len(labels) - 0.5)
+        axes.set_ylim(len(labels) - 0.5, -0.5)
+        axes.set_aspect("equal")
+        shown = [shortened(label) for label in labels]
+        axes.set_xticks(range(len(labels)), shown, rotation=90, fontsize=size, color=INK)
+        axes.set_yticks(range(len(labels)), shown, fontsize=size, color=INK)
+        axes.xaxis.tick_top()
+        axes.xaxis.set_label_position("top")
+        axes.set_xlabel("taken for")
+        axes.set_ylabel("it is")
+        axes.set_xticks(np.arange(len(labels) + 1) - 0.5, minor=True)
+        axes.set_yticks(np.arange(len(labels) + 1) - 0.5, minor=True)
+        axes.grid(which="minor", linewidth=0.4)
+        axes.tick_params(which="minor", size=0)
+        axes.spines[:].set_visible(False)
+        return to_svg(figure)
 
 
-def _figure(width: float, height: float):  # type: ignore[no-untyped-def]
-    figure = Figure(figsize=(width, height), layout="constrained")
+def reliability(counts: Sequence[int], confidence: Sequence[float | None], accuracy: Sequence[float | None]) -> Html:
+    """Of each bin of confidence how much was right, which should be on the diagonal, and how many pictures it has."""
+    with page_style():
+        figure = Figure(figsize=(3.6, 3.6), layout="constrained")
+        top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(4, 1))
+        width = 1 / len(counts)
+        left = np.arange(len(counts)) * width
+        top.bar(left, [0.0 if a is None else a for a in accuracy], width, align="edge", color=ACCENT, alpha=0.25)
+        top.plot([0, 1], [0, 1], color=QUIET, linewidth=0.8, linestyle=(0, (3, 3)))
+        points = [(c, a) for c, a in zip(confidence, accuracy, strict=True) if c is not None and a is not None]
+        top.plot(*zip(*points, strict=True), color=ACCENT, linewidth=1.4, marker="o", markersize=3.5)
+        top.set_ylim(0, 1.02)
+        top.set_xlim(0, 1)
+        top.set_ylabel("right")
+        bottom.bar(left, counts, width * 0.86, align="edge", color=QUIET, alpha=0.6)
+        bottom.set_ylabel("pictures")
+        bottom.set_xlabel("how sure it was")
+        bottom.yaxis.set_major_locator(MaxNLocator(2, integer=True))
+        for axis in (top.yaxis, bottom.xaxis):
+            axis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
+        for axes in (top, bottom):
+            axes.grid(axis="y")
+            axes.set_axisbelow(True)
+        return to_svg(figure)
+
+
+def shortened(label: str, most: int = 28) -> str:
+    """A label that leaves a plot room."""
+    return label if len(label) <= most else label[: most - 1] + "…"
+
+
+def to_svg(figure: Figure) -> Html:
+    """The figure as an element that scales with the page."""
     figure.patch.set_alpha(0)
-    axes = figure.add_subplot()
-    axes.patch.set_alpha(0)
-    for spine in axes.spines.values():
-        spine.set_color(INK)
-    axes.tick_params(colors=INK)
-    axes.xaxis.label.set_color(INK)
-    axes.yaxis.label.set_color(INK)
-    return figure, axes
-
-
-def _svg(figure: Figure) -> str:
+    for axes in figure.axes:
+        axes.patch.set_alpha(0)
     buffer = io.StringIO()
-    figure.savefig(buffer, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
-    text = buffer.getvalue()
-    return text[text.index("<svg") :]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing")  # the reader's fonts draw the letters, not ours
+        figure.savefig(buffer, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
+    made = buffer.getvalue()
+    made = made[made.index("<svg") :]
+    for colour, variable in VARIABLES.items():
+        made = made.replace(f": {colour}", f": var({variable})")
+    made = re.sub(r"font: ((?:\w+ )*)([\d.]+px) [^;\"]+", r"font-size: \2", made)  # matplotlib 3.9 writes this,
+    made = re.sub(r"font-family: [^;\"]+; ", "", made)  # later ones this: the page's type is meant
+    made = re.sub(r' id="[\w.]+_\d+"', "", made)  # every figure counts its parts from 1
+    made = re.sub(r"<defs>\s*<style.*?</defs>", "", made, count=1, flags=re.DOTALL)  # it would style the whole page
+    width = figure.get_figwidth() * 72 * LARGEST
+    return Html(re.sub(r'width="[^"]+" height="[^"]+"', f'style="max-width: {width:.0f}px"', made, count=1))
+
+
+def _figure(width: float, height: float) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(width, height), layout="constrained")
+    return figure, figure.add_subplot()
+
+
+def _thinned(steps: Sequence[float], values: Sequence[float]) -> tuple[Sequence[float], Sequence[float]]:
+    """Means over neighbouring steps, as many as a plot can show."""
+    every = -(-len(steps) // POINTS)
+    if every == 1:
+        return steps, values
+    starts = range(0, len(steps), every)
+    return (
+        [float(np.mean(steps[start : start + every])) for start in starts],
+        [float(np.mean(values[start : start + every])) for start in starts],
+    )

@@ -1,0 +1,156 @@
+"""`vitreous report`: one page about a run or a bundle."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from vitreous.config.data import Preprocess
+from vitreous.config.model import ViTConfig
+from vitreous.data.source import Data, Source, Split
+from vitreous.errors import UserError
+from vitreous.jobs.evaluate import evaluate
+from vitreous.jobs.explain import explain
+from vitreous.jobs.opening import open_dataset
+from vitreous.model.cost import count_flops
+from vitreous.report.content import Content, Example, Part, Run
+from vitreous.report.page import page
+from vitreous.weights.bundle import CARD, Bundle
+from vitreous.weights.files import readable_errors
+from vitreous.weights.source import open_weights
+
+EACH = 6
+"""Pictures of each kind on a page."""
+WORK = 6e11
+"""Floating-point operations that looking at them may take: some seconds on two cores."""
+GONE = "The pictures are no longer where they were, so none can be shown."
+
+
+def write_report(
+    model: str | Path | Bundle,
+    *,
+    data: str | Path | Data | None = None,
+    split: Split | None = None,
+    out: str | Path | None = None,
+    preprocess: Preprocess | str | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Path:
+    """Write a page about a model and return its path.
+
+    model: a run, whose training is then told; a bundle; or a .safetensors file, which needs `preprocess`.
+    data: measure it on these; if None, a run's own figures are shown, and of a bundle what its weights say.
+    out: the file; if None, report.html in a run's folder, or NAME-report.html here.
+    """
+    bundle = model if isinstance(model, Bundle) else open_weights(model, preprocess)
+    run = None if isinstance(model, Bundle) else read_run(Path(model))
+    place = str(bundle.path or "BUNDLE") if isinstance(model, Bundle) else str(model)
+    name = Path(place).resolve().name
+    left_out: tuple[str, ...] = ()
+    if data is not None:
+        opened: Data | None = open_dataset(data)
+        assert opened is not None
+        found = evaluate(bundle, opened, split=split, progress=progress)
+        parts = [Part(found.split, found.result.to_json())]
+        left_out = tuple(f"{picture}: {why}" for picture, why in found.unreadable.items())
+    elif run is not None:
+        opened, parts, left_out = _data_of(run), _measured(run, place), tuple(run.result["remarks"])
+    else:
+        opened, parts = None, []
+    content = Content(
+        name=name,
+        place=place,
+        bundle=bundle,
+        run=run,
+        data=None if data is None or isinstance(data, Data) else str(data),
+        parts=tuple(part if i else with_examples(part, bundle, opened) for i, part in enumerate(parts)),
+        card=_card(bundle) if run is None else None,
+        left_out=left_out,
+    )
+    default = Path(place) / "report.html" if run is not None else Path(f"{name}-report.html")
+    return _write(Path(out) if out is not None else default, page(content))
+
+
+def read_run(folder: Path) -> Run | None:
+    """What a finished training left in its folder; None where the folder is no run."""
+    paths = [folder / name for name in ("config.json", "result.json", "metrics.jsonl")]
+    if not paths[1].exists():
+        if paths[2].exists():
+            raise UserError(f"{folder}: the training is not finished; repeat its command to finish it.")
+        return None
+    try:
+        config, result = (json.loads(path.read_text(encoding="utf-8")) for path in paths[:2])
+        records = [json.loads(line) for line in paths[2].read_text(encoding="utf-8").splitlines()]
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"{folder}: config.json, result.json or metrics.jsonl is missing or damaged ({error}); restore it from a "
+            f"copy, or give the bundle alone: {folder / 'bundle'}."
+        ) from None
+    return Run(config, result, records)
+
+
+def _measured(run: Run, place: str) -> list[Part]:
+    """The parts that the training measured, test before validation."""
+    found = [Part(name, run.result[name]) for name in ("test", "validation") if run.result[name]]
+    if any("bins" not in part.figures for part in found):
+        raise UserError(f"{place}: measured by an older vitreous; say on what to measure it again: --data DATA.")
+    return found
+
+
+def _data_of(run: Run) -> Data | None:
+    """The data of a training, where they still are."""
+    try:
+        return open_dataset(run.config["request"]["data"])
+    except UserError:
+        return None
+
+
+def with_examples(part: Part, bundle: Bundle, data: Data | None) -> Part:
+    """The part with pictures that the model was surest of, and what it looked at in them."""
+    each = _how_many(bundle.model.config)
+    wrong, right = (part.figures[kind][:each] for kind in ("surest_wrong", "surest_right"))
+    places = _find(data, {answer["picture"] for answer in (*wrong, *right)}) if data is not None else {}
+    if not places:
+        return Part(part.name, part.figures, without=GONE)
+
+    def look(answers: list[dict[str, Any]]) -> tuple[Example, ...]:
+        found = [answer for answer in answers if answer["picture"] in places]
+        return tuple(_example(bundle, answer, *places[answer["picture"]]) for answer in found)
+
+    return Part(part.name, part.figures, look(wrong), look(right))
+
+
+def _how_many(config: ViTConfig) -> int:
+    return max(2, min(EACH, int(WORK / 2 / count_flops(config))))
+
+
+def _find(data: Data, names: set[str]) -> dict[str, tuple[Source, int]]:
+    """Where pictures of these names are; validation pictures may have been training ones."""
+    order: tuple[Split, ...] = ("test", "val", "train")
+    found: dict[str, tuple[Source, int]] = {}
+    for source in (data.splits[part] for part in order if part in data.splits):
+        if len(found) == len(names):
+            break
+        for index in range(len(source)):
+            if (name := source.name(index)) in names:
+                found.setdefault(name, (source, index))
+    return found
+
+
+def _example(bundle: Bundle, answer: dict[str, Any], source: Source, index: int) -> Example:
+    p = bundle.preprocess
+    picture = source.read(index, channels=p.channels, at_least=2 * max(p.resized))
+    return Example(answer, picture, explain(bundle, picture).overlay())
+
+
+def _card(bundle: Bundle) -> str | None:
+    path = None if bundle.path is None else bundle.path / CARD
+    return path.read_text(encoding="utf-8") if path is not None and path.is_file() else None
+
+
+def _write(path: Path, text: str) -> Path:
+    with readable_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return path

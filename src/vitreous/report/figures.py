@@ -1,0 +1,181 @@
+"""The parts of a page that say how well a model does: figures of merit, mistakes, calibration, pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import PurePath
+from typing import Any
+
+from vitreous.report.content import Example, Part
+from vitreous.report.html import Html, image, join, table, tag
+from vitreous.report.plots import FULL_MATRIX, confusion, reliability
+
+HARDEST = 12
+"""Classes that are listed before the reader asks for all."""
+PAIRS = 10
+SIDE = 256
+"""Pixels of the longer side of a picture: sharp at the size shown, and some 15 kB."""
+
+
+def percent(share: float) -> str:
+    """A share as it is read: 0.8886 is 88.9 %."""
+    return f"{100 * share:.1f}\u00a0%"
+
+
+def interval(low: float, high: float) -> str:
+    """ "86.9 to 90.6 %"."""
+    return f"{100 * low:.1f} to {percent(high)}"
+
+
+def scores(parts: Sequence[Part]) -> Iterable[Html]:
+    """The large figures at the top: accuracy with its interval for each part, then calibration."""
+    if not parts:
+        return
+    yield tag("div", *map(_accuracy, parts), _certainty(parts[0]), class_="scores")
+
+
+def _accuracy(part: Part) -> Html:
+    found = part.figures
+    low, high = found["top1_interval"]
+    more = f"; {percent(found['top5'])} among its first five" if len(found["labels"]) > 5 else ""
+    return tag(
+        "div",
+        tag("div", f"Accuracy, {part.name}", class_="name"),
+        tag("div", percent(found["top1"]), class_="value", id=f"accuracy-{part.name}"),
+        tag(
+            "div",
+            tag("i", style=f"left: {100 * low:.2f}%; width: {100 * (high - low):.2f}%"),
+            tag("b", style=f"left: {100 * found['top1']:.2f}%"),
+            class_="interval",
+        ),
+        tag(
+            "div", f"of {found['n']:,} pictures; 95 % interval {100 * low:.1f} to {percent(high)}{more}", class_="note"
+        ),
+        class_="score",
+    )
+
+
+def _certainty(part: Part) -> Html:
+    return tag(
+        "div",
+        tag("div", f"Calibration error, {part.name}", class_="name"),
+        tag("div", percent(part.figures["ece"]), class_="value", id="ece"),
+        tag("div", "how far its certainty is from its accuracy, on average", class_="note"),
+        class_="score",
+    )
+
+
+def mistakes(part: Part) -> list[Html]:
+    """The confusion matrix where it can be read, and the pairs that are confused most often."""
+    found = part.figures
+    labels, pairs = found["labels"], found["most_confused"][:PAIRS]
+    wrong = round(found["n"] * (1 - found["top1"]))
+    if not wrong:
+        return [tag("p", f"None: all {found['n']:,} {part.name} pictures are right.")]
+    rows = [(pair["true"], pair["predicted"], str(pair["pictures"]), percent(pair["share"])) for pair in pairs]
+    listed = tag(
+        "div",
+        tag("h3", "Most often confused"),
+        table(("it is", "taken for", "pictures", "of its class"), rows, numbers=2),
+    )
+    said = tag("p", f"{wrong:,} of {found['n']:,} {part.name} pictures are taken for something else.")
+    if len(labels) > FULL_MATRIX:
+        return [said, listed]
+    caption = "Counts. A row is a class, and its colour shows where its pictures went."
+    matrix = tag("figure", confusion(found["confusion"], labels), tag("figcaption", caption), class_="plot")
+    return [said, tag("div", matrix, listed, class_="pair" if len(labels) <= 12 else "stack")]
+
+
+def classes(part: Part) -> list[Html]:
+    """Every class with its pictures and how many of them are right, the hardest first."""
+    found = part.figures
+    lost = _most_taken_for(found)
+    seen = [(name, entry) for name, entry in found["per_class"].items() if entry["n"]]
+    seen.sort(key=lambda item: (item[1]["accuracy"], item[0]))
+
+    def row(name: str, entry: dict[str, Any]) -> tuple[str, str, str]:
+        taken = tag("span", f" {lost[name]}", class_="quiet") if name in lost else ""
+        bar = tag("span", tag("i", style=f"width: {100 * entry['accuracy']:.1f}%"), class_="bar")
+        return join([name, taken]), f"{entry['n']:,}", join([percent(entry["accuracy"]), bar])
+
+    head = ("class", "pictures", "right")
+    rows = [row(name, entry) for name, entry in seen]
+    if len(rows) <= 2 * HARDEST:
+        return [table(head, rows, numbers=2)]
+    every = tag("details", tag("summary", f"All {len(rows):,} classes"), table(head, rows, numbers=2))
+    return [tag("p", f"The {HARDEST} hardest of {len(rows):,}."), table(head, rows[:HARDEST], numbers=2), every]
+
+
+def _most_taken_for(figures: dict[str, Any]) -> dict[str, str]:
+    """Of each class with mistakes, what it is most often taken for."""
+    found, labels = {}, figures["labels"]
+    for true, row in enumerate(figures["confusion"]):
+        others = [(count, -answer) for answer, count in enumerate(row) if count and answer != true]
+        if others:
+            count, answer = max(others)
+            found[labels[true]] = f"{count} taken for {labels[-answer]}"
+    return found
+
+
+def calibration(part: Part) -> list[Html]:
+    """The reliability diagram, and in words whether it is too sure."""
+    bins, n = part.figures["bins"], part.figures["n"]
+    sure = sum(entry["pictures"] * entry["confidence"] for entry in bins if entry["pictures"]) / n
+    gap = sure - part.figures["top1"]
+    judged = (
+        "about as sure as it should be" if abs(gap) < 0.01 else "too sure" if gap > 0 else "less sure than it could be"
+    )
+    diagram = reliability(
+        [entry["pictures"] for entry in bins],
+        [entry["confidence"] for entry in bins],
+        [entry["accuracy"] for entry in bins],
+    )
+    said = tag(
+        "div",
+        tag(
+            "p",
+            f"On average it was {percent(sure)} sure and {percent(part.figures['top1'])} right: {judged}. "
+            f"Expected calibration error: {percent(part.figures['ece'])}.",
+        ),
+        tag(
+            "p",
+            f"Its {n:,} answers on the {part.name} pictures are sorted by how sure it was. On the dashed line it would "
+            "be right as often as it says; below, it promises too much. Below that, how many answers there are.",
+            class_="quiet",
+        ),
+    )
+    return [tag("div", tag("figure", diagram, class_="plot"), said, class_="pair")]
+
+
+def examples(part: Part) -> list[Html]:
+    """The pictures it was surest of, wrongly and rightly, each with what it looked at."""
+    if part.without is not None:
+        return [tag("p", part.without)]
+    made = []
+    for title, shown in (("Surest and wrong", part.wrong), ("Surest and right", part.right)):
+        if shown:
+            made += [tag("h3", title), tag("div", *map(_example, shown), class_="examples")]
+    if made:
+        made.insert(
+            0, tag("p", f"From the {part.name} pictures; beside each, what the model attended to.", class_="quiet")
+        )
+    return made
+
+
+def _example(example: Example) -> Html:
+    answer = example.answer
+    said = f"{answer['predicted']}, {percent(answer['confidence'])} sure"
+    truth = f"It is {answer['true']}." if answer["true"] != answer["predicted"] else ""
+    name = PurePath(answer["picture"]).name
+    return tag(
+        "figure",
+        tag(
+            "div", image(example.picture, name, SIDE), image(example.overlay, "what it attended to", SIDE), class_="two"
+        ),
+        tag(
+            "figcaption",
+            tag("span", said, class_="said"),
+            tag("span", truth, class_="truth"),
+            tag("span", name, class_="file", title=answer["picture"]),
+        ),
+    )

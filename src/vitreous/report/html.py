@@ -1,0 +1,84 @@
+"""HTML as text: whatever is not marked as HTML already is escaped, so that no class name can break a page."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Iterable, Sequence
+from html import escape
+from importlib import resources
+
+from PIL import Image
+
+STYLE = "page.css"
+
+
+class Html(str):
+    """Text that is HTML already."""
+
+
+def text(content: str) -> Html:
+    """Any text, to be shown as it is; what is no text in a file's name (stray bytes) is written out."""
+    return content if isinstance(content, Html) else Html(escape(content.encode("utf-8", "backslashreplace").decode()))
+
+
+def join(parts: Iterable[str]) -> Html:
+    """Parts one after another."""
+    return Html("".join(text(part) for part in parts))
+
+
+def tag(name: str, *content: str, **attributes: str) -> Html:
+    """An element. Attributes are written with a trailing underscore where Python needs it: class_="quiet"."""
+    written = "".join(f' {key.strip("_").replace("_", "-")}="{text(value)}"' for key, value in attributes.items())
+    return Html(f"<{name}{written}>{join(content)}</{name}>")
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: int = 0) -> Html:
+    """A table; the last so many columns hold numbers, which stand to the right."""
+
+    def line(kind: str, cells: Sequence[str]) -> Html:
+        first = len(cells) - numbers
+        return tag("tr", *(tag(kind, cell, class_="number" if i >= first else "text") for i, cell in enumerate(cells)))
+
+    return tag("table", tag("thead", line("th", head)), tag("tbody", *(line("td", row) for row in rows)))
+
+
+def facts(rows: dict[str, str]) -> Html:
+    """Names and what belongs to them."""
+    return tag("dl", *(tag("div", tag("dt", name), tag("dd", value)) for name, value in rows.items()))
+
+
+def image(picture: Image.Image, alt: str, side: int | None = None, class_: str = "picture") -> Html:
+    """A picture within the page itself, its longer side at most `side` pixels."""
+    width, height = map(str, picture.size)
+    made = tag("img", src=data_uri(picture, side), alt=alt, width=width, height=height, class_=class_)
+    return Html(made.removesuffix("</img>"))
+
+
+def data_uri(picture: Image.Image, side: int | None = None) -> Html:
+    """A picture as an address that holds it: JPEG, or PNG where that is smaller or has transparency."""
+    if side is not None and max(picture.size) > side:
+        picture = picture.copy()
+        picture.thumbnail((side, side), Image.Resampling.LANCZOS)
+    kinds = ["png"] if picture.mode == "RGBA" else ["jpeg", "png"]
+    made = {}
+    for kind in kinds:
+        buffer = io.BytesIO()
+        picture.save(buffer, kind, **({"quality": 80} if kind == "jpeg" else {"optimize": True}))
+        made[kind] = buffer.getvalue()
+    best = min(made, key=lambda kind: len(made[kind]))
+    return Html(f"data:image/{best};base64,{base64.b64encode(made[best]).decode()}")
+
+
+def document(title: str, body: Iterable[str]) -> str:
+    """A whole page, which needs nothing but itself."""
+    style = resources.files("vitreous.report").joinpath(STYLE).read_text(encoding="utf-8")
+    head = join(
+        [
+            Html('<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'),
+            Html('<meta name="color-scheme" content="light dark"><link rel="icon" href="data:,">'),
+            tag("title", title),
+            Html(f"<style>{style}</style>"),
+        ]
+    )
+    return f'<!doctype html>\n<html lang="en">\n{tag("head", head)}\n{tag("body", tag("main", *body))}\n</html>\n'

@@ -1,0 +1,133 @@
+"""The page as text: its figures are those of the results, and nothing in a name can break it."""
+
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+from contents import NASTY, bundle, content, part, plain_page
+
+from vitreous.report.content import Content
+from vitreous.report.page import duration, operations, page
+
+VOID = {"meta", "link", "img", "br"}
+
+
+class Reader(HTMLParser):
+    """The page's elements and its text; fails where elements are not closed in order."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.tags, self.words, self.addresses = [], [], [], []
+        self.feed(text)
+        assert not self.open
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.addresses += [value for name, value in attrs if name in ("href", "src", "xlink:href", "srcset", "action")]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] != "style":
+            self.words.append(data)
+
+    @property
+    def text(self):
+        return re.sub(r"\s+", " ", "".join(self.words))
+
+
+@pytest.mark.parametrize("classes", [2, 6, 40, 300])
+def test_the_figures_are_those_of_the_results(classes):
+    made = content(classes)
+    text = Reader(plain_page(classes)).text
+    for one in made.parts:
+        low, high = one.figures["top1_interval"]
+        assert f"Accuracy, {one.name}{100 * one.figures['top1']:.1f} %" in text
+        assert f"of {one.figures['n']} pictures; 95 % interval {100 * low:.1f} to {100 * high:.1f} %" in text
+    assert f"Calibration error, test{100 * made.parts[0].figures['ece']:.1f} %" in text
+    hardest = min(made.parts[0].figures["per_class"].values(), key=lambda entry: entry["accuracy"] if entry["n"] else 2)
+    assert f"{100 * hardest['accuracy']:.1f} %" in text
+    for pair in made.parts[0].figures["most_confused"][:3]:
+        assert re.sub(r"\s+", " ", pair["true"]) in text
+    assert "12,345 pictures seen, 25 TFLOP" in text
+    assert "13 min, 0.41 core-hours" in text
+    assert "2 Wh" in text
+    assert "40 of 8 pictures, 2.5 epochs; the weights of step 30 are kept" in text
+
+
+def test_a_matrix_up_to_forty_classes_and_pairs_above():
+    assert "A row is a class" in plain_page(40)
+    large = plain_page(300)
+    assert "A row is a class" not in large
+    assert "Most often confused" in large
+    seen = sum(entry["n"] > 0 for entry in content(300).parts[0].figures["per_class"].values())
+    assert f"All {seen} classes" in large
+    assert len(large) < 3e6
+
+
+def test_names_cannot_break_it():
+    found = Reader(plain_page(6))
+    assert not {"script", "iframe", "object", "i>"} & set(found.tags)
+    for name in NASTY[:5]:
+        assert name in found.text
+    assert "a <run>" in found.text
+    assert "pictures & more" in found.text
+    assert "vitreous predict 'runs/it'\"'\"'s here' picture.jpg" in found.text  # to be pasted in a shell
+
+
+def test_it_needs_nothing_else():
+    found = Reader(plain_page(6))
+    assert found.addresses
+    assert all(address.startswith(("#", "data:")) for address in found.addresses)
+    assert "@import" not in plain_page(6)
+    assert "url(" not in plain_page(6).replace("url(#", "")  # of clip paths within the page
+
+
+def test_plots_take_the_page_colours_and_keep_their_letters():
+    made = plain_page(6)
+    plots = re.findall(r"<svg.*?</svg>", made, re.DOTALL)
+    assert len(plots) == 5  # loss, accuracy, rate; confusion; calibration
+    for plot in plots:
+        assert "<text" in plot
+        assert "var(--ink)" in plot or "var(--quiet)" in plot
+        assert not re.search(r"#0[0-9a-f]0[0-9a-f]0[0-9a-f]", plot)
+        assert "DejaVu" not in plot
+        assert "<style" not in plot  # it would apply to the whole page
+
+
+def test_all_right_has_no_mistakes_to_show():
+    perfect = part(classes=2, n=40)
+    figures = dict(perfect.figures, top1=1.0, most_confused=[], surest_wrong=[])
+    made = Reader(page(replace(content(2), parts=(replace(perfect, figures=figures, wrong=()),)))).text
+    assert "None: all 40 test pictures are right." in made
+    assert "Surest and wrong" not in made
+    assert "Surest and right" in made
+
+
+def test_a_bundle_alone_says_what_it_can():
+    made = Reader(page(Content("imported", "imported", bundle(), card="# A card\n<b>")))
+    assert "Accuracy" not in made.text
+    assert "Training" not in made.text
+    assert "Width, depth, heads16, 2, 2" in made.text
+    assert "2×4 of 4×4 pixels" in made.text
+    assert "# A card <b>" in made.text
+
+
+def test_a_name_with_stray_bytes_can_be_written():
+    made = page(replace(content(2), left_out=("caf\udce9.jpg: damaged",)))
+    made.encode("utf-8")
+    assert "caf\\udce9.jpg: damaged" in made
+
+
+def test_amounts_in_words():
+    assert [duration(s) for s in (3.4, 119, 121, 7199, 36000)] == ["3 s", "119 s", "2 min", "2 h 0 min", "10 h 0 min"]
+    assert [operations(f) for f in (12, 2.33e9, 1e15)] == ["12 FLOP", "2.33 GFLOP", "1 PFLOP"]
