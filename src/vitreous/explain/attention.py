@@ -12,31 +12,29 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitreous.errors import UserError
+from vitreous.config.model import ViTConfig
 from vitreous.model.trace import Trace
 from vitreous.model.vit import ViT
 
 
 class _Rows(Trace):
-    """Keeps of each chosen layer only what one asker sees of the patches, (B, h, N): one layer is held at a time."""
+    """Keeps of each chosen layer only what the askers see of the patches, (B, h, N): one layer is held at a time."""
 
-    def __init__(self, layers: Sequence[int] | None, query: int | None, reads_class: bool) -> None:
+    def __init__(self, layers: Sequence[int] | None, askers: slice) -> None:
         super().__init__(layers, tokens=False)
-        self.query = query
-        self.reads_class = reads_class
+        self.askers = askers
 
     def record_attention(self, layer: int, attention: Tensor) -> None:
-        self.attention[layer] = asked(attention, self.prefix, self.query, self.reads_class)
+        self.attention[layer] = attention[:, :, self.askers, self.prefix :].mean(dim=2)
 
 
 class _Rollout(Trace):
-    """Multiplies the attention of all layers as they come, and keeps the asker's row after each wanted one."""
+    """Multiplies the attention of all layers as they come, and keeps the askers' rows after each wanted one."""
 
-    def __init__(self, wanted: Sequence[int] | None, query: int | None, reads_class: bool) -> None:
+    def __init__(self, wanted: Sequence[int] | None, askers: slice) -> None:
         super().__init__(None, tokens=False)
         self.wanted = wanted
-        self.query = query
-        self.reads_class = reads_class
+        self.askers = askers
         self.rolled: Tensor | None = None
 
     def record_attention(self, layer: int, attention: Tensor) -> None:
@@ -44,20 +42,20 @@ class _Rollout(Trace):
         mixed = (mixed + torch.eye(mixed.shape[1])) / 2  # the residual branch carries each token on
         self.rolled = mixed if self.rolled is None else mixed @ self.rolled
         if self.wanted is None or layer in self.wanted:
-            self.attention[layer] = asked(self.rolled[:, None], self.prefix, self.query, self.reads_class)
+            self.attention[layer] = self.rolled[:, None, self.askers, self.prefix :].mean(dim=2)
 
 
-def asked(attention: Tensor, prefix: int, query: int | None, reads_class: bool) -> Tensor:
-    """How much of each patch reaches the asker, (B, h, N), of attention (B, h, T, T).
+def askers(config: ViTConfig, query: int | None = None) -> slice:
+    """Which tokens' attention is shown; of several, the mean.
 
-    The asker is the patch `query`; or the class token, if the model's answer is read from it; or else all patches, of
-    which the mean is taken, as the answer takes theirs.
+    The patch `query`; or the class token (and DeiT's second), if the model's answer is read from it; or else all
+    patches, as the answer is made of them all.
     """
     if query is not None:
-        return attention[:, :, prefix + query, prefix:].clone()
-    if reads_class:
-        return attention[:, :, 0, prefix:].clone()
-    return attention[:, :, prefix:, prefix:].mean(dim=2)
+        return slice(config.prefix + query, config.prefix + query + 1)
+    if config.pool.startswith("class"):
+        return slice(0, 1 + int(config.distilled))
+    return slice(config.prefix, None)
 
 
 def attention_maps(
@@ -67,8 +65,7 @@ def attention_maps(
 
     layers: which, None for all. query: the patch that asks; if None, what the model's answer is read from.
     """
-    trace = _Rows(layers, query, model.config.pool == "class")
-    return _run(model, images, trace)
+    return _run(model, images, _Rows(layers, askers(model.config, query)))
 
 
 def rollout_maps(
@@ -81,15 +78,14 @@ def rollout_maps(
     depth = model.config.depth
     Trace(layers).check(depth)
     wanted = None if layers is None else [layer % depth for layer in layers]
-    return _run(model, images, _Rollout(wanted, query, model.config.pool == "class"))
+    return _run(model, images, _Rollout(wanted, askers(model.config, query)))
 
 
 def pool_maps(model: ViT, images: Tensor) -> tuple[Tensor, Tensor]:
     """((B, h, rows, columns), scores (B, K)): what the learned query of attention pooling looks at."""
-    if model.config.pool != "attention":
-        raise UserError("the model does not pool by attention, so there is no such map; name a layer.")
     trace = Trace((), tokens=False)
-    scores = model(images, trace=trace)
+    with torch.inference_mode():
+        scores: Tensor = model(images, trace=trace)
     assert trace.pool_attention is not None
     return as_grid(trace.pool_attention[:, :, 0], trace.grid), scores
 

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
+from vitreous.config.model import ViTConfig
+from vitreous.errors import UserError
 from vitreous.explain.attention import attention_maps, pool_maps, rollout_maps
+from vitreous.explain.occlusion import occlusion_maps
+from vitreous.explain.relevance import gradcam_maps, relevance_maps
 from vitreous.model.vit import ViT
 
-Method = Literal["attention", "rollout"]
+Method = Literal["attention", "rollout", "relevance", "gradcam", "occlusion"]
+METHODS: tuple[Method, ...] = get_args(Method)
+ABOUT_A_CLASS = ("relevance", "gradcam", "occlusion")
 
 
 @dataclass(frozen=True)
@@ -32,18 +38,74 @@ def compute_maps(
     images: Tensor,
     method: Method,
     *,
-    layers: Sequence[int] | None = None,
+    layer: int | Literal["all"] | None = None,
+    targets: Tensor | None = None,
     query: int | None = None,
 ) -> Maps:
-    """Maps of a batch of pictures (B, C, H, W), normalised."""
+    """Maps of a batch of pictures (B, C, H, W), normalised.
+
+    layer: whose attention (attention), up to which (rollout), from which on (relevance), whose tokens (gradcam); None
+        for the one that suits the method.
+    targets: (B,) the classes to explain; None for the likeliest.
+    query: the patch whose attention is shown; None for what the answer is read from.
+    """
+    if method == "occlusion":
+        maps, scores = occlusion_maps(model, images, targets)
+        return Maps((), maps[:, None, None], scores)
+    if method == "attention" and layer is None and query is None and model.config.pool == "attention":
+        maps, scores = pool_maps(model, images)
+        return Maps((), maps[:, None], scores)
+    layers = chosen_layers(model.config, method, layer)
     if method == "attention":
-        if layers is None and query is None and model.config.pool == "attention":
-            pooled, scores = pool_maps(model, images)
-            return Maps((), pooled[:, None], scores)
-        return _join(*attention_maps(model, images, layers=layers or (-1,), query=query))
-    return _join(*rollout_maps(model, images, layers=layers or (-1,), query=query))
+        found, scores = attention_maps(model, images, layers=layers, query=query)
+    elif method == "rollout":
+        found, scores = rollout_maps(model, images, layers=layers, query=query)
+    elif method == "relevance":
+        found, scores = relevance_maps(model, images, targets, layers=layers)
+    else:
+        found, scores = gradcam_maps(model, images, targets, layers=layers)
+    return Maps(tuple(layers), torch.stack([found[number] for number in layers], dim=1), scores)
 
 
-def _join(found: dict[int, Tensor], scores: Tensor) -> Maps:
-    layers = tuple(sorted(found))
-    return Maps(layers, torch.stack([found[layer] for layer in layers], dim=1), scores)
+def chosen_layers(config: ViTConfig, method: Method, layer: int | Literal["all"] | None) -> Sequence[int]:
+    """The layers, counted from 0, that a method is to use; refuses those that it cannot."""
+    depth = config.depth
+    # Nothing reads the patches that leave the last layer if the answer is the class token's.
+    end = depth - 1 if method == "gradcam" and config.pool == "class" else depth
+    if layer == "all":
+        return range(end)
+    if layer is None:
+        # Relevance and Grad-CAM from two thirds of the depth on point best; docs/explain.md has the measurement.
+        return [min(2 * depth // 3, end - 1) if method in ("relevance", "gradcam") else depth - 1]
+    number = layer + depth if layer < 0 else layer
+    if not 0 <= number < depth:
+        raise UserError(f"layer {layer}: the model has layers 0 to {depth - 1}, or -{depth} to -1 from the end.")
+    if number >= end:
+        raise UserError(f"layer {layer}: no answer reads the patches that leave the last layer; give one below {end}.")
+    return [number]
+
+
+def check_request(
+    config: ViTConfig,
+    method: Method,
+    layer: int | Literal["all"] | None,
+    head: int | Literal["mean", "all"],
+    query: bool,
+) -> None:
+    """Refuse what a method cannot do with a model."""
+    if method not in METHODS:
+        raise UserError(f"method {method!r}: choose one of {', '.join(METHODS)}.")
+    if method in ABOUT_A_CLASS and not config.classes:
+        raise UserError(
+            f"method {method}: it explains a class, and the model has no classifier; use attention or rollout."
+        )
+    if method == "occlusion" and layer is not None:
+        raise UserError(f"layer {layer}: occlusion looks at no single layer; leave it away.")
+    if method != "occlusion" and isinstance(layer, int):
+        chosen_layers(config, method, layer)
+    if head != "mean" and method != "attention":
+        raise UserError(f"head {head}: {method} joins all heads; only attention shows them one by one.")
+    if isinstance(head, int) and not -config.heads <= head < config.heads:
+        raise UserError(f"head {head}: the model has heads 0 to {config.heads - 1} in each layer.")
+    if query and method not in ("attention", "rollout"):
+        raise UserError(f"query: {method} explains the answer, not a place; use attention or rollout.")

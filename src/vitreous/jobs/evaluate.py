@@ -61,7 +61,7 @@ def evaluate(
     progress: called with pictures done and pictures in all.
     """
     opened = open_dataset(data)
-    name, source = _part(opened, split)
+    name, source = choose_part(opened, split)
     bundle = open_classifier(model, preprocess)
     source = source.relabelled(bundle.labels)
     start = time.perf_counter()
@@ -82,7 +82,8 @@ def names_of(source: Source, unreadable: Container[str]) -> list[str]:
     return [name for name in map(source.name, range(len(source))) if name not in unreadable]
 
 
-def _part(data: Data, split: Split | None) -> tuple[str, Source]:
+def choose_part(data: Data, split: Split | None) -> tuple[str, Source]:
+    """The part of the data to measure on, and its name: the one asked for, else test, else val, else all."""
     if split is not None and split not in data.splits:
         raise UserError(f"--split {split}: the data have only {', '.join(data.splits)}; choose one of these.")
     for name in (split,) if split is not None else ("test", "val", "train"):

@@ -2,40 +2,52 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from PIL import Image
 
 from vitreous.config.data import Preprocess
 from vitreous.data.augment import eval_view, normalise
-from vitreous.data.decode import open_picture, read_header
-from vitreous.explain.draw import overlay
-from vitreous.explain.methods import Method, compute_maps
+from vitreous.data.decode import PictureError, open_picture, read_header
+from vitreous.errors import UserError
+from vitreous.explain.draw import overlay, tile
+from vitreous.explain.methods import Maps, Method, check_request, compute_maps
 from vitreous.explain.place import Place, place_patches
+from vitreous.jobs.predict import list_pictures
 from vitreous.weights.bundle import Bundle
 from vitreous.weights.source import open_weights
+
+Layer = int | Literal["all"]
+Head = int | Literal["mean", "all"]
 
 
 @dataclass(frozen=True)
 class Explanation:
     """What a model saw in one picture."""
 
+    path: str
     picture: Image.Image = field(repr=False)
     """Upright and whole, as a person sees it."""
-    method: str
+    method: Method
     layers: tuple[int, ...]
     """The layers that `maps` has; () where a map belongs to no single one."""
+    heads: tuple[int, ...]
+    """The heads that `maps` has; () where it joins them."""
     maps: NDArray[np.float32] = field(repr=False)
     """(layers or 1, heads or 1, rows, columns): the numbers of the patches, as the method gives them."""
     place: Place
     """Where the patches lie on the picture."""
     label: str | None = None
-    """The class that is explained, and how likely the model holds it; None where the method is about no class."""
+    """The class that was explained, or else the likeliest; None where the model has no classifier."""
     score: float | None = None
+    """How likely the model holds that class, 0 to 1."""
 
     @property
     def map(self) -> NDArray[np.float32]:
@@ -46,35 +58,163 @@ class Explanation:
         """The map over the picture; what the model did not see is dark."""
         return overlay(self.picture, self.map, self.place.seen())
 
+    def grid(self) -> Image.Image:
+        """Every map over the picture: a row a layer, a column a head; a single row or column is wrapped."""
+        seen = self.place.seen()
+        small = self.picture.copy()
+        small.thumbnail((320, 320))
+        panels, captions = [], []
+        for i, layer in enumerate(self.maps):
+            for j, head in enumerate(layer):
+                panels.append(overlay(self.picture, self.place.spread(head), seen).resize(small.size))
+                said = [f"layer {self.layers[i]}"] if self.layers else []
+                captions.append(", ".join(said + ([f"head {self.heads[j]}"] if self.heads else [])))
+        rows, columns = self.maps.shape[:2]
+        return tile(panels, captions, columns if min(rows, columns) > 1 else min(4, rows * columns))
+
     def save(self, path: str | Path) -> None:
-        """Write the overlay as a picture."""
-        self.overlay().save(path)
+        """Write the overlay as a picture; the format follows the name."""
+        try:
+            self.overlay().save(path)
+        except (OSError, ValueError) as error:
+            raise UserError(f"{path}: cannot be written ({error}); give a name such as cat.png.") from None
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """The numbers: map (height, width), maps (layers, heads, rows, columns), layers, heads, and `place.box`."""
+        return {
+            "map": self.map,
+            "maps": self.maps,
+            "layers": np.array(self.layers, np.int64),
+            "heads": np.array(self.heads, np.int64),
+            "box": np.array(self.place.box),
+        }
 
 
 def explain(
     model: str | Path | Bundle,
     picture: str | Path | Image.Image,
     *,
-    method: Method = "attention",
-    layer: int | Literal["all"] | None = None,
-    head: int | Literal["mean", "all"] = "mean",
+    method: Method | None = None,
+    layer: Layer | None = None,
+    head: Head = "mean",
     target: str | None = None,
     query: tuple[float, float] | None = None,
     preprocess: Preprocess | str | None = None,
 ) -> Explanation:
-    """What the model saw in a picture, on the picture's own pixels."""
+    """What the model saw in a picture, on the picture's own pixels: resizing, cropping and the camera's turn undone.
+
+    model: a bundle, a run, or whatever `vitreous.load` takes.
+    picture: a file, or a picture of Pillow's.
+    method: attention, rollout, relevance, gradcam or occlusion; None for relevance, or attention without a classifier.
+    layer: whose attention (attention), up to which (rollout), from which on (relevance), whose tokens (gradcam); "all"
+        for each of them; None for the one that suits the method.
+    head: of attention, one head, their mean, or all of them.
+    target: the class to explain; None for the likeliest.
+    query: x, y of a place in the picture, in its pixels: what that place attends to.
+    """
     bundle = model if isinstance(model, Bundle) else open_weights(model, preprocess)
-    whole, seen = _read(picture, bundle.preprocess)
-    place = place_patches(whole.height, whole.width, bundle.preprocess, bundle.model.config.patch)
-    images = normalise(eval_view(seen, bundle.preprocess)[None], bundle.preprocess)
-    found = compute_maps(bundle.model, images, method, layers=[layer] if isinstance(layer, int) else None)
-    return Explanation(whole, method, found.layers, found.maps[0].numpy(), place)
+    return _Request(bundle, method, layer, head, target, query).answer(picture)
+
+
+def explain_each(
+    model: str | Path | Bundle,
+    pictures: str | Path | Sequence[str | Path],
+    *,
+    method: Method | None = None,
+    layer: Layer | None = None,
+    head: Head = "mean",
+    target: str | None = None,
+    query: tuple[float, float] | None = None,
+    preprocess: Preprocess | str | None = None,
+) -> Iterator[Explanation | PictureError]:
+    """Explanations of pictures, and of all in folders, one at a time; of one that cannot be read, why.
+
+    The arguments are those of `explain`; a mistake in them is told before the first picture is read.
+    """
+    paths = list_pictures([pictures] if isinstance(pictures, str | Path) else pictures)
+    bundle = model if isinstance(model, Bundle) else open_weights(model, preprocess)
+    request = _Request(bundle, method, layer, head, target, query)
+    return (request.answer_or_error(path) for path in paths)
+
+
+class _Request:
+    """A question to a model that was found to make sense."""
+
+    def __init__(
+        self,
+        bundle: Bundle,
+        method: Method | None,
+        layer: Layer | None,
+        head: Head,
+        target: str | None,
+        query: tuple[float, float] | None,
+    ) -> None:
+        config = bundle.model.config
+        self.bundle, self.layer, self.head, self.query = bundle, layer, head, query
+        self.method: Method = method or ("relevance" if config.classes and query is None else "attention")
+        check_request(config, self.method, layer, head, query is not None)
+        self.target = None if target is None else class_number(bundle, target)
+
+    def answer_or_error(self, path: Path) -> Explanation | PictureError:
+        try:
+            return self.answer(path)
+        except PictureError as error:
+            return error
+
+    def answer(self, picture: str | Path | Image.Image) -> Explanation:
+        bundle, preprocess = self.bundle, self.bundle.preprocess
+        whole, looked_at = _read(picture, preprocess)
+        place = place_patches(whole.height, whole.width, preprocess, bundle.model.config.patch)
+        found = compute_maps(
+            bundle.model,
+            normalise(eval_view(looked_at, preprocess)[None], preprocess),
+            self.method,
+            layer=self.layer,
+            targets=None if self.target is None else torch.tensor([self.target]),
+            query=None if self.query is None else place.patch_at(*self.query),
+        )
+        maps, heads = self._heads(found)
+        label, score = self._label(found)
+        name = "" if isinstance(picture, Image.Image) else str(picture)
+        return Explanation(name, whole, self.method, found.layers, heads, maps, place, label, score)
+
+    def _heads(self, found: Maps) -> tuple[NDArray[np.float32], tuple[int, ...]]:
+        """The maps (layers, heads or 1, rows, columns) of the heads that were asked for, and which these are."""
+        maps: NDArray[np.float32] = found.maps[0].numpy()
+        if not np.isfinite(maps).all():
+            raise UserError(
+                f"{self.bundle.path or 'the model'}: gives maps that are not numbers; its weights are damaged."
+            )
+        if self.head == "mean":
+            return maps.mean(axis=1, keepdims=True), ()
+        if self.head == "all":
+            return maps, tuple(range(maps.shape[1]))
+        number = self.head % maps.shape[1]
+        return maps[:, number : number + 1], (number,)
+
+    def _label(self, found: Maps) -> tuple[str | None, float | None]:
+        if not self.bundle.model.config.classes:
+            return None, None
+        chances = found.scores[0].softmax(dim=0)
+        number = int(chances.argmax()) if self.target is None else self.target
+        return self.bundle.labels[number], float(chances[number])
+
+
+def class_number(bundle: Bundle, name: str) -> int:
+    """Which of the model's classes has this name."""
+    if not bundle.labels:
+        raise UserError(f"class {name!r}: the model has no classifier, so there is no class to explain; leave it away.")
+    if name in bundle.labels:
+        return bundle.labels.index(name)
+    near = get_close_matches(name, bundle.labels, n=3, cutoff=0.5) or bundle.labels[:3]
+    raise UserError(f"class {name!r}: not one of the model's {len(bundle.labels)} classes, such as {', '.join(near)}.")
 
 
 def _read(picture: str | Path | Image.Image, preprocess: Preprocess) -> tuple[Image.Image, Image.Image]:
     """The whole picture, and the one that prediction reads, which may be decoded at half its size or less."""
+    mode = "RGB" if preprocess.channels == 3 else "L"
     if isinstance(picture, Image.Image):
-        return picture, picture
+        return picture.convert(mode), picture.convert(mode)
     path = Path(picture)
     seen = open_picture(path, channels=preprocess.channels, at_least=2 * max(preprocess.resized))
     header = read_header(path)

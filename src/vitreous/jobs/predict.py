@@ -89,7 +89,7 @@ def predict_each(
     """
     if top < 1 or batch_size < 1:
         raise UserError(f"top={top}, batch_size={batch_size}: must be at least 1.")
-    paths = _list_pictures([pictures] if isinstance(pictures, str | Path) else pictures)
+    paths = list_pictures([pictures] if isinstance(pictures, str | Path) else pictures)
     bundle = open_classifier(model, preprocess)
     return _predict(bundle, paths, top, batch_size, progress)
 
@@ -144,7 +144,7 @@ def _view(path: Path, preprocess: Preprocess) -> Tensor | PictureError:
         return error
 
 
-def _list_pictures(given: Sequence[str | Path]) -> list[Path]:
+def list_pictures(given: Sequence[str | Path]) -> list[Path]:
     """The files, with each folder replaced by the pictures in it."""
     if not given:
         raise UserError("no pictures: give at least one picture or folder.")

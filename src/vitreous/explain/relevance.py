@@ -1,0 +1,143 @@
+"""What an answer rests on: gradient-weighted relevance of attention, and Grad-CAM on tokens.
+
+Both ask how the evidence for a class would change, so both need a backward pass, but only down to the lowest layer that
+they use: the layers below run as in a prediction. Letters in shapes: B pictures, h heads, T tokens, D width, K classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from vitreous.explain.attention import as_grid
+from vitreous.model.trace import Trace
+from vitreous.model.vit import ViT
+
+
+def evidence(scores: Tensor, targets: Tensor) -> Tensor:
+    """(B,) log-odds of each picture's target class, log(p / (1 - p)), of scores (B, K).
+
+    Its gradient is that of the class's score against those of its rivals, each as likely as it is: what all classes
+    have in common cancels. Unlike that of log p, it does not vanish where the model is sure.
+    """
+    own = scores.gather(1, targets[:, None])
+    if scores.shape[1] == 1:
+        return own[:, 0]
+    rivals = scores.scatter(1, targets[:, None], float("-inf"))
+    return own[:, 0] - rivals.logsumexp(dim=1)
+
+
+def relevance_maps(
+    model: ViT, images: Tensor, targets: Tensor | None, *, layers: Sequence[int]
+) -> tuple[dict[int, Tensor], Tensor]:
+    """({layer: (B, 1, rows, columns)}, scores (B, K)): gradient-weighted relevance from each layer on.
+
+    As in Chefer, Gur and Wolf, "Generic Attention-model Explainability": each layer's attention A with its gradient G
+    carries relevance on by I + mean over heads of max(0, G * A). Only the row of what the answer is read from is
+    wanted, so it is multiplied from the last layer down, while the backward pass comes by: no two layers' gradients
+    are held at once.
+    targets: (B,) the classes to explain; None for the likeliest.
+    """
+    first = min(layers)
+    trace = _Relevance(first, model.config.depth)
+    scores, leaf = _forward(model, images, trace)
+    start = trace.begin(model)
+    torch.autograd.grad(_evidence(scores, targets), leaf)
+    maps = {layer: (trace.rows[layer] - start)[:, None, trace.prefix :] for layer in layers}
+    return {layer: as_grid(row, trace.grid) for layer, row in maps.items()}, scores.detach()
+
+
+def gradcam_maps(
+    model: ViT, images: Tensor, targets: Tensor | None, *, layers: Sequence[int]
+) -> tuple[dict[int, Tensor], Tensor]:
+    """({layer: (B, 1, rows, columns)}, scores (B, K)): Grad-CAM on the patch tokens that leave each layer.
+
+    max(0, sum over channels of gradient * token), each patch with its own gradient, as in HiResCAM. Grad-CAM's mean of
+    the gradients over all patches suits convolutions, whose channels mean the same everywhere; it fails on tokens.
+    """
+    trace = _Graph(layers, min(layers) + 1, attention=False)
+    scores, _ = _forward(model, images, trace)
+    wanted = sorted(trace.tokens)
+    gradients = torch.autograd.grad(_evidence(scores, targets), [trace.tokens[layer] for layer in wanted])
+    maps = {}
+    for layer, gradient in zip(wanted, gradients, strict=True):
+        found = (gradient * trace.tokens[layer].detach()).sum(dim=2).clamp(min=0)
+        maps[layer] = as_grid(found[:, None, trace.prefix :], trace.grid)
+    return maps, scores.detach()
+
+
+class _Graph(Trace):
+    """Starts the autograd graph at the tokens that enter layer `first`."""
+
+    def __init__(self, layers: Sequence[int], first: int, *, attention: bool) -> None:
+        super().__init__(layers, attention=attention)
+        self.first = first
+        self.leaf: Tensor | None = None
+
+    def record_tokens(self, layer: int, tokens: Tensor) -> None:
+        if layer == self.first - 1:
+            torch.set_grad_enabled(True)  # the no_grad of `_forward` sets it back
+            self.leaf = tokens.requires_grad_()
+        super().record_tokens(layer, tokens)
+
+
+class _Relevance(_Graph):
+    """Keeps the relevance (B, T) of all tokens from each layer on, as the backward pass reaches it."""
+
+    def __init__(self, first: int, depth: int) -> None:
+        super().__init__(range(max(first - 1, 0), depth), first, attention=True)
+        self.depth = depth
+        self.rows: dict[int, Tensor] = {}
+
+    def record_attention(self, layer: int, attention: Tensor) -> None:
+        if layer >= self.first:
+            attention.register_hook(partial(self._carry, layer, attention.detach()))  # type: ignore[no-untyped-call]
+
+    def begin(self, model: ViT) -> Tensor:
+        """Set the row of what the answer is read from, before the backward pass; return what of it is no relevance.
+
+        That is the share that every patch has by being averaged. The learned query of attention pooling has no place
+        among the tokens, so what it reads is relevance already.
+        """
+        assert self.embedded is not None
+        row = self.embedded.new_zeros(self.embedded.shape[:2])
+        config = model.config
+        if config.pool.startswith("class"):
+            row[:, : 1 + int(config.distilled)] = 1 / (1 + int(config.distilled))
+        if config.pool.endswith("mean"):
+            row[:, self.prefix :] = 1 / (row.shape[1] - self.prefix)
+        if self.pool_attention is not None:
+            self.pool_attention.register_hook(partial(self._read, self.pool_attention.detach()))  # type: ignore[no-untyped-call]
+        self.rows[self.depth] = row
+        return row
+
+    def _read(self, attention: Tensor, gradient: Tensor) -> None:
+        row = self.rows[self.depth].clone()
+        row[:, self.prefix :] = (gradient * attention).clamp(min=0).mean(dim=1)[:, 0]
+        self.rows[self.depth] = row
+
+    def _carry(self, layer: int, attention: Tensor, gradient: Tensor) -> None:
+        above = self.rows[layer + 1]
+        weighted = (gradient * attention).clamp(min=0).mean(dim=1)
+        self.rows[layer] = above + (above[:, None] @ weighted)[:, 0]
+
+
+def _forward(model: ViT, images: Tensor, trace: _Graph) -> tuple[Tensor, Tensor]:
+    """The scores (B, K), with a graph from layer `trace.first` on, and the leaf that it starts from."""
+    if trace.first > 0:
+        with torch.no_grad():
+            scores: Tensor = model(images, trace=trace)
+        assert trace.leaf is not None
+        return scores, trace.leaf
+    with torch.enable_grad():
+        leaf = images.detach().requires_grad_()
+        return model(leaf, trace=trace), leaf
+
+
+def _evidence(scores: Tensor, targets: Tensor | None) -> Tensor:
+    """A number whose gradient with respect to each picture's tokens is that of its own evidence."""
+    with torch.enable_grad():
+        return evidence(scores, scores.argmax(dim=1) if targets is None else targets).sum()

@@ -1,0 +1,217 @@
+"""`vitreous explain --score`: how good explanations are, in numbers, beside maps that look at nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+from vitreous.config.data import Preprocess
+from vitreous.data.augment import eval_view, normalise
+from vitreous.data.decode import PictureError, read_header
+from vitreous.data.source import Data, Source, Split
+from vitreous.errors import UserError
+from vitreous.explain.methods import METHODS, Method, check_request, compute_maps
+from vitreous.explain.place import Map, Place, place_patches
+from vitreous.explain.score import centre_map, centre_patches, localise, removal_curves, seen_centre_map
+from vitreous.jobs.evaluate import choose_part
+from vitreous.jobs.opening import open_classifier, open_dataset
+from vitreous.weights.bundle import Bundle
+
+BASELINES = ("even", "centre", "centre of what is seen")
+BATCH = 8
+
+
+@dataclass(frozen=True)
+class MethodScore:
+    """Means over the pictures for one method or baseline."""
+
+    name: str
+    deletion: float
+    """Mean probability of the class while patches are taken away, the most important first: lower is better."""
+    insertion: float
+    """The same while only so many are shown: higher is better."""
+    energy: float | None = None
+    """Share of the map on the mask; None without masks."""
+    pointing: float | None = None
+    """Share of the pictures whose highest point is on the mask."""
+    iou: float | None = None
+    """Mean of each picture's best intersection over union."""
+    seconds: float | None = None
+    """To compute a map of one picture, prediction included; None for a baseline."""
+
+
+@dataclass(frozen=True)
+class ExplanationScores:
+    """How methods compare on the same pictures; baselines first."""
+
+    pictures: int
+    scores: tuple[MethodScore, ...]
+    left_out: dict[str, str]
+    """Pictures that cannot be read, and masks that mark nothing: path to reason."""
+
+    def to_json(self) -> dict[str, Any]:
+        """{"pictures", "baselines", "methods", "left_out"}, each of the two in the middle by name."""
+        parts: dict[str, Any] = {"baselines": {}, "methods": {}}
+        for one in self.scores:
+            kind = "baselines" if one.name in BASELINES else "methods"
+            figures = {key: value for key, value in asdict(one).items() if key != "name" and value is not None}
+            parts[kind][one.name] = {key: round(value, 4) for key, value in figures.items()}
+        return {"pictures": self.pictures, **parts, "left_out": self.left_out}
+
+
+def score_explanations(
+    model: str | Path | Bundle,
+    data: str | Path | Data,
+    *,
+    methods: Sequence[Method] = METHODS,
+    masks: str | Path | None = None,
+    split: Split | None = None,
+    count: int | None = None,
+    preprocess: Preprocess | str | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> ExplanationScores:
+    """How much better than maps that look at nothing the methods explain the model's own answers.
+
+    masks: a folder with a mask for each picture under the same name, as .png: where what the answer is about lies.
+        Values 1, 2 and 3 are a trimap, of which 1 and the outline 3 count and 2 does not; in any other mask all but 0.
+    count: so many pictures, spread evenly over the data; None for all.
+    """
+    bundle = open_classifier(model, preprocess)
+    for method in methods:
+        check_request(bundle.model.config, method, None, "mean", False)
+    _, source = choose_part(open_dataset(data), split)
+    if count is not None and not 1 <= count <= len(source):
+        raise UserError(f"count={count}: the data have {len(source)} pictures; give a number from 1 to that.")
+    chosen = range(len(source)) if count is None else [i * len(source) // count for i in range(count)]
+    if masks is not None:
+        for index in chosen:
+            _mask_path(Path(masks), source, index)
+    sums = _Sums(bundle, methods)
+    left_out: dict[str, str] = {}
+    done = 0
+    for batch in _batches(bundle, source, chosen, None if masks is None else Path(masks), left_out):
+        sums.add(batch)
+        done += len(batch.places)
+        if progress is not None:
+            progress(done, len(chosen) - len(left_out))
+    if not done:
+        raise UserError(f"{data}: none of its pictures can be read.")
+    return ExplanationScores(done, sums.means(done), left_out)
+
+
+@dataclass(frozen=True)
+class _Batch:
+    images: Tensor
+    """(B, C, H, W), normalised."""
+    places: list[Place]
+    masks: list[NDArray[np.bool_]] | None
+    indices: list[int]
+
+
+class _Sums:
+    """Adds up figures by method."""
+
+    def __init__(self, bundle: Bundle, methods: Sequence[Method]) -> None:
+        self.model = bundle.model
+        self.methods = methods
+        self.sums: dict[str, dict[str, float]] = {name: {} for name in (*BASELINES, *methods)}
+
+    def add(self, batch: _Batch) -> None:
+        with torch.no_grad():
+            targets = self.model(batch.images).argmax(dim=1)
+        for method in self.methods:
+            start = time.perf_counter()
+            maps = compute_maps(self.model, batch.images, method, targets=targets).maps.mean(dim=(1, 2)).clamp(min=0)
+            self._sum(method, seconds=time.perf_counter() - start)
+            patches = maps.numpy()
+            self._removal(method, batch, patches, targets)
+            self._localise(method, batch, [place.spread(one) for place, one in zip(batch.places, patches, strict=True)])
+        grid = batch.places[0].grid
+        noise = np.stack([np.random.default_rng(index).random(grid) for index in batch.indices])
+        self._removal("even", batch, noise, targets)
+        self._removal("centre", batch, np.stack([centre_patches(place) for place in batch.places]), targets)
+        seen = np.stack([centre_patches(place, place.box) for place in batch.places])
+        self._removal("centre of what is seen", batch, seen, targets)
+        self._localise("even", batch, [np.ones(place.size, np.float32) for place in batch.places])
+        self._localise("centre", batch, [centre_map(place) for place in batch.places])
+        self._localise("centre of what is seen", batch, [seen_centre_map(place) for place in batch.places])
+
+    def means(self, pictures: int) -> tuple[MethodScore, ...]:
+        return tuple(
+            MethodScore(name, **{key: value / pictures for key, value in sums.items()})
+            for name, sums in self.sums.items()
+        )
+
+    def _removal(self, name: str, batch: _Batch, patches: NDArray[np.floating], targets: Tensor) -> None:
+        order = torch.from_numpy(patches).flatten(1).argsort(dim=1, descending=True, stable=True)
+        deletion, insertion = removal_curves(self.model, batch.images, order, targets)
+        self._sum(name, deletion=float(deletion.mean(dim=1).sum()), insertion=float(insertion.mean(dim=1).sum()))
+
+    def _localise(self, name: str, batch: _Batch, maps: Sequence[Map]) -> None:
+        for map, mask in zip(maps, batch.masks or (), strict=batch.masks is not None):
+            self._sum(name, **localise(map, mask)._asdict())
+
+    def _sum(self, name: str, **figures: float) -> None:
+        for key, value in figures.items():
+            self.sums[name][key] = self.sums[name].get(key, 0.0) + value
+
+
+def _batches(
+    bundle: Bundle, source: Source, chosen: Sequence[int], masks: Path | None, left_out: dict[str, str]
+) -> Iterator[_Batch]:
+    """The chosen pictures with their masks, a few at a time; those that cannot be used are noted."""
+    preprocess, patch = bundle.preprocess, bundle.model.config.patch
+    read: list[tuple[int, Tensor, Place, NDArray[np.bool_] | None]] = []
+    for position, index in enumerate(chosen):
+        try:
+            picture = source.read(index, channels=preprocess.channels)
+            mask = None if masks is None else _read_mask(_mask_path(masks, source, index), picture)
+            place = place_patches(picture.height, picture.width, preprocess, patch)
+            read.append((index, eval_view(picture, preprocess), place, mask))
+        except PictureError as error:
+            left_out[error.name] = error.reason
+        if read and (len(read) == BATCH or position == len(chosen) - 1):
+            indices, views, places, found = zip(*read, strict=True)
+            images = normalise(torch.stack(views), preprocess)
+            yield _Batch(images, list(places), None if masks is None else list(found), list(indices))
+            read = []
+
+
+def _mask_path(masks: Path, source: Source, index: int) -> Path:
+    path = (masks / source.key(index)).with_suffix(".png")
+    if not path.is_file():
+        raise UserError(
+            f"{path}: there is no such mask, but a picture {source.key(index)}; add it, or remove the picture."
+        )
+    return path
+
+
+def _read_mask(path: Path, picture: Image.Image) -> NDArray[np.bool_]:
+    """(height, width): which pixels count."""
+    values = _mask_values(path)
+    if values.shape != (picture.height, picture.width):
+        raise UserError(
+            f"{path}: the mask is {values.shape[1]}x{values.shape[0]} and its picture {picture.width}x{picture.height} "
+            "pixels; make them the same."
+        )
+    trimap = values.min() >= 1 and values.max() <= 3
+    mask: NDArray[np.bool_] = values != 2 if trimap else values != 0
+    if not mask.any():
+        raise PictureError(str(path), "the mask marks no pixel.")
+    return mask
+
+
+def _mask_values(path: Path) -> NDArray[np.uint8]:
+    """(height, width): the numbers in a mask's file, not the colours that they may stand for."""
+    read_header(path)  # refuses what is no picture, in a sentence
+    with Image.open(path) as opened:
+        return np.asarray(opened if opened.mode in ("L", "P") else opened.convert("L"), np.uint8)
