@@ -158,8 +158,10 @@ EDITS = {
     "heads=3: does not divide width=16": lambda section: section["model"].update(heads=3),
     "missing 1 required positional argument: 'width'": lambda section: section["model"].pop("width"),
     "has no section 'vitreous'": lambda section: section.clear(),
-    "blocks.2.attn.proj.bias is missing": lambda section: section["model"].update(depth=3),
-    "belongs to no part of the model": lambda section: section["model"].update(depth=1),
+    r"blocks.2.attn.proj.bias, .* and 6 more are missing": lambda section: section["model"].update(depth=3),
+    r"blocks.1.attn.proj.bias, .* and 6 more belong to no part of the model": lambda section: section["model"].update(
+        depth=1
+    ),
     r"mlp.fc1.weight has shape \(24, 16\), and the model needs \(32, 16\)": lambda section: section["model"].update(
         mlp_width=32
     ),

@@ -42,6 +42,14 @@ def test_a_plain_model_is_said_by_its_name_alone(name, architecture):
     assert described["pretrained_cfg"]["input_size"] == [3, *preset(name).image_size]
 
 
+def test_a_distilled_model_has_deits_name():
+    assert describe(preset("S/16", distilled=True))["architecture"] == "deit_small_distilled_patch16_224"
+    assert describe(preset("B/16@384", distilled=True))["architecture"] == "deit_base_distilled_patch16_384"
+    odd = describe(preset("L/16", distilled=True))
+    assert odd["architecture"] == "deit_base_distilled_patch16_224"
+    assert odd["model_args"] == {"embed_dim": 1024, "depth": 24, "num_heads": 16}
+
+
 ARGUMENTS = {
     "Ti/4@32": ({}, {"img_size": [32, 32], "patch_size": 4}),
     "N/4@28": ({"channels": 1}, {"img_size": [28, 28], "patch_size": 4, "depth": 6, "in_chans": 1}),
@@ -77,7 +85,8 @@ def test_timm_makes_the_same_mlp_of_the_ratio(width):
 
 
 @pytest.mark.parametrize(
-    "name", ["learned-2d", "sincos-2d", "relative", "norm after", "swiglu", "tanh classifier", "padded"]
+    "name",
+    ["learned-2d", "sincos-2d", "relative", "norm after", "swiglu", "tanh classifier", "class and mean", "padded"],
 )
 def test_what_timm_has_no_word_for_is_not_given_a_wrong_name(name):
     config = ViTConfig(**{**TINY, **VARIANTS[name]})

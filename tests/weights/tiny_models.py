@@ -23,6 +23,8 @@ VARIANTS = {
     "tanh classifier": {"classifier": "mlp"},
     "no classifier": {"classes": 0},
     "registers, positions for patches": {"registers": 3, "position_scope": "patches"},
+    "class and mean": {"pool": "class+mean"},
+    "distilled": {"distilled": True},
     "layer scale": {"layer_scale": 0.1},
     "qk norm": {"qk_norm": True},
     "one channel": {"channels": 1},

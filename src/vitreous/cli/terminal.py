@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,6 +15,22 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 Flag = tyro.conf.FlagCreatePairsOff[bool]
+
+
+class _Stderr(logging.Handler):
+    """Writes what a room logs as a line on standard error, as it is at that moment."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """One line."""
+        print(f"vitreous: {printable(record.getMessage())}", file=sys.stderr)
+
+
+def say_logs() -> None:
+    """Show on standard error what is logged under "vitreous": what was recognised in weights, and what was assumed."""
+    log = logging.getLogger("vitreous")
+    log.setLevel(logging.INFO)
+    if not any(isinstance(handler, _Stderr) for handler in log.handlers):
+        log.addHandler(_Stderr())
 
 
 def print_json(value: Any, indent: int | None = 2) -> None:

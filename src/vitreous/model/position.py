@@ -110,18 +110,38 @@ def _window(grid: Grid) -> Grid:
     return 2 * grid[0] - 1, 2 * grid[1] - 1
 
 
+def resample_patch(weight: Tensor, patch: int) -> Tensor:
+    """A patch projection (D, C, P, P) for patches of another side: (D, C, patch, patch).
+
+    With B the resize of a patch, as a matrix, the new kernels are the pseudo-inverse of B^T times the old ones
+    (FlexiViT, equation 4): enlarged patches give exactly the old tokens, and shrunk ones the nearest there are.
+    """
+    if patch == weight.shape[-1]:
+        return weight
+    old = weight.shape[-1] ** 2
+    basis = torch.eye(old, dtype=torch.float64).reshape(old, 1, *weight.shape[2:])
+    B = F.interpolate(basis, (patch, patch), mode="bicubic", antialias=True).reshape(old, -1).T  # (new, old)
+    kernels: Tensor = weight.double().flatten(2) @ torch.linalg.pinv(B)  # (D, C, new)
+    return kernels.reshape(*weight.shape[:2], patch, patch).to(weight.dtype)
+
+
 def resample_state(
-    state: dict[str, Tensor], config: ViTConfig, image_size: tuple[int, int]
+    state: dict[str, Tensor], config: ViTConfig, image_size: tuple[int, int], patch: int | None = None
 ) -> tuple[dict[str, Tensor], ViTConfig]:
-    """A model's tensors and configuration with its positions resampled, once and for all, to another resolution."""
+    """A model's tensors and configuration with its positions resampled, once and for all, to another resolution.
+
+    patch: another side of a patch, which also changes the grid; None for the same.
+    """
     sincos_grid = config.sincos_grid or (config.grid if config.position == "sincos-2d" else None)
-    new = replace(config, image_size=image_size, sincos_grid=sincos_grid)
+    new = replace(config, image_size=image_size, patch=patch or config.patch, sincos_grid=sincos_grid)
     how = config.position_resampling
     moved = dict(state)
     for name, tensor in state.items():
         if name == "pos_embed":
             prefix, cells = tensor[0, : config.prefix_positions], tensor[0, config.prefix_positions :]
             moved[name] = torch.cat([prefix, resample_grid(cells, config.grid, new.grid, how)])[None]
+        elif name == "patch_embed.proj.weight":
+            moved[name] = resample_patch(tensor, new.patch)
         elif name in ("pos_embed_y", "pos_embed_x"):
             moved[name] = resample_axis(tensor, new.grid[name == "pos_embed_x"], how)
         elif name.endswith("relative_position_bias_table"):

@@ -14,15 +14,15 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from torch import Tensor
 
 from vitreous.config.data import Preprocess
 from vitreous.config.model import ViTConfig, check_image_size
 from vitreous.errors import UserError
 from vitreous.model.vit import ViT
 from vitreous.weights.files import check_manifest, new_folder, restore_folder
+from vitreous.weights.mapping import build_model
+from vitreous.weights.reading import read_safetensors
 from vitreous.weights.timm import timm_config
 
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
@@ -42,6 +42,8 @@ class Bundle:
     """What the training wanted to be remembered."""
     path: Path | None = None
     """Where it was read from."""
+    notes: tuple[str, ...] = ()
+    """Of weights that are no bundle: what they were taken for, what was left aside, what was assumed."""
 
 
 def save_bundle(
@@ -88,7 +90,7 @@ def load_bundle(path: str | Path) -> Bundle:
     preprocess: Preprocess = _rebuild(Preprocess, section["preprocess"], where)
     labels = tuple(str(label) for label in section["labels"])
     _check(config, preprocess, labels, where)
-    model = build_model(config, read_tensors(folder / WEIGHTS), folder / WEIGHTS)
+    model = build_model(config, read_safetensors(folder / WEIGHTS), folder / WEIGHTS)
     return Bundle(model, preprocess, labels, dict(section["training"]), folder)
 
 
@@ -106,49 +108,6 @@ def find_bundle(path: Path) -> Path:
         return path / "bundle"
     has = ", ".join(sorted(entry.name for entry in path.iterdir())[:5]) or "nothing"
     raise UserError(f"{path}: not a bundle, for it has no {WEIGHTS} (it holds {has}); give a bundle or a run folder.")
-
-
-def read_tensors(path: Path) -> dict[str, Tensor]:
-    """The tensors of a .safetensors file by name, mapped into memory and not read."""
-    try:
-        with safe_open(path, framework="pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  not a dict
-    except SafetensorError as error:
-        raise UserError(
-            f"{path}: not a .safetensors file, or a damaged one ({error}); restore it from a copy."
-        ) from None
-    except FileNotFoundError:
-        raise UserError(f"{path}: there is no such file; check the path.") from None
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror or error}); check its mode and owner.") from None
-
-
-def build_model(config: ViTConfig, state: dict[str, Tensor], where: Path) -> ViT:
-    """The model in evaluation mode with these tensors as its weights, in float32; nothing is initialised.
-
-    Mapped tensors are copied once, for torch's own memory is aligned and theirs is not: matrix products on it round
-    differently, and a training that starts from a file and one that is resumed would drift apart.
-    """
-    model = ViT(config, seed=None)
-    expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    if missing := sorted(set(expected) - set(state)):
-        raise UserError(
-            f"{where}: tensor {missing[0]} is missing ({len(missing)} of {len(expected)} are); "
-            "the file is not of this model: give the right one."
-        )
-    if unexpected := sorted(set(state) - set(expected)):
-        raise UserError(
-            f"{where}: tensor {unexpected[0]} belongs to no part of the model ({len(unexpected)} such); "
-            "the file is not of this model: give the right one."
-        )
-    for name, shape in expected.items():
-        if tuple(state[name].shape) != shape:
-            raise UserError(
-                f"{where}: tensor {name} has shape {tuple(state[name].shape)}, and the model needs {shape}; "
-                "the file is not of this model: give the right one."
-            )
-    model.load_state_dict(state)
-    return model.eval()
 
 
 def _read_section(path: Path) -> dict[str, Any]:

@@ -1,34 +1,160 @@
-"""Weights from wherever a person has them: a bundle, a run, or a bare .safetensors file with its preprocessing said."""
+"""Weights from wherever a person has them: a bundle, a run, another project's file or folder, or a name on the hub."""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from vitreous.config.data import Preprocess
 from vitreous.errors import UserError
-from vitreous.weights.bundle import Bundle, build_model, load_bundle, read_tensors
-from vitreous.weights.timm import recognise
+from vitreous.weights import hub
+from vitreous.weights.bundle import Bundle, load_bundle
+from vitreous.weights.files import restore_folder
+from vitreous.weights.foreign import Foreign, Raw, describe
+from vitreous.weights.google import read_google
+from vitreous.weights.huggingface import read_huggingface
+from vitreous.weights.mapping import build_model
+from vitreous.weights.meta import read_meta
+from vitreous.weights.reading import read_json, read_raw
+from vitreous.weights.timm import read_timm
 
 EXAMPLE = "mean=0.5,std=0.5,crop=0.9,interpolation=bicubic"
+FIELDS = ("mean", "std", "crop", "interpolation", "size", "resize")
+
+ADAPTERS: dict[str, Callable[[Raw], Foreign | None]] = {
+    "google": read_google,
+    "huggingface": read_huggingface,
+    "meta": read_meta,
+    "timm": read_timm,
+    # BiT, the hybrids and EfficientNet: one entry more each, when their models are here.
+}
+"""Who may know what was read, asked in this order; the first that does not answer None has it."""
+
+log = logging.getLogger("vitreous")
 
 
 def open_weights(source: str | Path, preprocess: Preprocess | str | None = None) -> Bundle:
     """The model at `source` with all that belongs to it.
 
-    source: a bundle folder, a run folder, or a .safetensors file in timm's naming, whose architecture is recognised.
-    preprocess: for a bare file, which says nothing about it, as a `Preprocess` or as text ("mean=0.5,std=0.5");
-        for a bundle, fields that should differ from its own.
+    source: a bundle or run folder; a .safetensors, .pth or .npz file, or a Hugging Face or timm folder, whose
+        architecture is recognised; or a name on the hub, "hf:org/name". What was recognised, left aside or assumed is
+        logged under "vitreous" and is in the result's `notes`.
+    preprocess: whole, or as text ("mean=0.5,std=0.5") the fields that should differ from the source's own, or from the
+        family's usual ones where the source has none.
     """
-    path = Path(source)
-    if path.suffix == ".safetensors" and not path.is_dir():
-        return _open_file(path, preprocess)
-    bundle = load_bundle(path)
-    if preprocess is None:
-        return bundle
-    if isinstance(preprocess, str):
-        preprocess = parse_preprocess(preprocess, bundle.preprocess)
-    return replace(bundle, preprocess=preprocess)
+    path = hub.fetch(str(source)) if str(source).startswith(hub.PREFIX) else Path(source)
+    if _is_bundle(path):
+        bundle = load_bundle(path)
+        if isinstance(preprocess, str):
+            preprocess = parse_preprocess(preprocess, bundle.preprocess)
+        return bundle if preprocess is None else replace(bundle, preprocess=preprocess)
+    bundle, assumed = _open_foreign(path, preprocess)
+    for note in bundle.notes:
+        log.info(note)
+    if assumed:
+        log.warning(assumed)
+        bundle = replace(bundle, notes=(*bundle.notes, assumed))
+    return bundle
+
+
+def _is_bundle(path: Path) -> bool:
+    """Whether this is ours: a bundle, or a run with one; of a path with nothing there, `load_bundle` says so."""
+    restore_folder(path)
+    restore_folder(path / "bundle")
+    if path.suffix and not path.exists():
+        return False
+    if not path.is_dir():
+        return not path.exists()
+    if (path / "bundle").is_dir():
+        return True
+    if not (path / "config.json").exists():
+        return (path / "manifest.json").exists()
+    try:
+        return "vitreous" in (read_json(path / "config.json") or {})
+    except UserError:  # a damaged bundle is refused with what its manifest knows
+        return (path / "manifest.json").exists()
+
+
+def _open_foreign(path: Path, preprocess: Preprocess | str | None) -> tuple[Bundle, str | None]:
+    """The model of another project's file, and a warning if its preprocessing had to be assumed."""
+    said = _size(preprocess)
+    raw = read_raw(path, said)
+    found = next((foreign for read in ADAPTERS.values() if (foreign := read(raw)) is not None), None)
+    if found is None:
+        raise unknown(raw)
+    aside = {name for names in found.aside.values() for name in names}
+    tensors = {name: tensor for name, tensor in raw.tensors.items() if name not in aside}
+    model = build_model(found.config, tensors, raw.where, rules=found.rules, copy=False)
+    notes = [f"{raw.where}: {describe(found.family, found.config)}"]
+    if raw.aside or found.aside:
+        others = [f"{what} ({_tensors(len(names))})" for what, names in found.aside.items()]
+        others += [f"{name} ({_tensors(count)})" if count else name for name, count in raw.aside.items()]
+        entry = f"the model is its part {raw.entry!r}; " if raw.entry else ""
+        notes.append(f"{raw.where}: {entry}left aside: {', '.join(others)}")
+    prepared = parse_preprocess(preprocess, found.preprocess) if isinstance(preprocess, str) else preprocess
+    prepared = prepared or found.preprocess
+    if prepared.channels != found.config.channels:
+        raise UserError(
+            f"{raw.where}: takes pictures of {found.config.channels} channels; give as many numbers in mean and in "
+            "std, or one."
+        )
+    labels = found.labels or tuple(str(number) for number in range(found.config.classes))
+    info = {"imported": str(path), "family": found.family, "notes": notes}
+    bundle = Bundle(model, prepared, labels, info, path, tuple(notes))
+    return bundle, _warning(raw, found, preprocess, prepared)
+
+
+def _warning(raw: Raw, found: Foreign, said: Preprocess | str | None, prepared: Preprocess) -> str | None:
+    """What is said of a preprocessing that nobody stated."""
+    if not found.assumed or isinstance(said, Preprocess):
+        return None
+    if said is not None and {"mean", "std"} <= {part.partition("=")[0].strip() for part in said.split(",")}:
+        return None
+    return (
+        f"{raw.where}: does not say how its pictures were prepared; taken is what is usual for {found.family}: "
+        f"{preprocess_text(prepared)}. If that is wrong, say it: --preprocess 'mean=...,std=...'"
+    )
+
+
+def _tensors(count: int) -> str:
+    return f"{count} tensor{'s' * (count > 1)}"
+
+
+def unknown(raw: Raw) -> UserError:
+    """The error for tensors that no adapter knows."""
+    names = list(raw.tensors)
+    kinds = {
+        "a text model": ("word_embeddings", "embed_tokens", "wte.weight", "tok_embeddings", "shared.weight"),
+        "a convolutional network or a hybrid, which cannot be opened yet": ("conv1.", "conv_root", "conv_stem", "bn1."),
+    }
+    what = next((kind for kind, marks in kinds.items() if any(mark in n for n in names for mark in marks)), None)
+    return UserError(
+        f"{raw.where}: not a Vision Transformer of timm, Hugging Face, Google, DeiT, DINO, DINOv2 or MAE"
+        f"{f', but by its tensors {what}' if what else ''} (its first tensors: {', '.join(names[:3]) or 'none'}); "
+        "give another file."
+    )
+
+
+def _size(preprocess: Preprocess | str | None) -> tuple[int, int] | None:
+    """The picture's size, if the person said it."""
+    if isinstance(preprocess, Preprocess):
+        return preprocess.size
+    if preprocess is None or "size" not in {part.partition("=")[0].strip() for part in preprocess.split(",")}:
+        return None
+    return parse_preprocess(preprocess, Preprocess()).size
+
+
+def preprocess_text(preprocess: Preprocess) -> str:
+    """A preprocessing as `parse_preprocess` reads it."""
+    numbers = {name: ",".join(f"{value:g}" for value in getattr(preprocess, name)) for name in ("mean", "std")}
+    same = {name: text.split(",")[0] if len(set(text.split(","))) == 1 else text for name, text in numbers.items()}
+    height, width = preprocess.size
+    return (
+        f"mean={same['mean']},std={same['std']},crop={preprocess.crop:g},interpolation={preprocess.interpolation},"
+        f"size={height}x{width},resize={preprocess.resize}"
+    )
 
 
 def parse_preprocess(text: str, base: Preprocess) -> Preprocess:
@@ -42,9 +168,9 @@ def parse_preprocess(text: str, base: Preprocess) -> Preprocess:
         if "=" in part:
             name, _, part = (side.strip() for side in part.partition("="))
             said[name] = []
-        if name not in ("mean", "std", "crop", "interpolation", "size"):
+        if name not in FIELDS:
             raise UserError(
-                f"preprocess {text!r}: {name or part!r} is not one of mean, std, crop, interpolation, size; "
+                f"preprocess {text!r}: {name or part!r} is not one of {', '.join(FIELDS)}; "
                 f"write for example '{EXAMPLE}'."
             )
         said[name].append(part)
@@ -71,28 +197,3 @@ def parse_preprocess(text: str, base: Preprocess) -> Preprocess:
         return replace(base, **changes)  # type: ignore[arg-type]
     except UserError as error:
         raise UserError(f"preprocess {text!r}: {error}") from None
-
-
-def _open_file(path: Path, preprocess: Preprocess | str | None) -> Bundle:
-    state = read_tensors(path)
-    if preprocess is None or (isinstance(preprocess, str) and not {"mean", "std"} <= _names(preprocess)):
-        raise UserError(
-            f"{path}: a bare file does not say how its pictures were prepared, at least mean and std; "
-            f"say it, for example --preprocess '{EXAMPLE}'."
-        )
-    said = preprocess.size if isinstance(preprocess, Preprocess) else parse_preprocess(preprocess, Preprocess()).size
-    config = recognise({name: tuple(tensor.shape) for name, tensor in state.items()}, str(path), said)
-    if isinstance(preprocess, str):
-        flat = (0.5,) * config.channels
-        base = Preprocess(size=config.image_size, mean=flat, std=flat)
-        preprocess = parse_preprocess(preprocess, base)
-    if preprocess.channels != config.channels:
-        raise UserError(
-            f"{path}: takes pictures of {config.channels} channels; give as many numbers in mean and in std, or one."
-        )
-    labels = tuple(str(number) for number in range(config.classes))
-    return Bundle(build_model(config, state, path), preprocess, labels, {}, path)
-
-
-def _names(text: str) -> set[str]:
-    return {part.partition("=")[0].strip() for part in text.split(",") if "=" in part}

@@ -5,17 +5,33 @@ The names of the tensors are ours too, so only the description has to be transla
 
 from __future__ import annotations
 
+import json
 import math
-import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, get_args
 
-from vitreous.config.data import Preprocess
+from safetensors.torch import save_file
+
+from vitreous.config.data import Interpolation, Preprocess
 from vitreous.config.model import Pool, PositionScope, ViTConfig
 from vitreous.errors import UserError
 from vitreous.model.presets import SIZES
-
-Shapes = Mapping[str, tuple[int, ...]]
+from vitreous.model.vit import ViT
+from vitreous.weights.files import new_folder
+from vitreous.weights.foreign import (
+    Foreign,
+    Raw,
+    Shapes,
+    augreg_default,
+    blocks_of,
+    grid_of,
+    heads_for,
+    imagenet_default,
+    no_grid,
+)
+from vitreous.weights.mapping import same, to_theirs
 
 UNKNOWN_TO_TIMM = "vitreous"
 """The architecture of a model that timm has no word for: timm then refuses it by this name."""
@@ -30,7 +46,12 @@ _ENTRIES = {
     "H": ("14_224",),
     "g": ("14_224",),
 }
-_POOLS: dict[Pool, str] = {"class": "token", "mean": "avg", "attention": "map"}
+# DeiT's with the distillation token.
+_DISTILLED = {"Ti": ("16_224",), "S": ("16_224",), "B": ("16_224", "16_384")}
+_POOLS: dict[Pool, str] = {"class": "token", "mean": "avg", "class+mean": "", "attention": "map"}
+_CROPS = {"cover": "center", "cover-floor": "center", "stretch": "squash"}
+CORE = ("patch_embed.proj.weight", "blocks.0.attn.qkv.weight", "blocks.0.mlp.fc1.weight", "blocks.0.mlp.fc2.weight")
+"""What every such model has."""
 
 
 def timm_config(config: ViTConfig, preprocess: Preprocess, labels: Sequence[str]) -> dict[str, Any]:
@@ -54,14 +75,14 @@ def timm_config(config: ViTConfig, preprocess: Preprocess, labels: Sequence[str]
         "fixed_input_size": preprocess.size == config.image_size,
         "interpolation": preprocess.interpolation,
         "crop_pct": preprocess.crop,
-        "crop_mode": "center",
+        "crop_mode": _CROPS[preprocess.resize],
         "mean": list(preprocess.mean),
         "std": list(preprocess.std),
         "num_classes": config.classes,
         "label_names": list(labels),
         "pool_size": None,
         "first_conv": "patch_embed.proj",
-        "classifier": "head",
+        "classifier": ["head", "head_dist"] if config.distilled else "head",
     }
     return described
 
@@ -74,6 +95,8 @@ def why_not_timm(c: ViTConfig) -> str | None:
         "positions for the class token but not for registers": c.registers > 0
         and c.prefix_positions not in (0, c.prefix),
         "a tanh layer before the classifier": c.classifier == "mlp",
+        "the class token beside the mean": c.pool == "class+mean",
+        "registers after a distillation token": c.distilled and (c.registers > 0 or c.prefix_positions != c.prefix),
         "SwiGLU as a plain argument": c.mlp == "swiglu",
         f"LayerNorm with epsilon {c.norm_eps:g}": c.norm_eps != 1e-6,
         "a table of positions for padded pictures": any(side % c.patch for side in c.image_size),
@@ -84,9 +107,10 @@ def why_not_timm(c: ViTConfig) -> str | None:
 def _architecture(c: ViTConfig) -> tuple[str, dict[str, Any]]:
     """timm's name of the nearest model it has, and the arguments in which this one differs."""
     shape = (c.width, c.depth, c.heads, c.mlp_width)
-    size = next((name for name in _WORDS if SIZES[name] == shape), None)
-    size = size or next((name for name in _WORDS if SIZES[name][0] == c.width), "B")
-    entries = _ENTRIES[size]
+    known = _DISTILLED if c.distilled else _ENTRIES
+    size = next((name for name in known if SIZES[name] == shape), None)
+    size = size or next((name for name in known if SIZES[name][0] == c.width), "B")
+    entries = known[size]
     wanted = f"{c.patch}_{c.image_size[0]}"
     entry = wanted if wanted in entries else "16_224" if "16_224" in entries else "14_224"
     patch, side = (int(part) for part in entry.split("_"))
@@ -112,7 +136,8 @@ def _architecture(c: ViTConfig) -> tuple[str, dict[str, Any]]:
     arguments = {name: value for name, (usual, value) in said.items() if value != usual}
     if "img_size" in arguments:
         arguments["img_size"] = list(c.image_size)
-    return f"vit_{_WORDS[size]}_patch{entry}", arguments
+    kind = f"deit_{_WORDS[size]}_distilled" if c.distilled else f"vit_{_WORDS[size]}"
+    return f"{kind}_patch{entry}", arguments
 
 
 def _mlp_ratio(c: ViTConfig) -> float:
@@ -121,31 +146,87 @@ def _mlp_ratio(c: ViTConfig) -> float:
     return ratio if int(c.width * ratio) == c.mlp_width else math.nextafter(ratio, math.inf)
 
 
-def recognise(shapes: Shapes, where: str, image_size: tuple[int, int] | None = None) -> ViTConfig:
+def write_timm(
+    out: str | Path, model: ViT, preprocess: Preprocess, labels: Sequence[str], info: dict[str, Any]
+) -> Path:
+    """A folder that `timm.create_model("local-dir:OUT", pretrained=True)` opens."""
+    out = Path(out)
+    if reason := why_not_timm(model.config):
+        raise UserError(f"{out}: timm has no word for {reason}; export to another format, or use the bundle as it is.")
+    state = to_theirs(model.state_dict(), [same(name, name) for name in model.state_dict()])
+    with new_folder(out) as folder:
+        described = timm_config(model.config, preprocess, labels)
+        (folder / "config.json").write_text(json.dumps(described, indent=2) + "\n", encoding="utf-8")
+        save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+    return out
+
+
+def read_timm(raw: Raw) -> Foreign | None:
+    """timm's models by the tensors that they have, and what a hub config.json says beside."""
+    if not set(CORE) <= set(raw.tensors):
+        return None
+    said = raw.config or {}
+    config = recognise(raw.shapes, raw.where, raw.size, said.get("model_args") or {})
+    pretrained = said.get("pretrained_cfg") or said  # older folders have its fields one level up
+    if (said.get("global_pool") or pretrained.get("global_pool")) == "avg":
+        config = replace(config, pool="mean")
+    preprocess = _preprocess(pretrained, config, raw.where) if "mean" in pretrained else None
+    usual = augreg_default if config.classes else imagenet_default
+    labels = said.get("label_names") or pretrained.get("label_names") or ()
+    return Foreign(
+        family="timm",
+        config=config,
+        rules=(),
+        preprocess=preprocess or usual(config),
+        assumed=preprocess is None,
+        labels=tuple(str(label) for label in labels) if len(labels) == config.classes else (),
+    )
+
+
+def _preprocess(said: dict[str, Any], config: ViTConfig, where: str) -> Preprocess:
+    """What timm calls the data config."""
+    how, mode = said.get("interpolation", "bicubic"), said.get("crop_mode", "center")
+    modes = {"center": "cover", "squash": "stretch"}
+    if how not in get_args(Interpolation) or mode not in modes:
+        raise UserError(
+            f"{where}: config.json asks for interpolation {how!r} and crop mode {mode!r}, which are not known; "
+            "say it with --preprocess."
+        )
+    return Preprocess(
+        size=tuple(said["input_size"][1:]) if "input_size" in said else config.image_size,
+        mean=tuple(said["mean"]),
+        std=tuple(said["std"]),
+        crop=said.get("crop_pct") or 1.0,
+        interpolation=how,
+        resize=modes[mode],  # type: ignore[arg-type]
+    )
+
+
+def recognise(
+    shapes: Shapes, where: str, size: tuple[int, int] | None = None, said: dict[str, Any] | None = None
+) -> ViTConfig:
     """The configuration of the model whose tensors have these names and shapes.
 
     What tensors cannot tell is taken to be usual: GELU, epsilon 1e-6, and heads 64 wide where the width is no preset's.
-    image_size: what the person said, if anything; it tells the grid where the patches do not make a square.
+    size: height and width of the pictures, if known; it tells the grid where the patches do not make a square.
+    said: timm's arguments of the model, if known.
     """
-    if "patch_embed.proj.weight" not in shapes or "blocks.0.attn.qkv.weight" not in shapes:
-        first = next(iter(shapes), "nothing")
-        raise UserError(
-            f"{where}: not a Vision Transformer in timm's naming (no patch_embed.proj.weight with "
-            f"blocks.0.attn.qkv.weight; its first tensor is {first}); convert it, or give a bundle."
-        )
+    said = said or {}
     width, channels, patch, _ = shapes["patch_embed.proj.weight"]
-    blocks = {int(found[1]) for name in shapes if (found := re.match(r"blocks\.(\d+)\.", name))}
     class_token = "cls_token" in shapes
     registers = shapes["reg_token"][1] if "reg_token" in shapes else 0
     inner, outer = shapes["blocks.0.mlp.fc1.weight"][0], shapes["blocks.0.mlp.fc2.weight"][1]
     pool: Pool = "attention" if "attn_pool.latent" in shapes else "class"
     if pool == "class" and ("fc_norm.weight" in shapes or not class_token):
         pool = "mean"
-    scope, grid = _grid(shapes, where, int(class_token), registers, patch, image_size)
+    asked = said.get("img_size")
+    size = size or ((asked, asked) if isinstance(asked, int) else tuple(asked) if asked else None)
+    prefix = (int(class_token) + int("dist_token" in shapes), registers)
+    scope, grid = _grid(shapes, where, prefix, patch, size)
     return ViTConfig(
         width=width,
-        depth=max(blocks) + 1,
-        heads=_heads(shapes, width, where),
+        depth=blocks_of(shapes, "blocks.", "."),
+        heads=said.get("num_heads") or _heads(shapes, width, where),
         mlp_width=outer,
         patch=patch,
         image_size=(grid[0] * patch, grid[1] * patch),
@@ -156,11 +237,12 @@ def recognise(shapes: Shapes, where: str, image_size: tuple[int, int] | None = N
         norm="before" if {"norm.weight", "fc_norm.weight"} & set(shapes) else "after",
         mlp="swiglu" if inner == 2 * outer else "gelu",
         class_token=class_token,
+        distilled="dist_token" in shapes,
         registers=registers,
         pool=pool,
         norm_after_pool="fc_norm.weight" in shapes,
         classifier="mlp" if "pre_logits.fc.weight" in shapes else "linear",
-        layer_scale=1e-5 if "blocks.0.ls1.gamma" in shapes else None,
+        layer_scale=said.get("init_values") or 1e-5 if "blocks.0.ls1.gamma" in shapes else None,
         qk_norm="blocks.0.attn.q_norm.weight" in shapes,
     )
 
@@ -168,33 +250,25 @@ def recognise(shapes: Shapes, where: str, image_size: tuple[int, int] | None = N
 def _heads(shapes: Shapes, width: int, where: str) -> int:
     if "blocks.0.attn.q_norm.weight" in shapes:
         return width // shapes["blocks.0.attn.q_norm.weight"][0]
-    known = {preset_width: heads for preset_width, _, heads, _ in SIZES.values()}
-    if width in known:
-        return known[width]
-    if width % 64:
-        raise UserError(f"{where}: its width {width} does not tell the number of heads; give a bundle, which says it.")
-    return width // 64
+    return heads_for(width, where)
 
 
 def _grid(
-    shapes: Shapes, where: str, class_token: int, registers: int, patch: int, image_size: tuple[int, int] | None
+    shapes: Shapes, where: str, prefix: tuple[int, int], patch: int, size: tuple[int, int] | None
 ) -> tuple[PositionScope, tuple[int, int]]:
-    """Which tokens have positions, and the rows and columns of those that patches have."""
+    """Which tokens have positions, and the rows and columns of those that patches have.
+
+    prefix: class tokens, and registers.
+    """
     if "pos_embed_y" in shapes:
         return "all", (shapes["pos_embed_y"][0], shapes["pos_embed_x"][0])
     if "pos_embed" not in shapes:
         raise UserError(f"{where}: it holds no positions (pos_embed), so they cannot be told; give a bundle.")
     count = shapes["pos_embed"][1]
-    prefixes: dict[int, PositionScope] = {0: "patches", class_token: "class", class_token + registers: "all"}
-    for prefix, scope in reversed(prefixes.items()):
-        cells = count - prefix
-        if image_size and (image_size[0] // patch) * (image_size[1] // patch) == cells:
-            return scope, (image_size[0] // patch, image_size[1] // patch)
-    for prefix, scope in reversed(prefixes.items()):
-        side = math.isqrt(max(count - prefix, 0))
-        if side and side * side == count - prefix:
-            return scope, (side, side)
-    raise UserError(
-        f"{where}: its {count} positions make no square of patches; say the picture's size too, "
-        "for example --preprocess 'mean=0.5,std=0.5,size=224x160'."
-    )
+    scopes: dict[int, PositionScope] = {0: "patches", prefix[0]: "class", sum(prefix): "all"}
+    for known in (size, None) if size else (None,):
+        for skipped, scope in reversed(scopes.items()):
+            grid = grid_of(count - skipped, patch, known)
+            if grid and (known is None or grid == (known[0] // patch, known[1] // patch)):
+                return scope, grid
+    raise no_grid(where, count)

@@ -1,0 +1,35 @@
+"""`vitreous export`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import tyro
+
+from vitreous.cli.terminal import printable
+
+_OPEN = {
+    "huggingface": 'transformers.AutoModelForImageClassification.from_pretrained("{out}")',
+    "timm": 'timm.create_model("local-dir:{out}", pretrained=True)',
+    "google": 'numpy.load("{out}")',
+}
+
+
+def export(
+    bundle: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="BUNDLE")],
+    out: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="OUT")],
+    to: Annotated[Literal["huggingface", "timm", "google"], tyro.conf.arg(metavar="huggingface|timm|google")],
+) -> None:
+    """Write a model as other programs read it.
+
+    Args:
+        bundle: A bundle folder, a run folder, or anything that can be imported.
+        out: What to write: a folder, or for google a file that ends in .npz.
+        to: huggingface: a folder for from_pretrained, with its image processor. timm: a folder for local-dir. google:
+            an .npz in the names of the paper's code.
+    """
+    from vitreous.jobs.convert import export_weights
+
+    place = printable(str(export_weights(bundle, out, to)))
+    print(f"written: {place}")
+    print(f"open it: {_OPEN[to].format(out=place)}")

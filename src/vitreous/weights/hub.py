@@ -1,0 +1,51 @@
+"""Weights by their name on the Hugging Face hub: `hf:org/name`, or `hf:org/name@revision`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from vitreous.errors import UserError
+
+PREFIX = "hf:"
+_DESCRIPTIONS = ["config.json", "preprocessor_config.json"]
+_WEIGHTS = ["model.safetensors", "model.safetensors.index.json", "model-*.safetensors"]
+
+
+def fetch(name: str) -> Path:
+    """The folder of the hub's files on this machine; what is not there yet is downloaded.
+
+    `HF_HUB_OFFLINE=1` means that nothing is asked of the network, as everywhere with huggingface_hub.
+    """
+    try:
+        from huggingface_hub import errors as hub
+        from huggingface_hub import snapshot_download
+    except ImportError:
+        raise UserError(
+            f"{name}: names on the hub need the package huggingface_hub; install it with "
+            "pip install 'vitreous[hub]', or give a folder."
+        ) from None
+    repository, _, revision = name.removeprefix(PREFIX).partition("@")
+    try:
+        for wanted in (_WEIGHTS, ["pytorch_model.bin"]):
+            folder = Path(
+                snapshot_download(repository, revision=revision or None, allow_patterns=[*_DESCRIPTIONS, *wanted])
+            )
+            if any(path.name not in _DESCRIPTIONS for path in folder.iterdir()):
+                return folder
+    except hub.HFValidationError:
+        raise UserError(f"{name}: not a name on the hub; write hf:organisation/model.") from None
+    except hub.GatedRepoError:
+        raise UserError(f"{name}: its owner asks for consent first; give it on the hub, then log in there.") from None
+    except hub.RepositoryNotFoundError:
+        raise UserError(f"{name}: the hub has no such model, or it is private; check the name.") from None
+    except hub.RevisionNotFoundError:
+        raise UserError(f"{name}: the model has no revision {revision!r}; check it.") from None
+    except (hub.LocalEntryNotFoundError, hub.OfflineModeIsEnabled):
+        raise UserError(
+            f"{name}: not on this machine yet, and the hub cannot be asked (HF_HUB_OFFLINE is set, or there is no "
+            "network); get it once while online, or give a folder."
+        ) from None
+    except (hub.HfHubHTTPError, OSError) as error:
+        reason = str(error).strip().split("\n")[0]
+        raise UserError(f"{name}: could not be fetched ({reason}); try again, or give a folder.") from None
+    raise UserError(f"{name}: the model has neither model.safetensors nor pytorch_model.bin; give another.")

@@ -1,0 +1,124 @@
+"""From another format's tensors to a model and back: a list of rules, each read in both directions.
+
+Every tensor is used exactly once: what is missing, left over or of a wrong shape is an error that names it, in the
+names that the file has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from vitreous.config.model import ViTConfig
+from vitreous.errors import UserError
+from vitreous.model.vit import ViT
+
+Shape = tuple[int, ...]
+NAMED = 6
+"""So many tensors are named in an error; the others are counted."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One of our tensors, and the tensors that another format has for it."""
+
+    ours: str
+    theirs: tuple[str, ...]
+    split: Callable[[Tensor], Sequence[Tensor]] | None = None
+    """Ours to theirs; None where they are the same."""
+    join: Callable[[Sequence[Tensor]], Tensor] | None = None
+    """Theirs to ours."""
+
+    def shapes(self, ours: Shape) -> list[Shape]:
+        """What their tensors must look like."""
+        if self.split is None:
+            return [ours]
+        return [tuple(part.shape) for part in self.split(torch.empty(ours, device="meta"))]
+
+
+def same(ours: str, theirs: str) -> Rule:
+    """Another name and nothing else."""
+    return Rule(ours, (theirs,))
+
+
+def thirds(ours: str, theirs: Iterable[str]) -> Rule:
+    """Queries, keys and values apart, which we keep one above the other."""
+    return Rule(ours, tuple(theirs), lambda tensor: tensor.chunk(3), lambda parts: torch.cat(list(parts)))
+
+
+def build_model(
+    config: ViTConfig,
+    tensors: Mapping[str, Tensor],
+    where: object,
+    *,
+    rules: Sequence[Rule] = (),
+    copy: bool = True,
+) -> ViT:
+    """The model in evaluation mode with these tensors as its weights, in float32; nothing is initialised.
+
+    rules: how tensors are called that do not go by our own names.
+    copy: mapped tensors are copied once, for torch's own memory is aligned and theirs is not: matrix products on it
+        round differently, so what must be repeated to the last bit needs the copy. Without, they stay on the disk
+        until they are used.
+    """
+    model = ViT(config, seed=None)
+    expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    state = to_ours(tensors, rules, expected, where)
+    if copy:
+        model.load_state_dict(state)
+    else:
+        model.load_state_dict({name: tensor.float().contiguous() for name, tensor in state.items()}, assign=True)
+    return model.eval()
+
+
+def to_ours(
+    tensors: Mapping[str, Tensor], rules: Sequence[Rule], expected: Mapping[str, Shape], where: object
+) -> dict[str, Tensor]:
+    """The tensors under our names; a `UserError` if one is missing, left over or of a wrong shape.
+
+    rules: for those that do not go by our own names. expected: our names and shapes.
+    """
+    ruled = {rule.ours: rule for rule in rules}
+    rules = [ruled.get(name) or same(name, name) for name in expected]
+    known = {name for rule in rules for name in rule.theirs}
+    missing = sorted(known - set(tensors))
+    unexpected = sorted(set(tensors) - known)
+    misshapen = [
+        f"{name} has shape {tuple(tensors[name].shape)}, and the model needs {shape}"
+        for rule in rules
+        for name, shape in zip(rule.theirs, rule.shapes(expected[rule.ours]), strict=True)
+        if name in tensors and tuple(tensors[name].shape) != shape
+    ]
+    if missing or unexpected or misshapen:
+        wrong = [f"{_some(missing)} {_be(missing)} missing"] if missing else []
+        if unexpected:
+            wrong.append(f"{_some(unexpected)} belong{'s' * (len(unexpected) == 1)} to no part of the model")
+        if misshapen:
+            wrong.append(_some(misshapen))
+        raise UserError(f"{where}: {'; '.join(wrong)}; the file is not of this model: give the right one.")
+    parts = {rule.ours: [tensors[name] for name in rule.theirs] for rule in rules}
+    return {rule.ours: rule.join(parts[rule.ours]) if rule.join else parts[rule.ours][0] for rule in rules}
+
+
+def to_theirs(state: Mapping[str, Tensor], rules: Sequence[Rule]) -> dict[str, Tensor]:
+    """Our tensors under their names, each in memory of its own; rules for tensors that the model has not are idle."""
+    rules = [rule for rule in rules if rule.ours in state]
+    assert len(rules) == len(state), "a rule for each tensor"
+    found: dict[str, Tensor] = {}
+    for rule in rules:
+        ours = state[rule.ours].detach().cpu()
+        parts = (ours,) if rule.split is None else rule.split(ours)
+        found.update({name: part.clone().contiguous() for name, part in zip(rule.theirs, parts, strict=True)})
+    return found
+
+
+def _some(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:NAMED])
+    return shown if len(names) <= NAMED else f"{shown} and {len(names) - NAMED} more"
+
+
+def _be(names: Sequence[str]) -> str:
+    return "is" if len(names) == 1 else "are"

@@ -1,0 +1,110 @@
+"""Hugging Face's preprocessor_config.json and our `Preprocess`, both ways."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vitreous.config.data import Interpolation, Preprocess
+from vitreous.config.model import ViTConfig
+from vitreous.errors import UserError
+from vitreous.weights.foreign import IMAGENET_MEAN, IMAGENET_STD, share
+
+# Their numbers are Pillow's.
+_RESAMPLE: dict[int, Interpolation] = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}
+_SHORT_SIDE = ("BitImageProcessor", "CLIPImageProcessor", "ConvNextImageProcessor")
+"""Those to which a plain number as size means the short side."""
+
+
+def from_processor(said: dict[str, Any], config: ViTConfig, where: str) -> Preprocess:
+    """What theirs does to a picture."""
+    size, crop = said.get("size") or {}, said.get("crop_size")
+    kind = str(said.get("image_processor_type", said.get("feature_extractor_type", ""))).removesuffix("Fast")
+    if isinstance(size, int):
+        size = {"shortest_edge": size} if kind in _SHORT_SIDE else {"height": size, "width": size}
+    if said.get("do_center_crop") and crop is not None:
+        seen = (crop, crop) if isinstance(crop, int) else (crop["height"], crop["width"])
+    elif "height" in size:
+        seen = (size["height"], size["width"])
+    else:
+        seen = (size.get("shortest_edge", config.image_size[0]),) * 2
+    resized = (size["height"], size["width"]) if "height" in size else (size.get("shortest_edge", seen[0]),) * 2
+    factor = said.get("rescale_factor", 1 / 255)
+    resample = said.get("resample", 2 if kind.startswith("ViT") else 3)
+    shares = {share(one, other) for one, other in zip(seen, resized, strict=True)}
+    if len(shares) > 1 or max(shares) > 1 or abs(factor * 255 - 1) > 1e-6 or resample not in _RESAMPLE:
+        raise UserError(
+            f"{where}: its preprocessor_config.json asks for what cannot be done here (size {size}, crop {crop}, "
+            f"rescale_factor {factor:g}); say the preprocessing with --preprocess."
+        )
+    normalised = said.get("do_normalize", True)
+    return Preprocess(
+        size=seen,
+        mean=_channels(said.get("image_mean", 0.5), config.channels) if normalised else (0.0,) * config.channels,
+        std=_channels(said.get("image_std", 0.5), config.channels) if normalised else (1.0,) * config.channels,
+        crop=shares.pop(),
+        interpolation=_RESAMPLE[resample],
+        resize="stretch" if "height" in size else "cover-floor",
+    )
+
+
+def to_processor(preprocess: Preprocess, where: str) -> dict[str, Any]:
+    """The processor that does the same. The centre of theirs may lie a pixel further to the upper left."""
+    height, width = preprocess.size
+    rows, columns = preprocess.resized
+    cropped = preprocess.crop < 1
+    if preprocess.resize == "stretch":
+        kind = "DeiTImageProcessor" if cropped else "ViTImageProcessor"
+        size = {"height": rows, "width": columns}
+    elif rows != columns:
+        raise UserError(
+            f"{where}: Hugging Face's processors cannot resize to cover {rows}x{columns}; import the model with "
+            "--preprocess resize=stretch, or at a square size."
+        )
+    else:
+        kind, size, cropped = "BitImageProcessor", {"shortest_edge": rows}, True
+    said: dict[str, Any] = {
+        "image_processor_type": kind,
+        "do_resize": True,
+        "size": size,
+        "resample": next(number for number, name in _RESAMPLE.items() if name == preprocess.interpolation),
+        "do_rescale": True,
+        "rescale_factor": 1 / 255,
+        "do_normalize": True,
+        "image_mean": list(preprocess.mean),
+        "image_std": list(preprocess.std),
+    }
+    if cropped:
+        said |= {"do_center_crop": True, "crop_size": {"height": height, "width": width}}
+    if preprocess.channels == 3:
+        said["do_convert_rgb"] = True
+    return said
+
+
+def default_processor(kind: str, config: ViTConfig) -> dict[str, Any]:
+    """What a family's folders usually hold, for one that holds none."""
+    height, width = config.image_size
+    half = [0.5] * config.channels
+    mean, std = (list(IMAGENET_MEAN), list(IMAGENET_STD)) if config.channels == 3 else (half, half)
+    whole = {"height": height, "width": width}
+    if kind == "vit":
+        return {"size": whole, "resample": 2, "image_mean": half, "image_std": half}
+    if kind == "vit_mae":
+        return {"size": whole, "resample": 3, "image_mean": mean, "image_std": std}
+    seen = {"height": 224, "width": 224} if config.image_size == (518, 518) else whole
+    resized = {"height": round(seen["height"] / 0.875), "width": round(seen["width"] / 0.875)}
+    if kind.startswith("dinov2") and seen["height"] == seen["width"]:
+        resized = {"shortest_edge": resized["height"]}
+    return {
+        "size": resized,
+        "do_center_crop": True,
+        "crop_size": seen,
+        "resample": 3,
+        "image_mean": mean,
+        "image_std": std,
+    }
+
+
+def _channels(value: Any, channels: int) -> tuple[float, ...]:
+    """One number a channel, of a list or of one number for all."""
+    numbers = tuple(float(number) for number in value) if isinstance(value, list) else (float(value),)
+    return numbers * channels if len(numbers) == 1 else numbers

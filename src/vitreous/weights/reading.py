@@ -1,0 +1,194 @@
+"""Tensors from files of any kind, by content and not by name. Nothing here ever runs what a file says.
+
+.safetensors    mapped into memory
+.pth .pt .bin   only through `torch.load(weights_only=True)`, which builds tensors and plain containers, nothing else.
+                One more type is allowed, `argparse.Namespace`, which training files keep their options in: a bag of
+                values, whose making runs no code
+.npz            without pickled objects
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import pickle
+import re
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from vitreous.errors import UserError
+from vitreous.weights.foreign import Raw
+
+SUFFIXES = (".safetensors", ".pth", ".pt", ".bin", ".ckpt", ".npz")
+USUAL = ("model.safetensors", "pytorch_model.bin")
+"""What a folder's weights are called; where both are there, they are the same and the first is taken."""
+INDEX = "model.safetensors.index.json"
+_ENTRIES = ("teacher", "model_ema", "state_dict_ema", "model", "state_dict")
+"""Under which a training file may keep a model, the best first: averaged weights before raw ones."""
+_WRAPPERS = ("module.", "_orig_mod.")
+"""What `DistributedDataParallel` and `torch.compile` put before every name."""
+
+
+def read_raw(path: Path, size: tuple[int, int] | None = None) -> Raw:
+    """What a file or a folder holds: tensors, and the descriptions beside them."""
+    if path.is_dir():
+        return _read_folder(path, size)
+    if not path.exists():
+        raise UserError(f"{path}: there is no such file; check the path.")
+    if path.name in USUAL and (path.parent / "config.json").exists():
+        return _read_folder(path.parent, size)
+    return _read_file(path, size)
+
+
+def _read_folder(folder: Path, size: tuple[int, int] | None) -> Raw:
+    """The one file with weights in a folder, and what is written beside it."""
+    names = sorted(entry.name for entry in folder.iterdir() if entry.suffix in SUFFIXES and entry.is_file())
+    if USUAL[0] in names and USUAL[1] in names:
+        names.remove(USUAL[1])
+    if (folder / INDEX).exists():
+        raw = _read_shards(folder)
+    elif len(names) == 1:
+        raw = _read_file(folder / names[0], size)
+    elif names:
+        raise UserError(f"{folder}: holds {', '.join(names)}; give the path of the one that is meant.")
+    else:
+        has = ", ".join(sorted(entry.name for entry in folder.iterdir())[:5]) or "nothing"
+        raise UserError(f"{folder}: no weights in it (it holds {has}); give a bundle, a run or a checkpoint.")
+    config, processor = (read_json(folder / name) for name in ("config.json", "preprocessor_config.json"))
+    return Raw(raw.where, raw.kind, raw.tensors, raw.entry, raw.aside, config, processor, size)
+
+
+def _read_shards(folder: Path) -> Raw:
+    """Weights in several files, which an index lists."""
+    listed = (read_json(folder / INDEX) or {}).get("weight_map")
+    if not isinstance(listed, dict):
+        raise UserError(f"{folder / INDEX}: has no weight_map; get the folder again.")
+    tensors: dict[str, Tensor] = {}
+    for name in sorted({Path(str(file)).name for file in listed.values()}):
+        tensors |= read_safetensors(folder / name)
+    return Raw(str(folder / INDEX), "safetensors", tensors)
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """The object in a JSON file, None if there is no such file."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: cannot be read as JSON ({error}); get the file again.") from None
+    if not isinstance(found, dict):
+        raise UserError(f"{path}: is not a JSON object; get the file again.")
+    return found
+
+
+def _read_file(path: Path, size: tuple[int, int] | None) -> Raw:
+    try:
+        with path.open("rb") as file:
+            start = file.read(64)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror or error}); check its mode and owner.") from None
+    if not start:
+        raise UserError(f"{path}: the file is empty; get it again.")
+    if start.startswith(b"version https://git-lfs"):
+        raise UserError(f"{path}: a pointer of Git LFS, not the file itself; get it with git lfs pull.")
+    if start.startswith(b"PK"):
+        return _read_zip(path, size)
+    if start[:1] == b"\x80":  # an older torch file is a pickle
+        return _unwrap(path, _load(path, mapped=False), size)
+    if path.suffix == ".safetensors" or start[8:9] == b"{":
+        return Raw(str(path), "safetensors", read_safetensors(path), size=size)
+    raise UserError(
+        f"{path}: not a checkpoint (neither .safetensors, nor PyTorch's .pth, nor .npz); give one, or a bundle."
+    )
+
+
+def read_safetensors(path: Path) -> dict[str, Tensor]:
+    """The tensors of a .safetensors file by name, mapped into memory and not read."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  not a dict
+    except SafetensorError as error:
+        raise UserError(
+            f"{path}: not a .safetensors file, or a damaged one ({error}); restore it from a copy."
+        ) from None
+    except FileNotFoundError:
+        raise UserError(f"{path}: there is no such file; check the path.") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror or error}); check its mode and owner.") from None
+
+
+def _read_zip(path: Path, size: tuple[int, int] | None) -> Raw:
+    """An .npz or a file of torch: both are zip archives."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+    except (zipfile.BadZipFile, OSError) as error:
+        raise UserError(f"{path}: damaged or cut short ({error}); get it again.") from None
+    if any(name.endswith("/data.pkl") or name == "data.pkl" for name in names):
+        return _unwrap(path, _load(path, mapped=True), size)
+    if names and all(name.endswith(".npy") for name in names):
+        return Raw(str(path), "npz", _read_npz(path), size=size)
+    raise UserError(
+        f"{path}: a zip archive that is no checkpoint (it holds {', '.join(names[:3])}); give another file."
+    )
+
+
+def _read_npz(path: Path) -> dict[str, Tensor]:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+        raise UserError(f"{path}: damaged, or not plain numbers ({error}); get it again.") from None
+    if odd := [name for name, array in arrays.items() if array.dtype.kind not in "fiu"]:
+        raise UserError(f"{path}: {odd[0]} holds {arrays[odd[0]].dtype}, not numbers; give another file.")
+    return {name: torch.from_numpy(array) for name, array in arrays.items()}
+
+
+def _load(path: Path, *, mapped: bool) -> Any:
+    """What a file of torch holds, without running anything in it."""
+    try:
+        with torch.serialization.safe_globals([argparse.Namespace]):
+            return torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
+    except pickle.UnpicklingError as error:
+        found = re.search(r"GLOBAL (\S+)", str(error))
+        raise UserError(
+            f"{path}: holds more than tensors ({found[1] if found else 'objects of Python'}), which could run code "
+            "and was not opened; have whoever made it save the state_dict alone, best as .safetensors."
+        ) from None
+    except Exception as error:  # of a damaged file torch raises anything from EOFError to KeyError
+        reason = str(error).strip().split("\n")[0].rstrip(".") or type(error).__name__
+        raise UserError(f"{path}: damaged, or no checkpoint of PyTorch ({reason}); get it again.") from None
+
+
+def _unwrap(path: Path, found: Any, size: tuple[int, int] | None) -> Raw:
+    """The tensors of one model in what was loaded; everything else is counted."""
+    if not isinstance(found, dict):
+        raise UserError(f"{path}: holds {type(found).__name__}, not tensors by name; give a state_dict.")
+    entry = next((name for name in _ENTRIES if isinstance(found.get(name), dict)), None)
+    state = found if entry is None else found[entry]
+    tensors = {str(name): value for name, value in state.items() if isinstance(value, Tensor)}
+    if not tensors:
+        names = ", ".join(str(name) for name in list(found)[:5]) or "nothing"
+        raise UserError(f"{path}: holds no tensors by name (it has {names}); give a state_dict.")
+    others = {name: value for name, value in found.items() if name != entry} if entry else {}
+    others |= {name: value for name, value in state.items() if not isinstance(value, Tensor)}
+    for wrapper in _WRAPPERS:
+        if all(name.startswith(wrapper) for name in tensors):
+            tensors = {name.removeprefix(wrapper): value for name, value in tensors.items()}
+    aside = {str(name): _count(value) for name, value in others.items()}
+    return Raw(str(path), "torch", tensors, entry, aside, size=size)
+
+
+def _count(value: Any) -> int:
+    """How many tensors are somewhere inside."""
+    if isinstance(value, Tensor):
+        return 1
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    return sum(_count(one) for one in inside)
