@@ -1,0 +1,204 @@
+"""The way of one picture through the model, every quantity of it: what the paper's equations 1 to 4 make of it.
+
+Letters in shapes: C channels, P patch side, N patches, T tokens (class token and its like, then patches), D width,
+h heads, d = D/h, L layers, K classes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from vitreous.config.model import ViTConfig
+from vitreous.errors import UserError
+from vitreous.model.position import Grid, Layout
+from vitreous.model.trace import Trace
+from vitreous.model.vit import Attention, Block, ViT, split_heads
+
+Numbers = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Steps:
+    """What was computed on the way; the followed patch is one of many, the asking token and the head too."""
+
+    config: ViTConfig
+    grid: Grid
+    cell: int
+    """The patch that is followed, counted row by row."""
+    layer: int
+    """The block that is opened, from 0."""
+    head: int
+    asker: int
+    """The token whose query is shown: 0 for the class token, `prefix` + a patch's number for that patch."""
+
+    patch: Numbers
+    """(C, P, P) the patch, as the model is given it."""
+    projected: Numbers
+    """(D,) x E: the patch after the linear projection."""
+    class_token: Numbers | None
+    """(D,) x_class, learned, before its position is added."""
+    class_position: Numbers | None
+    """(D,) what is added to it, where it has a position."""
+    position: Numbers | None
+    """(D,) E_pos of the followed patch; None where positions are not added to tokens."""
+    token: Numbers
+    """(D,) of z_0: the patch's token."""
+    asker_token: Numbers
+    """(D,) of z_0: the asker's."""
+
+    before: Numbers
+    """(D,) the asker's token as it enters the block, z of the layer before."""
+    normed: Numbers
+    """(D,) after LayerNorm, or `before` itself where the norm comes after the sum."""
+    query: Numbers
+    """(d,) the asker's q in this head."""
+    keys: Numbers
+    """(T, d) k of all tokens."""
+    values: Numbers
+    """(T, d) v of all tokens."""
+    products: Numbers
+    """(T,) q k^T."""
+    scores: Numbers
+    """(T,) q k^T / sqrt(d), with the relative bias where the model has one."""
+    bias: Numbers | None
+    """(T,) that bias."""
+    weights: Numbers
+    """(T,) softmax of the scores."""
+    summed: Numbers
+    """(d,) the values, weighted and added."""
+    heads: Numbers
+    """(h, T) the weights of all heads."""
+    attended: Numbers
+    """(D,) what attention adds: the heads joined, projected, and scaled where there is a LayerScale."""
+    middle: Numbers
+    """(D,) z' of equation 2."""
+    mlp: Numbers
+    """(D,) what the MLP adds."""
+    after: Numbers
+    """(D,) z of equation 3: the asker's token as it leaves the block."""
+
+    layers: Numbers
+    """(L, T) the asker's weights in every layer, the mean of the heads."""
+    pooled: Numbers | None
+    """(h, N) weights of attention pooling, where the model has it."""
+    representation: Numbers
+    """(D,) y of equation 4; (2 D,) where the class token and the mean stand side by side."""
+    logits: Numbers | None
+    """(K,) scores of the classes; None without a classifier."""
+    chances: Numbers | None
+    """(K,) their softmax."""
+
+
+def follow(model: ViT, image: Tensor, *, cell: int | None = None, layer: int = -1, head: int = 0) -> Steps:
+    """Everything that happens to one picture (1, C, H, W), normalised.
+
+    cell: the patch to follow, which is then also the one that asks; if None, the middle one is followed, and the class
+        token asks where the answer is read from it.
+    layer, head: which block is opened, from the end if negative, and which of its heads is looked at.
+    """
+    c = model.config
+    Trace([layer]).check(c.depth)
+    if not 0 <= head < c.heads:
+        raise UserError(f"head {head}: the model has heads 0 to {c.heads - 1}.")
+    with torch.inference_mode():
+        z, layout = model.embed(image)
+        rows, columns = layout.grid
+        followed = rows // 2 * columns + columns // 2 if cell is None else cell
+        asker = 0 if cell is None and c.pool.startswith("class") else c.prefix + followed
+        chosen, found, seen = layer % c.depth, {}, []
+        for number, block in enumerate(model.blocks):
+            assert isinstance(block, Block)
+            if number == chosen:
+                found = _opened(block, z, layout, asker, head)
+            z = block(z, layout, record=lambda attention: seen.append(attention[0, :, asker].mean(dim=0)))
+        found |= _embedding(model, image, followed, asker)
+        found |= _answer(model, image)
+    numbers: dict[str, Any] = {name: None if tensor is None else tensor.numpy() for name, tensor in found.items()}
+    return Steps(
+        config=c,
+        grid=layout.grid,
+        cell=followed,
+        layer=chosen,
+        head=head,
+        asker=asker,
+        layers=torch.stack(seen).numpy(),
+        **numbers,
+    )
+
+
+def _embedding(model: ViT, image: Tensor, cell: int, asker: int) -> dict[str, Tensor | None]:
+    """Equation 1 for one patch, and the class token."""
+    c = model.config
+    patches, grid = model.patchify(image)
+    cells = model.cell_positions(grid)
+    z, _ = model.embed(image)
+    has_place = model.cls_token is not None and c.prefix_positions > 0
+    return {
+        "patch": patches[0, cell].view(c.channels, c.patch, c.patch),
+        "projected": model.patch_embed(patches[:, cell])[0],
+        "class_token": None if model.cls_token is None else model.cls_token.detach()[0, 0],
+        "class_position": model.pos_embed.detach()[0, 0] if has_place else None,
+        "position": None if cells is None else cells[cell].detach(),
+        "token": z[0, c.prefix + cell],
+        "asker_token": z[0, asker],
+    }
+
+
+def _opened(block: Block, z: Tensor, layout: Layout, asker: int, head: int) -> dict[str, Tensor | None]:
+    """Equations 2 and 3 for one token, and within them one head."""
+    x = block.norm1(z) if block.norm_first else z  # (1, T, D)
+    found = _attention(block.attn, x, layout, asker, head)
+    own, joined = z[0, asker], found.pop("joined")
+    attended = block.ls1(block.attn.proj(joined))
+    middle = own + attended if block.norm_first else block.norm1(own + attended)
+    mlp = block.ls2(block.mlp(block.norm2(middle) if block.norm_first else middle))
+    after = middle + mlp if block.norm_first else block.norm2(middle + mlp)
+    return {
+        "before": own,
+        "normed": x[0, asker],
+        **found,
+        "attended": attended,
+        "middle": middle,
+        "mlp": mlp,
+        "after": after,
+    }
+
+
+def _attention(attn: Attention, x: Tensor, layout: Layout, asker: int, head: int) -> dict[str, Tensor | None]:
+    """Queries, keys and values of one head, and the weights of all."""
+    q, k, v = (split_heads(part, attn.heads)[0] for part in attn.qkv(x).chunk(3, dim=2))  # each (h, T, d)
+    q, k = attn.q_norm(q), attn.k_norm(k)
+    products = (q[:, asker, None] @ k.transpose(1, 2))[:, 0]  # (h, T)
+    bias = None if attn.rel_pos is None else attn.rel_pos(layout)[0, :, asker]
+    scores = products / q.shape[2] ** 0.5
+    scores = scores if bias is None else scores + bias
+    weights = scores.softmax(dim=1)
+    summed = (weights[:, None] @ v)[:, 0]  # (h, d)
+    return {
+        "query": q[head, asker],
+        "keys": k[head],
+        "values": v[head],
+        "products": products[head],
+        "bias": None if bias is None else bias[head],
+        "scores": scores[head],
+        "weights": weights[head],
+        "summed": summed[head],
+        "heads": weights,
+        "joined": summed.flatten(),
+    }
+
+
+def _answer(model: ViT, image: Tensor) -> dict[str, Tensor | None]:
+    """Equation 4, and the classes."""
+    trace = Trace((), tokens=False)
+    y = model.representation(image, trace=trace)[0]
+    pooled = None if trace.pool_attention is None else trace.pool_attention[0, :, 0]
+    logits = model(image)[0] if isinstance(model.head, nn.Linear) else None
+    chances = None if logits is None else logits.softmax(dim=0)
+    return {"pooled": pooled, "representation": y, "logits": logits, "chances": chances}
