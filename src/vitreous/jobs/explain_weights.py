@@ -3,24 +3,111 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from vitreous.config.data import Preprocess
 from vitreous.data.augment import eval_view, normalise
 from vitreous.data.decode import PictureError
 from vitreous.data.source import Data
 from vitreous.errors import UserError
 from vitreous.explain.attention import attention_distance
+from vitreous.explain.figures import (
+    distance_figure,
+    even_distance,
+    filter_components,
+    filters_figure,
+    position_similarity,
+    positions_figure,
+)
 from vitreous.jobs.evaluate import choose_part
 from vitreous.jobs.opening import open_dataset
+from vitreous.model.vit import ViT
 from vitreous.weights.bundle import Bundle
+from vitreous.weights.source import open_weights
 
 PICTURES = 64
 """Enough: from 64 pictures to 128 no head's mean moves by more than a few pixels."""
 BATCH = 8
+
+
+@dataclass(frozen=True)
+class WeightsView:
+    """What a model's weights look like, and where its heads look."""
+
+    model: ViT
+    distances: NDArray[np.float32] | None
+    """(layers, heads) mean attention distance in pixels; None where no pictures were given."""
+
+    def figures(self) -> dict[str, Figure]:
+        """The figures by name: filters, positions if the model adds any, distance if pictures were given."""
+        made: dict[str, Figure | None] = {
+            "filters": filters_figure(self.model),
+            "positions": positions_figure(self.model),
+        }
+        if self.distances is not None:
+            made["distance"] = distance_figure(self.distances, even_distance(self.model))
+        return {name: figure for name, figure in made.items() if figure is not None}
+
+    def save(self, folder: str | Path) -> list[Path]:
+        """Write each figure as SVG and PNG, and return the files."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        files = []
+        for name, figure in self.figures().items():
+            for kind, options in (("svg", {"metadata": {"Date": None}}), ("png", {"dpi": 160, "facecolor": "white"})):
+                files.append(folder / f"{name}.{kind}")
+                figure.savefig(files[-1], **options)
+        return files
+
+    def to_json(self) -> dict[str, Any]:
+        """{"filter_variance", "position_similarity", "attention_distance", "even_distance"}; None for what is not."""
+        _, shares = filter_components(self.model)
+        alike = position_similarity(self.model)
+        return {
+            "filter_variance": [round(float(share), 4) for share in shares],
+            "position_similarity": None if alike is None else neighbour_similarity(alike),
+            "attention_distance": None
+            if self.distances is None
+            else [[round(float(head), 2) for head in layer] for layer in self.distances],
+            "even_distance": round(even_distance(self.model), 2),
+        }
+
+
+def explain_weights(
+    model: str | Path | Bundle,
+    data: str | Path | Data | None = None,
+    *,
+    count: int = PICTURES,
+    preprocess: Preprocess | str | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> WeightsView:
+    """The paper's figure 7 of a model: its patch filters, its positions and, over `count` pictures, how far it sees."""
+    if count < 1:
+        raise UserError(f"count={count}: must be at least 1.")
+    bundle = model if isinstance(model, Bundle) else open_weights(model, preprocess)
+    found = None if data is None else attention_distances(bundle, data, count=count, progress=progress)
+    return WeightsView(bundle.model, found)
+
+
+def neighbour_similarity(alike: NDArray[np.float32]) -> dict[str, float]:
+    """Mean cosine of a cell's position with those beside it, in its row and column, and elsewhere, of (r, c, r, c)."""
+    rows, columns = alike.shape[:2]
+    row, column = np.divmod(np.arange(rows * columns), columns)
+    down, across = np.abs(row[:, None] - row), np.abs(column[:, None] - column)
+    flat = alike.reshape(rows * columns, -1)
+    parts = {
+        "beside": down + across == 1,
+        "same row or column": ((down == 0) ^ (across == 0)) & (down + across > 1),
+        "elsewhere": (down > 0) & (across > 0),
+    }
+    return {name: round(float(flat[where].mean()), 4) for name, where in parts.items() if where.any()}
 
 
 def attention_distances(

@@ -5,9 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from PIL import Image
+
 from vitreous.data.source import Split
+from vitreous.explain.methods import Method
 from vitreous.jobs.evaluate import Evaluation
 from vitreous.jobs.evaluate import evaluate as evaluate_model
+from vitreous.jobs.explain import Explanation, Head, Layer
+from vitreous.jobs.explain import explain as explain_picture
 from vitreous.jobs.opening import open_classifier
 from vitreous.jobs.predict import Prediction, predict
 from vitreous.model.vit import ViT
@@ -37,6 +42,19 @@ class Model:
     def evaluate(self, data: str | Path, *, split: Split | None = None) -> Evaluation:
         """How well it does on data."""
         return evaluate_model(self.bundle, data, split=split)
+
+    def explain(
+        self,
+        picture: str | Path | Image.Image,
+        *,
+        method: Method | None = None,
+        layer: Layer | None = None,
+        head: Head = "mean",
+        target: str | None = None,
+        query: tuple[float, float] | None = None,
+    ) -> Explanation:
+        """What it saw in a picture, on the picture's own pixels; `vitreous.jobs.explain.explain` says it all."""
+        return explain_picture(self.bundle, picture, method=method, layer=layer, head=head, target=target, query=query)
 
 
 def load(source: str | Path, *, preprocess: str | None = None) -> Model:
