@@ -46,9 +46,13 @@ def eval_view(picture: Image.Image, preprocess: Preprocess) -> Tensor:
     """The view that evaluation and prediction use, (C, H, W) uint8: resized, then the centre.
 
     Only the centre is computed, by one resampling in Pillow: the numbers are those of a resize of the short side and a
-    centre crop, as timm and torchvision do it.
+    centre crop, as timm and torchvision do it. As `transformers` does it, all of it is: to the bit its numbers.
     """
     height, width = preprocess.size
+    if preprocess.resize != "cover":
+        rows, columns, top, left = resized_and_centre(picture.height, picture.width, preprocess)
+        resized = picture.resize((columns, rows), _PIL[preprocess.interpolation])
+        return _to_tensor(np.asarray(resized.crop((left, top, left + width, top + height))))
     box = seen_box(picture.height, picture.width, preprocess)
     if box == (0, 0, width, height) == (0, 0, picture.width, picture.height):
         return _to_tensor(np.asarray(picture))

@@ -1,0 +1,135 @@
+"""The pixels that a model sees: ours and those of `transformers`' own processors, for pictures of ordinary shapes."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+import transformers as hf
+from PIL import Image
+
+from vitreous import UserError, preset
+from vitreous.config.data import Preprocess
+from vitreous.data.augment import eval_view, normalise
+from vitreous.data.batch_augment import eval_batch
+from vitreous.weights.processor import default_processor, from_processor, to_processor
+
+CONFIG = preset("B/16")
+IMAGENET = {"image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225]}
+HALF = {"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]}
+
+# As the hub has them: google/vit-base-patch16-224, facebook/deit-base-distilled-patch16-224, vit-mae-base, dinov2-base.
+PUBLISHED = {
+    "vit": {"do_normalize": True, "do_resize": True, **HALF, "resample": 2, "size": 224},
+    "vit, newer": {
+        "image_processor_type": "ViTImageProcessor",
+        "size": {"height": 224, "width": 224},
+        "resample": 2,
+        "rescale_factor": 0.00392156862745098,
+        **HALF,
+    },
+    "deit": {
+        "feature_extractor_type": "DeiTFeatureExtractor",
+        "do_center_crop": True,
+        "crop_size": 224,
+        "size": 256,
+        "resample": 3,
+        **IMAGENET,
+    },
+    "mae": {"feature_extractor_type": "ViTFeatureExtractor", "size": 224, "resample": 3, **IMAGENET},
+    "dinov2": {
+        "image_processor_type": "BitImageProcessor",
+        "do_center_crop": True,
+        "do_convert_rgb": True,
+        "crop_size": {"height": 224, "width": 224},
+        "size": {"shortest_edge": 256},
+        "resample": 3,
+        "rescale_factor": 0.00392156862745098,
+        **IMAGENET,
+    },
+}
+PROCESSORS = {
+    "vit": hf.models.vit.image_processing_pil_vit.ViTImageProcessorPil,
+    "vit, newer": hf.models.vit.image_processing_pil_vit.ViTImageProcessorPil,
+    "deit": hf.models.deit.image_processing_pil_deit.DeiTImageProcessorPil,
+    "mae": hf.models.vit.image_processing_pil_vit.ViTImageProcessorPil,
+    "dinov2": hf.models.bit.image_processing_pil_bit.BitImageProcessorPil,
+}
+SHAPES = [(500, 375), (333, 501), (256, 256), (640, 427), (301, 299), (224, 224), (180, 150)]
+
+
+def picture(width, height):
+    """Waves, edges and noise."""
+    rng = np.random.default_rng(width * 1000 + height)
+    y, x = np.mgrid[:height, :width]
+    waves = 127 + 80 * np.sin(x[..., None] / (5, 9, 17)) * np.cos(y[..., None] / (7, 4, 23))
+    noise = rng.integers(-40, 40, (height, width, 3))
+    return Image.fromarray(np.clip(waves + noise, 0, 255).astype(np.uint8))
+
+
+def seen(image, preprocess):
+    return normalise(eval_view(image, preprocess)[None], preprocess)[0]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_the_same_pixels_as_their_processor(name, shape):
+    said = PUBLISHED[name]
+    preprocess = from_processor(said, CONFIG, "here")
+    image = picture(*shape)
+    expected = PROCESSORS[name](**{k: v for k, v in said.items() if not k.endswith("_type")})(
+        image, return_tensors="pt"
+    )
+    torch.testing.assert_close(seen(image, preprocess), expected["pixel_values"][0], atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("name", ["vit", "dinov2"])
+def test_a_batch_in_memory_is_seen_alike(name):
+    preprocess = from_processor(PUBLISHED[name], CONFIG, "here")
+    image = picture(301, 299)
+    batch = torch.from_numpy(np.array(image)).permute(2, 0, 1)[None]
+    difference = (eval_batch(batch, preprocess)[0].float() - eval_view(image, preprocess).float()).abs()
+    assert difference.max() <= 2
+
+
+OURS = {
+    "cover, cropped": Preprocess(crop=0.875, resize="cover-floor"),
+    "cover, whole": Preprocess(size=(96, 96), interpolation="bilinear", resize="cover-floor"),
+    "stretch": Preprocess(size=(96, 128), resize="stretch", interpolation="lanczos"),
+    "stretch, cropped": Preprocess(crop=0.875, resize="stretch", mean=(0.1, 0.2, 0.3), std=(0.4, 0.5, 0.6)),
+}
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_ours_written_for_them_sees_the_same(tmp_path, name):
+    preprocess = OURS[name]
+    written = to_processor(preprocess, "here")
+    assert from_processor(written, CONFIG, "here") == preprocess
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(written))
+    processor = hf.AutoImageProcessor.from_pretrained(tmp_path)
+    for shape in SHAPES:
+        image = picture(*shape)
+        expected = processor(image, return_tensors="pt")["pixel_values"][0]
+        torch.testing.assert_close(seen(image, preprocess), expected, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("crop", [0.9, 0.95, 0.875, 1.0])
+def test_timms_way_is_theirs_but_for_a_pixel(crop):
+    """torchvision rounds a centre between two pixels to the even one, `transformers` down. The sizes are the same."""
+    preprocess = Preprocess(crop=crop)
+    found = from_processor(to_processor(preprocess, "here"), CONFIG, "here")
+    assert (found.resized, found.size, found.resize) == (preprocess.resized, (224, 224), "cover-floor")
+
+
+@pytest.mark.parametrize("kind", ["vit", "deit", "vit_mae", "dinov2", "dinov2_with_registers"])
+def test_a_familys_default_is_what_its_folders_hold(kind):
+    published = PUBLISHED[{"vit_mae": "mae", "dinov2_with_registers": "dinov2"}.get(kind, kind)]
+    assert from_processor(default_processor(kind, CONFIG), CONFIG, "") == from_processor(published, CONFIG, "")
+
+
+def test_what_cannot_be_said_or_followed(tmp_path):
+    with pytest.raises(UserError, match="cannot resize to cover 100x200"):
+        to_processor(Preprocess(size=(100, 200)), "here")
+    for said in ({"rescale_factor": 1.0}, {"crop_size": 300, "do_center_crop": True}, {"resample": 5}):
+        with pytest.raises(UserError, match="asks for what cannot be done here"):
+            from_processor({"size": 224, **said}, CONFIG, "here")
