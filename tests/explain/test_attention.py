@@ -1,0 +1,150 @@
+"""Raw attention, rollout and attention distance against the paper's formulas in NumPy."""
+
+import weakref
+
+import numpy as np
+import pytest
+import torch
+from known_model import bright_model
+from model.numpy_vit import NumpyViT
+from weights.tiny_models import random_images, random_model
+
+from vitreous.explain.attention import attention_distance, attention_maps, pool_maps, rollout_maps
+from vitreous.model import vit
+
+VARIANTS = {
+    "class token": {},
+    "registers": {"registers": 3},
+    "mean without class token": {"pool": "mean", "class_token": False},
+    "mean with registers": {"pool": "mean", "registers": 2},
+    "relative": {"position": "relative"},
+}
+
+
+def truth(model, images):
+    """Each picture's attention (layers, heads, T, T), in NumPy."""
+    numpy_vit = NumpyViT(model.config, model.state_dict())
+    found = []
+    for image in images.double().numpy():
+        numpy_vit.picture(image, None)
+        found.append(np.stack(numpy_vit.attention))
+    return np.stack(found)
+
+
+def read_from(attention, config):
+    """The row of what the answer is read from: the class token's, or the mean of the patches'."""
+    rows = attention[..., 0, :] if config.pool == "class" else attention[..., config.prefix :, :].mean(-2)
+    return rows[..., config.prefix :].reshape(*rows.shape[:-1], *config.grid)
+
+
+@pytest.mark.parametrize("changes", VARIANTS.values(), ids=VARIANTS.keys())
+def test_attention_of_every_layer_and_head(changes):
+    model = random_model(**changes)
+    images = random_images(model)
+    found, scores = attention_maps(model, images, layers=None)
+    expected = read_from(truth(model, images), model.config)
+    assert sorted(found) == [0, 1]
+    for layer in (0, 1):
+        np.testing.assert_allclose(found[layer], expected[:, layer], atol=1e-6)
+    torch.testing.assert_close(scores, model(images))
+
+
+def test_attention_of_a_query_patch():
+    model = random_model(registers=3)
+    images = random_images(model)
+    found, _ = attention_maps(model, images, layers=[-1], query=5)
+    expected = truth(model, images)[:, 1, :, 4 + 5, 4:].reshape(2, 4, 3, 4)
+    np.testing.assert_allclose(found[1], expected, atol=1e-6)
+
+
+def test_attention_of_two_class_tokens_is_their_mean():
+    model = random_model(distilled=True)
+    images = random_images(model)
+    whole = vitreous_attention(model, images)
+    found, _ = attention_maps(model, images)
+    torch.testing.assert_close(found[1].flatten(2), whole[1][:, :, :2, 2:].mean(dim=2))
+
+
+def vitreous_attention(model, images):
+    trace = vit.Trace()
+    with torch.no_grad():
+        model(images, trace=trace)
+    return trace.attention
+
+
+@pytest.mark.parametrize("changes", VARIANTS.values(), ids=VARIANTS.keys())
+def test_rollout(changes):
+    """Abnar and Zuidema: A~ = (mean over heads + I) / 2, and the product of all layers so far."""
+    model = random_model(**changes)
+    images = random_images(model)
+    found, _ = rollout_maps(model, images, layers=None)
+    for b, attention in enumerate(truth(model, images)):
+        product = np.eye(attention.shape[-1])
+        for layer in range(model.config.depth):
+            product = (0.5 * attention[layer].mean(0) + 0.5 * np.eye(len(product))) @ product
+            np.testing.assert_allclose(found[layer][b, 0], read_from(product, model.config), atol=1e-6)
+
+
+def test_pooling_by_attention_shows_what_its_query_reads():
+    model = random_model(pool="attention", registers=1)
+    images = random_images(model)
+    found, _ = pool_maps(model, images)
+    assert found.shape == (2, 4, 3, 4)
+    torch.testing.assert_close(found.sum(dim=(2, 3)), torch.ones(2, 4))
+
+
+@pytest.mark.parametrize("changes", [{}, {"registers": 2}, {"pool": "mean", "class_token": False}])
+def test_distance(changes):
+    """Loops over queries and keys, as the text says it."""
+    model = random_model(**changes)
+    images = random_images(model)
+    found = attention_distance(model, images)
+    c = model.config
+    cells = [(row * c.patch, column * c.patch) for row in range(c.grid[0]) for column in range(c.grid[1])]
+    for b, attention in enumerate(truth(model, images)):
+        for layer in range(c.depth):
+            for head in range(c.heads):
+                among = attention[layer, head, c.prefix :, c.prefix :]
+                total = 0.0
+                for i, query in enumerate(cells):
+                    for j, key in enumerate(cells):
+                        away = np.hypot(query[0] - key[0], query[1] - key[1])
+                        total += among[i, j] / among[i].sum() * away
+                assert found[b, layer, head] == pytest.approx(total / len(cells), rel=1e-5)
+
+
+@pytest.mark.parametrize("size", [(16, 16), (12, 24), (24, 12)], ids=["square", "wide", "tall"])
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"registers": 3}, {"class_token": False, "pool": "mean"}, {"registers": 2, "pool": "mean"}],
+    ids=["class", "registers", "mean", "mean, registers"],
+)
+def test_a_model_that_looks_at_what_is_bright(size, changes):
+    model = bright_model(size, **changes)
+    images = torch.full((1, 3, *size), -0.5)
+    images[:, :, 4:8, 8:12] = 0.5
+    images[:, :, 8:12, 0:4] = 0.5
+    expected = torch.zeros(size[0] // 4, size[1] // 4)
+    expected[1, 2] = expected[2, 0] = 0.5
+    found, _ = attention_maps(model, images)
+    torch.testing.assert_close(found[0][0, 0], expected)
+    torch.testing.assert_close(found[0][0, 1], expected)
+
+
+@pytest.mark.parametrize("maps", [attention_maps, rollout_maps])
+def test_all_layers_hold_one_layers_attention_at_a_time(monkeypatch, maps):
+    """When a layer makes its attention, that of every layer before is gone."""
+    made, alive = [], []
+    original = vit.attend
+
+    def watched(*args, **options):
+        out, attention = original(*args, **options)
+        alive.append(sum(ref() is not None for ref in made))
+        made.append(weakref.ref(attention))
+        return out, attention
+
+    monkeypatch.setattr(vit, "attend", watched)
+    model = random_model(depth=6)
+    found, _ = maps(model, random_images(model), layers=None)
+    assert len(found) == len(made) == 6
+    assert alive == [0] * 6
