@@ -29,7 +29,7 @@ frame.onload = () => {{
     past: [...page.querySelectorAll("main *")].filter(past).map((e) => e.tagName + " " + e.className).slice(0, 5),
     values: texts(".score .value"), plots: texts("svg text"), images: page.images.length,
     broken: [...page.images].filter((image) => !image.naturalWidth).length,
-    ink: frame.contentWindow.getComputedStyle(page.querySelector("svg text")).fill,
+    ink: frame.contentWindow.getComputedStyle(page.querySelector("svg text") || page.body).fill,
     paper: frame.contentWindow.getComputedStyle(page.body).backgroundColor,
   }});
 }};

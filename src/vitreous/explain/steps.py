@@ -94,6 +94,15 @@ class Steps:
     chances: Numbers | None
     """(K,) their softmax."""
 
+    def name_of(self, token: int) -> str:
+        """What a token is called in a sentence."""
+        c = self.config
+        if token >= c.prefix:
+            row, column = divmod(token - c.prefix, self.grid[1])
+            return f"patch {token - c.prefix + 1} (row {row + 1}, column {column + 1})"
+        names = ["the class token"] * c.class_token + ["the distillation token"] * c.distilled
+        return [*names, *(f"register {i + 1}" for i in range(c.registers))][token]
+
 
 def follow(model: ViT, image: Tensor, *, cell: int | None = None, layer: int = -1, head: int = 0) -> Steps:
     """Everything that happens to one picture (1, C, H, W), normalised.

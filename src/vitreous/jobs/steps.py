@@ -1,0 +1,58 @@
+"""`vitreous explain --steps`: the way of one picture through a model, on one page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+from torch import Tensor
+
+from vitreous.config.data import Preprocess
+from vitreous.data.augment import eval_view, normalise
+from vitreous.data.decode import open_picture
+from vitreous.explain.place import place_patches
+from vitreous.explain.steps import follow
+from vitreous.report.steps import Walk, steps_page
+from vitreous.weights.bundle import Bundle
+from vitreous.weights.files import readable_errors
+from vitreous.weights.source import open_weights
+
+
+def write_steps(
+    model: str | Path | Bundle,
+    picture: str | Path,
+    *,
+    out: str | Path | None = None,
+    layer: int = -1,
+    head: int = 0,
+    query: tuple[float, float] | None = None,
+    preprocess: Preprocess | str | None = None,
+) -> Path:
+    """Write a page that goes with a picture through the paper's equations, and return its path.
+
+    out: the file; if None, NAME-steps.html here.
+    layer, head: which block is opened, and which of its heads, from 0; negative layers count from the end.
+    query: x, y of a place in the picture, in its pixels: the patch there is followed and asks; if None, the patch in
+        the middle is followed, and the class token asks where the answer is read from it.
+    """
+    bundle = model if isinstance(model, Bundle) else open_weights(model, preprocess)
+    p, path = bundle.preprocess, Path(picture)
+    whole = open_picture(path, channels=p.channels)
+    seen = eval_view(open_picture(path, channels=p.channels, at_least=2 * max(p.resized)), p)
+    cell = None
+    if query is not None:
+        cell = place_patches(whole.height, whole.width, p, bundle.model.config.patch).patch_at(*query)
+    steps = follow(bundle.model, normalise(seen[None], p), cell=cell, layer=layer, head=head)
+    page = steps_page(Walk(path.name, whole, _picture(seen), p, bundle.labels, steps))
+    made = Path(out) if out is not None else Path(f"{path.stem}-steps.html")
+    with readable_errors(made):
+        made.parent.mkdir(parents=True, exist_ok=True)
+        made.write_text(page, encoding="utf-8")
+    return made
+
+
+def _picture(view: Tensor) -> Image.Image:
+    """(C, H, W) uint8 as a picture."""
+    pixels = np.ascontiguousarray(view.permute(1, 2, 0).numpy())
+    return Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
