@@ -24,14 +24,15 @@ def read_labels(path: str | Path) -> tuple[str, ...]:
     if path.suffix != ".json" and not text.lstrip().startswith(("[", "{")):
         return _checked(path, [line.strip() for line in text.strip().splitlines()])
     try:
-        return _checked(path, _from_json(json.loads(text)))
+        names = _from_json(json.loads(text))
     except (ValueError, TypeError, KeyError):
         raise UserError(
             f"{path}: not a list of names, of [id, name] pairs, nor an object from number to name; mend it."
         ) from None
+    return _checked(path, names)
 
 
-def _from_json(found: Any) -> list[str]:
+def _from_json(found: Any) -> list[Any]:
     if isinstance(found, dict):
         return [found[str(number)] for number in range(len(found))]
     if not isinstance(found, list):
@@ -39,7 +40,7 @@ def _from_json(found: Any) -> list[str]:
     return [one if isinstance(one, str) else str(one[1]) for one in found]
 
 
-def _checked(path: Path, names: list[str]) -> tuple[str, ...]:
+def _checked(path: Path, names: list[Any]) -> tuple[str, ...]:
     if empty := [number for number, name in enumerate(names) if not isinstance(name, str) or not name]:
         raise UserError(f"{path}: class {empty[0]} has no name; give each class one.")
     return tuple(names)

@@ -1,0 +1,196 @@
+"""Import and export as a person does them, and the real ViT-Ti/16 on real pictures."""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from colours import make_bundle
+from PIL import Image
+
+from vitreous import UserError, export_weights, import_weights, load, predict, preset
+from vitreous.cli import main
+from vitreous.weights.bundle import load_bundle
+from vitreous.weights.labels import read_labels
+from vitreous.weights.source import open_weights
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "weights"))
+from published import google, pictures, timm_like
+
+
+def run(capsys, *args):
+    try:
+        main([str(arg) for arg in args])
+        status = 0
+    except SystemExit as end:
+        status = end.code or 0
+    return status, *capsys.readouterr()
+
+
+@pytest.fixture
+def deit(tmp_path):
+    torch.save({"model": timm_like(), "epoch": 3}, tmp_path / "deit.pth")
+    return tmp_path / "deit.pth"
+
+
+def test_import_says_what_it_found_and_what_it_took_for_granted(capsys, tmp_path, deit):
+    (tmp_path / "names.txt").write_text("ant\nbee\ncat\ndog\nemu\n")
+    status, out, err = run(capsys, "import", deit, tmp_path / "b", "--labels", tmp_path / "names.txt")
+    assert status == 0
+    recognised, aside, assumed = err.splitlines()
+    assert recognised == f"vitreous: {deit}: DeiT ViT(128 wide, 2 deep)/8, 32, 5 classes"
+    assert aside.endswith("the model is its part 'model'; left aside: epoch")
+    assert "usual for DeiT: mean=0.485,0.456,0.406,std=0.229,0.224,0.225,crop=0.875" in assumed
+    assert "classes: ant, bee, cat, dog, emu\n" in out
+    bundle = load_bundle(tmp_path / "b")
+    assert bundle.labels == ("ant", "bee", "cat", "dog", "emu")
+    assert bundle.info["family"] == "DeiT"
+    card = (tmp_path / "b" / "README.md").read_text()
+    assert "left aside: epoch" in card
+    assert "Imported by vitreous from `deit.pth`" in card
+    images = torch.from_numpy(pictures())
+    with torch.inference_mode():
+        torch.testing.assert_close(bundle.model(images), open_weights(deit).model(images), atol=1e-6, rtol=1e-5)
+
+
+def test_import_as_json_with_everything_changed(capsys, tmp_path, deit):
+    args = ("--image-size", 64, "--patch", 16, "--channels", 1, "--classes", 3, "--preprocess", "crop=1", "--json")
+    status, out, _ = run(capsys, "import", deit, tmp_path / "b", *args)
+    assert status == 0
+    said = json.loads(out)
+    assert said["description"] == "ViT(128 wide, 2 deep)/16, 64, 1 channel, 3 classes"
+    bundle = load_bundle(tmp_path / "b")
+    assert (bundle.model.config.grid, bundle.model.config.channels, bundle.labels) == ((4, 4), 1, ("0", "1", "2"))
+    assert said["parameters"] == sum(parameter.numel() for parameter in bundle.model.parameters())
+    assert (bundle.preprocess.size, bundle.preprocess.crop, bundle.preprocess.channels) == ((64, 64), 1.0, 1)
+
+
+def test_import_without_the_classifier(tmp_path, deit):
+    made = import_weights(deit, tmp_path / "b", classes=0)
+    assert made.labels == ()
+    assert load_bundle(tmp_path / "b").model(torch.zeros(1, 3, 32, 32)).shape == (1, 128)
+    with pytest.raises(UserError, match="no classifier"):
+        load(tmp_path / "b")
+
+
+MISTAKES = {
+    "labels of another number": (("--labels", "{names}"), "names.txt: has 2 names, and the classifier 5 outputs"),
+    "a size that the patch does not divide": (("--image-size", "33"), "not a multiple of the patch 8"),
+    "no size": (("--image-size", "0"), "--image-size 0: give a number of pixels"),
+    "too many channels": (("--channels", "4"), "--channels 4: pictures have 1"),
+    "preprocessing that is none": (("--preprocess", "colour=1"), "'colour' is not one of mean"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_leaves_no_bundle(capsys, tmp_path, deit, name):
+    (tmp_path / "names.txt").write_text("ant\nbee\n")
+    args, says = MISTAKES[name]
+    args = [arg.format(names=tmp_path / "names.txt") for arg in args]
+    status, out, err = run(capsys, "import", deit, tmp_path / "b", *args)
+    assert (status, out) == (2, "")
+    assert says in err.splitlines()[-1]
+    assert not (tmp_path / "b").exists()
+
+
+@pytest.mark.parametrize("to", ["huggingface", "timm", "google"])
+def test_export_and_open_again(capsys, tmp_path, to):
+    bundle = make_bundle(tmp_path / "b")
+    out = tmp_path / ("out.npz" if to == "google" else "out")
+    status, printed, err = run(capsys, "export", bundle, out, "--to", to)
+    if status:
+        pytest.fail(err)
+    assert f"written: {out}" in printed
+    before, after = load_bundle(bundle), open_weights(out, "mean=0.5,std=0.5")
+    assert after.model.config.classes == before.model.config.classes
+    state = after.model.state_dict()
+    assert all(torch.equal(state[name], tensor) for name, tensor in before.model.state_dict().items())
+    if to != "google":  # an .npz has no place for them
+        assert after.labels == before.labels
+
+
+def test_timms_folder_says_all_that_a_bundle_says(tmp_path):
+    bundle = load_bundle(make_bundle(tmp_path / "b"))
+    export_weights(bundle, tmp_path / "out", "timm")
+    found = open_weights(tmp_path / "out")
+    assert (found.preprocess, found.labels, found.model.config) == (
+        bundle.preprocess,
+        bundle.labels,
+        bundle.model.config,
+    )
+    assert len(found.notes) == 1, "nothing had to be assumed"
+    assert "vitreous" not in json.loads((tmp_path / "out" / "config.json").read_text())
+
+
+def test_an_unknown_format(tmp_path):
+    with pytest.raises(UserError, match="--to onnx: choose one of huggingface, timm, google"):
+        export_weights(make_bundle(tmp_path / "b"), tmp_path / "out", "onnx")
+
+
+def test_every_verb_takes_a_source(capsys, tmp_path):
+    """Predict on a file of another project, told on stderr what it was taken for."""
+    np.savez(tmp_path / "ViT.npz", **google())
+    Image.new("RGB", (50, 40), "red").save(tmp_path / "red.png")
+    status, out, err = run(capsys, "predict", tmp_path / "ViT.npz", tmp_path / "red.png", "--json")
+    assert status == 0
+    assert json.loads(out)["label"] in "01234"
+    assert "Google ViT(128 wide, 2 deep)/8, 32, 5 classes" in err
+
+
+# ---- the real weights ------------------------------------------------------------------------------------------------
+
+# Breeds of Oxford-IIIT Pets that are classes of ImageNet too.
+BREEDS = {
+    "Egyptian_Mau": "Egyptian_cat",
+    "Persian": "Persian_cat",
+    "Siamese": "Siamese_cat",
+    "american_pit_bull_terrier": "American_Staffordshire_terrier",  # one class of ImageNet has both names
+    "basset_hound": "basset",
+    "beagle": "beagle",
+    "boxer": "boxer",
+    "chihuahua": "Chihuahua",
+    "english_cocker_spaniel": "cocker_spaniel",
+    "english_setter": "English_setter",
+    "german_shorthaired": "German_short-haired_pointer",
+    "great_pyrenees": "Great_Pyrenees",
+    "japanese_chin": "Japanese_spaniel",
+    "keeshond": "keeshond",
+    "leonberger": "Leonberg",
+    "miniature_pinscher": "miniature_pinscher",
+    "newfoundland": "Newfoundland",
+    "pomeranian": "Pomeranian",
+    "pug": "pug",
+    "saint_bernard": "Saint_Bernard",
+    "samoyed": "Samoyed",
+    "scottish_terrier": "Scotch_terrier",
+    "staffordshire_bull_terrier": "Staffordshire_bullterrier",
+    "wheaten_terrier": "soft-coated_wheaten_terrier",
+    "yorkshire_terrier": "Yorkshire_terrier",
+}
+
+
+@pytest.mark.slow
+def test_the_real_weights_know_the_pets(shared_data, tmp_path):
+    """Imported with no option but the names, it tells breeds that it was trained on: at least 80 % of them."""
+    made = import_weights(
+        shared_data / "vit_ti16_augreg_in21k_ft_in1k.safetensors",
+        tmp_path / "ti16",
+        labels=shared_data / "imagenet_classes.json",
+    )
+    assert made.notes[0].endswith("timm ViT-Ti/16, 224, 1000 classes")
+    assert load_bundle(tmp_path / "ti16").model.config == preset("Ti/16")
+    names = read_labels(shared_data / "imagenet_classes.json")
+    folders = {path.name: path for path in (shared_data / "pets" / "test").iterdir()}
+    assert set(BREEDS) <= set(folders)
+    assert set(BREEDS.values()) <= set(names)
+    model, right, total = load(tmp_path / "ti16"), 0, 0
+    for breed, name in BREEDS.items():
+        found = predict(model.bundle, folders[breed], top=1)
+        right += sum(one.label == name for one in found)
+        total += len(found)
+        if breed == "Persian":
+            assert sum(one.label == name for one in found) > 20
+    assert total == 30 * len(BREEDS)
+    assert right / total >= 0.8, f"{right} of {total}"

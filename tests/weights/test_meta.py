@@ -1,0 +1,205 @@
+"""The files of DeiT, DINO, DINOv2 and MAE as their repositories publish them, against the paper in NumPy."""
+
+import argparse
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from published import DEPTH, HEADS, MLP, SIDE, D, K, P, dino_head, dinov2, mae_decoder, numbers, pictures, timm_like
+from safetensors.torch import save_file
+
+from vitreous import UserError, ViTConfig
+from vitreous.weights.source import open_weights
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "model"))
+from numpy_vit import NumpyViT
+
+BASE = {
+    "width": D,
+    "depth": DEPTH,
+    "heads": HEADS,
+    "mlp_width": MLP,
+    "patch": P,
+    "image_size": (SIDE, SIDE),
+    "classes": K,
+}
+
+
+def check(path, config, state, family):
+    """The file opened is this model: the same scores as the equations in NumPy over `state`, in our names."""
+    bundle = open_weights(path)
+    images = pictures()
+    with torch.inference_mode():
+        found = bundle.model(torch.from_numpy(images)).numpy()
+    np.testing.assert_allclose(found, NumpyViT(config, state)(images), atol=1e-5)
+    assert f": {family} ViT(128 wide, 2 deep)/8, 32" in bundle.notes[0]
+    assert bundle.preprocess.mean == (0.485, 0.456, 0.406)
+    assert bundle.preprocess.crop == 0.875
+    assert "--preprocess" in bundle.notes[-1]
+    return bundle
+
+
+def test_deit(tmp_path):
+    state = timm_like()
+    torch.save({"model": state}, tmp_path / "deit.pth")
+    check(tmp_path / "deit.pth", ViTConfig(**BASE), state, "DeiT")
+
+
+def test_deit_with_the_distillation_token(tmp_path):
+    state = timm_like(cls_positions=2)
+    state |= {"dist_token": numbers(1, 1, D), "head_dist.weight": numbers(K, D), "head_dist.bias": numbers(K)}
+    torch.save({"model": state}, tmp_path / "deit.pth")
+    check(tmp_path / "deit.pth", ViTConfig(**BASE, distilled=True), state, "DeiT")
+
+
+def test_deit_iii(tmp_path):
+    """models_v2.py: a scale of each branch under another name, and no position of the class token."""
+    state = timm_like(cls_positions=0)
+    scales = {f"blocks.{i}.ls{j}.gamma": numbers(D) for i in range(DEPTH) for j in (1, 2)}
+    theirs = {re.sub(r"ls(\d).gamma", r"gamma_\1", name): value for name, value in scales.items()}
+    torch.save({"model": {**state, **theirs}}, tmp_path / "deit3.pth")
+    config = ViTConfig(**BASE, layer_scale=1e-5, position_scope="patches")
+    check(tmp_path / "deit3.pth", config, {**state, **scales}, "DeiT III")
+
+
+def test_a_training_file_prefers_averaged_weights_and_says_so(tmp_path):
+    state, raw = timm_like(), timm_like()
+    args = argparse.Namespace(lr=1e-3, model="deit_small")
+    torch.save({"model": raw, "model_ema": state, "epoch": 3, "args": args}, tmp_path / "checkpoint.pth")
+    bundle = check(tmp_path / "checkpoint.pth", ViTConfig(**BASE), state, "DeiT")
+    assert bundle.notes[1].endswith(
+        f"the model is its part 'model_ema'; left aside: model ({len(raw)} tensors), epoch, args"
+    )
+
+
+def test_dino_backbone(tmp_path):
+    state = timm_like(classes=0)
+    torch.save(state, tmp_path / "dino.pth")
+    config = ViTConfig(**{**BASE, "classes": 0})
+    bundle = check(tmp_path / "dino.pth", config, state, "DINO")
+    assert bundle.model.config.position_resampling == "bicubic-plain"
+
+
+def test_dino_training_file(tmp_path):
+    """main_dino.py saves the student as it was distributed, the teacher, and the state of everything."""
+    teacher, student = timm_like(classes=0), timm_like(classes=0)
+    file = {
+        "student": {f"module.backbone.{name}": value for name, value in student.items()}
+        | {f"module.{name}": value for name, value in dino_head().items()},
+        "teacher": {f"backbone.{name}": value for name, value in teacher.items()} | dino_head(),
+        "optimizer": {"state": {0: {"step": 7, "exp_avg": numbers(3)}}, "param_groups": [{"lr": 0.1, "params": [0]}]},
+        "epoch": 100,
+        "args": argparse.Namespace(arch="vit_small", patch_size=16),
+        "dino_loss": {"center": numbers(1, 100)},
+        "fp16_scaler": {"scale": 65536.0},
+    }
+    torch.save(file, tmp_path / "full.pth")
+    bundle = check(tmp_path / "full.pth", ViTConfig(**{**BASE, "classes": 0}), teacher, "DINO")
+    said = bundle.notes[1]
+    assert "the model is its part 'teacher'" in said
+    assert f"student ({len(student) + 8} tensors), optimizer (1 tensor), epoch, args, dino_loss (1 tensor)" in said
+    assert "the self-supervised head (8 tensors)" in said
+
+
+@pytest.mark.parametrize("registers", [0, 4])
+@pytest.mark.parametrize("swiglu", [False, True])
+def test_dinov2(tmp_path, registers, swiglu):
+    state = dinov2(registers=registers, swiglu=swiglu)
+    torch.save(state, tmp_path / "dinov2.pth")
+    renamed = {"register_tokens": "reg_token", "w12": "fc1", "w3": "fc2"}
+    ours = {}
+    for name, value in state.items():
+        for old, new in renamed.items():
+            name = name.replace(old, new)
+        ours[name] = value
+    hidden = (int(MLP * 2 / 3) + 7) // 8 * 8 if swiglu else MLP
+    config = ViTConfig(
+        **{**BASE, "classes": 0, "mlp_width": hidden},
+        mlp="swiglu" if swiglu else "gelu",
+        registers=registers,
+        position_scope="class",
+        layer_scale=1.0,
+    )
+    bundle = check(tmp_path / "dinov2.pth", config, ours, "DINOv2")
+    assert bundle.notes[1].endswith("left aside: the mask token (1 tensor)")
+
+
+def test_dinov2_teacher_of_a_training_in_chunks(tmp_path):
+    state = dinov2(registers=4, chunks=True)
+    heads = {"dino_head.mlp.0.weight": numbers(3, D), "ibot_head.last_layer.weight_v": numbers(3, 3)}
+    teacher = {f"backbone.{name}": value for name, value in state.items()} | heads
+    torch.save({"teacher": teacher}, tmp_path / "teacher_checkpoint.pth")
+    plain = dict(state)
+    for name in list(plain):
+        plain[re.sub(r"blocks\.\d\.(\d)", r"blocks.\1", name).replace("register_tokens", "reg_token")] = plain[name]
+    config = ViTConfig(**{**BASE, "classes": 0}, registers=4, position_scope="class", layer_scale=1.0)
+    bundle = check(tmp_path / "teacher_checkpoint.pth", config, plain, "DINOv2")
+    assert "the mask token (1 tensor), the self-supervised head (2 tensors)" in bundle.notes[1]
+    both = {f"teacher.{name}": value for name, value in teacher.items()}
+    both |= {f"student.{name}": value for name, value in teacher.items()}
+    torch.save({"model": both, "iteration": 5}, tmp_path / "model.pth")
+    assert "the student" in check(tmp_path / "model.pth", config, plain, "DINOv2").notes[1]
+
+
+def test_dinov2_at_518_is_shown_pictures_of_224(tmp_path):
+    state = dinov2()
+    state["pos_embed"] = numbers(1, 37 * 37 + 1, D)
+    state["patch_embed.proj.weight"] = numbers(D, 3, 14, 14)
+    torch.save(state, tmp_path / "dinov2.pth")
+    bundle = open_weights(tmp_path / "dinov2.pth")
+    assert (bundle.model.config.image_size, bundle.preprocess.size) == ((518, 518), (224, 224))
+    assert bundle.preprocess.resized == (256, 256)
+
+
+@pytest.mark.parametrize("decoder", [False, True])
+def test_mae(tmp_path, decoder):
+    state = timm_like(classes=0)
+    extra = mae_decoder() if decoder else {}
+    torch.save({"model": {**state, **extra}}, tmp_path / "mae.pth")
+    bundle = check(tmp_path / "mae.pth", ViTConfig(**{**BASE, "classes": 0}), state, "MAE")
+    if decoder:
+        assert bundle.notes[1].endswith(
+            f"left aside: the mask token (1 tensor), the decoder ({len(extra) - 1} tensors)"
+        )
+
+
+def test_mae_fine_tuned(tmp_path):
+    """The mean of the patches with a norm of its own instead of the last one."""
+    state = timm_like()
+    state = {name.replace("norm.", "fc_norm.") if name.startswith("norm.") else name: t for name, t in state.items()}
+    torch.save({"model": state}, tmp_path / "mae.pth")
+    check(tmp_path / "mae.pth", ViTConfig(**BASE, pool="mean", norm_after_pool=True), state, "MAE")
+
+
+def test_names_of_a_distributed_or_compiled_model(tmp_path):
+    state = timm_like()
+    for number, prefix in enumerate(("module.", "_orig_mod.", "module._orig_mod.")):
+        path = tmp_path / f"{number}.pth"
+        torch.save({"state_dict": {prefix + name: value for name, value in state.items()}}, path)
+        found = open_weights(path).model.state_dict()
+        assert all(torch.equal(found[name], value) for name, value in state.items())
+
+
+def test_an_old_file_of_torch(tmp_path):
+    state = timm_like()
+    torch.save(state, tmp_path / "old.pth", _use_new_zipfile_serialization=False)
+    assert torch.equal(open_weights(tmp_path / "old.pth").model.head.weight, state["head.weight"])
+
+
+def test_safetensors_with_dinov2s_own_names(tmp_path):
+    state = dinov2(registers=4)
+    save_file(state, tmp_path / "d.safetensors")
+    assert "DINOv2" in open_weights(tmp_path / "d.safetensors").notes[0]
+
+
+def test_one_wrong_shape_is_named(tmp_path):
+    state = timm_like()
+    state["blocks.1.mlp.fc2.bias"] = numbers(7)
+    torch.save({"model": state}, tmp_path / "deit.pth")
+    with pytest.raises(
+        UserError, match=r"deit.pth: blocks.1.mlp.fc2.bias has shape \(7,\), and the model needs \(128,"
+    ):
+        open_weights(tmp_path / "deit.pth")
