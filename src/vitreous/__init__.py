@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from vitreous.config.model import ViTConfig
     from vitreous.errors import UserError
+    from vitreous.jobs.analyze import analyze
     from vitreous.jobs.convert import export_weights, import_weights
     from vitreous.jobs.fit import fit
     from vitreous.jobs.inspect import inspect
@@ -36,6 +37,7 @@ _HOMES = {
     "UserError": "vitreous.errors",
     "ViT": "vitreous.model.vit",
     "ViTConfig": "vitreous.config.model",
+    "analyze": "vitreous.jobs.analyze",
     "export_weights": "vitreous.jobs.convert",
     "fit": "vitreous.jobs.fit",
     "import_weights": "vitreous.jobs.convert",
@@ -54,6 +56,7 @@ __all__ = [
     "UserError",
     "ViT",
     "ViTConfig",
+    "analyze",
     "export_weights",
     "fit",
     "import_weights",

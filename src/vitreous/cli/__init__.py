@@ -13,6 +13,7 @@ from typing import Any
 import tyro
 
 from vitreous import __version__
+from vitreous.cli.analyze import analyze
 from vitreous.cli.evaluate import evaluate
 from vitreous.cli.export import export
 from vitreous.cli.fit import fit
@@ -35,6 +36,7 @@ VERBS: dict[str, Callable[..., Any]] = {
     "import": import_,
     "export": export,
     "probe": probe,
+    "analyze": analyze,
 }
 
 

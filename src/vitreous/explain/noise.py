@@ -20,7 +20,7 @@ def band_noise(size: tuple[int, int, int], band: tuple[float, float], seed: int,
     if not inside.any():
         raise ValueError(f"a picture of {size[1]}x{size[2]} has no frequency between {band[0]} and {band[1]}")
     white = generator(seed, 0, index).standard_normal(size)
-    filtered = np.fft.ifft2(np.fft.fft2(white) * inside).real
+    filtered = np.fft.irfft2(np.fft.rfft2(white) * inside[:, : size[2] // 2 + 1], size[1:])
     noise: NDArray[np.float32] = (filtered / np.sqrt(np.mean(filtered**2))).astype(np.float32)
     return noise
 

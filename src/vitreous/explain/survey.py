@@ -39,6 +39,8 @@ class _Pooling(Trace):
         super().__init__(None, attention=False)
 
     def record_tokens(self, layer: int, tokens: Tensor) -> None:
+        if not torch.isfinite(tokens).all():
+            raise UserError(f"gives tokens that are not numbers, from layer {layer} on; its weights are damaged.")
         self.tokens[layer] = tokens[:, self.prefix :].mean(dim=1)
 
     def depths(self) -> Tensor:
@@ -109,11 +111,7 @@ class Survey:
         trace = _Reading(self.model.config.patch, wanted)
         with torch.inference_mode():
             y = self.model.representation(images, trace=trace)
-            if trace.grid[0] * trace.grid[1] < 2:
-                raise UserError("the model sees a picture as one patch, so there is nothing to compare within it.")
             trace.finish()
-        if not torch.isfinite(y).all():
-            raise UserError("the model gives features that are not numbers; its weights are damaged.")
         for name, found in trace.sums.items():
             for depth, value in found.items():
                 before = self._sums[name].get(depth)

@@ -1,0 +1,228 @@
+"""`vitreous analyze`: what models learned, depth by depth and side by side."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vitreous.config.data import Preprocess
+from vitreous.data.chance import permutation
+from vitreous.data.source import Data, Labels, Source, open_data
+from vitreous.errors import UserError
+from vitreous.explain.representation import linear_cka
+from vitreous.jobs.model_reading import NOISE, Chosen, ModelReader, Progress
+from vitreous.jobs.opening import open_dataset
+from vitreous.jobs.probe import held_out
+from vitreous.report.analysis import analysis_page
+from vitreous.weights.bundle import Bundle
+from vitreous.weights.files import readable_errors
+from vitreous.weights.source import open_weights
+
+FEWEST = 8
+"""Pictures below which a comparison between pictures says nothing."""
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """What was measured, and where it lies."""
+
+    numbers: dict[str, Any]
+    """What analysis.json has."""
+    json: Path
+    page: Path
+
+
+def analyze(
+    models: Sequence[str | Path | Bundle],
+    data: str | Path | Data,
+    out: str | Path,
+    *,
+    pictures: int = 500,
+    seed: int = 0,
+    workers: int | None = None,
+    preprocess: Preprocess | str | None = None,
+    progress: Progress | None = None,
+) -> Analysis:
+    """Measure every model on the same pictures; write `analysis.json` and a page with plots, `analysis.html`.
+
+    models: bundles, runs or weights, with or without a classifier.
+    pictures: at most so many of the test part (else val, else half of all) are measured, and as many of the training
+        part are learned from by the linear probes. Without labels, what needs them is left out.
+    preprocess: for weights that do not say how their pictures were prepared; bundles do.
+    progress: called with pictures done and in all.
+    """
+    if not models:
+        raise UserError("no models: give at least one bundle, run or file of weights.")
+    if pictures < FEWEST:
+        raise UserError(f"--pictures {pictures}: give at least {FEWEST}; fewer say nothing about pictures in general.")
+    folder = _make_folder(Path(out))
+    opened, remarks = open_pictures(data)
+    chosen = choose_pictures(opened, pictures, seed)
+    bundles = [_open(model, preprocess) for model in models]
+    names = _names(models)
+    total = len(bundles) * (len(chosen.measured) + (len(chosen.learned) if chosen.learned is not None else 0))
+    reader = ModelReader(chosen, seed, workers, progress, total)
+    found = [reader.read(name, bundle) for name, bundle in zip(names, bundles, strict=True)]
+    numbers = {
+        "data": {
+            "from": str(data) if isinstance(data, str | Path) else "data in memory",
+            "part": chosen.part,
+            "pictures": len(reader.index or ()),
+            "learned_from": None if chosen.learned is None else len(chosen.learned),
+            "classes": len(opened.classes) if chosen.learned is not None else None,
+            "seed": seed,
+        },
+        "summary": summarise([one for one, _ in found]),
+        "models": [one for one, _ in found],
+        "cka": _compare([depths for _, depths in found]),
+        "noise_strength": NOISE,
+        "remarks": [*remarks, *reader.remarks],
+    }
+    described, page = folder / "analysis.json", folder / "analysis.html"
+    _write(described, json.dumps(numbers, allow_nan=False) + "\n")
+    _write(page, analysis_page(numbers))
+    return Analysis(numbers, described, page)
+
+
+def open_pictures(data: str | Path | Data) -> tuple[Data, list[str]]:
+    """Data with labels; or, where a folder gives none, its pictures without, and a remark that says why."""
+    try:
+        return open_dataset(data), []
+    except UserError as error:
+        if isinstance(data, Data) or not Path(data).is_dir():
+            raise
+        opened = open_data(data, labelled=False)
+        reason = str(error).removeprefix(f"{data}: ").split(";")[0].rstrip(".")
+        return opened, [f"no labels ({reason}): accuracy by depth and under noise are left out."]
+
+
+def choose_pictures(data: Data, most: int, seed: int) -> Chosen:
+    """At most `most` pictures to measure and as many to learn from, of all classes alike."""
+    labelled = bool(data.classes) and not any((source.labels < 0).any() for source in data.splits.values())
+    parts = data.splits
+    name: str
+    learned: Source | None = None
+    if len(parts) == 1 or "train" not in parts:
+        part, measured = list(parts.items())[-1]
+        name = part if len(parts) > 1 else "all"
+        if labelled:
+            held = held_out(torch.from_numpy(measured.labels), 0.5, seed).numpy()
+            learned, measured = measured.subset(np.flatnonzero(~held)), measured.subset(np.flatnonzero(held))
+            name = f"half of the {part} part"
+    else:
+        part = "test" if "test" in parts else "val"
+        name, measured, learned = part, parts[part], parts["train"] if labelled else None
+    if len(measured) < FEWEST:
+        raise UserError(
+            f"{len(measured)} pictures to measure ({name}): a comparison needs at least {FEWEST}; give more."
+        )
+    measured = measured.subset(_of_all_classes(measured.labels, most, seed))
+    return Chosen(name, measured, learned and learned.subset(_of_all_classes(learned.labels, most, seed)))
+
+
+def _of_all_classes(labels: Labels, most: int, seed: int) -> Labels:
+    """At most so many indices, in order: from each class in turn, at random."""
+    order = permutation(seed, 0, len(labels))
+    turn = np.zeros(len(labels), dtype=np.int64)
+    for label in np.unique(labels):
+        members = order[labels[order] == label]
+        turn[members] = np.arange(len(members))
+    return np.sort(order[np.argsort(turn[order], kind="stable")][:most])
+
+
+def _compare(depths: Sequence[Tensor]) -> list[dict[str, Any]]:
+    """CKA of every two models, and of each with itself: rows are depths of the first, columns of the second."""
+    return [
+        {
+            "models": [i, j],
+            "values": [
+                [round(linear_cka(depths[i][:, a], depths[j][:, b]), 5) for b in range(depths[j].shape[1])]
+                for a in range(depths[i].shape[1])
+            ],
+        }
+        for i in range(len(depths))
+        for j in range(i, len(depths))
+    ]
+
+
+def summarise(models: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows of a table, one a measure: its name, whether it is a share, and a value a model.
+
+    Of what has a depth, the mean of the last third of the layers.
+    """
+
+    def late(values: Sequence[Any]) -> float:
+        return float(np.mean(values[-max(1, len(values) // 3) :]))
+
+    def distance(model: dict[str, Any]) -> float:
+        return late(model["attention_distance"]) / float(max(model["shape"]["size"]))
+
+    rows: dict[str, Callable[[dict[str, Any]], float]] = {
+        "attention distance, of the longer side": distance,
+        "mutual information of queries and keys": lambda m: late(m["mutual_information"]),
+        "likeness of two heads' attention": lambda m: late(m["head_similarity"]),
+        "likeness of two places' attention": lambda m: late(m["query_similarity"]),
+        "likeness of two places' tokens": lambda m: late(m["token_similarity"]),
+        "log amplitude of the highest frequency": lambda m: late([depth[-1] for depth in m["log_amplitude"]]),
+        "dimensions in use by a picture's tokens": lambda m: late(m["token_rank"]),
+        "dimensions in use by representations": lambda m: float(m["representation_rank"]),
+    }
+    if all("probe" in model for model in models):
+        rows |= {
+            "linear probe of the representation": lambda m: float(m["probe"]["representation"]["value"]),
+            "linear probe at its best depth": lambda m: max(float(one["value"]) for one in m["probe"]["accuracy"]),
+            "accuracy without noise": lambda m: float(m["noise"]["clean"]["value"]),
+            "accuracy with low-frequency noise": lambda m: float(m["noise"]["accuracy"][0]["value"]),
+            "accuracy with high-frequency noise": lambda m: float(m["noise"]["accuracy"][-1]["value"]),
+        }
+    return [
+        {
+            "measure": name,
+            "share": name.startswith(("attention distance", "linear probe", "accuracy")),
+            "values": [round(value(model), 4) for model in models],
+        }
+        for name, value in rows.items()
+    ]
+
+
+def _open(model: str | Path | Bundle, preprocess: Preprocess | str | None) -> Bundle:
+    """A model; one of our own bundles says itself how its pictures are prepared."""
+    if isinstance(model, Bundle):
+        return model
+    path = Path(model)
+    own = (path / "manifest.json").exists() or (path / "bundle").is_dir()
+    return open_weights(model, None if own else preprocess)
+
+
+def _names(models: Sequence[str | Path | Bundle]) -> list[str]:
+    """What to call them: the end of their paths, with a number where that says nothing or is there twice."""
+    names = []
+    for number, model in enumerate(models, start=1):
+        path = model.path if isinstance(model, Bundle) else Path(model)
+        if path is not None and path.name == "bundle":
+            path = path.resolve().parent
+        names.append(path.stem if path is not None and path.is_file() else path.name if path is not None else "")
+        if not names[-1]:
+            names[-1] = f"model {number}"
+    return [f"{name} ({number})" if names.count(name) > 1 else name for number, name in enumerate(names, start=1)]
+
+
+def _make_folder(folder: Path) -> Path:
+    with readable_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _write(path: Path, content: str) -> None:
+    """The file is the new one or the old one, never half of it."""
+    with readable_errors(path):
+        temporary = path.with_name(f".{path.name}.new")
+        temporary.write_text(content, encoding="utf-8")
+        temporary.replace(path)

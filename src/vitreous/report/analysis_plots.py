@@ -1,0 +1,87 @@
+"""Plots of an analysis: one line or one field a model, in the page's colours."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import MaxNLocator
+
+from vitreous.report.html import Html
+from vitreous.report.plots import ACCENT, INK, QUIET, page_style, shortened, to_svg
+
+# The first is the page's own; the others can be read on light and on dark ground.
+COLOURS = (ACCENT, "#d9730d", "#8b6fd6", "#5f9a22", "#cf4f86", "#9a7b4f")
+MARKERS = ("o", "s", "^", "D", "v", "P")
+
+
+class Line(NamedTuple):
+    """One model's line."""
+
+    model: int
+    """Which of the page's models it is: it has the same colour in every plot."""
+    x: Sequence[float]
+    y: Sequence[float]
+    dots: Sequence[Sequence[float]] = ()
+    """For each x the single values of which y is the mean, if they should be seen."""
+    band: Sequence[tuple[float, float]] = ()
+    """For each x the ends of an interval."""
+
+
+def lines(series: Sequence[Line], title: str, along: str, *, share: bool = False) -> Html:
+    """Lines over depth or frequency. share: values from 0 to 1 are shown as per cent."""
+    with page_style():
+        figure = Figure(figsize=(3.5, 2.3), layout="constrained")
+        axes = figure.add_subplot()
+        for line in series:
+            _draw(axes, line)
+        axes.set_title(title, loc="left", fontsize=9, color=INK)
+        axes.set_xlabel(along)
+        axes.grid(axis="y")
+        axes.set_axisbelow(True)
+        whole = all(float(x).is_integer() for line in series for x in line.x)
+        axes.xaxis.set_major_locator(MaxNLocator(6, integer=whole))
+        axes.yaxis.set_major_locator(MaxNLocator(5))
+        if share:
+            axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.3g} %")
+        return to_svg(figure)
+
+
+def _draw(axes: Axes, line: Line) -> None:
+    colour = COLOURS[line.model % len(COLOURS)]
+    for x, values in zip(line.x, line.dots, strict=False):
+        axes.plot([x] * len(values), values, linestyle="", marker=".", markersize=3.5, color=colour, alpha=0.35)
+    if line.band:
+        low, high = zip(*line.band, strict=True)
+        axes.fill_between(line.x, low, high, color=colour, alpha=0.13, linewidth=0)
+    marker = MARKERS[line.model % len(MARKERS)] if len(line.x) <= 40 else None
+    axes.plot(line.x, line.y, color=colour, linewidth=1.5, marker=marker, markersize=3.5)
+
+
+def field(values: Sequence[Sequence[float]], across: str, up: str, start: tuple[int, int]) -> Html:
+    """A table of values from 0 to 1, the fuller the colour the larger; the first row is at the bottom.
+
+    start: the depths of the first row and of the first column.
+    """
+    rows, columns = len(values), len(values[0])
+    with page_style():
+        figure = Figure(figsize=(2.9, 2.9), layout="constrained")
+        axes = figure.add_subplot()
+        for i, row in enumerate(values):
+            for j, value in enumerate(row):
+                box = (j + start[1] - 0.5, i + start[0] - 0.5)
+                axes.add_patch(Rectangle(box, 1, 1, facecolor=ACCENT, alpha=min(1.0, max(0.0, value)), linewidth=0))
+        axes.set_xlim(start[1] - 0.5, start[1] + columns - 0.5)
+        axes.set_ylim(start[0] - 0.5, start[0] + rows - 0.5)
+        axes.set_aspect(columns / rows)
+        axes.set_xlabel(shortened(across, 40))
+        axes.set_ylabel(shortened(up, 40))
+        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+        axes.yaxis.set_major_locator(MaxNLocator(6, integer=True))
+        axes.spines[:].set_color(QUIET)
+        axes.spines[:].set_visible(True)
+        axes.spines[:].set_linewidth(0.5)
+        return to_svg(figure)

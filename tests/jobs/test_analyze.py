@@ -1,0 +1,235 @@
+"""Models side by side: what is written is what was measured, for any model and any data, and nonsense is refused."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+import torch
+from colours import COLOURS, make_bundle, make_pictures
+
+from vitreous import UserError, ViT, ViTConfig, analyze
+from vitreous.cli import main
+from vitreous.config.data import Preprocess
+from vitreous.data.augment import eval_view, normalise
+from vitreous.data.source import open_data
+from vitreous.evaluate.probe import fit_linear
+from vitreous.explain.noise import BANDS, band_noise
+from vitreous.explain.representation import linear_cka
+from vitreous.explain.survey import pool_depths
+from vitreous.jobs.analyze import choose_pictures
+from vitreous.jobs.evaluate import evaluate
+from vitreous.jobs.model_reading import NOISE, WEIGHT_DECAY
+from vitreous.weights.bundle import Bundle, load_bundle, save_bundle
+
+SHAPE = {"width": 16, "depth": 3, "heads": 2, "mlp_width": 32, "patch": 4, "image_size": (16, 16), "classes": 0}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    root = tmp_path_factory.mktemp("data")
+    for split, count in (("train", 8), ("test", 5)):
+        make_pictures(root / split, count=count, seed=1000 * count)
+    return root
+
+
+@pytest.fixture(scope="module")
+def colours(tmp_path_factory):
+    return make_bundle(tmp_path_factory.mktemp("bundle") / "colours")
+
+
+def plain(**changes):
+    config = ViTConfig(**{**SHAPE, **changes})
+    labels = tuple(f"class {k}" for k in range(config.classes))
+    return Bundle(ViT(config, seed=5).eval(), Preprocess(size=config.image_size), labels)
+
+
+@pytest.fixture
+def no_page(monkeypatch):
+    """Plots take most of the time, and few tests look at them."""
+    monkeypatch.setattr("vitreous.jobs.analyze.analysis_page", lambda numbers: "")
+
+
+def images_of(source, preprocess):
+    """(n, 3, H, W), read by hand: the pictures are as large as the input but for their borders."""
+
+    views = [eval_view(source.read(i), preprocess) for i in range(len(source))]
+    return normalise(torch.stack(views), preprocess)
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory, data, colours):
+    """A model that knows the classes beside one without classifier, class token and square input."""
+    other = plain(image_size=(8, 24), class_token=False, pool="mean", registers=2)
+    return analyze([colours, other], data, tmp_path_factory.mktemp("out") / "deep" / "folder")
+
+
+def test_everything_is_there_by_depth(found):
+    first, second = found.numbers["models"]
+    assert json.loads(found.json.read_text()) == found.numbers
+    assert (first["name"], second["name"]) == ("colours", "model 2")
+    assert (first["grid"], second["grid"]) == ([2, 2], [2, 6])
+    for model, depth in ((first, 1), (second, 3)):
+        for name in ("attention_distance", "mutual_information"):
+            assert np.shape(model[name]) == (depth, 2)  # two heads
+        for name in ("head_similarity", "query_similarity"):
+            assert np.shape(model[name]) == (depth,)
+        for name in ("token_similarity", "token_rank", "picture_rank", "log_amplitude", "token_spectrum"):
+            assert len(model[name]) == depth + 1
+        assert np.shape(model["depth_similarity"]) == (depth, depth)
+        assert len(model["probe"]["accuracy"]) == depth + 1
+        assert model["probe"]["representation"]["n"] == 15
+    data = found.numbers["data"]
+    assert (data["part"], data["pictures"], data["learned_from"], data["classes"]) == ("test", 15, 24, 3)
+
+
+def test_probes_and_likeness_are_what_they_say(found, data, colours):
+    """The same by hand for one depth, from the pictures on."""
+    bundle, opened = load_bundle(colours), open_data(data)
+    (known, y_known), (asked, y_asked) = (
+        pool_depths(bundle.model, images_of(opened.splits[part], bundle.preprocess)) for part in ("train", "test")
+    )
+    labels = torch.from_numpy(opened.splits["test"].labels)
+    for features, expected in (
+        ((known[:, 0], asked[:, 0]), found.numbers["models"][0]["probe"]["accuracy"][0]),
+        ((known[:, 1], asked[:, 1]), found.numbers["models"][0]["probe"]["accuracy"][1]),
+        ((y_known, y_asked), found.numbers["models"][0]["probe"]["representation"]),
+    ):
+        probe = fit_linear(features[0], torch.from_numpy(opened.train.labels), 3, weight_decays=[WEIGHT_DECAY])
+        assert expected["value"] == (probe(features[1]).argmax(1) == labels).double().mean().item()
+    pairs = {tuple(pair["models"]): pair["values"] for pair in found.numbers["cka"]}
+    assert set(pairs) == {(0, 0), (0, 1), (1, 1)}
+    assert np.shape(pairs[0, 1]) == (2, 4)
+    assert pairs[0, 0][0][1] == pytest.approx(linear_cka(asked[:, 0], asked[:, 1]), abs=1e-4)
+    assert np.diag(pairs[1, 1]) == pytest.approx(1)
+
+
+def test_noise_meets_the_models_own_classifier(found, data, colours):
+    bundle, source = load_bundle(colours), open_data(data).splits["test"]
+    noise = found.numbers["models"][0]["noise"]
+    assert noise["clean"]["value"] == evaluate(bundle, data).result.top1
+    assert noise["bands"] == [list(band) for band in BANDS]
+    images = images_of(source, bundle.preprocess)
+    for band, accuracy in zip(BANDS, noise["accuracy"], strict=True):
+        added = torch.stack([torch.from_numpy(band_noise((3, 16, 16), band, 0, i)) for i in range(15)]) * NOISE / 0.5
+        with torch.no_grad():
+            right = bundle.model(images + added).argmax(1) == torch.from_numpy(source.labels)
+        assert accuracy["value"] == right.double().mean().item()
+    assert any("model 2: its accuracy under noise is that of a linear probe" in r for r in found.numbers["remarks"])
+    assert not any("colours:" in r for r in found.numbers["remarks"])
+
+
+def test_the_page_shows_the_numbers_and_needs_nothing_else(found):
+    page = found.page.read_text()
+    assert page.count("<svg") == 4 + 2 + 5 + 2 + 2 + 3
+    assert not re.search(r'(src|href)="(?!data:|#)', page)
+    assert "<script" not in page
+    for row in found.numbers["summary"]:
+        assert row["measure"].replace("'", "&#x27;") in page
+    best = next(row for row in found.numbers["summary"] if row["measure"] == "linear probe of the representation")
+    assert f"{100 * best['values'][0]:.1f}\u00a0%" in page
+
+
+def test_names_that_are_html_stay_text(tmp_path, data):
+    model = plain()
+    path = save_bundle(tmp_path / "<b>bold & co", model.model, model.preprocess, ())
+    page = analyze([path], data, tmp_path / "out").page.read_text()
+    assert "<b>bold" not in page
+    assert "&lt;b&gt;bold &amp; co" in page
+
+
+def test_one_and_many_of_the_same_name(tmp_path, data, no_page):
+    model = plain()
+    for place in ("a", "b"):
+        save_bundle(tmp_path / place / "bundle", model.model, model.preprocess, ())
+        save_bundle(tmp_path / place / "same", model.model, model.preprocess, ())
+    names = [tmp_path / "a", tmp_path / "b" / "bundle", tmp_path / "a" / "same", tmp_path / "b" / "same"]
+    found = analyze(names, data, tmp_path / "out").numbers
+    assert [one["name"] for one in found["models"]] == ["a", "b", "same (3)", "same (4)"]
+    values = [{**one, "name": ""} for one in found["models"]]
+    assert values[0] == values[1] == values[2] == values[3]
+    assert all(np.diag(pair["values"]) == pytest.approx(1) for pair in found["cka"])
+
+
+def test_pictures_without_labels(tmp_path, data):
+    """Whether the folder is flat or has one class only: what needs no labels is measured, and that is said."""
+    flat = tmp_path / "flat"
+    flat.mkdir()
+    for i, path in enumerate(sorted(data.glob("train/*/*.png"))):
+        (flat / f"{i}.png").write_bytes(path.read_bytes())
+    found = analyze([plain()], flat, tmp_path / "out")
+    assert "probe" not in found.numbers["models"][0]
+    assert found.numbers["data"] | {"from": ""} == {
+        "from": "", "part": "all", "pictures": 24, "learned_from": None, "classes": None, "seed": 0,
+    }  # fmt: skip
+    assert "no labels" in found.numbers["remarks"][0]
+    assert "accuracy by depth and under noise are left out" in found.numbers["remarks"][0]
+    assert "linear probe" not in found.page.read_text()
+    assert analyze([plain()], data / "train" / "red", tmp_path / "out").numbers["data"]["pictures"] == 8
+
+
+def test_unreadable_pictures_are_named_once(tmp_path, no_page):
+    root = make_pictures(tmp_path / "p", count=80)
+    (root / "red" / "0.png").write_bytes(b"")
+    found = analyze([plain(), plain(registers=1)], root, tmp_path / "out").numbers
+    assert sum(remark.startswith("left out:") for remark in found["remarks"]) == 1
+
+
+def test_which_pictures_are_taken(data, tmp_path):
+    opened = open_data(data)
+    chosen = choose_pictures(opened, 9, seed=0)
+    assert chosen.part == "test"
+    assert np.bincount(chosen.measured.labels).tolist() == np.bincount(chosen.learned.labels).tolist() == [3, 3, 3]
+    again, other = choose_pictures(opened, 9, seed=0), choose_pictures(opened, 9, seed=1)
+    names = [[one.measured.name(i) for i in range(9)] for one in (chosen, again, other)]
+    assert names[0] == names[1] != names[2]
+    half = choose_pictures(open_data(data / "train"), 500, seed=0)
+    assert (half.part, len(half.measured), len(half.learned)) == ("half of the train part", 12, 12)
+    held = {half.measured.name(i) for i in range(12)}
+    assert not held & {half.learned.name(i) for i in range(12)}
+
+
+def test_bad_input(data, tmp_path, no_page):
+    model = plain()
+    one = make_pictures(tmp_path / "one", count=1)
+    (tmp_path / "file").write_text("")
+    (tmp_path / "empty").mkdir()
+    damaged = plain()
+    with torch.no_grad():
+        damaged.model.cls_token.fill_(float("nan"))
+    for arguments, says in {
+        "none": (([], data), "no models"),
+        "few": (([model], one), "a comparison needs at least 8"),
+        "empty": (([model], tmp_path / "empty"), "no pictures here"),
+        "missing": (([model], tmp_path / "nothing"), "nothing of this name"),
+        "damaged": (([damaged], data), "model 1: gives tokens that are not numbers"),
+        "damaged, no labels": (([damaged], data / "train" / "red"), "model 1: gives tokens"),
+        "one patch": (([plain(patch=16)], data), "as one patch"),
+    }.values():
+        with pytest.raises(UserError, match=says):
+            analyze(*arguments, tmp_path / "out")
+    with pytest.raises(UserError, match="--pictures 3: give at least 8"):
+        analyze([model], data, tmp_path / "out", pictures=3)
+    with pytest.raises(UserError, match="is a file, not a folder"):
+        analyze([model], data, tmp_path / "file" / "out")
+
+
+def test_models_of_other_classes_are_judged_by_a_probe(data, tmp_path, no_page):
+    found = analyze([plain(classes=5)], data, tmp_path / "out").numbers
+    assert "class" not in found["models"][0]["name"]
+    assert "that of a linear probe" in found["remarks"][0]
+    assert found["models"][0]["noise"]["clean"] == found["models"][0]["probe"]["representation"]
+
+
+def test_the_command(capsys, tmp_path, data, colours, no_page):
+    main(["analyze", str(colours), "--data", str(data), "--out", str(tmp_path / "out"), "--pictures", "12"])
+    shown = capsys.readouterr().out
+    assert "12 pictures (test)" in shown
+    assert "attention distance" in shown
+    assert str(tmp_path / "out" / "analysis.html") in shown
+    main(["analyze", str(colours), "--data", str(data), "--out", str(tmp_path / "out"), "--json"])
+    assert json.loads(capsys.readouterr().out)["models"][0]["shape"]["classes"] == len(COLOURS)
+    with pytest.raises(SystemExit) as end:
+        main(["analyze", str(tmp_path / "none"), "--data", str(data), "--out", str(tmp_path / "out")])
+    assert end.value.code == 2
+    assert "nothing of this name" in capsys.readouterr().err
