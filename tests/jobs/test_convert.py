@@ -7,17 +7,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from colours import make_bundle
+from colours import make_bundle, make_pictures
 from PIL import Image
 
-from vitreous import UserError, export_weights, import_weights, load, predict, preset
+from vitreous import UserError, export_weights, fit, import_weights, load, predict, preset
 from vitreous.cli import main
+from vitreous.jobs.start import classifiers_of
 from vitreous.weights.bundle import load_bundle
 from vitreous.weights.labels import read_labels
 from vitreous.weights.source import open_weights
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "weights"))
-from published import google, pictures, timm_like
+from published import google, numbers, pictures, timm_like
 
 
 def run(capsys, *args):
@@ -137,6 +138,37 @@ def test_every_verb_takes_a_source(capsys, tmp_path):
     assert status == 0
     assert json.loads(out)["label"] in "01234"
     assert "Google ViT(128 wide, 2 deep)/8, 32, 5 classes" in err
+
+
+SOURCES = {
+    "distilled": {"cls_positions": 2},
+    "mean with its own norm": {},
+    "backbone": {"classes": 0},
+}
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_fine_tuning_from_a_file_of_another_project(tmp_path, name):
+    """The classifier, both of them where there are two, is replaced, for that is what fine-tuning is."""
+    state = timm_like(**SOURCES[name])
+    if name == "distilled":
+        state |= {"dist_token": numbers(1, 1, 128), "head_dist.weight": numbers(5, 128), "head_dist.bias": numbers(5)}
+    elif name == "mean with its own norm":
+        state = {f"fc_{key}" if key.startswith("norm.") else key: value for key, value in state.items()}
+    torch.save({"model": state}, tmp_path / "w.pth")
+    pictures = make_pictures(tmp_path / "pictures")
+    result = fit(pictures, weights=tmp_path / "w.pth", epochs=1, out=tmp_path / "run", workers=0)
+    tuned = load_bundle(result.run)
+    assert tuned.model.config.classes == len(tuned.labels) == 3
+    assert tuned.model.config.distilled == (name == "distilled")
+    assert evaluate_on(tuned, pictures) > 0.9
+    for layer in classifiers_of(tuned.model):
+        assert layer.weight.abs().sum() > 0
+    assert tuned.preprocess.mean == (0.485, 0.456, 0.406)
+
+
+def evaluate_on(bundle, pictures):
+    return load(bundle.path).evaluate(pictures).result.top1
 
 
 # ---- the real weights ------------------------------------------------------------------------------------------------

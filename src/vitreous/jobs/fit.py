@@ -27,7 +27,7 @@ from vitreous.jobs.evaluate import names_of
 from vitreous.jobs.opening import open_dataset
 from vitreous.jobs.report import write_report
 from vitreous.jobs.run import FitResult, Listeners, Request, read_config, read_result, write_json
-from vitreous.jobs.start import choose_training, classifier_of, starting_model
+from vitreous.jobs.start import choose_training, classifiers_of, starting_model
 from vitreous.jobs.track import tracked
 from vitreous.model.initialise import whiten_patches
 from vitreous.model.lora import merge_lora
@@ -178,8 +178,9 @@ class _Fit:
             held_out = compute_features(model.representation, self.validation.batches())
         classifier = fit_linear(features, labels, len(self.data.classes), validation=held_out)
         with torch.no_grad():
-            classifier_of(model).weight.copy_(classifier.weight)
-            classifier_of(model).bias.copy_(classifier.bias)
+            for layer in classifiers_of(model):
+                layer.weight.copy_(classifier.weight)
+                layer.bias.copy_(classifier.bias)
         self.probe = {"seconds": round(meter.seconds, 1)}
         if held_out is not None:
             scores = F.linear(held_out[0], classifier.weight, classifier.bias)

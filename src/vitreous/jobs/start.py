@@ -52,15 +52,13 @@ def starting_model(training: Training, base: Bundle | None) -> ViT:
     model = ViT(training.model, seed=training.seed)
     if base is not None:
         state, _ = resample_state(base.model.state_dict(), base.model.config, training.model.image_size)
-        fresh = {
-            name: tensor for name, tensor in model.state_dict().items() if name.startswith(("head.", "pre_logits."))
-        }
-        state = {name: tensor for name, tensor in state.items() if not name.startswith(("head.", "pre_logits."))}
+        fresh = {name: tensor for name, tensor in model.state_dict().items() if name.startswith(("head", "pre_logits"))}
+        state = {name: tensor for name, tensor in state.items() if not name.startswith(("head", "pre_logits"))}
         model.load_state_dict({**state, **fresh})
     if training.freeze:
         for name, parameter in model.named_parameters():
             block = int(name.split(".")[1]) if name.startswith("blocks.") else None
-            early = name.startswith(("patch_embed", "cls_token", "reg_token", "pos_embed"))
+            early = name.startswith(("patch_embed", "cls_token", "dist_token", "reg_token", "pos_embed"))
             if early or (block is not None and block < training.freeze):
                 parameter.requires_grad_(False)
     if training.lora:
@@ -68,10 +66,9 @@ def starting_model(training: Training, base: Bundle | None) -> ViT:
     return model
 
 
-def classifier_of(model: ViT) -> nn.Linear:
-    """The last layer."""
-    assert isinstance(model.head, nn.Linear)
-    return model.head
+def classifiers_of(model: ViT) -> list[nn.Linear]:
+    """The last layer; of a distilled model both, whose mean is the score."""
+    return [layer for layer in (model.head, model.head_dist) if isinstance(layer, nn.Linear)]
 
 
 def some_headers(source: Source, most: int = 32) -> list[Header]:

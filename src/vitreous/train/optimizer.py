@@ -14,7 +14,7 @@ from vitreous.config.train import Optimizer
 from vitreous.train.muon import Muon
 
 _BLOCK = re.compile(r"(?:^|\.)blocks\.(\d+)\.")
-_UNDECAYED = re.compile(r"(?:cls_token|reg_token|mask_token|pos_embed\w*|latent|relative_position_bias_table)$")
+_UNDECAYED = re.compile(r"(?:cls_token|dist_token|reg_token|mask_token|pos_embed\w*|latent|relative_position_bias_table)$")
 
 
 def make_optimizers(module: nn.Module, c: Optimizer) -> list[torch.optim.Optimizer]:
@@ -51,7 +51,7 @@ def layer_of(name: str) -> int:
     """The layer of a parameter: -1 for the embedding, a block's number, or a large number for what comes after."""
     if match := _BLOCK.search(name):
         return int(match[1])
-    return -1 if re.search(r"(?:^|\.)(?:patch_embed|cls_token|reg_token|pos_embed)", name) else 1_000_000
+    return -1 if re.search(r"(?:^|\.)(?:patch_embed|cls_token|dist_token|reg_token|pos_embed)", name) else 1_000_000
 
 
 def _groups(
