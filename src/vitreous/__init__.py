@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from vitreous.jobs.predict import predict
     from vitreous.jobs.probe import probe
     from vitreous.jobs.report import write_report
+    from vitreous.jobs.steps import write_steps
     from vitreous.model.presets import preset
     from vitreous.model.trace import Trace
     from vitreous.model.vit import ViT
@@ -48,6 +49,7 @@ _HOMES = {
     "preset": "vitreous.model.presets",
     "probe": "vitreous.jobs.probe",
     "write_report": "vitreous.jobs.report",
+    "write_steps": "vitreous.jobs.steps",
 }
 
 __all__ = [
@@ -67,6 +69,7 @@ __all__ = [
     "preset",
     "probe",
     "write_report",
+    "write_steps",
 ]
 
 

@@ -29,6 +29,7 @@ def explain(
     query: Annotated[str | None, tyro.conf.arg(metavar="X,Y")] = None,
     out: Annotated[str, tyro.conf.arg(metavar="DIR")] = "explained",
     save_arrays: Flag = False,
+    steps: Flag = False,
     weights: Flag = False,
     data: Annotated[str | None, tyro.conf.arg(metavar="DATA")] = None,
     score: Flag = False,
@@ -52,6 +53,8 @@ def explain(
         query: A place in the picture, in its pixels: show what that place attends to.
         out: Folder for what is written.
         save_arrays: Write the numbers too, as NAME.npz.
+        steps: Write a page that goes through the paper's equations with each picture's own numbers: patches, tokens,
+            queries and keys of --layer and --head, scores, heads, classes; --query chooses the patch to follow.
         weights: Draw the patch filters, the similarity of positions and, with --data, how far each head looks.
         data: Pictures to measure attention distance on, for --weights.
         score: Measure explanations on data: deletion, insertion and, with --masks, energy, pointing and IoU.
@@ -61,8 +64,8 @@ def explain(
         preprocess: For a .safetensors file, such as "mean=0.5,std=0.5,crop=0.9,interpolation=bicubic".
         json: Print JSON, for programs: an object a picture, or one object for --weights and --score.
     """
-    if weights and score:
-        raise UserError("--weights and --score: choose one of them.")
+    if weights + score + steps > 1:
+        raise UserError("--steps, --weights and --score: choose one of them.")
     if weights:
         return _weights(model, pictures, data, count, out, preprocess, json)
     if data is not None:
@@ -80,7 +83,34 @@ def explain(
         "query": _point(query),
         "preprocess": preprocess,
     }
+    if steps:
+        return _steps(model, pictures, asked, Path(out), save_arrays or json)
     return _pictures(model, pictures, asked, Path(out), save_arrays, json)
+
+
+def _steps(model: str, pictures: tuple[str, ...], asked: dict[str, Any], out: Path, wants_numbers: bool) -> int:
+    """A page for each picture."""
+    from vitreous.data.decode import PictureError
+    from vitreous.jobs.predict import list_pictures
+    from vitreous.jobs.steps import write_steps
+    from vitreous.weights.source import open_weights
+
+    if wants_numbers or asked["method"] or asked["target"]:
+        raise UserError("--steps: takes --layer, --head, --query and --out; the other options belong to overlays.")
+    layer = -1 if asked["layer"] is None else asked["layer"]
+    head = 0 if asked["head"] == "mean" else asked["head"]
+    if "all" in (layer, head):
+        raise UserError("--steps: opens one block and one head; give a number to --layer and --head.")
+    paths, bundle, failed = list_pictures(pictures), open_weights(model, asked["preprocess"]), False
+    for path in paths:
+        try:
+            place = out / f"{path.stem}-steps.html"
+            made = write_steps(bundle, path, out=place, layer=layer, head=head, query=asked["query"])
+            print(f"{printable(str(path))}: {printable(str(made))}: open it in a browser.", flush=True)
+        except PictureError as error:
+            failed = True
+            print(f"vitreous: {printable(error.name)}: {error.reason}", file=sys.stderr)
+    return int(failed)
 
 
 def _pictures(
@@ -152,7 +182,9 @@ def _weights(
             f"{pictures[0]}: --weights looks at no single picture; for attention distance, say --data DATA."
         )
     with progress("looking") as bar:
-        found = explain_weights(model, data, count=count or PICTURES, preprocess=preprocess, progress=bar)
+        found = explain_weights(
+            model, data, count=PICTURES if count is None else count, preprocess=preprocess, progress=bar
+        )
     files = found.save(out)
     if json:
         print_json({**found.to_json(), "files": [str(file) for file in files]})

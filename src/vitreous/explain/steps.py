@@ -109,12 +109,13 @@ def follow(model: ViT, image: Tensor, *, cell: int | None = None, layer: int = -
 
     cell: the patch to follow, which is then also the one that asks; if None, the middle one is followed, and the class
         token asks where the answer is read from it.
-    layer, head: which block is opened, from the end if negative, and which of its heads is looked at.
+    layer, head: which block is opened, and which of its heads is looked at; from the end if negative.
     """
     c = model.config
     Trace([layer]).check(c.depth)
-    if not 0 <= head < c.heads:
+    if not -c.heads <= head < c.heads:
         raise UserError(f"head {head}: the model has heads 0 to {c.heads - 1}.")
+    head %= c.heads
     with torch.inference_mode():
         z, layout = model.embed(image)
         rows, columns = layout.grid

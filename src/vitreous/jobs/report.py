@@ -13,10 +13,11 @@ from vitreous.data.source import Data, Source, Split
 from vitreous.errors import UserError
 from vitreous.jobs.evaluate import evaluate
 from vitreous.jobs.explain import explain
+from vitreous.jobs.explain_weights import explain_weights
 from vitreous.jobs.opening import open_dataset
 from vitreous.model.cost import count_flops
 from vitreous.report.content import Content, Example, Part, Run
-from vitreous.report.page import page
+from vitreous.report.page import looks, page
 from vitreous.weights.bundle import CARD, Bundle
 from vitreous.weights.files import readable_errors
 from vitreous.weights.source import open_weights
@@ -65,6 +66,7 @@ def write_report(
         run=run,
         data=None if data is None or isinstance(data, Data) else str(data),
         parts=tuple(part if i else with_examples(part, bundle, opened) for i, part in enumerate(parts)),
+        looks=looks(explain_weights(bundle, opened, count=2 * _how_many(bundle.model.config)).figures()),
         card=_card(bundle) if run is None else None,
         left_out=left_out,
     )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
+
+from matplotlib.figure import Figure
 
 from vitreous import __version__
 from vitreous.config.model import ViTConfig
@@ -12,7 +14,7 @@ from vitreous.model.cost import count_flops, count_parameters
 from vitreous.report.content import Content, Look, Run
 from vitreous.report.figures import calibration, classes, examples, mistakes, percent, scores
 from vitreous.report.html import Html, document, facts, tag
-from vitreous.report.plots import Series, curves
+from vitreous.report.plots import Series, curves, page_style, to_svg
 
 POOLS = {
     "class": "the class token",
@@ -121,6 +123,31 @@ def training_facts(run: Run) -> dict[str, str]:
             f"after {result['probe']['seconds']:.0f} s"
         )
     return found
+
+
+LOOKS = {
+    "filters": (
+        "Patch filters",
+        "The principal components of what the first layer looks for in a patch, the strongest first. Trained on enough "
+        "pictures, they look like waves and colours.",
+    ),
+    "positions": (
+        "Positions",
+        "For each patch a small map: how alike its position embedding is to every other. Neighbours, and patches of "
+        "one row or column, become alike by training alone.",
+    ),
+    "distance": (
+        "How far heads look",
+        "For each head, how far from a patch the patches lie that it attends to. In large models the first blocks have "
+        "heads that look near and heads that look far; the last look far.",
+    ),
+}
+
+
+def looks(made: Mapping[str, Figure]) -> tuple[Look, ...]:
+    """Figures of the weights, by name, with what they show."""
+    with page_style():
+        return tuple(Look(LOOKS[name][0], to_svg(figure), LOOKS[name][1]) for name, figure in made.items())
 
 
 def inside(c: ViTConfig, looks: Iterable[Look]) -> list[Html]:
