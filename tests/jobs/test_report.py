@@ -1,0 +1,138 @@
+"""`vitreous report` for a run, a bundle and a bare model; what it says when something is missing."""
+
+import json
+import shutil
+
+import pytest
+from colours import COLOURS, make_bundle, make_pictures
+
+from vitreous import UserError, write_report
+from vitreous.cli import main
+from vitreous.jobs.evaluate import evaluate
+from vitreous.jobs.fit import fit
+from vitreous.weights.bundle import load_bundle
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A bundle, pictures in train and test, and a run that was trained on them."""
+    root = tmp_path_factory.mktemp("report")
+    make_bundle(root / "bundle")
+    make_pictures(root / "data" / "train", count=6)
+    make_pictures(root / "data" / "test", seed=50)
+    fit(root / "data", weights=root / "bundle", epochs=2, out=root / "run", workers=0)
+    return root
+
+
+def test_fit_leaves_a_page_with_its_own_figures(place):
+    text = (place / "run" / "report.html").read_text(encoding="utf-8")
+    result = json.loads((place / "run" / "result.json").read_text())
+    for part in ("test", "validation"):
+        assert f'id="accuracy-{part}">{100 * result[part]["top1"]:.1f}\u00a0%<' in text
+    for section in ("Training", "Classes", "Calibration", "Pictures", "Inside the model", "Cost", "Use it"):
+        assert f"<h2>{section}</h2>" in text
+    assert text.count('class="two"') == 3  # the surest right picture of each colour, with its overlay
+    for title in ("Patch filters", "Positions", "How far heads look"):
+        assert f"<h3>{title}</h3>" in text
+    assert "<script" not in text
+
+
+def test_it_can_be_written_again_and_elsewhere(place, tmp_path):
+    before = (place / "run" / "report.html").read_text(encoding="utf-8")
+    again = write_report(place / "run", out=tmp_path / "new" / "page.html")
+    assert again == tmp_path / "new" / "page.html"
+    assert again.read_text(encoding="utf-8") == before
+
+
+def test_a_bundle_with_data_is_measured(place, tmp_path):
+    found = evaluate(place / "bundle", place / "data").result
+    path = write_report(place / "bundle", data=place / "data", out=tmp_path / "page.html")
+    text = path.read_text(encoding="utf-8")
+    assert f'id="accuracy-test">{100 * found.top1:.1f}\u00a0%<' in text
+    assert f"of {found.n} pictures" in text
+    assert "<h2>Training</h2>" not in text
+    assert "# A Vision Transformer" in text  # its card
+
+
+def test_a_bundle_alone_is_described(place, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = write_report(place / "bundle")
+    assert path.name == "bundle-report.html"
+    text = path.read_text(encoding="utf-8")
+    assert "which tells 3 classes apart" in text
+    assert "<h3>Patch filters</h3>" in text
+    assert "How far heads look" not in text  # needs pictures
+    assert "Accuracy" not in text
+    assert write_report(load_bundle(place / "bundle"), out=tmp_path / "same.html").exists()
+
+
+def test_pictures_that_are_gone_are_said_to_be(place, tmp_path):
+    run = shutil.copytree(place / "run", tmp_path / "run")
+    config = json.loads((run / "config.json").read_text())
+    config["request"]["data"] = str(tmp_path / "nowhere")
+    (run / "config.json").write_text(json.dumps(config))
+    text = write_report(run).read_text(encoding="utf-8")
+    assert "The pictures are no longer where they were" in text
+    assert 'id="accuracy-test"' in text
+
+
+def test_an_unreadable_picture_is_listed(place, tmp_path):
+    data = shutil.copytree(place / "data" / "test", tmp_path / "data")
+    for i in range(40):
+        shutil.copy(data / "red" / "0.png", data / "red" / f"more{i}.png")
+    (data / "red" / "<bad>.png").write_text("not a picture")
+    text = write_report(place / "bundle", data=data, out=tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "<h2>Left out</h2>" in text
+    assert "&lt;bad&gt;.png: not a picture of a known kind" in text
+
+
+def test_mistakes_are_answered(place, tmp_path):
+    run = shutil.copytree(place / "run", tmp_path / "run")
+    with pytest.raises(UserError, match="nowhere: there is nothing of this name"):
+        write_report(tmp_path / "nowhere")
+    with pytest.raises(UserError, match=r"page\.html: a part of this path is a file"):
+        write_report(run, out=run / "result.json" / "page.html")
+    result = json.loads((run / "result.json").read_text())
+    del result["test"]["bins"]
+    (run / "result.json").write_text(json.dumps(result))
+    with pytest.raises(UserError, match="older vitreous; say on what to measure it again: --data DATA"):
+        write_report(run)
+    (run / "metrics.jsonl").write_text("{")
+    with pytest.raises(UserError, match="missing or damaged"):
+        write_report(run)
+    (run / "result.json").unlink()
+    with pytest.raises(UserError, match="not finished; repeat its command"):
+        write_report(run)
+
+
+def test_the_verb_says_where_it_is(place, tmp_path, capsys):
+    main(["report", str(place / "run"), "--out", str(tmp_path / "page.html")])
+    assert capsys.readouterr().out.startswith(f"{tmp_path / 'page.html'} (")
+    with pytest.raises(SystemExit) as stop:
+        main(["report", str(place / "run"), "--data", str(tmp_path / "nothing")])
+    assert stop.value.code == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_steps_by_the_verb(place, tmp_path, capsys):
+    picture, bad = place / "data/test/red/0.png", tmp_path / "bad.png"
+    bad.write_text("no")
+    with pytest.raises(SystemExit) as stop:
+        main(["explain", str(place / "bundle"), str(picture), str(bad), "--steps", "--out", str(tmp_path / "out")])
+    assert stop.value.code == 1
+    said = capsys.readouterr()
+    assert "0-steps.html" in said.out
+    assert "bad.png: not a picture" in said.err
+    assert COLOURS[2] in (tmp_path / "out" / "0-steps.html").read_text(encoding="utf-8")
+    for words, says in (
+        (["--head", "all"], "opens one block and one head"),
+        (["--head", "2"], "head 2: the model has heads 0 to 1"),
+        (["--layer", "7"], "layer 7: the model has layers 0 to 0"),
+        (["--query", "500,3"], "query 500,3: the picture is 24 wide"),
+        (["--method", "rollout"], "belong to overlays"),
+        (["--weights"], "choose one of them"),
+    ):
+        with pytest.raises(SystemExit) as stop:
+            main(["explain", str(place / "bundle"), str(picture), "--steps", "--out", str(tmp_path), *words])
+        assert stop.value.code == 2
+        assert says in capsys.readouterr().err
