@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from vitreous.jobs.load import Model, load
     from vitreous.jobs.models import models
     from vitreous.jobs.predict import predict
+    from vitreous.jobs.pretrain import pretrain
     from vitreous.jobs.probe import probe
     from vitreous.jobs.report import write_report
     from vitreous.jobs.steps import write_steps
@@ -47,6 +48,7 @@ _HOMES = {
     "models": "vitreous.jobs.models",
     "predict": "vitreous.jobs.predict",
     "preset": "vitreous.model.presets",
+    "pretrain": "vitreous.jobs.pretrain",
     "probe": "vitreous.jobs.probe",
     "write_report": "vitreous.jobs.report",
     "write_steps": "vitreous.jobs.steps",
@@ -67,6 +69,7 @@ __all__ = [
     "models",
     "predict",
     "preset",
+    "pretrain",
     "probe",
     "write_report",
     "write_steps",

@@ -108,6 +108,23 @@ def small_data(s: Situation) -> Training:
     )
 
 
+def mae_finetune(s: Situation) -> Training:
+    """A masked autoencoder, fine-tuned as in its paper: mean of all tokens, slower early layers, stochastic depth."""
+    if s.base is None:
+        raise UserError("--recipe mae-finetune: needs --weights, the run or bundle of a masked autoencoder.")
+    model, preprocess = s.built("Ti/16", pool="mean", drop_path=0.1)
+    small = max(model.image_size) <= SMALL_SIDE
+    return Training(
+        model=model,
+        preprocess=preprocess,
+        augment=Augment(crop_scale=(0.5, 1.0) if small else (0.2, 1.0)),
+        optimizer=Optimizer(rate=1e-3, weight_decay=0.05, layer_decay=0.75, warmup=0.1),
+        epochs=30,
+        batch_size=64,
+        label_smoothing=0.1,
+    )
+
+
 def scratch_small(s: Situation) -> Training:
     """Small pictures (CIFAR, MNIST) from nothing on few cores: Muon, and few tokens at first.
 
@@ -170,6 +187,7 @@ RECIPES: dict[str, Callable[[Situation], Training]] = {
     "scratch": scratch,
     "scratch-small": scratch_small,
     "small-data": small_data,
+    "mae-finetune": mae_finetune,
 }
 
 

@@ -15,14 +15,16 @@ import tyro
 from vitreous import __version__
 from vitreous.cli.analyze import analyze
 from vitreous.cli.evaluate import evaluate
+from vitreous.cli.explain import explain
 from vitreous.cli.export import export
 from vitreous.cli.fit import fit
 from vitreous.cli.import_ import import_
 from vitreous.cli.inspect import inspect
 from vitreous.cli.models import models
 from vitreous.cli.predict import predict
-from vitreous.cli.report import report
+from vitreous.cli.pretrain import pretrain
 from vitreous.cli.probe import probe
+from vitreous.cli.report import report
 from vitreous.cli.terminal import say_logs
 from vitreous.errors import UserError
 
@@ -30,9 +32,11 @@ VERBS: dict[str, Callable[..., Any]] = {
     "fit": fit,
     "predict": predict,
     "evaluate": evaluate,
+    "explain": explain,
     "report": report,
     "inspect": inspect,
     "models": models,
+    "pretrain": pretrain,
     "import": import_,
     "export": export,
     "probe": probe,

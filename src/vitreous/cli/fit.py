@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import signal
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from vitreous.cli.listening import listening
 from vitreous.cli.terminal import Flag, print_json, printable
 
 if TYPE_CHECKING:
-    from vitreous.jobs.run import FitResult, Listeners
-    from vitreous.train.loop import Event
+    from vitreous.jobs.run import FitResult
 
 
 def fit(
@@ -44,7 +40,7 @@ def fit(
         image_size: Side of the picture that the model sees; position embeddings are resampled to it.
         budget: How long all of it may take, such as 90s, 5m or 1h30m; the training is planned to fit.
         epochs: How often to go through the pictures, instead of a budget.
-        recipe: auto, notebook, paper-finetune, paper-pretrain, scratch, scratch-small or small-data.
+        recipe: auto, notebook, paper-finetune, paper-pretrain, scratch, scratch-small, small-data or mae-finetune.
         out: The run folder; by default runs/ and the data's name.
         preprocess: For a .safetensors file, such as "mean=0.5,std=0.5,crop=0.9,interpolation=bicubic".
         seed: All that is random follows from it.
@@ -56,7 +52,7 @@ def fit(
     from vitreous.config.change import parse_changes
     from vitreous.jobs.fit import fit as fit_model
 
-    with _listeners() as listeners:
+    with listening() as listeners:
         result = fit_model(
             data,
             weights=weights,
@@ -77,53 +73,6 @@ def fit(
     else:
         print(_text(result))
     return 0 if result.finished else 130
-
-
-@contextmanager
-def _listeners() -> Iterator[Listeners]:
-    """Messages on stderr, a progress line on a terminal, and a first Ctrl-C that stops between two steps."""
-    from vitreous.jobs.run import Listeners
-
-    stopped = False
-
-    def stop(*_: Any) -> None:
-        nonlocal stopped
-        stopped = True
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # a second one stops at once
-
-    previous = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        with _bar() as (say, step):
-            yield Listeners(say=say, step=step, stop=lambda: stopped)
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
-
-
-@contextmanager
-def _bar() -> Iterator[tuple[Any, Any]]:
-    """Functions that show a message and a step: on a terminal a live line, elsewhere the messages alone."""
-    if not sys.stderr.isatty():
-        yield lambda text: print(printable(text), file=sys.stderr, flush=True), lambda event: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=None, visible=False)
-        seen: dict[str, float] = {}
-
-        def step(event: Event) -> None:
-            seen["loss"] = 0.9 * seen.get("loss", event.record["loss"]) + 0.1 * event.record["loss"]
-            seen.update(
-                {f"val {name}": value for name, value in (event.evaluation or {}).items() if name == "accuracy"}
-            )
-            figures = "  ".join(f"{name} {value:.3f}" for name, value in seen.items())
-            text = f"epoch {event.epoch + 1}  {figures}  {event.pictures_per_second:.0f} pictures/s"
-            bar.update(task, completed=event.step, total=event.steps, description=text, visible=True)
-
-        yield lambda text: bar.console.print(printable(text), highlight=False, markup=False), step
 
 
 def _text(result: FitResult) -> str:

@@ -21,6 +21,16 @@ def open_dataset(data: str | Path | Data) -> Data:
     return builtin_data() if data == BUILTIN else open_data(data)
 
 
+def open_pictures(data: str | Path) -> Data:
+    """The data at a path, with labels if they have any: a folder that cannot be sorted into classes is just pictures."""
+    try:
+        return open_dataset(data)
+    except UserError:
+        if data == BUILTIN or not Path(data).is_dir():
+            raise
+        return open_data(data, labelled=False)
+
+
 def open_classifier(model: str | Path | Bundle, preprocess: Preprocess | str | None = None) -> Bundle:
     """The model at a path, which must have a classifier."""
     bundle = model if isinstance(model, Bundle) else open_weights(model, preprocess)

@@ -6,11 +6,14 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vitreous.errors import UserError
 from vitreous.train.loop import Event
 from vitreous.weights.files import readable_errors
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,7 @@ class Listeners:
     stop: Callable[[], bool] = lambda: False
 
 
-def read_config(folder: Path, request: Request) -> dict[str, Any] | None:
+def read_config(folder: Path, request: DataclassInstance) -> dict[str, Any] | None:
     """The configuration of a training that was begun here, None if none was; refused if it was another one."""
     path = folder / "config.json"
     if not path.exists():
@@ -71,7 +74,7 @@ def read_config(folder: Path, request: Request) -> dict[str, Any] | None:
     except (ValueError, KeyError):
         raise UserError(f"{path}: damaged; move {folder} away and repeat the command.") from None
     ours = asdict(request)
-    if differing := [name for name in ours if ours[name] != theirs.get(name, getattr(Request, name, {}))]:
+    if differing := [name for name in ours if ours[name] != theirs.get(name, getattr(type(request), name, {}))]:
         name = differing[0]
         raise UserError(
             f"{folder}: holds a training with {name.replace('_', '-')}={theirs.get(name)!r}, not {ours[name]!r}; "

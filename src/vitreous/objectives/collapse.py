@@ -11,7 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 WINDOW = 100
-"""So many steps in a row must look collapsed before it is said; the half of what a person may have to wait."""
+"""So many steps in a row must look collapsed before it is said: half of what a person should have to wait."""
+TELLS, ALIKE = 0.02, 0.01
+"""Below this information (nats), or below this spread, something is wrong."""
 
 
 def entropy(answers: Tensor) -> Tensor:
@@ -35,27 +37,50 @@ def feature_spread(features: Tensor) -> float:
 
 @dataclass
 class Alarm:
-    """Listens to a training's records, and says once when it has collapsed, and what to change."""
+    """Listens to the records of a training; says once of each sign of collapse that it is there, and what to change."""
 
     said: list[str] = field(default_factory=list)
     _since: dict[str, int] = field(default_factory=dict)
-    """Each sign that is there now, and the step it was first seen at."""
+    """Each sign that is there now, and the step at which it was first seen."""
+    _step: int = 0
+
+    @property
+    def ringing(self) -> bool:
+        """Whether a sign has been there for long enough, and still is."""
+        return any(self._step - since + 1 >= WINDOW for since in self._since.values())
 
     def hear(self, record: Mapping[str, float]) -> str | None:
         """The sentence to say after a step, if there is one."""
         if "spread" not in record:  # a line about an evaluation
             return None
-        step = int(record["step"])
+        self._step = int(record["step"])
         signs = _signs(record)
-        self._since = {name: self._since.get(name, step) for name in signs}
-        for name, since in self._since.items():
-            if step - since + 1 == WINDOW and not any(name in text for text in self.said):
-                self.said.append(f"From step {since} on: {name}. {signs[name]}")
+        self._since = {sign: self._since.get(sign, self._step) for sign in signs}
+        for sign, since in self._since.items():
+            if self._step - since + 1 >= WINDOW and not any(sign in text for text in self.said):
+                self.said.append(f"Collapse: {sign}, from step {since} on ({signs[sign]}).")
                 return self.said[-1]
         return None
 
 
 def _signs(record: Mapping[str, float]) -> dict[str, str]:
     """What looks collapsed in a record, and what to change."""
-    signs: dict[str, str] = {}
+    signs = {}
+    if record["spread"] < ALIKE:
+        signs["all pictures get the same features"] = (
+            f"their standard deviation is {record['spread']:.3f} of what it could be; train with a lower rate, or on "
+            "pictures that differ more"
+        )
+    if "information" not in record or record["information"] >= TELLS:
+        return signs
+    if record["entropy"] > 0.5:
+        signs["the teacher knows nothing of any picture"] = (
+            f"its entropy is {record['entropy']:.1%} of ln K; lower teacher_temperature, raise centre_momentum, or "
+            "take more pictures a batch"
+        )
+    else:
+        signs["the teacher says the same of every picture"] = (
+            f"its entropy is {record['entropy']:.1%} of ln K, the centre's norm {record['centre']:.2f}; lower "
+            "centre_momentum so that the centre follows faster, or raise teacher_temperature"
+        )
     return signs

@@ -5,18 +5,23 @@ Letters: B pictures, C channels, P patch side, N patches, V visible ones, M mask
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import numpy as np
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from vitreous.config.model import ViTConfig
-from vitreous.config.pretrain import Mae
+from vitreous.config.pretrain import Mae, method_from_json, method_to_json
 from vitreous.data.chance import MIX, uniforms
 from vitreous.data.loader import Batch
 from vitreous.model.initialise import Linear
 from vitreous.model.position import Grid, Layout, sincos_2d
 from vitreous.model.vit import Block, ViT
 from vitreous.objectives.collapse import feature_spread
+from vitreous.weights.files import check_manifest, new_folder
 
 
 class MaskedAutoencoder(nn.Module):
@@ -133,6 +138,26 @@ class Decoder(nn.Module):
             z = block(z, layout, read=count if number == last else None)
         rebuilt: Tensor = self.pred(self.norm(z))
         return rebuilt
+
+
+def save_decoder(folder: Path, objective: MaskedAutoencoder) -> None:
+    """Keep what the encoder's bundle leaves out, so that pictures can be rebuilt later."""
+    with new_folder(folder) as place:
+        state = {name: tensor.detach().contiguous() for name, tensor in objective.decoder.state_dict().items()}
+        save_file(state, place / "decoder.safetensors")
+        described = {"seed": objective.seed, "method": method_to_json(objective.method)}
+        (place / "config.json").write_text(json.dumps(described, indent=2) + "\n")
+
+
+def load_autoencoder(folder: Path, model: ViT) -> MaskedAutoencoder:
+    """The encoder `model` with the decoder that `save_decoder` kept, in evaluation mode."""
+    check_manifest(folder)
+    described = json.loads((folder / "config.json").read_text())
+    method = method_from_json(described["method"])
+    assert isinstance(method, Mae)
+    objective = MaskedAutoencoder(model, method, described["seed"])
+    objective.decoder.load_state_dict(load_file(folder / "decoder.safetensors"))
+    return objective.eval()
 
 
 def shuffle(noise: Tensor, mask: float) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,100 @@
+"""`report.html` of a training without labels: whether it went well, its curves, and what it is for."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from vitreous.report.html import Html, document, facts, image, tag
+from vitreous.report.plots import curves
+
+CURVES = {
+    "loss": "loss",
+    "val_loss": "loss of pictures set aside",
+    "val_knn": "k-NN accuracy",
+    "entropy": "teacher's entropy, of ln K",
+    "information": "what answers tell apart, nats",
+    "spread": "spread of the features",
+    "centre": "norm of the centre",
+}
+SHARES = ("val_knn", "entropy")
+
+
+def write_pretraining_report(run: Path, rebuilt: Image.Image | None = None) -> Path:
+    """Write the page of a finished run from its config.json, result.json and metrics.jsonl; return its path.
+
+    rebuilt: rows of pictures, what is seen of them, and what a masked autoencoder makes of it.
+    """
+    config = json.loads((run / "config.json").read_text())
+    result = json.loads((run / "result.json").read_text())
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    path = run / "report.html"
+    path.write_text(document(f"{run.name}: vitreous", _body(run, config, result, records, rebuilt)), encoding="utf-8")
+    return path
+
+
+def _body(
+    run: Path,
+    config: dict[str, Any],
+    result: dict[str, Any],
+    records: list[dict[str, Any]],
+    rebuilt: Image.Image | None,
+) -> Iterable[Html]:
+    c, method = config["training"]["model"], result["method"]
+    yield tag(
+        "header",
+        tag("p", "vitreous report", class_="kind"),
+        tag("h1", run.name),
+        tag(
+            "p",
+            f"A Vision Transformer of width {c['width']}, depth {c['depth']} and patch {c['patch']} for pictures of "
+            f"{c['image_size'][0]}×{c['image_size'][1]} pixels, which learned by {method} from {result['pictures']:,} "
+            f"pictures of {config['request']['data']}, without labels.",
+            class_="lede",
+        ),
+    )
+    for alarm in result["alarms"]:
+        yield tag("p", tag("strong", alarm), class_="alarm")
+    if not result["alarms"]:
+        yield tag("p", "No sign of a collapse was seen.")
+    yield tag("h2", "Training")
+    plots = [curves({name: found}, name, share=key in SHARES) for key, name, found in _series(records)]
+    yield tag("div", *(tag("figure", plot, class_="plot") for plot in plots), class_="figures")
+    yield facts(_facts(config, result))
+    if rebuilt is not None:
+        caption = "Each row: a picture, the patches that the model saw of it, and what it made of them."
+        yield tag("h2", "What it imagines")
+        yield tag("figure", image(rebuilt, caption), tag("figcaption", caption))
+    yield tag("h2", "Use it")
+    place = shlex.quote(result["run"])
+    yield tag("pre", f"vitreous fit DATA --weights {place}\nvitreous probe {place} DATA --protocol linear")
+    if result["remarks"]:
+        yield tag("h2", "Remarks")
+        yield tag("ul", *(tag("li", remark) for remark in result["remarks"]))
+
+
+def _series(records: list[dict[str, Any]]) -> Iterable[tuple[str, str, tuple[list[float], list[float]]]]:
+    """Each figure that was recorded, its name, and its steps and values."""
+    for key, name in CURVES.items():
+        found = [(record["step"], record[key]) for record in records if key in record]
+        if found:
+            steps, values = zip(*found, strict=True)
+            yield key, name, (list(steps), list(values))
+
+
+def _facts(config: dict[str, Any], result: dict[str, Any]) -> dict[str, str]:
+    training, spent = config["training"], result["spent"]
+    o = training["optimizer"]
+    settings = ", ".join(f"{name} {value}" for name, value in config["method"].items() if name not in ("kind", "crops"))
+    return {
+        "Steps": f"{result['steps']:,} of {training['batch_size']} pictures ({training['epochs']:.3g} epochs)",
+        "Optimizer": f"{o['name']}, rate {o['rate']:g}, weight decay {o['weight_decay']:g}",
+        "Method": f"{result['method']}: {settings}",
+        "Time": f"{spent['seconds']:.0f} s, {spent['core_hours']:.3g} core-hours, {spent['pictures']:,} pictures seen",
+        "Seed": str(training["seed"]),
+    }
