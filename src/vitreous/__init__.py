@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from vitreous.jobs.predict import predict
     from vitreous.jobs.pretrain import pretrain
     from vitreous.jobs.probe import probe
+    from vitreous.jobs.reconstruct import reconstruct
     from vitreous.jobs.report import write_report
     from vitreous.jobs.steps import write_steps
     from vitreous.model.presets import preset
@@ -50,6 +51,7 @@ _HOMES = {
     "preset": "vitreous.model.presets",
     "pretrain": "vitreous.jobs.pretrain",
     "probe": "vitreous.jobs.probe",
+    "reconstruct": "vitreous.jobs.reconstruct",
     "write_report": "vitreous.jobs.report",
     "write_steps": "vitreous.jobs.steps",
 }
@@ -71,6 +73,7 @@ __all__ = [
     "preset",
     "pretrain",
     "probe",
+    "reconstruct",
     "write_report",
     "write_steps",
 ]

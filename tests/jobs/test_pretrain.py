@@ -14,8 +14,10 @@ from vitreous import UserError, ViTConfig
 from vitreous.config.data import Augment, MultiCrop, Preprocess
 from vitreous.config.pretrain import Dino, Mae
 from vitreous.config.train import Optimizer, Training
+from vitreous.data.decode import PictureError
 from vitreous.jobs.fit import fit
 from vitreous.jobs.pretrain import pretrain, set_aside
+from vitreous.jobs.reconstruct import reconstruct
 from vitreous.jobs.run import Listeners
 from vitreous.objectives.mae import load_autoencoder
 from vitreous.recipes_pretrain import PRETRAINING
@@ -280,3 +282,24 @@ def test_a_budget_becomes_a_number_of_steps(packed, tmp_path):
     result = pretrain(packed, method="dino", budget="6s", out=tmp_path / "run", workers=0)
     assert result.finished
     assert result.steps > 1
+
+
+def test_reconstructions_show_the_picture_what_was_seen_and_the_rest(packed, flat, tmp_path):
+    quick(packed, tmp_path / "mae")
+    (tmp_path / "broken.png").write_text("not a picture")
+    found = list(reconstruct(tmp_path / "mae", [flat / "0.png", tmp_path / "broken.png", flat / "1.png"]))
+    assert isinstance(found[1][1], PictureError)
+    panels = found[0][1]
+    assert panels.size == (3 * (160 + 6) + 6, 160 + 18 + 2 * 6)
+    pixels = np.asarray(panels)[24:184]
+    whole, seen, rebuilt = (pixels[:, 6 + i * 166 :][:, :160][10::20, 10::20] for i in range(3))
+    assert (whole == np.asarray(Image.open(flat / "0.png"))).all()
+    hidden = (seen == 128).all(axis=2)
+    assert hidden.mean() == 0.75
+    assert (seen[~hidden] == whole[~hidden]).all()
+    assert (rebuilt[~hidden] == whole[~hidden]).all()
+    again = dict(reconstruct(tmp_path / "mae", [flat / "0.png"]))
+    assert (np.asarray(again[flat / "0.png"]) == np.asarray(panels)).all()
+    quick(packed, tmp_path / "dino", "dino")
+    with pytest.raises(UserError, match="has no decoder"):
+        reconstruct(tmp_path / "dino", flat)

@@ -30,6 +30,7 @@ def explain(
     out: Annotated[str, tyro.conf.arg(metavar="DIR")] = "explained",
     save_arrays: Flag = False,
     steps: Flag = False,
+    reconstruct: Flag = False,
     weights: Flag = False,
     data: Annotated[str | None, tyro.conf.arg(metavar="DATA")] = None,
     score: Flag = False,
@@ -46,8 +47,9 @@ def explain(
         model: A bundle folder, a run folder, or a .safetensors file in timm's naming.
         pictures: Pictures, and folders of pictures; with --score, one place with data.
         method: How to explain. If not given, relevance; attention, if the model has no classifier or --query is given.
-        layer: Whose attention (attention), up to which layer (rollout), from which on (relevance), whose tokens
-            (gradcam); from 0, or from the end if negative; all for a picture of each. If not given, what suits it.
+        layer: Whose attention (attention), up to which layer (rollout), from which on (relevance), at whose
+            entrance (gradcam); from 0, or from the end if negative; all for a picture of each. If not given, the one
+            that suits the method.
         head: Which head's attention: a number from 0, their mean, or all for a picture of each.
         target: The class to explain; if not given, the likeliest.
         query: A place in the picture, in its pixels: show what that place attends to.
@@ -55,6 +57,8 @@ def explain(
         save_arrays: Write the numbers too, as NAME.npz.
         steps: Write a page that goes through the paper's equations with each picture's own numbers: patches, tokens,
             queries and keys of --layer and --head, scores, heads, classes; --query chooses the patch to follow.
+        reconstruct: Draw each picture, the patches that a masked autoencoder sees of it, and how it rebuilds the
+            others; for a run of pretrain --method mae.
         weights: Draw the patch filters, the similarity of positions and, with --data, how far each head looks.
         data: Pictures to measure attention distance on, for --weights.
         score: Measure explanations on data: deletion, insertion and, with --masks, energy, pointing and IoU.
@@ -64,8 +68,10 @@ def explain(
         preprocess: For a .safetensors file, such as "mean=0.5,std=0.5,crop=0.9,interpolation=bicubic".
         json: Print JSON, for programs: an object a picture, or one object for --weights and --score.
     """
-    if weights + score + steps > 1:
-        raise UserError("--steps, --weights and --score: choose one of them.")
+    if weights + score + steps + reconstruct > 1:
+        raise UserError("--steps, --reconstruct, --weights and --score: choose one of them.")
+    if reconstruct:
+        return _reconstruct(model, pictures, Path(out))
     if weights:
         return _weights(model, pictures, data, count, out, preprocess, json)
     if data is not None:
@@ -113,6 +119,28 @@ def _steps(model: str, pictures: tuple[str, ...], asked: dict[str, Any], out: Pa
     return int(failed)
 
 
+def _reconstruct(run: str, pictures: tuple[str, ...], out: Path) -> int:
+    """A picture of three panels for each."""
+    from PIL import Image
+
+    from vitreous.jobs.reconstruct import reconstruct
+
+    failed, taken = False, set[str]()
+    for path, made in reconstruct(run, pictures):
+        if not isinstance(made, Image.Image):
+            failed = True
+            print(f"vitreous: {printable(made.name)}: {made.reason}", file=sys.stderr)
+            continue
+        file = out / f"{_free_name(path.stem, taken)}-rebuilt.png"
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+            made.save(file, compress_level=1)
+        except OSError as error:
+            raise UserError(f"--out {out}: cannot be written to ({error.strerror}); give another folder.") from None
+        print(f"{printable(str(path))}: {printable(str(file))}", flush=True)
+    return int(failed)
+
+
 def _pictures(
     model: str, pictures: tuple[str, ...], asked: dict[str, Any], out: Path, save_arrays: bool, json: bool
 ) -> int:
@@ -145,12 +173,7 @@ def _write(found: Explanation, out: Path, taken: set[str], save_arrays: bool) ->
     """The overlay, a grid if there are several maps, and the numbers if wanted; pictures of one name do not collide."""
     import numpy as np
 
-    stem = name = Path(found.path).stem
-    number = 1
-    while name in taken:
-        number += 1
-        name = f"{stem}-{number}"
-    taken.add(name)
+    name = _free_name(Path(found.path).stem, taken)
     try:
         out.mkdir(parents=True, exist_ok=True)
         files = [out / f"{name}.png"]
@@ -164,6 +187,16 @@ def _write(found: Explanation, out: Path, taken: set[str], save_arrays: bool) ->
     except OSError as error:
         raise UserError(f"--out {out}: cannot be written to ({error.strerror}); give another folder.") from None
     return files
+
+
+def _free_name(stem: str, taken: set[str]) -> str:
+    """The name, with a number if another picture has it already; it is taken from now on."""
+    name, number = stem, 1
+    while name in taken:
+        number += 1
+        name = f"{stem}-{number}"
+    taken.add(name)
+    return name
 
 
 def _weights(

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import nn
 
 from vitreous.config.pretrain import Mae, Method, method_from_json, method_to_json
@@ -23,6 +24,7 @@ from vitreous.data.source import Data, Source
 from vitreous.errors import UserError
 from vitreous.evaluate.features import compute_features
 from vitreous.evaluate.knn import vote_neighbours
+from vitreous.explain.reconstruct import draw_reconstructions
 from vitreous.jobs.accounting import training_work
 from vitreous.jobs.budget import parse_budget, plan
 from vitreous.jobs.fit import fit
@@ -260,8 +262,17 @@ class _Pretraining:
         save_bundle(self.folder / "bundle", model, self.training.preprocess, (), card=card, info=info)
         if outcome.finished:
             write_json(self.folder / "result.json", asdict(result))
-            write_pretraining_report(self.folder)
+            write_pretraining_report(self.folder, self._rebuilt())
         return result
+
+    def _rebuilt(self, rows: int = 4) -> Image.Image | None:
+        """What a masked autoencoder makes of some pictures that were set aside."""
+        if not isinstance(self.objective, MaskedAutoencoder):
+            return None
+        some = _some(self.data.splits["val"], rows, self.training.seed)
+        loader = Loader(some, self.training.preprocess, batch_size=rows, unreadable_limit=1.0)
+        batch = next(iter(loader.batches()), None)
+        return None if batch is None else draw_reconstructions(self.objective.eval(), batch, self.training.preprocess)
 
 
 def build_objective(training: Training, method: Method) -> MaskedAutoencoder | SelfDistillation:
