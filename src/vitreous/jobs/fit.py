@@ -25,7 +25,7 @@ from vitreous.jobs.budget import parse_budget, plan
 from vitreous.jobs.card import model_card
 from vitreous.jobs.evaluate import names_of
 from vitreous.jobs.opening import open_dataset
-from vitreous.jobs.report import write_report
+from vitreous.jobs.report import WRITING, write_report
 from vitreous.jobs.run import FitResult, Listeners, Request, read_config, read_result, write_json
 from vitreous.jobs.start import choose_training, classifiers_of, starting_model
 from vitreous.jobs.track import tracked
@@ -58,7 +58,7 @@ def fit(
 ) -> FitResult:
     """Train on a dataset, or go on with a training that the same call began; the result says how well it does.
 
-    data: anything `open_data` takes, or "builtin". weights: a bundle, a run or a .safetensors file to fine-tune.
+    data: anything `open_data` takes, or "builtin". weights: what to fine-tune: all that `open_weights` takes.
     budget: a time such as "5m" that the whole may take; or epochs. out: the run folder, by default runs/NAME.
     changes: single fields of the recipe's `Training` set otherwise, such as {"freeze": "6", "optimizer.rate": "1e-4"}.
     """
@@ -199,15 +199,15 @@ class _Fit:
         return max(1, round(self.training.epochs * self.loader.steps_per_epoch))
 
     def _ending_seconds(self, model: ViT) -> float:
-        """What the last evaluation of the test part will take, judged by a few of its pictures."""
+        """What the last evaluation of the test part and the report will take, judged by a few of its pictures."""
         if "test" not in self.data.splits:
-            return 1.0
+            return WRITING
         source = self.data.splits["test"]
         some = source.subset(list(range(min(64, len(source)))))
         meter = Meter()
         with self._ordered(some) as loader:
             predict_logits(model, loader.batches())
-        return 1.0 + meter.seconds * len(source) / len(some)
+        return WRITING + meter.seconds * (len(source) / len(some) + 1)
 
     def _objective(self, model: ViT) -> Supervised:
         if not self.training.class_weights:

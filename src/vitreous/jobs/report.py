@@ -26,6 +26,8 @@ EACH = 6
 """Pictures of each kind on a page."""
 WORK = 6e11
 """Floating-point operations that looking at them may take: some seconds on two cores."""
+WRITING = 2.0
+"""Seconds that a page takes besides, most of them for drawing."""
 GONE = "The pictures are no longer where they were, so none can be shown."
 
 

@@ -151,14 +151,11 @@ def examples(part: Part) -> list[Html]:
     """The pictures it was surest of, wrongly and rightly, each with what it looked at."""
     if part.without is not None:
         return [tag("p", part.without)]
-    made = []
+    said = f"From the {part.name} pictures. Beside each, the places that spoke for its answer glow."
+    made = [tag("p", said, class_="quiet")]
     for title, shown in (("Surest and wrong", part.wrong), ("Surest and right", part.right)):
         if shown:
             made += [tag("h3", title), tag("div", *map(_example, shown), class_="examples")]
-    if made:
-        made.insert(
-            0, tag("p", f"From the {part.name} pictures; beside each, what the model attended to.", class_="quiet")
-        )
     return made
 
 
@@ -167,11 +164,10 @@ def _example(example: Example) -> Html:
     said = f"{answer['predicted']}, {percent(answer['confidence'])} sure"
     truth = f"It is {answer['true']}." if answer["true"] != answer["predicted"] else ""
     name = PurePath(answer["picture"]).name
+    pictures = image(example.picture, name, SIDE), image(example.overlay, "what spoke for its answer", SIDE)
     return tag(
         "figure",
-        tag(
-            "div", image(example.picture, name, SIDE), image(example.overlay, "what it attended to", SIDE), class_="two"
-        ),
+        tag("div", *pictures, class_="two"),
         tag(
             "figcaption",
             tag("span", said, class_="said"),

@@ -157,9 +157,9 @@ def inside(c: ViTConfig, looks: Iterable[Look]) -> list[Html]:
         for look in looks
     ]
     rows, columns = c.grid
-    pool = POOLS[c.pool]
+    colours = "grey" if c.channels == 1 else f"{c.channels} channels"
     made_of = {
-        "Input": f"{c.image_size[0]}×{c.image_size[1]} pixels, {c.channels} channels",
+        "Input": f"{c.image_size[0]}×{c.image_size[1]} pixels, {colours}",
         "Patches": f"{rows}×{columns} of {c.patch}×{c.patch} pixels",
         "Tokens": f"{c.prefix + c.patches}: {c.patches} patches"
         + (", the class token" if c.class_token else "")
@@ -168,10 +168,10 @@ def inside(c: ViTConfig, looks: Iterable[Look]) -> list[Html]:
         "Width, depth, heads": f"{c.width}, {c.depth}, {c.heads}",
         "MLP": f"{c.mlp_width} units, {c.mlp}",
         "Positions": c.position,
-        "Answer is read from": pool,
+        "Answer is read from": POOLS[c.pool],
         "Classes": f"{c.classes:,}" if c.classes else "none: it gives representations",
     }
-    return [*([tag("div", *pictures, class_="figures")] if pictures else []), tag("h3", "Architecture"), facts(made_of)]
+    return [*([tag("div", *pictures, class_="looks")] if pictures else []), tag("h3", "Architecture"), facts(made_of)]
 
 
 def cost(c: ViTConfig, spent: dict[str, Any] | None) -> dict[str, str]:
