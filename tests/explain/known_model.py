@@ -1,4 +1,4 @@
-"""A model whose attention can be told by looking: every token attends to the bright patches, equally, and to no other."""
+"""A model whose attention is known: all tokens attend to bright patches, to each alike, and to no others."""
 
 import torch
 

@@ -45,7 +45,7 @@ def by_hand(values, row, column):
 
 
 def test_padding_at_the_right_and_bottom_lies_outside_the_picture():
-    """A picture of 11x14 with patches of 4 is padded to 12x16: a patch is still 4 pixels, and the last ones stick out."""
+    """A picture of 11x14 with patches of 4 is padded to 12x16: a patch is still 4 pixels, the last ones stick out."""
     place = place_patches(11, 14, Preprocess(size=(11, 14)), patch=4)
     assert place.grid == (3, 4)
     assert place.step == (4, 4)

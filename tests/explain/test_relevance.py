@@ -128,11 +128,13 @@ def test_all_layers_in_one_pass_are_those_of_single_passes():
 
 @pytest.mark.parametrize("changes", [{}, {"registers": 1}, {"pool": "mean", "class_token": False}])
 def test_gradcam(changes):
-    """max(0, sum over channels of gradient times token) for each patch, by finite differences."""
+    """For each patch that enters the second layer, max(0, sum over channels of gradient * token), by differences."""
     model = random_model(**SMALL, **changes)
     images = random_images(model)
     targets = torch.tensor([1, 4])
-    found, scores = gradcam_maps(model, images, targets, layers=[0])
+    found, scores = gradcam_maps(model, images, targets, layers=[1])
+    both, _ = gradcam_maps(model, images, targets, layers=[0, 1])
+    torch.testing.assert_close(both[1], found[1])
     torch.testing.assert_close(scores, model(images))
     vit = Disturbed(model.config, model.state_dict())
     prefix = model.config.prefix
@@ -145,7 +147,7 @@ def test_gradcam(changes):
                 * tokens[prefix + patch, channel]
                 for channel in range(model.config.width)
             )
-            assert float(found[0][b, 0].flatten()[patch]) == pytest.approx(max(0, total), abs=2e-5, rel=1e-3)
+            assert float(found[1][b, 0].flatten()[patch]) == pytest.approx(max(0, total), abs=2e-5, rel=1e-3)
 
 
 def test_frozen_weights_and_a_caller_without_gradients_change_nothing():

@@ -51,18 +51,23 @@ def position_similarity(model: ViT) -> NDArray[np.float32] | None:
 def filters_figure(model: ViT) -> Figure:
     """The principal components of the patch filters, strongest first, each scaled to its own range."""
     components, shares = filter_components(model)
-    columns = 7
-    rows = math.ceil(len(components) / columns)
-    figure = Figure(figsize=(5.2, 0.74 * rows + 0.35), layout="constrained")
-    figure.patch.set_alpha(0)
+    count, side = components.shape[:2]
+    columns, gap = 7, max(1, side // 8)
+    rows = math.ceil(count / columns)
+    page = np.ones((rows * (side + gap) - gap, columns * (side + gap) - gap, components.shape[3]), np.float32)
+    mosaic = np.concatenate([page, np.zeros_like(page[:, :, :1])], axis=2)  # nothing is drawn between the filters
     for i, component in enumerate(components):
-        axes = figure.add_subplot(rows, columns, i + 1)
+        top, left = i // columns * (side + gap), i % columns * (side + gap)
         reach = float(np.abs(component).max()) or 1.0
-        shown = component / (2 * reach) + 0.5
-        axes.imshow(shown if shown.shape[2] == 3 else shown[:, :, 0], cmap="gray", vmin=0, vmax=1)
-        axes.set_axis_off()
-    figure.suptitle(
-        f"first {len(components)} principal components of the patch filters ({shares.sum():.0%} of their variance)",
+        tile = mosaic[top : top + side, left : left + side]
+        tile[:, :, :-1], tile[:, :, -1] = component / (2 * reach) + 0.5, 1
+    if mosaic.shape[2] == 2:  # one channel: grey
+        mosaic = mosaic[:, :, [0, 0, 0, 1]]
+    figure, axes = _axes(5.2, 0.5 + 5.2 * mosaic.shape[0] / mosaic.shape[1])
+    axes.imshow(mosaic, interpolation="nearest")
+    axes.set_axis_off()
+    axes.set_title(
+        f"first {count} principal components of the patch filters, {shares.sum():.0%} of their variance",
         color=INK,
         fontsize=9,
     )

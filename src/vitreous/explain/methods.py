@@ -44,8 +44,8 @@ def compute_maps(
 ) -> Maps:
     """Maps of a batch of pictures (B, C, H, W), normalised.
 
-    layer: whose attention (attention), up to which (rollout), from which on (relevance), whose tokens (gradcam); None
-        for the one that suits the method.
+    layer: whose attention (attention), up to which (rollout), from which on (relevance), at whose entrance (gradcam);
+        None for the one that suits the method.
     targets: (B,) the classes to explain; None for the likeliest.
     query: the patch whose attention is shown; None for what the answer is read from.
     """
@@ -68,20 +68,17 @@ def compute_maps(
 
 
 def chosen_layers(config: ViTConfig, method: Method, layer: int | Literal["all"] | None) -> Sequence[int]:
-    """The layers, counted from 0, that a method is to use; refuses those that it cannot."""
+    """The layers, counted from 0, that a method is to use; refuses one that is not there."""
     depth = config.depth
-    # Nothing reads the patches that leave the last layer if the answer is the class token's.
-    end = depth - 1 if method == "gradcam" and config.pool == "class" else depth
     if layer == "all":
-        return range(end)
+        return range(depth)
     if layer is None:
-        # Relevance and Grad-CAM from two thirds of the depth on point best; docs/explain.md has the measurement.
-        return [min(2 * depth // 3, end - 1) if method in ("relevance", "gradcam") else depth - 1]
+        # From two thirds of the depth on they point best; docs/explain.md has the measurement.
+        best = {"relevance": 2 * depth // 3, "gradcam": 2 * depth // 3 + 1}
+        return [min(best.get(method, depth - 1), depth - 1)]
     number = layer + depth if layer < 0 else layer
     if not 0 <= number < depth:
         raise UserError(f"layer {layer}: the model has layers 0 to {depth - 1}, or -{depth} to -1 from the end.")
-    if number >= end:
-        raise UserError(f"layer {layer}: no answer reads the patches that leave the last layer; give one below {end}.")
     return [number]
 
 
@@ -98,6 +95,10 @@ def check_request(
     if method in ABOUT_A_CLASS and not config.classes:
         raise UserError(
             f"method {method}: it explains a class, and the model has no classifier; use attention or rollout."
+        )
+    if method == "occlusion" and config.patches == 1:
+        raise UserError(
+            "method occlusion: the model sees a single patch, and without it there is nothing; use another."
         )
     if method == "occlusion" and layer is not None:
         raise UserError(f"layer {layer}: occlusion looks at no single layer; leave it away.")

@@ -53,18 +53,19 @@ def relevance_maps(
 def gradcam_maps(
     model: ViT, images: Tensor, targets: Tensor | None, *, layers: Sequence[int]
 ) -> tuple[dict[int, Tensor], Tensor]:
-    """({layer: (B, 1, rows, columns)}, scores (B, K)): Grad-CAM on the patch tokens that leave each layer.
+    """({layer: (B, 1, rows, columns)}, scores (B, K)): Grad-CAM on the patch tokens that enter each layer.
 
     max(0, sum over channels of gradient * token), each patch with its own gradient, as in HiResCAM. Grad-CAM's mean of
     the gradients over all patches suits convolutions, whose channels mean the same everywhere; it fails on tokens.
     """
-    trace = _Graph(layers, min(layers) + 1, attention=False)
+    trace = _Graph([layer - 1 for layer in layers if layer], min(layers), attention=False)
     scores, _ = _forward(model, images, trace)
-    wanted = sorted(trace.tokens)
-    gradients = torch.autograd.grad(_evidence(scores, targets), [trace.tokens[layer] for layer in wanted])
+    assert trace.embedded is not None
+    entering = [trace.tokens[layer - 1] if layer else trace.embedded for layer in layers]
+    gradients = torch.autograd.grad(_evidence(scores, targets), entering)
     maps = {}
-    for layer, gradient in zip(wanted, gradients, strict=True):
-        found = (gradient * trace.tokens[layer].detach()).sum(dim=2).clamp(min=0)
+    for layer, tokens, gradient in zip(layers, entering, gradients, strict=True):
+        found = (gradient * tokens.detach()).sum(dim=2).clamp(min=0)
         maps[layer] = as_grid(found[:, None, trace.prefix :], trace.grid)
     return maps, scores.detach()
 

@@ -106,8 +106,8 @@ def explain(
     model: a bundle, a run, or whatever `vitreous.load` takes.
     picture: a file, or a picture of Pillow's.
     method: attention, rollout, relevance, gradcam or occlusion; None for relevance, or attention without a classifier.
-    layer: whose attention (attention), up to which (rollout), from which on (relevance), whose tokens (gradcam); "all"
-        for each of them; None for the one that suits the method.
+    layer: whose attention (attention), up to which (rollout), from which on (relevance), at whose entrance (gradcam);
+        "all" for each of them; None for the one that suits the method.
     head: of attention, one head, their mean, or all of them.
     target: the class to explain; None for the likeliest.
     query: x, y of a place in the picture, in its pixels: what that place attends to.

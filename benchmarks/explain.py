@@ -1,0 +1,86 @@
+"""How good the explanations of a real ViT-Ti/16 are, what they cost, and how far its heads look.
+
+    python benchmarks/explain.py ../shared/data [--count 222] [--rounds 9] [--only score|speed|distance]
+
+Scores every method on pictures of pets with their outlines (`vitreous explain --score --masks`), beside maps that look
+at nothing; times an attention overlay and a relevance overlay against a plain prediction, in turns; and measures the
+mean attention distance of every head. Each part replaces its section of benchmarks/results/explain.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from measure import RESULTS, best_seconds, machine, write_result
+
+from vitreous.jobs.explain import explain
+from vitreous.jobs.explain_score import score_explanations
+from vitreous.jobs.explain_weights import attention_distances
+from vitreous.jobs.predict import predict
+from vitreous.weights.bundle import Bundle
+from vitreous.weights.source import open_weights
+
+WEIGHTS = "vit_ti16_augreg_in21k_ft_in1k.safetensors"
+PREPROCESS = "mean=0.5,std=0.5,crop=0.9"
+
+
+def score(bundle: Bundle, data: Path, count: int) -> dict[str, Any]:
+    """Every method beside the baselines, on `count` pictures spread evenly over the test part."""
+    pets = data / "pets"
+    found = score_explanations(bundle, pets / "test", masks=pets / "test_trimaps", count=count)
+    return found.to_json()
+
+
+def speed(bundle: Bundle, data: Path, rounds: int) -> dict[str, Any]:
+    """Milliseconds from a file to the answer, and to an overlay in memory."""
+    picture = min((data / "pets" / "test").glob("*/*.jpg"))
+    jobs: dict[str, Callable[[], object]] = {
+        "prediction": lambda: predict(bundle, [picture]),
+        "attention overlay": lambda: explain(bundle, picture, method="attention").overlay(),
+        "relevance overlay": lambda: explain(bundle, picture, method="relevance").overlay(),
+        "relevance overlay, all layers": lambda: explain(bundle, picture, method="relevance", layer=0).overlay(),
+    }
+    seconds = best_seconds(jobs, rounds)
+    plain = seconds["prediction"]
+    return {
+        name: {"milliseconds": round(1e3 * value, 1), "predictions": round(value / plain, 2)}
+        for name, value in seconds.items()
+    }
+
+
+def distance(bundle: Bundle, data: Path, count: int) -> dict[str, Any]:
+    """Mean attention distance in pixels, (layers, heads)."""
+    found = attention_distances(bundle, data / "pets" / "test", count=count)
+    return {"pictures": count, "pixels": [[round(float(head), 2) for head in layer] for layer in found]}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path, help="folder with the weights and pets/")
+    parser.add_argument("--count", type=int, default=222)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--only", choices=("score", "speed", "distance"))
+    args = parser.parse_args()
+    bundle = open_weights(args.data / WEIGHTS, PREPROCESS)
+    parts: dict[str, Callable[[], dict[str, Any]]] = {
+        "score": lambda: score(bundle, args.data, args.count),
+        "speed": lambda: speed(bundle, args.data, args.rounds),
+        "distance": lambda: distance(bundle, args.data, min(args.count, 128)),
+    }
+    path = RESULTS / "explain.json"
+    kept = json.loads(path.read_text()) if path.exists() else {}
+    kept.pop("machine", None)
+    for name in [args.only] if args.only else list(parts):
+        kept[name] = {"threads": torch.get_num_threads(), "load": round(os.getloadavg()[0], 1)} | parts[name]()
+        print(json.dumps({name: kept[name]}, indent=2), flush=True)
+    print(write_result("explain", {"weights": WEIGHTS, **kept}), machine()["date"])
+
+
+if __name__ == "__main__":
+    main()

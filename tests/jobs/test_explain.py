@@ -1,0 +1,247 @@
+"""Explanations lie on the picture that a person gave, and mistakes are told in a sentence."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from colours import make_bundle, make_pictures
+from explain.known_model import bright_model
+from PIL import Image
+from weights.tiny_models import LABELS, preprocess_for, random_model
+
+from vitreous import Trace, UserError, load
+from vitreous.config.data import Preprocess
+from vitreous.data.augment import eval_view, normalise
+from vitreous.data.decode import PictureError
+from vitreous.explain.methods import METHODS
+from vitreous.jobs.explain import explain, explain_each
+from vitreous.jobs.predict import predict
+from vitreous.weights.bundle import Bundle, save_bundle
+
+TURNS = {
+    1: None,
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    6: Image.Transpose.ROTATE_270,
+    8: Image.Transpose.ROTATE_90,
+}
+
+
+def bright_bundle(size=(16, 24), **changes):
+    return Bundle(bright_model(size, **changes), Preprocess(size=size, interpolation="nearest"), ("a", "b"))
+
+
+def picture_with_light(size, box):
+    """A dark picture (height, width) with a bright box: left, top, right, bottom."""
+    pixels = np.full((*size, 3), 40, np.uint8)
+    left, top, right, bottom = box
+    pixels[top:bottom, left:right] = 220
+    return Image.fromarray(pixels)
+
+
+@pytest.mark.parametrize(
+    ("size", "box"),
+    {(32, 48): (16, 8, 24, 16), (32, 64): (24, 8, 32, 16), (64, 48): (16, 24, 24, 32), (16, 24): (8, 4, 12, 8)}.items(),
+    ids=["same shape", "wide", "tall", "same size"],
+)
+@pytest.mark.parametrize("registers", [0, 2])
+def test_the_map_lies_on_what_the_model_looked_at(size, box, registers):
+    """The bright box is one patch of the input, wherever the crop puts it; the map is highest in its middle."""
+    picture = picture_with_light(size, box)
+    found = explain(bright_bundle(registers=registers), picture, method="attention")
+    assert found.map.shape == size
+    assert np.count_nonzero(found.maps) == 1
+    assert found.maps.max() == pytest.approx(1)
+    left, top, right, bottom = box
+    inside = found.map[top:bottom, left:right]
+    assert found.map.max() == inside.max() > 0.7
+    rows, columns = np.nonzero(found.map > 0.5)
+    assert (rows.min(), rows.max() + 1, columns.min(), columns.max() + 1) == (top, bottom, left, right)
+    assert not found.map[~found.place.seen()].any()
+
+
+@pytest.mark.parametrize("orientation", TURNS)
+def test_a_picture_turned_by_its_camera_is_explained_upright(tmp_path, orientation):
+    """Stored lying, shown standing: map and overlay are those of the standing picture."""
+    upright = picture_with_light((64, 48), (16, 24, 24, 32))
+    turn = TURNS[orientation]
+    back = {
+        Image.Transpose.ROTATE_270: Image.Transpose.ROTATE_90,
+        Image.Transpose.ROTATE_90: Image.Transpose.ROTATE_270,
+    }
+    stored = upright if turn is None else upright.transpose(back.get(turn, turn))
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    stored.save(tmp_path / "camera.png", exif=exif)
+    bundle = bright_bundle()
+    found = explain(bundle, tmp_path / "camera.png", method="attention")
+    expected = explain(bundle, upright, method="attention")
+    assert found.picture.size == (48, 64)
+    np.testing.assert_array_equal(found.map, expected.map)
+    np.testing.assert_array_equal(np.asarray(found.overlay()), np.asarray(expected.overlay()))
+    assert found.map[28, 20] == found.map.max()
+
+
+def test_an_overlay_glows_where_the_map_is_high_and_is_dark_where_nothing_was_seen():
+    found = explain(bright_bundle(), picture_with_light((32, 64), (24, 8, 32, 16)), method="attention")
+    pixels = np.asarray(found.overlay()).astype(int)
+    assert pixels.shape == (32, 64, 3)
+    assert pixels[12, 28].min() < pixels[12, 28].max() - 30, "coloured"
+    assert pixels[25, 40].max() > pixels[25, 3].max(), "seen is brighter than unseen"
+    assert pixels[25, 3].max() == pixels[25, 3].min(), "unseen is grey"
+
+
+def test_a_query_shows_what_that_place_attends_to():
+    model = random_model()
+    bundle = Bundle(model, Preprocess(size=(12, 16)), LABELS)
+    picture = Image.fromarray(np.random.default_rng(0).integers(0, 256, (24, 40, 3)).astype(np.uint8))
+    found = explain(bundle, picture, query=(4 + 8 * 1.5, 8 * 2.5))  # seen: columns 4 to 36; a patch is 8 pixels
+    assert found.method == "attention"
+    trace = Trace([-1])
+    with torch.no_grad():
+        model(normalise(eval_view(picture, bundle.preprocess)[None], bundle.preprocess), trace=trace)
+    expected = trace.attention[1][0, :, 1 + 2 * 4 + 1, 1:].mean(0).reshape(3, 4)
+    np.testing.assert_allclose(found.maps[0, 0], expected, atol=1e-6)
+
+
+def test_every_method_layer_and_head(tmp_path):
+    model = random_model(depth=3)
+    bundle = Bundle(model, preprocess_for(model), LABELS)
+    picture = Image.fromarray(np.random.default_rng(0).integers(0, 256, (30, 50, 3)).astype(np.uint8))
+    Image.fromarray(np.asarray(picture)).save(tmp_path / "x.png")
+    predicted = predict(bundle, [tmp_path / "x.png"])[0]
+    for method in METHODS:
+        found = explain(bundle, tmp_path / "x.png", method=method)
+        assert found.map.shape == (30, 50)
+        assert found.label == predicted.label
+        assert found.score == pytest.approx(predicted.score, abs=1e-5)
+        assert (found.map >= 0).all()
+    assert explain(bundle, picture).method == "relevance"
+    everything = explain(bundle, picture, method="attention", layer="all", head="all")
+    assert everything.maps.shape == (3, 4, 3, 4)
+    one = explain(bundle, picture, method="attention", layer=1, head=2)
+    np.testing.assert_allclose(one.maps[0, 0], everything.maps[1, 2], atol=1e-6)
+    assert (one.layers, one.heads) == ((1,), (2,))
+    assert explain(bundle, picture, method="gradcam", layer="all").layers == (0, 1, 2)
+    assert explain(bundle, picture, method="relevance", layer="all").layers == (0, 1, 2)
+    assert explain(bundle, picture, method="attention", layer=-1, head=-1).heads == (3,)
+    grid = everything.grid()
+    assert grid.width > 4 * 50
+    assert grid.height > 3 * 30
+
+
+def test_another_class_is_explained_when_named():
+    model = random_model()
+    bundle = Bundle(model, preprocess_for(model), LABELS)
+    picture = Image.fromarray(np.random.default_rng(0).integers(0, 256, (30, 50, 3)).astype(np.uint8))
+    maps = {label: explain(bundle, picture, target=label) for label in LABELS}
+    assert all(found.label == label for label, found in maps.items())
+    assert sum(found.score for found in maps.values()) == pytest.approx(1, abs=1e-5)
+    assert not np.allclose(maps["ape"].maps, maps["bee"].maps)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"pool": "mean", "class_token": False},
+        {"pool": "attention", "class_token": False},
+        {"pool": "class+mean"},
+        {"distilled": True},
+        {"channels": 1},
+        {"pad": True, "image_size": (11, 14)},
+        {"registers": 4, "position_scope": "patches"},
+    ],
+    ids=str,
+)
+def test_every_kind_of_vit(changes):
+    model = random_model(**changes)
+    bundle = Bundle(model, preprocess_for(model), LABELS)
+    picture = Image.fromarray(np.random.default_rng(0).integers(0, 256, (30, 50, 3)).astype(np.uint8))
+    for method in METHODS:
+        found = explain(bundle, picture, method=method)
+        assert found.maps.shape[2:] == model.config.grid
+        assert found.map.max() > 0 or method in ("gradcam", "occlusion"), "these may find nothing that helps"
+        assert found.overlay().size == (50, 30)
+
+
+def test_a_large_photograph_is_explained_at_its_own_size(tmp_path):
+    """Prediction decodes it smaller; the map lies on all of its pixels, and the answer is the prediction's."""
+    bundle = load(make_bundle(tmp_path / "b")).bundle
+    noise = np.random.default_rng(0).integers(0, 100, (20, 30, 3)).astype(np.uint8)
+    noise[:, :, 0] += 120
+    Image.fromarray(noise).resize((600, 400)).save(tmp_path / "large.jpg")
+    found = explain(bundle, tmp_path / "large.jpg")
+    assert found.map.shape == (400, 600)
+    assert (found.label, found.score) == (
+        predict(bundle, [tmp_path / "large.jpg"])[0].label,
+        pytest.approx(predict(bundle, [tmp_path / "large.jpg"])[0].score, abs=1e-6),
+    )
+
+
+def test_the_notebooks_side(tmp_path):
+    make_pictures(tmp_path / "p", count=1)
+    model = load(make_bundle(tmp_path / "b"))
+    found = model.explain(tmp_path / "p" / "red" / "0.png", method="attention")
+    assert found.label == "red"
+    found.save(tmp_path / "seen.png")
+    with Image.open(tmp_path / "seen.png") as seen:
+        assert seen.size == (24, 20)
+    with pytest.raises(UserError, match="cannot be written"):
+        found.save(tmp_path / "seen.xyz")
+
+
+def test_pictures_that_cannot_be_read_do_not_stop_the_others(tmp_path):
+    make_pictures(tmp_path / "p", count=1)
+    (tmp_path / "p" / "green" / "bad.png").write_text("text")
+    found = list(explain_each(make_bundle(tmp_path / "b"), tmp_path / "p"))
+    assert [isinstance(one, PictureError) for one in found] == [False, False, True, False]
+
+
+def test_mistakes(tmp_path):
+    model = random_model()
+    bundle = Bundle(model, preprocess_for(model), LABELS)
+    headless = random_model(classes=0)
+    features = Bundle(headless, preprocess_for(headless), ())
+    picture = Image.new("RGB", (40, 30))
+    assert explain(features, picture).method == "attention"
+    assert explain(features, picture).label is None
+    for says, given, options in (
+        ("class 'dug': not one of the model's 5 classes, such as dog", bundle, {"target": "dug"}),
+        ("class 'dog': the model has no classifier", features, {"target": "dog"}),
+        ("method relevance: it explains a class", features, {"method": "relevance"}),
+        ("method 'magic': choose one of attention", bundle, {"method": "magic"}),
+        ("layer 2: the model has layers 0 to 1, or -2 to -1", bundle, {"layer": 2}),
+        ("layer -3: the model has layers", bundle, {"layer": -3, "method": "rollout"}),
+        ("layer 1: occlusion looks at no single layer", bundle, {"layer": 1, "method": "occlusion"}),
+        ("head 4: the model has heads 0 to 3", bundle, {"head": 4, "method": "attention"}),
+        ("head 1: rollout joins all heads", bundle, {"head": 1, "method": "rollout"}),
+        ("query: relevance explains the answer", bundle, {"query": (1, 1), "method": "relevance"}),
+        ("query 50,1: the picture is 40 wide and 30 high", bundle, {"query": (50, 1)}),
+        ("query 39,29: the model sees only the part from", bundle, {"query": (39, 29)}),
+    ):
+        with pytest.raises(UserError, match=says.replace("(", r"\(")):
+            explain(given, picture, **options)
+    with pytest.raises(UserError, match="there is no such file"):
+        explain(bundle, tmp_path / "none.png")
+    with torch.no_grad():
+        model.head.weight.fill_(float("nan"))
+    with pytest.raises(UserError, match="maps that are not numbers"):
+        explain(bundle, picture)
+
+
+def test_the_arrays_are_plain_numbers(tmp_path):
+    found = explain(bright_bundle(), picture_with_light((32, 64), (24, 8, 32, 16)), method="attention", head="all")
+    np.savez(tmp_path / "a.npz", **found.arrays())
+    with np.load(tmp_path / "a.npz") as kept:
+        assert kept["map"].shape == (32, 64)
+        assert kept["maps"].shape == (1, 2, 4, 6)
+        assert kept["heads"].tolist() == [0, 1]
+        assert kept["box"].tolist() == [8, 0, 56, 32]
+
+
+def test_a_bundle_on_disk_is_opened(tmp_path):
+    model = random_model()
+    saved = save_bundle(tmp_path / "b", model, preprocess_for(model), LABELS)
+    found = explain(saved, Image.new("RGB", (40, 30)), method="rollout")
+    assert json.dumps(found.score)

@@ -1,0 +1,122 @@
+"""Scores of explanations: right methods beat maps that look at nothing, and masks are read as they are meant."""
+
+import json
+
+import numpy as np
+import pytest
+from colours import make_bundle, make_pictures
+from explain.known_model import bright_model
+from PIL import Image
+
+from vitreous import UserError
+from vitreous.config.data import Preprocess
+from vitreous.explain.methods import METHODS
+from vitreous.jobs.explain_score import score_explanations
+from vitreous.weights.bundle import Bundle
+
+ROWS = ["even", "centre", "centre of what is seen"]
+
+
+@pytest.fixture
+def lights(tmp_path):
+    """Dark pictures of 16x32 with a bright box, and masks of the boxes; the model sees columns 4 to 28."""
+    boxes = [(8, 4), (16, 8), (24, 0), (4, 12)]  # left, top
+    for i, (left, top) in enumerate(boxes):
+        for folder, low, high in (("data", 40, 220), ("masks", 0, 255)):
+            pixels = np.full((16, 32), low, np.uint8)
+            pixels[top : top + 4, left : left + 4] = high
+            path = tmp_path / folder / "ab"[i % 2] / f"{i}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(pixels).save(path)
+    return tmp_path
+
+
+@pytest.fixture
+def bundle():
+    return Bundle(bright_model((16, 24)), Preprocess(size=(16, 24), interpolation="nearest"), ("a", "b"))
+
+
+def test_a_map_that_is_known_gets_its_known_score(lights, bundle):
+    found = score_explanations(bundle, lights / "data", methods=["attention"], masks=lights / "masks")
+    assert found.pictures == 4
+    assert [one.name for one in found.scores] == [*ROWS, "attention"]
+    even, centre, seen, attention = found.scores
+    assert (even.energy, even.pointing, even.iou) == pytest.approx((1 / 32,) * 3)
+    assert attention.pointing == 1
+    assert attention.iou > 0.9
+    assert attention.energy > 3 * max(centre.energy, seen.energy)
+    # Nothing reaches this model's answer, so taking patches away changes nothing.
+    assert attention.deletion == attention.insertion == even.deletion == 0.5
+    said = json.loads(json.dumps(found.to_json()))
+    assert list(said["baselines"]) == ROWS
+    assert set(said["methods"]["attention"]) == {"deletion", "insertion", "energy", "pointing", "iou", "seconds"}
+
+
+def test_without_masks_only_what_needs_none(tmp_path):
+    make_pictures(tmp_path / "p", count=1)
+    found = score_explanations(make_bundle(tmp_path / "b"), tmp_path / "p")
+    assert [one.name for one in found.scores] == [*ROWS, *METHODS]
+    for one in found.scores:
+        assert one.energy is one.pointing is one.iou is None
+        assert 0 <= one.deletion <= 1
+        assert 0 <= one.insertion <= 1
+        assert (one.seconds is None) == (one.name in ROWS)
+
+
+def test_a_trimap_counts_the_animal_and_its_outline(lights, bundle):
+    for path in (lights / "masks").rglob("*.png"):
+        mask = np.asarray(Image.open(path).convert("L")) > 0
+        trimap = np.where(mask, 1, 2).astype(np.uint8)
+        trimap[0, 0] = 3
+        Image.fromarray(trimap).save(path)
+    found = score_explanations(bundle, lights / "data", methods=[], masks=lights / "masks")
+    assert found.scores[0].energy == pytest.approx(17 / 512)
+
+
+def test_a_part_of_the_data_spread_evenly(lights, bundle):
+    seen = []
+    found = score_explanations(bundle, lights / "data", methods=[], count=2, progress=lambda *done: seen.append(done))
+    assert found.pictures == 2
+    assert seen == [(2, 2)]
+
+
+def test_what_cannot_be_used_is_left_out_and_named(lights, bundle):
+    (lights / "data" / "a" / "0.png").write_text("text")
+    Image.new("L", (32, 16), 0).save(lights / "masks" / "b" / "1.png")
+    found = score_explanations(bundle, lights / "data", methods=[], masks=lights / "masks")
+    assert found.pictures == 2
+    assert {path.rpartition("/")[2] for path in found.left_out} == {"0.png", "1.png"}
+    assert found.left_out[str(lights / "masks" / "b" / "1.png")] == "the mask marks no pixel."
+
+
+def test_mistakes(lights, bundle, tmp_path):
+    with pytest.raises(UserError, match="count=9: the data have 4 pictures"):
+        score_explanations(bundle, lights / "data", count=9)
+    with pytest.raises(UserError, match="method 'magic'"):
+        score_explanations(bundle, lights / "data", methods=["magic"])
+    Image.new("L", (30, 16), 1).save(lights / "masks" / "b" / "1.png")
+    with pytest.raises(UserError, match="the mask is 30x16 and its picture 32x16 pixels"):
+        score_explanations(bundle, lights / "data", methods=[], masks=lights / "masks")
+    (lights / "masks" / "b" / "1.png").unlink()
+    with pytest.raises(UserError, match=r"1\.png: there is no such mask, but a picture b/1\.png"):
+        score_explanations(bundle, lights / "data", methods=[], masks=lights / "masks")
+    for path in (lights / "data").rglob("*.png"):
+        path.write_text("text")
+    with pytest.raises(UserError, match="none of its pictures can be read"):
+        score_explanations(bundle, lights / "data", methods=[])
+
+
+@pytest.mark.slow
+def test_relevance_beats_maps_that_look_at_nothing_on_real_pictures(shared_data):
+    """A few dozen pets; the whole measurement is benchmarks/explain.py."""
+    from vitreous.weights.source import open_weights
+
+    bundle = open_weights(shared_data / "vit_ti16_augreg_in21k_ft_in1k.safetensors", "mean=0.5,std=0.5,crop=0.9")
+    pets = shared_data / "pets"
+    found = score_explanations(bundle, pets / "test", methods=["relevance"], masks=pets / "test_trimaps", count=37)
+    *baselines, relevance = found.scores
+    for nothing in baselines:
+        assert relevance.energy > nothing.energy + 0.05
+        assert relevance.pointing >= nothing.pointing
+        assert relevance.deletion < nothing.deletion - 0.05
+        assert relevance.insertion > nothing.insertion + 0.05
