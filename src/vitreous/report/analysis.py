@@ -224,7 +224,7 @@ def _worth(numbers: Numbers) -> Iterable[Html]:
         (
             lines(probes, "linear probe", "depth" if same else "depth, as a share of all", share=True),
             "Accuracy of a linear classifier on the mean of the patch tokens at each depth, with its 95 % interval. "
-            "Where it stops to rise, the layers after do something else than tell these classes apart.",
+            "Where it stops rising, later layers do something else than tell these classes apart.",
         ),
         (
             lines(noisy, "accuracy lost to noise", "frequency of the noise, of the highest", share=True),
