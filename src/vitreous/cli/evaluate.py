@@ -27,13 +27,13 @@ def evaluate(
     """Measure how well a model does on data: accuracy, calibration, each class, and what is taken for what.
 
     Args:
-        model: A bundle folder, a run folder, or a .safetensors file in timm's naming.
+        model: A bundle folder, a run folder, or anything that `vitreous import` takes, such as a .safetensors file.
         data: A folder with a folder for each class, a list in CSV or JSONL, packed data, or the word builtin. Classes
             are matched to the model's labels by name.
         split: Which part of the data; if not given, test if there is one, else val, else all.
         batch_size: How many pictures the model sees at once.
         workers: Processes that decode pictures; if not given, one a core up to 4, or none for a few pictures.
-        preprocess: For a .safetensors file, such as "mean=0.5,std=0.5,crop=0.9,interpolation=bicubic".
+        preprocess: What differs from the model's own, such as "mean=0.5,std=0.5,crop=0.9,interpolation=bicubic".
         json: Print one JSON object, for programs.
     """
     from vitreous.jobs.evaluate import evaluate as measure

@@ -24,11 +24,11 @@ def predict(
     """Say what is on pictures, one line for each. The exit status is 1 if one of them could not be read.
 
     Args:
-        model: A bundle folder, a run folder, or a .safetensors file in timm's naming.
+        model: A bundle folder, a run folder, or anything that `vitreous import` takes, such as a .safetensors file.
         pictures: Pictures, and folders, of which all pictures are taken in the order of their paths.
         top: How many labels to give for each picture.
         batch_size: How many pictures the model sees at once.
-        preprocess: For a .safetensors file, such as "mean=0.5,std=0.5,crop=0.9,interpolation=bicubic".
+        preprocess: What differs from the model's own, such as "mean=0.5,std=0.5,crop=0.9,interpolation=bicubic".
         json: Print one JSON object a line, for programs: path, label, score and top, or path and error.
     """
     from vitreous.jobs.predict import predict_each

@@ -55,7 +55,7 @@ def evaluate(
 ) -> Evaluation:
     """How well the model does on one part of the data, whose classes are matched to the model's labels by name.
 
-    model: a bundle, a run, or a .safetensors file, which then needs `preprocess`.
+    model: a bundle, a run, or anything else that `open_weights` takes.
     split: which part; if None, test if there is one, else val, else all.
     workers: processes that decode; if None, one a core up to 4, or none for a few pictures.
     progress: called with pictures done and pictures in all.

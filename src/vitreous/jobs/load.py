@@ -58,5 +58,5 @@ class Model:
 
 
 def load(source: str | Path, *, preprocess: str | None = None) -> Model:
-    """The model in a bundle, a run folder or a .safetensors file (which needs its preprocessing said)."""
+    """The model in a bundle or run folder, in another project's file or folder, or of a name on the hub ("hf:...")."""
     return Model(open_classifier(source, preprocess))

@@ -82,7 +82,7 @@ def predict_each(
 ) -> Iterator[Prediction]:
     """Predictions as they are made, in order. Memory does not grow with the number of pictures.
 
-    model: a bundle, a run, or a .safetensors file, which then needs `preprocess`.
+    model: a bundle, a run, or anything else that `open_weights` takes.
     pictures: files, and folders, of which all pictures are taken in the order of their paths.
     top: how many labels to give for each.
     progress: called with pictures done and pictures in all.

@@ -65,12 +65,14 @@ def build_model(
         until they are used.
     """
     model = ViT(config, seed=None)
-    expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    parameters = dict(model.named_parameters())  # a ViT has nothing else to load
+    expected = {name: tuple(parameter.shape) for name, parameter in parameters.items()}
     state = to_ours(tensors, rules, expected, where)
     if copy:
         model.load_state_dict(state)
     else:
-        model.load_state_dict({name: tensor.float().contiguous() for name, tensor in state.items()}, assign=True)
+        for name, parameter in parameters.items():
+            parameter.data = state[name].float().contiguous()
     return model.eval()
 
 

@@ -19,7 +19,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor
 
 from vitreous.errors import UserError
@@ -112,8 +113,7 @@ def _read_file(path: Path, size: tuple[int, int] | None) -> Raw:
 def read_safetensors(path: Path) -> dict[str, Tensor]:
     """The tensors of a .safetensors file by name, mapped into memory and not read."""
     try:
-        with safe_open(path, framework="pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  not a dict
+        return load_file(path)
     except SafetensorError as error:
         raise UserError(
             f"{path}: not a .safetensors file, or a damaged one ({error}); restore it from a copy."

@@ -1,0 +1,75 @@
+"""How long it takes to open a ViT-B/16 in a .safetensors file, beside `safetensors.torch.load_file` alone.
+
+    python benchmarks/load_speed.py [--rounds 40]
+
+Both map the file. "All read" touches every page once, for only then has a mapped file been loaded; without it, what is
+measured is on one side the mapping of 152 tensors and on the other that and the making of the model's 164 modules. Each
+runs in turn; the best round counts. Writes benchmarks/results/load_speed.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import torch
+from measure import write_result
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from vitreous import ViT
+from vitreous.weights.source import open_weights
+
+
+def touch(tensors: Iterable[Tensor]) -> float:
+    """Read every page once."""
+    return sum(float(tensor.detach().sum()) for tensor in tensors)
+
+
+def measure(jobs: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
+    """Seconds of each job, in turns: the best round."""
+    seconds: dict[str, list[float]] = {name: [] for name in jobs}
+    for turn in range(rounds + 2):
+        for name in jobs if turn % 2 == 0 else reversed(jobs):
+            start = time.perf_counter()
+            held = jobs[name]()
+            if turn >= 2:  # the first rounds fill caches
+                seconds[name].append(time.perf_counter() - start)
+            del held
+    return {name: min(values) for name, values in seconds.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=40)
+    rounds = parser.parse_args().rounds
+    logging.getLogger("vitreous").setLevel(logging.ERROR)
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "b16.safetensors"
+        save_file(ViT("B/16").state_dict(), path)
+        found = measure(
+            {
+                "load_file": lambda: load_file(path),
+                "open_weights": lambda: open_weights(path),
+                "load_file, all read": lambda: touch(load_file(path).values()),
+                "open_weights, all read": lambda: touch(open_weights(path).model.parameters()),
+            },
+            rounds,
+        )
+        megabytes = path.stat().st_size / 1e6
+    ratio = found["open_weights"] / found["load_file"]
+    ratio_read = found["open_weights, all read"] / found["load_file, all read"]
+    for name, seconds in found.items():
+        print(f"{name:24} {1000 * seconds:8.1f} ms")
+    print(f"ratio with everything read {ratio_read:.2f}; with nothing read {ratio:.2f}")
+    result = {"model": "B/16", "megabytes": megabytes, "rounds": rounds, "seconds": found}
+    print(write_result("load_speed", {**result, "ratio_all_read": ratio_read, "ratio_nothing_read": ratio}))
+
+
+if __name__ == "__main__":
+    main()
