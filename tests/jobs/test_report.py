@@ -6,11 +6,12 @@ import shutil
 import pytest
 from colours import COLOURS, make_bundle, make_pictures
 
-from vitreous import UserError, write_report
+from vitreous import UserError, ViT, write_report
 from vitreous.cli import main
+from vitreous.config.data import Preprocess
 from vitreous.jobs.evaluate import evaluate
 from vitreous.jobs.fit import fit
-from vitreous.weights.bundle import load_bundle
+from vitreous.weights.bundle import load_bundle, save_bundle
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +65,10 @@ def test_a_bundle_alone_is_described(place, tmp_path, monkeypatch):
     assert "How far heads look" not in text  # needs pictures
     assert "Accuracy" not in text
     assert write_report(load_bundle(place / "bundle"), out=tmp_path / "same.html").exists()
+    encoder = save_bundle(tmp_path / "encoder", ViT("P/4@16", classes=0), Preprocess(size=(16, 16)), ())
+    assert "which gives representations" in write_report(encoder).read_text(encoding="utf-8")
+    with pytest.raises(UserError, match="no classifier"):
+        write_report(encoder, data=place / "data")
 
 
 def test_pictures_that_are_gone_are_said_to_be(place, tmp_path):
@@ -96,6 +101,9 @@ def test_mistakes_are_answered(place, tmp_path):
     del result["test"]["bins"]
     (run / "result.json").write_text(json.dumps(result))
     with pytest.raises(UserError, match="older vitreous; say on what to measure it again: --data DATA"):
+        write_report(run)
+    (run / "result.json").write_text("{}")
+    with pytest.raises(UserError, match="a training without labels, which has a page of its own"):
         write_report(run)
     (run / "metrics.jsonl").write_text("{")
     with pytest.raises(UserError, match="missing or damaged"):

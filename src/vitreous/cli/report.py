@@ -21,11 +21,11 @@ def report(
     The page is one HTML file that needs nothing else.
 
     Args:
-        model: A run folder, whose training is then told, a bundle folder, or a .safetensors file in timm's naming.
+        model: A run folder, whose training is then told, a bundle folder, or anything that `vitreous import` takes.
         data: Data to measure it on. Without, a run's own figures are shown, and of a bundle what its weights say.
         split: Which part of the data; if not given, test if there is one, else val, else all.
         out: The file to write; if not given, report.html in a run's folder, or NAME-report.html here.
-        preprocess: For a .safetensors file, such as "mean=0.5,std=0.5,crop=0.9,interpolation=bicubic".
+        preprocess: What differs from the model's own, such as "mean=0.5,std=0.5,crop=0.9,interpolation=bicubic".
     """
     from vitreous.jobs.report import write_report
 

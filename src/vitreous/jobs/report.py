@@ -91,6 +91,11 @@ def read_run(folder: Path) -> Run | None:
             f"{folder}: config.json, result.json or metrics.jsonl is missing or damaged ({error}); restore it from a "
             f"copy, or give the bundle alone: {folder / 'bundle'}."
         ) from None
+    if "validation" not in result:
+        raise UserError(
+            f"{folder}: a training without labels, which has a page of its own, report.html; for one about its model "
+            f"give the bundle: {folder / 'bundle'}."
+        )
     return Run(config, result, records)
 
 
