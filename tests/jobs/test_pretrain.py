@@ -235,7 +235,7 @@ def test_a_collapse_is_said_in_words_within_two_hundred_steps(packed, tmp_path, 
     result, said, shown = watch(monkeypatch, packed, tmp_path / "run", COLLAPSING)
     assert result.alarms
     assert "the teacher says the same of every picture" in result.alarms[0]
-    assert "lower centre_momentum" in result.alarms[0]
+    assert "lower method.centre_momentum" in result.alarms[0]
     assert result.alarms[0] in said
     records = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
     begins = next(r["step"] for r in records if r.get("information", 1) < 0.02)
@@ -256,6 +256,8 @@ MISTAKES = {
     "--method 'best': choose one of mae, dino, dinov2 or supervised": {"method": "best"},
     "--budget and --epochs": {"budget": "1m"},
     "--image-size 0: give the side": {"image_size": 0},
+    "--set method.maks: there is no such field; did you mean mask?": {"changes": {"method.maks": "0.5"}},
+    "mask=2.0: give the share": {"changes": {"method.mask": "2"}},
 }
 
 
@@ -276,6 +278,13 @@ def test_other_mistakes(packed, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot be written"):
         quick(packed, tmp_path / "file" / "run")
+
+
+def test_single_fields_can_be_set(packed, tmp_path):
+    quick(packed, tmp_path / "run", changes={"method.mask": "0.5", "optimizer.rate": "2e-3"})
+    config = json.loads((tmp_path / "run/config.json").read_text())
+    assert config["method"]["mask"] == 0.5
+    assert config["training"]["optimizer"]["rate"] == 2e-3
 
 
 def test_a_budget_becomes_a_number_of_steps(packed, tmp_path):

@@ -26,6 +26,9 @@ def pretrain(
     out: Annotated[str | None, tyro.conf.arg(metavar="RUN")] = None,
     seed: Annotated[int, tyro.conf.arg(metavar="NUMBER")] = 0,
     workers: Annotated[int | None, tyro.conf.arg(metavar="COUNT")] = None,
+    changes: Annotated[
+        tuple[str, ...], tyro.conf.arg(name="set", metavar="NAME=VALUE"), tyro.conf.UseAppendAction
+    ] = (),
     json: Flag = False,
 ) -> int:
     """Learn features from pictures without labels. Repeat the same command to go on after an interruption.
@@ -42,8 +45,12 @@ def pretrain(
         out: The run folder; by default runs/, the data's name and the method.
         seed: All that is random follows from it.
         workers: Processes that decode pictures; by default one a core, four at most.
+        changes: Set one field of the recipe otherwise, such as batch_size=64, optimizer.rate=1e-4,
+            method.teacher_temperature=[0.04,0.05] or method.mask=0.6; may be repeated. The run folder's config.json
+            shows all fields.
         json: Print the result as one JSON object, for programs.
     """
+    from vitreous.config.change import parse_changes
     from vitreous.jobs.pretrain import pretrain as pretrain_model
 
     with listening() as listeners:
@@ -57,6 +64,7 @@ def pretrain(
             seed=seed,
             out=out,
             workers=workers,
+            changes=parse_changes(changes),
             listeners=listeners,
         )
     if json:

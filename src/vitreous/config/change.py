@@ -7,8 +7,9 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass, replace
 from types import UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from vitreous.config.pretrain import Dino, Mae
 from vitreous.config.train import Training
 from vitreous.errors import UserError
 
@@ -22,6 +23,7 @@ ELSEWHERE = {
     "model.channels": "the data, which say how many there are",
 }
 """Fields that have a place of their own."""
+Settings = TypeVar("Settings", bound=Training | Mae | Dino)
 FREE = frozenset({"drop_path", "dropout", "patch_dropout"})
 """Fields of a model that given weights say nothing about."""
 
@@ -37,8 +39,11 @@ def parse_changes(texts: Iterable[str]) -> dict[str, str]:
     return changes
 
 
-def change(training: Training, changes: Mapping[str, str], *, weights: bool = False) -> Training:
-    """The training with these fields changed, checked as a whole; `weights`: the model comes from given weights."""
+def change(training: Settings, changes: Mapping[str, str], *, weights: bool = False) -> Settings:
+    """The training, or a method of pre-training, with these fields changed, checked as a whole.
+
+    weights: the model comes from given weights.
+    """
     parts: dict[str, dict[str, Any]] = {}
     for name, text in changes.items():
         part, _, rest = name.rpartition(".")
@@ -110,7 +115,7 @@ def _values(owner: Any) -> dict[str, Any]:
     return {name: hint for name, hint in hints.items() if not is_dataclass(hint)}
 
 
-def _nearest(name: str, training: Training) -> str:
+def _nearest(name: str, training: Training | Mae | Dino) -> str:
     known = list(_values(training))
     for field in fields(training):
         if is_dataclass(part := getattr(training, field.name)):

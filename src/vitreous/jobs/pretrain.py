@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -16,6 +16,7 @@ import torch
 from PIL import Image
 from torch import nn
 
+from vitreous.config.change import change
 from vitreous.config.pretrain import Mae, Method, method_from_json, method_to_json
 from vitreous.config.saved import training_from_json, training_to_json
 from vitreous.config.train import Training
@@ -47,6 +48,7 @@ from vitreous.weights.bundle import save_bundle
 KNOWN, ASKED = 2000, 500
 """Pictures of the live k-NN accuracy: so many vote, and so many are asked."""
 NEIGHBOURS = 20
+OWN = "method."
 
 
 def pretrain(
@@ -58,6 +60,7 @@ def pretrain(
     budget: str | None = None,
     epochs: float | None = None,
     seed: int = 0,
+    changes: Mapping[str, str] | None = None,
     out: str | Path | None = None,
     workers: int | None = None,
     listeners: Listeners | None = None,
@@ -66,6 +69,7 @@ def pretrain(
 
     data: anything `fit` takes, or a folder of pictures without class folders; labels are not learned from. method: mae,
     dino, dinov2, or supervised for comparison, which needs labels. out: the run folder, by default runs/NAME-METHOD.
+    changes: single fields of the recipe set otherwise, such as {"optimizer.rate": "1e-4", "method.koleo": "0.1"}.
     """
     if method not in (*PRETRAINING, "supervised"):
         raise UserError(f"--method {method!r}: choose one of {', '.join(PRETRAINING)} or supervised.")
@@ -82,12 +86,13 @@ def pretrain(
             budget=budget,
             epochs=epochs,
             seed=seed,
+            changes=changes,
             out=run,
             workers=workers,
             listeners=listeners,
         )
         return PretrainResult.of_fit(done)
-    request = PretrainRequest(str(data), method, model, image_size, budget, epochs, seed)
+    request = PretrainRequest(str(data), method, model, image_size, budget, epochs, seed, dict(changes or {}))
     return _Pretraining(request, run, workers, listeners or Listeners()).run()
 
 
@@ -149,6 +154,7 @@ class _Pretraining:
             image_size=self.request.image_size,
         )
         training, method = PRETRAINING[self.request.method](situation)
+        training, method = changed(training, method, self.request.changes)
         training = replace(training, seed=self.request.seed)
         return training if self.request.epochs is None else replace(training, epochs=self.request.epochs), method
 
@@ -273,6 +279,16 @@ class _Pretraining:
         loader = Loader(some, self.training.preprocess, batch_size=rows, unreadable_limit=1.0)
         batch = next(iter(loader.batches()), None)
         return None if batch is None else draw_reconstructions(self.objective.eval(), batch, self.training.preprocess)
+
+
+def changed(training: Training, method: Method, changes: Mapping[str, str]) -> tuple[Training, Method]:
+    """The recipe with single fields set otherwise; names of the method's begin with "method."."""
+    own = {name.removeprefix(OWN): text for name, text in changes.items() if name.startswith(OWN)}
+    training = change(training, {name: text for name, text in changes.items() if not name.startswith(OWN)})
+    try:
+        return training, change(method, own)
+    except UserError as error:
+        raise UserError(str(error).replace("--set ", f"--set {OWN}", 1)) from None
 
 
 def build_objective(training: Training, method: Method) -> MaskedAutoencoder | SelfDistillation:

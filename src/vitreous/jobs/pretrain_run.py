@@ -23,6 +23,8 @@ class PretrainRequest:
     budget: str | None = None
     epochs: float | None = None
     seed: int = 0
+    changes: dict[str, str] = field(default_factory=dict)
+    """Single fields of the recipe that were set otherwise; those of the method begin with "method."."""
 
 
 @dataclass(frozen=True)

@@ -68,19 +68,19 @@ def _signs(record: Mapping[str, float]) -> dict[str, str]:
     signs = {}
     if record["spread"] < ALIKE:
         signs["all pictures get the same features"] = (
-            f"their standard deviation is {record['spread']:.3f} of what it could be; train with a lower rate, or on "
-            "pictures that differ more"
+            f"their standard deviation is {record['spread']:.3f} of what it could be; lower optimizer.rate and "
+            "optimizer.muon_rate, or take pictures that differ more"
         )
     if "information" not in record or record["information"] >= TELLS:
         return signs
     if record["entropy"] > 0.5:
         signs["the teacher knows nothing of any picture"] = (
-            f"its entropy is {record['entropy']:.1%} of ln K; lower teacher_temperature, raise centre_momentum, or "
-            "take more pictures a batch"
+            f"its entropy is {record['entropy']:.1%} of ln K; lower method.teacher_temperature, raise "
+            "method.centre_momentum, or take a larger batch_size"
         )
     else:
         signs["the teacher says the same of every picture"] = (
             f"its entropy is {record['entropy']:.1%} of ln K, the centre's norm {record['centre']:.2f}; lower "
-            "centre_momentum so that the centre follows faster, or raise teacher_temperature"
+            "method.centre_momentum so that the centre follows faster, or raise method.teacher_temperature"
         )
     return signs
