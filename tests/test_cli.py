@@ -171,7 +171,7 @@ def test_mistakes_of_the_other_verbs(capsys, bundle, pictures, tmp_path):
     (tmp_path / "empty").mkdir()
     for args, says in {
         ("predict", str(tmp_path / "none"), "x.jpg"): "none: there is nothing of this name; give a bundle folder",
-        ("predict", str(tmp_path / "empty"), "x.jpg"): "empty: not a bundle",
+        ("predict", str(tmp_path / "empty"), "x.jpg"): "empty: no weights in it",
         ("predict", bundle): "no pictures: give at least one",
         ("predict", bundle, "x.jpg", "--preprocess", "colour=1"): "'colour' is not one of",
         ("evaluate", bundle, str(tmp_path / "empty")): "empty: there are no pictures here",

@@ -44,7 +44,7 @@ def explain(
     With --weights, show what its weights look like; with --score, measure how good its explanations are.
 
     Args:
-        model: A bundle folder, a run folder, or a .safetensors file in timm's naming.
+        model: A bundle folder, a run folder, or anything that `vitreous import` takes.
         pictures: Pictures, and folders of pictures; with --score, one place with data.
         method: How to explain. If not given, relevance; attention, if the model has no classifier or --query is given.
         layer: Whose attention (attention), up to which layer (rollout), from which on (relevance), at whose
@@ -65,7 +65,7 @@ def explain(
         masks: Folder with a mask for each picture under the same name, as .png: a trimap (1 and 3 count, 2 does
             not), or any other mask, of which all but 0 counts.
         count: How many pictures of the data, spread evenly; if not given, 64 for --weights and all for --score.
-        preprocess: For a .safetensors file, such as "mean=0.5,std=0.5,crop=0.9,interpolation=bicubic".
+        preprocess: What differs from the model's own, such as "mean=0.5,std=0.5,crop=0.9,interpolation=bicubic".
         json: Print JSON, for programs: an object a picture, or one object for --weights and --score.
     """
     if weights + score + steps + reconstruct > 1:

@@ -36,7 +36,7 @@ def probe(
     Features are computed once and kept, by content, below $VITREOUS_CACHE or ~/.cache/vitreous.
 
     Args:
-        model: A bundle folder, a run folder, or a .safetensors file in timm's naming.
+        model: A bundle folder, a run folder, or anything that `vitreous import` takes.
         data: A folder with a folder for each class, a list in CSV or JSONL, packed data, or the word builtin. The test
             part is judged; without one the val part, or a fifth of the pictures.
         protocol: How: the vote of the nearest neighbours, a linear classifier, or least squares from a few pictures.
@@ -44,7 +44,7 @@ def probe(
         seed: Draws the shots and what is set aside.
         batch_size: How many pictures the model sees at once.
         workers: Processes that decode pictures; if not given, one a core up to 4, or none for a few pictures.
-        preprocess: For a .safetensors file, such as "mean=0.5,std=0.5,crop=0.9,interpolation=bicubic".
+        preprocess: What differs from the model's own, such as "mean=0.5,std=0.5,crop=0.9,interpolation=bicubic".
         json: Print one JSON object, for programs.
     """
     from vitreous.jobs.probe import probe as measure
