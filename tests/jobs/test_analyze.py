@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -219,6 +220,33 @@ def test_models_of_other_classes_are_judged_by_a_probe(data, tmp_path, no_page):
     assert "class" not in found["models"][0]["name"]
     assert "that of a linear probe" in found["remarks"][0]
     assert found["models"][0]["noise"]["clean"] == found["models"][0]["probe"]["representation"]
+
+
+VARIANTS = {
+    "relative positions": {"position": "relative"},
+    "no positions": {"position": "none"},
+    "norm after": {"norm": "after"},
+    "attention pooling": {"pool": "attention"},
+    "distillation token": {"distilled": True, "classes": 3},
+    "tanh classifier": {"classifier": "mlp", "classes": 3},
+    "swiglu, layer scale, normalised queries": {"mlp": "swiglu", "layer_scale": 0.1, "qk_norm": True},
+    "padded, wide": {"pad": True, "image_size": (10, 23)},
+    "one head": {"heads": 1},
+    "a row of patches": {"image_size": (4, 16)},
+}
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_any_model(name, data, tmp_path, no_page):
+    """What it says of a model with the data's classes is what `evaluate` says."""
+    bundle = plain(**VARIANTS[name])
+    if bundle.labels:
+        torch.nn.init.normal_(bundle.model.head.weight, generator=torch.Generator().manual_seed(0))
+        bundle = replace(bundle, labels=COLOURS)
+    found = analyze([bundle], data, tmp_path / "out").numbers["models"][0]
+    assert np.isfinite(found["mutual_information"]).all()
+    if bundle.labels:
+        assert found["noise"]["clean"]["value"] == evaluate(bundle, data).result.top1
 
 
 def test_the_command(capsys, tmp_path, data, colours, no_page):

@@ -52,8 +52,9 @@ def test_every_protocol_on_a_task_that_is_easy(bundle, data):
 
 
 def test_features_are_computed_once_for_all_protocols(bundle, data, cache):
-    first = probe(bundle, data, protocol="linear")  # it alone needs the val part
-    assert first.computed == 36 + 12 + 15
+    assert probe(bundle, data).computed == 36 + 15
+    first = probe(bundle, data, protocol="linear")
+    assert first.computed == 12  # it alone needs the val part
     assert len(list(cache.iterdir())) == 3
     again = [probe(bundle, data, protocol=name) for name in ("linear", "knn", "fewshot")]
     assert [found.computed for found in again] == [0, 0, 0]
@@ -61,7 +62,7 @@ def test_features_are_computed_once_for_all_protocols(bundle, data, cache):
     damaged = sorted(cache.iterdir())[0]
     damaged.write_bytes(damaged.read_bytes()[:-3])
     mended = probe(bundle, data, protocol="linear")
-    assert 0 < mended.computed < first.computed
+    assert mended.computed in (36, 12, 15)
     assert "damaged" in mended.remarks[0]
     assert mended.scores == first.scores
     assert probe(bundle, data, protocol="linear").remarks == ()

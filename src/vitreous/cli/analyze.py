@@ -27,7 +27,7 @@ def analyze(
     Writes DIR/analysis.html, a page with plots, and DIR/analysis.json, their numbers.
 
     Args:
-        models: Bundle folders, run folders, or files of weights, with or without a classifier.
+        models: Bundle folders, run folders, or anything that `vitreous import` takes, with or without a classifier.
         data: A folder with a folder for each class, a list in CSV or JSONL, packed data, or the word builtin. A folder
             of pictures without classes will do; what needs labels is then left out.
         out: The folder to write to.

@@ -124,7 +124,9 @@ def choose_pictures(data: Data, most: int, seed: int) -> Chosen:
             f"{len(measured)} pictures to measure ({name}): a comparison needs at least {FEWEST}; give more."
         )
     measured = measured.subset(_of_all_classes(measured.labels, most, seed))
-    return Chosen(name, measured, learned and learned.subset(_of_all_classes(learned.labels, most, seed)))
+    if learned is not None:
+        learned = learned.subset(_of_all_classes(learned.labels, most, seed))
+    return Chosen(name, measured, learned)
 
 
 def _of_all_classes(labels: Labels, most: int, seed: int) -> Labels:

@@ -85,7 +85,7 @@ class ModelReader:
         if learned is not None and judge is not None:
             labels = torch.from_numpy(self.chosen.measured.labels)[index]
             found["probe"] = _probe_depths(learned, survey, labels, len(self.chosen.measured.classes))
-            found["noise"] = noisy.numbers(judge(survey.representations()), labels)
+            found["noise"] = noisy.numbers(labels)
         return found, survey.depths()
 
     def _batches(self, bundle: Bundle, source: Source, batch: int) -> Iterator[tuple[Tensor, list[int]]]:
@@ -119,15 +119,15 @@ class ModelReader:
         return Learned(torch.cat(depths).clone(), torch.cat(representations).clone(), labels)
 
     def _judge(self, name: str, bundle: Bundle, learned: Learned) -> Callable[[Tensor], Tensor]:
-        """From representations (B, D) to the data's classes (B,): by the model's own classifier if it has them all."""
+        """From images (B, C, H, W) to the data's classes (B,): by the model's own classifier if it has them all."""
         classes = self.chosen.measured.classes
         if set(classes) <= set(bundle.labels):
             number = {label: k for k, label in enumerate(classes)}
             own = torch.tensor([number.get(label, -1) for label in bundle.labels])
-            return lambda y: own[bundle.model.head(bundle.model.pre_logits(y)).argmax(dim=1)]
+            return lambda images: own[bundle.model(images).argmax(dim=1)]
         self.remarks.append(f"{name}: its accuracy under noise is that of a linear probe on clean pictures' features.")
         probe = fit_linear(learned.representations, learned.labels, len(classes), weight_decays=[WEIGHT_DECAY])
-        return lambda y: probe(y).argmax(dim=1)
+        return lambda images: probe(bundle.model.representation(images)).argmax(dim=1)
 
 
 @contextmanager
@@ -140,26 +140,29 @@ def _named(name: str) -> Iterator[None]:
 
 
 class _Noise:
-    """Answers to pictures with noise of one band after another."""
+    """Answers to pictures as they are, and with noise of one band after another."""
 
     def __init__(self, bundle: Bundle, seed: int) -> None:
-        self.model, self.seed = bundle.model, seed
+        self.seed = seed
         self.std = torch.tensor(bundle.preprocess.std)[:, None, None]
         self.bands = [band for band in BANDS if band_mask(bundle.preprocess.size, band).any()]
+        self.clean: list[Tensor] = []
         self.answers: list[list[Tensor]] = [[] for _ in self.bands]
 
     def look(self, images: Tensor, index: list[int], judge: Callable[[Tensor], Tensor]) -> None:
-        """Ask about a batch (B, C, H, W), as often as there are bands."""
+        """Ask about a batch (B, C, H, W) once, and once for each band."""
         channels, height, width = images.shape[1:]
-        for band, answers in zip(self.bands, self.answers, strict=True):
-            noise = np.stack([band_noise((channels, height, width), band, self.seed, at) for at in index])
-            with torch.inference_mode():
-                answers.append(judge(self.model.representation(images + NOISE * torch.from_numpy(noise) / self.std)))
+        with torch.inference_mode():
+            self.clean.append(judge(images))
+            for band, answers in zip(self.bands, self.answers, strict=True):
+                noise = np.stack([band_noise((channels, height, width), band, self.seed, at) for at in index])
+                answers.append(judge(images + NOISE * torch.from_numpy(noise) / self.std))
 
-    def numbers(self, clean: Tensor, labels: Tensor) -> dict[str, Any]:
+    def numbers(self, labels: Tensor) -> dict[str, Any]:
         """Accuracy without noise and with noise of each band."""
         found = [_accuracy(torch.cat(answers), labels) for answers in self.answers]
-        return {"clean": _accuracy(clean, labels), "bands": [list(band) for band in self.bands], "accuracy": found}
+        bands = [list(band) for band in self.bands]
+        return {"clean": _accuracy(torch.cat(self.clean), labels), "bands": bands, "accuracy": found}
 
 
 def _probe_depths(learned: Learned, survey: Survey, labels: Tensor, classes: int) -> dict[str, Any]:

@@ -123,7 +123,7 @@ def probe(
     check_labelled(opened)
     bundle = model if isinstance(model, Bundle) else open_weights(model, preprocess)
     reader = FeatureReader(bundle, batch_size, workers, progress)
-    parts = reader.parts(opened, seed)
+    parts = reader.parts(opened, seed, validate=protocol == "linear")
     remarks: list[str] = []
     if protocol == "knn":
         scores = _nearest(parts, remarks)
@@ -166,8 +166,11 @@ class FeatureReader:
         self.computed = 0
         self.unreadable: dict[str, str] = {}
 
-    def parts(self, data: Data, seed: int) -> Parts:
-        """What to learn from and what to judge: test if there is one, else val, else a fifth of all, of each class."""
+    def parts(self, data: Data, seed: int, *, validate: bool) -> Parts:
+        """What to learn from and what to judge: test if there is one, else val, else a fifth of all, of each class.
+
+        validate: the val part is wanted too, if it is not the one to be judged.
+        """
         classes = len(data.classes)
         if len(data.splits) == 1:
             ((name, source),) = data.splits.items()
@@ -179,7 +182,7 @@ class FeatureReader:
             return Parts((features[~held], labels[~held]), None, (features[held], labels[held]), classes, said)
         judged: Split = "test" if "test" in data.splits else "val"
         train, test = self.labelled(data.train), self.labelled(data.splits[judged])
-        val = self.labelled(data.splits["val"]) if judged == "test" and "val" in data.splits else None
+        val = self.labelled(data.splits["val"]) if validate and judged == "test" and "val" in data.splits else None
         return Parts(train, val, test, classes, judged)
 
     def labelled(self, source: Source) -> Labelled:
