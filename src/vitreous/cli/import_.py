@@ -53,7 +53,9 @@ def import_(
     print(f"{made.description}, {made.parameters / 1e6:.1f} million parameters")
     print(f"preprocessing: {made.preprocess}")
     if made.labels:
-        print(f"classes: {printable(', '.join(made.labels[:5]))}{', ...' if len(made.labels) > 5 else ''}")
+        numbered = " (numbers, for the source has no names: give them with --labels FILE)"
+        rest = ", ..." if len(made.labels) > 5 else ""
+        print(f"classes: {printable(', '.join(made.labels[:5]))}{rest}{numbered if made.labels[0] == '0' else ''}")
     print(f"bundle:  {printable(made.bundle)}")
     use = "predict BUNDLE PICTURE" if made.labels else "fit DATA --weights BUNDLE"
     print(f"use it:  vitreous {use.replace('BUNDLE', printable(made.bundle))}")
