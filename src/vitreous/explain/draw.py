@@ -16,7 +16,9 @@ STRENGTH = 0.72
 GAP = 6
 CAPTION = 18
 
-_COLOURS: NDArray[np.float32] = (colormaps["inferno"](np.linspace(0, 1, 256))[:, :3] * 255).astype(np.float32)
+_LEVELS = np.linspace(0, 1, 256)
+_COLOURS: NDArray[np.uint8] = (colormaps["inferno"](_LEVELS)[:, :3] * 255).astype(np.uint8)
+_COVER: NDArray[np.uint8] = (255 * STRENGTH * np.sqrt(_LEVELS)).astype(np.uint8)
 
 
 def overlay(picture: Image.Image, map: NDArray[np.floating], seen: NDArray[np.bool_] | None = None) -> Image.Image:
@@ -27,14 +29,14 @@ def overlay(picture: Image.Image, map: NDArray[np.floating], seen: NDArray[np.bo
     """
     inside = map if seen is None else map[seen]
     low, high = (float(value) for value in np.quantile(inside, (0, 0.995))) if inside.size else (0.0, 0.0)
-    level = np.clip((map - low) / ((high - low) or 1.0), 0, 1).astype(np.float32)
-    grey = np.asarray(picture.convert("L"), np.float32)
-    cover = (STRENGTH * np.sqrt(level))[:, :, None]
-    glow = _COLOURS[(level * 255).astype(np.uint8)]
-    made = grey[:, :, None] * 0.75 * (1 - cover) + glow * cover
-    if seen is not None:
-        made[~seen] = (grey * UNSEEN)[~seen, None]
-    return Image.fromarray(made.astype(np.uint8))
+    level = np.clip((map - low) * (255 / ((high - low) or 1.0)), 0, 255).astype(np.uint8)
+    grey = picture.convert("L")
+    base = grey.point([round(0.75 * value) for value in range(256)]).convert("RGB")
+    made = Image.composite(Image.fromarray(_COLOURS[level]), base, Image.fromarray(_COVER[level]))
+    if seen is None:
+        return made
+    dark = grey.point([round(UNSEEN * value) for value in range(256)]).convert("RGB")
+    return Image.composite(made, dark, Image.fromarray(seen.astype(np.uint8) * 255))
 
 
 def tile(pictures: Sequence[Image.Image], captions: Sequence[str], columns: int) -> Image.Image:
