@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 from colours import COLOURS, make_bundle, make_pictures
@@ -78,6 +79,14 @@ def test_pictures_that_are_gone_are_said_to_be(place, tmp_path):
     (run / "config.json").write_text(json.dumps(config))
     text = write_report(run).read_text(encoding="utf-8")
     assert "The pictures are no longer where they were" in text
+    data = shutil.copytree(place / "data", tmp_path / "data")
+    (run / "config.json").write_text(json.dumps(config).replace("nowhere", "data"))
+    result = (run / "result.json").read_text().replace(str(place / "data"), str(data))
+    (run / "result.json").write_text(result)
+    first = json.loads(result)["test"]["surest_right"][0]["picture"]
+    Path(first).write_text("damaged since")
+    text = write_report(run).read_text(encoding="utf-8")
+    assert text.count('class="two"') == 2
     assert 'id="accuracy-test"' in text
 
 

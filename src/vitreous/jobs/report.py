@@ -9,6 +9,7 @@ from typing import Any
 
 from vitreous.config.data import Preprocess
 from vitreous.config.model import ViTConfig
+from vitreous.data.decode import PictureError
 from vitreous.data.source import Data, Source, Split
 from vitreous.errors import UserError
 from vitreous.jobs.evaluate import evaluate
@@ -49,7 +50,8 @@ def write_report(
     bundle = model if isinstance(model, Bundle) else open_weights(model, preprocess)
     run = None if isinstance(model, Bundle) else read_run(Path(model))
     place = str(bundle.path or "BUNDLE") if isinstance(model, Bundle) else str(model)
-    name = Path(place).resolve().name
+    where = Path(place).resolve()
+    name = where.stem if where.is_file() else where.name
     left_out: tuple[str, ...] = ()
     if data is not None:
         opened: Data | None = open_dataset(data)
@@ -124,8 +126,10 @@ def with_examples(part: Part, bundle: Bundle, data: Data | None) -> Part:
         return Part(part.name, part.figures, without=GONE)
 
     def look(answers: list[dict[str, Any]]) -> tuple[Example, ...]:
-        found = [answer for answer in answers if answer["picture"] in places]
-        return tuple(_example(bundle, answer, *places[answer["picture"]]) for answer in found)
+        found = (
+            _example(bundle, answer, *places[answer["picture"]]) for answer in answers if answer["picture"] in places
+        )
+        return tuple(example for example in found if example is not None)
 
     return Part(part.name, part.figures, look(wrong), look(right))
 
@@ -147,9 +151,13 @@ def _find(data: Data, names: set[str]) -> dict[str, tuple[Source, int]]:
     return found
 
 
-def _example(bundle: Bundle, answer: dict[str, Any], source: Source, index: int) -> Example:
+def _example(bundle: Bundle, answer: dict[str, Any], source: Source, index: int) -> Example | None:
+    """The picture and what spoke for the answer; None if it has been damaged since it was judged."""
     p = bundle.preprocess
-    picture = source.read(index, channels=p.channels, at_least=2 * max(p.resized))
+    try:
+        picture = source.read(index, channels=p.channels, at_least=2 * max(p.resized))
+    except PictureError:
+        return None
     return Example(answer, picture, explain(bundle, picture).overlay())
 
 

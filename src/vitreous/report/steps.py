@@ -46,7 +46,8 @@ def steps_page(walk: Walk) -> str:
     answer = "its representation"
     if s.chances is not None:
         best = int(s.chances.argmax())
-        answer = f"{walk.labels[best]}, {percent(s.chances[best])} sure"
+        label = walk.labels[best]
+        answer = f"{'class ' if label.isdigit() else ''}{label}, {percent(s.chances[best])} sure"
     lede = (
         f"How a Vision Transformer gets from pixels to {answer}: every step, with this picture's own numbers, in the "
         "order and the letters of “An Image is Worth 16×16 Words”."
