@@ -126,25 +126,30 @@ def mae_finetune(s: Situation) -> Training:
 
 
 def scratch_small(s: Situation) -> Training:
-    """Small pictures (CIFAR, MNIST) from nothing on few cores: Muon, and few tokens at first.
+    """Small pictures (CIFAR, MNIST) from nothing on few cores: a narrow model, Muon, and few tokens at first.
 
-    Fixed positions: they need not be learned, which in a short training is worth several points (docs/log.md).
+    In minutes, many cheap steps teach more than few expensive ones. Positions are fixed and the patch projection starts
+    whitened: what need not be learned is worth several points in a short training (docs/log.md).
     """
     _from_nothing(s, "scratch-small")
     side = min(SMALL_SIDE, max(8, 4 * round(s.side / 4))) if s.image_size is None else s.image_size
     if side % 4 or side < 8:
         raise UserError(f"--image-size {side}: for small pictures give a multiple of 4, at least 8, such as 28 or 32.")
     few = s.pictures < 10_000
-    name, changes = (f"P/{side // 4}@{side}", {"pool": "mean", "class_token": False}) if few else (f"N/4@{side}", {})
-    model, preprocess = s.built(name, position="sincos-2d", **changes)
+    name = f"F/{side // 4}@{side}" if few else f"P/4@{side}"
+    model, preprocess = s.built(name, position="sincos-2d", pool="mean", class_token=False)
     return Training(
         model=model,
         preprocess=preprocess,
         augment=Augment(crop_scale=None, pad=1 if few else max(1, side // 8)),
         optimizer=Optimizer(name="muon", rate=1e-3, muon_rate=0.02, weight_decay=0.05, warmup=0.05, decay="linear"),
         epochs=30,
-        batch_size=64 if few else 256,
+        batch_size=64 if few else 128,
+        label_smoothing=0.0 if few else 0.1,
         tokens=() if few else ((0.6, 0.375), (0.9, 0.625)),
+        whiten=True,
+        validation=0.1 if few else 0.02,
+        evaluations=10 if few else 5,
     )
 
 

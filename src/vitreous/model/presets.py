@@ -11,9 +11,10 @@ from vitreous.config.model import ViTConfig
 from vitreous.errors import UserError
 
 # name: (width, depth, heads, MLP width). B, L, H from the paper's table 1; Ti and S from DeiT; g from "Scaling Vision
-# Transformers". P and N are ours, for small pictures on few cores.
+# Transformers". F, P and N (femto, pico, nano) are ours, for small pictures on few cores.
 SIZES: dict[str, tuple[int, int, int, int]] = {
-    "P": (96, 4, 3, 384),
+    "F": (96, 4, 3, 384),
+    "P": (96, 6, 3, 384),
     "N": (192, 6, 3, 768),
     "Ti": (192, 12, 3, 768),
     "S": (384, 12, 6, 1536),
@@ -27,8 +28,8 @@ PATCHES = (32, 16, 14, 8)
 
 # What `vitreous models` lists. Any other "SIZE/PATCH@RESOLUTION" works too.
 NAMES: tuple[str, ...] = (
-    *("P/7@28", "N/4@28", "N/4@32", "Ti/4@28", "Ti/4@32", "S/2@28", "S/4@32"),
-    *(f"{size}/{patch}" for size in SIZES if size not in ("P", "N") for patch in PATCHES),
+    *("F/7@28", "P/4@32", "N/4@28", "N/4@32", "Ti/4@28", "Ti/4@32", "S/2@28", "S/4@32"),
+    *(f"{size}/{patch}" for size in SIZES if size not in ("F", "P", "N") for patch in PATCHES),
 )
 
 _NAME = re.compile(r"(?P<size>[A-Za-z]+)/(?P<patch>\d+)(@(?P<height>\d+)(x(?P<width>\d+))?)?")
