@@ -45,7 +45,7 @@ def test_timm_names():
 
 
 MISTAKES = {
-    "X/16": "SIZE of P, N, Ti, S, B, L, H, g",
+    "X/16": "SIZE of F, P, N, Ti, S, B, L, H, g",
     "b/16": "did you mean",
     "ViT-B/16": "did you mean 'B/16'",
     "B16": "write SIZE/PATCH",
