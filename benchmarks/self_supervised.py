@@ -1,0 +1,221 @@
+"""Learning without labels on CIFAR-10: masked autoencoder and self-distillation, each within a time, and their speed.
+
+    python benchmarks/self_supervised.py DATA [--budget 60m] [--finetune 10m] [--only speed,pixels,mae,dino,finetune]
+
+DATA: the folder of CIFAR-10's binary version. Each method trains on the pictures alone; then k-NN and a linear probe
+judge its features on the test part, beside raw pixels and the same network untrained. The masked autoencoder is
+fine-tuned with a tenth of the labels, beside the same network and the recipe for few pictures from scratch, with the
+same labels and the same time. Runs are kept in --runs: repeat the command to go on. What was measured is added to
+benchmarks/results/self_supervised.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from measure import RESULTS, best_seconds, write_result
+from torch import Tensor, nn
+from transformers import ViTMAEConfig, ViTMAEForPreTraining
+
+from vitreous.config.data import Preprocess
+from vitreous.config.pretrain import Mae
+from vitreous.data.loader import Batch
+from vitreous.data.source import Source, open_data
+from vitreous.evaluate.knn import vote_neighbours
+from vitreous.evaluate.probe import fit_linear
+from vitreous.jobs.fit import fit
+from vitreous.jobs.pretrain import pretrain
+from vitreous.jobs.probe import probe
+from vitreous.jobs.run import Listeners
+from vitreous.model.vit import ViT
+from vitreous.objectives.mae import MaskedAutoencoder
+from vitreous.recipes import Situation
+from vitreous.recipes_pretrain import PRETRAINING, mae
+from vitreous.weights.bundle import Bundle, load_bundle
+
+CIFAR = Situation(classes=0, pictures=50_000, side=32, channels=3)
+SAY = Listeners(say=lambda text: print(text, flush=True))
+
+
+def speed(rounds: int, batch: int = 128) -> dict[str, Any]:
+    """Pictures a second of training steps: with labels, masked, and transformers' masked at equal sizes; in turns."""
+    training, method = mae(CIFAR)
+    images, labels = torch.randn(batch, 3, 32, 32), torch.randint(10, (batch,))
+    views = Batch(images, labels, torch.arange(batch))
+    supervised = ViT("N/4@32", classes=10, pool="mean", class_token=False, position="sincos-2d")
+    masked = MaskedAutoencoder(ViT(training.model), method).train()
+    equal = MaskedAutoencoder(ViT("N/4@32", classes=0, position="sincos-2d"), method).train()
+    theirs = _transformers(method).train()
+    jobs = {
+        "supervised": _step(supervised, lambda: nn.functional.cross_entropy(supervised(images), labels)),
+        "mae": _step(masked, lambda: masked(views, 0.0)[0]),
+        "mae_with_class_token": _step(equal, lambda: equal(views, 0.0)[0]),
+        "transformers_mae": _step(theirs, lambda: theirs(images).loss),
+    }
+    found = {name: batch / seconds for name, seconds in best_seconds(jobs, rounds, slice_seconds=2.0).items()}
+    return {
+        "pictures_per_second": {name: round(value, 1) for name, value in found.items()},
+        "mae_over_supervised": round(found["mae"] / found["supervised"], 2),
+        "mae_over_transformers": round(found["mae_with_class_token"] / found["transformers_mae"], 2),
+        "batch": batch,
+        "rounds": rounds,
+    }
+
+
+def _transformers(method: Mae) -> nn.Module:
+    return ViTMAEForPreTraining(
+        ViTMAEConfig(
+            hidden_size=192,
+            num_hidden_layers=6,
+            num_attention_heads=3,
+            intermediate_size=768,
+            image_size=32,
+            patch_size=4,
+            layer_norm_eps=1e-6,
+            decoder_hidden_size=method.decoder_width,
+            decoder_num_hidden_layers=method.decoder_depth,
+            decoder_num_attention_heads=method.decoder_heads,
+            decoder_intermediate_size=4 * method.decoder_width,
+            mask_ratio=method.mask,
+            norm_pix_loss=method.normalise,
+            attn_implementation="sdpa",  # type: ignore[call-arg]
+        )
+    )
+
+
+def _step(module: nn.Module, loss: Callable[[], Tensor]) -> Callable[[], None]:
+    optimizer = torch.optim.AdamW([p for p in module.parameters() if p.requires_grad], lr=1e-4, fused=True)
+
+    def step() -> None:
+        loss().backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    return step
+
+
+def judge(model: str | Bundle, data: str) -> dict[str, Any]:
+    """Accuracy on the test part by neighbours and by a linear classifier, of frozen features."""
+    nearest = {f"knn_{score.setting['k']}": score.accuracy for score in probe(model, data, protocol="knn").scores}
+    linear = probe(model, data, protocol="linear")
+    return {**nearest, "linear": linear.scores[0].accuracy, "n": linear.n}
+
+
+def judge_pixels(data: str) -> dict[str, Any]:
+    """The same of the pixels themselves; the linear classifier learns from every fifth picture."""
+    opened = open_data(data)
+
+    def flat(source: Source, every: int = 1) -> tuple[Tensor, Tensor]:
+        index = np.arange(0, len(source), every)
+        pixels = torch.stack([torch.from_numpy(np.array(source.read(int(i)))) for i in index])
+        return pixels.flatten(1).float() / 127.5 - 1, torch.from_numpy(source.labels[index])
+
+    known, labels = flat(opened.train)
+    asked, truth = flat(opened.splits["test"])
+    votes = vote_neighbours(known, labels, asked, 10)
+    found = {f"knn_{k}": (vote.argmax(1) == truth).float().mean().item() for k, vote in votes.items()}
+    classifier = fit_linear(*flat(opened.train, every=5), 10, weight_decays=[1e-1])
+    return {**found, "linear": (classifier(asked).argmax(1) == truth).float().mean().item(), "n": len(truth)}
+
+
+def train(data: str, method: str, budget: str, runs: Path, seed: int) -> dict[str, Any]:
+    """One training without labels, what its features are worth, and the untrained network's beside it."""
+    run = runs / f"{method}-{seed}"
+    result = pretrain(data, method=method, budget=budget, seed=seed, out=run, listeners=SAY)
+    config, _ = PRETRAINING[method](CIFAR)
+    untrained = Bundle(ViT(config.model, seed=seed).eval(), Preprocess(size=config.model.image_size), ())
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return {
+        **judge(str(run), data),
+        "untrained": judge(untrained, data),
+        "seconds": result.spent["seconds"],
+        "pictures_seen": result.spent["pictures"],
+        "steps": result.steps,
+        "alarms": list(result.alarms),
+        "live_knn": [[line["step"], line["val_knn"]] for line in lines if "val_knn" in line],
+        "loss": [[line["step"], line["loss"]] for line in lines if "loss" in line][:: max(1, result.steps // 100)],
+        "settings": json.loads((run / "config.json").read_text()),
+        "seed": seed,
+    }
+
+
+def finetune(data: str, budget: str, runs: Path, seed: int) -> dict[str, Any]:
+    """A tenth of the labels: fine-tuning the masked autoencoder, and from scratch, each within the same time."""
+    tenth = runs / "tenth.npz"
+    if not tenth.exists():
+        _write_tenth(data, tenth)
+    start = runs / f"mae-{seed}"
+    if not (start / "bundle").is_dir():
+        raise SystemExit(f"{start}: there is no masked autoencoder to fine-tune; run --only mae first.")
+    c = load_bundle(start).model.config
+    size = next(name for name, width in (("N", 192), ("P", 96)) if width == c.width)
+    ways: dict[str, dict[str, Any]] = {
+        "mae": {"weights": start, "recipe": "mae-finetune"},
+        "scratch_same_network": {"model": f"{size}/{c.patch}@{c.image_size[0]}", "recipe": "scratch-small"},
+        "scratch_for_few_pictures": {},
+    }
+    rows = {}
+    for name, way in ways.items():
+        result = fit(tenth, budget=budget, seed=seed, out=runs / f"tenth-{name}-{seed}", listeners=SAY, **way)
+        assert result.test is not None
+        rows[name] = {
+            "test_accuracy": result.test["top1"],
+            "interval": result.test["top1_interval"],
+            "seconds": result.spent["seconds"],
+            "pictures_seen": result.spent["pictures"],
+            "steps": result.steps,
+        }
+        print(name, rows[name], flush=True)
+    return {"labels": 5000, "budget": budget, "seed": seed, **rows}
+
+
+def _write_tenth(data: str, path: Path) -> None:
+    """500 pictures of each class, the first of each, and the whole test part."""
+    opened = open_data(data)
+    parts = {}
+    labels = opened.train.labels
+    first = np.sort(np.concatenate([np.flatnonzero(labels == k)[:500] for k in range(10)]))
+    for name, source in (("train", opened.train.subset(first)), ("test", opened.splits["test"])):
+        parts[f"x_{name}"] = np.stack([np.array(source.read(i)) for i in range(len(source))])
+        parts[f"y_{name}"] = source.labels
+    np.savez(path, **parts, classes=np.array(opened.classes))  # type: ignore[arg-type]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data")
+    parser.add_argument("--budget", default="60m", help="time for each method")
+    parser.add_argument("--finetune", default="10m", help="time for each fine-tuning")
+    parser.add_argument("--only", default="speed,pixels,mae,dino,finetune")
+    parser.add_argument("--runs", type=Path, default=Path("runs/self_supervised"))
+    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    args.runs.mkdir(parents=True, exist_ok=True)
+    os.environ.setdefault("VITREOUS_CACHE", str(args.runs / "cache"))
+
+    parts: dict[str, Callable[[], Any]] = {
+        "speed": lambda: speed(args.rounds),
+        "pixels": lambda: judge_pixels(args.data),
+        "mae": lambda: train(args.data, "mae", args.budget, args.runs, args.seed),
+        "dino": lambda: train(args.data, "dino", args.budget, args.runs, args.seed),
+        "finetune": lambda: finetune(args.data, args.finetune, args.runs, args.seed),
+    }
+    path = RESULTS / "self_supervised.json"
+    for name in args.only.split(","):
+        found = json.loads(path.read_text()) if path.exists() else {}
+        found.pop("machine", None)
+        found[name] = parts[name]()
+        shown = {key: value for key, value in found[name].items() if key not in ("loss", "settings")}
+        print(name, json.dumps(shown), "written:", write_result("self_supervised", found).name, flush=True)
+
+
+if __name__ == "__main__":
+    main()
