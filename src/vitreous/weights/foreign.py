@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 from torch import Tensor
@@ -39,7 +40,7 @@ class Raw:
     size: tuple[int, int] | None = None
     """Height and width of the pictures, if the person said it: it tells a grid that is not square."""
 
-    @property
+    @cached_property
     def shapes(self) -> Shapes:
         """The tensors' shapes by name."""
         return {name: tuple(tensor.shape) for name, tensor in self.tensors.items()}
