@@ -42,12 +42,14 @@ def dino(s: Situation) -> tuple[Training, Dino]:
     """
     model, preprocess = _built(s, {"position": "sincos-2d"}, "P", "Ti/16@160")
     small = _is_small(model)
+    if small and s.model is None:
+        model = replace(model, depth=6)  # narrow layers are cheap, and features want depth
     side = model.image_size[0]
     near = 2 * model.patch if small else 4 * model.patch  # small views have at least so many pixels a side
     crops = MultiCrop(
-        global_scale=(0.3, 1.0),
+        global_scale=(0.4, 1.0),
         local_views=4 if small else 6,
-        local_scale=(0.08, 0.3),
+        local_scale=(0.15, 0.4) if small else (0.05, 0.4),
         local_size=(max(near, side // 2 // model.patch * model.patch),) * 2,
     )
     training = Training(

@@ -18,6 +18,7 @@ from vitreous.data.decode import PictureError
 from vitreous.jobs.fit import fit
 from vitreous.jobs.pretrain import pretrain, set_aside
 from vitreous.jobs.reconstruct import reconstruct
+from vitreous.jobs.report import write_report
 from vitreous.jobs.run import Listeners
 from vitreous.objectives.mae import load_autoencoder
 from vitreous.recipes_pretrain import PRETRAINING
@@ -105,6 +106,8 @@ def test_a_run_leaves_what_the_next_person_needs(packed, tmp_path, method):
     assert "No sign of a collapse" in page
     assert "http" not in page.replace("http://www.w3.org", "")
     assert (run / "decoder").exists() == (method == "mae")
+    with pytest.raises(UserError, match="has a page of its own"):
+        write_report(run)
     again = []
     assert quick(packed, run, method, listeners=Listeners(say=again.append)) == result
     assert "finished" in again[0]
