@@ -4,7 +4,8 @@
 
 Scores every method on pictures of pets with their outlines (`vitreous explain --score --masks`), beside maps that look
 at nothing; times an attention overlay and a relevance overlay against a plain prediction, in turns; and measures the
-mean attention distance of every head. Each part replaces its section of benchmarks/results/explain.json.
+mean attention distance of every head. Each part replaces its section of benchmarks/results/explain.json; the tables of
+docs/explain.md are made from that by `make docs`.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import matplotlib
 import torch
-from measure import RESULTS, best_seconds, machine, write_result
+from measure import RESULTS, best_seconds, write_result
 
+from vitreous.explain.figures import distance_figure, even_distance
 from vitreous.jobs.explain import explain
 from vitreous.jobs.explain_score import score_explanations
 from vitreous.jobs.explain_weights import attention_distances
@@ -27,6 +30,7 @@ from vitreous.weights.bundle import Bundle
 from vitreous.weights.source import open_weights
 
 WEIGHTS = "vit_ti16_augreg_in21k_ft_in1k.safetensors"
+DOCS = Path(__file__).parents[1] / "docs"
 PREPROCESS = "mean=0.5,std=0.5,crop=0.9"
 
 
@@ -55,8 +59,11 @@ def speed(bundle: Bundle, data: Path, rounds: int) -> dict[str, Any]:
 
 
 def distance(bundle: Bundle, data: Path, count: int) -> dict[str, Any]:
-    """Mean attention distance in pixels, (layers, heads)."""
+    """Mean attention distance in pixels, (layers, heads); the plot goes to docs."""
     found = attention_distances(bundle, data / "pets" / "test", count=count)
+    figure = distance_figure(found, even_distance(bundle.model))
+    with matplotlib.rc_context({"svg.hashsalt": "vitreous"}):
+        figure.savefig(DOCS / "attention_distance.svg", metadata={"Date": None})
     return {"pictures": count, "pixels": [[round(float(head), 2) for head in layer] for layer in found]}
 
 
@@ -73,13 +80,13 @@ def main() -> None:
         "speed": lambda: speed(bundle, args.data, args.rounds),
         "distance": lambda: distance(bundle, args.data, min(args.count, 128)),
     }
-    path = RESULTS / "explain.json"
-    kept = json.loads(path.read_text()) if path.exists() else {}
-    kept.pop("machine", None)
     for name in [args.only] if args.only else list(parts):
-        kept[name] = {"threads": torch.get_num_threads(), "load": round(os.getloadavg()[0], 1)} | parts[name]()
-        print(json.dumps({name: kept[name]}, indent=2), flush=True)
-    print(write_result("explain", {"weights": WEIGHTS, **kept}), machine()["date"])
+        found = {"threads": torch.get_num_threads(), "load": round(os.getloadavg()[0], 1)} | parts[name]()
+        print(json.dumps({name: found}, indent=2), flush=True)
+        path = RESULTS / "explain.json"
+        kept = json.loads(path.read_text()) if path.exists() else {}
+        kept.pop("machine", None)
+        write_result("explain", {"weights": WEIGHTS, **kept, name: found})
 
 
 if __name__ == "__main__":

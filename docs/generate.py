@@ -5,10 +5,13 @@ python docs/generate.py [--check]
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from vitreous.cli import VERBS
 from vitreous.jobs.models import models
@@ -56,7 +59,36 @@ def model_table() -> str:
     return "\n".join([*page, ""])
 
 
-PAGES = {"cli.md": command_line, "models.md": model_table}
+def explain_page() -> str:
+    """The page on explanations with the tables of its benchmark."""
+    result = json.loads((DOCS.parent / "benchmarks" / "results" / "explain.json").read_text())
+    page = (DOCS / "explain.md").read_text(encoding="utf-8")
+    return _filled(_filled(page, "scores", _scores(result["score"])), "speed", _speed(result["speed"]))
+
+
+def _filled(page: str, name: str, text: str) -> str:
+    """The page with a text between the marks of this name."""
+    return re.sub(f"(<!-- {name} -->\n).*?(<!-- end -->)", lambda mark: f"{mark[1]}{text}\n{mark[2]}", page, flags=re.S)
+
+
+def _scores(score: dict[str, Any]) -> str:
+    lines = [
+        f"| {score['pictures']} pictures | energy | pointing | IoU | deletion | insertion |",
+        "| --- | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for name, row in {**score["baselines"], **score["methods"]}.items():
+        shares = f"{row['energy']:.1%} | {row['pointing']:.1%} | {row['iou']:.3f}"
+        lines.append(f"| {name} | {shares} | {row['deletion']:.3f} | {row['insertion']:.3f} |")
+    return "\n".join(lines)
+
+
+def _speed(speed: dict[str, Any]) -> str:
+    lines = ["| from a file to | times a plain prediction |", "| --- | ---: |"]
+    lines += [f"| {name} | {row['predictions']:.2f} |" for name, row in speed.items() if isinstance(row, dict)]
+    return "\n".join(lines)
+
+
+PAGES = {"cli.md": command_line, "models.md": model_table, "explain.md": explain_page}
 
 
 def main() -> None:
