@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import chain, count
 
 from torch import nn
 
 from vitreous.config.train import Training
-from vitreous.data.loader import Loader
+from vitreous.data.loader import Batch, Loader
 from vitreous.errors import UserError
-from vitreous.train.loop import train_speed
+from vitreous.train.loop import precision, split
+from vitreous.train.optimizer import make_optimizers
 
 _PART = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|d)?")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -43,10 +45,11 @@ def plan(
     start = time.monotonic()
     batches = chain.from_iterable(loader.batches(epoch) for epoch in count())
     stages = (*training.tokens, (1.0, 1.0))
+    seconds = min(max(1.0, left / 200), 10.0)
     per_step, before = 0.0, 0.0
     for end, _ in stages:
         if end > before:
-            per_step += (end - before) * train_speed(objective, batches, training, (before + end) / 2)
+            per_step += (end - before) * train_speed(objective, batches, training, (before + end) / 2, seconds)
             before = end
     evaluation = 0.0
     if evaluate is not None:
@@ -59,3 +62,27 @@ def plan(
         evaluations -= 1
     steps = max(1, int((left - (evaluations + 1) * evaluation) / per_step))
     return replace(training, epochs=steps / loader.steps_per_epoch, evaluations=min(evaluations, steps))
+
+
+def train_speed(
+    objective: nn.Module, batches: Iterator[Batch], training: Training, progress: float, seconds: float
+) -> float:
+    """Seconds that a step takes at this point of the schedule, loading included, on a copy: the mean of some seconds."""
+    trial = copy.deepcopy(objective).train()
+    optimizers = make_optimizers(trial, training.optimizer)
+    started, steps = 0.0, 0
+    for batch in batches:
+        for part in split(batch, training.accumulate):
+            with precision():
+                loss, _ = trial(part, progress)
+            loss.backward()
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        if not started:
+            started = time.perf_counter()  # the first step warms up
+            continue
+        steps += 1
+        if steps >= 2 and time.perf_counter() - started > seconds:
+            break
+    return (time.perf_counter() - started) / max(1, steps)

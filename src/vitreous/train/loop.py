@@ -328,25 +328,3 @@ class _Timer:
         if counts:
             self.average = speed if not self.average else 0.9 * self.average + 0.1 * speed
         return self.average
-
-
-def train_speed(objective: nn.Module, batches: Iterator[Batch], training: Training, progress: float) -> float:
-    """Seconds that a step takes at this point of the schedule, loading included, on a copy: the mean of two seconds."""
-    trial = copy.deepcopy(objective).train()
-    optimizers = make_optimizers(trial, training.optimizer)
-    started, steps = 0.0, 0
-    for batch in batches:
-        for part in split(batch, training.accumulate):
-            with precision():
-                loss, _ = trial(part, progress)
-            loss.backward()
-        for optimizer in optimizers:
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
-        if not started:
-            started = time.perf_counter()  # the first step warms up
-            continue
-        steps += 1
-        if steps >= 2 and time.perf_counter() - started > 2:
-            break
-    return (time.perf_counter() - started) / max(1, steps)
