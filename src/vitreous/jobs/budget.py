@@ -67,7 +67,7 @@ def plan(
 def train_speed(
     objective: nn.Module, batches: Iterator[Batch], training: Training, progress: float, seconds: float
 ) -> float:
-    """Seconds that a step takes at this point of the schedule, loading included, on a copy: the mean of some seconds."""
+    """Seconds that a step takes at this point of the schedule, loading included; some are tried on a copy."""
     trial = copy.deepcopy(objective).train()
     optimizers = make_optimizers(trial, training.optimizer)
     started, steps = 0.0, 0
