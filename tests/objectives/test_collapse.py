@@ -1,0 +1,71 @@
+"""The figures by which a collapse shows, against their formulas, and the alarm's patience."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from vitreous.objectives.collapse import WINDOW, Alarm, entropy, feature_spread, information
+
+HEALTHY = {"entropy": 0.6, "information": 0.4, "spread": 0.5, "centre": 1.0}
+ONE = {"entropy": 0.001, "information": 0.0, "spread": 0.3, "centre": 0.0}
+ANY = {"entropy": 0.999, "information": 0.001, "spread": 0.3, "centre": 0.1}
+ALIKE = {"spread": 0.001}
+
+
+def hear(*stretches):
+    """The alarm and its sentences by step, after stretches of (record, steps)."""
+    alarm, said, step = Alarm(), {}, 0
+    for record, count in stretches:
+        for _ in range(count):
+            step += 1
+            if (sentence := alarm.hear({"step": step, "loss": 1.0, **record})) is not None:
+                said[step] = sentence
+            alarm.hear({"step": step, "val_knn": 0.5})  # evaluations are no steps
+    return alarm, said
+
+
+def test_figures_are_their_formulas():
+    draw = np.random.default_rng(0)
+    answers = draw.dirichlet(np.ones(7), size=5)
+    each = -(answers * np.log(answers)).sum(axis=1)
+    mean = answers.mean(axis=0)
+    found = torch.from_numpy(answers)
+    np.testing.assert_allclose(entropy(found).numpy(), each)
+    assert information(found).item() == pytest.approx(-(mean * np.log(mean)).sum() - each.mean())
+    features = draw.normal(size=(9, 4))
+    unit = features / np.linalg.norm(features, axis=1, keepdims=True)
+    assert feature_spread(torch.from_numpy(features)) == pytest.approx(unit.std(axis=0).mean() * 2, rel=1e-6)
+
+
+def test_extremes():
+    one, every = torch.eye(8)[[3, 3, 3]], torch.full((3, 8), 1 / 8)
+    assert information(one).item() == pytest.approx(0, abs=1e-6)
+    assert information(every).item() == pytest.approx(0, abs=1e-6)
+    assert information(torch.eye(8)).item() == pytest.approx(math.log(8))
+    assert feature_spread(torch.ones(5, 6)) == pytest.approx(0, abs=1e-6)
+    assert feature_spread(torch.randn(4000, 64, generator=torch.Generator().manual_seed(0))) == pytest.approx(
+        1, abs=0.02
+    )
+
+
+@pytest.mark.parametrize(
+    ("record", "says"),
+    [(ONE, "says the same of every picture"), (ANY, "knows nothing of any"), (ALIKE, "get the same features")],
+)
+def test_a_collapse_is_said_once_and_soon(record, says):
+    alarm, said = hear((HEALTHY, 50), (record, 300))
+    (step,) = said
+    assert step - 50 == WINDOW <= 200
+    assert says in said[step]
+    assert "from step 51 on" in said[step]
+    assert alarm.ringing
+    assert alarm.said == list(said.values())
+
+
+def test_bad_moments_are_not_a_collapse_and_a_cure_is_heard():
+    assert not hear((HEALTHY, 100), *[(ONE, WINDOW - 1), (HEALTHY, 1)] * 4)[1]
+    alarm, said = hear((ONE, 150), (HEALTHY, 1))
+    assert len(said) == 1
+    assert not alarm.ringing
