@@ -103,6 +103,8 @@ def test_a_query_shows_what_that_place_attends_to():
         model(normalise(eval_view(picture, bundle.preprocess)[None], bundle.preprocess), trace=trace)
     expected = trace.attention[1][0, :, 1 + 2 * 4 + 1, 1:].mean(0).reshape(3, 4)
     np.testing.assert_allclose(found.maps[0, 0], expected, atol=1e-6)
+    ring = np.asarray(found.overlay())[20, 19]  # three pixels beside the place
+    assert ring.tolist() == [255, 255, 255]
 
 
 def test_every_method_layer_and_head(tmp_path):

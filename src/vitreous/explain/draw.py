@@ -39,6 +39,14 @@ def overlay(picture: Image.Image, map: NDArray[np.floating], seen: NDArray[np.bo
     return Image.composite(made, dark, Image.fromarray(seen.astype(np.uint8) * 255))
 
 
+def mark(picture: Image.Image, x: float, y: float) -> None:
+    """Draw a ring around a point, dark on light and light on dark."""
+    radius = max(3, min(picture.size) // 40)
+    pen = ImageDraw.Draw(picture)
+    for reach, colour in ((radius + 1, "black"), (radius, "white")):
+        pen.ellipse((x - reach, y - reach, x + reach, y + reach), outline=colour, width=max(1, radius // 3))
+
+
 def tile(pictures: Sequence[Image.Image], captions: Sequence[str], columns: int) -> Image.Image:
     """Pictures of one size side by side, row after row, each with its caption above."""
     width, height = pictures[0].size

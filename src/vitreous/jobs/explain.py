@@ -17,7 +17,7 @@ from vitreous.config.data import Preprocess
 from vitreous.data.augment import eval_view, normalise
 from vitreous.data.decode import PictureError, open_picture, read_header
 from vitreous.errors import UserError
-from vitreous.explain.draw import overlay, tile
+from vitreous.explain.draw import mark, overlay, tile
 from vitreous.explain.methods import Maps, Method, check_request, compute_maps
 from vitreous.explain.place import Place, place_patches
 from vitreous.jobs.predict import list_pictures
@@ -48,6 +48,8 @@ class Explanation:
     """The class that was explained, or else the likeliest; None where the model has no classifier."""
     score: float | None = None
     """How likely the model holds that class, 0 to 1."""
+    query: tuple[float, float] | None = None
+    """The place whose attention is shown, x and y in pixels; None where it is that of the answer."""
 
     @property
     def map(self) -> NDArray[np.float32]:
@@ -55,22 +57,27 @@ class Explanation:
         return self.place.spread(self.maps.mean(axis=(0, 1)))
 
     def overlay(self) -> Image.Image:
-        """The map over the picture; what the model did not see is dark."""
-        return overlay(self.picture, self.map, self.place.seen())
+        """The map over the picture; what the model did not see is dark, and the place that was asked for has a ring."""
+        return self._drawn(self.map)
 
     def grid(self) -> Image.Image:
         """Every map over the picture: a row a layer, a column a head; a single row or column is wrapped."""
-        seen = self.place.seen()
         small = self.picture.copy()
         small.thumbnail((320, 320))
         panels, captions = [], []
         for i, layer in enumerate(self.maps):
             for j, head in enumerate(layer):
-                panels.append(overlay(self.picture, self.place.spread(head), seen).resize(small.size))
+                panels.append(self._drawn(self.place.spread(head)).resize(small.size))
                 said = [f"layer {self.layers[i]}"] if self.layers else []
                 captions.append(", ".join(said + ([f"head {self.heads[j]}"] if self.heads else [])))
         rows, columns = self.maps.shape[:2]
         return tile(panels, captions, columns if min(rows, columns) > 1 else min(4, rows * columns))
+
+    def _drawn(self, map: NDArray[np.float32]) -> Image.Image:
+        made = overlay(self.picture, map, self.place.seen())
+        if self.query is not None:
+            mark(made, *self.query)
+        return made
 
     def save(self, path: str | Path) -> None:
         """Write the overlay as a picture; the format follows the name."""
@@ -176,7 +183,7 @@ class _Request:
         maps, heads = self._heads(found)
         label, score = self._label(found)
         name = "" if isinstance(picture, Image.Image) else str(picture)
-        return Explanation(name, whole, self.method, found.layers, heads, maps, place, label, score)
+        return Explanation(name, whole, self.method, found.layers, heads, maps, place, label, score, self.query)
 
     def _heads(self, found: Maps) -> tuple[NDArray[np.float32], tuple[int, ...]]:
         """The maps (layers, heads or 1, rows, columns) of the heads that were asked for, and which these are."""
