@@ -33,7 +33,7 @@ from vitreous.weights.bundle import Bundle
 from vitreous.weights.source import open_weights
 
 PICTURES = 64
-"""Enough: from 64 pictures to 128 no head's mean moves by more than a few pixels."""
+"""Enough: of a real ViT-Ti/16, even 8 pictures give every head's mean to within 7 pixels of that of 64."""
 BATCH = 8
 
 
