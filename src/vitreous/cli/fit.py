@@ -35,14 +35,14 @@ def fit(
 
     Args:
         data: A folder with a folder for each class, a .csv, .jsonl or .npz, CIFAR or MNIST files, or `builtin`.
-        weights: What to start from: a bundle, a run, or a .safetensors file in timm's naming with --preprocess.
+        weights: What to start from: a bundle, a run, or anything that `vitreous import` takes.
         model: From scratch: which model, such as S/16 or Ti/4@32; by default what suits the pictures.
         image_size: Side of the picture that the model sees; position embeddings are resampled to it.
         budget: How long all of it may take, such as 90s, 5m or 1h30m; the training is planned to fit.
         epochs: How often to go through the pictures, instead of a budget.
         recipe: auto, notebook, paper-finetune, paper-pretrain, scratch, scratch-small, small-data or mae-finetune.
         out: The run folder; by default runs/ and the data's name.
-        preprocess: For a .safetensors file, such as "mean=0.5,std=0.5,crop=0.9,interpolation=bicubic".
+        preprocess: What differs from the weights' own, such as "mean=0.5,std=0.5,crop=0.9,interpolation=bicubic".
         seed: All that is random follows from it.
         workers: Processes that decode pictures; by default one a core, four at most.
         changes: Set one field of the recipe otherwise, such as freeze=6, lora=8, class_weights=true, ema=0.99 or
