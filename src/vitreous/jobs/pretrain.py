@@ -34,6 +34,7 @@ from vitreous.jobs.pretrain_run import PretrainRequest, PretrainResult, pretrain
 from vitreous.jobs.run import Listeners, read_config, write_json
 from vitreous.jobs.start import some_headers
 from vitreous.jobs.track import tracked
+from vitreous.model.cost import count_flops
 from vitreous.model.vit import ViT
 from vitreous.objectives.collapse import Alarm
 from vitreous.objectives.dino import SelfDistillation
@@ -45,8 +46,10 @@ from vitreous.train.loop import Event, Loop, Outcome
 from vitreous.train.meter import Meter
 from vitreous.weights.bundle import save_bundle
 
-KNOWN, ASKED = 2000, 500
-"""Pictures of the live k-NN accuracy: so many vote, and so many are asked."""
+ASKED = 500
+"""Pictures of the live k-NN accuracy: at most so many are asked, and four times as many vote."""
+WORK = 1e12
+"""Floating-point operations that it may take: some ten seconds on two cores."""
 NEIGHBOURS = 20
 OWN = "method."
 
@@ -186,13 +189,14 @@ class _Pretraining:
 
     def _evaluator(self) -> Callable[[nn.Module], dict[str, float]]:
         """Live figures: the k-NN accuracy where there are labels, else the loss of pictures that were set aside."""
-        asked = _some(self.data.splits["val"], ASKED, self.training.seed)
+        few = max(50, min(ASKED, int(WORK / 5 / count_flops(self.training.model))))
+        asked = _some(self.data.splits["val"], few, self.training.seed)
         if not self.data.classes:
             loader = self._loader(asked, shuffle=False)
             return lambda model: {"loss": _mean_loss(self.objective, loader)}
         known, asking = (
             Loader(part, self.training.preprocess, batch_size=100, unreadable_limit=1.0)
-            for part in (_some(self.data.train, KNOWN, self.training.seed), asked)
+            for part in (_some(self.data.train, 4 * few, self.training.seed), asked)
         )
         return lambda model: {"knn": knn_accuracy(model, known, asking, len(self.data.classes))}
 
