@@ -113,6 +113,14 @@ def test_another_command_in_the_same_place_is_refused(pictures, weights, tmp_pat
         quick(pictures, weights, tmp_path / "run", seed=1)
 
 
+def test_a_pretraining_in_the_same_place_is_refused(pictures, weights, tmp_path):
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "config.json").write_text(json.dumps({"request": {"data": str(pictures), "method": "mae"}}))
+    with pytest.raises(UserError, match="holds a pretraining"):
+        quick(pictures, weights, run)
+
+
 def test_stopped_and_repeated_equals_uninterrupted(pictures, weights, tmp_path):
     whole = quick(pictures, weights, tmp_path / "whole")
     stop = iter([False, True])

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import chain, count
 
+import torch
 from torch import nn
 
 from vitreous.config.train import Training
@@ -54,7 +55,8 @@ def plan(
     evaluation = 0.0
     if evaluate is not None:
         began = time.monotonic()
-        evaluate()
+        with torch.inference_mode():
+            evaluate()
         evaluation = time.monotonic() - began
     left = (left - (time.monotonic() - start)) * MARGIN
     evaluations = training.evaluations
@@ -79,6 +81,7 @@ def train_speed(
         for optimizer in optimizers:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
+        trial.after_step(progress)  # type: ignore[operator]
         if not started:
             started = time.perf_counter()  # the first step warms up
             continue

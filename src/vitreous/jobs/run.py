@@ -74,6 +74,9 @@ def read_config(folder: Path, request: DataclassInstance) -> dict[str, Any] | No
     except (ValueError, KeyError):
         raise UserError(f"{path}: damaged; move {folder} away and repeat the command.") from None
     ours = asdict(request)
+    if set(theirs) - set(ours):
+        kind = "pretraining" if "method" in theirs else "training"
+        raise UserError(f"{folder}: holds a {kind} of another kind than this one; give another --out.")
     if differing := [name for name in ours if ours[name] != theirs.get(name, getattr(type(request), name, {}))]:
         name = differing[0]
         raise UserError(
