@@ -60,7 +60,9 @@ def test_the_patch_alone_changes_the_grid_at_the_same_resolution():
 def test_a_resolution_is_that_of_the_model_resized():
     model = random_model()
     changed, preprocess = adapt(model, preprocess_for(model), image_size=(20, 8))
-    assert torch.equal(changed.pos_embed, model.resized((20, 8)).pos_embed)
+    grid = model.pos_embed[0, 1:].reshape(1, 3, 4, 16).permute(0, 3, 1, 2)
+    moved = F.interpolate(grid, (5, 2), mode="bicubic", antialias=True).permute(0, 2, 3, 1).reshape(10, 16)
+    torch.testing.assert_close(changed.pos_embed[0], torch.cat([model.pos_embed[0, :1], moved]), **SAME)
     assert preprocess.size == (20, 8)
 
 
@@ -89,6 +91,13 @@ def test_a_classifier_is_dropped_or_replaced_when_asked():
         assert torch.equal(other(images), torch.zeros(2, 7))
     same, _ = adapt(model, preprocess_for(model), classes=5)
     assert same is model, "the number that it has is no change"
+
+
+def test_another_epsilon_changes_no_tensor():
+    model = random_model(norm_eps=1e-12)
+    changed, _ = adapt(model, preprocess_for(model), epsilon=1e-6)
+    assert changed.config.norm_eps == 1e-6
+    assert all(torch.equal(one, other) for one, other in zip(changed.parameters(), model.parameters(), strict=True))
 
 
 def test_what_cannot_be():

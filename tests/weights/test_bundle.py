@@ -245,7 +245,7 @@ def full_disk_of_safetensors(state, filename, metadata):
 @pytest.mark.parametrize(
     ("where", "name", "failure"),
     [
-        (bundles, "save_file", full_disk_of_safetensors),
+        (files, "save_file", full_disk_of_safetensors),
         (bundles, "_plain_card", full_disk),
         (files, "write_manifest", full_disk),
         (files, "fsync_file", full_disk),

@@ -4,16 +4,19 @@ import os
 import shutil
 import subprocess
 import sys
+from fnmatch import fnmatch
 
 import pytest
 import torch
+from huggingface_hub import errors
+from published import timm_like
 from safetensors.torch import load_file
 from tiny_models import random_model
 
 from vitreous import UserError
 from vitreous.config.data import Preprocess
 from vitreous.weights import hub
-from vitreous.weights.bundle import load_bundle
+from vitreous.weights.bundle import load_bundle, save_bundle
 from vitreous.weights.huggingface import write_huggingface
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -56,6 +59,70 @@ def test_offline_means_offline(cache, tmp_path):
     assert done.returncode == 2
     assert "hf:acme/another: not on this machine yet, and the hub cannot be asked (HF_HUB_OFFLINE is set" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def put(cache, name, files, revision=None):
+    """A model in the hub's cache."""
+    place = cache / f"models--acme--{name}"
+    snapshot = place / "snapshots" / COMMIT
+    snapshot.mkdir(parents=True)
+    (place / "refs").mkdir()
+    (place / "refs" / (revision or "main")).write_text(COMMIT)
+    for file in files:
+        shutil.copy(file, snapshot)
+
+
+def test_a_bundle_on_the_hub(cache, tmp_path):
+    model = random_model()
+    made = save_bundle(tmp_path / "made", model, Preprocess(size=(12, 16)), tuple("abcde"))
+    put(cache, "bundle", made.iterdir())
+    done = run(cache, "import", "hf:acme/bundle", str(tmp_path / "b"))
+    assert done.returncode == 0, done.stderr
+    assert load_bundle(tmp_path / "b").model.config == model.config
+
+
+def test_what_is_asked_of_the_hub_is_all_that_a_bundle_needs(tmp_path, monkeypatch):
+    model = random_model()
+    made = save_bundle(tmp_path / "made", model, Preprocess(size=(12, 16)), tuple("abcde"))
+    (made / "big.onnx").write_bytes(b"0")
+
+    def download(repository, *, revision, allow_patterns):
+        (tmp_path / "got").mkdir(exist_ok=True)
+        for file in made.iterdir():
+            if any(fnmatch(file.name, pattern) for pattern in allow_patterns):
+                shutil.copy(file, tmp_path / "got")
+        return str(tmp_path / "got")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    assert load_bundle(hub.fetch("hf:acme/bundle")).model.config == model.config
+    assert not (tmp_path / "got" / "big.onnx").exists()
+
+
+def test_an_older_model_at_a_revision(cache, tmp_path):
+    """A model card does not stand for weights, and pytorch_model.bin is taken where there is nothing better."""
+    (tmp_path / "README.md").write_text("# A model")
+    torch.save(timm_like(), tmp_path / "pytorch_model.bin")
+    put(cache, "old", [tmp_path / "README.md", tmp_path / "pytorch_model.bin"], revision="v1")
+    done = run(cache, "import", "hf:acme/old@v1", str(tmp_path / "b"))
+    assert done.returncode == 0, done.stderr
+    assert "Imported by vitreous from `hf:acme/old@v1`" in (tmp_path / "b" / "README.md").read_text()
+
+
+def test_half_a_model_in_the_cache_is_not_called_all_there_is(cache, tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    put(cache, "half", [tmp_path / "config.json"])
+    done = run(cache, "import", "hf:acme/half", str(tmp_path / "b"))
+    assert done.returncode == 2
+    assert "hf:acme/half: not on this machine yet" in done.stderr
+
+
+def test_a_model_whose_owner_asks_for_consent(monkeypatch):
+    def refuse(*args, **more):
+        raise errors.GatedRepoError.__new__(errors.GatedRepoError)  # made without a response of the network
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", refuse)
+    with pytest.raises(UserError, match="hf:acme/gated: its owner asks for consent first"):
+        hub.fetch("hf:acme/gated")
 
 
 def test_a_name_that_is_none():

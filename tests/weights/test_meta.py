@@ -28,7 +28,7 @@ BASE = {
 }
 
 
-def check(path, config, state, family):
+def check(path, config, state, family, crop=0.875):
     """The file opened is this model: the same scores as the equations in NumPy over `state`, in our names."""
     bundle = open_weights(path)
     images = pictures()
@@ -37,7 +37,7 @@ def check(path, config, state, family):
     np.testing.assert_allclose(found, NumpyViT(config, state)(images), atol=1e-5)
     assert f": {family} ViT(128 wide, 2 deep)/8, 32" in bundle.notes[0]
     assert bundle.preprocess.mean == (0.485, 0.456, 0.406)
-    assert bundle.preprocess.crop == 0.875
+    assert bundle.preprocess.crop == crop
     assert "--preprocess" in bundle.notes[-1]
     return bundle
 
@@ -62,7 +62,7 @@ def test_deit_iii(tmp_path):
     theirs = {re.sub(r"ls(\d).gamma", r"gamma_\1", name): value for name, value in scales.items()}
     torch.save({"model": {**state, **theirs}}, tmp_path / "deit3.pth")
     config = ViTConfig(**BASE, layer_scale=1e-5, position_scope="patches")
-    check(tmp_path / "deit3.pth", config, {**state, **scales}, "DeiT III")
+    check(tmp_path / "deit3.pth", config, {**state, **scales}, "DeiT III", crop=1.0)
 
 
 def test_a_training_file_prefers_averaged_weights_and_says_so(tmp_path):
@@ -174,9 +174,26 @@ def test_mae_fine_tuned(tmp_path):
     check(tmp_path / "mae.pth", ViTConfig(**BASE, pool="mean", norm_after_pool=True), state, "MAE")
 
 
+def test_mae_sees_the_whole_short_side_above_224(tmp_path):
+    """util/datasets.py: 224 of 256 up to 224 pixels, else all."""
+    state = timm_like()
+    state = {name.replace("norm.", "fc_norm.") if name.startswith("norm.") else name: t for name, t in state.items()}
+    state["pos_embed"] = numbers(1, 32 * 32 + 1, D)
+    torch.save({"model": state}, tmp_path / "mae.pth")
+    found = open_weights(tmp_path / "mae.pth").preprocess
+    assert (found.size, found.crop) == ((256, 256), 1.0)
+
+
+def test_the_first_part_with_tensors_is_the_model(tmp_path):
+    state = timm_like()
+    file = {"model_ema": {}, "model": {"name": "vit"}, "state_dict": state}
+    torch.save(file, tmp_path / "w.pth")
+    assert torch.equal(open_weights(tmp_path / "w.pth").model.head.weight, state["head.weight"])
+
+
 def test_names_of_a_distributed_or_compiled_model(tmp_path):
     state = timm_like()
-    for number, prefix in enumerate(("module.", "_orig_mod.", "module._orig_mod.")):
+    for number, prefix in enumerate(("module.", "_orig_mod.", "module._orig_mod.", "_orig_mod.module.")):
         path = tmp_path / f"{number}.pth"
         torch.save({"state_dict": {prefix + name: value for name, value in state.items()}}, path)
         found = open_weights(path).model.state_dict()

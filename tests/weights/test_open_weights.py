@@ -10,6 +10,7 @@ from tiny_models import LABELS, preprocess_for, random_images, random_model
 from vitreous import UserError, preset
 from vitreous.config.data import Preprocess
 from vitreous.weights.bundle import save_bundle
+from vitreous.weights.foreign import heads_for
 from vitreous.weights.source import open_weights, parse_preprocess, preprocess_text
 
 SAID = "mean=0.5,std=0.5"
@@ -32,7 +33,6 @@ RECOGNISED = {
     "qk norm, heads of 32": {"qk_norm": True, "heads": 4},
     "swiglu": {"mlp": "swiglu"},
     "tanh classifier": {"classifier": "mlp"},
-    "norm after": {"norm": "after"},
     "learned-2d, not square": {"position": "learned-2d", "image_size": (16, 24)},
     "a preset's heads": {"width": 192, "heads": 3},
 }
@@ -57,6 +57,66 @@ def test_an_architecture_is_recognised_from_its_tensors(tmp_path, name):
         torch.testing.assert_close(found.model(images), model(images), rtol=1e-4, atol=1e-4)
 
 
+def test_a_missing_last_norm_is_missing_and_not_another_architecture(tmp_path):
+    state = random_model(**TELLING).state_dict()
+    save_file({name: tensor for name, tensor in state.items() if not name.startswith("norm.")}, tmp_path / "w.pth")
+    with pytest.raises(UserError, match=r"norm.bias, norm.weight are missing"):
+        open_weights(tmp_path / "w.pth")
+
+
+@pytest.mark.parametrize(("width", "heads"), [(1152, 16), (1664, 16), (1408, 16), (896, 14)])
+def test_heads_of_public_models(width, heads):
+    """So400m, gigantic, giant and So150m as timm defines them."""
+    assert heads_for(width, "here") == heads
+
+
+def test_heads_are_said_when_they_are_a_guess_and_can_be_stated(tmp_path):
+    model = random_model(**{**TELLING, "heads": 8})
+    path = write(tmp_path / "w.safetensors", model)
+    assert "2 heads (assumed" in open_weights(path, SAID).notes[0]
+    stated = open_weights(path, SAID, heads=8)
+    assert stated.model.config == model.config
+    assert "(assumed" not in stated.notes[0]
+    narrow = write(tmp_path / "n.safetensors", random_model(**{**TELLING, "width": 16, "heads": 4}))
+    with pytest.raises(UserError, match=r"width 16 does not tell the number of heads; say it: .* --heads N"):
+        open_weights(narrow)
+    assert open_weights(narrow, heads=4).model.config.heads == 4
+    with pytest.raises(UserError, match=r"w.safetensors: heads=3: does not divide width=128"):
+        open_weights(path, heads=3)
+    save_bundle(tmp_path / "b", random_model(), preprocess_for(random_model()), LABELS)
+    with pytest.raises(UserError, match="says itself that it has 4 heads, not 2"):
+        open_weights(tmp_path / "b", heads=2)
+
+
+def test_the_weights_of_a_bundle_stand_for_the_bundle(tmp_path):
+    """Else its digests would not be checked, and what it is would be guessed."""
+    model = random_model(**TELLING, mlp="relu")
+    save_bundle(tmp_path / "b", model, preprocess_for(model), LABELS)
+    found = open_weights(tmp_path / "b" / "model.safetensors")
+    assert (found.model.config, found.labels) == (model.config, LABELS)
+    with (tmp_path / "b" / "model.safetensors").open("r+b") as file:
+        file.seek(-1, 2)
+        file.write(b"\x7f")
+    with pytest.raises(UserError, match="its SHA-256 is not the one"):
+        open_weights(tmp_path / "b" / "model.safetensors")
+
+
+@pytest.mark.parametrize("place", [".", "", "/"])
+def test_a_place_without_a_name(tmp_path, monkeypatch, place):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=r"no weights in it|give the path"):
+        open_weights(place)
+    write(tmp_path / "w.safetensors", random_model(**TELLING))
+    if place != "/":
+        assert open_weights(place).model.config.classes == 5
+
+
+def test_four_channels_are_refused_by_the_files_name(tmp_path):
+    path = write(tmp_path / "w.safetensors", random_model(**TELLING, channels=4))
+    with pytest.raises(UserError, match=r"w.safetensors: takes pictures of 4 channels, and only"):
+        open_weights(path)
+
+
 def test_a_grid_that_is_not_square_is_told_by_the_size(tmp_path):
     model = random_model(**{**TELLING, "image_size": (8, 20)})
     path = write(tmp_path / "w.safetensors", model)
@@ -76,7 +136,7 @@ def test_a_bare_file_has_its_familys_preprocessing_and_that_is_said(tmp_path):
     found = open_weights(path)
     assert found.preprocess == Preprocess(size=(16, 16), crop=0.9)
     recognised, assumed = found.notes
-    assert recognised == f"{path}: timm ViT(128 wide, 2 deep)/4, 16, 5 classes"
+    assert recognised.startswith(f"{path}: timm ViT(128 wide, 2 deep)/4, 16, 5 classes, 2 heads (assumed; --heads ")
     assert re.search(r"does not say how its pictures were prepared; .* timm: mean=0.5,std=0.5,crop=0.9", assumed)
     assert "--preprocess" in assumed
     assert len(open_weights(path, "mean=0.5").notes) == 2, "half of it said is not all of it"
@@ -129,6 +189,11 @@ def test_preprocessing_as_text():
     )
     assert parse_preprocess(said, Preprocess()) == expected
     assert parse_preprocess(preprocess_text(expected), Preprocess()) == expected
+    clip = Preprocess(
+        mean=(0.48145466, 0.4578275, 0.40821073), std=(0.26862954, 0.26130258, 0.27577711), crop=224 / 248
+    )
+    assert parse_preprocess(preprocess_text(clip), Preprocess()) == clip, "to the last digit"
+    assert parse_preprocess("mean=0.1,std=0.2", Preprocess(), 1) == Preprocess(mean=(0.1,), std=(0.2,))
     assert parse_preprocess("mean=0.1,size=32", Preprocess()) == Preprocess(size=(32, 32), mean=(0.1, 0.1, 0.1))
     assert parse_preprocess("mean=0.1", Preprocess(mean=(0.5,), std=(0.5,))).mean == (0.1,)
 

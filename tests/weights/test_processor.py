@@ -96,6 +96,7 @@ OURS = {
     "cover, cropped": Preprocess(crop=0.875, resize="cover-floor"),
     "cover, whole": Preprocess(size=(96, 96), interpolation="bilinear", resize="cover-floor"),
     "stretch": Preprocess(size=(96, 128), resize="stretch", interpolation="lanczos"),
+    "stretch, cropped, not square": Preprocess(size=(224, 160), crop=0.875, resize="stretch"),
     "stretch, cropped": Preprocess(crop=0.875, resize="stretch", mean=(0.1, 0.2, 0.3), std=(0.4, 0.5, 0.6)),
 }
 
@@ -130,6 +131,26 @@ def test_a_familys_default_is_what_its_folders_hold(kind):
 def test_what_cannot_be_said_or_followed(tmp_path):
     with pytest.raises(UserError, match="cannot resize to cover 100x200"):
         to_processor(Preprocess(size=(100, 200)), "here")
-    for said in ({"rescale_factor": 1.0}, {"crop_size": 300, "do_center_crop": True}, {"resample": 5}):
+    wrong = (
+        {"rescale_factor": 1.0},
+        {"crop_size": 300, "do_center_crop": True},
+        {"resample": 5},
+        {"do_rescale": False},
+        {"do_resize": False},
+        {"crop_pct": 0.875},
+        {"image_processor_type": "ConvNextImageProcessor"},
+    )
+    for said in wrong:
+        from_processor({"size": 224, **HALF}, CONFIG, "here")
         with pytest.raises(UserError, match="asks for what cannot be done here"):
-            from_processor({"size": 224, **said}, CONFIG, "here")
+            from_processor({"size": 224, **HALF, **said}, CONFIG, "here")
+    with pytest.raises(UserError, match="do_normalize without image_mean"):
+        from_processor({"size": 224}, CONFIG, "here")
+
+
+@pytest.mark.parametrize("kind", ["deit", "vit", "dinov2"])
+def test_a_familys_default_of_a_picture_that_is_not_square(kind):
+    config = preset("B/16@224x160")
+    found = from_processor(default_processor(kind, config), config, "here")
+    assert found.size == (224, 160)
+    assert found.resized == ((224, 160) if kind == "vit" else (256, 183))

@@ -106,5 +106,8 @@ def test_every_variant_has_fields_that_timm_accepts(name):
 
 def test_positions_of_another_size_than_the_pictures_are_resampled_by_timm():
     described = describe(preset("Ti/16"), size=(288, 288))
-    assert described["model_args"] == {"dynamic_img_size": True}
+    assert described["model_args"] == {"img_size": [224, 224], "dynamic_img_size": True}
     assert described["pretrained_cfg"]["fixed_input_size"] is False
+    described = describe(preset("B/16@384"), size=(224, 224))
+    assert described["architecture"] == "vit_base_patch16_384"
+    assert described["model_args"] == {"img_size": [384, 384], "dynamic_img_size": True}, "timm's own default is 224"

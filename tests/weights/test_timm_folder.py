@@ -59,8 +59,38 @@ def test_the_mean_of_the_patches_is_said_only_there(tmp_path):
 def test_what_cannot_be_followed(tmp_path):
     for number, wrong in enumerate(({"crop_mode": "border"}, {"interpolation": "hamming"})):
         place = folder(tmp_path / str(number), {"architecture": "x", "pretrained_cfg": SAID | wrong})
-        with pytest.raises(UserError, match=r"asks for interpolation .* say it with --preprocess"):
-            open_weights(place)
+        with pytest.raises(UserError, match=r"asks for interpolation .* say the preprocessing whole: --preprocess"):
+            open_weights(place, "mean=0.5,std=0.5")
+        said = open_weights(place, "mean=0.5,std=0.5,crop=0.8,interpolation=bilinear")
+        assert said.preprocess == Preprocess(size=(32, 32), crop=0.8, interpolation="bilinear")
+
+
+def test_one_number_for_a_model_of_grey_pictures(tmp_path):
+    model = random_model(channels=1, image_size=(16, 16))
+    config = {"architecture": "x", "model_args": {"num_heads": 4}, "pretrained_cfg": SAID}
+    place = folder(tmp_path / "f", config, model.state_dict())
+    with pytest.raises(UserError, match="takes pictures of 1 channel; give as many numbers"):
+        open_weights(place)
+    assert open_weights(place, "mean=0.5,std=0.5").preprocess.mean == (0.5,)
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        ({"model_args": {"act_layer": "quick_gelu"}}, "asks for act_layer 'quick_gelu'"),
+        ({"model_args": {"norm_layer": "rmsnorm"}}, "asks for norm_layer"),
+        ({"architecture": "vit_base_patch16_clip_quickgelu_224"}, "asks for quickgelu"),
+    ],
+)
+def test_arguments_that_are_not_understood(tmp_path, config, says):
+    with pytest.raises(UserError, match=f"config.json beside it {says}"):
+        open_weights(folder(tmp_path / "f", config))
+
+
+def test_names_of_another_number_are_not_used_and_that_is_said(tmp_path):
+    found = open_weights(folder(tmp_path / "f", {"label_names": ["a", "b"], "pretrained_cfg": SAID}))
+    assert found.labels == tuple("01234")
+    assert "label_names of config.json has 2 names and the classifier 5 outputs" in found.notes[1]
 
 
 @pytest.mark.parametrize(
@@ -68,6 +98,7 @@ def test_what_cannot_be_followed(tmp_path):
     [
         {},
         {"distilled": True},
+        {"mlp": "relu"},
         {"pool": "mean", "norm_after_pool": True},
         {"registers": 4, "position_scope": "patches", "layer_scale": 0.1},
         {"qk_norm": True, "classes": 0},

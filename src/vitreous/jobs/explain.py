@@ -15,14 +15,14 @@ from PIL import Image
 
 from vitreous.config.data import Preprocess
 from vitreous.data.augment import eval_view, normalise
-from vitreous.data.decode import PictureError, open_picture, read_header
+from vitreous.data.decode import PictureError, open_picture, prepare_picture, read_header
 from vitreous.errors import UserError
 from vitreous.explain.draw import mark, overlay, tile
 from vitreous.explain.methods import Maps, Method, check_request, compute_maps
 from vitreous.explain.place import Place, place_patches
+from vitreous.jobs.opening import open_model
 from vitreous.jobs.predict import list_pictures
 from vitreous.weights.bundle import Bundle
-from vitreous.weights.source import open_weights
 
 Layer = int | Literal["all"]
 Head = int | Literal["mean", "all"]
@@ -119,7 +119,7 @@ def explain(
     target: the class to explain; None for the likeliest.
     query: x, y of a place in the picture, in its pixels: what that place attends to.
     """
-    bundle = model if isinstance(model, Bundle) else open_weights(model, preprocess)
+    bundle = open_model(model, preprocess)
     return _Request(bundle, method, layer, head, target, query).answer(picture)
 
 
@@ -139,7 +139,7 @@ def explain_each(
     The arguments are those of `explain`; a mistake in them is told before the first picture is read.
     """
     paths = list_pictures([pictures] if isinstance(pictures, str | Path) else pictures)
-    bundle = model if isinstance(model, Bundle) else open_weights(model, preprocess)
+    bundle = open_model(model, preprocess)
     request = _Request(bundle, method, layer, head, target, query)
     return (request.answer_or_error(path) for path in paths)
 
@@ -219,9 +219,9 @@ def class_number(bundle: Bundle, name: str) -> int:
 
 def _read(picture: str | Path | Image.Image, preprocess: Preprocess) -> tuple[Image.Image, Image.Image]:
     """The whole picture, and the one that prediction reads, which may be decoded at half its size or less."""
-    mode = "RGB" if preprocess.channels == 3 else "L"
     if isinstance(picture, Image.Image):
-        return picture.convert(mode), picture.convert(mode)
+        whole = prepare_picture(picture, channels=preprocess.channels)
+        return whole, whole
     path = Path(picture)
     seen = open_picture(path, channels=preprocess.channels, at_least=2 * max(preprocess.resized))
     header = read_header(path)

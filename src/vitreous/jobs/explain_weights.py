@@ -27,10 +27,9 @@ from vitreous.explain.figures import (
     positions_figure,
 )
 from vitreous.jobs.evaluate import choose_part
-from vitreous.jobs.opening import open_dataset
+from vitreous.jobs.opening import open_dataset, open_model
 from vitreous.model.vit import ViT
 from vitreous.weights.bundle import Bundle
-from vitreous.weights.source import open_weights
 
 PICTURES = 64
 """Enough: of a real ViT-Ti/16, even 8 pictures give every head's mean to within 7 pixels of that of 64."""
@@ -91,7 +90,7 @@ def explain_weights(
     """The paper's figure 7 of a model: its patch filters, its positions and, over `count` pictures, how far it sees."""
     if count < 1:
         raise UserError(f"count={count}: must be at least 1.")
-    bundle = model if isinstance(model, Bundle) else open_weights(model, preprocess)
+    bundle = open_model(model, preprocess)
     found = None if data is None else attention_distances(bundle, data, count=count, progress=progress)
     return WeightsView(bundle.model, found)
 

@@ -13,7 +13,7 @@ from vitreous.jobs.evaluate import Evaluation
 from vitreous.jobs.evaluate import evaluate as evaluate_model
 from vitreous.jobs.explain import Explanation, Head, Layer
 from vitreous.jobs.explain import explain as explain_picture
-from vitreous.jobs.opening import open_classifier
+from vitreous.jobs.opening import open_model
 from vitreous.jobs.predict import Prediction, predict
 from vitreous.model.vit import ViT
 from vitreous.weights.bundle import Bundle
@@ -58,5 +58,8 @@ class Model:
 
 
 def load(source: str | Path, *, preprocess: str | None = None) -> Model:
-    """The model in a bundle or run folder, in another project's file or folder, or of a name on the hub ("hf:...")."""
-    return Model(open_classifier(source, preprocess))
+    """The model in a bundle or run folder, in another project's file or folder, or of a name on the hub ("hf:...").
+
+    One without a classifier can be explained and its network used; it has no labels to predict.
+    """
+    return Model(open_model(source, preprocess))

@@ -9,7 +9,7 @@ from vitreous.data.builtin import builtin_data
 from vitreous.data.source import Data, open_data
 from vitreous.errors import UserError
 from vitreous.weights.bundle import Bundle
-from vitreous.weights.source import open_weights
+from vitreous.weights.source import open_weights, with_preprocess
 
 BUILTIN = "builtin"
 
@@ -22,7 +22,7 @@ def open_dataset(data: str | Path | Data) -> Data:
 
 
 def open_pictures(data: str | Path) -> Data:
-    """The data at a path, with labels if they have any: a folder that cannot be sorted into classes is just pictures."""
+    """The data at a path, with labels if they have any: a folder without classes is just pictures."""
     try:
         return open_dataset(data)
     except UserError:
@@ -31,9 +31,14 @@ def open_pictures(data: str | Path) -> Data:
         return open_data(data, labelled=False)
 
 
+def open_model(model: str | Path | Bundle, preprocess: Preprocess | str | None = None) -> Bundle:
+    """The model at a path, or one that is open already, with its preprocessing changed where asked."""
+    return with_preprocess(model, preprocess) if isinstance(model, Bundle) else open_weights(model, preprocess)
+
+
 def open_classifier(model: str | Path | Bundle, preprocess: Preprocess | str | None = None) -> Bundle:
-    """The model at a path, which must have a classifier."""
-    bundle = model if isinstance(model, Bundle) else open_weights(model, preprocess)
+    """The same, of a model that must have a classifier."""
+    bundle = open_model(model, preprocess)
     if not bundle.model.config.classes:
         raise UserError(
             f"{bundle.path or 'the model'}: it has no classifier and so no labels to give; fit one first: "

@@ -25,9 +25,8 @@ from vitreous.evaluate.fewshot import DRAWS, SHOTS, draw_shots, fit_least_square
 from vitreous.evaluate.knn import NEIGHBOURS, TEMPERATURE, vote_neighbours
 from vitreous.evaluate.probe import WEIGHT_DECAYS, fit_linear
 from vitreous.jobs.evaluate import FEW
-from vitreous.jobs.opening import open_dataset
+from vitreous.jobs.opening import open_dataset, open_model
 from vitreous.weights.bundle import Bundle
-from vitreous.weights.source import open_weights
 
 Protocol = Literal["knn", "linear", "fewshot"]
 HELD_OUT = 0.2
@@ -110,7 +109,7 @@ def probe(
 ) -> Probed:
     """How well the model's frozen features tell the data's classes apart; it needs no classifier.
 
-    model: a bundle, a run, or a .safetensors file, which then needs `preprocess`.
+    model: a bundle, a run, or anything else that `open_weights` takes.
     protocol: "knn", the weighted vote of the nearest training pictures; "linear", a linear classifier; "fewshot", least
         squares from a few pictures a class, the mean of several draws.
     shots: few-shot: how many pictures of each class, each number by itself; 1, 5 and 10 if None.
@@ -121,7 +120,7 @@ def probe(
         raise UserError(f"protocol={protocol!r}: choose one of {', '.join(get_args(Protocol))}.")
     opened = open_dataset(data)
     check_labelled(opened)
-    bundle = model if isinstance(model, Bundle) else open_weights(model, preprocess)
+    bundle = open_model(model, preprocess)
     reader = FeatureReader(bundle, batch_size, workers, progress)
     parts = reader.parts(opened, seed, validate=protocol == "linear")
     remarks: list[str] = []

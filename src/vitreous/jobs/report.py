@@ -15,13 +15,12 @@ from vitreous.errors import UserError
 from vitreous.jobs.evaluate import evaluate
 from vitreous.jobs.explain import explain
 from vitreous.jobs.explain_weights import explain_weights
-from vitreous.jobs.opening import open_dataset
+from vitreous.jobs.opening import open_dataset, open_model
 from vitreous.model.cost import count_flops
 from vitreous.report.content import Content, Example, Part, Run
 from vitreous.report.page import looks, page
 from vitreous.weights.bundle import CARD, Bundle
 from vitreous.weights.files import readable_errors
-from vitreous.weights.source import open_weights
 
 EACH = 6
 """Pictures of each kind on a page."""
@@ -43,11 +42,11 @@ def write_report(
 ) -> Path:
     """Write a page about a model and return its path.
 
-    model: a run, whose training is then told; a bundle; or a .safetensors file, which needs `preprocess`.
+    model: a run, whose training is then told; a bundle; or anything else that `open_weights` takes.
     data: measure it on these; if None, a run's own figures are shown, and of a bundle what its weights say.
     out: the file; if None, report.html in a run's folder, or NAME-report.html here.
     """
-    bundle = model if isinstance(model, Bundle) else open_weights(model, preprocess)
+    bundle = open_model(model, preprocess)
     run = None if isinstance(model, Bundle) else read_run(Path(model))
     place = str(bundle.path or "BUNDLE") if isinstance(model, Bundle) else str(model)
     where = Path(place).resolve()

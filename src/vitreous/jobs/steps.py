@@ -13,10 +13,10 @@ from vitreous.data.augment import eval_view, normalise
 from vitreous.data.decode import open_picture
 from vitreous.explain.place import place_patches
 from vitreous.explain.steps import follow
+from vitreous.jobs.opening import open_model
 from vitreous.report.steps import Walk, steps_page
 from vitreous.weights.bundle import Bundle
 from vitreous.weights.files import readable_errors
-from vitreous.weights.source import open_weights
 
 
 def write_steps(
@@ -36,7 +36,7 @@ def write_steps(
     query: x, y of a place in the picture, in its pixels: the patch there is followed and asks; if None, the patch in
         the middle is followed, and the class token asks where the answer is read from it.
     """
-    bundle = model if isinstance(model, Bundle) else open_weights(model, preprocess)
+    bundle = open_model(model, preprocess)
     p, path = bundle.preprocess, Path(picture)
     whole = open_picture(path, channels=p.channels)
     seen = eval_view(open_picture(path, channels=p.channels, at_least=2 * max(p.resized)), p)

@@ -21,6 +21,7 @@ def adapt(
     patch: int | None = None,
     channels: int | None = None,
     classes: int | None = None,
+    epsilon: float | None = None,
 ) -> tuple[ViT, Preprocess]:
     """The model and its preprocessing, changed where asked.
 
@@ -28,6 +29,7 @@ def adapt(
         resize (FlexiViT), so that a patch and the same patch resized give the same token.
     channels: 3 to 1 gives for a grey picture the tokens that it had in three equal channels; 1 to 3 likewise.
     classes: a new classifier of zeros with so many outputs, or with 0 none.
+    epsilon: of every LayerNorm; formats that know one alone need it. No tensor changes.
     """
     config, state = model.config, dict(model.state_dict())
     size = (image_size, image_size) if isinstance(image_size, int) else image_size
@@ -47,6 +49,8 @@ def adapt(
         for head in ("head", "head_dist")[: 1 + config.distilled] if classes else ():
             state[f"{head}.weight"] = torch.zeros(classes, config.features)
             state[f"{head}.bias"] = torch.zeros(classes)
+    if epsilon is not None:
+        config = replace(config, norm_eps=epsilon)
     if config == model.config:
         return model, preprocess
     changed = ViT(config, seed=None)

@@ -14,13 +14,11 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import save_file
-
 from vitreous.config.data import Preprocess
 from vitreous.config.model import ViTConfig, check_image_size
 from vitreous.errors import UserError
 from vitreous.model.vit import ViT
-from vitreous.weights.files import check_manifest, new_folder, restore_folder
+from vitreous.weights.files import check_manifest, new_folder, restore_folder, write_tensors
 from vitreous.weights.mapping import build_model
 from vitreous.weights.reading import read_safetensors
 from vitreous.weights.timm import timm_config
@@ -72,11 +70,9 @@ def save_bundle(
     described = json.dumps(timm_config(model.config, preprocess, labels) | {"vitreous": section}, indent=2)
     state = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
     with new_folder(path) as folder:
-        config = folder / CONFIG
-        config.write_text(described + "\n", encoding="utf-8")
+        (folder / CONFIG).write_text(described + "\n", encoding="utf-8")
         (folder / CARD).write_text(_plain_card(model.config, labels) if card is None else card, encoding="utf-8")
-        save_file(state, folder / WEIGHTS, metadata={"format": "pt"})
-        (folder / WEIGHTS).chmod(config.stat().st_mode)  # safetensors lets only the owner read it
+        write_tensors(folder / WEIGHTS, state)
     return path
 
 

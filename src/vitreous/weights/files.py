@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
+from safetensors.torch import save_file
+from torch import Tensor
 
 from vitreous.errors import UserError
 
@@ -172,10 +174,33 @@ def replace_folder(temporary: Path, final: Path) -> None:
 
 def restore_folder(final: Path) -> None:
     """Take back what a replacement that was killed between its two renames had set aside."""
+    final = final.resolve()
+    if not final.name:  # the root has nothing beside it
+        return
     old = final.with_name(f".{final.name}.old")
     if old.is_dir() and not final.exists():
         with suppress(OSError):
             old.rename(final)
+
+
+def check_replaceable(out: Path, ours: frozenset[str]) -> None:
+    """Refuse to write over a folder unless it is empty, or holds a manifest and the files `ours` and nothing else."""
+    with readable_errors(out):
+        inside = {path.name for path in out.iterdir()} if out.is_dir() else set()
+    if inside and inside != ours | {MANIFEST}:
+        some = ", ".join(sorted(inside - ours)[:3] or sorted(inside))
+        raise UserError(
+            f"{out}: is not empty (it holds {some}) and would be replaced as a whole; choose a folder that is new, "
+            "empty, or written by this very command before."
+        )
+
+
+def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
+    """Write a .safetensors file that may be read by whoever may read a new file here."""
+    path.touch()
+    mode = path.stat().st_mode
+    save_file(tensors, path, metadata={"format": "pt"})
+    path.chmod(mode)  # safetensors lets only the owner read it
 
 
 def remove_folder(folder: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
@@ -19,6 +19,10 @@ from vitreous.weights.mapping import Rule
 Shapes = Mapping[str, tuple[int, ...]]
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+MALFORMED = (TypeError, KeyError, ValueError, AttributeError, IndexError)
+"""What reading a description raises that is not as it should be."""
+_HEADS = {1152: 16, 1664: 16}
+"""By width, for models of timm's that are no preset: So400m and gigantic."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,8 @@ class Raw:
     """preprocessor_config.json beside the file."""
     size: tuple[int, int] | None = None
     """Height and width of the pictures, if the person said it: it tells a grid that is not square."""
+    heads: int | None = None
+    """The number of heads, if the person said it: no tensor tells it."""
 
     @cached_property
     def shapes(self) -> Shapes:
@@ -62,12 +68,19 @@ class Foreign:
     """One for each class, or none if the source does not say."""
     aside: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Tensors that are known and not of the model: what they are, and their names."""
+    problem: UserError | None = None
+    """Why the source's own preprocessing cannot be followed; `preprocess` is then the family's usual one."""
+    heads_assumed: bool = False
+    """The number of heads is the usual one for the width."""
+    notes: tuple[str, ...] = ()
+    """What else a person should know."""
 
 
-def describe(family: str, c: ViTConfig) -> str:
-    """ "timm ViT-Ti/16, 224, 1000 classes"."""
+def describe(family: str, c: ViTConfig, *, heads_assumed: bool = False) -> str:
+    """ "timm ViT-Ti/16, 224, 1000 classes"; of a size without a name also the heads, if they were assumed."""
     shape = (c.width, c.depth, c.heads, c.mlp_width)
-    name = next((f"-{name}" for name, size in SIZES.items() if size == shape), f"({c.width} wide, {c.depth} deep)")
+    known = next((f"-{name}" for name, size in SIZES.items() if size == shape), None)
+    name = known or f"({c.width} wide, {c.depth} deep)"
     height, width = c.image_size
     said = [f"{family} ViT{name}/{c.patch}", f"{height}" if height == width else f"{height}x{width}"]
     if c.registers:
@@ -75,6 +88,8 @@ def describe(family: str, c: ViTConfig) -> str:
     if c.channels != 3:
         said.append(f"{c.channels} channel{'s' * (c.channels > 1)}")
     said.append(f"{c.classes} class{'es' * (c.classes > 1)}" if c.classes else "no classifier")
+    if heads_assumed and known is None:
+        said.append(f"{c.heads} head{'s' * (c.heads > 1)} (assumed; --heads of vitreous import says another number)")
     return ", ".join(said)
 
 
@@ -84,22 +99,78 @@ def augreg_default(c: ViTConfig) -> Preprocess:
     return Preprocess(size=c.image_size, mean=flat, std=flat, crop=0.9 if max(c.image_size) <= 224 else 1.0)
 
 
-def imagenet_default(c: ViTConfig) -> Preprocess:
-    """DeiT, DINO, DINOv2 and MAE: ImageNet's mean and spread, short side to 256 of which 224 are seen."""
+def imagenet_default(c: ViTConfig, family: str = "") -> Preprocess:
+    """DeiT, DINO, DINOv2 and MAE: ImageNet's mean and spread, short side to 256 of which 224 are seen.
+
+    DeiT III sees the whole short side, and so does MAE above 224 pixels.
+    """
     size = (224, 224) if c.image_size == (518, 518) else c.image_size  # DINOv2's positions are of its last resolution
-    if c.channels != 3:
-        return Preprocess(size=size, mean=(0.45,) * c.channels, std=(0.225,) * c.channels, crop=0.875)
-    return Preprocess(size=size, mean=IMAGENET_MEAN, std=IMAGENET_STD, crop=0.875)
+    whole = family == "DeiT III" or (family == "MAE" and max(size) > 224)
+    mean, std = (IMAGENET_MEAN, IMAGENET_STD) if c.channels == 3 else ((0.45,) * c.channels, (0.225,) * c.channels)
+    return Preprocess(size=size, mean=mean, std=std, crop=1.0 if whole else 0.875)
+
+
+def stated(
+    read: Callable[[], Preprocess], usual: Callable[[], Preprocess], where: str, file: str
+) -> tuple[Preprocess, UserError | None]:
+    """The preprocessing that a file beside the weights states; if it cannot be followed, the usual one and why."""
+    try:
+        return read(), None
+    except UserError as error:
+        return usual(), error
+    except MALFORMED as error:
+        return usual(), UserError(f"{where}: {file} beside it is malformed ({type(error).__name__}: {error})")
 
 
 def heads_for(width: int, where: str) -> int:
     """How many heads a model of this width usually has, for tensors do not tell."""
-    known = {preset_width: heads for preset_width, _, heads, _ in SIZES.values()}
+    known = _HEADS | {preset_width: heads for preset_width, _, heads, _ in SIZES.values()}
     if width in known:
         return known[width]
     if width % 64:
-        raise UserError(f"{where}: its width {width} does not tell the number of heads; give a bundle, which says it.")
+        raise UserError(
+            f"{where}: its width {width} does not tell the number of heads; say it: "
+            "vitreous import SOURCE BUNDLE --heads N."
+        )
     return width // 64
+
+
+def shape_of(shapes: Shapes, name: str, axes: int, where: str) -> tuple[int, ...]:
+    """The shape of a tensor that must be there with so many axes, none of them empty."""
+    if name not in shapes:
+        raise UserError(f"{where}: {name} is missing; the file is not whole, or not of a known model.")
+    if len(shapes[name]) != axes or 0 in shapes[name]:
+        raise UserError(
+            f"{where}: {name} has shape {shapes[name]}, and a Vision Transformer's has {axes} "
+            f"ax{'es' if axes > 1 else 'is'}; the file is damaged, or not of a known model."
+        )
+    return shapes[name]
+
+
+def check_channels(channels: int, where: str) -> None:
+    """Refuse a model of pictures that no picture file is."""
+    if channels not in (1, 3):
+        raise UserError(
+            f"{where}: takes pictures of {channels} channels, and only those of grey (1) and colour pictures (3) can "
+            "be opened; give another file."
+        )
+
+
+def is_hybrid(names: Iterable[str]) -> bool:
+    """Whether a convolutional network comes before the patches; no adapter knows those yet."""
+    return any("patch_embed.backbone." in name or "conv_root" in name for name in names)
+
+
+def sides(said: Any) -> tuple[int, int] | None:
+    """Height and width from what a description calls the size: one number or two."""
+    if not said:
+        return None
+    if isinstance(said, int):
+        return said, said
+    height, width = said
+    if not (isinstance(height, int) and isinstance(width, int)):
+        raise TypeError(f"size {said!r}")
+    return height, width
 
 
 def grid_of(cells: int, patch: int, size: tuple[int, int] | None) -> tuple[int, int] | None:
@@ -128,7 +199,23 @@ def blocks_of(names: Iterable[str], before: str, after: str) -> int:
     return max(numbers, default=-1) + 1
 
 
-def share(size: int, resized: int) -> float:
-    """The crop that makes `resized` of `size` again, whatever the rounding."""
-    crop = size / resized
-    return crop if math.floor(size / crop) == resized else math.nextafter(crop, 0)
+def other_count(names: int, classes: int, field: str) -> tuple[str, ...]:
+    """What is said of names that are not one a class."""
+    if names in (0, classes) or not classes:
+        return ()
+    return (f"{field} has {names} names and the classifier {classes} outputs, so the classes are numbered",)
+
+
+def other_epsilon(c: ViTConfig) -> str:
+    """What timm's and Google's formats cannot say, and what can be done."""
+    return f"LayerNorm with epsilon {c.norm_eps:g} (first vitreous import SOURCE BUNDLE --epsilon 1e-6)"
+
+
+def share(seen: tuple[int, int], resized: tuple[int, int]) -> float | None:
+    """The crop that makes `resized` of `seen` again, which is rounded down on either side; None if there is none."""
+    pairs = list(zip(seen, resized, strict=True))
+    crop = min(size / side for size, side in pairs)
+    for tried in (crop, math.nextafter(crop, 0)):
+        if tried <= 1 and all(math.floor(size / tried) == side for size, side in pairs):
+            return tried
+    return None

@@ -6,7 +6,9 @@ Their names and shapes are of JAX: a path with slashes, matrices as (inputs, out
 from __future__ import annotations
 
 import os
+import zipfile
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,18 @@ from vitreous.config.model import ViTConfig
 from vitreous.errors import UserError
 from vitreous.model.vit import ViT
 from vitreous.weights.files import readable_errors
-from vitreous.weights.foreign import Foreign, Raw, augreg_default, blocks_of, grid_of, no_grid
+from vitreous.weights.foreign import (
+    Foreign,
+    Raw,
+    augreg_default,
+    blocks_of,
+    check_channels,
+    grid_of,
+    is_hybrid,
+    no_grid,
+    other_epsilon,
+    shape_of,
+)
 from vitreous.weights.mapping import Rule, same, to_theirs
 
 _PREFIXES = ("", "opt/target/")
@@ -31,21 +44,23 @@ def read_google(raw: Raw) -> Foreign | None:
     """The paper's models by their names; the tanh layer of pre-training is kept where there is one."""
     shapes = raw.shapes
     prefix = next((p for p in _PREFIXES if {p + _QUERY, p + _MLP, p + "embedding/kernel"} <= set(shapes)), None)
-    if prefix is None or prefix + _POSITIONS not in shapes:
+    if prefix is None or prefix + _POSITIONS not in shapes or is_hybrid(shapes):
         return None
-    patch, _, channels, width = shapes[prefix + "embedding/kernel"]
-    count = shapes[prefix + _POSITIONS][1]
+    patch, _, channels, width = shape_of(shapes, prefix + "embedding/kernel", 4, raw.where)
+    check_channels(channels, raw.where)
+    count = shape_of(shapes, prefix + _POSITIONS, 3, raw.where)[1]
     class_token = prefix + "cls" in shapes
     grid = grid_of(count - class_token, patch, raw.size)
     if grid is None:
         raise no_grid(raw.where, count)
-    classes = shapes.get(prefix + "head/bias", (0,))[0]
+    head = prefix + "head/bias"
+    classes = shape_of(shapes, head, 1, raw.where)[0] if head in shapes else 0
     tanh = classes and prefix + "pre_logits/bias" in shapes
     config = ViTConfig(
         width=width,
         depth=blocks_of(shapes, prefix + "Transformer/encoderblock_", "/"),
-        heads=shapes[prefix + _QUERY][1],
-        mlp_width=shapes[prefix + _MLP][1],
+        heads=shape_of(shapes, prefix + _QUERY, 3, raw.where)[1],
+        mlp_width=shape_of(shapes, prefix + _MLP, 2, raw.where)[1],
         patch=patch,
         image_size=(grid[0] * patch, grid[1] * patch),
         channels=channels,
@@ -66,16 +81,29 @@ def write_google(out: str | Path, model: ViT, preprocess: Preprocess, labels: Se
     tensors = to_theirs(model.state_dict(), _rules(model.config, ""))
     if out.suffix != ".npz":
         raise UserError(f"{out}: Google's format is one file; give a name that ends in .npz.")
-    with readable_errors(out):
-        out.parent.mkdir(parents=True, exist_ok=True)
-        part = out.with_name(f".{out.name}.new")
-        with part.open("wb") as file:
-            arrays: dict[str, Any] = {name: tensor.numpy() for name, tensor in tensors.items()}
-            np.savez(file, **arrays)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(out)
+    if out.exists() and not _is_export(out):
+        raise UserError(f"{out}: there is a file or folder of this name that is no export; choose another name.")
+    part = out.with_name(f".{out.name}.new")
+    try:
+        with readable_errors(out):
+            out.parent.mkdir(parents=True, exist_ok=True)
+            with part.open("wb") as file:
+                arrays: dict[str, Any] = {name: tensor.numpy() for name, tensor in tensors.items()}
+                np.savez(file, **arrays)
+                file.flush()
+                os.fsync(file.fileno())
+            part.replace(out)
+    finally:
+        with suppress(OSError):
+            part.unlink()
     return out
+
+
+def _is_export(path: Path) -> bool:
+    if not zipfile.is_zipfile(path):
+        return False
+    with zipfile.ZipFile(path) as archive:
+        return "embedding/kernel.npy" in archive.namelist()
 
 
 def _why_not(c: ViTConfig) -> str | None:
@@ -87,7 +115,7 @@ def _why_not(c: ViTConfig) -> str | None:
         f"pooling {c.pool!r}": c.pool != ("class" if c.class_token else "mean") or c.norm_after_pool,
         "LayerScale": c.layer_scale is not None,
         "normalised queries and keys": c.qk_norm,
-        f"LayerNorm with epsilon {c.norm_eps:g}": c.norm_eps != 1e-6,
+        other_epsilon(c): c.norm_eps != 1e-6,
     }
     return next((name for name, holds in odd.items() if holds), None)
 

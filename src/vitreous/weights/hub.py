@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from fnmatch import fnmatch
 from pathlib import Path
 
 from vitreous.errors import UserError
 
 PREFIX = "hf:"
-_DESCRIPTIONS = ["config.json", "preprocessor_config.json"]
+_DESCRIPTIONS = ["config.json", "preprocessor_config.json", "manifest.json", "README.md"]
 _WEIGHTS = ["model.safetensors", "model.safetensors.index.json", "model-*.safetensors"]
 
 
@@ -17,8 +18,8 @@ def fetch(name: str) -> Path:
     `HF_HUB_OFFLINE=1` means that nothing is asked of the network, as everywhere with huggingface_hub.
     """
     try:
+        from huggingface_hub import constants, snapshot_download
         from huggingface_hub import errors as hub
-        from huggingface_hub import snapshot_download
     except ImportError:
         raise UserError(
             f"{name}: names on the hub need the package huggingface_hub; install it with "
@@ -30,7 +31,7 @@ def fetch(name: str) -> Path:
             folder = Path(
                 snapshot_download(repository, revision=revision or None, allow_patterns=[*_DESCRIPTIONS, *wanted])
             )
-            if any(path.name not in _DESCRIPTIONS for path in folder.iterdir()):
+            if any(fnmatch(path.name, pattern) for path in folder.iterdir() for pattern in wanted):
                 return folder
     except hub.HFValidationError:
         raise UserError(f"{name}: not a name on the hub; write hf:organisation/model.") from None
@@ -41,11 +42,17 @@ def fetch(name: str) -> Path:
     except hub.RevisionNotFoundError:
         raise UserError(f"{name}: the model has no revision {revision!r}; check it.") from None
     except (hub.LocalEntryNotFoundError, hub.OfflineModeIsEnabled):
-        raise UserError(
-            f"{name}: not on this machine yet, and the hub cannot be asked (HF_HUB_OFFLINE is set, or there is no "
-            "network); get it once while online, or give a folder."
-        ) from None
+        raise _not_here(name) from None
     except (hub.HfHubHTTPError, OSError) as error:
         reason = str(error).strip().split("\n")[0]
         raise UserError(f"{name}: could not be fetched ({reason}); try again, or give a folder.") from None
+    if constants.HF_HUB_OFFLINE:  # then a snapshot is whatever happens to be here
+        raise _not_here(name)
     raise UserError(f"{name}: the model has neither model.safetensors nor pytorch_model.bin; give another.")
+
+
+def _not_here(name: str) -> UserError:
+    return UserError(
+        f"{name}: not on this machine yet, and the hub cannot be asked (HF_HUB_OFFLINE is set, or there is no "
+        "network); get it once while online, or give a folder."
+    )

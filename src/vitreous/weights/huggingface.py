@@ -7,19 +7,32 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from vitreous.config.data import Preprocess
 from vitreous.config.model import ViTConfig
 from vitreous.errors import UserError
 from vitreous.model.vit import ViT
-from vitreous.weights.files import new_folder
-from vitreous.weights.foreign import Foreign, Raw, Shapes, blocks_of, grid_of, heads_for, no_grid
+from vitreous.weights.files import new_folder, write_tensors
+from vitreous.weights.foreign import (
+    Foreign,
+    Raw,
+    Shapes,
+    blocks_of,
+    check_channels,
+    grid_of,
+    heads_for,
+    no_grid,
+    other_count,
+    shape_of,
+    sides,
+    stated,
+)
 from vitreous.weights.mapping import Rule, same, thirds, to_theirs
 from vitreous.weights.processor import default_processor, from_processor, to_processor
 
@@ -50,14 +63,26 @@ def read_huggingface(raw: Raw) -> Foreign | None:
     }
     config = _config(kind, shapes, prefix, said, raw)
     labels = said.get("id2label") or {}
+    names = tuple(str(labels[key]) for key in sorted(labels, key=int))
+
+    def usual() -> Preprocess:
+        return from_processor(default_processor(kind, config), config, raw.where)
+
+    preprocess, problem = usual(), None
+    if raw.processor is not None:
+        read = partial(from_processor, raw.processor, config, raw.where)
+        preprocess, problem = stated(read, usual, raw.where, "preprocessor_config.json")
     return Foreign(
         family=FAMILIES[kind],
         config=config,
         rules=_rules(kind, config, prefix),
-        preprocess=from_processor(raw.processor or default_processor(kind, config), config, raw.where),
+        preprocess=preprocess,
         assumed=raw.processor is None,
-        labels=tuple(str(labels[key]) for key in sorted(labels, key=int)) if len(labels) == config.classes else (),
-        aside={what: names for what, names in aside.items() if names},
+        labels=names if len(names) == config.classes else (),
+        aside={what: found for what, found in aside.items() if found},
+        problem=problem,
+        heads_assumed=raw.heads is None and not said.get("num_attention_heads"),
+        notes=other_count(len(names), config.classes, "id2label of config.json"),
     )
 
 
@@ -72,28 +97,29 @@ def _kind(shapes: Shapes, prefix: str) -> str:
 
 
 def _config(kind: str, shapes: Shapes, prefix: str, said: dict[str, Any], raw: Raw) -> ViTConfig:
-    width, channels, patch, _ = shapes[prefix + _PROJECTION]
+    def shape(name: str, axes: int) -> tuple[int, ...]:
+        return shape_of(shapes, name, axes, raw.where)
+
+    width, channels, patch, _ = shape(prefix + _PROJECTION, 4)
+    check_channels(channels, raw.where)
     dinov2 = kind.startswith("dinov2")
-    positions = shapes.get(f"{prefix}embeddings.position_embeddings", (1, 0))[1]
+    positions = shape(f"{prefix}embeddings.position_embeddings", 3)[1]
     tokens = 2 if kind == "deit" else 1
-    asked = said.get("image_size")
-    size = raw.size or ((asked, asked) if isinstance(asked, int) else tuple(asked) if asked else None)
-    grid = grid_of(positions - tokens, patch, size)
+    grid = grid_of(positions - tokens, patch, raw.size or sides(said.get("image_size")))
     if grid is None:
         raise no_grid(raw.where, positions)
     swiglu = f"{prefix}encoder.layer.0.mlp.weights_out.weight" in shapes
     mlp = {True: "mlp.weights_out.weight" if swiglu else "mlp.fc2.weight", False: "output.dense.weight"}[dinov2]
-    mlp_width = shapes.get(f"{prefix}encoder.layer.0.{mlp}", (0, 0))[1]
-    if not mlp_width:
-        raise UserError(f"{raw.where}: {prefix}encoder.layer.0.{mlp} is missing; the file is not of a known model.")
     distilled = "cls_classifier.weight" in shapes
-    classes = shapes.get("cls_classifier.bias" if distilled else "classifier.bias", (0,))[0]
-    registers = shapes.get(f"{prefix}embeddings.register_tokens", (1, 0))[1]
+    classifier = "cls_classifier.bias" if distilled else "classifier.bias"
+    classes = shape(classifier, 1)[0] if classifier in shapes else 0
+    extra = f"{prefix}embeddings.register_tokens"
+    registers = shape(extra, 3)[1] if extra in shapes else 0
     return ViTConfig(
         width=width,
         depth=blocks_of(shapes, f"{prefix}encoder.layer.", "."),
-        heads=said.get("num_attention_heads") or heads_for(width, raw.where),
-        mlp_width=mlp_width,
+        heads=raw.heads or said.get("num_attention_heads") or heads_for(width, raw.where),
+        mlp_width=shape(f"{prefix}encoder.layer.0.{mlp}", 2)[1],
         patch=patch,
         image_size=(grid[0] * patch, grid[1] * patch),
         channels=channels,
@@ -159,7 +185,7 @@ def write_huggingface(
     with new_folder(out) as folder:
         (folder / "config.json").write_text(json.dumps(described, indent=2) + "\n", encoding="utf-8")
         (folder / "preprocessor_config.json").write_text(json.dumps(processor, indent=2) + "\n", encoding="utf-8")
-        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+        write_tensors(folder / "model.safetensors", tensors)
     return out
 
 

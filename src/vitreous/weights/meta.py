@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from vitreous.weights.foreign import Foreign, Raw, imagenet_default
+from vitreous.weights.foreign import Foreign, Raw, imagenet_default, is_hybrid
 from vitreous.weights.mapping import same
 from vitreous.weights.timm import CORE, recognise
 
@@ -24,6 +24,9 @@ _ASIDE = {
     "the mask token": re.compile(r"mask_token$"),
 }
 
+# One of these is in a .safetensors file that is not just timm's.
+_MARKS = re.compile(r"backbone\.|decoder_|mask_token|register_tokens|\.w12\.|\.gamma_|blocks\.\d+\.\d")
+
 # Their names, and ours. DINOv2 trains with blocks in chunks, in which a block keeps its own number.
 _RENAMED = (
     (re.compile(r"^blocks\.\d+\.(\d+)\."), r"blocks.\1."),
@@ -36,6 +39,8 @@ _RENAMED = (
 
 def read_meta(raw: Raw) -> Foreign | None:
     """One of the four by its names, and by where in the file it is."""
+    if is_hybrid(raw.tensors) or (raw.kind == "safetensors" and not _MARKS.search("\n".join(raw.tensors))):
+        return None
     prefix = next((p for p in _PREFIXES if any(name.startswith(p) for name in raw.tensors)), "")
     aside: dict[str, list[str]] = {}
     theirs: dict[str, str] = {}  # our name: their name
@@ -59,12 +64,20 @@ def read_meta(raw: Raw) -> Foreign | None:
         return None
 
     shapes = {ours: tuple(raw.tensors[name].shape) for ours, name in theirs.items()}
-    config = recognise(shapes, raw.where, raw.size)
+    config, heads_assumed = recognise(shapes, raw.where, raw.size, heads=raw.heads)
     family = _family(set(theirs), set(aside), raw, prefix)
     if family.startswith("DINO"):
         config = replace(config, position_resampling="bicubic" if config.registers else "bicubic-plain")
     rules = [same(ours, name) for ours, name in theirs.items()]
-    return Foreign(family, config, rules, imagenet_default(config), assumed=True, aside=aside)
+    return Foreign(
+        family,
+        config,
+        rules,
+        imagenet_default(config, family),
+        assumed=True,
+        aside=aside,
+        heads_assumed=heads_assumed,
+    )
 
 
 def _family(ours: set[str], aside: set[str], raw: Raw, prefix: str) -> str:

@@ -11,7 +11,7 @@ from vitreous.weights.foreign import IMAGENET_MEAN, IMAGENET_STD, share
 
 # Their numbers are Pillow's.
 _RESAMPLE: dict[int, Interpolation] = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}
-_SHORT_SIDE = ("BitImageProcessor", "CLIPImageProcessor", "ConvNextImageProcessor")
+_SHORT_SIDE = ("BitImageProcessor", "CLIPImageProcessor")
 """Those to which a plain number as size means the short side."""
 
 
@@ -30,18 +30,26 @@ def from_processor(said: dict[str, Any], config: ViTConfig, where: str) -> Prepr
     resized = (size["height"], size["width"]) if "height" in size else (size.get("shortest_edge", seen[0]),) * 2
     factor = said.get("rescale_factor", 1 / 255)
     resample = said.get("resample", 2 if kind.startswith("ViT") else 3)
-    shares = {share(one, other) for one, other in zip(seen, resized, strict=True)}
-    if len(shares) > 1 or max(shares) > 1 or abs(factor * 255 - 1) > 1e-6 or resample not in _RESAMPLE:
-        raise UserError(
-            f"{where}: its preprocessor_config.json asks for what cannot be done here (size {size}, crop {crop}, "
-            f"rescale_factor {factor:g}); say the preprocessing with --preprocess."
-        )
+    kept = share(seen, resized)
     normalised = said.get("do_normalize", True)
+    odd = {
+        f"size {size} with crop {crop}": kept is None,
+        "its own rule for small sizes": kind == "ConvNextImageProcessor",
+        f"crop_pct {said.get('crop_pct')}": said.get("crop_pct") is not None,
+        f"rescale_factor {factor}": abs(factor * 255 - 1) > 1e-6,
+        "do_rescale false": said.get("do_rescale") is False,
+        "do_resize false": said.get("do_resize") is False,
+        f"resample {resample}": resample not in _RESAMPLE,
+        "do_normalize without image_mean and image_std": normalised and not {"image_mean", "image_std"} <= set(said),
+    }
+    if reason := next((name for name, holds in odd.items() if holds), None):
+        raise UserError(f"{where}: preprocessor_config.json beside it asks for what cannot be done here ({reason})")
+    assert kept is not None
     return Preprocess(
         size=seen,
-        mean=_channels(said.get("image_mean", 0.5), config.channels) if normalised else (0.0,) * config.channels,
-        std=_channels(said.get("image_std", 0.5), config.channels) if normalised else (1.0,) * config.channels,
-        crop=shares.pop(),
+        mean=_channels(said["image_mean"], config.channels) if normalised else (0.0,) * config.channels,
+        std=_channels(said["image_std"], config.channels) if normalised else (1.0,) * config.channels,
+        crop=kept,
         interpolation=_RESAMPLE[resample],
         resize="stretch" if "height" in size else "cover-floor",
     )

@@ -14,6 +14,8 @@ import json
 import pickle
 import re
 import zipfile
+import zlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,41 +30,46 @@ from vitreous.weights.foreign import Raw
 
 SUFFIXES = (".safetensors", ".pth", ".pt", ".bin", ".ckpt", ".npz")
 USUAL = ("model.safetensors", "pytorch_model.bin")
-"""What a folder's weights are called; where both are there, they are the same and the first is taken."""
+"""What a folder's weights are called, the first that is there; others beside them are a training's."""
 INDEX = "model.safetensors.index.json"
 _ENTRIES = ("teacher", "model_ema", "state_dict_ema", "model", "state_dict")
 """Under which a training file may keep a model, the best first: averaged weights before raw ones."""
 _WRAPPERS = ("module.", "_orig_mod.")
 """What `DistributedDataParallel` and `torch.compile` put before every name."""
+_DAMAGED = (OSError, EOFError, ValueError, KeyError, RuntimeError, MemoryError, zipfile.BadZipFile, zlib.error)
+"""What reading a damaged archive raises."""
 
 
-def read_raw(path: Path, size: tuple[int, int] | None = None) -> Raw:
-    """What a file or a folder holds: tensors, and the descriptions beside them."""
+def read_raw(path: Path, size: tuple[int, int] | None = None, heads: int | None = None) -> Raw:
+    """What a file or a folder holds: tensors, and the descriptions beside them.
+
+    size, heads: what the person said of the model.
+    """
     if path.is_dir():
-        return _read_folder(path, size)
+        return _described(_read_folder(path), path, size, heads)
     if not path.exists():
         raise UserError(f"{path}: there is no such file; check the path.")
-    if path.name in USUAL and (path.parent / "config.json").exists():
-        return _read_folder(path.parent, size)
-    return _read_file(path, size)
+    return _described(_read_file(path), path.parent, size, heads)
 
 
-def _read_folder(folder: Path, size: tuple[int, int] | None) -> Raw:
-    """The one file with weights in a folder, and what is written beside it."""
+def _read_folder(folder: Path) -> Raw:
+    """The one file with weights in a folder."""
     names = sorted(entry.name for entry in folder.iterdir() if entry.suffix in SUFFIXES and entry.is_file())
-    if USUAL[0] in names and USUAL[1] in names:
-        names.remove(USUAL[1])
-    if (folder / INDEX).exists():
-        raw = _read_shards(folder)
-    elif len(names) == 1:
-        raw = _read_file(folder / names[0], size)
-    elif names:
+    usual = [name for name in USUAL if name in names]
+    if (folder / INDEX).exists() and USUAL[0] not in names:
+        return _read_shards(folder)
+    if usual or len(names) == 1:
+        return _read_file(folder / (usual or names)[0])
+    if names:
         raise UserError(f"{folder}: holds {', '.join(names)}; give the path of the one that is meant.")
-    else:
-        has = ", ".join(sorted(entry.name for entry in folder.iterdir())[:5]) or "nothing"
-        raise UserError(f"{folder}: no weights in it (it holds {has}); give a bundle, a run or a checkpoint.")
+    has = ", ".join(sorted(entry.name for entry in folder.iterdir())[:5]) or "nothing"
+    raise UserError(f"{folder}: no weights in it (it holds {has}); give a bundle, a run or a checkpoint.")
+
+
+def _described(raw: Raw, folder: Path, size: tuple[int, int] | None, heads: int | None) -> Raw:
+    """With what is written beside the weights, and what the person said."""
     config, processor = (read_json(folder / name) for name in ("config.json", "preprocessor_config.json"))
-    return Raw(raw.where, raw.kind, raw.tensors, raw.entry, raw.aside, config, processor, size)
+    return replace(raw, config=config, processor=processor, size=size, heads=heads)
 
 
 def _read_shards(folder: Path) -> Raw:
@@ -89,7 +96,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
     return found
 
 
-def _read_file(path: Path, size: tuple[int, int] | None) -> Raw:
+def _read_file(path: Path) -> Raw:
     try:
         with path.open("rb") as file:
             start = file.read(64)
@@ -100,11 +107,11 @@ def _read_file(path: Path, size: tuple[int, int] | None) -> Raw:
     if start.startswith(b"version https://git-lfs"):
         raise UserError(f"{path}: a pointer of Git LFS, not the file itself; get it with git lfs pull.")
     if start.startswith(b"PK"):
-        return _read_zip(path, size)
+        return _read_zip(path)
     if start[:1] == b"\x80":  # an older torch file is a pickle
-        return _unwrap(path, _load(path, mapped=False), size)
+        return _unwrap(path, _load(path, mapped=False))
     if path.suffix == ".safetensors" or start[8:9] == b"{":
-        return Raw(str(path), "safetensors", read_safetensors(path), size=size)
+        return Raw(str(path), "safetensors", read_safetensors(path))
     raise UserError(
         f"{path}: not a checkpoint (neither .safetensors, nor PyTorch's .pth, nor .npz); give one, or a bundle."
     )
@@ -124,17 +131,17 @@ def read_safetensors(path: Path) -> dict[str, Tensor]:
         raise UserError(f"{path}: cannot be read ({error.strerror or error}); check its mode and owner.") from None
 
 
-def _read_zip(path: Path, size: tuple[int, int] | None) -> Raw:
+def _read_zip(path: Path) -> Raw:
     """An .npz or a file of torch: both are zip archives."""
     try:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
-    except (zipfile.BadZipFile, OSError) as error:
+    except _DAMAGED as error:
         raise UserError(f"{path}: damaged or cut short ({error}); get it again.") from None
     if any(name.endswith("/data.pkl") or name == "data.pkl" for name in names):
-        return _unwrap(path, _load(path, mapped=True), size)
+        return _unwrap(path, _load(path, mapped=True))
     if names and all(name.endswith(".npy") for name in names):
-        return Raw(str(path), "npz", _read_npz(path), size=size)
+        return Raw(str(path), "npz", _read_npz(path))
     raise UserError(
         f"{path}: a zip archive that is no checkpoint (it holds {', '.join(names[:3])}); give another file."
     )
@@ -144,11 +151,14 @@ def _read_npz(path: Path) -> dict[str, Tensor]:
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+    except _DAMAGED as error:
         raise UserError(f"{path}: damaged, or not plain numbers ({error}); get it again.") from None
-    if odd := [name for name, array in arrays.items() if array.dtype.kind not in "fiu"]:
-        raise UserError(f"{path}: {odd[0]} holds {arrays[odd[0]].dtype}, not numbers; give another file.")
-    return {name: torch.from_numpy(array) for name, array in arrays.items()}
+    if odd := [name for name, array in arrays.items() if array.dtype.kind not in "fiu" or array.dtype.itemsize > 8]:
+        raise UserError(
+            f"{path}: {odd[0]} holds {arrays[odd[0]].dtype}, not numbers that PyTorch knows; give another file."
+        )
+    native = {name: array.astype(array.dtype.newbyteorder("="), copy=False) for name, array in arrays.items()}
+    return {name: torch.from_numpy(array) for name, array in native.items()}
 
 
 def _load(path: Path, *, mapped: bool) -> Any:
@@ -167,11 +177,11 @@ def _load(path: Path, *, mapped: bool) -> Any:
         raise UserError(f"{path}: damaged, or no checkpoint of PyTorch ({reason}); get it again.") from None
 
 
-def _unwrap(path: Path, found: Any, size: tuple[int, int] | None) -> Raw:
+def _unwrap(path: Path, found: Any) -> Raw:
     """The tensors of one model in what was loaded; everything else is counted."""
     if not isinstance(found, dict):
         raise UserError(f"{path}: holds {type(found).__name__}, not tensors by name; give a state_dict.")
-    entry = next((name for name in _ENTRIES if isinstance(found.get(name), dict)), None)
+    entry = next((name for name in _ENTRIES if _holds_tensors(found.get(name))), None)
     state = found if entry is None else found[entry]
     tensors = {str(name): value for name, value in state.items() if isinstance(value, Tensor)}
     if not tensors:
@@ -179,11 +189,14 @@ def _unwrap(path: Path, found: Any, size: tuple[int, int] | None) -> Raw:
         raise UserError(f"{path}: holds no tensors by name (it has {names}); give a state_dict.")
     others = {name: value for name, value in found.items() if name != entry} if entry else {}
     others |= {name: value for name, value in state.items() if not isinstance(value, Tensor)}
-    for wrapper in _WRAPPERS:
-        if all(name.startswith(wrapper) for name in tensors):
-            tensors = {name.removeprefix(wrapper): value for name, value in tensors.items()}
+    while wrapper := next((w for w in _WRAPPERS if all(name.startswith(w) for name in tensors)), None):
+        tensors = {name.removeprefix(wrapper): value for name, value in tensors.items()}
     aside = {str(name): _count(value) for name, value in others.items()}
-    return Raw(str(path), "torch", tensors, entry, aside, size=size)
+    return Raw(str(path), "torch", tensors, entry, aside)
+
+
+def _holds_tensors(value: Any) -> bool:
+    return isinstance(value, dict) and any(isinstance(one, Tensor) for one in value.values())
 
 
 def _count(value: Any) -> int:

@@ -10,9 +10,9 @@ from pathlib import Path
 from vitreous.config.data import Preprocess
 from vitreous.errors import UserError
 from vitreous.weights import hub
-from vitreous.weights.bundle import Bundle, load_bundle
+from vitreous.weights.bundle import WEIGHTS, Bundle, load_bundle
 from vitreous.weights.files import restore_folder
-from vitreous.weights.foreign import Foreign, Raw, describe
+from vitreous.weights.foreign import MALFORMED, Foreign, Raw, describe
 from vitreous.weights.google import read_google
 from vitreous.weights.huggingface import read_huggingface
 from vitreous.weights.mapping import build_model
@@ -22,6 +22,8 @@ from vitreous.weights.timm import read_timm
 
 EXAMPLE = "mean=0.5,std=0.5,crop=0.9,interpolation=bicubic"
 FIELDS = ("mean", "std", "crop", "interpolation", "size", "resize")
+WHOLE = ("mean", "std", "crop", "interpolation")
+"""What must be stated where the source's own preprocessing cannot be followed."""
 
 ADAPTERS: dict[str, Callable[[Raw], Foreign | None]] = {
     "google": read_google,
@@ -35,7 +37,7 @@ ADAPTERS: dict[str, Callable[[Raw], Foreign | None]] = {
 log = logging.getLogger("vitreous")
 
 
-def open_weights(source: str | Path, preprocess: Preprocess | str | None = None) -> Bundle:
+def open_weights(source: str | Path, preprocess: Preprocess | str | None = None, *, heads: int | None = None) -> Bundle:
     """The model at `source` with all that belongs to it.
 
     source: a bundle or run folder; a .safetensors, .pth or .npz file, or a Hugging Face or timm folder, whose
@@ -43,20 +45,46 @@ def open_weights(source: str | Path, preprocess: Preprocess | str | None = None)
         logged under "vitreous" and is in the result's `notes`.
     preprocess: whole, or as text ("mean=0.5,std=0.5") the fields that should differ from the source's own, or from the
         family's usual ones where the source has none.
+    heads: how many heads each block has, where neither tensors nor a description tell.
     """
     path = hub.fetch(str(source)) if str(source).startswith(hub.PREFIX) else Path(source)
+    if path.name == WEIGHTS and path.is_file() and _has_section(path.parent):
+        path = path.parent
     if _is_bundle(path):
         bundle = load_bundle(path)
-        if isinstance(preprocess, str):
-            preprocess = parse_preprocess(preprocess, bundle.preprocess)
-        return bundle if preprocess is None else replace(bundle, preprocess=preprocess)
-    bundle, assumed = _open_foreign(path, preprocess)
+        _check_heads(bundle.model.config.heads, heads, path)
+        return with_preprocess(bundle, preprocess)
+    bundle, assumed = _open_foreign(path, preprocess, heads)
     for note in bundle.notes:
         log.info(note)
     if assumed:
         log.warning(assumed)
         bundle = replace(bundle, notes=(*bundle.notes, assumed))
     return bundle
+
+
+def with_preprocess(bundle: Bundle, preprocess: Preprocess | str | None) -> Bundle:
+    """The bundle with another preprocessing, or with the fields that a text names changed."""
+    if preprocess is None:
+        return bundle
+    channels, where = bundle.model.config.channels, bundle.path or "the model"
+    if isinstance(preprocess, str):
+        preprocess = parse_preprocess(preprocess, bundle.preprocess, channels)
+    if preprocess.channels != channels:
+        raise _other_channels(where, channels)
+    return replace(bundle, preprocess=preprocess)
+
+
+def _other_channels(where: object, channels: int) -> UserError:
+    return UserError(
+        f"{where}: takes pictures of {channels} channel{'s' * (channels > 1)}; give as many numbers in mean and in "
+        "std, or one: --preprocess 'mean=0.5,std=0.5'."
+    )
+
+
+def _check_heads(found: int, said: int | None, where: object) -> None:
+    if said is not None and said != found:
+        raise UserError(f"{where}: says itself that it has {found} heads, not {said}; leave --heads out.")
 
 
 def _is_bundle(path: Path) -> bool:
@@ -72,45 +100,67 @@ def _is_bundle(path: Path) -> bool:
     if not (path / "config.json").exists():
         return (path / "manifest.json").exists()
     try:
-        return "vitreous" in (read_json(path / "config.json") or {})
+        return _has_section(path)
     except UserError:  # a damaged bundle is refused with what its manifest knows
         return (path / "manifest.json").exists()
 
 
-def _open_foreign(path: Path, preprocess: Preprocess | str | None) -> tuple[Bundle, str | None]:
+def _has_section(folder: Path) -> bool:
+    """Whether config.json in a folder is ours."""
+    return "vitreous" in (read_json(folder / "config.json") or {})
+
+
+def _open_foreign(path: Path, preprocess: Preprocess | str | None, heads: int | None) -> tuple[Bundle, str | None]:
     """The model of another project's file, and a warning if its preprocessing had to be assumed."""
-    said = _size(preprocess)
-    raw = read_raw(path, said)
-    found = next((foreign for read in ADAPTERS.values() if (foreign := read(raw)) is not None), None)
-    if found is None:
-        raise unknown(raw)
+    raw = read_raw(path, _size(preprocess), heads)
+    found = _recognise(raw)
+    _check_heads(found.config.heads, heads, raw.where)
     aside = {name for names in found.aside.values() for name in names}
     tensors = {name: tensor for name, tensor in raw.tensors.items() if name not in aside}
     model = build_model(found.config, tensors, raw.where, rules=found.rules, copy=False)
-    notes = [f"{raw.where}: {describe(found.family, found.config)}"]
+    notes = [f"{raw.where}: {describe(found.family, found.config, heads_assumed=found.heads_assumed)}"]
     if raw.aside or found.aside:
         others = [f"{what} ({_tensors(len(names))})" for what, names in found.aside.items()]
         others += [f"{name} ({_tensors(count)})" if count else name for name, count in raw.aside.items()]
         entry = f"the model is its part {raw.entry!r}; " if raw.entry else ""
         notes.append(f"{raw.where}: {entry}left aside: {', '.join(others)}")
-    prepared = parse_preprocess(preprocess, found.preprocess) if isinstance(preprocess, str) else preprocess
-    prepared = prepared or found.preprocess
-    if prepared.channels != found.config.channels:
-        raise UserError(
-            f"{raw.where}: takes pictures of {found.config.channels} channels; give as many numbers in mean and in "
-            "std, or one."
-        )
+    notes += [f"{raw.where}: {note}" for note in found.notes]
+    if found.problem is not None and not _said(preprocess) >= set(WHOLE):
+        raise UserError(f"{found.problem}; say the preprocessing whole: --preprocess '{EXAMPLE}'.")
     labels = found.labels or tuple(str(number) for number in range(found.config.classes))
-    info = {"imported": str(path), "family": found.family, "notes": notes}
-    bundle = Bundle(model, prepared, labels, info, path, tuple(notes))
-    return bundle, _warning(raw, found, preprocess, prepared)
+    info = {"imported": str(path), "family": found.family, "notes": notes, "numbered": not found.labels}
+    bundle = with_preprocess(Bundle(model, found.preprocess, labels, info, path, tuple(notes)), preprocess)
+    if bundle.preprocess.channels != found.config.channels:
+        raise _other_channels(raw.where, found.config.channels)
+    return bundle, _warning(raw, found, preprocess, bundle.preprocess)
+
+
+def _recognise(raw: Raw) -> Foreign:
+    """What the first adapter that knows it makes of it."""
+    try:
+        found = next((foreign for read in ADAPTERS.values() if (foreign := read(raw)) is not None), None)
+    except UserError as error:  # of a configuration that cannot be: it does not know the file
+        raise error if str(error).startswith(raw.where) else UserError(f"{raw.where}: {error}") from None
+    except MALFORMED as error:
+        if raw.config is None:
+            raise
+        reason = f"{type(error).__name__}: {error}"
+        raise UserError(f"{raw.where}: config.json beside it is malformed ({reason}); get it again.") from None
+    if found is None:
+        raise unknown(raw)
+    return found
+
+
+def _said(preprocess: Preprocess | str | None) -> set[str]:
+    """The fields of a preprocessing that a person stated."""
+    if isinstance(preprocess, str):
+        return {part.partition("=")[0].strip() for part in preprocess.split(",")}
+    return set() if preprocess is None else set(FIELDS)
 
 
 def _warning(raw: Raw, found: Foreign, said: Preprocess | str | None, prepared: Preprocess) -> str | None:
     """What is said of a preprocessing that nobody stated."""
-    if not found.assumed or isinstance(said, Preprocess):
-        return None
-    if said is not None and {"mean", "std"} <= {part.partition("=")[0].strip() for part in said.split(",")}:
+    if not found.assumed or {"mean", "std"} <= _said(said):
         return None
     return (
         f"{raw.where}: does not say how its pictures were prepared; taken is what is usual for {found.family}: "
@@ -127,7 +177,9 @@ def unknown(raw: Raw) -> UserError:
     names = list(raw.tensors)
     kinds = {
         "a text model": ("word_embeddings", "embed_tokens", "wte.weight", "tok_embeddings", "shared.weight"),
-        "a convolutional network or a hybrid, which cannot be opened yet": ("conv1.", "conv_root", "conv_stem", "bn1."),
+        "a convolutional network or a hybrid, which cannot be opened yet": (
+            *("conv1.", "conv_root", "conv_stem", "bn1.", "patch_embed.backbone."),
+        ),
     }
     what = next((kind for kind, marks in kinds.items() if any(mark in n for n in names for mark in marks)), None)
     return UserError(
@@ -141,26 +193,31 @@ def _size(preprocess: Preprocess | str | None) -> tuple[int, int] | None:
     """The picture's size, if the person said it."""
     if isinstance(preprocess, Preprocess):
         return preprocess.size
-    if preprocess is None or "size" not in {part.partition("=")[0].strip() for part in preprocess.split(",")}:
+    if preprocess is None or "size" not in _said(preprocess):
         return None
     return parse_preprocess(preprocess, Preprocess()).size
 
 
 def preprocess_text(preprocess: Preprocess) -> str:
     """A preprocessing as `parse_preprocess` reads it."""
-    numbers = {name: ",".join(f"{value:g}" for value in getattr(preprocess, name)) for name in ("mean", "std")}
+    numbers = {name: ",".join(map(_number, getattr(preprocess, name))) for name in ("mean", "std")}
     same = {name: text.split(",")[0] if len(set(text.split(","))) == 1 else text for name, text in numbers.items()}
     height, width = preprocess.size
     return (
-        f"mean={same['mean']},std={same['std']},crop={preprocess.crop:g},interpolation={preprocess.interpolation},"
+        f"mean={same['mean']},std={same['std']},crop={_number(preprocess.crop)},interpolation={preprocess.interpolation},"
         f"size={height}x{width},resize={preprocess.resize}"
     )
 
 
-def parse_preprocess(text: str, base: Preprocess) -> Preprocess:
+def _number(value: float) -> str:
+    """All its digits, so that it is read back as it was."""
+    return repr(float(value)).removesuffix(".0")
+
+
+def parse_preprocess(text: str, base: Preprocess, channels: int | None = None) -> Preprocess:
     """`base` with the fields that the text names: "mean=0.485,0.456,0.406,std=0.229,0.224,0.225,size=224x160".
 
-    One number for mean or std stands for all channels of `base`.
+    One number for mean or std stands for all channels: so many, or as many as `base` has.
     """
     said: dict[str, list[str]] = {}
     name = ""
@@ -179,7 +236,7 @@ def parse_preprocess(text: str, base: Preprocess) -> Preprocess:
         for name, values in said.items():
             if name in ("mean", "std"):
                 numbers = tuple(float(value) for value in values)
-                changes[name] = numbers * base.channels if len(numbers) == 1 else numbers
+                changes[name] = numbers * (channels or base.channels) if len(numbers) == 1 else numbers
             elif len(values) != 1:
                 raise ValueError
             elif name == "crop":

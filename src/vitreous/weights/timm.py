@@ -9,27 +9,33 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
-
-from safetensors.torch import save_file
 
 from vitreous.config.data import Interpolation, Preprocess
 from vitreous.config.model import Pool, PositionScope, ViTConfig
 from vitreous.errors import UserError
 from vitreous.model.presets import SIZES
 from vitreous.model.vit import ViT
-from vitreous.weights.files import new_folder
+from vitreous.weights.files import new_folder, write_tensors
 from vitreous.weights.foreign import (
     Foreign,
     Raw,
     Shapes,
     augreg_default,
     blocks_of,
+    check_channels,
     grid_of,
     heads_for,
     imagenet_default,
+    is_hybrid,
     no_grid,
+    other_count,
+    other_epsilon,
+    shape_of,
+    sides,
+    stated,
 )
 from vitreous.weights.mapping import same, to_theirs
 
@@ -50,6 +56,13 @@ _ENTRIES = {
 _DISTILLED = {"Ti": ("16_224",), "S": ("16_224",), "B": ("16_224", "16_384")}
 _POOLS: dict[Pool, str] = {"class": "token", "mean": "avg", "class+mean": "", "attention": "map"}
 _CROPS = {"cover": "center", "cover-floor": "center", "stretch": "squash"}
+# Arguments of timm's that the tensors tell too, that are read here, or that matter in training alone.
+_UNDERSTOOD = {
+    *("img_size", "patch_size", "embed_dim", "depth", "num_heads", "mlp_ratio", "in_chans", "num_classes"),
+    *("act_layer", "global_pool", "fc_norm", "class_token", "reg_tokens", "pos_embed", "no_embed_class"),
+    *("init_values", "qk_norm", "qkv_bias", "dynamic_img_size", "weight_init", "fix_init"),
+    *("drop_rate", "pos_drop_rate", "patch_drop_rate", "proj_drop_rate", "attn_drop_rate", "drop_path_rate"),
+}
 CORE = ("patch_embed.proj.weight", "blocks.0.attn.qkv.weight", "blocks.0.mlp.fc1.weight", "blocks.0.mlp.fc2.weight")
 """What every such model has."""
 
@@ -64,8 +77,8 @@ def timm_config(config: ViTConfig, preprocess: Preprocess, labels: Sequence[str]
         described["timm"] = f"timm has no word for {reason}; open this model with vitreous."
     else:
         described["architecture"], arguments = _architecture(config)
-        if preprocess.size != config.image_size:
-            arguments["dynamic_img_size"] = True
+        if preprocess.size != config.image_size:  # without img_size timm would build it for 224, and resample twice
+            arguments |= {"img_size": list(config.image_size), "dynamic_img_size": True}
         if arguments:
             described["model_args"] = arguments
     described |= {"num_classes": config.classes, "num_features": config.width, "global_pool": _POOLS[config.pool]}
@@ -98,7 +111,7 @@ def why_not_timm(c: ViTConfig) -> str | None:
         "the class token beside the mean": c.pool == "class+mean",
         "registers after a distillation token": c.distilled and (c.registers > 0 or c.prefix_positions != c.prefix),
         "SwiGLU as a plain argument": c.mlp == "swiglu",
-        f"LayerNorm with epsilon {c.norm_eps:g}": c.norm_eps != 1e-6,
+        other_epsilon(c): c.norm_eps != 1e-6,
         "a table of positions for padded pictures": any(side % c.patch for side in c.image_size),
     }
     return next((name for name, holds in odd.items() if holds), None)
@@ -157,30 +170,51 @@ def write_timm(
     with new_folder(out) as folder:
         described = timm_config(model.config, preprocess, labels)
         (folder / "config.json").write_text(json.dumps(described, indent=2) + "\n", encoding="utf-8")
-        save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+        write_tensors(folder / "model.safetensors", state)
     return out
 
 
 def read_timm(raw: Raw) -> Foreign | None:
     """timm's models by the tensors that they have, and what a hub config.json says beside."""
-    if not set(CORE) <= set(raw.tensors):
+    if not raw.tensors.keys() >= set(CORE) or is_hybrid(raw.tensors):
         return None
     said = raw.config or {}
-    config = recognise(raw.shapes, raw.where, raw.size, said.get("model_args") or {})
+    arguments = said.get("model_args") or {}
+    _check_arguments(str(said.get("architecture", "")), arguments, raw.where)
+    config, heads_assumed = recognise(raw.shapes, raw.where, raw.size, arguments, heads=raw.heads)
     pretrained = said.get("pretrained_cfg") or said  # older folders have its fields one level up
     if (said.get("global_pool") or pretrained.get("global_pool")) == "avg":
         config = replace(config, pool="mean")
-    preprocess = _preprocess(pretrained, config, raw.where) if "mean" in pretrained else None
     usual = augreg_default if config.classes else imagenet_default
-    labels = said.get("label_names") or pretrained.get("label_names") or ()
+    preprocess, problem = usual(config), None
+    if "mean" in pretrained:
+        read = partial(_preprocess, pretrained, config, raw.where)
+        preprocess, problem = stated(read, partial(usual, config), raw.where, "config.json")
+    labels = tuple(str(label) for label in said.get("label_names") or pretrained.get("label_names") or ())
     return Foreign(
         family="timm",
         config=config,
         rules=(),
-        preprocess=preprocess or usual(config),
-        assumed=preprocess is None,
-        labels=tuple(str(label) for label in labels) if len(labels) == config.classes else (),
+        preprocess=preprocess,
+        assumed="mean" not in pretrained,
+        labels=labels if len(labels) == config.classes else (),
+        problem=problem,
+        heads_assumed=heads_assumed,
+        notes=other_count(len(labels), config.classes, "label_names of config.json"),
     )
+
+
+def _check_arguments(architecture: str, arguments: dict[str, Any], where: str) -> None:
+    """Refuse a model that is told to be something else than its tensors show."""
+    unknown = sorted(set(arguments) - _UNDERSTOOD)
+    if arguments.get("act_layer", "gelu") not in ("gelu", "relu", None):
+        unknown.append(f"act_layer {arguments['act_layer']!r}")
+    if "quickgelu" in architecture:
+        unknown.append("quickgelu")
+    if unknown:
+        raise UserError(
+            f"{where}: config.json beside it asks for {unknown[0]}, which is not known here; give another model."
+        )
 
 
 def _preprocess(said: dict[str, Any], config: ViTConfig, where: str) -> Preprocess:
@@ -189,8 +223,7 @@ def _preprocess(said: dict[str, Any], config: ViTConfig, where: str) -> Preproce
     modes = {"center": "cover", "squash": "stretch"}
     if how not in get_args(Interpolation) or mode not in modes:
         raise UserError(
-            f"{where}: config.json asks for interpolation {how!r} and crop mode {mode!r}, which are not known; "
-            "say it with --preprocess."
+            f"{where}: config.json asks for interpolation {how!r} and crop mode {mode!r}, which are not known"
         )
     return Preprocess(
         size=tuple(said["input_size"][1:]) if "input_size" in said else config.image_size,
@@ -203,39 +236,48 @@ def _preprocess(said: dict[str, Any], config: ViTConfig, where: str) -> Preproce
 
 
 def recognise(
-    shapes: Shapes, where: str, size: tuple[int, int] | None = None, said: dict[str, Any] | None = None
-) -> ViTConfig:
-    """The configuration of the model whose tensors have these names and shapes.
+    shapes: Shapes,
+    where: str,
+    size: tuple[int, int] | None = None,
+    said: dict[str, Any] | None = None,
+    heads: int | None = None,
+) -> tuple[ViTConfig, bool]:
+    """The configuration of the model whose tensors have these names and shapes, and whether its heads are a guess.
 
     What tensors cannot tell is taken to be usual: GELU, epsilon 1e-6, and heads 64 wide where the width is no preset's.
     size: height and width of the pictures, if known; it tells the grid where the patches do not make a square.
-    said: timm's arguments of the model, if known.
+    said: timm's arguments of the model, if known. heads: their number, if the person said it.
     """
     said = said or {}
-    width, channels, patch, _ = shapes["patch_embed.proj.weight"]
+
+    def shape(name: str, axes: int) -> tuple[int, ...]:
+        return shape_of(shapes, name, axes, where)
+
+    width, channels, patch, _ = shape("patch_embed.proj.weight", 4)
+    check_channels(channels, where)
     class_token = "cls_token" in shapes
-    registers = shapes["reg_token"][1] if "reg_token" in shapes else 0
-    inner, outer = shapes["blocks.0.mlp.fc1.weight"][0], shapes["blocks.0.mlp.fc2.weight"][1]
+    registers = shape("reg_token", 3)[1] if "reg_token" in shapes else 0
+    inner, outer = shape("blocks.0.mlp.fc1.weight", 2)[0], shape("blocks.0.mlp.fc2.weight", 2)[1]
     pool: Pool = "attention" if "attn_pool.latent" in shapes else "class"
     if pool == "class" and ("fc_norm.weight" in shapes or not class_token):
         pool = "mean"
-    asked = said.get("img_size")
-    size = size or ((asked, asked) if isinstance(asked, int) else tuple(asked) if asked else None)
     prefix = (int(class_token) + int("dist_token" in shapes), registers)
-    scope, grid = _grid(shapes, where, prefix, patch, size)
-    return ViTConfig(
+    scope, grid = _grid(shapes, where, prefix, patch, size or sides(said.get("img_size")))
+    heads = heads or said.get("num_heads")
+    if heads is None and "blocks.0.attn.q_norm.weight" in shapes:
+        heads = width // shape("blocks.0.attn.q_norm.weight", 1)[0]
+    config = ViTConfig(
         width=width,
         depth=blocks_of(shapes, "blocks.", "."),
-        heads=said.get("num_heads") or _heads(shapes, width, where),
+        heads=heads or heads_for(width, where),
         mlp_width=outer,
         patch=patch,
         image_size=(grid[0] * patch, grid[1] * patch),
         channels=channels,
-        classes=shapes["head.weight"][0] if "head.weight" in shapes else 0,
+        classes=shape("head.weight", 2)[0] if "head.weight" in shapes else 0,
         position="learned-1d" if "pos_embed" in shapes else "learned-2d",
         position_scope=scope,
-        norm="before" if {"norm.weight", "fc_norm.weight"} & set(shapes) else "after",
-        mlp="swiglu" if inner == 2 * outer else "gelu",
+        mlp="swiglu" if inner == 2 * outer else said.get("act_layer") or "gelu",
         class_token=class_token,
         distilled="dist_token" in shapes,
         registers=registers,
@@ -245,12 +287,7 @@ def recognise(
         layer_scale=said.get("init_values") or 1e-5 if "blocks.0.ls1.gamma" in shapes else None,
         qk_norm="blocks.0.attn.q_norm.weight" in shapes,
     )
-
-
-def _heads(shapes: Shapes, width: int, where: str) -> int:
-    if "blocks.0.attn.q_norm.weight" in shapes:
-        return width // shapes["blocks.0.attn.q_norm.weight"][0]
-    return heads_for(width, where)
+    return config, heads is None
 
 
 def _grid(
@@ -261,10 +298,10 @@ def _grid(
     prefix: class tokens, and registers.
     """
     if "pos_embed_y" in shapes:
-        return "all", (shapes["pos_embed_y"][0], shapes["pos_embed_x"][0])
+        return "all", (shape_of(shapes, "pos_embed_y", 2, where)[0], shape_of(shapes, "pos_embed_x", 2, where)[0])
     if "pos_embed" not in shapes:
         raise UserError(f"{where}: it holds no positions (pos_embed), so they cannot be told; give a bundle.")
-    count = shapes["pos_embed"][1]
+    count = shape_of(shapes, "pos_embed", 3, where)[1]
     scopes: dict[int, PositionScope] = {0: "patches", prefix[0]: "class", sum(prefix): "all"}
     for known in (size, None) if size else (None,):
         for skipped, scope in reversed(scopes.items()):
