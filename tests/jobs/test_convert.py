@@ -41,7 +41,7 @@ def test_import_says_what_it_found_and_what_it_took_for_granted(capsys, tmp_path
     status, out, err = run(capsys, "import", deit, tmp_path / "b", "--labels", tmp_path / "names.txt")
     assert status == 0
     recognised, aside, assumed = err.splitlines()
-    assert recognised == f"vitreous: {deit}: DeiT ViT(128 wide, 2 deep)/8, 32, 5 classes"
+    assert recognised.startswith(f"vitreous: {deit}: DeiT ViT(128 wide, 2 deep)/8, 32, 5 classes, 2 heads (assumed")
     assert aside.endswith("the model is its part 'model'; left aside: epoch")
     assert "usual for DeiT: mean=0.485,0.456,0.406,std=0.229,0.224,0.225,crop=0.875" in assumed
     assert "classes: ant, bee, cat, dog, emu\n" in out
@@ -73,7 +73,7 @@ def test_import_without_the_classifier(tmp_path, deit):
     assert made.labels == ()
     assert load_bundle(tmp_path / "b").model(torch.zeros(1, 3, 32, 32)).shape == (1, 128)
     with pytest.raises(UserError, match="no classifier"):
-        load(tmp_path / "b")
+        load(tmp_path / "b").evaluate(make_pictures(tmp_path / "pictures"))
 
 
 MISTAKES = {

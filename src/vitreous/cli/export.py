@@ -9,7 +9,7 @@ import tyro
 from vitreous.cli.terminal import printable
 
 _OPEN = {
-    "huggingface": 'transformers.AutoModelForImageClassification.from_pretrained("{out}")',
+    "huggingface": 'transformers.{auto}.from_pretrained("{out}")',
     "timm": 'timm.create_model("local-dir:{out}", pretrained=True)',
     "google": 'numpy.load("{out}")',
 }
@@ -24,12 +24,15 @@ def export(
 
     Args:
         bundle: A bundle folder, a run folder, or anything that can be imported.
-        out: What to write: a folder, or for google a file that ends in .npz.
+        out: What to write: a folder that is new, empty or an earlier export, or for google a file that ends in .npz.
         to: huggingface: a folder for from_pretrained, with its image processor. timm: a folder for local-dir. google:
             an .npz in the names of the paper's code.
     """
     from vitreous.jobs.convert import export_weights
+    from vitreous.jobs.opening import open_model
 
-    place = printable(str(export_weights(bundle, out, to)))
+    opened = open_model(bundle)
+    place = printable(str(export_weights(opened, out, to)))
+    auto = "AutoModelForImageClassification" if opened.labels else "AutoModel"
     print(f"written: {place}")
-    print(f"open it: {_OPEN[to].format(out=place)}")
+    print(f"open it: {_OPEN[to].format(out=place, auto=auto)}")

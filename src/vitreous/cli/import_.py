@@ -19,13 +19,15 @@ def import_(
     patch: Annotated[int | None, tyro.conf.arg(metavar="PIXELS")] = None,
     channels: Annotated[int | None, tyro.conf.arg(metavar="1|3")] = None,
     classes: Annotated[int | None, tyro.conf.arg(metavar="COUNT")] = None,
+    heads: Annotated[int | None, tyro.conf.arg(metavar="COUNT")] = None,
+    epsilon: Annotated[float | None, tyro.conf.arg(metavar="NUMBER")] = None,
     json: Flag = False,
 ) -> None:
     """Make a bundle of anybody's ViT weights: Google, timm, Hugging Face, DeiT, DINO, DINOv2, MAE.
 
     Args:
         source: A .safetensors, .pth or .npz file, a Hugging Face or timm folder, or hf:organisation/model.
-        bundle: The folder to write.
+        bundle: The folder to write: new, empty, or a bundle, which is then replaced.
         preprocess: What differs from the source's own preprocessing, or from its family's usual one, such as
             "mean=0.5,std=0.5,crop=0.9,interpolation=bicubic,size=224,resize=stretch".
         labels: The classes' names: a text file with one a line, or JSON.
@@ -33,6 +35,8 @@ def import_(
         patch: Side of a patch; the projection is resampled to it as in FlexiViT, and the positions too.
         channels: 1 for grey pictures, 3 for colour.
         classes: 0 leaves the classifier out; another number puts a new, empty one in its place.
+        heads: Heads of each block, where the source does not tell and its width would mislead.
+        epsilon: Another epsilon for every LayerNorm: timm's and Google's formats know 1e-6 alone.
         json: Print the result as one JSON object, for programs.
     """
     from vitreous.jobs.convert import import_weights
@@ -46,6 +50,8 @@ def import_(
         patch=patch,
         channels=channels,
         classes=classes,
+        heads=heads,
+        epsilon=epsilon,
     )
     if json:
         print_json(asdict(made))
@@ -55,7 +61,7 @@ def import_(
     if made.labels:
         numbered = " (numbers, for the source has no names: give them with --labels FILE)"
         rest = ", ..." if len(made.labels) > 5 else ""
-        print(f"classes: {printable(', '.join(made.labels[:5]))}{rest}{numbered if made.labels[0] == '0' else ''}")
+        print(f"classes: {printable(', '.join(made.labels[:5]))}{rest}{numbered if made.numbered else ''}")
     print(f"bundle:  {printable(made.bundle)}")
     use = "predict BUNDLE PICTURE" if made.labels else "fit DATA --weights BUNDLE"
     print(f"use it:  vitreous {use.replace('BUNDLE', printable(made.bundle))}")

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from vitreous.config.data import Preprocess
 from vitreous.errors import UserError
+from vitreous.jobs.opening import open_model
+from vitreous.weights import hub
 from vitreous.weights.adapt import adapt
 from vitreous.weights.bundle import Bundle, save_bundle
+from vitreous.weights.files import check_replaceable
 from vitreous.weights.foreign import describe
 from vitreous.weights.google import write_google
 from vitreous.weights.huggingface import write_huggingface
@@ -19,6 +22,13 @@ from vitreous.weights.source import open_weights, preprocess_text
 from vitreous.weights.timm import write_timm
 
 Format = Literal["huggingface", "timm", "google"]
+
+BUNDLE = frozenset({"config.json", "model.safetensors", "README.md"})
+FOLDERS: dict[str, frozenset[str]] = {
+    "huggingface": frozenset({"config.json", "model.safetensors", "preprocessor_config.json"}),
+    "timm": frozenset({"config.json", "model.safetensors"}),
+}
+"""What a folder of each format holds, besides its manifest; google is one file."""
 
 WRITERS: dict[Format, Callable[..., Path]] = {
     "huggingface": write_huggingface,
@@ -37,6 +47,8 @@ class Imported:
     parameters: int
     preprocess: str
     labels: tuple[str, ...]
+    numbered: bool
+    """The labels are numbers, for nobody said the classes' names."""
     notes: tuple[str, ...]
     """What the source was taken for, what was left aside, what was assumed."""
 
@@ -51,6 +63,8 @@ def import_weights(
     patch: int | None = None,
     channels: int | None = None,
     classes: int | None = None,
+    heads: int | None = None,
+    epsilon: float | None = None,
 ) -> Imported:
     """Write a bundle of the weights at `source`; see `open_weights` for what that may be.
 
@@ -58,20 +72,36 @@ def import_weights(
     labels: the classes' names, or a file with them.
     image_size, patch, channels: resample the model to other pictures; see `vitreous.weights.adapt`.
     classes: 0 leaves the classifier out; another number puts a new one of zeros in its place.
+    heads: how many heads each block has, where the source does not tell. epsilon: another one for every LayerNorm.
     """
     for name, value in (("image-size", image_size), ("patch", patch)):
         if value is not None and value < 1:
             raise UserError(f"--{name} {value}: give a number of pixels, for example 16.")
-    opened = open_weights(source, preprocess)
+    if heads is not None and heads < 1:
+        raise UserError(f"--heads {heads}: give the number of heads of a block, for example 12.")
+    if epsilon is not None and not epsilon > 0:
+        raise UserError(f"--epsilon {epsilon}: must be above 0, for example 1e-6.")
+    out = Path(out)
+    check_replaceable(out, BUNDLE)
+    opened = open_weights(source, preprocess, heads=heads)
+    _check_apart(out, opened)
     model, prepared = adapt(
-        opened.model, opened.preprocess, image_size=image_size, patch=patch, channels=channels, classes=classes
+        opened.model,
+        opened.preprocess,
+        image_size=image_size,
+        patch=patch,
+        channels=channels,
+        classes=classes,
+        epsilon=epsilon,
     )
     names = _names(labels, opened, model.config.classes)
+    numbered = labels is None and (opened.info.get("numbered") is True or len(opened.labels) != len(names))
     description = describe("", model.config).strip()
-    card = _card(str(source), opened, description, prepared)
-    save_bundle(out, model, prepared, names, card=card, info=opened.info)
+    name, notes = _without_places(str(source), opened)
+    info = {**opened.info, "imported": name, "notes": notes, "numbered": numbered} if notes else opened.info
+    save_bundle(out, model, prepared, names, card=_card(name, notes, description, prepared), info=info)
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    return Imported(str(out), description, parameters, preprocess_text(prepared), names, opened.notes)
+    return Imported(str(out), description, parameters, preprocess_text(prepared), names, numbered, opened.notes)
 
 
 def export_weights(source: str | Path | Bundle, out: str | Path, to: Format) -> Path:
@@ -82,8 +112,25 @@ def export_weights(source: str | Path | Bundle, out: str | Path, to: Format) -> 
     """
     if to not in get_args(Format):
         raise UserError(f"--to {to}: choose one of {', '.join(get_args(Format))}.")
-    bundle = source if isinstance(source, Bundle) else open_weights(source)
+    out = Path(out)
+    if to in FOLDERS:
+        check_replaceable(out, FOLDERS[to])
+    bundle = open_model(source)
+    _check_apart(out, bundle)
     return WRITERS[to](out, bundle.model, bundle.preprocess, bundle.labels, bundle.info)
+
+
+def _check_apart(out: Path, opened: Bundle) -> None:
+    """Refuse to write over what is read."""
+    source = None if opened.path is None else opened.path.resolve()
+    if source is not None and out.resolve() in (source, *source.parents):
+        raise UserError(f"{out}: is or holds the source {opened.path}, which would be lost; choose another place.")
+
+
+def _without_places(source: str, opened: Bundle) -> tuple[str, list[str]]:
+    """What the source is called, and what was found out about it, without folders of this machine."""
+    name = source if source.startswith(hub.PREFIX) else Path(source).resolve().name
+    return name, [note.replace(str(opened.path), name) for note in opened.notes]
 
 
 def _names(said: str | Path | Sequence[str] | None, opened: Bundle, classes: int) -> tuple[str, ...]:
@@ -97,15 +144,14 @@ def _names(said: str | Path | Sequence[str] | None, opened: Bundle, classes: int
     return names
 
 
-def _card(source: str, opened: Bundle, description: str, preprocess: Preprocess) -> str:
-    notes: Any = [f"- {note}" for note in opened.notes] or ["- a bundle"]
+def _card(source: str, notes: Sequence[str], description: str, preprocess: Preprocess) -> str:
     return "\n".join(
         [
             f"# {description}",
             "",
-            f"Imported by vitreous from `{Path(source).name}`; its licence and its data are those of that source.",
+            f"Imported by vitreous from `{source}`; its licence and its data are those of that source.",
             "",
-            *notes,
+            *([f"- {note}" for note in notes] or ["- a bundle"]),
             f"- preprocessing: `{preprocess_text(preprocess)}`",
             "",
             "Use it: `vitreous predict FOLDER_OF_THIS_FILE picture.jpg`.",

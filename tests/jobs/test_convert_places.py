@@ -1,0 +1,156 @@
+"""Where import and export write: never over what is not theirs, and so that others can read it."""
+
+import json
+import os
+import stat
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import transformers as hf
+from colours import make_bundle
+from safetensors.torch import save_file
+
+from vitreous import UserError, export_weights, import_weights, load
+from vitreous.cli import main
+from vitreous.weights.bundle import load_bundle
+from vitreous.weights.huggingface import write_huggingface
+from vitreous.weights.source import open_weights
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "weights"))
+from published import timm_like
+from tiny_models import preprocess_for, random_model
+
+
+@pytest.fixture
+def source(tmp_path):
+    """A file of weights in a folder with other things."""
+    folder = tmp_path / "ckpts"
+    (folder / "sub").mkdir(parents=True)
+    (folder / "thesis.txt").write_text("years of work")
+    save_file(timm_like(), folder / "w.safetensors")
+    return folder / "w.safetensors"
+
+
+def held(folder):
+    return {str(path.relative_to(folder)): path.is_file() and path.read_bytes() for path in folder.rglob("*")}
+
+
+def test_import_does_not_replace_what_is_no_bundle(source, monkeypatch):
+    before = held(source.parent)
+    monkeypatch.chdir(source.parent)
+    for out in (source.parent, ".", ""):
+        with pytest.raises(UserError, match=r"is not empty \(it holds sub, thesis.txt, w.safetensors\)"):
+            import_weights(source, out)
+    with pytest.raises(UserError, match="there is a file of this name"):
+        import_weights(source, "thesis.txt")
+    assert held(source.parent) == before
+
+
+def test_a_bundle_is_replaced_unless_something_was_put_into_it(source, tmp_path):
+    out = tmp_path / "b"
+    import_weights(source, out)
+    import_weights(source, out, classes=0)
+    assert load_bundle(out).labels == ()
+    (out / "thesis.txt").write_text("years of work")
+    with pytest.raises(UserError, match=r"is not empty \(it holds manifest.json, thesis.txt\)"):
+        import_weights(source, out)
+    assert (out / "thesis.txt").exists()
+    (tmp_path / "empty").mkdir()
+    import_weights(source, tmp_path / "empty")
+
+
+def test_the_source_is_not_written_over(tmp_path):
+    bundle = make_bundle(tmp_path / "run" / "bundle")
+    before = held(tmp_path)
+    for given, out in ((bundle, bundle), (tmp_path / "run", bundle), (bundle / "model.safetensors", bundle)):
+        with pytest.raises(UserError, match="is or holds the source"):
+            import_weights(given, out)
+    for to in ("timm", "huggingface"):
+        with pytest.raises(UserError, match="is not empty"):
+            export_weights(bundle, bundle, to)
+        with pytest.raises(UserError, match="is not empty"):
+            export_weights(bundle, tmp_path / "run", to)
+    assert held(tmp_path) == before
+    export_weights(bundle, tmp_path / "t", "timm")
+    with pytest.raises(UserError, match="is or holds the source"):
+        export_weights(tmp_path / "t", tmp_path / "t", "timm")
+
+
+@pytest.mark.parametrize("to", ["timm", "huggingface"])
+def test_an_export_replaces_an_earlier_one_and_all_may_read_it(tmp_path, to):
+    bundle = make_bundle(tmp_path / "b")
+    for _ in range(2):
+        export_weights(bundle, tmp_path / "out", to)
+    modes = {stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "out").iterdir()}
+    umask = os.umask(0)
+    os.umask(umask)
+    assert modes == {0o666 & ~umask}
+
+
+def test_an_npz_is_replaced_and_nothing_else(tmp_path):
+    bundle, out = make_bundle(tmp_path / "b"), tmp_path / "x.npz"
+    export_weights(bundle, out, "google")
+    export_weights(bundle, out, "google")
+    np.savez(tmp_path / "data.npz", images=np.zeros(3))
+    (tmp_path / "folder.npz").mkdir()
+    for name in ("data.npz", "folder.npz"):
+        with pytest.raises(UserError, match=f"{name}: there is a file or folder of this name"):
+            export_weights(bundle, tmp_path / name, "google")
+    with pytest.raises(UserError, match="is or holds the source"):
+        export_weights(out, out, "google")
+    assert not list(tmp_path.glob(".*.new"))
+
+
+def test_the_line_that_opens_an_export_opens_it(capsys, tmp_path):
+    bundle = make_bundle(tmp_path / "b")
+    import_weights(bundle, tmp_path / "bare", classes=0)
+    for given, auto in ((bundle, "AutoModelForImageClassification"), (tmp_path / "bare", "AutoModel")):
+        out = tmp_path / auto
+        main(["export", str(given), str(out), "--to", "huggingface"])
+        assert f'open it: transformers.{auto}.from_pretrained("{out}")' in capsys.readouterr().out
+        getattr(hf, auto).from_pretrained(out)
+
+
+def test_a_hugging_face_model_goes_to_timm_with_timms_epsilon(tmp_path):
+    model = random_model(width=64, image_size=(16, 16), norm_eps=1e-12)
+    write_huggingface(tmp_path / "hf", model, preprocess_for(model), tuple("abcde"), {})
+    for to in ("timm", "google"):
+        with pytest.raises(UserError, match=r"epsilon 1e-12 \(first vitreous import SOURCE BUNDLE --epsilon 1e-6\)"):
+            export_weights(tmp_path / "hf", tmp_path / "out.npz", to)
+    import_weights(tmp_path / "hf", tmp_path / "b", epsilon=1e-6)
+    export_weights(tmp_path / "b", tmp_path / "t", "timm")
+    assert open_weights(tmp_path / "t").model.config.norm_eps == 1e-6
+    for wrong in (0.0, float("nan")):
+        with pytest.raises(UserError, match="--epsilon"):
+            import_weights(tmp_path / "hf", tmp_path / "c", epsilon=wrong)
+
+
+def test_a_bundle_that_is_published_tells_nothing_of_this_machine(source, tmp_path):
+    import_weights(source, tmp_path / "b")
+    for name in ("README.md", "config.json"):
+        assert str(tmp_path) not in (tmp_path / "b" / name).read_text()
+    info = load_bundle(tmp_path / "b").info
+    assert info["imported"] == "w.safetensors"
+    assert info["notes"][0].startswith("w.safetensors: timm ViT")
+
+
+def test_classes_called_by_numbers_have_names(capsys, source, tmp_path):
+    (tmp_path / "names.txt").write_text("0\n1\n2\n3\n4\n")
+    main(["import", str(source), str(tmp_path / "b"), "--labels", str(tmp_path / "names.txt")])
+    assert "give them with --labels" not in capsys.readouterr().out
+    assert import_weights(tmp_path / "b", tmp_path / "c").numbered is False
+    main(["import", str(source), str(tmp_path / "d"), "--json", "--heads", "4"])
+    said = json.loads(capsys.readouterr().out)
+    assert said["numbered"] is True
+    assert load_bundle(tmp_path / "d").model.config.heads == 4
+
+
+def test_a_backbone_opens_in_a_notebook(tmp_path):
+    torch.save(timm_like(classes=0), tmp_path / "dino.pth")
+    model = load(tmp_path / "dino.pth")
+    assert model.vit(torch.zeros(1, 3, 32, 32)).shape == (1, 128)
+    with pytest.raises(UserError, match="no classifier"):
+        model.predict(tmp_path / "x.png")
