@@ -47,6 +47,7 @@ _UPRIGHT = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
+_SAYING_HOW_IT_LIES = ("exif", "Raw profile type exif", "XML:com.adobe.xmp", "xmp")
 
 
 class PictureError(UserError):
@@ -92,6 +93,14 @@ def open_picture(
         return _to_channels(_upright(image), channels, image.format)
 
 
+def prepare_picture(image: Image.Image, *, channels: int = 3) -> Image.Image:
+    """A picture that Pillow has opened or made, as `open_picture` would give it; the given one stays as it is."""
+    with _readable("the picture", MAX_PIXELS):
+        image.load()
+        made = _to_channels(_upright(image), channels, image.format)
+    return made.copy() if made is image else made
+
+
 def read_header(source: Path | bytes, *, max_pixels: int = MAX_PIXELS, name: str | None = None) -> Header:
     """Size and kind of a picture, without decoding it. The size is as stored, before the camera's orientation."""
     with _opened(source, max_pixels, name) as image:
@@ -105,14 +114,20 @@ def _opened(source: Path | bytes, max_pixels: int, name: str | None) -> Iterator
     size = len(source) if isinstance(source, bytes) else _file_size(source, name)
     if size == 0:
         raise PictureError(name, "the file is empty (0 bytes); restore or delete it.")
+    with _readable(name, max_pixels), warnings.catch_warnings():
+        # Pillow warns about large pictures and odd metadata; the first are refused below, the second harmless.
+        warnings.simplefilter("ignore")
+        with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=FORMATS) as image:
+            if image.width * image.height > max_pixels:
+                raise PictureError(name, _too_large(f"{image.width}x{image.height}", max_pixels))
+            yield image
+
+
+@contextmanager
+def _readable(name: str, max_pixels: int) -> Iterator[None]:
+    """Within, whatever goes wrong with a picture becomes a `PictureError`."""
     try:
-        with warnings.catch_warnings():
-            # Pillow warns about large pictures and odd metadata; the first are refused below, the second harmless.
-            warnings.simplefilter("ignore")
-            with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=FORMATS) as image:
-                if image.width * image.height > max_pixels:
-                    raise PictureError(name, _too_large(f"{image.width}x{image.height}", max_pixels))
-                yield image
+        yield
     except PictureError:
         raise
     except Image.DecompressionBombError:
@@ -155,7 +170,12 @@ def _upright(image: Image.Image) -> Image.Image:
     except Exception:  # broken metadata says nothing about the pixels, which are fine
         return image
     turn = _UPRIGHT.get(orientation)
-    return image if turn is None else image.transpose(turn)
+    if turn is None:
+        return image
+    turned = image.transpose(turn)
+    for note in _SAYING_HOW_IT_LIES:
+        turned.info.pop(note, None)  # else whoever is given this picture would turn it once more
+    return turned
 
 
 def _to_channels(image: Image.Image, channels: int, kind: str | None) -> Image.Image:
