@@ -25,10 +25,12 @@ def test_an_overlay_a_picture_under_its_name(capsys, bundle, pictures, tmp_path)
     lines = out.splitlines()
     assert len(lines) == 6
     assert lines[0].startswith(f"{pictures}/blue/0.png  blue ")
-    assert lines[0].endswith(f"  relevance: {tmp_path}/o/0.png")
+    assert lines[0].endswith(f"  relevance: {tmp_path}/o/0-relevance.png")
     names = sorted(path.name for path in (tmp_path / "o").iterdir())
-    assert names == ["0-2.png", "0-3.png", "0.png", "1-2.png", "1-3.png", "1.png"], "names repeat between colours"
-    with Image.open(tmp_path / "o" / "0.png") as made:
+    assert names == [f"{name}-relevance.png" for name in ("0-2", "0-3", "0", "1-2", "1-3", "1")], (
+        "names repeat between colours"
+    )
+    with Image.open(tmp_path / "o" / "0-relevance.png") as made:
         assert made.size == (24, 20)
 
 
@@ -39,10 +41,35 @@ def test_a_grid_of_heads_and_the_numbers(capsys, bundle, pictures, tmp_path):
     said = json.loads(out)
     assert status == 0
     assert (said["path"], said["method"], said["label"]) == (picture, "attention", "red")
-    assert said["files"] == [f"{tmp_path}/0.png", f"{tmp_path}/0-grid.png", f"{tmp_path}/0.npz"]
-    with np.load(tmp_path / "0.npz") as kept:
+    assert said["files"] == [f"{tmp_path}/0-attention{kind}" for kind in (".png", "-grid.png", ".npz")]
+    with np.load(tmp_path / "0-attention.npz") as kept:
         assert kept["maps"].shape == (1, 2, 2, 2)
         assert kept["map"].shape == (20, 24)
+
+
+def test_no_picture_that_was_given_is_written_over(capsys, bundle, tmp_path):
+    """Not even one whose name is that of another's overlay."""
+    folder = make_pictures(tmp_path / "p", count=1) / "red"
+    (folder / "0.png").rename(folder / "cat.png")
+    for name in ("cat-attention", "cat-attention-grid"):
+        Image.new("RGB", (24, 20), "red").save(folder / f"{name}.png")
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+    status, out, _ = run(
+        capsys, "explain", bundle, str(folder), "--out", str(folder), "--method", "attention", "--head", "all", "--json"
+    )
+    assert status == 0
+    assert all(path.read_bytes() == content for path, content in before.items())
+    written = [file for line in out.splitlines() for file in json.loads(line)["files"]]
+    assert len(set(written)) == 6
+    assert f"{folder}/cat-2-attention.png" in written
+
+
+def test_pages_of_pictures_of_one_name_do_not_collide(capsys, bundle, pictures, tmp_path):
+    given = [str(pictures / colour / "0.png") for colour in ("red", "blue")]
+    status, _, _ = run(capsys, "explain", bundle, *given, "--steps", "--out", str(tmp_path))
+    assert status == 0
+    pages = [(tmp_path / name).read_text() for name in ("0-steps.html", "0-2-steps.html")]
+    assert pages[0] != pages[1]
 
 
 def test_another_class_and_a_place(capsys, bundle, pictures, tmp_path):
@@ -110,6 +137,14 @@ def test_mistakes(capsys, bundle, pictures, tmp_path):
         (picture, "--weights"): "--weights looks at no single picture",
         ("--weights", "--score"): "--weights and --score: choose one",
         ("--score",): "--score: give one place with data",
+        (str(pictures), "--score", "--layer", "99"): "--layer 99: does not go with --score",
+        (str(pictures), "--score", "--class", "zz"): "--class zz: does not go with --score",
+        (str(pictures), "--score", "--out", "x"): "--out x: does not go with --score",
+        ("--weights", "--masks", "m"): "--masks m: does not go with --weights, which takes --count, --data",
+        ("--weights", "--save-arrays"): "--save-arrays: does not go with --weights",
+        (picture, "--steps", "--json"): "--json: does not go with --steps",
+        (picture, "--steps", "--class", "red"): "--class red: does not go with --steps",
+        (picture, "--reconstruct", "--preprocess", "crop=1"): "--preprocess crop=1: does not go with --reconstruct",
         (str(pictures), "--score", "--masks", str(tmp_path)): "there is no such mask",
         (str(pictures), "--score", "--count", "0"): "count=0: the data have 6 pictures",
         ("--weights", "--data", str(pictures), "--count", "0"): "count=0: must be at least 1",

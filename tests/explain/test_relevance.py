@@ -1,11 +1,14 @@
 """Relevance and Grad-CAM against NumPy: their formulas, with gradients by finite differences."""
 
+import weakref
+
 import numpy as np
 import pytest
 import torch
 from model.numpy_vit import NumpyViT, softmax
 from weights.tiny_models import random_images, random_model
 
+from vitreous.explain import relevance
 from vitreous.explain.relevance import evidence, gradcam_maps, relevance_maps
 
 VARIANTS = {
@@ -162,6 +165,23 @@ def test_frozen_weights_and_a_caller_without_gradients_change_nothing():
             torch.testing.assert_close(found[1], expected[1])
         assert not torch.is_grad_enabled()
     assert all(parameter.grad is None for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("changes", [{}, {"pool": "attention"}], ids=str)
+def test_nothing_of_a_call_stays_in_memory(monkeypatch, changes):
+    """Hooks in a graph that their owner holds would keep both for ever."""
+    made = []
+
+    class Watched(relevance._Relevance):
+        def __init__(self, *args):
+            super().__init__(*args)
+            made.append(weakref.ref(self))
+
+    monkeypatch.setattr(relevance, "_Relevance", Watched)
+    model = random_model(**changes)
+    kept = relevance_maps(model, random_images(model), None, layers=[0])
+    assert kept
+    assert [one() for one in made] == [None]
 
 
 def test_evidence_is_the_log_odds_and_keeps_its_slope_where_the_model_is_sure():

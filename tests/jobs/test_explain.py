@@ -13,7 +13,7 @@ from weights.tiny_models import LABELS, preprocess_for, random_model
 from vitreous import Trace, UserError, load
 from vitreous.config.data import Preprocess
 from vitreous.data.augment import eval_view, normalise
-from vitreous.data.decode import PictureError
+from vitreous.data.decode import PictureError, open_picture
 from vitreous.explain.methods import METHODS
 from vitreous.jobs.explain import explain, explain_each
 from vitreous.jobs.predict import predict
@@ -81,6 +81,39 @@ def test_a_picture_turned_by_its_camera_is_explained_upright(tmp_path, orientati
     np.testing.assert_array_equal(found.map, expected.map)
     np.testing.assert_array_equal(np.asarray(found.overlay()), np.asarray(expected.overlay()))
     assert found.map[28, 20] == found.map.max()
+
+
+@pytest.mark.parametrize("kind", ["turned", "transparent", "16 bits"])
+def test_a_picture_that_pillow_opened_is_explained_as_its_file_is(tmp_path, kind):
+    path = tmp_path / "x.png"
+    light = picture_with_light((64, 48), (16, 24, 24, 32))
+    if kind == "turned":
+        exif = Image.Exif()
+        exif[0x0112] = 6
+        light.save(path, exif=exif)
+    elif kind == "transparent":
+        clear = light.convert("RGBA")
+        clear.putalpha(Image.fromarray(np.asarray(light)[:, :, 0] // 220 * 255))
+        clear.save(path)
+    else:
+        Image.fromarray(np.asarray(light)[:, :, 0].astype(np.uint16) * 257).save(path)
+    bundle = bright_bundle()
+    expected = explain(bundle, path, method="attention")
+    with Image.open(path) as opened:
+        before = (opened.mode, opened.size, opened.tobytes())
+        found = explain(bundle, opened, method="attention")
+        assert (opened.mode, opened.size, opened.tobytes()) == before, "the person's own picture stays as it is"
+    np.testing.assert_array_equal(np.asarray(found.picture), np.asarray(expected.picture))
+    np.testing.assert_array_equal(found.map, expected.map)
+    again = explain(bundle, open_picture(path), method="attention")
+    np.testing.assert_array_equal(again.map, expected.map, err_msg="turned once, not twice")
+
+
+def test_an_opened_picture_that_is_cut_short_is_told(tmp_path):
+    picture_with_light((64, 48), (16, 24, 24, 32)).save(tmp_path / "x.png")
+    (tmp_path / "x.png").write_bytes((tmp_path / "x.png").read_bytes()[:80])
+    with Image.open(tmp_path / "x.png") as opened, pytest.raises(PictureError, match="damaged or cut short"):
+        explain(bright_bundle(), opened)
 
 
 def test_an_overlay_glows_where_the_map_is_high_and_is_dark_where_nothing_was_seen():

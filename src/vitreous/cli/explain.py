@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from vitreous.cli.terminal import Flag, console, print_json, printable, progress, table
+from vitreous.cli.explain_tables import show_scores, show_weights
+from vitreous.cli.terminal import Flag, print_json, printable, progress
 from vitreous.errors import UserError
 
 if TYPE_CHECKING:
     from vitreous.jobs.explain import Explanation
-    from vitreous.jobs.explain_score import ExplanationScores
-    from vitreous.jobs.explain_weights import WeightsView
 
+OUT = "explained"
+TAKES = {
+    "overlays": {"method", "layer", "head", "class", "query", "out", "save-arrays", "preprocess", "json"},
+    "--steps": {"layer", "head", "query", "out", "preprocess"},
+    "--reconstruct": {"out"},
+    "--weights": {"data", "count", "out", "preprocess", "json"},
+    "--score": {"method", "masks", "count", "preprocess", "json"},
+}
+"""Which options each thing to do has."""
 MethodName = Literal["attention", "rollout", "relevance", "gradcam", "occlusion"]
 
 
@@ -27,7 +36,7 @@ def explain(
     head: Annotated[str, tyro.conf.arg(metavar="N|mean|all")] = "mean",
     target: Annotated[str | None, tyro.conf.arg(name="class", metavar="NAME")] = None,
     query: Annotated[str | None, tyro.conf.arg(metavar="X,Y")] = None,
-    out: Annotated[str, tyro.conf.arg(metavar="DIR")] = "explained",
+    out: Annotated[str, tyro.conf.arg(metavar="DIR")] = OUT,
     save_arrays: Flag = False,
     steps: Flag = False,
     reconstruct: Flag = False,
@@ -53,8 +62,8 @@ def explain(
         head: Which head's attention: a number from 0, their mean, or all for a picture of each.
         target: The class to explain; if not given, the likeliest.
         query: A place in the picture, in its pixels: show what that place attends to.
-        out: Folder for what is written.
-        save_arrays: Write the numbers too, as NAME.npz.
+        out: Folder for what is written: NAME-METHOD.png, or what the option below says.
+        save_arrays: Write the numbers too, as NAME-METHOD.npz.
         steps: Write a page that goes through the paper's equations with each picture's own numbers: patches, tokens,
             queries and keys of --layer and --head, scores, heads, classes; --query chooses the patch to follow.
         reconstruct: Draw each picture, the patches that a masked autoencoder sees of it, and how it rebuilds the
@@ -68,19 +77,27 @@ def explain(
         preprocess: What differs from the model's own, such as "mean=0.5,std=0.5,crop=0.9,interpolation=bicubic".
         json: Print JSON, for programs: an object a picture, or one object for --weights and --score.
     """
-    if weights + score + steps + reconstruct > 1:
+    flags = {"--steps": steps, "--reconstruct": reconstruct, "--weights": weights, "--score": score}
+    chosen = [name for name, wanted in flags.items() if wanted] or ["overlays"]
+    if len(chosen) > 1:
         raise UserError("--steps, --reconstruct, --weights and --score: choose one of them.")
+    given: dict[str, Any] = {
+        "method": method,
+        "layer": layer,
+        "class": target,
+        "query": query,
+        "data": data,
+        "masks": masks,
+    }
+    given |= {"count": count, "preprocess": preprocess, "save-arrays": save_arrays or None, "json": json or None}
+    given |= {"head": None if head == "mean" else head, "out": None if out == OUT else out}
+    _check_options(chosen[0], given)
     if reconstruct:
         return _reconstruct(model, pictures, Path(out))
     if weights:
         return _weights(model, pictures, data, count, out, preprocess, json)
-    if data is not None:
-        raise UserError(f"--data {data}: belongs to --weights; for --score, give the data after the model.")
     if score:
         return _score(model, pictures, method, masks, count, preprocess, json)
-    for name, value in (("--masks", masks), ("--count", count)):
-        if value is not None:
-            raise UserError(f"{name} {value}: belongs to --score; add it, or leave this away.")
     asked = {
         "method": method,
         "layer": _number(layer, "--layer", ("all",)),
@@ -90,27 +107,58 @@ def explain(
         "preprocess": preprocess,
     }
     if steps:
-        return _steps(model, pictures, asked, Path(out), save_arrays or json)
+        return _steps(model, pictures, asked, Path(out))
     return _pictures(model, pictures, asked, Path(out), save_arrays, json)
 
 
-def _steps(model: str, pictures: tuple[str, ...], asked: dict[str, Any], out: Path, wants_numbers: bool) -> int:
+def _check_options(chosen: str, given: dict[str, Any]) -> None:
+    """Refuse an option that what was chosen would pass over in silence; None stands for one that was not given."""
+    for name, value in given.items():
+        if value is None or name in TAKES[chosen]:
+            continue
+        said = f"--{name}" if value is True else f"--{name} {value}"
+        if chosen == "overlays":
+            owners = " and ".join(mode for mode, options in TAKES.items() if name in options)
+            raise UserError(f"{said}: belongs to {owners}; say so, or leave this away.")
+        takes = ", ".join(f"--{option}" for option in sorted(TAKES[chosen]))
+        raise UserError(f"{said}: does not go with {chosen}, which takes {takes}; leave it away.")
+
+
+class _Files:
+    """Names below the folder for what is written: each only once, and never that of a picture which was given."""
+
+    def __init__(self, out: Path, pictures: Sequence[Path]) -> None:
+        self.out = out
+        self.taken = {path.resolve() for path in pictures}
+
+    def place(self, picture: str | Path, *endings: str) -> list[Path]:
+        """A file for each ending, named after the picture, with a number if any such name is taken."""
+        stem, number = Path(picture).stem, 1
+        while True:
+            name = stem if number == 1 else f"{stem}-{number}"
+            files = [self.out / f"{name}{ending}" for ending in endings]
+            if self.taken.isdisjoint(file.resolve() for file in files):
+                self.taken.update(file.resolve() for file in files)
+                return files
+            number += 1
+
+
+def _steps(model: str, pictures: tuple[str, ...], asked: dict[str, Any], out: Path) -> int:
     """A page for each picture."""
     from vitreous.data.decode import PictureError
     from vitreous.jobs.predict import list_pictures
     from vitreous.jobs.steps import write_steps
     from vitreous.weights.source import open_weights
 
-    if wants_numbers or asked["method"] or asked["target"]:
-        raise UserError("--steps: takes --layer, --head, --query and --out; the other options belong to overlays.")
     layer = -1 if asked["layer"] is None else asked["layer"]
     head = 0 if asked["head"] == "mean" else asked["head"]
     if "all" in (layer, head):
         raise UserError("--steps: opens one block and one head; give a number to --layer and --head.")
     paths, bundle, failed = list_pictures(pictures), open_weights(model, asked["preprocess"]), False
+    files = _Files(out, paths)
     for path in paths:
         try:
-            place = out / f"{path.stem}-steps.html"
+            (place,) = files.place(path, "-steps.html")
             made = write_steps(bundle, path, out=place, layer=layer, head=head, query=asked["query"])
             print(f"{printable(str(path))}: {printable(str(made))}: open it in a browser.", flush=True)
         except PictureError as error:
@@ -123,15 +171,17 @@ def _reconstruct(run: str, pictures: tuple[str, ...], out: Path) -> int:
     """A picture of three panels for each."""
     from PIL import Image
 
+    from vitreous.jobs.predict import list_pictures
     from vitreous.jobs.reconstruct import reconstruct
 
-    failed, taken = False, set[str]()
-    for path, made in reconstruct(run, pictures):
+    failed, paths = False, list_pictures(pictures)
+    files = _Files(out, paths)
+    for path, made in reconstruct(run, paths):
         if not isinstance(made, Image.Image):
             failed = True
             print(f"vitreous: {printable(made.name)}: {made.reason}", file=sys.stderr)
             continue
-        file = out / f"{_free_name(path.stem, taken)}-rebuilt.png"
+        (file,) = files.place(path, "-rebuilt.png")
         try:
             out.mkdir(parents=True, exist_ok=True)
             made.save(file, compress_level=1)
@@ -145,10 +195,11 @@ def _pictures(
     model: str, pictures: tuple[str, ...], asked: dict[str, Any], out: Path, save_arrays: bool, json: bool
 ) -> int:
     from vitreous.jobs.explain import Explanation, explain_each
+    from vitreous.jobs.predict import list_pictures
 
-    failed = False
-    taken: set[str] = set()
-    for found in explain_each(model, pictures, **asked):
+    failed, paths = False, list_pictures(pictures)
+    places = _Files(out, paths)
+    for found in explain_each(model, paths, **asked):
         if not isinstance(found, Explanation):
             failed = True
             if json:
@@ -156,7 +207,7 @@ def _pictures(
             else:
                 print(f"vitreous: {printable(found.name)}: {found.reason}", file=sys.stderr)
             continue
-        files = _write(found, out, taken, save_arrays)
+        files = _write(found, places, save_arrays)
         if json:
             said = {"path": found.path, "method": found.method, "label": found.label, "score": found.score}
             print_json({**said, "files": [str(file) for file in files]}, indent=None)
@@ -169,34 +220,23 @@ def _pictures(
     return int(failed)
 
 
-def _write(found: Explanation, out: Path, taken: set[str], save_arrays: bool) -> list[Path]:
-    """The overlay, a grid if there are several maps, and the numbers if wanted; pictures of one name do not collide."""
+def _write(found: Explanation, places: _Files, save_arrays: bool) -> list[Path]:
+    """The overlay, a grid if there are several maps, and the numbers if wanted."""
     import numpy as np
 
-    name = _free_name(Path(found.path).stem, taken)
+    kinds = {".png": True, "-grid.png": found.maps.shape[0] * found.maps.shape[1] > 1, ".npz": save_arrays}
+    files = places.place(found.path, *(f"-{found.method}{kind}" for kind, wanted in kinds.items() if wanted))
     try:
-        out.mkdir(parents=True, exist_ok=True)
-        files = [out / f"{name}.png"]
-        found.overlay().save(files[0], compress_level=1)
-        if found.maps.shape[0] * found.maps.shape[1] > 1:
-            files.append(out / f"{name}-grid.png")
-            found.grid().save(files[-1], compress_level=1)
-        if save_arrays:
-            files.append(out / f"{name}.npz")
-            np.savez_compressed(files[-1], **found.arrays())  # type: ignore[arg-type]
+        places.out.mkdir(parents=True, exist_ok=True)
+        for file in files:
+            if file.suffix == ".npz":
+                np.savez_compressed(file, **found.arrays())  # type: ignore[arg-type]
+            else:
+                made = found.grid() if file.stem.endswith("-grid") else found.overlay()
+                made.save(file, compress_level=1)
     except OSError as error:
-        raise UserError(f"--out {out}: cannot be written to ({error.strerror}); give another folder.") from None
+        raise UserError(f"--out {places.out}: cannot be written to ({error.strerror}); give another folder.") from None
     return files
-
-
-def _free_name(stem: str, taken: set[str]) -> str:
-    """The name, with a number if another picture has it already; it is taken from now on."""
-    name, number = stem, 1
-    while name in taken:
-        number += 1
-        name = f"{stem}-{number}"
-    taken.add(name)
-    return name
 
 
 def _weights(
@@ -222,28 +262,9 @@ def _weights(
     if json:
         print_json({**found.to_json(), "files": [str(file) for file in files]})
         return 0
-    _show_weights(found)
+    show_weights(found)
     print(f"\nwritten: {', '.join(printable(str(file)) for file in files)}")
     return 0
-
-
-def _show_weights(found: WeightsView) -> None:
-    said, page = found.to_json(), console()
-    shares = said["filter_variance"]
-    page.print(f"patch filters   the first {len(shares)} components have {sum(shares):.0%} of the variance")
-    if said["position_similarity"] is None:
-        page.print("positions       none are added to the tokens, so there is no such figure")
-    else:
-        parts = ", ".join(f"{name} {value:.2f}" for name, value in said["position_similarity"].items())
-        page.print(f"positions       cosine similarity of patches: {parts}")
-    if said["attention_distance"] is None:
-        page.print("distance        say --data DATA to see how far each head looks")
-        return
-    page.print(f"distance        {said['even_distance']:.0f} pixels would be looking everywhere alike\n")
-    heads = table("layer", "mean#", *(f"head {i}#" for i in range(len(said["attention_distance"][0]))))
-    for number, layer in enumerate(said["attention_distance"]):
-        heads.add_row(str(number), f"{sum(layer) / len(layer):.0f}", *(f"{head:.0f}" for head in layer))
-    page.print(heads)
 
 
 def _score(
@@ -268,33 +289,10 @@ def _score(
     if json:
         print_json(found.to_json())
         return 0
-    _show_scores(found)
+    show_scores(found)
     for path, reason in found.left_out.items():
         print(f"vitreous: left out: {printable(path)}: {reason}", file=sys.stderr)
     return 0
-
-
-def _show_scores(found: ExplanationScores) -> None:
-    page = console()
-    page.print(f"{found.pictures:,} pictures, each explained for the class that the model sees in it")
-    page.print()
-    masked = found.scores[0].energy is not None
-    names = ("energy#", "pointing#", "IoU#") if masked else ()
-    rows = table("map", "deletion#", "insertion#", *names, "ms a picture#")
-    for one in found.scores:
-        figures = [f"{one.deletion:.3f}", f"{one.insertion:.3f}"]
-        if one.energy is not None and one.pointing is not None and one.iou is not None:
-            figures += [f"{one.energy:.1%}", f"{one.pointing:.1%}", f"{one.iou:.3f}"]
-        rows.add_row(one.name, *figures, "" if one.seconds is None else f"{1e3 * one.seconds:.0f}")
-    page.print(rows)
-    page.print()
-    page.print(
-        "The first three look at nothing: a map must beat them to mean anything. Deletion: the class's probability"
-    )
-    page.print(
-        "while its most important patches are taken away, lower is better; insertion: while only they are shown,"
-    )
-    page.print("higher is better." + (" Energy, pointing and IoU: agreement with the masks." if masked else ""))
 
 
 def _number(text: str | None, name: str, words: tuple[str, ...]) -> Any:

@@ -6,11 +6,12 @@ they use: the layers below run as in a prediction. Letters in shapes: B pictures
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
 from torch import Tensor
+from torch.utils.hooks import RemovableHandle
 
 from vitreous.explain.attention import as_grid
 from vitreous.model.trace import Trace
@@ -41,11 +42,13 @@ def relevance_maps(
     are held at once.
     targets: (B,) the classes to explain; None for the likeliest.
     """
-    first = min(layers)
-    trace = _Relevance(first, model.config.depth)
-    scores, leaf = _forward(model, images, trace)
-    start = trace.begin(model)
-    torch.autograd.grad(_evidence(scores, targets), leaf)
+    trace = _Relevance(min(layers), model.config.depth)
+    try:
+        scores, leaf = _forward(model, images, trace)
+        start = trace.begin(model)
+        torch.autograd.grad(_evidence(scores, targets), leaf)
+    finally:
+        trace.release()
     maps = {layer: (trace.rows[layer] - start)[:, None, trace.prefix :] for layer in layers}
     return {layer: as_grid(row, trace.grid) for layer, row in maps.items()}, scores.detach()
 
@@ -92,10 +95,19 @@ class _Relevance(_Graph):
         super().__init__(range(max(first - 1, 0), depth), first, attention=True)
         self.depth = depth
         self.rows: dict[int, Tensor] = {}
+        self.hooks: list[RemovableHandle] = []
 
     def record_attention(self, layer: int, attention: Tensor) -> None:
         if layer >= self.first:
-            attention.register_hook(partial(self._carry, layer, attention.detach()))  # type: ignore[no-untyped-call]
+            self._watch(attention, partial(self._carry, layer, attention.detach()))
+
+    def _watch(self, tensor: Tensor, hook: Callable[[Tensor], None]) -> None:
+        self.hooks.append(tensor.register_hook(hook))  # type: ignore[no-untyped-call]
+
+    def release(self) -> None:
+        """Let go of the graph: its hooks hold this trace, which holds the graph, where no collector can see it."""
+        for hook in self.hooks:
+            hook.remove()
 
     def begin(self, model: ViT) -> Tensor:
         """Set the row of what the answer is read from, before the backward pass; return what of it is no relevance.
@@ -111,7 +123,7 @@ class _Relevance(_Graph):
         if config.pool.endswith("mean"):
             row[:, self.prefix :] = 1 / (row.shape[1] - self.prefix)
         if self.pool_attention is not None:
-            self.pool_attention.register_hook(partial(self._read, self.pool_attention.detach()))  # type: ignore[no-untyped-call]
+            self._watch(self.pool_attention, partial(self._read, self.pool_attention.detach()))
         self.rows[self.depth] = row
         return row
 
