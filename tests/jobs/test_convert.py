@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from colours import make_bundle, make_pictures
-from PIL import Image
 
 from vitreous import UserError, export_weights, fit, import_weights, load, predict, preset, probe
 from vitreous.cli import main
@@ -130,14 +129,36 @@ def test_an_unknown_format(tmp_path):
         export_weights(make_bundle(tmp_path / "b"), tmp_path / "out", "onnx")
 
 
-def test_every_verb_takes_a_source(capsys, tmp_path):
-    """Predict on a file of another project, told on stderr what it was taken for."""
-    np.savez(tmp_path / "ViT.npz", **google())
-    Image.new("RGB", (50, 40), "red").save(tmp_path / "red.png")
-    status, out, err = run(capsys, "predict", tmp_path / "ViT.npz", tmp_path / "red.png", "--json")
-    assert status == 0
-    assert json.loads(out)["label"] in "01234"
-    assert "Google ViT(128 wide, 2 deep)/8, 32, 5 classes" in err
+VERBS = {
+    "predict": "predict {model} {picture}",
+    "evaluate": "evaluate {model} {data}",
+    "explain": "explain {model} {picture} --out {out}",
+    "steps": "explain {model} {picture} --steps --out {out}",
+    "weights": "explain {model} --weights --out {out}",
+    "report": "report {model} --out {out}/page.html",
+    "probe": "probe {model} {data}",
+    "analyze": "analyze {model} --data {data} --out {out}",
+    "import": "import {model} {out}",
+    "export": "export {model} {out} --to huggingface",
+}
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_every_verb_takes_a_source(capsys, tmp_path, monkeypatch, name):
+    """A file of another project, of whose kind one is told on stderr."""
+    monkeypatch.setenv("VITREOUS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    np.savez(tmp_path / "ViT.npz", **google(classes=3))
+    data = make_pictures(tmp_path / "pictures", count=8)
+    (tmp_path / "names.txt").write_text("\n".join(sorted(path.name for path in data.iterdir())))
+    places = {"model": "ViT.npz", "data": data, "picture": next(data.rglob("*.png")), "out": tmp_path / "out"}
+    if name == "evaluate":  # matches classes by name, which an .npz does not have
+        import_weights("ViT.npz", tmp_path / "named", labels=tmp_path / "names.txt")
+        export_weights(tmp_path / "named", tmp_path / "theirs", "timm")
+        places["model"] = "theirs"
+    status, _, err = run(capsys, *VERBS[name].format(**places).split())
+    assert status == 0, err
+    assert "ViT(128 wide, 2 deep)/8, 32, 3 classes" in err
 
 
 SOURCES = {

@@ -116,7 +116,7 @@ def _open_foreign(path: Path, preprocess: Preprocess | str | None, heads: int | 
     found = _recognise(raw)
     _check_heads(found.config.heads, heads, raw.where)
     aside = {name for names in found.aside.values() for name in names}
-    tensors = {name: tensor for name, tensor in raw.tensors.items() if name not in aside}
+    tensors = {name: tensor for name, tensor in raw.tensors.items() if name not in aside} if aside else raw.tensors
     model = build_model(found.config, tensors, raw.where, rules=found.rules, copy=False)
     notes = [f"{raw.where}: {describe(found.family, found.config, heads_assumed=found.heads_assumed)}"]
     if raw.aside or found.aside:
