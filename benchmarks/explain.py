@@ -61,7 +61,7 @@ def speed(bundle: Bundle, data: Path, rounds: int) -> dict[str, Any]:
 def distance(bundle: Bundle, data: Path, count: int) -> dict[str, Any]:
     """Mean attention distance in pixels, (layers, heads); the plot goes to docs."""
     found = attention_distances(bundle, data / "pets" / "test", count=count)
-    figure = distance_figure(found, even_distance(bundle.model))
+    figure = distance_figure(found, even_distance(bundle.model, bundle.preprocess.size))
     with matplotlib.rc_context({"svg.hashsalt": "vitreous"}):
         figure.savefig(DOCS / "attention_distance.svg", metadata={"Date": None})
     return {"pictures": count, "pixels": [[round(float(head), 2) for head in layer] for layer in found]}

@@ -17,6 +17,7 @@ from vitreous.data.decode import PictureError, open_picture
 from vitreous.explain.methods import METHODS
 from vitreous.jobs.explain import explain, explain_each
 from vitreous.jobs.predict import predict
+from vitreous.jobs.steps import write_steps
 from vitreous.weights.bundle import Bundle, save_bundle
 
 TURNS = {
@@ -252,6 +253,9 @@ def test_mistakes(tmp_path):
         ("head 4: the model has heads 0 to 3", bundle, {"head": 4, "method": "attention"}),
         ("head 1: rollout joins all heads", bundle, {"head": 1, "method": "rollout"}),
         ("query: relevance explains the answer", bundle, {"query": (1, 1), "method": "relevance"}),
+        ("class: attention is the same for every class", bundle, {"target": "dog", "method": "attention"}),
+        ("class: attention is the same for every class", bundle, {"target": "dog", "query": (20, 15)}),
+        ("class: rollout is the same for every class", bundle, {"target": "dog", "method": "rollout"}),
         ("query 50,1: the picture is 40 wide and 30 high", bundle, {"query": (50, 1)}),
         ("query 39,29: the model sees only the part from", bundle, {"query": (39, 29)}),
     ):
@@ -261,8 +265,13 @@ def test_mistakes(tmp_path):
         explain(bundle, tmp_path / "none.png")
     with torch.no_grad():
         model.head.weight.fill_(float("nan"))
-    with pytest.raises(UserError, match="maps that are not numbers"):
-        explain(bundle, picture)
+    for method in METHODS:
+        with pytest.raises(UserError, match="that are not numbers; its weights are damaged"):
+            explain(bundle, picture, method=method)
+    picture.save(tmp_path / "x.png")
+    with pytest.raises(UserError, match="scores that are not numbers"):
+        write_steps(bundle, tmp_path / "x.png", out=tmp_path / "x.html")
+    assert not (tmp_path / "x.html").exists()
 
 
 def test_the_arrays_are_plain_numbers(tmp_path):

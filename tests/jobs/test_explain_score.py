@@ -4,13 +4,15 @@ import json
 
 import numpy as np
 import pytest
+import torch
 from colours import make_bundle, make_pictures
 from explain.known_model import bright_model
 from PIL import Image
 
 from vitreous import UserError
 from vitreous.config.data import Preprocess
-from vitreous.explain.methods import METHODS
+from vitreous.explain.methods import METHODS, Maps
+from vitreous.jobs import explain_score
 from vitreous.jobs.explain_score import score_explanations
 from vitreous.weights.bundle import Bundle
 
@@ -52,6 +54,54 @@ def test_a_map_that_is_known_gets_its_known_score(lights, bundle):
     assert set(said["methods"]["attention"]) == {"deletion", "insertion", "energy", "pointing", "iou", "seconds"}
 
 
+@pytest.fixture
+def answering(bundle):
+    """The same, with an answer: class a by what the class token reads of a bright patch, and no answer without one."""
+    model = bundle.model
+    with torch.no_grad():
+        model.blocks[0].attn.qkv.weight[16, 0] = 1  # the first value is the brightness, sqrt(2) after the norm
+        model.blocks[0].attn.proj.weight[2, 0] = 1
+        model.head.weight[0, 2] = 1
+    return bundle
+
+
+SURE = 1 / (1 + np.exp(-(7**0.5)))
+"""Class a's probability with the bright patch: the last norm makes sqrt(7) of the only channel of 8 that is not 0."""
+
+
+def test_deletion_and_insertion_of_a_map_that_knows_what_counts(lights, answering):
+    found = score_explanations(answering, lights / "data", methods=["attention", "relevance"])
+    even, _, _, attention, relevance = found.scores
+    for one in (attention, relevance):
+        assert one.deletion == pytest.approx(0.5, abs=1e-5), "the patch that counts goes first"
+        assert one.insertion == pytest.approx(SURE, abs=1e-4), "and comes first"
+    assert 0.5 < even.deletion < SURE
+    assert 0.5 < even.insertion < SURE
+
+
+def test_a_map_that_tells_nothing_apart_is_worth_as_much_as_none(lights, answering, monkeypatch):
+    """Its patches come in the order of `even`, not row by row."""
+
+    def nothing(model, images, method, *, targets):
+        return Maps((), torch.zeros(len(images), 1, 1, *model.config.grid), model(images))
+
+    monkeypatch.setattr(explain_score, "compute_maps", nothing)
+    even, _, _, gradcam = score_explanations(answering, lights / "data", methods=["gradcam"]).scores
+    assert (gradcam.deletion, gradcam.insertion) == (even.deletion, even.insertion)
+
+
+def test_pictures_without_class_folders_are_scored(lights, bundle):
+    found = score_explanations(bundle, lights / "data" / "a", methods=[], masks=lights / "masks" / "a")
+    assert found.pictures == 2
+
+
+def test_damaged_weights_are_told(lights, bundle):
+    with torch.no_grad():
+        bundle.model.head.weight.fill_(float("nan"))
+    with pytest.raises(UserError, match="scores that are not numbers"):
+        score_explanations(bundle, lights / "data", methods=["attention"])
+
+
 def test_without_masks_only_what_needs_none(tmp_path):
     make_pictures(tmp_path / "p", count=1)
     found = score_explanations(make_bundle(tmp_path / "b"), tmp_path / "p")
@@ -83,9 +133,12 @@ def test_a_part_of_the_data_spread_evenly(lights, bundle):
 def test_what_cannot_be_used_is_left_out_and_named(lights, bundle):
     (lights / "data" / "a" / "0.png").write_text("text")
     Image.new("L", (32, 16), 0).save(lights / "masks" / "b" / "1.png")
+    cut = lights / "masks" / "a" / "2.png"
+    cut.write_bytes(cut.read_bytes()[:-30])
     found = score_explanations(bundle, lights / "data", methods=[], masks=lights / "masks")
-    assert found.pictures == 2
-    assert {path.rpartition("/")[2] for path in found.left_out} == {"0.png", "1.png"}
+    assert found.pictures == 1
+    assert {path.rpartition("/")[2] for path in found.left_out} == {"0.png", "1.png", "2.png"}
+    assert "damaged or cut short" in found.left_out[str(cut)]
     assert found.left_out[str(lights / "masks" / "b" / "1.png")] == "the mask marks no pixel."
 
 
@@ -94,9 +147,16 @@ def test_mistakes(lights, bundle, tmp_path):
         score_explanations(bundle, lights / "data", count=9)
     with pytest.raises(UserError, match="method 'magic'"):
         score_explanations(bundle, lights / "data", methods=["magic"])
-    Image.new("L", (30, 16), 1).save(lights / "masks" / "b" / "1.png")
+    last, told = lights / "masks" / "b" / "3.png", []
+    Image.new("L", (30, 16), 1).save(last)
     with pytest.raises(UserError, match="the mask is 30x16 and its picture 32x16 pixels"):
+        score_explanations(
+            bundle, lights / "data", methods=[], masks=lights / "masks", progress=lambda *done: told.append(done)
+        )
+    Image.new("L", (16, 32), 1).save(last)
+    with pytest.raises(UserError, match="the mask is 16x32 and its picture 32x16 pixels"):
         score_explanations(bundle, lights / "data", methods=[], masks=lights / "masks")
+    assert told == [], "before the first picture"
     (lights / "masks" / "b" / "1.png").unlink()
     with pytest.raises(UserError, match=r"1\.png: there is no such mask, but a picture b/1\.png"):
         score_explanations(bundle, lights / "data", methods=[], masks=lights / "masks")

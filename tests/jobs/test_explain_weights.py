@@ -1,5 +1,7 @@
 """The weights' figures: right numbers, for every kind of position."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -65,7 +67,18 @@ def test_distances_are_the_mean_over_pictures_that_can_be_read(tmp_path):
     views = torch.stack([eval_view(open_picture(path), bundle.preprocess) for path in paths])
     expected = attention_distance(bundle.model, normalise(views, bundle.preprocess)).mean(axis=0)
     np.testing.assert_allclose(found, expected, rtol=1e-5)
-    assert even_distance(bundle.model) == pytest.approx((4 * 0 + 8 * 8 + 4 * 8 * 2**0.5) / 16)
+    assert even_distance(bundle.model, (16, 16)) == pytest.approx((4 * 0 + 8 * 8 + 4 * 8 * 2**0.5) / 16)
+
+
+def test_distances_need_no_classes_and_even_ones_are_of_the_grid_that_was_looked_at(tmp_path):
+    make_pictures(tmp_path / "p", count=1)
+    bundle = load_bundle(make_bundle(tmp_path / "b"))
+    wide = replace(bundle, preprocess=replace(bundle.preprocess, size=(16, 32)))
+    found = explain_weights(wide, tmp_path / "p" / "red").to_json()
+    assert found["attention_distance"] is not None
+    cells = [(row, column) for row in (0, 8) for column in (0, 8, 16, 24)]
+    expected = np.mean([np.hypot(a - c, b - d) for a, b in cells for c, d in cells])
+    assert found["even_distance"] == pytest.approx(expected, abs=0.01)
 
 
 def test_the_figures_are_written(tmp_path):
@@ -75,6 +88,9 @@ def test_the_figures_are_written(tmp_path):
         f"{name}.{kind}" for name in ("filters", "positions", "distance") for kind in ("svg", "png")
     ]
     assert all(file.stat().st_size > 1000 for file in files)
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="file: a part of this path is a file"):
+        explain_weights(tmp_path / "b").save(tmp_path / "file")
     with pytest.raises(UserError, match="count=0"):
         explain_weights(tmp_path / "b", tmp_path / "p", count=0)
 
@@ -91,5 +107,5 @@ def test_real_heads_look_farther_with_depth_and_early_layers_have_both_kinds(sha
     assert np.corrcoef(np.arange(12), mean)[0, 1] > 0.9
     assert mean[:3].max() < mean[-3:].min()
     early = found[:4]
-    assert early.min() < 0.25 * even_distance(bundle.model), "local"
-    assert early.max() > 0.9 * even_distance(bundle.model), "global"
+    assert early.min() < 0.25 * even_distance(bundle.model, (224, 224)), "local"
+    assert early.max() > 0.9 * even_distance(bundle.model, (224, 224)), "global"

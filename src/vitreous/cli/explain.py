@@ -280,7 +280,7 @@ def _score(
     from vitreous.jobs.explain_score import score_explanations
 
     if len(pictures) != 1:
-        raise UserError("--score: give one place with data after the model: a folder with a folder for each class.")
+        raise UserError("--score: give one place with pictures after the model, such as a folder.")
     methods = METHODS if method is None else (method,)
     with progress("scoring") as bar:
         found = score_explanations(

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 from vitreous.errors import UserError
@@ -99,6 +100,13 @@ def prepare_picture(image: Image.Image, *, channels: int = 3) -> Image.Image:
         image.load()
         made = _to_channels(_upright(image), channels, image.format)
     return made.copy() if made is image else made
+
+
+def open_values(path: Path, *, max_pixels: int = MAX_PIXELS) -> NDArray[np.uint8]:
+    """(height, width): the numbers in a file such as a mask, not the colours that they may stand for."""
+    with _opened(path, max_pixels, None) as image:
+        image.load()
+        return np.asarray(image if image.mode in ("L", "P") else image.convert("L"), np.uint8)
 
 
 def read_header(source: Path | bytes, *, max_pixels: int = MAX_PIXELS, name: str | None = None) -> Header:

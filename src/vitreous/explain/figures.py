@@ -127,9 +127,10 @@ def distance_figure(distances: NDArray[np.floating], even: float | None = None) 
     return figure
 
 
-def even_distance(model: ViT) -> float:
-    """The mean distance between two patches, in pixels: that of a head that looks everywhere alike."""
-    return float(cell_distances(model.config.grid, model.config.patch).mean())
+def even_distance(model: ViT, size: tuple[int, int]) -> float:
+    """The mean distance between two patches of a picture (height, width), in pixels: looking everywhere alike."""
+    patch = model.config.patch
+    return float(cell_distances((-(-size[0] // patch), -(-size[1] // patch)), patch).mean())
 
 
 def _axes(width: float, height: float) -> tuple[Figure, Axes]:

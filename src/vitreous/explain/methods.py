@@ -87,6 +87,8 @@ def check_request(
     method: Method,
     layer: int | Literal["all"] | None,
     head: int | Literal["mean", "all"],
+    *,
+    target: bool,
     query: bool,
 ) -> None:
     """Refuse what a method cannot do with a model."""
@@ -110,3 +112,9 @@ def check_request(
         raise UserError(f"head {head}: the model has heads 0 to {config.heads - 1} in each layer.")
     if query and method not in ("attention", "rollout"):
         raise UserError(f"query: {method} explains the answer, not a place; use attention or rollout.")
+    if target and method not in ABOUT_A_CLASS:
+        raise UserError(f"class: {method} is the same for every class; leave it away, or use {_listed(ABOUT_A_CLASS)}.")
+
+
+def _listed(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:-1])} or {names[-1]}"

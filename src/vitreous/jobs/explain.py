@@ -21,7 +21,7 @@ from vitreous.explain.draw import mark, overlay, tile
 from vitreous.explain.methods import Maps, Method, check_request, compute_maps
 from vitreous.explain.place import Place, place_patches
 from vitreous.jobs.opening import open_model
-from vitreous.jobs.predict import list_pictures
+from vitreous.jobs.predict import check_scores, list_pictures
 from vitreous.weights.bundle import Bundle
 
 Layer = int | Literal["all"]
@@ -159,8 +159,8 @@ class _Request:
         config = bundle.model.config
         self.bundle, self.layer, self.head, self.query = bundle, layer, head, query
         self.method: Method = method or ("relevance" if config.classes and query is None else "attention")
-        check_request(config, self.method, layer, head, query is not None)
         self.target = None if target is None else class_number(bundle, target)
+        check_request(config, self.method, layer, head, target=target is not None, query=query is not None)
 
     def answer_or_error(self, path: Path) -> Explanation | PictureError:
         try:
@@ -180,6 +180,7 @@ class _Request:
             targets=None if self.target is None else torch.tensor([self.target]),
             query=None if self.query is None else place.patch_at(*self.query),
         )
+        check_scores(found.scores, bundle)
         maps, heads = self._heads(found)
         label, score = self._label(found)
         name = "" if isinstance(picture, Image.Image) else str(picture)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -16,14 +16,15 @@ from torch import Tensor
 
 from vitreous.config.data import Preprocess
 from vitreous.data.augment import eval_view, normalise
-from vitreous.data.decode import PictureError, read_header
+from vitreous.data.decode import PictureError, open_values, read_header
 from vitreous.data.source import Data, Source, Split
 from vitreous.errors import UserError
 from vitreous.explain.methods import METHODS, Method, check_request, compute_maps
 from vitreous.explain.place import Map, Place, place_patches
 from vitreous.explain.score import centre_map, centre_patches, localise, removal_curves, seen_centre_map
 from vitreous.jobs.evaluate import choose_part
-from vitreous.jobs.opening import open_classifier, open_dataset
+from vitreous.jobs.opening import open_classifier, open_pictures
+from vitreous.jobs.predict import check_scores
 from vitreous.weights.bundle import Bundle
 
 BASELINES = ("even", "centre", "centre of what is seen")
@@ -87,14 +88,14 @@ def score_explanations(
     """
     bundle = open_classifier(model, preprocess)
     for method in methods:
-        check_request(bundle.model.config, method, None, "mean", False)
-    _, source = choose_part(open_dataset(data), split)
+        check_request(bundle.model.config, method, None, "mean", target=False, query=False)
+    _, source = choose_part(open_pictures(data), split)
     if count is not None and not 1 <= count <= len(source):
         raise UserError(f"count={count}: the data have {len(source)} pictures; give a number from 1 to that.")
     chosen = range(len(source)) if count is None else [i * len(source) // count for i in range(count)]
     if masks is not None:
         for index in chosen:
-            _mask_path(Path(masks), source, index)
+            _check_mask(_mask_path(Path(masks), source, index), source, index)
     sums = _Sums(bundle, methods)
     left_out: dict[str, str] = {}
     done = 0
@@ -116,34 +117,38 @@ class _Batch:
     masks: list[NDArray[np.bool_]] | None
     indices: list[int]
 
+    def noise(self) -> NDArray[np.float64]:
+        """(B, rows, columns): random numbers that belong to each picture, however the pictures are batched."""
+        return np.stack([np.random.default_rng(index).random(self.places[0].grid) for index in self.indices])
+
 
 class _Sums:
     """Adds up figures by method."""
 
     def __init__(self, bundle: Bundle, methods: Sequence[Method]) -> None:
-        self.model = bundle.model
+        self.bundle, self.model = bundle, bundle.model
         self.methods = methods
         self.sums: dict[str, dict[str, float]] = {name: {} for name in (*BASELINES, *methods)}
 
     def add(self, batch: _Batch) -> None:
         with torch.no_grad():
-            targets = self.model(batch.images).argmax(dim=1)
+            scores = self.model(batch.images)
+        check_scores(scores, self.bundle)
+        targets = scores.argmax(dim=1)
         for method in self.methods:
             start = time.perf_counter()
             maps = compute_maps(self.model, batch.images, method, targets=targets).maps.mean(dim=(1, 2)).clamp(min=0)
             self._sum(method, seconds=time.perf_counter() - start)
             patches = maps.numpy()
             self._removal(method, batch, patches, targets)
-            self._localise(method, batch, [place.spread(one) for place, one in zip(batch.places, patches, strict=True)])
-        grid = batch.places[0].grid
-        noise = np.stack([np.random.default_rng(index).random(grid) for index in batch.indices])
-        self._removal("even", batch, noise, targets)
+            self._localise(method, batch, (place.spread(one) for place, one in zip(batch.places, patches, strict=True)))
+        self._removal("even", batch, batch.noise(), targets)
         self._removal("centre", batch, np.stack([centre_patches(place) for place in batch.places]), targets)
         seen = np.stack([centre_patches(place, place.box) for place in batch.places])
         self._removal("centre of what is seen", batch, seen, targets)
-        self._localise("even", batch, [np.ones(place.size, np.float32) for place in batch.places])
-        self._localise("centre", batch, [centre_map(place) for place in batch.places])
-        self._localise("centre of what is seen", batch, [seen_centre_map(place) for place in batch.places])
+        self._localise("even", batch, (np.ones(place.size, np.float32) for place in batch.places))
+        self._localise("centre", batch, (centre_map(place) for place in batch.places))
+        self._localise("centre of what is seen", batch, (seen_centre_map(place) for place in batch.places))
 
     def means(self, pictures: int) -> tuple[MethodScore, ...]:
         return tuple(
@@ -152,12 +157,16 @@ class _Sums:
         )
 
     def _removal(self, name: str, batch: _Batch, patches: NDArray[np.floating], targets: Tensor) -> None:
-        order = torch.from_numpy(patches).flatten(1).argsort(dim=1, descending=True, stable=True)
-        deletion, insertion = removal_curves(self.model, batch.images, order, targets)
+        # Patches that a map does not tell apart come in a random order: that of rows would favour a cut of the picture.
+        keys = [values.reshape(len(values), -1) for values in (batch.noise(), patches)]
+        order = np.lexsort([-key for key in keys], axis=1)
+        deletion, insertion = removal_curves(self.model, batch.images, torch.from_numpy(order), targets)
         self._sum(name, deletion=float(deletion.mean(dim=1).sum()), insertion=float(insertion.mean(dim=1).sum()))
 
-    def _localise(self, name: str, batch: _Batch, maps: Sequence[Map]) -> None:
-        for map, mask in zip(maps, batch.masks or (), strict=batch.masks is not None):
+    def _localise(self, name: str, batch: _Batch, maps: Iterable[Map]) -> None:
+        if batch.masks is None:
+            return
+        for map, mask in zip(maps, batch.masks, strict=True):
             self._sum(name, **localise(map, mask)._asdict())
 
     def _sum(self, name: str, **figures: float) -> None:
@@ -195,23 +204,33 @@ def _mask_path(masks: Path, source: Source, index: int) -> Path:
     return path
 
 
+def _check_mask(path: Path, source: Source, index: int) -> None:
+    """Refuse a mask of another size than its picture's before anything is computed; the camera's turn is not known yet.
+
+    What cannot be read is left out when its turn comes.
+    """
+    try:
+        mask, picture = read_header(path), source.header(index)
+    except PictureError:
+        return
+    if sorted((mask.width, mask.height)) != sorted((picture.width, picture.height)):
+        raise _other_size(path, (mask.width, mask.height), (picture.width, picture.height))
+
+
+def _other_size(path: Path, mask: tuple[int, int], picture: tuple[int, int]) -> UserError:
+    """Of width and height each."""
+    return UserError(
+        f"{path}: the mask is {mask[0]}x{mask[1]} and its picture {picture[0]}x{picture[1]} pixels; make them the same."
+    )
+
+
 def _read_mask(path: Path, picture: Image.Image) -> NDArray[np.bool_]:
     """(height, width): which pixels count."""
-    values = _mask_values(path)
+    values = open_values(path)
     if values.shape != (picture.height, picture.width):
-        raise UserError(
-            f"{path}: the mask is {values.shape[1]}x{values.shape[0]} and its picture {picture.width}x{picture.height} "
-            "pixels; make them the same."
-        )
+        raise _other_size(path, (values.shape[1], values.shape[0]), picture.size)
     trimap = values.min() >= 1 and values.max() <= 3
     mask: NDArray[np.bool_] = values != 2 if trimap else values != 0
     if not mask.any():
         raise PictureError(str(path), "the mask marks no pixel.")
     return mask
-
-
-def _mask_values(path: Path) -> NDArray[np.uint8]:
-    """(height, width): the numbers in a mask's file, not the colours that they may stand for."""
-    read_header(path)  # refuses what is no picture, in a sentence
-    with Image.open(path) as opened:
-        return np.asarray(opened if opened.mode in ("L", "P") else opened.convert("L"), np.uint8)

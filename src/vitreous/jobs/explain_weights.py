@@ -27,13 +27,16 @@ from vitreous.explain.figures import (
     positions_figure,
 )
 from vitreous.jobs.evaluate import choose_part
-from vitreous.jobs.opening import open_dataset, open_model
+from vitreous.jobs.opening import open_model, open_pictures
 from vitreous.model.vit import ViT
 from vitreous.weights.bundle import Bundle
+from vitreous.weights.files import readable_errors
 
 PICTURES = 64
 """Enough: of a real ViT-Ti/16, even 8 pictures give every head's mean to within 7 pixels of that of 64."""
 BATCH = 8
+KINDS: dict[str, dict[str, Any]] = {"svg": {"metadata": {"Date": None}}, "png": {"dpi": 160, "facecolor": "white"}}
+"""The files of a figure, and how each is written."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,8 @@ class WeightsView:
     """What a model's weights look like, and where its heads look."""
 
     model: ViT
+    size: tuple[int, int]
+    """Height and width of the pictures that it looks at."""
     distances: NDArray[np.float32] | None
     """(layers, heads) mean attention distance in pixels; None where no pictures were given."""
 
@@ -51,18 +56,19 @@ class WeightsView:
             "positions": positions_figure(self.model),
         }
         if self.distances is not None:
-            made["distance"] = distance_figure(self.distances, even_distance(self.model))
+            made["distance"] = distance_figure(self.distances, even_distance(self.model, self.size))
         return {name: figure for name, figure in made.items() if figure is not None}
 
     def save(self, folder: str | Path) -> list[Path]:
         """Write each figure as SVG and PNG, and return the files."""
         folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
         files = []
-        for name, figure in self.figures().items():
-            for kind, options in (("svg", {"metadata": {"Date": None}}), ("png", {"dpi": 160, "facecolor": "white"})):
-                files.append(folder / f"{name}.{kind}")
-                figure.savefig(files[-1], **options)
+        with readable_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            for name, figure in self.figures().items():
+                for kind, options in KINDS.items():
+                    files.append(folder / f"{name}.{kind}")
+                    figure.savefig(files[-1], **options)
         return files
 
     def to_json(self) -> dict[str, Any]:
@@ -75,7 +81,7 @@ class WeightsView:
             "attention_distance": None
             if self.distances is None
             else [[round(float(head), 2) for head in layer] for layer in self.distances],
-            "even_distance": round(even_distance(self.model), 2),
+            "even_distance": round(even_distance(self.model, self.size), 2),
         }
 
 
@@ -92,7 +98,7 @@ def explain_weights(
         raise UserError(f"count={count}: must be at least 1.")
     bundle = open_model(model, preprocess)
     found = None if data is None else attention_distances(bundle, data, count=count, progress=progress)
-    return WeightsView(bundle.model, found)
+    return WeightsView(bundle.model, bundle.preprocess.size, found)
 
 
 def neighbour_similarity(alike: NDArray[np.float32]) -> dict[str, float]:
@@ -120,7 +126,7 @@ def attention_distances(
 
     The pictures are spread evenly over the part that `evaluate` would take; those that cannot be read are left out.
     """
-    _, source = choose_part(open_dataset(data), None)
+    _, source = choose_part(open_pictures(data), None)
     count = min(count, len(source))
     views, found = [], []
     for i in range(count):

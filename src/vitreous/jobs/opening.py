@@ -21,12 +21,12 @@ def open_dataset(data: str | Path | Data) -> Data:
     return builtin_data() if data == BUILTIN else open_data(data)
 
 
-def open_pictures(data: str | Path) -> Data:
+def open_pictures(data: str | Path | Data) -> Data:
     """The data at a path, with labels if they have any: a folder without classes is just pictures."""
     try:
         return open_dataset(data)
     except UserError:
-        if data == BUILTIN or not Path(data).is_dir():
+        if isinstance(data, Data) or data == BUILTIN or not Path(data).is_dir():
             raise
         return open_data(data, labelled=False)
 

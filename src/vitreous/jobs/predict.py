@@ -117,9 +117,14 @@ def _scores(bundle: Bundle, views: list[Tensor]) -> Tensor:
     """(B, K) probabilities."""
     with torch.inference_mode():
         scores: Tensor = bundle.model(normalise(torch.stack(views), bundle.preprocess)).softmax(dim=1)
+    check_scores(scores, bundle)
+    return scores
+
+
+def check_scores(scores: Tensor, bundle: Bundle) -> None:
+    """Refuse a model whose answers mean nothing."""
     if not torch.isfinite(scores).all():
         raise UserError(f"{bundle.path or 'the model'}: gives scores that are not numbers; its weights are damaged.")
-    return scores
 
 
 def _decoded(paths: list[Path], preprocess: Preprocess, batch_size: int) -> Iterator[list[Tensor | PictureError]]:

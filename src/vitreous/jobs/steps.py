@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import torch
 from PIL import Image
 from torch import Tensor
 
@@ -14,6 +15,7 @@ from vitreous.data.decode import open_picture
 from vitreous.explain.place import place_patches
 from vitreous.explain.steps import follow
 from vitreous.jobs.opening import open_model
+from vitreous.jobs.predict import check_scores
 from vitreous.report.steps import Walk, steps_page
 from vitreous.weights.bundle import Bundle
 from vitreous.weights.files import readable_errors
@@ -44,6 +46,8 @@ def write_steps(
     if query is not None:
         cell = place_patches(whole.height, whole.width, p, bundle.model.config.patch).patch_at(*query)
     steps = follow(bundle.model, normalise(seen[None], p), cell=cell, layer=layer, head=head)
+    answer = steps.representation if steps.logits is None else steps.logits
+    check_scores(torch.from_numpy(answer), bundle)
     page = steps_page(Walk(path.name, whole, _picture(seen), p, bundle.labels, steps))
     made = Path(out) if out is not None else Path(f"{path.stem}-steps.html")
     with readable_errors(made):
