@@ -38,12 +38,18 @@ def held(folder):
     return {str(path.relative_to(folder)): path.is_file() and path.read_bytes() for path in folder.rglob("*")}
 
 
-def test_import_does_not_replace_what_is_no_bundle(source, monkeypatch):
-    before = held(source.parent)
+def test_import_does_not_replace_what_is_no_bundle(source, tmp_path_factory, monkeypatch):
+    before, empty = held(source.parent), tmp_path_factory.mktemp("empty")
     monkeypatch.chdir(source.parent)
-    for out in (source.parent, ".", ""):
-        with pytest.raises(UserError, match=r"is not empty \(it holds sub, thesis.txt, w.safetensors\)"):
+    for out in (source.parent, ".", "", ".."):
+        with pytest.raises(UserError, match="is or holds the folder you are in"):
             import_weights(source, out)
+    monkeypatch.chdir(empty)
+    with pytest.raises(UserError, match="is or holds the folder you are in"):
+        import_weights(source, "")
+    with pytest.raises(UserError, match=r"is not empty \(it holds sub, thesis.txt, w.safetensors\)"):
+        import_weights(source, source.parent)
+    monkeypatch.chdir(source.parent)
     with pytest.raises(UserError, match="there is a file of this name"):
         import_weights(source, "thesis.txt")
     assert held(source.parent) == before
@@ -55,7 +61,7 @@ def test_a_bundle_is_replaced_unless_something_was_put_into_it(source, tmp_path)
     import_weights(source, out, classes=0)
     assert load_bundle(out).labels == ()
     (out / "thesis.txt").write_text("years of work")
-    with pytest.raises(UserError, match=r"is not empty \(it holds manifest.json, thesis.txt\)"):
+    with pytest.raises(UserError, match=r"is not empty \(it holds thesis.txt\)"):
         import_weights(source, out)
     assert (out / "thesis.txt").exists()
     (tmp_path / "empty").mkdir()

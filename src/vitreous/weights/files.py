@@ -185,10 +185,14 @@ def restore_folder(final: Path) -> None:
 
 def check_replaceable(out: Path, ours: frozenset[str]) -> None:
     """Refuse to write over a folder unless it is empty, or holds a manifest and the files `ours` and nothing else."""
+    if out.resolve() in (Path.cwd(), *Path.cwd().parents):
+        raise UserError(
+            f"{out}: is or holds the folder you are in, and would be replaced as a whole; name a new folder."
+        )
     with readable_errors(out):
         inside = {path.name for path in out.iterdir()} if out.is_dir() else set()
     if inside and inside != ours | {MANIFEST}:
-        some = ", ".join(sorted(inside - ours)[:3] or sorted(inside))
+        some = ", ".join(sorted(inside - ours - {MANIFEST})[:3] or sorted(inside))
         raise UserError(
             f"{out}: is not empty (it holds {some}) and would be replaced as a whole; choose a folder that is new, "
             "empty, or written by this very command before."
