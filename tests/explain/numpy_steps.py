@@ -36,6 +36,8 @@ def expected_steps(model, image, cell, asker, layer, head):
     mlp = w.get(f"{name}.ls2.gamma", 1) * truth.mlp(
         truth.norm(middle, f"{name}.norm2") if first else middle, f"{name}.mlp"
     )
+    last = truth.tokens[-1]
+    y = truth.pool(truth.norm(last, "norm") if first and not c.norm_after_pool else last)
     has_class_position = c.class_token and c.position == "learned-1d" and c.position_scope != "patches"
     return {
         "patch": patch,
@@ -61,6 +63,7 @@ def expected_steps(model, image, cell, asker, layer, head):
         "mlp": mlp,
         "after": truth.tokens[layer][asker],
         "layers": np.stack([one.mean(0) for one in attention]),
+        "representation": truth.norm(y, "fc_norm") if c.norm_after_pool else y,
         "logits": answer if c.classes else None,
         "chances": softmax(answer) if c.classes else None,
     }

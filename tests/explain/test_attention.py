@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from known_model import bright_model
-from model.numpy_vit import NumpyViT
+from model.numpy_vit import NumpyViT, softmax
 from weights.tiny_models import random_images, random_model
 
 from vitreous.explain.attention import attention_distance, attention_maps, pool_maps, rollout_maps
@@ -85,12 +85,59 @@ def test_rollout(changes):
             np.testing.assert_allclose(found[layer][b, 0], read_from(product, model.config), atol=1e-6)
 
 
+@pytest.mark.parametrize("changes", [{"pool": "class+mean", "registers": 1}, {"distilled": True}], ids=str)
+def test_rollout_of_class_tokens(changes):
+    """Of what stands beside the mean the class token's row; of two class tokens the mean of their rows."""
+    model = random_model(**changes)
+    images = random_images(model)
+    found, _ = rollout_maps(model, images)
+    for b, attention in enumerate(truth(model, images)):
+        read = rolled(attention)[: 1 + model.config.distilled, model.config.prefix :].mean(0)
+        np.testing.assert_allclose(found[1][b, 0].flatten(), read, atol=1e-6)
+
+
+@pytest.mark.parametrize("changes", [{"registers": 1}, {"class_token": False}], ids=str)
+def test_rollout_ends_in_the_pooling(changes):
+    """What the learned query reads, by what those patches were made of."""
+    model = random_model(pool="attention", **changes)
+    images = random_images(model)
+    found, _ = rollout_maps(model, images)
+    asked, _ = rollout_maps(model, images, query=3)
+    prefix = model.config.prefix
+    for b, (attention, pooled) in enumerate(zip(truth(model, images), pool_truth(model, images), strict=True)):
+        patches = rolled(attention)[prefix:, prefix:]
+        np.testing.assert_allclose(found[1][b, 0].flatten(), pooled.mean(0) @ patches, atol=1e-6)
+        np.testing.assert_allclose(asked[1][b, 0].flatten(), patches[3], atol=1e-6)
+
+
+def rolled(attention):
+    """The whole product of a picture's layers (layers, heads, T, T)."""
+    product = np.eye(attention.shape[-1])
+    for layer in attention:
+        product = (0.5 * layer.mean(0) + 0.5 * np.eye(len(product))) @ product
+    return product
+
+
+def pool_truth(model, images):
+    """(B, heads, N): softmax of the learned query's scores, in NumPy."""
+    vit = NumpyViT(model.config, model.state_dict())
+    heads, d = model.config.heads, model.config.width // model.config.heads
+    found = []
+    for image in images.double().numpy():
+        vit.picture(image, None)
+        patches = vit.norm(vit.tokens[-1], "norm")[vit.prefix :]
+        q = vit.dense(vit.w["attn_pool.latent"][0, 0], "attn_pool.q")
+        k = vit.dense(patches, "attn_pool.kv")
+        parts = [slice(h * d, (h + 1) * d) for h in range(heads)]
+        found.append([softmax(k[:, part] @ q[part] / np.sqrt(d)) for part in parts])
+    return np.array(found)
+
+
 def test_pooling_by_attention_shows_what_its_query_reads():
     model = random_model(pool="attention", registers=1)
     images = random_images(model)
     found, _ = pool_maps(model, images)
-    assert found.shape == (2, 4, 3, 4)
-    torch.testing.assert_close(found.sum(dim=(2, 3)), torch.ones(2, 4))
+    np.testing.assert_allclose(found.flatten(2), pool_truth(model, images), atol=1e-6)
 
 
 @pytest.mark.parametrize("changes", [{}, {"registers": 2}, {"pool": "mean", "class_token": False}])

@@ -163,7 +163,18 @@ def test_frozen_weights_and_a_caller_without_gradients_change_nothing():
         for layers in ([1], [0, 1]):
             found, _ = relevance_maps(model, images, None, layers=layers)
             torch.testing.assert_close(found[1], expected[1])
+            found, _ = gradcam_maps(model, images, torch.tensor([1, 2]), layers=layers)
+            assert found[1].max() > 0
         assert not torch.is_grad_enabled()
+    with torch.inference_mode():
+        inside, targets = images.clone(), torch.tensor([1, 2])
+        for layers in ([1], [0, 1]):
+            found, _ = relevance_maps(model, inside, None, layers=layers)
+            torch.testing.assert_close(found[1], expected[1])
+            found, _ = relevance_maps(model, inside, targets, layers=layers)
+            camera, _ = gradcam_maps(model, inside, targets, layers=layers)
+        assert torch.is_inference_mode_enabled()
+    torch.testing.assert_close(camera[1], gradcam_maps(model, images, targets.clone(), layers=[1])[0][1])
     assert all(parameter.grad is None for parameter in model.parameters())
 
 

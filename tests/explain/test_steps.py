@@ -25,7 +25,7 @@ def test_every_quantity_is_the_paper_s(name):
         assert found.layer == layer % c.depth
         truth = expected_steps(model, images[0].double().numpy(), found.cell, found.asker, found.layer, head)
         compared = {field.name for field in fields(Steps)} - set(truth)
-        assert compared == {"config", "grid", "cell", "layer", "head", "asker", "pooled", "representation"}
+        assert compared == {"config", "grid", "cell", "layer", "head", "asker", "pooled"}
         for quantity, expected in truth.items():
             shown = getattr(found, quantity)
             if expected is None:
@@ -34,27 +34,18 @@ def test_every_quantity_is_the_paper_s(name):
                 np.testing.assert_allclose(shown, expected, atol=2e-4, rtol=2e-4, err_msg=f"{quantity}, cell {cell}")
 
 
-def test_the_representation_and_the_pooling_weights():
+def test_the_pooling_weights():
     model = random_model(pool="attention")
     images = random_images(model, 1)
     found = follow(model, images)
     truth = NumpyViT(model.config, model.state_dict())
     truth.picture(images[0].double().numpy(), None)
     patches = truth.norm(truth.tokens[-1], "norm")[1:]
-    np.testing.assert_allclose(found.representation, truth.pool(np.concatenate([patches[:1], patches])), atol=1e-4)
     q = truth.dense(truth.w["attn_pool.latent"][0, 0], "attn_pool.q")
     d = 16 // 4
     for h in range(4):
         k = truth.dense(patches, "attn_pool.kv")[:, h * d : (h + 1) * d]
         np.testing.assert_allclose(found.pooled[h], softmax(k @ q[h * d : (h + 1) * d] / np.sqrt(d)), atol=1e-5)
-
-
-def test_the_representation_is_the_class_token_s_last_norm():
-    model = random_model()
-    images = random_images(model, 1)
-    truth = NumpyViT(model.config, model.state_dict())
-    truth.picture(images[0].double().numpy(), None)
-    np.testing.assert_allclose(follow(model, images).representation, truth.norm(truth.tokens[-1], "norm")[0], atol=1e-4)
 
 
 def test_what_the_model_does_not_have_is_refused():

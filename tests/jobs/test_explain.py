@@ -1,7 +1,5 @@
 """Explanations lie on the picture that a person gave, and mistakes are told in a sentence."""
 
-import json
-
 import numpy as np
 import pytest
 import torch
@@ -14,6 +12,7 @@ from vitreous import Trace, UserError, load
 from vitreous.config.data import Preprocess
 from vitreous.data.augment import eval_view, normalise
 from vitreous.data.decode import PictureError, open_picture
+from vitreous.explain.draw import overlay
 from vitreous.explain.methods import METHODS
 from vitreous.jobs.explain import explain, explain_each
 from vitreous.jobs.predict import predict
@@ -124,6 +123,18 @@ def test_an_overlay_glows_where_the_map_is_high_and_is_dark_where_nothing_was_se
     assert pixels[12, 28].min() < pixels[12, 28].max() - 30, "coloured"
     assert pixels[25, 40].max() > pixels[25, 3].max(), "seen is brighter than unseen"
     assert pixels[25, 3].max() == pixels[25, 3].min(), "unseen is grey"
+
+
+@pytest.mark.parametrize("seen", [False, True])
+def test_a_map_of_a_single_small_patch_glows(seen):
+    """One patch of 400 has less than the half per cent that is cut off."""
+    map = np.zeros((100, 100), np.float32)
+    map[50:55, 50:55] = 2
+    picture = Image.new("RGB", (100, 100), "grey")
+    pixels = np.asarray(overlay(picture, map, np.ones((100, 100), bool) if seen else None)).astype(int)
+    assert pixels[52, 52].sum() > pixels[10, 10].sum() + 100
+    even = np.asarray(overlay(picture, np.full((100, 100), 3, np.float32)))
+    assert len(np.unique(even.reshape(-1, 3), axis=0)) == 1
 
 
 def test_a_query_shows_what_that_place_attends_to():
@@ -287,5 +298,8 @@ def test_the_arrays_are_plain_numbers(tmp_path):
 def test_a_bundle_on_disk_is_opened(tmp_path):
     model = random_model()
     saved = save_bundle(tmp_path / "b", model, preprocess_for(model), LABELS)
-    found = explain(saved, Image.new("RGB", (40, 30)), method="rollout")
-    assert json.dumps(found.score)
+    picture = Image.fromarray(np.random.default_rng(0).integers(0, 256, (30, 40, 3)).astype(np.uint8))
+    found = explain(saved, picture, method="rollout")
+    expected = explain(Bundle(model, preprocess_for(model), LABELS), picture, method="rollout")
+    assert (found.label, found.score) == (expected.label, expected.score)
+    np.testing.assert_array_equal(found.map, expected.map)

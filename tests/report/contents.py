@@ -2,14 +2,16 @@
 
 from functools import cache
 
+import numpy as np
 import torch
 from PIL import Image
 
 from vitreous import ViT, ViTConfig
 from vitreous.config.data import Preprocess
 from vitreous.evaluate.classify import score_classes
+from vitreous.jobs.explain_weights import WeightsView
 from vitreous.report.content import Content, Example, Part, Run
-from vitreous.report.page import page
+from vitreous.report.page import looks, page
 from vitreous.weights.bundle import Bundle
 
 NASTY = ("<script>alert(1)</script>", "a & b \"quoted\" 'name'", "$x^2$", "猫と犬 🐈", "<b>bold", "long " * 40)
@@ -56,7 +58,10 @@ def run(classes=6):
 
 def content(classes=6):
     parts = (part("test", classes), part("validation", classes, n=50, seed=1))
-    return Content("a <run>", "runs/it's here", bundle(classes), run(classes), parts=parts)
+    model = bundle(classes)
+    distances = np.linspace(1, 6, 4, dtype=np.float32).reshape(2, 2)
+    figures = WeightsView(model.model, model.preprocess.size, distances).figures()
+    return Content("a <run>", "runs/it's here", model, run(classes), parts=parts, looks=looks(figures))
 
 
 @cache

@@ -65,7 +65,7 @@ def test_a_browser_reads_the_report_on_a_phone(classes, tmp_path):
     found, asked = look(plain_page(classes), tmp_path)
     test, validation = (one.figures for one in made.parts)
     assert found["values"] == [f"{100 * share:.1f} %" for share in (test["top1"], validation["top1"], test["ece"])]
-    assert {"Loss", "Accuracy", "taken for", "how sure it was"} <= set(found["plots"])
+    assert {"Loss", "Accuracy", "taken for", "how sure it was", "column of the patch", "a head"} <= set(found["plots"])
     assert found["scroll"] <= found["client"], found["past"]
     assert found["images"] == 12
     assert not found["broken"]

@@ -8,6 +8,8 @@ import pytest
 from contents import NASTY, bundle, content, part, plain_page
 
 from vitreous.report.content import Content
+from vitreous.report.figures import mistakes
+from vitreous.report.numbers import parameters
 from vitreous.report.page import duration, operations, page
 
 VOID = {"meta", "link", "img", "br"}
@@ -64,6 +66,25 @@ def test_the_figures_are_those_of_the_results(classes):
     assert "40 of 8 pictures, 2.5 epochs; the weights of step 30 are kept" in text
 
 
+def test_data_without_parts_are_just_pictures():
+    found = part("all")
+    text = Reader(page(replace(content(), parts=(found,)))).text
+    n, wrong = found.figures["n"], round(found.figures["n"] * (1 - found.figures["top1"]))
+    assert f"{wrong} of {n} pictures are taken for something else." in text
+    assert f"Its {n} answers on the pictures are sorted" in text
+    assert "From the pictures." in text
+    assert "Accuracy, all pictures" in text
+    assert "all pictures pictures" not in text
+    right = replace(found, figures=found.figures | {"top1": 1.0})
+    assert f"None: all {n} pictures are right." in str(mistakes(right))
+
+
+def test_a_small_model_has_as_many_parameters_as_it_has():
+    assert "A Vision Transformer of 5," in Reader(plain_page(6)).text
+    assert parameters(99_999) == "99,999 parameters"
+    assert parameters(5_717_416) == "5.7 million parameters"
+
+
 def test_a_matrix_up_to_forty_classes_and_pairs_above():
     assert "A row is a class" in plain_page(40)
     large = plain_page(300)
@@ -95,7 +116,7 @@ def test_it_needs_nothing_else():
 def test_plots_take_the_page_colours_and_keep_their_letters():
     made = plain_page(6)
     plots = re.findall(r"<svg.*?</svg>", made, re.DOTALL)
-    assert len(plots) == 5  # loss, accuracy, rate; confusion; calibration
+    assert len(plots) == 8  # loss, accuracy, rate; confusion; calibration; filters, positions, attention distance
     for plot in plots:
         assert "<text" in plot
         assert "var(--ink)" in plot or "var(--quiet)" in plot

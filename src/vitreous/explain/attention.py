@@ -73,12 +73,20 @@ def rollout_maps(
 ) -> tuple[dict[int, Tensor], Tensor]:
     """({layer: (B, 1, rows, columns)}, scores (B, K)): attention rollout (Abnar and Zuidema) from the first layer on.
 
-    The mean attention of the heads, with half of each token staying in place, multiplied through the layers.
+    The mean attention of the heads, with half of each token staying in place, multiplied through the layers. Where the
+    answer is read by attention pooling, the last layer's patches count as much as the pooling looks at them; those of
+    a layer before, whose tokens no pooling reads, count alike.
     """
     depth = model.config.depth
     Trace(layers).check(depth)
     wanted = None if layers is None else [layer % depth for layer in layers]
-    return _run(model, images, _Rollout(wanted, askers(model.config, query)))
+    trace = _Rollout(wanted, askers(model.config, query))
+    maps, scores = _run(model, images, trace)
+    if query is None and trace.pool_attention is not None and depth - 1 in maps:
+        assert trace.rolled is not None
+        read = trace.pool_attention.mean(dim=1) @ trace.rolled[:, trace.prefix :, trace.prefix :]
+        maps[depth - 1] = as_grid(read, trace.grid)
+    return maps, scores
 
 
 def pool_maps(model: ViT, images: Tensor) -> tuple[Tensor, Tensor]:

@@ -29,6 +29,8 @@ def overlay(picture: Image.Image, map: NDArray[np.floating], seen: NDArray[np.bo
     """
     inside = map if seen is None else map[seen]
     low, high = (float(value) for value in np.quantile(inside, (0, 0.995))) if inside.size else (0.0, 0.0)
+    if high == low and inside.size:
+        high = float(inside.max())  # all that there is lies in less than half a per cent
     level = np.clip((map - low) * (255 / ((high - low) or 1.0)), 0, 255).astype(np.uint8)
     grey = picture.convert("L")
     base = grey.point([round(0.75 * value) for value in range(256)]).convert("RGB")

@@ -31,6 +31,7 @@ def evidence(scores: Tensor, targets: Tensor) -> Tensor:
     return own[:, 0] - rivals.logsumexp(dim=1)
 
 
+@torch.inference_mode(False)  # a caller in that mode has gradients all the same
 def relevance_maps(
     model: ViT, images: Tensor, targets: Tensor | None, *, layers: Sequence[int]
 ) -> tuple[dict[int, Tensor], Tensor]:
@@ -43,6 +44,7 @@ def relevance_maps(
     targets: (B,) the classes to explain; None for the likeliest.
     """
     trace = _Relevance(min(layers), model.config.depth)
+    images, targets = _recordable(images), None if targets is None else _recordable(targets)
     try:
         scores, leaf = _forward(model, images, trace)
         start = trace.begin(model)
@@ -53,6 +55,7 @@ def relevance_maps(
     return {layer: as_grid(row, trace.grid) for layer, row in maps.items()}, scores.detach()
 
 
+@torch.inference_mode(False)  # a caller in that mode has gradients all the same
 def gradcam_maps(
     model: ViT, images: Tensor, targets: Tensor | None, *, layers: Sequence[int]
 ) -> tuple[dict[int, Tensor], Tensor]:
@@ -61,6 +64,7 @@ def gradcam_maps(
     max(0, sum over channels of gradient * token), each patch with its own gradient, as in HiResCAM. Grad-CAM's mean of
     the gradients over all patches suits convolutions, whose channels mean the same everywhere; it fails on tokens.
     """
+    images, targets = _recordable(images), None if targets is None else _recordable(targets)
     trace = _Graph([layer - 1 for layer in layers if layer], min(layers), attention=False)
     scores, _ = _forward(model, images, trace)
     assert trace.embedded is not None
@@ -136,6 +140,11 @@ class _Relevance(_Graph):
         above = self.rows[layer + 1]
         weighted = (gradient * attention).clamp(min=0).mean(dim=1)
         self.rows[layer] = above + (above[:, None] @ weighted)[:, 0]
+
+
+def _recordable(tensor: Tensor) -> Tensor:
+    """The same numbers, as autograd can record them even if they were made in inference mode."""
+    return tensor.clone() if tensor.is_inference() else tensor
 
 
 def _forward(model: ViT, images: Tensor, trace: _Graph) -> tuple[Tensor, Tensor]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from vitreous.report.analysis_plots import COLOURS, Line, field, lines
 from vitreous.report.html import Html, document, facts, table, tag
+from vitreous.report.numbers import parameters
 from vitreous.report.plots import VARIABLES, shortened
 
 Numbers = dict[str, Any]
@@ -86,7 +87,7 @@ def _shape(c: Numbers) -> str:
     size = "×".join(map(str, c["size"]))
     return (
         f"width {c['width']}, depth {c['depth']}, {c['heads']} heads, patches of {c['patch']} pixels, pictures of "
-        f"{size}; {c['parameters'] / 1e6:.1f} million parameters"
+        f"{size}; {parameters(c['parameters'])}"
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from vitreous.config.model import ViTConfig
 from vitreous.report.html import Html, tag
 
+X_DIST, OWN, DIST = "<b>x</b><sub>dist</sub>", "<b>z</b><sub>L</sub><sup>0</sup>", "<b>z</b><sub>L</sub><sup>dist</sup>"
 Z, X_CLASS, E, E_POS = "<b>z</b>", "<b>x</b><sub>class</sub>", "<b>E</b>", "<b>E</b><sub>pos</sub>"
 MIDDLE, BEFORE = "<b>z</b>′<sub>ℓ</sub>", "<b>z</b><sub>ℓ−1</sub>"
 LAYERS = "ℓ = 1…<var>L</var>"
@@ -25,19 +26,17 @@ FLATTENED = equation(
     where="<var>N</var> = <var>HW</var> / <var>P</var>²",
 )
 PROJECTED = equation("<b>x</b><sub>p</sub><b>E</b>", where="<b>E</b> ∈ ℝ<sup>(P²·C)×D</sup>")
-ATTENTION = equation(
-    "<var>A</var> = softmax(<b>q</b><b>k</b><sup>⊤</sup> / √<var>d</var>)",
-    where="<var>A</var> ∈ ℝ<sup>T×T</sup>, one row of it here",
-)
 SUMMED = equation("SA(<b>z</b>) = <var>A</var><b>v</b>")
 
 
 def tokens(c: ViTConfig) -> Html:
     """Equation 1."""
     patches = "; ".join(f"<b>x</b><sub>p</sub><sup>{i}</sup>{E}" for i in (1, 2))
-    listed = f"{X_CLASS + '; ' if c.class_token else ''}{patches}; ⋯; <b>x</b><sub>p</sub><sup>N</sup>{E}"
+    registers = f"<b>r</b><sub>1…{c.registers}</sub>" if c.registers > 1 else "<b>r</b>"
+    before = [X_CLASS] * c.class_token + [X_DIST] * c.distilled + [registers] * bool(c.registers)
+    listed = f"{''.join(f'{token}; ' for token in before)}{patches}; ⋯; <b>x</b><sub>p</sub><sup>N</sup>{E}"
     placed = c.position in ("learned-1d", "learned-2d", "sincos-2d")
-    count = "(N+1)×D" if c.class_token and c.prefix_positions else "N×D"
+    count = f"(N+{c.prefix_positions})×D" if c.prefix_positions else "N×D"
     where = f"{E_POS} ∈ ℝ<sup>{count}</sup>" if placed else ""
     return equation(f"{Z}<sub>0</sub> = [{listed}]{f' + {E_POS}' if placed else ''}", where=where, number="1")
 
@@ -53,8 +52,17 @@ def queries(c: ViTConfig) -> Html:
 
 def scores(c: ViTConfig) -> Html:
     """How well a key fits a query."""
+    return equation(_fit(c))
+
+
+def attention(c: ViTConfig) -> Html:
+    """The weights that the scores become."""
+    return equation(f"<var>A</var> = softmax({_fit(c)})", where="<var>A</var> ∈ ℝ<sup>T×T</sup>, one row of it here")
+
+
+def _fit(c: ViTConfig) -> str:
     bias = " + <var>b</var>" if c.position == "relative" else ""
-    return equation(f"<b>q</b><b>k</b><sup>⊤</sup> / √<var>d</var>{bias}")
+    return f"<b>q</b><b>k</b><sup>⊤</sup> / √<var>d</var>{bias}"
 
 
 def block(c: ViTConfig) -> Html:
@@ -69,17 +77,27 @@ def block(c: ViTConfig) -> Html:
 
 def representation(c: ViTConfig) -> Html:
     """Equation 4: y, as the paper has it or as this model makes it."""
-    patches, own = f"{Z}<sub>L</sub><sup>1…N</sup>", f"{Z}<sub>L</sub><sup>0</sup>"
+    patches = _read(c, f"{Z}<sub>L</sub><sup>1…N</sup>")
+    own = _read(c, OWN)
     made = {
-        "class": f"mean({own}, {Z}<sub>L</sub><sup>dist</sup>)" if c.distilled else own,
+        "class": f"mean({own}, {_read(c, DIST)})" if c.distilled else own,
         "mean": f"mean({patches})",
         "class+mean": f"[{own}; mean({patches})]",
         "attention": f"MAP({patches})",
     }[c.pool]
-    return equation(f"<b>y</b> = LN({made})" if c.norm == "before" else f"<b>y</b> = {made}", number="4")
+    return equation(f"<b>y</b> = LN({made})" if c.norm_after_pool else f"<b>y</b> = {made}", number="4")
+
+
+def _read(c: ViTConfig, token: str) -> str:
+    """A token of the last block as the answer reads it: through the last norm, unless that comes elsewhere."""
+    return f"LN({token})" if c.norm == "before" and not c.norm_after_pool else token
 
 
 def classes(c: ViTConfig) -> Html:
     """From the representation to the classes."""
+    where = f"<b>W</b> ∈ ℝ<sup>{'2' if c.pool == 'class+mean' else ''}D×K</sup>"
+    if c.distilled:
+        both = f"{_read(c, OWN)}<b>W</b> + <b>b</b> + {_read(c, DIST)}<b>W</b>′ + <b>b</b>′"
+        return equation(f"softmax(({both}) / 2)", where=where)
     y = "tanh(<b>y</b><b>V</b> + <b>a</b>)" if c.classifier == "mlp" else "<b>y</b>"
-    return equation(f"softmax({y}<b>W</b> + <b>b</b>)", where="<b>W</b> ∈ ℝ<sup>D×K</sup>")
+    return equation(f"softmax({y}<b>W</b> + <b>b</b>)", where=where)

@@ -40,7 +40,7 @@ def _accuracy(part: Part) -> Html:
     more = f"; {percent(found['top5'])} among its first five" if len(found["labels"]) > 5 else ""
     return tag(
         "div",
-        tag("div", f"Accuracy, {part.name}", class_="name"),
+        tag("div", f"Accuracy, {_name(part)}", class_="name"),
         tag("div", percent(found["top1"]), class_="value", id=f"accuracy-{part.name}"),
         tag(
             "div",
@@ -48,17 +48,24 @@ def _accuracy(part: Part) -> Html:
             tag("b", style=f"left: {100 * found['top1']:.2f}%"),
             class_="interval",
         ),
-        tag(
-            "div", f"of {found['n']:,} pictures; 95 % interval {100 * low:.1f} to {percent(high)}{more}", class_="note"
-        ),
+        tag("div", f"of {found['n']:,} pictures; 95 % interval {interval(low, high)}{more}", class_="note"),
         class_="score",
     )
+
+
+def _name(part: Part) -> str:
+    return "all pictures" if part.name == "all" else part.name
+
+
+def _pictures(part: Part) -> str:
+    """What the part's pictures are called in a sentence; where the data have no parts, just that."""
+    return "pictures" if part.name == "all" else f"{part.name} pictures"
 
 
 def _certainty(part: Part) -> Html:
     return tag(
         "div",
-        tag("div", f"Calibration error, {part.name}", class_="name"),
+        tag("div", f"Calibration error, {_name(part)}", class_="name"),
         tag("div", percent(part.figures["ece"]), class_="value", id="ece"),
         tag("div", "how far its certainty is from its accuracy, on average", class_="note"),
         class_="score",
@@ -71,14 +78,14 @@ def mistakes(part: Part) -> list[Html]:
     labels, pairs = found["labels"], found["most_confused"][:PAIRS]
     wrong = round(found["n"] * (1 - found["top1"]))
     if not wrong:
-        return [tag("p", f"None: all {found['n']:,} {part.name} pictures are right.")]
+        return [tag("p", f"None: all {found['n']:,} {_pictures(part)} are right.")]
     rows = [(pair["true"], pair["predicted"], str(pair["pictures"]), percent(pair["share"])) for pair in pairs]
     listed = tag(
         "div",
         tag("h3", "Most often confused"),
         table(("it is", "taken for", "pictures", "of its class"), rows, numbers=2),
     )
-    said = tag("p", f"{wrong:,} of {found['n']:,} {part.name} pictures are taken for something else.")
+    said = tag("p", f"{wrong:,} of {found['n']:,} {_pictures(part)} are taken for something else.")
     if len(labels) > FULL_MATRIX:
         return [said, listed]
     caption = "Counts. A row is a class, and its colour shows where its pictures went."
@@ -139,7 +146,7 @@ def calibration(part: Part) -> list[Html]:
         ),
         tag(
             "p",
-            f"Its {n:,} answers on the {part.name} pictures are sorted by how sure it was. On the dashed line it would "
+            f"Its {n:,} answers on the {_pictures(part)} are sorted by how sure it was. On the dashed line it would "
             "be right as often as it says; below, it promises too much. Below that, how many answers there are.",
             class_="quiet",
         ),
@@ -151,7 +158,7 @@ def examples(part: Part) -> list[Html]:
     """The pictures it was surest of, wrongly and rightly, each with what it looked at."""
     if part.without is not None:
         return [tag("p", part.without)]
-    said = f"From the {part.name} pictures. Beside each, the places that spoke for its answer glow."
+    said = f"From the {_pictures(part)}. Beside each, the places that spoke for its answer glow."
     made = [tag("p", said, class_="quiet")]
     for title, shown in (("Surest and wrong", part.wrong), ("Surest and right", part.right)):
         if shown:

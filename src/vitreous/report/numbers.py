@@ -19,6 +19,11 @@ def number(value: float) -> str:
     return f"{value:.3f}".replace("-", "−")
 
 
+def parameters(count: int) -> str:
+    """How many parameters a model has, in words that fit its size."""
+    return f"{count:,} parameters" if count < 100_000 else f"{count / 1e6:.1f} million parameters"
+
+
 def vectors(rows: dict[str, tuple[Html, NDArray[np.float32]]], *, shared: bool = True) -> Html:
     """Vectors below each other: all their numbers as bars, the first few written out, and their length.
 

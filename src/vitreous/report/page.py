@@ -14,6 +14,7 @@ from vitreous.model.cost import count_flops, count_parameters
 from vitreous.report.content import Content, Look, Run
 from vitreous.report.figures import calibration, classes, examples, mistakes, percent, scores
 from vitreous.report.html import Html, document, facts, tag
+from vitreous.report.numbers import parameters
 from vitreous.report.plots import Series, curves, page_style, to_svg
 
 POOLS = {
@@ -65,7 +66,7 @@ def describe(content: Content) -> str:
     """One sentence or two: what was trained on what."""
     c = content.bundle.model.config
     size = "×".join(map(str, c.image_size))
-    model = f"A Vision Transformer of {count_parameters(c) / 1e6:.1f} million parameters for pictures of {size} pixels"
+    model = f"A Vision Transformer of {parameters(count_parameters(c))} for pictures of {size} pixels"
     if content.run is None:
         kinds = f", which tells {c.classes:,} classes apart" if c.classes else ", which gives representations"
         where = f" Measured on {content.data}." if content.data else ""

@@ -238,7 +238,7 @@ def _softmax(s: Steps) -> list[Html]:
     caption = f"The weights of the patches; the brightest has {percent(s.weights[c.prefix :].max())}"
     figure = tag("figure", weight_map(s, s.weights, outlined=True), tag("figcaption", caption))
     listed = table(("attends most to", "score", "weight"), rows, numbers=2)
-    return [equations.ATTENTION, tag("div", tag("div", tag("p", said), listed), figure, class_="beside")]
+    return [equations.attention(c), tag("div", tag("div", tag("p", said), listed), figure, class_="beside")]
 
 
 def _values(s: Steps) -> list[Html]:
