@@ -5,7 +5,7 @@
 Both map the file. "All read" touches every page once, for only then has a mapped file been loaded; without it, what is
 measured is on one side the mapping of 152 tensors and on the other that and the making of the model's 164 modules. Each
 runs in turn, on one thread with the file in the system's cache. What counts is the best round, in seconds of the
-processor, which other programs on the machine disturb less than the clock. The goal, everything read, is GOAL times
+processor, which other programs on the machine disturb less than the clock. The goal, everything read, is 1.3 times
 `load_file`; whether it is met is in the result. Writes benchmarks/results/load_speed.json.
 """
 
