@@ -48,7 +48,10 @@ def fetch(name: str) -> Path:
         raise UserError(f"{name}: could not be fetched ({reason}); try again, or give a folder.") from None
     if constants.HF_HUB_OFFLINE:  # then a snapshot is whatever happens to be here
         raise _not_here(name)
-    raise UserError(f"{name}: the model has neither model.safetensors nor pytorch_model.bin; give another.")
+    raise UserError(
+        f"{name}: neither model.safetensors nor pytorch_model.bin was found; give another model, or try again if the "
+        "network was away."
+    )
 
 
 def _not_here(name: str) -> UserError:
