@@ -25,8 +25,8 @@ def log_amplitude(tokens: Tensor, grid: tuple[int, int]) -> Tensor:
     the mean over channels. Its last value is their delta log amplitude: the higher, the more a token differs from its
     neighbours.
     """
-    image = tokens.transpose(1, 2).unflatten(2, grid)  # (B, D, rows, columns)
-    amplitude = torch.fft.fft2(image).abs().clamp_min(torch.finfo(tokens.dtype).tiny).log().mean(dim=1)
+    image = tokens.transpose(1, 2).reshape(len(tokens), -1, *grid)  # (B, D, rows, columns)
+    amplitude: Tensor = torch.fft.fft2(image).abs().clamp_min(torch.finfo(tokens.dtype).tiny).log().mean(dim=1)
     rows, columns = zip(*diagonal(grid), strict=True)
     found = amplitude[:, list(rows), list(columns)]
     return found - found[:, :1]
@@ -40,7 +40,8 @@ def singular_values(vectors: Tensor) -> Tensor:
     else:
         gram = centred @ centred.transpose(-2, -1)
     rank = min(vectors.shape[-2] - 1, vectors.shape[-1])
-    return torch.linalg.eigvalsh(gram).flip(-1)[..., :rank].clamp_min(0).sqrt()
+    squares: Tensor = torch.linalg.eigvalsh(gram)
+    return squares.flip(-1)[..., :rank].clamp_min(0).sqrt()
 
 
 def log_spectrum(values: Tensor) -> Tensor:
@@ -51,7 +52,8 @@ def log_spectrum(values: Tensor) -> Tensor:
 def effective_rank(values: Tensor) -> Tensor:
     """(...): exp of the entropy of the singular values' shares (Roy and Vetterli): how many dimensions are in use."""
     shares = values / values.sum(dim=-1, keepdim=True).clamp_min(1e-300)
-    return torch.special.entr(shares).sum(dim=-1).exp()
+    entropy: Tensor = torch.special.entr(shares).sum(dim=-1)
+    return entropy.exp()
 
 
 def linear_cka(one: Tensor, other: Tensor) -> float:

@@ -14,7 +14,9 @@ from vitreous.config.train import Optimizer
 from vitreous.train.muon import Muon
 
 _BLOCK = re.compile(r"(?:^|\.)blocks\.(\d+)\.")
-_UNDECAYED = re.compile(r"(?:cls_token|dist_token|reg_token|mask_token|pos_embed\w*|latent|relative_position_bias_table)$")
+_UNDECAYED = re.compile(
+    r"(?:cls_token|dist_token|reg_token|mask_token|pos_embed\w*|latent|relative_position_bias_table)$"
+)
 
 
 def make_optimizers(module: nn.Module, c: Optimizer) -> list[torch.optim.Optimizer]:
