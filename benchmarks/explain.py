@@ -1,11 +1,11 @@
 """How good the explanations of a real ViT-Ti/16 are, what they cost, and how far its heads look.
 
-    python benchmarks/explain.py ../shared/data [--count 222] [--rounds 9] [--only score|speed|distance]
+    python benchmarks/explain.py ../shared/data [--count 222] [--rounds 9] [--only score|speed|distance|memory]
 
 Scores every method on pictures of pets with their outlines (`vitreous explain --score --masks`), beside maps that look
-at nothing; times an attention overlay and a relevance overlay against a plain prediction, in turns; and measures the
-mean attention distance of every head. Each part replaces its section of benchmarks/results/explain.json; the tables of
-docs/explain.md are made from that by `make docs`.
+at nothing; times an attention overlay and a relevance overlay against a plain prediction, in turns; measures the mean
+attention distance of every head; and how much memory the maps of a B/16 at 384 pixels take. Each part replaces its
+section of benchmarks/results/explain.json; the tables of docs/explain.md are made from that by `make docs`.
 """
 
 from __future__ import annotations
@@ -14,14 +14,21 @@ import argparse
 import json
 import os
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import nullcontext
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import matplotlib
 import torch
-from measure import RESULTS, best_seconds, write_result
+from measure import RESULTS, best_seconds, peak_megabytes, write_result
+from torch import Tensor
 
+from vitreous import Trace, ViT
+from vitreous.explain.attention import attention_maps, rollout_maps
 from vitreous.explain.figures import distance_figure, even_distance
+from vitreous.explain.relevance import relevance_maps
 from vitreous.jobs.explain import explain
 from vitreous.jobs.explain_score import score_explanations
 from vitreous.jobs.explain_weights import attention_distances
@@ -67,18 +74,46 @@ def distance(bundle: Bundle, data: Path, count: int) -> dict[str, Any]:
     return {"pictures": count, "pixels": [[round(float(head), 2) for head in layer] for layer in found]}
 
 
+MAPS: dict[str, Callable[[ViT, Tensor], object]] = {
+    "prediction": lambda model, images: model(images),
+    "attention, last layer": lambda model, images: attention_maps(model, images),
+    "attention, all layers": lambda model, images: attention_maps(model, images, layers=None),
+    "rollout, all layers": lambda model, images: rollout_maps(model, images, layers=None),
+    "relevance, all layers": lambda model, images: relevance_maps(model, images, None, layers=range(12)),
+    "all attention kept": lambda model, images: model(images, trace=Trace(tokens=False)),
+}
+
+
+def memory() -> dict[str, Any]:
+    """Megabytes above those of the model itself, at most, for one picture of a B/16 at 384 pixels."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn"), max_tasks_per_child=1) as fresh:
+        return {"megabytes": dict(zip(MAPS, fresh.map(_held, MAPS), strict=True))}
+
+
+def _held(name: str) -> int:
+    """Of one of `MAPS`, in a process of its own."""
+    model = ViT("B/16@384", classes=1000).eval()
+    images = torch.zeros(1, 3, 384, 384)
+    Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here
+    before = peak_megabytes()
+    with nullcontext() if name.startswith("relevance") else torch.inference_mode():
+        MAPS[name](model, images)
+    return round(peak_megabytes() - before)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path, help="folder with the weights and pets/")
     parser.add_argument("--count", type=int, default=222)
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--only", choices=("score", "speed", "distance"))
+    parser.add_argument("--only", choices=("score", "speed", "distance", "memory"))
     args = parser.parse_args()
     bundle = open_weights(args.data / WEIGHTS, PREPROCESS)
     parts: dict[str, Callable[[], dict[str, Any]]] = {
         "score": lambda: score(bundle, args.data, args.count),
         "speed": lambda: speed(bundle, args.data, args.rounds),
         "distance": lambda: distance(bundle, args.data, min(args.count, 128)),
+        "memory": memory,
     }
     for name in [args.only] if args.only else list(parts):
         found = {"threads": torch.get_num_threads(), "load": round(os.getloadavg()[0], 1)} | parts[name]()

@@ -63,7 +63,10 @@ def explain_page() -> str:
     """The page on explanations with the tables of its benchmark."""
     result = json.loads((DOCS.parent / "benchmarks" / "results" / "explain.json").read_text())
     page = (DOCS / "explain.md").read_text(encoding="utf-8")
-    return _filled(_filled(page, "scores", _scores(result["score"])), "speed", _speed(result["speed"]))
+    tables = {"scores": _scores(result["score"]), "speed": _speed(result["speed"]), "memory": _memory(result["memory"])}
+    for name, text in tables.items():
+        page = _filled(page, name, text)
+    return page
 
 
 def _filled(page: str, name: str, text: str) -> str:
@@ -80,6 +83,11 @@ def _scores(score: dict[str, Any]) -> str:
         shares = f"{row['energy']:.1%} | {row['pointing']:.1%} | {row['iou']:.3f}"
         lines.append(f"| {name} | {shares} | {row['deletion']:.3f} | {row['insertion']:.3f} |")
     return "\n".join(lines)
+
+
+def _memory(memory: dict[str, Any]) -> str:
+    lines = ["| one picture, B/16 at 384 pixels | MB above the model |", "| --- | ---: |"]
+    return "\n".join(lines + [f"| {name} | {held} |" for name, held in memory["megabytes"].items()])
 
 
 def _speed(speed: dict[str, Any]) -> str:

@@ -12,8 +12,9 @@ from vitreous import Trace, UserError, load
 from vitreous.config.data import Preprocess
 from vitreous.data.augment import eval_view, normalise
 from vitreous.data.decode import PictureError, open_picture
-from vitreous.explain.draw import overlay
+from vitreous.explain.draw import CAPTION, GAP, overlay
 from vitreous.explain.methods import METHODS
+from vitreous.jobs import explain as explaining
 from vitreous.jobs.explain import explain, explain_each
 from vitreous.jobs.predict import predict
 from vitreous.jobs.steps import write_steps
@@ -123,6 +124,25 @@ def test_an_overlay_glows_where_the_map_is_high_and_is_dark_where_nothing_was_se
     assert pixels[12, 28].min() < pixels[12, 28].max() - 30, "coloured"
     assert pixels[25, 40].max() > pixels[25, 3].max(), "seen is brighter than unseen"
     assert pixels[25, 3].max() == pixels[25, 3].min(), "unseen is grey"
+
+
+def test_a_grid_is_drawn_at_the_size_that_it_has(monkeypatch):
+    """Of a large photograph each panel would else cost as much as an overlay of it; all are where they belong."""
+    found = explain(
+        bright_bundle(), picture_with_light((640, 1280), (480, 160, 640, 320)), method="attention", head="all"
+    )
+    drawn = []
+
+    def watched(picture, *rest):
+        drawn.append(picture.size)
+        return overlay(picture, *rest)
+
+    monkeypatch.setattr(explaining, "overlay", watched)
+    grid = found.grid()
+    assert drawn == [(320, 160)] * 2
+    whole = np.asarray(found.overlay().resize((320, 160))).astype(int)
+    panel = np.asarray(grid)[GAP + CAPTION :, GAP:][:160, :320].astype(int)
+    assert np.abs(panel - whole).mean() < 3
 
 
 @pytest.mark.parametrize("seen", [False, True])

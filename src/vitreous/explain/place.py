@@ -42,6 +42,13 @@ class Place:
         rows, columns = np.arange(self.size[0]) + 0.5, np.arange(self.size[1]) + 0.5
         return ((rows > top) & (rows < bottom))[:, None] & ((columns > left) & (columns < right))
 
+    def scaled(self, height: int, width: int) -> Place:
+        """The same on the picture made smaller or larger."""
+        down, across = height / self.size[0], width / self.size[1]
+        left, top, right, bottom = self.box
+        box = left * across, top * down, right * across, bottom * down
+        return Place((height, width), box, self.grid, (self.step[0] * down, self.step[1] * across))
+
     def centres(self) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
         """The rows' and the columns' centres in the picture's pixels, (rows,) and (columns,)."""
         rows, columns = np.arange(self.grid[0]) + 0.5, np.arange(self.grid[1]) + 0.5

@@ -26,6 +26,8 @@ from vitreous.weights.bundle import Bundle
 
 Layer = int | Literal["all"]
 Head = int | Literal["mean", "all"]
+PANEL = 320
+"""Pixels of the longer side of a picture in a grid."""
 
 
 @dataclass(frozen=True)
@@ -58,25 +60,29 @@ class Explanation:
 
     def overlay(self) -> Image.Image:
         """The map over the picture; what the model did not see is dark, and the place that was asked for has a ring."""
-        return self._drawn(self.map)
+        return self._drawn(self.picture, self.place, self.maps.mean(axis=(0, 1)))
 
     def grid(self) -> Image.Image:
         """Every map over the picture: a row a layer, a column a head; a single row or column is wrapped."""
         small = self.picture.copy()
-        small.thumbnail((320, 320))
+        small.thumbnail((PANEL, PANEL))
+        place = self.place.scaled(small.height, small.width)
         panels, captions = [], []
         for i, layer in enumerate(self.maps):
             for j, head in enumerate(layer):
-                panels.append(self._drawn(self.place.spread(head)).resize(small.size))
+                panels.append(self._drawn(small, place, head))
                 said = [f"layer {self.layers[i]}"] if self.layers else []
                 captions.append(", ".join(said + ([f"head {self.heads[j]}"] if self.heads else [])))
         rows, columns = self.maps.shape[:2]
         return tile(panels, captions, columns if min(rows, columns) > 1 else min(4, rows * columns))
 
-    def _drawn(self, map: NDArray[np.float32]) -> Image.Image:
-        made = overlay(self.picture, map, self.place.seen())
+    def _drawn(self, picture: Image.Image, place: Place, patches: NDArray[np.float32]) -> Image.Image:
+        """The patches' numbers over the picture, which may be smaller than the one that was given."""
+        made = overlay(picture, place.spread(patches), place.seen())
         if self.query is not None:
-            mark(made, *self.query)
+            mark(
+                made, self.query[0] * made.width / self.picture.width, self.query[1] * made.height / self.picture.height
+            )
         return made
 
     def save(self, path: str | Path) -> None:
