@@ -66,7 +66,7 @@ def dino(s: Situation) -> tuple[Training, Dino]:
         bottleneck=64 if small else 256,
         prototypes=512 if small else 4096,
         momentum=0.98 if small else 0.99,
-        teacher_temperature=(0.04, 0.06),
+        teacher_temperature=(0.02, 0.04) if small else (0.04, 0.06),
         frozen=0.02,
         keep=0.5,
     )

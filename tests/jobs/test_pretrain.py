@@ -225,7 +225,7 @@ def coloured(tmp_path_factory):
     return path
 
 
-def watch(monkeypatch, packed, run, method, steps=250):
+def watch(monkeypatch, packed, run, method, steps=140):
     training = replace(TRAINING, augment=Augment(), optimizer=Optimizer(rate=2e-3, warmup=0.05), evaluations=1)
     monkeypatch.setitem(PRETRAINING, "dino", lambda s: (training, method))
     said, shown = [], []
