@@ -10,6 +10,7 @@ from weights.tiny_models import random_images, random_model
 
 from vitreous.explain import relevance
 from vitreous.explain.relevance import evidence, gradcam_maps, relevance_maps
+from vitreous.model import vit
 
 VARIANTS = {
     "class token": {},
@@ -176,6 +177,19 @@ def test_frozen_weights_and_a_caller_without_gradients_change_nothing():
         assert torch.is_inference_mode_enabled()
     torch.testing.assert_close(camera[1], gradcam_maps(model, images, targets.clone(), layers=[1])[0][1])
     assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_layers_below_the_first_stay_fused(monkeypatch):
+    explicit, original = [], vit.attend
+
+    def watched(*args, **options):
+        explicit.append(options["explicit"])
+        return original(*args, **options)
+
+    monkeypatch.setattr(vit, "attend", watched)
+    model = random_model(depth=4)
+    relevance_maps(model, random_images(model), None, layers=[2])
+    assert explicit == [False, False, True, True]
 
 
 @pytest.mark.parametrize("changes", [{}, {"pool": "attention"}], ids=str)

@@ -78,11 +78,11 @@ def train_view(
         height, width = pixels.shape[:2]
         view = resample(pixels, random_box(height, width, augment.crop_scale, augment.crop_ratio, rng), preprocess)
     if augment.policy != "none":
-        view = _to_tensor(np.asarray(apply_policy(_to_image(view), preprocess, augment, rng)))
+        view = _to_tensor(np.asarray(apply_policy(to_image(view), preprocess, augment, rng)))
     if augment.jitter:
-        view = _to_tensor(np.asarray(jitter(_to_image(view), augment.jitter, rng)))
+        view = _to_tensor(np.asarray(jitter(to_image(view), augment.jitter, rng)))
     if augment.grey and rng.random() < augment.grey:
-        view = _to_tensor(np.asarray(_to_image(view).convert("L"))).expand(len(view), -1, -1)
+        view = _to_tensor(np.asarray(to_image(view).convert("L"))).expand(len(view), -1, -1)
     if augment.flip and rng.random() < 0.5:
         view = view.flip(2)
     if rng.random() < augment.erase:
@@ -217,7 +217,7 @@ def _to_tensor(pixels: Pixels) -> Tensor:
     return torch.from_numpy(np.array(pixels.transpose(2, 0, 1), order="C"))
 
 
-def _to_image(view: Tensor) -> Image.Image:
+def to_image(view: Tensor) -> Image.Image:
     """(C, h, w) to a picture of Pillow's."""
     pixels = view.permute(1, 2, 0).contiguous().numpy()
     return Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)

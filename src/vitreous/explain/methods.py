@@ -14,6 +14,7 @@ from vitreous.errors import UserError
 from vitreous.explain.attention import attention_maps, pool_maps, rollout_maps
 from vitreous.explain.occlusion import occlusion_maps
 from vitreous.explain.relevance import gradcam_maps, relevance_maps
+from vitreous.model.trace import Trace
 from vitreous.model.vit import ViT
 
 Method = Literal["attention", "rollout", "relevance", "gradcam", "occlusion"]
@@ -76,10 +77,8 @@ def chosen_layers(config: ViTConfig, method: Method, layer: int | Literal["all"]
         # From two thirds of the depth on they point best; docs/explain.md has the measurement.
         best = {"relevance": 2 * depth // 3, "gradcam": 2 * depth // 3 + 1}
         return [min(best.get(method, depth - 1), depth - 1)]
-    number = layer + depth if layer < 0 else layer
-    if not 0 <= number < depth:
-        raise UserError(f"layer {layer}: the model has layers 0 to {depth - 1}, or -{depth} to -1 from the end.")
-    return [number]
+    Trace([layer]).check(depth)
+    return [layer % depth]
 
 
 def check_request(

@@ -101,9 +101,11 @@ class _Relevance(_Graph):
         self.rows: dict[int, Tensor] = {}
         self.hooks: list[RemovableHandle] = []
 
+    def explicit(self, layer: int) -> bool:
+        return layer >= self.first  # the one below is only where the graph starts
+
     def record_attention(self, layer: int, attention: Tensor) -> None:
-        if layer >= self.first:
-            self._watch(attention, partial(self._carry, layer, attention.detach()))
+        self._watch(attention, partial(self._carry, layer, attention.detach()))
 
     def _watch(self, tensor: Tensor, hook: Callable[[Tensor], None]) -> None:
         self.hooks.append(tensor.register_hook(hook))  # type: ignore[no-untyped-call]

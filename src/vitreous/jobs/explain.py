@@ -176,7 +176,7 @@ class _Request:
 
     def answer(self, picture: str | Path | Image.Image) -> Explanation:
         bundle, preprocess = self.bundle, self.bundle.preprocess
-        whole, looked_at = _read(picture, preprocess)
+        whole, looked_at = read_picture(picture, preprocess)
         place = place_patches(whole.height, whole.width, preprocess, bundle.model.config.patch)
         found = compute_maps(
             bundle.model,
@@ -224,7 +224,7 @@ def class_number(bundle: Bundle, name: str) -> int:
     raise UserError(f"class {name!r}: not one of the model's {len(bundle.labels)} classes, such as {', '.join(near)}.")
 
 
-def _read(picture: str | Path | Image.Image, preprocess: Preprocess) -> tuple[Image.Image, Image.Image]:
+def read_picture(picture: str | Path | Image.Image, preprocess: Preprocess) -> tuple[Image.Image, Image.Image]:
     """The whole picture, and the one that prediction reads, which may be decoded at half its size or less."""
     if isinstance(picture, Image.Image):
         whole = prepare_picture(picture, channels=preprocess.channels)

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import torch
-from PIL import Image
-from torch import Tensor
 
 from vitreous.config.data import Preprocess
-from vitreous.data.augment import eval_view, normalise
-from vitreous.data.decode import open_picture
+from vitreous.data.augment import eval_view, normalise, to_image
 from vitreous.explain.place import place_patches
 from vitreous.explain.steps import follow
+from vitreous.jobs.explain import read_picture
 from vitreous.jobs.opening import open_model
 from vitreous.jobs.predict import check_scores
 from vitreous.report.steps import Walk, steps_page
@@ -40,23 +37,17 @@ def write_steps(
     """
     bundle = open_model(model, preprocess)
     p, path = bundle.preprocess, Path(picture)
-    whole = open_picture(path, channels=p.channels)
-    seen = eval_view(open_picture(path, channels=p.channels, at_least=2 * max(p.resized)), p)
+    whole, looked_at = read_picture(path, p)
+    seen = eval_view(looked_at, p)
     cell = None
     if query is not None:
         cell = place_patches(whole.height, whole.width, p, bundle.model.config.patch).patch_at(*query)
     steps = follow(bundle.model, normalise(seen[None], p), cell=cell, layer=layer, head=head)
     answer = steps.representation if steps.logits is None else steps.logits
     check_scores(torch.from_numpy(answer), bundle)
-    page = steps_page(Walk(path.name, whole, _picture(seen), p, bundle.labels, steps))
+    page = steps_page(Walk(path.name, whole, to_image(seen), p, bundle.labels, steps))
     made = Path(out) if out is not None else Path(f"{path.stem}-steps.html")
     with readable_errors(made):
         made.parent.mkdir(parents=True, exist_ok=True)
         made.write_text(page, encoding="utf-8")
     return made
-
-
-def _picture(view: Tensor) -> Image.Image:
-    """(C, H, W) uint8 as a picture."""
-    pixels = np.ascontiguousarray(view.permute(1, 2, 0).numpy())
-    return Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)

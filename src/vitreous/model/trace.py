@@ -54,6 +54,10 @@ class Trace:
         """Whether this layer of a model of this depth was asked for."""
         return self.layers is None or layer in self.layers or layer - depth in self.layers
 
+    def explicit(self, layer: int) -> bool:
+        """Whether a layer that was asked for computes its attention explicitly."""
+        return self.wants_attention
+
     def record_attention(self, layer: int, attention: Tensor) -> None:
         """Keep the attention (B, heads, T, T) of a layer."""
         self.attention[layer] = attention

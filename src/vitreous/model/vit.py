@@ -117,7 +117,7 @@ class ViT(nn.Module):
             trace.embedded, trace.grid, trace.prefix, trace.keep = z, layout.grid, layout.prefix, layout.keep
         for layer, block in enumerate(self.blocks):
             if trace is not None and trace.wants(layer, depth):
-                z = block(z, layout, record=partial(trace.record_attention, layer) if trace.wants_attention else None)
+                z = block(z, layout, record=partial(trace.record_attention, layer) if trace.explicit(layer) else None)
                 if trace.wants_tokens:
                     trace.record_tokens(layer, z)
             else:
