@@ -146,7 +146,7 @@ def test_steps_by_the_verb(place, tmp_path, capsys):
         (["--head", "2"], "head 2: the model has heads 0 to 1"),
         (["--layer", "7"], "layer 7: the model has layers 0 to 0"),
         (["--query", "500,3"], "query 500,3: the picture is 24 wide"),
-        (["--method", "rollout"], "belong to overlays"),
+        (["--method", "rollout"], "does not go with --steps"),
         (["--weights"], "choose one of them"),
     ):
         with pytest.raises(SystemExit) as stop:
