@@ -149,7 +149,7 @@ def test_a_grid_is_drawn_at_the_size_that_it_has(monkeypatch):
 def test_a_map_of_a_single_small_patch_glows(seen):
     """One patch of 400 has less than the half per cent that is cut off."""
     map = np.zeros((100, 100), np.float32)
-    map[50:55, 50:55] = 2
+    map[50:55, 50:55] = 0.01
     picture = Image.new("RGB", (100, 100), "grey")
     pixels = np.asarray(overlay(picture, map, np.ones((100, 100), bool) if seen else None)).astype(int)
     assert pixels[52, 52].sum() > pixels[10, 10].sum() + 100
