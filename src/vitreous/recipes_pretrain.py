@@ -42,8 +42,6 @@ def dino(s: Situation) -> tuple[Training, Dino]:
     """
     model, preprocess = _built(s, {"position": "sincos-2d"}, "P", "Ti/16@160")
     small = _is_small(model)
-    if small and s.model is None:
-        model = replace(model, depth=6)  # narrow layers are cheap, and features want depth
     side = model.image_size[0]
     near = 2 * model.patch if small else 4 * model.patch  # small views have at least so many pixels a side
     crops = MultiCrop(

@@ -261,6 +261,8 @@ MISTAKES = {
     "--image-size 0: give the side": {"image_size": 0},
     "--set method.maks: there is no such field; did you mean mask?": {"changes": {"method.maks": "0.5"}},
     "mask=2.0: give the share": {"changes": {"method.mask": "2"}},
+    "--set lora: has no part in learning without labels": {"changes": {"lora": "4"}},
+    "--set augment.mixup: has no part": {"changes": {"augment.mixup": "0.2"}},
 }
 
 

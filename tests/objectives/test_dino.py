@@ -1,5 +1,7 @@
 """Self-distillation against the papers' formulas written out in NumPy, and what its parts promise."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -131,6 +133,24 @@ def test_the_loss_of_a_batch_is_put_together_from_single_views():
         torch.stack(teacher).numpy(), torch.stack(student).numpy(), objective.centre.numpy(), temperature, 0.1
     )
     assert abs(loss.item() - wanted) <= 1e-6
+
+
+@pytest.mark.parametrize("more", [{}, {"masked": 1.0, "koleo": 0.1}], ids=["dino", "dinov2"])
+def test_half_precision_of_the_processor_is_no_obstacle(more):
+    """Where the processor multiplies bfloat16 the loop casts to it; loss, centre and gradients stay float32."""
+    objective = SelfDistillation(ViT(MODEL), replace(METHOD, **more)).train()
+    draw = torch.Generator().manual_seed(0)
+    images, small = (torch.randn(4, n, 3, side, side, generator=draw) for n, side in ((2, 16), (3, 8)))
+    batch = Batch(images, torch.zeros(4), torch.arange(4), small)
+    plain = objective(batch, 0.5)[0].item()
+    with torch.autocast("cpu", torch.bfloat16):
+        loss, _ = objective(batch, 0.5)
+    loss.backward()
+    objective.after_step(0.5)
+    assert loss.dtype == objective.centre.dtype == torch.float32
+    assert objective.centre.isfinite().all()
+    if not more:  # masks are drawn anew in each call
+        assert abs(loss.item() - plain) < 0.05
 
 
 def test_the_teacher_follows_the_student_and_the_centre_follows_the_teacher():

@@ -71,6 +71,8 @@ class Dino:
         for name in ("momentum", "centre_momentum", "temperature_warmup", "frozen"):
             if not 0 <= getattr(self, name) <= 1:
                 raise UserError(f"{name}={getattr(self, name)}: must be between 0 and 1.")
+        if self.prototypes < 2:
+            raise UserError(f"prototypes={self.prototypes}: must be at least 2, or there is nothing to tell apart.")
         if not 0 < self.keep <= 1:
             raise UserError(f"keep={self.keep}: must be above 0 and at most 1.")
         if not min(self.student_temperature, *self.teacher_temperature) > 0:

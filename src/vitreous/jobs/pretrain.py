@@ -16,7 +16,6 @@ import torch
 from PIL import Image
 from torch import nn
 
-from vitreous.config.change import change
 from vitreous.config.pretrain import Mae, Method, method_from_json, method_to_json
 from vitreous.config.saved import training_from_json, training_to_json
 from vitreous.config.train import Training
@@ -30,7 +29,7 @@ from vitreous.jobs.accounting import training_work
 from vitreous.jobs.budget import parse_budget, plan
 from vitreous.jobs.fit import fit
 from vitreous.jobs.opening import open_pictures
-from vitreous.jobs.pretrain_run import PretrainRequest, PretrainResult, pretrain_card, read_pretrained
+from vitreous.jobs.pretrain_run import PretrainRequest, PretrainResult, changed, pretrain_card, read_pretrained
 from vitreous.jobs.run import Listeners, read_config, write_json
 from vitreous.jobs.start import some_headers
 from vitreous.jobs.track import tracked
@@ -51,7 +50,6 @@ ASKED = 500
 WORK = 1e12
 """Floating-point operations that it may take: some ten seconds on two cores."""
 NEIGHBOURS = 20
-OWN = "method."
 
 
 def pretrain(
@@ -283,16 +281,6 @@ class _Pretraining:
         loader = Loader(some, self.training.preprocess, batch_size=rows, unreadable_limit=1.0)
         batch = next(iter(loader.batches()), None)
         return None if batch is None else draw_reconstructions(self.objective.eval(), batch, self.training.preprocess)
-
-
-def changed(training: Training, method: Method, changes: Mapping[str, str]) -> tuple[Training, Method]:
-    """The recipe with single fields set otherwise; names of the method's begin with "method."."""
-    own = {name.removeprefix(OWN): text for name, text in changes.items() if name.startswith(OWN)}
-    training = change(training, {name: text for name, text in changes.items() if not name.startswith(OWN)})
-    try:
-        return training, change(method, own)
-    except UserError as error:
-        raise UserError(str(error).replace("--set ", f"--set {OWN}", 1)) from None
 
 
 def build_objective(training: Training, method: Method) -> MaskedAutoencoder | SelfDistillation:

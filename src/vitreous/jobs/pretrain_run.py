@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from vitreous.config.change import change
+from vitreous.config.pretrain import Method
 from vitreous.config.train import Training
 from vitreous.errors import UserError
 from vitreous.jobs.run import FitResult
@@ -98,3 +101,23 @@ def pretrain_card(name: str, request: PretrainRequest, training: Training, resul
         "",
     ]
     return "\n".join(lines)
+
+
+OWN = "method."
+UNUSED = frozenset(
+    {"whiten", "freeze", "lora", "tokens", "label_smoothing", "class_weights", "compile", "validation", "probe"}
+    | {"augment.mixup", "augment.cutmix", "model.patch_dropout"}
+)
+"""Fields of a training that labels or given weights belong to."""
+
+
+def changed(training: Training, method: Method, changes: Mapping[str, str]) -> tuple[Training, Method]:
+    """The recipe with single fields set otherwise; names of the method's begin with "method."."""
+    if unused := sorted(UNUSED & set(changes)):
+        raise UserError(f"--set {unused[0]}: has no part in learning without labels; leave it away.")
+    own = {name.removeprefix(OWN): text for name, text in changes.items() if name.startswith(OWN)}
+    training = change(training, {name: text for name, text in changes.items() if not name.startswith(OWN)})
+    try:
+        return training, change(method, own)
+    except UserError as error:
+        raise UserError(str(error).replace("--set ", f"--set {OWN}", 1)) from None

@@ -60,12 +60,13 @@ class SelfDistillation(nn.Module):
         mask = self._draw_masks(large) if m.masked else None
         with torch.no_grad():
             features, patches = self._encode(self.model, large, mask, seen=True)
-            scores = self.head(features)
+            scores = self.head(features).float()  # temperatures this low want float32
             answers = teacher_answers(scores, self.centre, self.temperature(progress))
         frozen = progress < m.frozen
         own, own_patches = self._encode(self.student, large, mask, seen=False)
-        both = own if batch.small is None else torch.cat([own, self._encode_small(batch.small)])
-        said = self.student_head(both, frozen).view(-1, len(batch.images), m.prototypes)  # (V, B, K)
+        small = batch.small
+        both = own if small is None or not small.shape[1] else torch.cat([own, self._encode_small(small)])
+        said = self.student_head(both, frozen).float().view(-1, len(batch.images), m.prototypes)  # (V, B, K)
         loss = distillation_loss(answers.view(views, -1, m.prototypes), said, m.student_temperature)
         if self.training:
             self._heard.append(scores)
@@ -126,7 +127,7 @@ class SelfDistillation(nn.Module):
     def _patch_loss(self, patches: Tensor, own: Tensor, mask: Tensor, progress: float, frozen: bool) -> Tensor:
         """iBOT's term, of the teacher's and the student's tokens (n, D) of masked patches."""
         with torch.no_grad():
-            scores = self.head(patches)
+            scores = self.head(patches).float()
             answers = teacher_answers(scores, self.patch_centre, self.temperature(progress))
         if self.training:
             self._heard_patches.append(scores)
