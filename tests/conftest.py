@@ -1,5 +1,6 @@
 """Where tests find what a clone does not carry."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,15 @@ def shared_data():
     if not SHARED.is_dir():
         pytest.skip("needs the real weights and pictures in ../shared/data, which are not part of the project")
     return SHARED
+
+
+@pytest.fixture
+def all_cores():
+    """For the few tests that keep a real model busy."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(os.cpu_count() or 1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="session")

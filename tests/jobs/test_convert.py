@@ -225,6 +225,7 @@ BREEDS = {
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("all_cores")
 def test_the_real_weights_features_tell_pets_apart(shared_data, tmp_path, monkeypatch):
     """Neighbours' vote on features of the bare file: ten known pictures a class, and five asked. Chance is 3 %."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -239,6 +240,7 @@ def test_the_real_weights_features_tell_pets_apart(shared_data, tmp_path, monkey
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("all_cores")
 def test_the_real_weights_know_the_pets(shared_data, tmp_path):
     """Imported with no option but the names, it tells breeds that it was trained on: at least 80 % of them."""
     made = import_weights(

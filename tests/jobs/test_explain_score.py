@@ -167,6 +167,7 @@ def test_mistakes(lights, bundle, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("all_cores")
 def test_relevance_beats_maps_that_look_at_nothing_on_real_pictures(shared_data):
     """A few dozen pets; the whole measurement is benchmarks/explain.py."""
     from vitreous.weights.source import open_weights

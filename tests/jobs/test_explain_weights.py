@@ -96,6 +96,7 @@ def test_the_figures_are_written(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("all_cores")
 def test_real_heads_look_farther_with_depth_and_early_layers_have_both_kinds(shared_data):
     """What the paper found, in the real ViT-Ti/16."""
     from vitreous.weights.source import open_weights

@@ -175,6 +175,7 @@ def test_the_command(capsys, tmp_path, data):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("all_cores")
 def test_pets_with_real_weights(shared_data, monkeypatch, tmp_path_factory):
     """87.4 % by 10 neighbours and 88.9 % linearly are known from another implementation."""
     monkeypatch.setenv("VITREOUS_CACHE", str(tmp_path_factory.mktemp("pets")))
