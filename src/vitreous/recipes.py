@@ -128,8 +128,9 @@ def mae_finetune(s: Situation) -> Training:
 def scratch_small(s: Situation) -> Training:
     """Small pictures (CIFAR, MNIST) from nothing on few cores: a narrow model, Muon, and few tokens at first.
 
-    In minutes, many cheap steps teach more than few expensive ones. Positions are fixed, and for many pictures the patch
-    projection starts whitened: what need not be learned is worth several points in a short training (docs/log.md).
+    In minutes, many cheap steps teach more than few expensive ones. Positions are fixed, and for many pictures the
+    patch projection starts whitened: what need not be learned is worth several points in a short training
+    (docs/log.md).
     """
     _from_nothing(s, "scratch-small")
     side = min(SMALL_SIDE, max(8, 4 * round(s.side / 4))) if s.image_size is None else s.image_size
