@@ -36,8 +36,8 @@ from vitreous.jobs.probe import probe
 from vitreous.jobs.run import Listeners
 from vitreous.model.vit import ViT
 from vitreous.objectives.mae import MaskedAutoencoder
-from vitreous.recipes import Situation
-from vitreous.recipes_pretrain import PRETRAINING, mae
+from vitreous.recipes.pretrain import PRETRAINING, mae
+from vitreous.recipes.supervised import Situation
 from vitreous.weights.bundle import Bundle, load_bundle
 
 CIFAR = Situation(classes=0, pictures=50_000, side=32, channels=3)

@@ -10,7 +10,6 @@ PACKAGE = Path(__file__).parents[1] / "src" / "vitreous"
 ROWS = [
     ["cli"],
     ["jobs"],
-    ["recipes_pretrain"],
     ["recipes", "report", "deploy"],
     ["train", "evaluate", "explain"],
     ["objectives"],

@@ -4,7 +4,7 @@ import pytest
 
 from vitreous.config.change import change, parse_changes
 from vitreous.errors import UserError
-from vitreous.recipes import Situation, recipe
+from vitreous.recipes.supervised import Situation, recipe
 
 TRAINING = recipe("scratch-small", Situation(10, 50_000, 32, 3))
 

@@ -20,7 +20,7 @@ from vitreous.config.data import Preprocess
 from vitreous.jobs.budget import parse_budget
 from vitreous.jobs.fit import fit
 from vitreous.jobs.run import Listeners
-from vitreous.recipes import RECIPES
+from vitreous.recipes.supervised import RECIPES
 from vitreous.weights.bundle import load_bundle, save_bundle
 
 

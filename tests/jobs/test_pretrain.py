@@ -21,7 +21,7 @@ from vitreous.jobs.reconstruct import reconstruct
 from vitreous.jobs.report import write_report
 from vitreous.jobs.run import Listeners
 from vitreous.objectives.mae import load_autoencoder
-from vitreous.recipes_pretrain import PRETRAINING
+from vitreous.recipes.pretrain import PRETRAINING
 from vitreous.weights.bundle import load_bundle
 
 SIZE = Preprocess(size=(8, 8))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from vitreous.cli.explain_tables import show_scores, show_weights
-from vitreous.cli.terminal import Flag, print_json, printable, progress
+from vitreous.cli.terminal import Flag, print_json, printable, progress, say_left_out
 from vitreous.errors import UserError
 
 if TYPE_CHECKING:
@@ -290,8 +290,7 @@ def _score(
         print_json(found.to_json())
         return 0
     show_scores(found)
-    for path, reason in found.left_out.items():
-        print(f"vitreous: left out: {printable(path)}: {reason}", file=sys.stderr)
+    say_left_out(found.left_out)
     return 0
 
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from vitreous.cli.listening import listening
-from vitreous.cli.terminal import Flag, print_json, printable
+from vitreous.cli.listening import closing_text, listening
+from vitreous.cli.terminal import Flag, print_json
 
 if TYPE_CHECKING:
     from vitreous.jobs.run import FitResult
@@ -76,23 +76,11 @@ def fit(
 
 
 def _text(result: FitResult) -> str:
-    """What a tired person wants to know."""
-    if not result.finished:
-        return f"Stopped. All is saved in {result.run}; repeat the same command to go on."
-    lines = []
-    for name, found in (("test", result.test), ("validation", result.validation)):
-        if found:
-            low, high = found["top1_interval"]
-            lines.append(
-                f"{found['top1']:.1%} of {found['n']:,} {name} pictures right (95 % interval {low:.1%} to {high:.1%})"
+    found = []
+    for name, part in (("test", result.test), ("validation", result.validation)):
+        if part:
+            low, high = part["top1_interval"]
+            found.append(
+                f"{part['top1']:.1%} of {part['n']:,} {name} pictures right (95 % interval {low:.1%} to {high:.1%})"
             )
-    spent = result.spent
-    lines += [
-        f"after {spent['seconds']:.0f} s, {spent['pictures']:,} pictures seen",
-        f"model:  {result.bundle}",
-        f"report: {result.run}/report.html",
-        f"use it: vitreous predict {result.run} PICTURE",
-    ]
-    if result.remarks:
-        lines.append(f"{len(result.remarks)} remarks, such as: {printable(result.remarks[0])}")
-    return "\n".join(lines)
+    return closing_text(result, found, [f"use it: vitreous predict {result.run} PICTURE"])

@@ -1,17 +1,18 @@
-"""What a person sees of a training while it runs, and how it is stopped."""
+"""What a person sees of a training while it runs and when it has ended, and how it is stopped."""
 
 from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from vitreous.cli.terminal import printable
 
 if TYPE_CHECKING:
-    from vitreous.jobs.run import Listeners
+    from vitreous.jobs.pretrain_run import PretrainResult
+    from vitreous.jobs.run import FitResult, Listeners
     from vitreous.train.loop import Event
 
 SHOWN = {"accuracy": "val accuracy", "knn": "k-NN"}
@@ -65,3 +66,20 @@ def _bar() -> Iterator[tuple[Any, Any]]:
             bar.update(task, completed=event.step, total=event.steps, description=text, visible=True)
 
         yield lambda text: bar.console.print(printable(text), highlight=False, markup=False), step
+
+
+def closing_text(result: FitResult | PretrainResult, found: Sequence[str], use: Sequence[str]) -> str:
+    """What a tired person wants to know of a training: what was found, what it cost, and how to use it."""
+    if not result.finished:
+        return f"Stopped. All is saved in {result.run}; repeat the same command to go on."
+    spent = result.spent
+    lines = [
+        *found,
+        f"after {spent['seconds']:.0f} s, {spent['pictures']:,} pictures seen",
+        f"model:  {result.bundle}",
+        f"report: {result.run}/report.html",
+        *use,
+    ]
+    if result.remarks:
+        lines.append(f"{len(result.remarks)} remarks, such as: {printable(result.remarks[0])}")
+    return "\n".join(lines)

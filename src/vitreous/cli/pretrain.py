@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from vitreous.cli.listening import listening
-from vitreous.cli.terminal import Flag, print_json, printable
+from vitreous.cli.listening import closing_text, listening
+from vitreous.cli.terminal import Flag, print_json
 
 if TYPE_CHECKING:
     from vitreous.jobs.pretrain_run import PretrainResult
@@ -75,25 +75,13 @@ def pretrain(
 
 
 def _text(result: PretrainResult) -> str:
-    """What a tired person wants to know."""
-    if not result.finished:
-        return f"Stopped. All is saved in {result.run}; repeat the same command to go on."
-    lines = [*result.alarms]
     names = {
         "knn": "{:.1%} of some pictures that were set aside are like their neighbours (k-NN accuracy)",
         "loss": "loss of pictures that were set aside: {:.3f}",
         "accuracy": "{:.1%} of the pictures right",
     }
-    lines += [names[name].format(value) for name, value in result.figures.items() if name in names]
-    spent = result.spent
-    lines += [
-        f"after {spent['seconds']:.0f} s, {spent['pictures']:,} pictures seen",
-        f"model:  {result.bundle}",
-        f"report: {result.run}/report.html",
-        f"use it: vitreous fit DATA --weights {result.run}",
-    ]
+    found = [names[name].format(value) for name, value in result.figures.items() if name in names]
+    use = [f"use it: vitreous fit DATA --weights {result.run}"]
     if result.method == "mae":
-        lines.append(f"see it: vitreous explain {result.run} PICTURE --reconstruct")
-    if result.remarks:
-        lines.append(f"{len(result.remarks)} remarks, such as: {printable(result.remarks[0])}")
-    return "\n".join(lines)
+        use.append(f"see it: vitreous explain {result.run} PICTURE --reconstruct")
+    return closing_text(result, [*result.alarms, *found], use)

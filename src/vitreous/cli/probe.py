@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from vitreous.cli.terminal import Flag, console, print_json, printable, progress, table
+from vitreous.cli.terminal import Flag, console, print_json, printable, progress, say_left_out, table
 from vitreous.errors import UserError
 
 if TYPE_CHECKING:
@@ -67,8 +66,7 @@ def probe(
         print_json(found.to_json())
         return
     _show(found)
-    for path, reason in found.unreadable.items():
-        print(f"vitreous: left out: {printable(path)}: {reason}", file=sys.stderr)
+    say_left_out(found.unreadable)
 
 
 def _numbers(text: str) -> list[int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +31,12 @@ def say_logs() -> None:
     log.setLevel(logging.INFO)
     if not any(isinstance(handler, _Stderr) for handler in log.handlers):
         log.addHandler(_Stderr())
+
+
+def say_left_out(unreadable: Mapping[str, str]) -> None:
+    """Name on standard error each picture that could not be read, and why."""
+    for path, reason in unreadable.items():
+        print(f"vitreous: left out: {printable(path)}: {reason}", file=sys.stderr)
 
 
 def print_json(value: Any, indent: int | None = 2) -> None:

@@ -26,7 +26,16 @@ from vitreous.jobs.card import model_card
 from vitreous.jobs.evaluate import names_of
 from vitreous.jobs.opening import open_dataset
 from vitreous.jobs.report import WRITING, write_report
-from vitreous.jobs.run import FitResult, Listeners, Request, read_config, read_result, write_json
+from vitreous.jobs.run import (
+    FitResult,
+    Listeners,
+    Request,
+    check_request,
+    make_run_folder,
+    read_config,
+    read_result,
+    write_json,
+)
 from vitreous.jobs.start import choose_training, classifiers_of, starting_model
 from vitreous.jobs.track import tracked
 from vitreous.model.initialise import whiten_patches
@@ -62,10 +71,7 @@ def fit(
     budget: a time such as "5m" that the whole may take; or epochs. out: the run folder, by default runs/NAME.
     changes: single fields of the recipe's `Training` set otherwise, such as {"freeze": "6", "optimizer.rate": "1e-4"}.
     """
-    if budget is not None and epochs is not None:
-        raise UserError("--budget and --epochs: give one of the two; the other follows from it.")
-    if image_size is not None and image_size < 1:
-        raise UserError(f"--image-size {image_size}: give the side of the picture in pixels, for example 224.")
+    check_request(budget, epochs, image_size)
     if weights is not None and model is not None:
         raise UserError("--model and --weights: the weights say which model it is; give one of the two.")
     place = None if weights is None else str(weights)
@@ -93,7 +99,7 @@ class _Fit:
         if saved is not None and (self.folder / "result.json").exists():
             self.listeners.say(f"{self.folder} is finished; nothing to do.")
             return read_result(self.folder)
-        self._make_folder()
+        make_run_folder(self.folder)
         with ExitStack() as self.open:
             return self._run(saved)
 
@@ -123,13 +129,6 @@ class _Fit:
         else:
             steps, self.probe = saved["steps"], saved["probe"]
         return self._train(model, steps)
-
-    def _make_folder(self) -> None:
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            (self.folder / "checkpoints").mkdir(exist_ok=True)
-        except OSError as error:
-            raise UserError(f"{self.folder}: cannot be written ({error.strerror}); give another --out.") from None
 
     def _say_what(self, resumed: bool) -> None:
         parts = ", ".join(f"{len(source):,} {name}" for name, source in self.data.splits.items())

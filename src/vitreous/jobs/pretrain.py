@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import numpy as np
@@ -25,24 +24,22 @@ from vitreous.errors import UserError
 from vitreous.evaluate.features import compute_features
 from vitreous.evaluate.knn import vote_neighbours
 from vitreous.explain.reconstruct import draw_reconstructions
-from vitreous.jobs.accounting import training_work
 from vitreous.jobs.budget import parse_budget, plan
 from vitreous.jobs.fit import fit
 from vitreous.jobs.opening import open_pictures
 from vitreous.jobs.pretrain_run import PretrainRequest, PretrainResult, changed, pretrain_card, read_pretrained
-from vitreous.jobs.run import Listeners, read_config, write_json
-from vitreous.jobs.start import some_headers
+from vitreous.jobs.run import Listeners, check_request, make_run_folder, read_config, write_json
+from vitreous.jobs.start import situation_of
 from vitreous.jobs.track import tracked
 from vitreous.model.cost import count_flops
 from vitreous.model.vit import ViT
 from vitreous.objectives.collapse import Alarm
 from vitreous.objectives.dino import SelfDistillation
 from vitreous.objectives.mae import MaskedAutoencoder, save_decoder
-from vitreous.recipes import Situation
-from vitreous.recipes_pretrain import PRETRAINING
+from vitreous.recipes.pretrain import PRETRAINING
 from vitreous.report.pretraining import write_pretraining_report
 from vitreous.train.loop import Event, Loop, Outcome
-from vitreous.train.meter import Meter
+from vitreous.train.meter import Meter, Spent
 from vitreous.weights.bundle import save_bundle
 
 ASKED = 500
@@ -74,10 +71,7 @@ def pretrain(
     """
     if method not in (*PRETRAINING, "supervised"):
         raise UserError(f"--method {method!r}: choose one of {', '.join(PRETRAINING)} or supervised.")
-    if budget is not None and epochs is not None:
-        raise UserError("--budget and --epochs: give one of the two; the other follows from it.")
-    if image_size is not None and image_size < 1:
-        raise UserError(f"--image-size {image_size}: give the side of the picture in pixels, for example 224.")
+    check_request(budget, epochs, image_size)
     run = Path(out) if out is not None else Path("runs") / f"{Path(data).resolve().stem or 'data'}-{method}"
     if method == "supervised":
         done = fit(
@@ -112,10 +106,7 @@ class _Pretraining:
         if saved is not None and (self.folder / "result.json").exists():
             self.listeners.say(f"{self.folder} is finished; nothing to do.")
             return read_pretrained(self.folder)
-        try:
-            (self.folder / "checkpoints").mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UserError(f"{self.folder}: cannot be written ({error.strerror}); give another --out.") from None
+        make_run_folder(self.folder)
         with ExitStack() as self.open:
             return self._run(saved)
 
@@ -145,15 +136,7 @@ class _Pretraining:
 
     def _choose(self) -> tuple[Training, Method]:
         """What the recipe makes of these pictures."""
-        headers = some_headers(self.data.train)
-        situation = Situation(
-            classes=0,
-            pictures=len(self.data.train),
-            side=int(median(min(header.width, header.height) for header in headers)),
-            channels=1 if all(header.mode in ("1", "L") for header in headers) else 3,
-            model=self.request.model,
-            image_size=self.request.image_size,
-        )
+        situation = situation_of(self.data.train, 0, self.request.model, self.request.image_size)
         training, method = PRETRAINING[self.request.method](situation)
         training, method = changed(training, method, self.request.changes)
         training = replace(training, seed=self.request.seed)
@@ -247,7 +230,7 @@ class _Pretraining:
         if isinstance(self.objective, MaskedAutoencoder):
             save_decoder(self.folder / "decoder", self.objective)
         self.open.close()
-        spent = self.meter.spent() + training_work(self.training, outcome.pictures, outcome.done)
+        spent = self.meter.spent() + Spent(pictures=outcome.pictures)  # operations of views and decoder: not counted
         result = PretrainResult(
             run=str(self.folder),
             bundle=str(self.folder / "bundle"),

@@ -63,6 +63,22 @@ class Listeners:
     stop: Callable[[], bool] = lambda: False
 
 
+def check_request(budget: str | None, epochs: float | None, image_size: int | None) -> None:
+    """Refuse what makes no sense in any training."""
+    if budget is not None and epochs is not None:
+        raise UserError("--budget and --epochs: give one of the two; the other follows from it.")
+    if image_size is not None and image_size < 1:
+        raise UserError(f"--image-size {image_size}: give the side of the picture in pixels, for example 224.")
+
+
+def make_run_folder(folder: Path) -> None:
+    """The folder, with a place for checkpoints."""
+    try:
+        (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{folder}: cannot be written ({error.strerror}); give another --out.") from None
+
+
 def read_config(folder: Path, request: DataclassInstance) -> dict[str, Any] | None:
     """The configuration of a training that was begun here, None if none was; refused if it was another one."""
     path = folder / "config.json"

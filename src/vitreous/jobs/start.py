@@ -17,28 +17,33 @@ from vitreous.jobs.run import Request
 from vitreous.model.lora import add_lora
 from vitreous.model.position import resample_state
 from vitreous.model.vit import ViT
-from vitreous.recipes import Situation, recipe
+from vitreous.recipes.supervised import Situation, recipe
 from vitreous.weights.bundle import Bundle
 
 
 def choose_training(request: Request, data: Data, base: Bundle | None) -> Training:
     """What the recipe makes of these data and weights, with what the person set otherwise."""
-    headers = some_headers(data.train)
-    situation = Situation(
-        classes=len(data.classes),
-        pictures=len(data.train),
-        side=int(median(min(header.width, header.height) for header in headers)),
-        channels=1 if all(header.mode in ("1", "L") for header in headers) else 3,
-        base=None if base is None else base.model.config,
-        base_preprocess=None if base is None else base.preprocess,
-        model=request.model,
-        image_size=request.image_size,
-    )
+    situation = situation_of(data.train, len(data.classes), request.model, request.image_size)
+    if base is not None:
+        situation = replace(situation, base=base.model.config, base_preprocess=base.preprocess)
     training = _from_recipe(request, situation)
     if training.validation:  # what is set aside is not trained on, which some recipes count
         left = len(data.with_validation(training.validation, request.seed).train)
         training = _from_recipe(request, replace(situation, pictures=left))
     return training
+
+
+def situation_of(source: Source, classes: int, model: str | None, image_size: int | None) -> Situation:
+    """What is known of pictures before a training from nothing."""
+    headers = some_headers(source)
+    return Situation(
+        classes=classes,
+        pictures=len(source),
+        side=int(median(min(header.width, header.height) for header in headers)),
+        channels=1 if all(header.mode in ("1", "L") for header in headers) else 3,
+        model=model,
+        image_size=image_size,
+    )
 
 
 def _from_recipe(request: Request, situation: Situation) -> Training:

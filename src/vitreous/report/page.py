@@ -180,7 +180,8 @@ def cost(c: ViTConfig, spent: dict[str, Any] | None) -> dict[str, str]:
     found = {}
     if spent:
         found["Time"] = f"{duration(spent['seconds'])}, {spent['core_hours']:.3g} core-hours"
-        found["Training work"] = f"{spent['pictures']:,} pictures seen, {operations(spent['flops'])}"
+        work = f", {operations(spent['flops'])}" if spent["flops"] else ""
+        found["Training work"] = f"{spent['pictures']:,} pictures seen{work}"
         if spent["joules"] is not None:
             found["Energy"] = f"{spent['joules'] / 3600:.3g} Wh of the processor"
     found["One answer"] = operations(count_flops(c))

@@ -20,7 +20,7 @@ class Spent:
     pictures: int = 0
     """Seen in training."""
     flops: float = 0.0
-    """Of the training steps: forward and backward."""
+    """Of the training steps, forward and backward; 0 where they are not counted."""
     joules: float | None = None
     """Of the processor packages, where the machine tells it."""
 

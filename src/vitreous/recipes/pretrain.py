@@ -10,7 +10,7 @@ from vitreous.config.model import ViTConfig
 from vitreous.config.pretrain import Dino, Mae, Method
 from vitreous.config.train import Optimizer, Training
 from vitreous.errors import UserError
-from vitreous.recipes import SMALL_SIDE, Situation
+from vitreous.recipes.supervised import SMALL_SIDE, Situation
 
 MUON = Optimizer(name="muon", rate=1e-3, muon_rate=0.02, weight_decay=0.05, warmup=0.05)
 

@@ -3,8 +3,8 @@
 import pytest
 
 from vitreous import UserError
-from vitreous.recipes import Situation
-from vitreous.recipes_pretrain import PRETRAINING
+from vitreous.recipes.pretrain import PRETRAINING
+from vitreous.recipes.supervised import Situation
 
 SITUATIONS = {
     "cifar": Situation(classes=0, pictures=50_000, side=32, channels=3),
