@@ -137,6 +137,34 @@ def test_interrupted_anywhere_it_ends_with_the_same_bits(packed, tmp_path, metho
         assert all(torch.equal(one[name], other[name]) for name in one), file
 
 
+STILL = {"optimizer.rate": "1e-12", "optimizer.muon_rate": "1e-12", "whiten": "true"}
+"""Whitened, and then hardly trained."""
+
+
+@pytest.mark.parametrize(("method", "networks"), [("mae", ["model."]), ("dino", ["model.", "student."])])
+def test_a_whitened_start_reaches_student_and_teacher(packed, tmp_path, method, networks):
+    """Patches of the training pictures become uncorrelated and equally strong."""
+    quick(packed, tmp_path, method, changes=STILL)
+    pixels = (torch.from_numpy(draw()[0]).permute(0, 3, 1, 2) / 255 - 0.5) / 0.5
+    state = load_file(sorted((tmp_path / "checkpoints").iterdir())[-1] / "module.safetensors")
+    for network in networks:
+        weight, bias = (state[f"{network}patch_embed.proj.{name}"] for name in ("weight", "bias"))
+        found = torch.nn.functional.conv2d(pixels, weight, bias, stride=2).transpose(0, 1).flatten(1)  # (16, n)
+        assert found.mean(1).abs().max() < 1e-3
+        strengths = torch.linalg.eigvalsh(torch.cov(found))[-12:]  # a patch has 12 numbers, the model 16
+        assert strengths.min() > 0.9 * 16 / 12
+        assert strengths.max() < 1.01 * 16 / 12
+
+
+def test_what_goes_on_is_not_whitened_again(packed, tmp_path, monkeypatch):
+    started = []
+    monkeypatch.setattr(job, "whiten", lambda *args: started.append(args))
+    for steps in (2, 9):
+        stop = iter([False] * steps + [True] * 9)
+        quick(packed, tmp_path, changes={"whiten": "true"}, listeners=Listeners(stop=lambda s=stop: next(s)))
+        assert len(started) == 1
+
+
 @pytest.mark.parametrize("method", TINY)
 def test_labels_are_not_learned_from(packed, tmp_path, method):
     (images, _), (others, truth) = draw(), draw(12, seed=1)

@@ -36,9 +36,8 @@ from vitreous.jobs.run import (
     read_result,
     write_json,
 )
-from vitreous.jobs.start import choose_training, classifiers_of, starting_model
+from vitreous.jobs.start import choose_training, classifiers_of, starting_model, whiten
 from vitreous.jobs.track import tracked
-from vitreous.model.initialise import whiten_patches
 from vitreous.model.lora import merge_lora
 from vitreous.model.vit import ViT
 from vitreous.objectives.supervised import Supervised, balance
@@ -119,10 +118,11 @@ class _Fit:
         self._say_what(saved is not None)
         model = starting_model(self.training, base)
         self._loaders()
-        if self.training.whiten and base is None:
-            self._whiten(model)
-        if self.training.probe and load_newest(self.folder / "checkpoints")[0] is None:
-            self._fit_classifier(model)  # also of a run that was interrupted before its first checkpoint
+        if load_newest(self.folder / "checkpoints")[0] is None:  # also where it was interrupted before the first one
+            if self.training.whiten and base is None:
+                whiten(model, self.training, self.data.train, self.workers)
+            if self.training.probe:
+                self._fit_classifier(model)
         if saved is None:
             steps = self._plan(model)
             self._write_config(steps)
@@ -159,13 +159,6 @@ class _Fit:
         finally:
             self.unreadable.update(loader.unreadable)
             loader.close()
-
-    def _whiten(self, model: ViT, most: int = 2000) -> None:
-        train = self.data.train
-        some = train.subset(list(range(0, len(train), -(-len(train) // most))))
-        with self._ordered(some) as loader:
-            images = torch.cat([batch.images for batch in loader.batches()])
-        whiten_patches(model, images, self.training.seed)
 
     def _fit_classifier(self, model: ViT) -> None:
         """Fit the classifier to features of the frozen model, computed once: a first answer within seconds."""

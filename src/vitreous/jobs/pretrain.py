@@ -29,7 +29,7 @@ from vitreous.jobs.fit import fit
 from vitreous.jobs.opening import open_pictures
 from vitreous.jobs.pretrain_run import PretrainRequest, PretrainResult, changed, pretrain_card, read_pretrained
 from vitreous.jobs.run import Listeners, check_request, make_run_folder, read_config, write_json
-from vitreous.jobs.start import situation_of
+from vitreous.jobs.start import situation_of, whiten
 from vitreous.jobs.track import tracked
 from vitreous.model.cost import count_flops
 from vitreous.model.vit import ViT
@@ -40,6 +40,7 @@ from vitreous.recipes.pretrain import PRETRAINING
 from vitreous.report.pretraining import write_pretraining_report
 from vitreous.train.loop import Event, Loop, Outcome
 from vitreous.train.meter import Meter, Spent
+from vitreous.train.state import load_newest
 from vitreous.weights.bundle import save_bundle
 
 ASKED = 500
@@ -120,7 +121,7 @@ class _Pretraining:
         self.data = set_aside(self.data, self.training.seed)
         self._say_what(saved is not None)
         self.loader = self._loader(self.data.train)
-        self.objective = build_objective(self.training, self.method)
+        self.objective = build_objective(self._model(), self.method, self.training.seed)
         self.evaluate = self._evaluator()
         steps = self._plan() if saved is None else saved["steps"]
         if saved is None:
@@ -168,13 +169,20 @@ class _Pretraining:
         self.open.callback(loader.close)
         return loader
 
+    def _model(self) -> ViT:
+        """The model as it starts; a checkpoint, where there is one, then takes its place."""
+        model = ViT(self.training.model, seed=self.training.seed)
+        if self.training.whiten and load_newest(self.folder / "checkpoints")[0] is None:
+            whiten(model, self.training, self.data.train, self.workers)
+        return model
+
     def _evaluator(self) -> Callable[[nn.Module], dict[str, float]]:
-        """Live figures: the k-NN accuracy where there are labels, else the loss of pictures that were set aside."""
+        """Live figures: the k-NN accuracy where there are labels, else the objective's for pictures set aside."""
         few = max(50, min(ASKED, int(WORK / 5 / count_flops(self.training.model))))
         asked = _some(self.data.splits["val"], few, self.training.seed)
         if not self.data.classes:
             loader = self._loader(asked, shuffle=False)
-            return lambda model: {"loss": _mean_loss(self.objective, loader)}
+            return lambda model: _live_figure(self.objective, loader)
         known, asking = (
             Loader(part, self.training.preprocess, batch_size=100, unreadable_limit=1.0)
             for part in (_some(self.data.train, 4 * few, self.training.seed), asked)
@@ -191,6 +199,8 @@ class _Pretraining:
         return max(1, round(self.training.epochs * self.loader.steps_per_epoch))
 
     def _train(self, steps: int) -> PretrainResult:
+        if isinstance(self.objective, MaskedAutoencoder):
+            self.objective.steps = steps
         loop = Loop(
             self.objective,
             self.loader,
@@ -216,6 +226,8 @@ class _Pretraining:
             nonlocal alarm
             if alarm is None:  # the steps before an interruption were heard by another process
                 alarm = heard(self.folder)
+                for known in alarm.ringing:
+                    self.listeners.say(known)
             elif (sentence := alarm.hear(event.record)) is not None:
                 self.listeners.say(sentence)
             listener(replace(event, record={**event.record, "collapsed": 1.0}) if alarm.ringing else event)
@@ -266,12 +278,9 @@ class _Pretraining:
         return None if batch is None else draw_reconstructions(self.objective.eval(), batch, self.training.preprocess)
 
 
-def build_objective(training: Training, method: Method) -> MaskedAutoencoder | SelfDistillation:
+def build_objective(model: ViT, method: Method, seed: int) -> MaskedAutoencoder | SelfDistillation:
     """The model to train and what it learns by."""
-    model = ViT(training.model, seed=training.seed)
-    if isinstance(method, Mae):
-        return MaskedAutoencoder(model, method, training.seed)
-    return SelfDistillation(model, method, training.seed)
+    return MaskedAutoencoder(model, method, seed) if isinstance(method, Mae) else SelfDistillation(model, method, seed)
 
 
 def set_aside(data: Data, seed: int) -> Data:
@@ -302,13 +311,17 @@ def heard(folder: Path) -> Alarm:
     return alarm
 
 
-def _mean_loss(objective: nn.Module, loader: Loader) -> float:
+@torch.inference_mode()
+def _live_figure(objective: MaskedAutoencoder | SelfDistillation, loader: Loader) -> dict[str, float]:
+    """The loss of a masked autoencoder; the information of self-distillation, whose loss a collapse lowers too."""
     objective.eval()
+    name = "loss" if isinstance(objective, MaskedAutoencoder) else "information"
     total, pictures = 0.0, 0
     for batch in loader.batches():
-        total += len(batch.index) * objective(batch, 1.0)[0].item()
+        loss, figures = objective(batch, 1.0)
+        total += len(batch.index) * {"loss": loss.item(), **figures}[name]
         pictures += len(batch.index)
-    return total / max(1, pictures)
+    return {name: total / max(1, pictures)}
 
 
 def _some(source: Source, most: int, seed: int) -> Source:

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from statistics import median
 
+import torch
 from torch import nn
 
 from vitreous.config.change import change
 from vitreous.config.train import Training
 from vitreous.data.decode import Header, PictureError
+from vitreous.data.loader import Loader
 from vitreous.data.source import Data, Source
 from vitreous.errors import UserError
 from vitreous.jobs.run import Request
+from vitreous.model.initialise import whiten_patches
 from vitreous.model.lora import add_lora
 from vitreous.model.position import resample_state
 from vitreous.model.vit import ViT
 from vitreous.recipes.supervised import Situation, recipe
 from vitreous.weights.bundle import Bundle
+
+WHITENING = 20_000_000
+"""Pixels that a whitened start is made from, so that large pictures fit into the memory too."""
 
 
 def choose_training(request: Request, data: Data, base: Bundle | None) -> Training:
@@ -69,6 +75,17 @@ def starting_model(training: Training, base: Bundle | None) -> ViT:
     if training.lora:
         add_lora(model, training.lora, training.seed)
     return model
+
+
+def whiten(model: ViT, training: Training, source: Source, workers: int) -> None:
+    """Let the model's patch projection start whitened, from at most 2000 pictures of all over the source."""
+    height, width = training.model.image_size
+    most = max(1, min(2000, WHITENING // (height * width)))
+    some = source.subset(list(range(0, len(source), -(-len(source) // most))))
+    loader = Loader(some, training.preprocess, batch_size=64, workers=workers, unreadable_limit=1.0)
+    with closing(loader):
+        images = torch.cat([batch.images for batch in loader.batches()])
+    whiten_patches(model, images, training.seed)
 
 
 def classifiers_of(model: ViT) -> list[nn.Linear]:
