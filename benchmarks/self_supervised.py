@@ -1,11 +1,11 @@
 """Learning without labels on CIFAR-10: masked autoencoder and self-distillation, each within a time, and their speed.
 
-    python benchmarks/self_supervised.py DATA [--budget 60m] [--finetune 10m] [--only speed,pixels,mae,dino,finetune]
+    python benchmarks/self_supervised.py DATA [--budget 60m] [--finetune 10m] [--only speed,pixels,mae,dino,finetune,analyze]
 
 DATA: the folder of CIFAR-10's binary version. Each method trains on the pictures alone; then k-NN and a linear probe
 judge its features on the test part, beside raw pixels and the same network untrained. The masked autoencoder is
 fine-tuned with a tenth of the labels, beside the same network and the recipe for few pictures from scratch, with the
-same labels and the same time. Runs are kept in --runs: repeat the command to go on. What was measured is added to
+same labels and the same time; and `analyze` compares what the two learned. Runs are kept in --runs: repeat the command to go on. What was measured is added to
 benchmarks/results/self_supervised.json.
 """
 
@@ -30,6 +30,7 @@ from vitreous.data.loader import Batch
 from vitreous.data.source import Source, open_data
 from vitreous.evaluate.knn import vote_neighbours
 from vitreous.evaluate.probe import fit_linear
+from vitreous.jobs.analyze import analyze
 from vitreous.jobs.fit import fit
 from vitreous.jobs.pretrain import pretrain
 from vitreous.jobs.probe import probe
@@ -155,10 +156,10 @@ def finetune(data: str, budget: str, runs: Path, seed: int) -> dict[str, Any]:
     if not (start / "bundle").is_dir():
         raise SystemExit(f"{start}: there is no masked autoencoder to fine-tune; run --only mae first.")
     c = load_bundle(start).model.config
-    size = next(name for name, width in (("N", 192), ("P", 96)) if width == c.width)
+    same = {"model.width": c.width, "model.depth": c.depth, "model.heads": c.heads, "model.mlp_width": c.mlp_width}
     ways: dict[str, dict[str, Any]] = {
         "mae": {"weights": start, "recipe": "mae-finetune"},
-        "scratch_same_network": {"model": f"{size}/{c.patch}@{c.image_size[0]}", "recipe": "scratch-small"},
+        "scratch_same_network": {"recipe": "scratch-small", "changes": {k: str(v) for k, v in same.items()}},
         "scratch_for_few_pictures": {},
     }
     rows = {}
@@ -174,6 +175,13 @@ def finetune(data: str, budget: str, runs: Path, seed: int) -> dict[str, Any]:
         }
         print(name, rows[name], flush=True)
     return {"labels": 5000, "budget": budget, "seed": seed, **rows}
+
+
+def compare(data: str, runs: Path, seed: int) -> dict[str, Any]:
+    """What `analyze` says of the two: the page is in the folder of the runs, the summary and some curves are kept."""
+    models = [runs / f"{method}-{seed}" for method in ("mae", "dino")]
+    found = analyze(models, data, runs / f"analysis-{seed}", pictures=1000, seed=seed).numbers
+    return {"summary": found["summary"], "models": found["models"], "page": "analysis.html"}
 
 
 def _write_tenth(data: str, path: Path) -> None:
@@ -193,7 +201,7 @@ def main() -> None:
     parser.add_argument("data")
     parser.add_argument("--budget", default="60m", help="time for each method")
     parser.add_argument("--finetune", default="10m", help="time for each fine-tuning")
-    parser.add_argument("--only", default="speed,pixels,mae,dino,finetune")
+    parser.add_argument("--only", default="speed,pixels,mae,dino,finetune,analyze")
     parser.add_argument("--runs", type=Path, default=Path("runs/self_supervised"))
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--seed", type=int, default=0)
@@ -207,6 +215,7 @@ def main() -> None:
         "mae": lambda: train(args.data, "mae", args.budget, args.runs, args.seed),
         "dino": lambda: train(args.data, "dino", args.budget, args.runs, args.seed),
         "finetune": lambda: finetune(args.data, args.finetune, args.runs, args.seed),
+        "analyze": lambda: compare(args.data, args.runs, args.seed),
     }
     path = RESULTS / "self_supervised.json"
     for name in args.only.split(","):

@@ -217,5 +217,7 @@ def test_multi_crop_views_each_have_their_own_chance():
     assert local.equal(again[1])
     more = multi_crop(image, preprocess, Augment(), replace(crops, local_views=5), seed=0, epoch=1, index=2)
     assert local.equal(more[1][:3])
+    coarse = multi_crop(image, preprocess, Augment(), replace(crops, global_size=36), seed=0, epoch=1, index=2)
+    assert coarse[0].shape == (2, 3, 36, 36)
     none = multi_crop(image, preprocess, Augment(), replace(crops, local_views=0), seed=0, epoch=1, index=2)
     assert none[1].shape == (0, 3, 24, 24)

@@ -150,6 +150,8 @@ def test_several_views_are_single_views_with_their_own_chance_and_area():
     narrow = replace(augment, crop_scale=crops.local_scale)
     assert torch.equal(large[:, 1], views(images, wide, epoch=2, view=1))
     assert torch.equal(small[:, 2], views(images, narrow, replace(SIZE, size=(8, 8)), epoch=2, view=4))
+    coarse = multi_crop_batch(images, np.arange(5), SIZE, augment, replace(crops, global_size=12), seed=0, epoch=2)[0]
+    assert torch.equal(coarse[:, 1], views(images, wide, replace(SIZE, size=(12, 12)), epoch=2, view=1))
     none = multi_crop_batch(images, np.arange(5), SIZE, augment, MultiCrop(local_views=0), seed=0, epoch=2)[1]
     assert none.shape[1] == 0
 

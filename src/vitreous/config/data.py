@@ -34,7 +34,7 @@ class Preprocess:
 
     @property
     def channels(self) -> int:
-        """1 for grey, 3 for colour."""
+        """1 for grey, 3 for colour; models of other numbers take tensors, for no picture file is read as such."""
         return len(self.mean)
 
     @property
@@ -49,8 +49,8 @@ class Preprocess:
         object.__setattr__(self, "std", tuple(self.std))
         if len(size) != 2 or min(size) < 1:
             raise UserError(f"size={size}: must be one side or (height, width), in pixels.")
-        if len(self.mean) not in (1, 3):
-            raise UserError(f"mean={self.mean}: give 1 number for grey pictures or 3 for colour.")
+        if not self.mean:
+            raise UserError("mean=(): give a number for each channel: 1 for grey pictures, 3 for colour.")
         if len(self.std) != len(self.mean):
             raise UserError(f"std={self.std}: give as many numbers as mean has, {len(self.mean)}.")
         if not all(math.isfinite(value) for value in self.mean):
@@ -128,10 +128,12 @@ class Augment:
 
 @dataclass(frozen=True)
 class MultiCrop:
-    """The views of self-distillation (DINO): a few large crops at the model's input size and many small ones."""
+    """The views of self-distillation (DINO): a few large crops and many small ones."""
 
     global_views: int = 2
     global_scale: tuple[float, float] = (0.4, 1.0)
+    global_size: tuple[int, int] | None = None
+    """Height and width of a large view; None: the model's input size."""
     local_views: int = 8
     local_scale: tuple[float, float] = (0.05, 0.4)
     local_size: tuple[int, int] = (96, 96)
@@ -142,10 +144,14 @@ class MultiCrop:
             object.__setattr__(self, name, (low, high))
             if not 0 < low <= high <= 1:
                 raise UserError(f"{name}={(low, high)}: give two shares of the area, 0 < least <= greatest <= 1.")
-        size = (self.local_size,) * 2 if isinstance(self.local_size, int) else tuple(self.local_size)
-        object.__setattr__(self, "local_size", size)
-        if len(size) != 2 or min(size) < 1:
-            raise UserError(f"local_size={size}: must be one side or (height, width), in pixels.")
+        for name in ("global_size", "local_size"):
+            given = getattr(self, name)
+            if given is None and name == "global_size":
+                continue
+            size = (given,) * 2 if isinstance(given, int) else tuple(given)
+            object.__setattr__(self, name, size)
+            if len(size) != 2 or min(size) < 1:
+                raise UserError(f"{name}={size}: must be one side or (height, width), in pixels.")
         if self.global_views < 1 or self.local_views < 0:
             raise UserError(
                 f"global_views={self.global_views}, local_views={self.local_views}: must be at least 1 and at least 0."

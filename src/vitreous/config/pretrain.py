@@ -52,6 +52,9 @@ class Dino:
     """Share of the steps until the second temperature is reached."""
     centre_momentum: float = 0.9
     """How much of the centre stays in a step; 1 leaves it at zero, which is no centring."""
+    balance: int = 0
+    """Rounds of Sinkhorn-Knopp, which make all prototypes equally frequent in a batch, instead of the centre (DINOv2
+    has 3); 0 for the centre."""
     frozen: float = 0.01
     """Share of the steps in which the head's last layer stays as it is."""
     keep: float = 1.0
@@ -77,8 +80,8 @@ class Dino:
             raise UserError(f"keep={self.keep}: must be above 0 and at most 1.")
         if not min(self.student_temperature, *self.teacher_temperature) > 0:
             raise UserError("student_temperature and teacher_temperature: must be above 0.")
-        if min(self.koleo, self.masked) < 0:
-            raise UserError(f"koleo={self.koleo}, masked={self.masked}: must be 0 or more.")
+        if min(self.koleo, self.masked, self.balance) < 0:
+            raise UserError(f"koleo={self.koleo}, masked={self.masked}, balance={self.balance}: must be 0 or more.")
         if not 0 < self.masked_share[0] <= self.masked_share[1] < 1:
             raise UserError(f"masked_share={self.masked_share}: give two shares, 0 < least <= greatest < 1.")
         if self.masked and self.keep < 1:

@@ -107,10 +107,11 @@ def multi_crop(
     Each has a random number stream of its own. `augment` says everything but the crops' area.
     """
     pixels = to_pixels(picture)
+    wide = replace(preprocess, size=crops.global_size or preprocess.size)
     small = replace(preprocess, size=crops.local_size)
     large_augment, small_augment = (replace(augment, crop_scale=s) for s in (crops.global_scale, crops.local_scale))
     large = [
-        train_view(pixels, preprocess, large_augment, generator(seed, epoch, index, view))
+        train_view(pixels, wide, large_augment, generator(seed, epoch, index, view))
         for view in range(crops.global_views)
     ]
     local = [

@@ -68,10 +68,11 @@ def multi_crop_batch(
     epoch: int,
 ) -> tuple[Tensor, Tensor]:
     """DINO's views of each: large (B, global_views, C, H, W) and small (B, local_views, C, h, w)."""
+    wide = replace(preprocess, size=crops.global_size or preprocess.size)
     small = replace(preprocess, size=crops.local_size)
     large_augment, small_augment = (replace(augment, crop_scale=s) for s in (crops.global_scale, crops.local_scale))
     large = [
-        train_batch(images, indices, preprocess, large_augment, seed=seed, epoch=epoch, view=view)
+        train_batch(images, indices, wide, large_augment, seed=seed, epoch=epoch, view=view)
         for view in range(crops.global_views)
     ]
     local = [

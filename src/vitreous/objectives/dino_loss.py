@@ -15,6 +15,19 @@ def teacher_answers(scores: Tensor, centre: Tensor, temperature: float) -> Tenso
     return ((scores - centre) / temperature).softmax(dim=-1)
 
 
+def balanced_answers(scores: Tensor, temperature: float, rounds: int) -> Tensor:
+    """The same with every prototype equally often the answer in this batch: (n, K) to distributions (n, K).
+
+    Sinkhorn and Knopp's algorithm, as SwAV and DINOv2 have it instead of the centre: in turns, each prototype's shares
+    are made to sum to one number, then each picture's to 1.
+    """
+    logs = scores / temperature
+    for _ in range(rounds):
+        logs = logs.log_softmax(dim=0)
+        logs = logs.log_softmax(dim=1)
+    return logs.exp()
+
+
 def distillation_loss(answers: Tensor, scores: Tensor, temperature: float) -> Tensor:
     """The student's cross-entropy with what the teacher said of another view, averaged over pairs and pictures.
 
