@@ -1,26 +1,29 @@
 """The figures by which a collapse shows, against their formulas, and the alarm's patience."""
 
 import math
+from itertools import cycle
 
 import numpy as np
 import pytest
 import torch
 
-from vitreous.objectives.collapse import WINDOW, Alarm, entropy, feature_spread, information
+from vitreous.objectives.collapse import AVERAGE, WINDOW, Alarm, entropy, feature_spread, information
 
-HEALTHY = {"entropy": 0.6, "information": 0.4, "spread": 0.5, "centre": 1.0}
+HEALTHY = {"entropy": 0.6, "information": 0.4, "spread": 0.5, "centre": 1.0, "explained": 0.3}
 ONE = {"entropy": 0.001, "information": 0.0, "spread": 0.3, "centre": 0.0}
 ANY = {"entropy": 0.999, "information": 0.001, "spread": 0.3, "centre": 0.1}
 ALIKE = {"spread": 0.001}
+NOTHING = {"spread": 0.3, "explained": 0.0}
 
 
 def hear(*stretches):
-    """The alarm and its sentences by step, after stretches of (record, steps)."""
+    """The alarm and its sentences by step, after stretches of (records, in turn, steps)."""
     alarm, said, step = Alarm(), {}, 0
-    for record, count in stretches:
+    for records, count in stretches:
+        turn = cycle([records] if isinstance(records, dict) else records)
         for _ in range(count):
             step += 1
-            if (sentence := alarm.hear({"step": step, "loss": 1.0, **record})) is not None:
+            if (sentence := alarm.hear({"step": step, "loss": 1.0, **next(turn)})) is not None:
                 said[step] = sentence
             alarm.hear({"step": step, "val_knn": 0.5})  # evaluations are no steps
     return alarm, said
@@ -50,22 +53,52 @@ def test_extremes():
     )
 
 
-@pytest.mark.parametrize(
-    ("record", "says"),
-    [(ONE, "says the same of every picture"), (ANY, "knows nothing of any"), (ALIKE, "get the same features")],
-)
+SIGNS = [
+    (ONE, "says the same of every picture"),
+    (ANY, "knows nothing of any"),
+    (ALIKE, "get the same features"),
+    (NOTHING, "rebuilds nothing"),
+]
+
+
+@pytest.mark.parametrize(("record", "says"), SIGNS)
 def test_a_collapse_is_said_once_and_soon(record, says):
-    alarm, said = hear((HEALTHY, 50), (record, 300))
+    alarm, said = hear((HEALTHY, 50), (record, 400))
     (step,) = said
-    assert step - 50 == WINDOW <= 200
+    assert WINDOW <= step - 50 <= WINDOW + AVERAGE < 200
     assert says in said[step]
-    assert "from step 51 on" in said[step]
+    assert f"from step {step - WINDOW + 1} on" in said[step]
+    assert alarm.ringing == alarm.said == list(said.values())
+
+
+@pytest.mark.parametrize(
+    ("figure", "low", "above"), [("information", 0.001, 0.03), ("spread", 0.01, 0.08), ("explained", 0.0, 0.015)]
+)
+def test_a_lucky_batch_is_no_cure_and_hovering_about_the_threshold_is_no_health(figure, low, above):
+    for values in ([low] * 24 + [0.15], [low, above]):
+        (step,) = hear((HEALTHY, 50), ([{**HEALTHY, figure: value} for value in values], 200))[1]
+        assert step - 50 <= WINDOW + AVERAGE + 1
+    assert not hear(([{**HEALTHY, figure: value} for value in (above, 2 * above)], 400))[1]
+
+
+def test_what_is_measured_now_and_then_is_heard_too():
+    rare = [ALIKE] + [{}] * 9
+    alarm, said = hear((rare, 200))
+    assert list(said) == [WINDOW]
     assert alarm.ringing
-    assert alarm.said == list(said.values())
+    assert not hear(([{"spread": 0.3}] + [{}] * 9, 300))[1]
+    assert not hear(({}, 300))[1]
 
 
 def test_bad_moments_are_not_a_collapse_and_a_cure_is_heard():
-    assert not hear((HEALTHY, 100), *[(ONE, WINDOW - 1), (HEALTHY, 1)] * 4)[1]
-    alarm, said = hear((ONE, 150), (HEALTHY, 1))
+    assert not hear((HEALTHY, 100), *[(ONE, WINDOW - 1), (HEALTHY, AVERAGE)] * 4)[1]
+    alarm, said = hear((ONE, 150), (HEALTHY, 5))
     assert len(said) == 1
     assert not alarm.ringing
+
+
+def test_of_two_signs_the_one_that_is_still_there_rings():
+    alarm, said = hear((ONE, 150), ({**ONE, **ALIKE}, 150), ({**ONE, "spread": 0.3}, 50))
+    assert len(said) == 2
+    assert "get the same features" in alarm.said[-1]
+    assert alarm.ringing == alarm.said[:1]

@@ -235,11 +235,50 @@ def test_masked_patches_are_hidden_from_the_student_alone():
 def test_masks_are_in_half_the_views_within_the_shares():
     objective = build(Dino(crops=CROPS, hidden=24, bottleneck=8, prototypes=12, masked=1.0))
     torch.manual_seed(0)
-    shares = objective._draw_masks(torch.zeros(2000, 3, 64, 64)).float().mean(dim=1)
+    shares = objective._draw_masks(torch.zeros(2000, 3, 64, 64), torch.arange(1000)).float().mean(dim=1)
     some = shares[shares > 0]
     assert 0.45 < len(some) / 2000 < 0.55
     assert 0.1 <= some.min() < 0.12
     assert 0.48 < some.max() <= 0.5
+
+
+def test_masks_of_evaluation_follow_from_the_seed_and_the_picture_alone():
+    objective = build(replace(METHOD, masked=1.0)).eval()
+    large, index = torch.zeros(40, 3, 64, 64), torch.randperm(1000)[:20]
+    masks = objective._draw_masks(large, index)
+    assert torch.equal(masks, objective._draw_masks(large, index))
+    first, second = masks.chunk(2)
+    assert not torch.equal(first, second)  # each view has its own
+    alone = objective._draw_masks(large[:2], index[7:8])
+    assert torch.equal(alone, torch.stack([first[7], second[7]]))
+    with torch.no_grad():
+        assert torch.equal(objective(batch(), 1.0)[0], objective(batch(), 1.0)[0])
+    objective.seed += 1
+    assert not torch.equal(masks, objective._draw_masks(large, index))
+
+
+def test_information_is_relative_to_the_most_that_prototypes_can_tell():
+    objective, views = build().double(), batch()
+    views = Batch(views.images.double(), views.targets, views.index, views.small.double())
+    with torch.no_grad():
+        scores = torch.stack([objective.head(objective.model(views.images[:, g])) for g in range(2)]).flatten(0, 1)
+        figures = objective(views, 0.0)[1]
+    answers = softmax(scores.numpy() / 0.04)
+    mean = answers.mean(axis=0)
+    each = -(answers * np.log(answers)).sum(axis=1).mean()
+    assert figures["information"] == pytest.approx((-(mean * np.log(mean)).sum() - each) / np.log(12), abs=1e-6)
+
+
+def test_class_token_and_mean_together_are_learned_by():
+    both = replace(MODEL, pool="class+mean")
+    objective = SelfDistillation(ViT(both), METHOD).train()
+    loss, figures = objective(batch(), 0.5)
+    loss.backward()
+    objective.after_step(0.5)
+    assert np.isfinite([loss.item(), *figures.values()]).all()
+    assert objective.student_head.layers[0].weight.shape == (24, 32)
+    with pytest.raises(UserError, match=r"pool='class\+mean': one head scores pictures and masked patches"):
+        SelfDistillation(ViT(both), replace(METHOD, masked=1.0))
 
 
 def test_settings_survive_json_and_nonsense_is_refused():

@@ -11,7 +11,7 @@ from transformers.models.vit_mae.modeling_vit_mae import build_2d_sinusoidal_pos
 from vitreous import UserError, ViT, ViTConfig
 from vitreous.config.pretrain import Mae, method_from_json, method_to_json
 from vitreous.data.loader import Batch
-from vitreous.objectives.mae import MaskedAutoencoder, masked_loss, pixels_last, shuffle, unpatchify
+from vitreous.objectives.mae import MaskedAutoencoder, explained, masked_loss, pixels_last, shuffle, unpatchify
 
 SIZES = [
     {"width": 24, "depth": 2, "heads": 3, "mlp_width": 40, "patch": 4, "image_size": (16, 16)},
@@ -183,6 +183,61 @@ def test_reconstruction_keeps_what_was_seen():
     assert torch.equal(rebuilt[~pixels], images[~pixels])
     assert (rebuilt[pixels] != images[pixels]).float().mean() > 0.99
     assert hidden.flatten(1).sum(1).tolist() == [12, 12, 12]
+
+
+def test_saying_nothing_explains_nothing_whatever_the_pictures():
+    """Normalised by the unbiased variance, n numbers have the mean square 1 - 1/n; flat patches have 0."""
+    objective, images = build(SIZES[0]), pictures(SIZES[0])
+    every = torch.arange(16).expand(3, 16)
+    textured = objective.targets(images, every)
+    silence = masked_loss(torch.zeros_like(textured), textured).item()
+    assert silence == pytest.approx(1 - 1 / 48, abs=1e-5)
+    assert explained(silence, textured) == pytest.approx(0, abs=1e-5)
+    assert explained(silence / 4, textured) == pytest.approx(0.75, abs=1e-5)
+    assert explained(2.0, textured) == 0
+    images[:, :, :8] = 1.0  # half of each picture
+    half = objective.targets(images, every)
+    silence = masked_loss(torch.zeros_like(half), half).item()
+    assert silence == pytest.approx((1 - 1 / 48) / 2, abs=1e-5)
+    assert explained(silence, half) == pytest.approx(0, abs=1e-5)
+    assert explained(0.3, objective.targets(torch.full_like(images, 0.1), every)) == 0
+
+
+def trained(images, steps=40, progress=0.0, **more):
+    """One forward pass in training: the loss, the figures, and the random numbers that would come next."""
+    objective = build(SIZES[0], drop_path=0.3, **more).train()
+    objective.steps = steps
+    torch.manual_seed(5)
+    count = len(images)
+    loss, figures = objective(Batch(images, torch.zeros(count), torch.arange(count)), progress)
+    assert all(module.training for module in objective.modules())
+    return loss.item(), figures, torch.rand(3).tolist()
+
+
+def test_equal_pictures_have_no_spread_though_their_masks_differ():
+    different = pictures(SIZES[0], 40)
+    for pool in ({}, {"class_token": False, "pool": "mean"}):
+        assert trained(different[:1].expand(40, -1, -1, -1), **pool)[1]["spread"] < 1e-4
+        assert trained(different, **pool)[1]["spread"] > 0.05
+
+
+def test_measuring_the_spread_leaves_no_trace_in_the_training():
+    images = pictures(SIZES[0], 8)
+    with_it, without = trained(images, steps=40), trained(images, steps=None)
+    assert "spread" in with_it[1]
+    assert "spread" not in without[1]
+    assert with_it[0] == without[0]
+    assert with_it[2] == without[2]
+
+
+@pytest.mark.parametrize("steps", [7, 49, 1000])
+def test_the_spread_is_measured_every_tenth_step_whatever_came_before(steps):
+    images = pictures(SIZES[0], 2)
+    for step in {0, 1, 5, 10, 19, 20, 30, 47, 48, 333, 490, 999} & set(range(steps)):
+        assert ("spread" in trained(images, steps, step / steps)[1]) == (step % 10 == 0), step
+    objective = build(SIZES[0])
+    objective.steps = steps
+    assert "spread" not in objective(Batch(images, torch.zeros(2), torch.arange(2)), 0.0)[1]  # in evaluation
 
 
 def test_settings_survive_json_and_nonsense_is_refused():

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from vitreous.jobs.run import FitResult, Listeners
     from vitreous.train.loop import Event
 
-SHOWN = {"accuracy": "val accuracy", "knn": "k-NN"}
+SHOWN = {"accuracy": "val accuracy", "knn": "k-NN", "information": "information"}
 """Figures of an evaluation that the progress line has, and how they are called there."""
 
 

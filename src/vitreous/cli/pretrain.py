@@ -78,6 +78,7 @@ def _text(result: PretrainResult) -> str:
     names = {
         "knn": "{:.1%} of some pictures that were set aside are like their neighbours (k-NN accuracy)",
         "loss": "loss of pictures that were set aside: {:.3f}",
+        "information": "what the teacher tells apart of pictures that were set aside: {:.1%} of ln K (information)",
         "accuracy": "{:.1%} of the pictures right",
     }
     found = [names[name].format(value) for name, value in result.figures.items() if name in names]

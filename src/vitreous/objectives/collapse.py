@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from statistics import fmean
 
 import torch
 import torch.nn.functional as F
@@ -12,8 +13,10 @@ from torch import Tensor
 
 WINDOW = 100
 """So many steps in a row must look collapsed before it is said: half of what a person should have to wait."""
-TELLS, ALIKE = 0.02, 0.01
-"""Below this information (nats), or below this spread, something is wrong."""
+AVERAGE = 20
+"""Figures are averaged over so many steps: a lucky batch is no cure, and some are measured only now and then."""
+TELLS, ALIKE, EXPLAINS = 0.02, 0.05, 0.01
+"""Below this information, this spread, or this share of the hidden patches explained, something is wrong."""
 
 
 def entropy(answers: Tensor) -> Tensor:
@@ -42,45 +45,63 @@ class Alarm:
     said: list[str] = field(default_factory=list)
     _since: dict[str, int] = field(default_factory=dict)
     """Each sign that is there now, and the step at which it was first seen."""
+    _recent: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
+    """Each figure's steps and values of late."""
     _step: int = 0
 
     @property
-    def ringing(self) -> bool:
-        """Whether a sign has been there for long enough, and still is."""
-        return any(self._step - since + 1 >= WINDOW for since in self._since.values())
+    def ringing(self) -> list[str]:
+        """What was said of signs that are still there."""
+        return [text for text in self.said if any(sign in text for sign in self._since if self._lasts(sign))]
 
     def hear(self, record: Mapping[str, float]) -> str | None:
         """The sentence to say after a step, if there is one."""
-        if "spread" not in record:  # a line about an evaluation
+        if "loss" not in record:  # a line about an evaluation
             return None
         self._step = int(record["step"])
-        signs = _signs(record)
+        signs = _signs(self._averaged(record))
         self._since = {sign: self._since.get(sign, self._step) for sign in signs}
         for sign, since in self._since.items():
-            if self._step - since + 1 >= WINDOW and not any(sign in text for text in self.said):
+            if self._lasts(sign) and not any(sign in text for text in self.said):
                 self.said.append(f"Collapse: {sign}, from step {since} on ({signs[sign]}).")
                 return self.said[-1]
         return None
 
+    def _lasts(self, sign: str) -> bool:
+        return self._step - self._since[sign] + 1 >= WINDOW
 
-def _signs(record: Mapping[str, float]) -> dict[str, str]:
-    """What looks collapsed in a record, and what to change."""
+    def _averaged(self, record: Mapping[str, float]) -> dict[str, float]:
+        """The mean of each figure over the last steps, as far as it was measured in them."""
+        for name, value in record.items():
+            self._recent.setdefault(name, []).append((self._step, value))
+        first = self._step - AVERAGE + 1
+        self._recent = {name: [one for one in some if one[0] >= first] for name, some in self._recent.items()}
+        return {name: fmean(value for _, value in some) for name, some in self._recent.items() if some}
+
+
+def _signs(mean: Mapping[str, float]) -> dict[str, str]:
+    """What looks collapsed in a record's averages, and what to change."""
     signs = {}
-    if record["spread"] < ALIKE:
+    if mean.get("spread", 1.0) < ALIKE:
         signs["all pictures get the same features"] = (
-            f"their standard deviation is {record['spread']:.3f} of what it could be; lower optimizer.rate and "
+            f"their standard deviation is {mean['spread']:.3f} of what it could be; lower optimizer.rate and "
             "optimizer.muon_rate, or take pictures that differ more"
         )
-    if "information" not in record or record["information"] >= TELLS:
+    if mean.get("explained", 1.0) < EXPLAINS:
+        signs["the decoder rebuilds nothing of what is hidden"] = (
+            "one colour for all would fit as well; lower optimizer.rate and optimizer.muon_rate, lower method.mask, or "
+            "take pictures with more to see in them than noise"
+        )
+    if mean.get("information", 1.0) >= TELLS:
         return signs
-    if record["entropy"] > 0.5:
+    if mean["entropy"] > 0.5:
         signs["the teacher knows nothing of any picture"] = (
-            f"its entropy is {record['entropy']:.1%} of ln K; lower method.teacher_temperature, raise "
+            f"its entropy is {mean['entropy']:.1%} of ln K; lower method.teacher_temperature, raise "
             "method.centre_momentum, or take a larger batch_size"
         )
     else:
         signs["the teacher says the same of every picture"] = (
-            f"its entropy is {record['entropy']:.1%} of ln K, the centre's norm {record['centre']:.2f}; lower "
+            f"its entropy is {mean['entropy']:.1%} of ln K, the centre's norm {mean['centre']:.2f}; lower "
             "method.centre_momentum so that the centre follows faster, or raise method.teacher_temperature"
         )
     return signs

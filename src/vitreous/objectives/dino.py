@@ -10,11 +10,14 @@ import copy
 import math
 from typing import Self
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from vitreous.config.pretrain import Dino
+from vitreous.data.chance import MIX, uniforms
 from vitreous.data.loader import Batch
+from vitreous.errors import UserError
 from vitreous.model.vit import ViT
 from vitreous.objectives.collapse import entropy, feature_spread, information
 from vitreous.objectives.dino_head import Head
@@ -32,9 +35,15 @@ class SelfDistillation(nn.Module):
 
     def __init__(self, model: ViT, method: Dino, seed: int = 0) -> None:
         super().__init__()
-        self.method = method
+        if method.masked and model.config.features != model.config.width:
+            raise UserError(
+                f"pool={model.config.pool!r}: one head scores pictures and masked patches, but a picture would have "
+                f"{model.config.features} numbers and a patch has {model.config.width}; set pool to 'class' or 'mean', "
+                "or masked=0."
+            )
+        self.method, self.seed = method, seed
         self.student = model
-        self.student_head = Head(model.config.width, method, seed)
+        self.student_head = Head(model.config.features, method, seed)
         self.model = copy.deepcopy(model).requires_grad_(False)
         self.head = copy.deepcopy(self.student_head).requires_grad_(False)
         self.mask_token = nn.Parameter(torch.zeros(model.config.width)) if method.masked else None
@@ -57,7 +66,7 @@ class SelfDistillation(nn.Module):
         """
         m, views = self.method, batch.images.shape[1]
         large = batch.images.transpose(0, 1).flatten(0, 1)  # (G*B, C, H, W), view by view
-        mask = self._draw_masks(large) if m.masked else None
+        mask = self._draw_masks(large, batch.index) if m.masked else None
         with torch.no_grad():
             features, patches = self._encode(self.model, large, mask, seen=True)
             scores = self.head(features).float()  # temperatures this low want float32
@@ -76,7 +85,7 @@ class SelfDistillation(nn.Module):
             loss = loss + m.masked * self._patch_loss(patches, own_patches, mask, progress, frozen)
         return loss, {
             "entropy": entropy(answers).mean().item() / math.log(m.prototypes),
-            "information": information(answers).item(),
+            "information": information(answers).item() / math.log(m.prototypes),
             "spread": feature_spread(features),
             "centre": self.centre.norm().item(),
         }
@@ -142,12 +151,21 @@ class SelfDistillation(nn.Module):
         count = self._patches(large)
         return torch.rand(len(large), count).argsort(dim=1)[:, : max(1, round(self.method.keep * count))]
 
-    def _draw_masks(self, large: Tensor) -> Tensor:
-        """(G*B, N) bool: in every second view, a random share of the patches, anywhere."""
+    def _draw_masks(self, large: Tensor, index: Tensor) -> Tensor:
+        """(G*B, N) bool: in every second view, a random share of the patches, anywhere.
+
+        In evaluation the masks follow from the seed and the pictures, index (B,).
+        """
         low, high = self.method.masked_share
         count = self._patches(large)
-        shares = (low + (high - low) * torch.rand(len(large), 1)) * (torch.rand(len(large), 1) < 0.5)
-        return torch.rand(len(large), count).argsort(dim=1).argsort(dim=1) < (shares * count).round()
+        if self.training:
+            chance = torch.rand(len(large), 2 + count)
+        else:
+            views = len(large) // len(index)
+            draws = uniforms(self.seed, 0, index.numpy().astype(np.int64), views * (2 + count), view=MIX)
+            chance = torch.from_numpy(draws).view(len(index), views, -1).transpose(0, 1).flatten(0, 1)
+        shares = (low + (high - low) * chance[:, :1]) * (chance[:, 1:2] < 0.5)
+        return chance[:, 2:].argsort(dim=1).argsort(dim=1) < (shares * count).round()
 
     def _patches(self, large: Tensor) -> int:
         patch = self.student.config.patch

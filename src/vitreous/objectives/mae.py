@@ -23,6 +23,9 @@ from vitreous.model.vit import Block, ViT
 from vitreous.objectives.collapse import feature_spread
 from vitreous.weights.files import check_manifest, new_folder
 
+EVERY, SOME = 10, 32
+"""Every so many steps, the features of so many pictures are compared."""
+
 
 class MaskedAutoencoder(nn.Module):
     """The encoder sees some patches of a picture, a small decoder rebuilds the others; what counts is the encoder.
@@ -30,17 +33,32 @@ class MaskedAutoencoder(nn.Module):
     In training the masks are drawn from torch's generator; in evaluation they follow from the seed and the picture.
     """
 
+    steps: int | None = None
+    """Of the whole training, where they are known: then features are compared every now and then."""
+
     def __init__(self, model: ViT, method: Mae, seed: int = 0) -> None:
         super().__init__()
         self.model, self.method, self.seed = model, method, seed
         self.decoder = Decoder(model.config, method, seed)
 
     def forward(self, batch: Batch, progress: float) -> tuple[Tensor, dict[str, float]]:
-        """The mean squared error of the masked patches, and how spread out the encoder's features are."""
+        """The mean squared error of the masked patches, and the figures by which a collapse shows."""
         keep, masked = shuffle(self.noise(batch), self.method.mask)
-        rebuilt, tokens = self.rebuild(batch.images, keep, masked)
-        loss = masked_loss(rebuilt, self.targets(batch.images, masked))
-        return loss, {"spread": feature_spread(tokens.detach().mean(dim=1))}
+        rebuilt, _ = self.rebuild(batch.images, keep, masked)
+        targets = self.targets(batch.images, masked)
+        loss = masked_loss(rebuilt, targets)
+        figures = {"explained": explained(loss.item(), targets)}
+        if self.training and self.steps is not None and round(progress * self.steps) % EVERY == 0:
+            figures["spread"] = self.spread(batch.images[:SOME])
+        return loss, figures
+
+    @torch.no_grad()
+    def spread(self, images: Tensor) -> float:
+        """How far apart the features of whole pictures are; masks would set even equal pictures apart."""
+        self.model.eval()  # draws no random numbers: the training goes on as if nothing had been asked
+        features = self.model.representation(images)
+        self.model.train(self.training)
+        return feature_spread(features)
 
     def after_step(self, progress: float) -> None:
         """Nothing to do: no teacher follows."""
@@ -170,6 +188,16 @@ def shuffle(noise: Tensor, mask: float) -> tuple[Tensor, Tensor]:
 def masked_loss(rebuilt: Tensor, targets: Tensor) -> Tensor:
     """The squared error, averaged over pixels and masked patches; both (B, M, P*P*C)."""
     return (rebuilt - targets).square().mean()
+
+
+def explained(loss: float, targets: Tensor) -> float:
+    """The share of the variance of `targets` that a squared error leaves explained: 0 if one value does as well.
+
+    Normalised patches have the mean 0 and the variance 1 - 1/(P*P*C), or 0 where they are flat; so the loss of saying
+    nothing depends on the pictures.
+    """
+    variance = targets.var(correction=0).item()
+    return max(0.0, 1 - loss / variance) if variance > 1e-6 else 0.0  # less is rounding: there is nothing to explain
 
 
 def take(patches: Tensor, cells: Tensor) -> Tensor:

@@ -18,11 +18,13 @@ CURVES = {
     "val_loss": "loss of pictures set aside",
     "val_knn": "k-NN accuracy",
     "entropy": "teacher's entropy, of ln K",
-    "information": "what answers tell apart, nats",
+    "information": "what answers tell apart, of ln K",
+    "val_information": "the same, of pictures set aside",
+    "explained": "hidden patches explained",
     "spread": "spread of the features",
     "centre": "norm of the centre",
 }
-SHARES = ("val_knn", "entropy")
+SHARES = ("val_knn", "entropy", "information", "val_information", "explained")
 
 
 def write_pretraining_report(run: Path, rebuilt: Image.Image | None = None) -> Path:
