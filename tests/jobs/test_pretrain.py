@@ -175,13 +175,13 @@ def test_labels_are_not_learned_from(packed, tmp_path, method):
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
-@pytest.mark.parametrize(("method", "network"), [("mae", "model."), ("dino", "model.")])
-def test_the_last_weights_are_kept_and_of_dino_the_teachers(packed, tmp_path, method, network):
+@pytest.mark.parametrize("method", ["mae", "dino"])
+def test_the_last_weights_are_kept_and_of_dino_the_teachers(packed, tmp_path, method):
     quick(packed, tmp_path, method)
     last = sorted((tmp_path / "checkpoints").iterdir())[-1]
     state = load_file(last / "module.safetensors")
     kept = tensors(tmp_path)
-    assert all(torch.equal(kept[name], state[network + name]) for name in kept)
+    assert all(torch.equal(kept[name], state["model." + name]) for name in kept)
     if method == "dino":
         assert not torch.equal(kept["blocks.0.attn.qkv.weight"], state["student.blocks.0.attn.qkv.weight"])
 
@@ -191,8 +191,8 @@ def test_a_folder_without_class_folders_is_enough(flat, tmp_path, method):
     result = quick(flat, tmp_path / "run", method)
     assert result.finished
     assert result.pictures == 36
-    assert np.isfinite(result.figures["loss"])
-    assert "knn" not in result.figures
+    assert result.figures.keys() == {"loss" if method == "mae" else "information"}
+    assert np.isfinite(list(result.figures.values())).all()
     with pytest.raises(UserError, match="no class folders"):
         fit(flat, epochs=1, out=tmp_path / "fit", workers=0)
 
@@ -263,7 +263,7 @@ def watch(monkeypatch, packed, run, method, steps=140):
 
 
 def test_a_collapse_is_said_in_words_within_two_hundred_steps(packed, tmp_path, monkeypatch):
-    result, said, shown = watch(monkeypatch, packed, tmp_path / "run", COLLAPSING)
+    result, said, shown = watch(monkeypatch, packed, tmp_path / "run", COLLAPSING, steps=200)
     assert result.alarms
     assert "the teacher says the same of every picture" in result.alarms[0]
     assert "lower method.centre_momentum" in result.alarms[0]

@@ -42,7 +42,8 @@ class PretrainResult:
     """In the training part."""
     steps: int
     figures: dict[str, float]
-    """Of the last live evaluation: "knn", an accuracy, where there are labels, else "loss"; supervised: "accuracy"."""
+    """Of the last live evaluation: "knn", an accuracy, where there are labels, else "loss" for mae and "information"
+    for dino and dinov2; supervised: "accuracy"."""
     alarms: tuple[str, ...]
     """What was said of a collapse."""
     spent: dict[str, Any]
