@@ -8,7 +8,7 @@ import pytest
 from pictures import make_tree, smooth
 
 from vitreous.data.folder import FolderSource, Names
-from vitreous.data.source import open_data
+from vitreous.data.source import NoClassesError, open_data
 from vitreous.errors import UserError
 
 
@@ -54,6 +54,54 @@ def test_a_class_may_be_called_train(tmp_path: Path):
     data = open_data(tmp_path)
     assert data.classes == ("car", "plane", "train")
     assert list(data.splits) == ["train"]
+
+
+def parts(data):
+    return {split: keys(source) for split, source in data.splits.items()}
+
+
+@pytest.mark.parametrize("val", ["val", "valid", "Validation"])
+def test_flat_train_val_and_test_folders_are_parts_without_classes(tmp_path: Path, val: str):
+    make_tree(tmp_path, {"train": 2, val: 1, "test": 1})
+    (tmp_path / "labels").mkdir()
+    (tmp_path / "labels" / "000.txt").write_text("a list")
+    with pytest.raises(NoClassesError, match="there are pictures but no class folders"):
+        open_data(tmp_path)
+    data = open_data(tmp_path, labelled=False)
+    assert parts(data) == {"train": ["000.png", "001.png"], "val": ["000.png"], "test": ["000.png"]}
+    assert all((source.labels == -1).all() for source in data.splits.values())
+    assert data.splits["val"].name(0) == str(tmp_path / val / "000.png")
+    assert data.notes == (f"{tmp_path / 'labels'}: no pictures in this folder, passed over.",)
+
+
+def test_without_labels_what_lies_beside_the_parts_is_noted(tmp_path: Path):
+    make_tree(tmp_path / "train", {"a": 1, "b": 1})
+    make_tree(tmp_path, {"test": 1, "more": 1})
+    smooth(9, 9).save(tmp_path / "flat.png")
+    data = open_data(tmp_path, labelled=False)
+    assert parts(data) == {"train": ["a/000.png", "b/000.png"], "test": ["000.png"]}
+    assert data.notes == (
+        f"{tmp_path / 'more'}: not a train, val or test folder, passed over.",
+        f"{tmp_path}: pictures beside the test and train folders, passed over.",
+    )
+
+
+def test_one_part_has_class_folders_and_another_not(tmp_path: Path):
+    make_tree(tmp_path / "train", {"a": 1, "b": 1})
+    make_tree(tmp_path, {"test": 1})
+    data = open_data(tmp_path)
+    assert list(data.splits) == ["train"]
+    assert data.notes == (f"{tmp_path / 'test'}: there are pictures but no class folders, passed over.",)
+    make_tree(tmp_path / "other" / "test", {"a": 1, "b": 1})
+    make_tree(tmp_path / "other", {"train": 1})
+    with pytest.raises(NoClassesError, match="train: there are pictures but no class folders"):
+        open_data(tmp_path / "other")
+
+
+def test_two_folders_for_the_same_part(tmp_path: Path):
+    make_tree(tmp_path, {"val": 1, "valid": 1})
+    with pytest.raises(UserError, match="val and valid are both val folders; join or rename them"):
+        open_data(tmp_path)
 
 
 def test_a_test_folder_alone_and_missing_classes(tmp_path: Path):

@@ -164,7 +164,7 @@ def test_pictures_without_labels(tmp_path, data):
         "from": "", "part": "all", "pictures": 24, "learned_from": None, "classes": None, "seed": 0,
     }  # fmt: skip
     assert "no labels" in found.numbers["remarks"][0]
-    assert "accuracy by depth and under noise are left out" in found.numbers["remarks"][0]
+    assert "accuracy by depth and under noise are left out" in found.numbers["remarks"][1]
     assert "linear probe" not in found.page.read_text()
     assert analyze([plain()], data / "train" / "red", tmp_path / "out").numbers["data"]["pictures"] == 8
 

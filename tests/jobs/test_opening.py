@@ -1,14 +1,15 @@
-"""A model that is open already is opened as one at a path: with the preprocessing that was asked for."""
+"""What a person names is opened: models, also those that are open already, and pictures with labels and without."""
 
 import pytest
 from colours import make_bundle, make_pictures
+from PIL import Image
 
 from vitreous import UserError
 from vitreous.config.data import Preprocess
 from vitreous.jobs.evaluate import evaluate
 from vitreous.jobs.explain import explain, explain_each
 from vitreous.jobs.explain_weights import explain_weights
-from vitreous.jobs.opening import open_classifier, open_model
+from vitreous.jobs.opening import open_classifier, open_model, open_pictures
 from vitreous.jobs.predict import predict
 from vitreous.jobs.probe import probe
 from vitreous.jobs.report import write_report
@@ -45,3 +46,43 @@ def test_no_job_overhears_what_was_said_of_an_open_model(tmp_path, monkeypatch, 
     bundle, data = load_bundle(make_bundle(tmp_path / "b")), make_pictures(tmp_path / "pictures")
     with pytest.raises(UserError, match="'colour' is not one of mean"):
         JOBS[name](bundle, data, next(data.rglob("*.png")), preprocess="colour=1")
+
+
+def make_flat(root, count):
+    root.mkdir(parents=True)
+    for number in range(count):
+        Image.new("RGB", (8, 8), (number, 0, 0)).save(root / f"{number}.png")
+
+
+WITHOUT_LABELS = {
+    "flat": ({"": 3}, {"train": 3}, "no labels (there are pictures but no class folders): 3 train pictures."),
+    "one class": ({"cat": 2}, {"train": 2}, "no labels (there is only one class, 'cat'): 2 train pictures."),
+    "flat parts": ({"train": 2, "test": 3}, {"train": 2, "test": 3}, "no class folders): 2 train, 3 test pictures."),
+    "one class in parts": (
+        {"train/cat": 2, "val/cat": 1, "test/cat": 3},
+        {"train": 2, "val": 1, "test": 3},
+        "(there is only one class, 'cat'): 2 train, 1 val, 3 test pictures.",
+    ),
+}
+
+
+@pytest.mark.parametrize(("folders", "parts", "note"), WITHOUT_LABELS.values(), ids=WITHOUT_LABELS)
+def test_pictures_without_classes_are_taken_as_such_and_test_stays_apart(tmp_path, folders, parts, note):
+    for name, count in folders.items():
+        make_flat(tmp_path / "data" / name, count)
+    data = open_pictures(tmp_path / "data")
+    assert {split: len(source) for split, source in data.splits.items()} == parts
+    assert data.classes == ()
+    assert data.notes[0].startswith(f"{tmp_path / 'data'}")
+    assert data.notes[0].endswith(note)
+
+
+def test_pictures_with_classes_keep_them_and_other_mistakes_stay_mistakes(tmp_path):
+    for name in ("train/cat", "train/dog", "test/cat"):
+        make_flat(tmp_path / "data" / name, 2)
+    assert open_pictures(tmp_path / "data").classes == ("cat", "dog")
+    make_flat(tmp_path / "data" / "test" / "cow", 2)
+    with pytest.raises(UserError, match="the test part has class 'cow' and the training part does not"):
+        open_pictures(tmp_path / "data")
+    with pytest.raises(UserError, match="nothing of this name"):
+        open_pictures(tmp_path / "nothing")

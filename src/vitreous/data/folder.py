@@ -16,7 +16,16 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from vitreous.data.decode import PICTURE_SUFFIXES, Header, PictureError, open_picture, read_header
-from vitreous.data.source import SPLIT_NAMES, Data, Labels, Source, Split, check_classes, order_classes
+from vitreous.data.source import (
+    SPLIT_NAMES,
+    Data,
+    Labels,
+    NoClassesError,
+    Source,
+    Split,
+    check_classes,
+    order_classes,
+)
 from vitreous.errors import UserError
 
 LIST_SUFFIXES = (".csv", ".jsonl", ".ndjson")
@@ -97,34 +106,47 @@ class FolderSource(Source):
 def open_folder(root: Path) -> Data:
     """Data from a folder with a folder for each class, or with train, val and test folders that have them."""
     notes: list[str] = []
-    parts = _split_folders(root, notes)
-    found = {split: _scan_classes(folder, notes) for split, folder in (parts or {"train": root}).items()}
-    if not any(found.values()):
-        if next(_pictures(root, notes), None) is not None:
-            raise UserError(
-                f"{root}: there are pictures but no class folders; put each class in a folder of its own, "
+    parts = _split_folders(root, notes) or {"train": root}
+    found = {split: _scan_classes(folder, notes) for split, folder in parts.items()}
+    if not any(found.values()) and next(_pictures(root, notes), None) is None:
+        raise UserError(f"{root}: there are no pictures here; give a folder that has a folder of pictures a class.")
+    for split in [split for split, part in found.items() if not part]:
+        if split == "train" or len(found) == 1:
+            raise NoClassesError(
+                f"{parts[split]}: there are pictures but no class folders; put each class in a folder of its own, "
                 "or give a .csv with the columns path,label."
             )
-        raise UserError(f"{root}: there are no pictures here; give a folder that has a folder of pictures a class.")
+        notes.append(f"{parts[split]}: there are pictures but no class folders, passed over.")
+        del found[split]
     classes = order_classes(name for part in found.values() for name in part)
     splits: dict[Split, Source] = {}
     for split, part in found.items():
         names = [name for label in classes for name in part.get(label, ())]
         counts = [len(part.get(label, ())) for label in classes]
         labels = np.repeat(np.arange(len(classes), dtype=np.int64), counts)
-        splits[split] = FolderSource((parts or {}).get(split, root), Names(names), labels, classes)
+        splits[split] = FolderSource(parts[split], Names(names), labels, classes)
     check_classes(root, splits, classes)
     return Data(splits, classes, tuple(notes))
 
 
 def open_unlabelled(root: Path) -> Data:
-    """Data from all pictures below a folder, without labels, as one training part in the order of their paths."""
+    """Data from all pictures below a folder, without labels; what lies in train, val and test folders stays apart."""
     notes: list[str] = []
+    parts = _split_folders(root, notes)
+    if parts and any(_is_picture(entry) for entry in _entries(root)):
+        beside = " and ".join(path.name for path in parts.values())
+        notes.append(f"{root}: pictures beside the {beside} folders, passed over.")
+    places = parts or {"train": root}
+    splits: dict[Split, Source] = {split: pictures_below(folder, notes) for split, folder in places.items()}
+    return Data(splits, (), tuple(notes))
+
+
+def pictures_below(root: Path, notes: list[str]) -> FolderSource:
+    """All pictures below a folder, in the order of their paths; `notes` hears of links that were not followed."""
     names = sorted(_pictures(root, notes))
     if not names:
         raise UserError(f"{root}: there are no pictures here; give a folder with {_suffixes()} files.")
-    source = FolderSource(root, Names(names), np.full(len(names), -1, dtype=np.int64), ())
-    return Data({"train": source}, (), tuple(notes))
+    return FolderSource(root, Names(names), np.full(len(names), -1, dtype=np.int64), ())
 
 
 def open_list(path: Path) -> Data:
@@ -147,28 +169,32 @@ def open_list(path: Path) -> Data:
     return Data(splits, classes)
 
 
-def _split_folders(root: Path, notes: list[str]) -> dict[Split, Path] | None:
-    """The train, val and test folders of `root`, or None if it has class folders.
+def _split_folders(root: Path, notes: list[str]) -> dict[Split, Path]:
+    """The train, val and test folders of `root`; none where it has class folders.
 
-    A folder called train is a class, of railway pictures perhaps, unless there are folders in it.
+    A folder called train may be a class, of railway pictures perhaps: so it is where there are none but pictures in it,
+    and folders of pictures beside it that have other names.
     """
+    folders = [entry for entry in _entries(root) if _is_folder(entry)]
+    if not any(entry.name.lower() in SPLIT_NAMES for entry in folders):
+        return {}
+    filled = [entry for entry in folders if next(_pictures(root, [], entry.name), None) is not None]
+    named = [(SPLIT_NAMES[entry.name.lower()], entry) for entry in filled if entry.name.lower() in SPLIT_NAMES]
+    with_folders = {split for split, entry in named if any(_is_folder(below) for below in _entries(entry.path))}
+    if len(named) < len(filled) and "train" not in with_folders:
+        return {}
     parts: dict[Split, Path] = {}
-    others = []
-    for entry in _entries(root):
-        if not _is_folder(entry):
-            continue
-        split = SPLIT_NAMES.get(entry.name.lower())
-        if split is None or not any(_is_folder(below) for below in _entries(entry.path)):
-            others.append(entry.name)
-        elif split in parts:
+    for split, entry in named:
+        if split in parts:
             raise UserError(
                 f"{root}: {parts[split].name} and {entry.name} are both {split} folders; join or rename them."
             )
-        else:
-            parts[split] = Path(entry.path)
-    if not parts or ("train" not in parts and others):
-        return None
-    notes += [f"{root / name}: not a train, val or test folder, passed over." for name in others]
+        parts[split] = Path(entry.path)
+    for entry in folders:
+        if entry not in filled:
+            notes.append(f"{entry.path}: no pictures in this folder, passed over.")
+        elif Path(entry.path) not in parts.values():
+            notes.append(f"{entry.path}: not a train, val or test folder, passed over.")
     return parts
 
 
@@ -207,7 +233,7 @@ def _pictures(root: Path, notes: list[str], below: str = "") -> Iterator[str]:
                 name = f"{folder}{os.sep}{entry.name}" if folder else entry.name
                 if _is_folder(entry):
                     waiting.append(name)
-                elif os.path.splitext(entry.name)[1].lower() in PICTURE_SUFFIXES and _is_file(entry):  # noqa: PTH122
+                elif _is_picture(entry):
                     yield name
         waiting.sort(reverse=True)
 
@@ -228,6 +254,10 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         return entry.is_dir()
     except OSError:  # a link to itself
         return False
+
+
+def _is_picture(entry: os.DirEntry[str]) -> bool:
+    return os.path.splitext(entry.name)[1].lower() in PICTURE_SUFFIXES and _is_file(entry)  # noqa: PTH122
 
 
 def _is_file(entry: os.DirEntry[str]) -> bool:

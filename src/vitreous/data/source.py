@@ -32,6 +32,10 @@ SPLIT_NAMES: dict[str, Split] = {
 """What people call the parts, in lower case, and what we call them."""
 
 
+class NoClassesError(UserError):
+    """There are pictures but no two classes of them: enough for whatever needs no labels."""
+
+
 class Source(ABC):
     """Pictures in a fixed order, each with the number of its class.
 
@@ -127,7 +131,7 @@ def open_data(path: str | Path, *, labelled: bool = True) -> Data:
     - a folder of CIFAR-10 or CIFAR-100, binary or python version, or of MNIST-style idx files, packed by gzip or not;
     - an .npz file with x_train, y_train..., train_images, train_labels..., or images, labels.
 
-    labelled: False takes any folder, whatever its folders are called, as pictures without labels.
+    labelled: False takes any folder as pictures without labels; only train, val and test folders stay apart.
     """
     from vitreous.data import folder, packed  # both build on this module
 
@@ -197,7 +201,7 @@ def check_classes(where: str | Path, splits: dict[Split, Source], classes: tuple
     if not any(len(source) for source in splits.values()):
         raise UserError(f"{where}: there are no pictures here; give a folder that has a folder of pictures a class.")
     if len(classes) < 2:
-        raise UserError(
+        raise NoClassesError(
             f"{where}: there is only one class, {classes[0]!r}; to tell pictures apart, give at least two classes."
         )
     if "train" not in splits:

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from vitreous.config.data import Preprocess
 from vitreous.data.chance import permutation
-from vitreous.data.source import Data, Labels, Source, open_data
+from vitreous.data.source import Data, Labels, Source
 from vitreous.errors import UserError
 from vitreous.explain.representation import linear_cka
 from vitreous.jobs.model_reading import NOISE, Chosen, ModelReader, Progress
-from vitreous.jobs.opening import open_dataset
+from vitreous.jobs.opening import open_pictures
 from vitreous.jobs.probe import held_out
 from vitreous.report.analysis import analysis_page
 from vitreous.weights.bundle import Bundle
@@ -63,8 +63,11 @@ def analyze(
     if pictures < FEWEST:
         raise UserError(f"--pictures {pictures}: give at least {FEWEST}; fewer say nothing about pictures in general.")
     folder = _make_folder(Path(out))
-    opened, remarks = open_pictures(data)
+    opened = open_pictures(data)
     chosen = choose_pictures(opened, pictures, seed)
+    remarks = list(opened.notes)
+    if chosen.learned is None:
+        remarks.append("without labels, accuracy by depth and under noise are left out.")
     bundles = [_open(model, preprocess) for model in models]
     names = _names(models)
     total = len(bundles) * (len(chosen.measured) + (len(chosen.learned) if chosen.learned is not None else 0))
@@ -89,18 +92,6 @@ def analyze(
     _write(described, json.dumps(numbers, allow_nan=False) + "\n")
     _write(page, analysis_page(numbers))
     return Analysis(numbers, described, page)
-
-
-def open_pictures(data: str | Path | Data) -> tuple[Data, list[str]]:
-    """Data with labels; or, where a folder gives none, its pictures without, and a remark that says why."""
-    try:
-        return open_dataset(data), []
-    except UserError as error:
-        if isinstance(data, Data) or not Path(data).is_dir():
-            raise
-        opened = open_data(data, labelled=False)
-        reason = str(error).removeprefix(f"{data}: ").split(";")[0].rstrip(".")
-        return opened, [f"no labels ({reason}): accuracy by depth and under noise are left out."]
 
 
 def choose_pictures(data: Data, most: int, seed: int) -> Chosen:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from vitreous.config.data import Preprocess
 from vitreous.data.builtin import builtin_data
-from vitreous.data.source import Data, open_data
+from vitreous.data.source import Data, NoClassesError, open_data
 from vitreous.errors import UserError
 from vitreous.weights.bundle import Bundle
 from vitreous.weights.source import open_weights, with_preprocess
@@ -22,13 +23,16 @@ def open_dataset(data: str | Path | Data) -> Data:
 
 
 def open_pictures(data: str | Path | Data) -> Data:
-    """The data at a path, with labels if they have any: a folder without classes is just pictures."""
+    """The data at a path; of a folder without class folders, or with only one, the pictures alone, and a note."""
     try:
         return open_dataset(data)
-    except UserError:
-        if isinstance(data, Data) or data == BUILTIN or not Path(data).is_dir():
+    except NoClassesError as error:
+        if isinstance(data, Data) or not Path(data).is_dir():
             raise
-        return open_data(data, labelled=False)
+        opened = open_data(data, labelled=False)
+        reason = str(error).removeprefix(f"{data}: ").split(";")[0]
+        parts = ", ".join(f"{len(source):,} {part}" for part, source in opened.splits.items())
+        return replace(opened, notes=(f"{data}: no labels ({reason}): {parts} pictures.", *opened.notes))
 
 
 def open_model(model: str | Path | Bundle, preprocess: Preprocess | str | None = None) -> Bundle:

@@ -17,7 +17,7 @@ from torch import Tensor
 from vitreous.config.data import Preprocess
 from vitreous.data.augment import eval_view, normalise
 from vitreous.data.decode import PictureError, open_picture
-from vitreous.data.folder import open_unlabelled
+from vitreous.data.folder import pictures_below
 from vitreous.errors import UserError
 from vitreous.jobs.opening import open_classifier
 from vitreous.weights.bundle import Bundle
@@ -156,7 +156,7 @@ def list_pictures(given: Sequence[str | Path]) -> list[Path]:
     paths: list[Path] = []
     for place in map(Path, given):
         if place.is_dir():
-            source = open_unlabelled(place).train
+            source = pictures_below(place, [])
             paths += [Path(source.name(index)) for index in range(len(source))]
         else:
             paths.append(place)
