@@ -206,6 +206,17 @@ def test_shrinking():
     assert shrink(image.convert("L"), 100).shape == (100, 133, 1)
 
 
+def test_another_light_changes_each_colour_by_a_factor_of_its_own():
+    picture = np.full((8, 8, 3), 100, dtype=np.uint8)
+    augment = Augment(crop_scale=None, pad=0, flip=False, tint=0.3)
+    views = [train_view(picture, Preprocess(size=(8, 8)), augment, generator(0, 0, i)) for i in range(100)]
+    seen = torch.stack(views)[:, :, 0, 0].float()
+    assert all((view == view[:, :1, :1]).all() for view in views)
+    assert 70 <= seen.min() < 75
+    assert 125 < seen.max() <= 130
+    assert torch.corrcoef(seen.T).fill_diagonal_(0).abs().max() < 0.35
+
+
 def test_multi_crop_views_each_have_their_own_chance():
     image, preprocess = smooth(100, 120), Preprocess(size=(48, 48))
     crops = MultiCrop(local_views=3, local_size=(24, 24))

@@ -156,6 +156,17 @@ def test_several_views_are_single_views_with_their_own_chance_and_area():
     assert none.shape[1] == 0
 
 
+def test_another_light_changes_each_colour_by_a_factor_of_its_own():
+    plain = views(stack(200), Augment(crop_scale=None, pad=0)).float()
+    found = views(stack(200), Augment(crop_scale=None, pad=0, tint=0.2))
+    gains = (found / plain.clamp(min=1)).flatten(2).median(dim=2).values  # (B, C); the median knows no clipping
+    expected = (plain * gains[:, :, None, None]).clamp(0, 255)
+    assert (found - expected).abs().max() < 0.01
+    assert 0.8 <= gains.min() < 0.83
+    assert 1.17 < gains.max() <= 1.2
+    assert torch.corrcoef(gains.T).fill_diagonal_(0).abs().max() < 0.25
+
+
 def test_some_lose_their_colours():
     found = views(stack(400), Augment(crop_scale=None, pad=0, grey=0.3))
     grey = (found[:, 0] - found[:, 2]).abs().amax(dim=(1, 2)) < 1e-3

@@ -83,6 +83,8 @@ class Augment:
     """RandAugment: how strong they are, 0 to 10."""
     jitter: float = 0.0
     """Colour jitter: brightness, contrast and saturation are each multiplied by 1 - jitter to 1 + jitter."""
+    tint: float = 0.0
+    """Another light: each colour by itself is multiplied by 1 - tint to 1 + tint."""
     grey: float = 0.0
     """Probability that a picture loses its colours."""
     erase: float = 0.0
@@ -115,6 +117,7 @@ class Augment:
             ("layers", 0, math.inf),
             ("magnitude", 0, 10),
             ("jitter", 0, 1),
+            ("tint", 0, 1),
             ("grey", 0, 1),
             ("erase", 0, 1),
             ("mixup", 0, math.inf),

@@ -70,7 +70,7 @@ def seen_box(height: int, width: int, preprocess: Preprocess) -> tuple[float, fl
 def train_view(
     picture: Image.Image | Pixels, preprocess: Preprocess, augment: Augment, rng: np.random.Generator
 ) -> Tensor:
-    """A random view, (C, H, W) uint8: crop and resize in one resampling, then policy, jitter, grey, mirror, erasing."""
+    """A random view, (C, H, W) uint8: crop and resize in one resampling, then policy, colours, mirror, erasing."""
     pixels = to_pixels(picture)
     if augment.crop_scale is None:
         view = _shifted(pixels, preprocess, augment.pad, rng)
@@ -81,6 +81,9 @@ def train_view(
         view = _to_tensor(np.asarray(apply_policy(to_image(view), preprocess, augment, rng)))
     if augment.jitter:
         view = _to_tensor(np.asarray(jitter(to_image(view), augment.jitter, rng)))
+    if augment.tint:
+        gains = torch.from_numpy(1 + augment.tint * (2 * rng.random(len(view)) - 1)).float()
+        view = (view * gains[:, None, None]).round_().clamp_(0, 255).to(torch.uint8)
     if augment.grey and rng.random() < augment.grey:
         view = _to_tensor(np.asarray(to_image(view).convert("L"))).expand(len(view), -1, -1)
     if augment.flip and rng.random() < 0.5:

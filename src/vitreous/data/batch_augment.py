@@ -21,7 +21,7 @@ from vitreous.data.chance import Index, uniforms
 Draws = NDArray[np.float64]
 
 TRIES = 10
-_CROP, _FLIP, _JITTER, _ERASE, _GREY = 2 * TRIES + 2, 1, 3, 2 * TRIES + 3, 1
+_CROP, _FLIP, _JITTER, _ERASE, _GREY, _TINT = 2 * TRIES + 2, 1, 3, 2 * TRIES + 3, 1, 3
 LUMA = (19595, 38470, 7471)
 """ITU-R 601 in 65536ths, as Pillow has it."""
 
@@ -40,8 +40,8 @@ def train_batch(
 ) -> Tensor:
     """A random view of each: (B, C, h, w) uint8 to (B, C, H, W), uint8 or float from 0 to 255. No policies."""
     assert augment.policy == "none"
-    draws = uniforms(seed, epoch, indices, _CROP + _FLIP + _JITTER + _ERASE + _GREY, view)
-    crop, flip, colour, erase, grey = np.split(draws, np.cumsum((_CROP, _FLIP, _JITTER, _ERASE)), axis=1)
+    draws = uniforms(seed, epoch, indices, _CROP + _FLIP + _JITTER + _ERASE + _GREY + _TINT, view)
+    crop, flip, colour, erase, grey, tint = np.split(draws, np.cumsum((_CROP, _FLIP, _JITTER, _ERASE, _GREY)), axis=1)
     mirrored = torch.from_numpy(flip[:, 0] < 0.5) if augment.flip else torch.zeros(len(images), dtype=torch.bool)
     if augment.crop_scale is None:
         out = _shift(eval_batch(images, preprocess), augment.pad, crop, mirrored)
@@ -49,6 +49,9 @@ def train_batch(
         out = _crop(to_channels(images, preprocess.channels), preprocess, augment, crop, mirrored)
     if augment.jitter:
         out = _jitter(out, augment.jitter, colour)
+    if augment.tint:
+        gains = torch.from_numpy(1 + augment.tint * (2 * tint[:, : out.shape[1]] - 1)).float()
+        out = (out.float() * gains[:, :, None, None]).clamp_(0, 255)
     if augment.grey:
         chosen = torch.from_numpy(grey[:, 0] < augment.grey)[:, None, None, None]
         out = torch.where(chosen, _grey(out.float()), out.float())

@@ -21,7 +21,13 @@ from vitreous.errors import UserError
 from vitreous.model.vit import ViT
 from vitreous.objectives.collapse import entropy, feature_spread, information
 from vitreous.objectives.dino_head import Head
-from vitreous.objectives.dino_loss import distillation_loss, koleo_loss, masked_patch_loss, teacher_answers
+from vitreous.objectives.dino_loss import (
+    balanced_answers,
+    distillation_loss,
+    koleo_loss,
+    masked_patch_loss,
+    teacher_answers,
+)
 
 
 class SelfDistillation(nn.Module):
@@ -70,7 +76,7 @@ class SelfDistillation(nn.Module):
         with torch.no_grad():
             features, patches = self._encode(self.model, large, mask, seen=True)
             scores = self.head(features).float()  # temperatures this low want float32
-            answers = teacher_answers(scores, self.centre, self.temperature(progress))
+            answers = self._answers(scores, self.centre, progress)
         frozen = progress < m.frozen
         own, own_patches = self._encode(self.student, large, mask, seen=False)
         small = batch.small
@@ -112,6 +118,12 @@ class SelfDistillation(nn.Module):
         done = 1.0 if self.method.temperature_warmup == 0 else min(1.0, progress / self.method.temperature_warmup)
         return first + (second - first) * done
 
+    def _answers(self, scores: Tensor, centre: Tensor, progress: float) -> Tensor:
+        """The teacher's answers (n, K) to scores (n, K); the centre or balance keeps them from being all the same."""
+        if self.method.balance:
+            return balanced_answers(scores, self.temperature(progress), self.method.balance)
+        return teacher_answers(scores, centre, self.temperature(progress))
+
     def _encode_small(self, small: Tensor) -> Tensor:
         """(B, V - G, C, h, w) to ((V - G)*B, D): the student's view of the small crops, all in one batch."""
         return self.student.representation(small.transpose(0, 1).flatten(0, 1))
@@ -137,7 +149,7 @@ class SelfDistillation(nn.Module):
         """iBOT's term, of the teacher's and the student's tokens (n, D) of masked patches."""
         with torch.no_grad():
             scores = self.head(patches).float()
-            answers = teacher_answers(scores, self.patch_centre, self.temperature(progress))
+            answers = self._answers(scores, self.patch_centre, progress)
         if self.training:
             self._heard_patches.append(scores)
         weights = (1 / mask.sum(dim=1).clamp(min=1))[:, None].expand_as(mask)[mask]

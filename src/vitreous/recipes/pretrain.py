@@ -37,34 +37,38 @@ def mae(s: Situation) -> tuple[Training, Mae]:
 def dino(s: Situation) -> tuple[Training, Dino]:
     """Self-distillation for few cores and small batches.
 
-    What makes it affordable: small views at a quarter of the tokens, a student that sees half of each large view, few
-    prototypes, and Muon. What keeps it from collapsing in small batches: a faster teacher and slower sharpening.
+    What makes it affordable: views of few tokens, a student that sees half of each large one, few prototypes, and Muon.
+    What makes it learn from the first steps, where a centre only keeps it from collapsing: answers that are balanced in
+    each batch and sharp, a fast teacher, a whitened start, and colours that say little (docs/log.md).
     """
-    model, preprocess = _built(s, {"position": "sincos-2d"}, "P", "Ti/16@160")
+    small = s.side <= SMALL_SIDE and s.model is None
+    pooling = {"pool": "mean", "class_token": False} if small else {}
+    model, preprocess = _built(s, {"position": "sincos-2d", **pooling}, "F", "Ti/16@160")
     small = _is_small(model)
-    side = model.image_size[0]
-    near = 2 * model.patch if small else 4 * model.patch  # small views have at least so many pixels a side
     crops = MultiCrop(
         global_scale=(0.4, 1.0),
+        global_size=_side(model, 0.75) if small else None,
         local_views=4 if small else 6,
-        local_scale=(0.15, 0.4) if small else (0.05, 0.4),
-        local_size=(max(near, side // 2 // model.patch * model.patch),) * 2,
+        local_scale=(0.1, 0.35) if small else (0.05, 0.4),
+        local_size=_side(model, 0.375 if small else 0.5),
     )
     training = Training(
         model=model,
         preprocess=preprocess,
-        augment=Augment(jitter=0.4, grey=0.2),
-        optimizer=replace(MUON, weight_decay=0.04, weight_decay_end=0.2, warmup=0.1, clip=3.0),
+        augment=Augment(jitter=0.4, tint=0.5, grey=0.2),
+        optimizer=replace(MUON, muon_rate=0.015, weight_decay=0.04, warmup=0.1, clip=3.0),
         epochs=30 if small else 100,
         batch_size=128 if small else 64,
+        whiten=s.pictures >= 10_000,
     )
     method = Dino(
         crops=crops,
-        hidden=256 if small else 1024,
-        bottleneck=64 if small else 256,
+        hidden=512 if small else 1024,
+        bottleneck=128 if small else 256,
         prototypes=512 if small else 4096,
-        momentum=0.98 if small else 0.99,
-        teacher_temperature=(0.02, 0.04) if small else (0.04, 0.06),
+        momentum=0.9 if small else 0.98,
+        balance=3,
+        teacher_temperature=(0.01, 0.01) if small else (0.02, 0.02),
         frozen=0.02,
         keep=0.5,
     )
@@ -92,6 +96,12 @@ def _built(s: Situation, changes: dict[str, object], size: str, photographs: str
     if model.image_size[0] < 2 * model.patch:
         raise UserError(f"--image-size {model.image_size[0]}: gives one patch of {model.patch} pixels; give more.")
     return model, preprocess
+
+
+def _side(model: ViTConfig, share: float) -> tuple[int, int]:
+    """A view of about this share of the input's side: whole patches, two at least each way."""
+    side = model.patch * max(2, round(share * model.image_size[0] / model.patch))
+    return side, side
 
 
 def _is_small(model: ViTConfig) -> bool:
