@@ -105,6 +105,23 @@ def test_the_same_command_again_has_nothing_to_do(pictures, weights, tmp_path):
     again = quick(pictures, weights, tmp_path / "run", listeners=Listeners(say=heard.append))
     assert "finished" in heard[0]
     assert again.validation == first.validation
+    page = (tmp_path / "run/report.html").read_text()
+    (tmp_path / "run/report.html").unlink()
+    quick(pictures, weights, tmp_path / "run", listeners=Listeners(say=heard.append))
+    assert "only its report.html was missing" in heard[1]
+    assert (tmp_path / "run/report.html").read_text() == page
+
+
+def test_it_goes_on_with_the_same_data_only(pictures, weights, tmp_path):
+    data = shutil.copytree(pictures, tmp_path / "data")
+    stop = iter([False, True])
+    assert not quick(data, weights, tmp_path / "run", listeners=Listeners(stop=lambda: next(stop))).finished
+    (data / "dark/0.png").unlink()
+    with pytest.raises(UserError, match=r"data: has 23 train pictures, and had 24 when .*run began; bring them back"):
+        quick(data, weights, tmp_path / "run")
+    (data / "dark").rename(data / "black")
+    with pytest.raises(UserError, match=r"data: its classes have changed since .*run began"):
+        quick(data, weights, tmp_path / "run")
 
 
 def test_another_command_in_the_same_place_is_refused(pictures, weights, tmp_path):

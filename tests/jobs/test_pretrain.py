@@ -1,6 +1,7 @@
 """`pretrain` as a person uses it: tiny trainings without labels, every promise of the run folder."""
 
 import json
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -16,10 +17,12 @@ from vitreous.config.pretrain import Dino, Mae
 from vitreous.config.train import Optimizer, Training
 from vitreous.data.decode import PictureError
 from vitreous.jobs.fit import fit
-from vitreous.jobs.pretrain import pretrain, set_aside
+from vitreous.jobs.opening import open_pictures
+from vitreous.jobs.pretrain import pretrain
 from vitreous.jobs.reconstruct import reconstruct
 from vitreous.jobs.report import write_report
 from vitreous.jobs.run import Listeners
+from vitreous.jobs.start import ASIDE, set_aside
 from vitreous.objectives.mae import load_autoencoder
 from vitreous.recipes.pretrain import PRETRAINING
 from vitreous.weights.bundle import load_bundle
@@ -106,11 +109,32 @@ def test_a_run_leaves_what_the_next_person_needs(packed, tmp_path, method):
     assert "No sign of a collapse" in page
     assert "http" not in page.replace("http://www.w3.org", "")
     assert (run / "decoder").exists() == (method == "mae")
-    with pytest.raises(UserError, match="has a page of its own"):
-        write_report(run)
     again = []
     assert quick(packed, run, method, listeners=Listeners(say=again.append)) == result
     assert "finished" in again[0]
+
+
+@pytest.mark.parametrize("method", ["mae", "dino"])
+def test_a_lost_report_is_written_again_as_it_was(packed, tmp_path, method):
+    run = tmp_path / "run"
+    result = quick(packed, run, method)
+    page = (run / "report.html").read_text()
+    (run / "report.html").unlink()
+    said = []
+    assert quick(packed, run, method, listeners=Listeners(say=said.append)) == result
+    assert said == [f"{run} is finished; only its report.html was missing, and is written again."]
+    assert (run / "report.html").read_text() == page
+    assert write_report(run, out=tmp_path / "page.html").read_text() == page
+    with pytest.raises(UserError, match="without labels, so there is no classifier to measure; leave --data away"):
+        write_report(run, data=packed)
+
+
+def test_without_its_pictures_a_report_is_written_without_them(flat, tmp_path):
+    data = shutil.copytree(flat, tmp_path / "data")
+    quick(data, tmp_path / "run")
+    assert "What it imagines" in (tmp_path / "run/report.html").read_text()
+    shutil.rmtree(data)
+    assert "What it imagines" not in write_report(tmp_path / "run").read_text()
 
 
 @pytest.mark.parametrize("method", TINY)
@@ -197,6 +221,41 @@ def test_a_folder_without_class_folders_is_enough(flat, tmp_path, method):
         fit(flat, epochs=1, out=tmp_path / "fit", workers=0)
 
 
+def test_test_pictures_are_not_trained_on(tmp_path):
+    for part, count in (("train", 20), ("test", 12)):
+        (tmp_path / "data" / part).mkdir(parents=True)
+        for i, pixels in enumerate(draw(count)[0]):
+            Image.fromarray(pixels).save(tmp_path / "data" / part / f"{i}.png")
+    said = []
+    result = quick(tmp_path / "data", tmp_path / "run", listeners=Listeners(say=said.append))
+    assert result.pictures == 18
+    assert any("no class folders): 20 train, 12 test pictures" in text for text in said)
+    with pytest.raises(UserError, match="no class folders"):
+        fit(tmp_path / "data", epochs=1, out=tmp_path / "fit", workers=0)
+
+
+def test_it_goes_on_with_the_same_data_only(tmp_path):
+    images, labels = draw(40)
+    data, run = tmp_path / "data.npz", tmp_path / "run"
+
+    def begin(count, classes):
+        np.savez(data, images=images[:count], labels=classes[:count])
+        stop = iter([False, True])
+        return quick(data, run, listeners=Listeners(stop=lambda: next(stop)))
+
+    begin(40, labels)
+    with pytest.raises(UserError, match=r"has 20 train pictures, and had 40 when .*run began; bring them back"):
+        begin(20, labels)
+    with pytest.raises(UserError, match=r"its classes have changed since .*run began"):
+        begin(40, labels + 1)
+    assert not begin(40, labels).finished
+    config = json.loads((run / "config.json").read_text())
+    config["method"]["sharpness"] = 1
+    (run / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UserError, match=r"config.json: its method of pre-training has other fields than this version"):
+        begin(40, labels)
+
+
 def test_a_class_of_one_picture_does_not_matter(tmp_path):
     images, labels = draw(20)
     labels[0] = 2
@@ -205,9 +264,9 @@ def test_a_class_of_one_picture_does_not_matter(tmp_path):
 
 
 def test_pictures_set_aside_are_few_and_not_trained_on(packed):
-    data = job.open_pictures("builtin")
+    data = open_pictures("builtin")
     parts = set_aside(data, seed=0)
-    assert len(parts.splits["val"]) <= job.ASKED + len(data.classes)
+    assert len(parts.splits["val"]) <= ASIDE + len(data.classes)
     names = [{part.name(i) for i in range(len(part))} for part in (parts.train, parts.splits["val"])]
     assert not names[0] & names[1]
 

@@ -1,6 +1,7 @@
 """Self-distillation against the papers' formulas written out in NumPy, and what its parts promise."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -282,7 +283,7 @@ def test_class_token_and_mean_together_are_learned_by():
 
 
 def test_settings_survive_json_and_nonsense_is_refused():
-    assert method_from_json(method_to_json(METHOD)) == METHOD
+    assert method_from_json(method_to_json(METHOD), Path("config.json")) == METHOD
     for says, wrong in {
         "keep=0: must be above 0": {"keep": 0},
         "must be above 0": {"teacher_temperature": (0.0, 0.1)},

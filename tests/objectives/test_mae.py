@@ -1,6 +1,7 @@
 """The masked autoencoder against transformers' and against the paper's formulas written out in NumPy."""
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -241,7 +242,7 @@ def test_the_spread_is_measured_every_tenth_step_whatever_came_before(steps):
 
 
 def test_settings_survive_json_and_nonsense_is_refused():
-    assert method_from_json(method_to_json(METHOD)) == METHOD
+    assert method_from_json(method_to_json(METHOD), Path("config.json")) == METHOD
     with pytest.raises(UserError, match=r"mask=1.0: give the share"):
         Mae(mask=1.0)
     with pytest.raises(UserError, match="decoder_width=10"):

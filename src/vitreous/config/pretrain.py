@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 from vitreous.config.data import MultiCrop
@@ -100,13 +101,19 @@ def method_to_json(method: Method) -> dict[str, Any]:
     return {"kind": type(method).__name__.lower(), **asdict(method)}
 
 
-def method_from_json(fields: dict[str, Any]) -> Method:
-    """The same method again."""
-    kind = _KINDS[fields["kind"]]
-    rest = {name: value for name, value in fields.items() if name != "kind"}
-    if "crops" in rest:
-        rest["crops"] = MultiCrop(**rest["crops"])
-    return kind(**rest)
+def method_from_json(fields: dict[str, Any], where: Path) -> Method:
+    """The same method again; `where` is the file that it comes from."""
+    rest = dict(fields)
+    try:
+        kind = _KINDS[rest.pop("kind")]
+        if "crops" in rest:
+            rest["crops"] = MultiCrop(**rest["crops"])
+        return kind(**rest)
+    except (KeyError, TypeError):
+        raise UserError(
+            f"{where}: its method of pre-training has other fields than this version of vitreous knows; use the "
+            "version that wrote it, or train anew with another --out."
+        ) from None
 
 
 def _check_counts(config: Mae | Dino, *names: str) -> None:

@@ -25,15 +25,17 @@ from vitreous.jobs.budget import parse_budget, plan
 from vitreous.jobs.card import model_card
 from vitreous.jobs.evaluate import names_of
 from vitreous.jobs.opening import open_dataset
-from vitreous.jobs.report import WRITING, write_report
+from vitreous.jobs.report import WRITING, restore_report, write_report
 from vitreous.jobs.run import (
     FitResult,
     Listeners,
     Request,
+    check_data,
     check_request,
     make_run_folder,
     read_config,
     read_result,
+    write_config,
     write_json,
 )
 from vitreous.jobs.start import choose_training, classifiers_of, starting_model, whiten
@@ -96,25 +98,23 @@ class _Fit:
         """Do what is left to do."""
         saved = read_config(self.folder, self.request)
         if saved is not None and (self.folder / "result.json").exists():
-            self.listeners.say(f"{self.folder} is finished; nothing to do.")
-            return read_result(self.folder)
+            result = read_result(self.folder)
+            self.listeners.say(restore_report(self.folder))
+            return result
         make_run_folder(self.folder)
         with ExitStack() as self.open:
             return self._run(saved)
 
     def _run(self, saved: dict[str, Any] | None) -> FitResult:
-        self.data = open_dataset(self.request.data)
-        if saved is not None and list(self.data.classes) != saved["classes"]:
-            raise UserError(
-                f"{self.request.data}: its classes have changed since {self.folder} began; give another --out."
-            )
+        opened = open_dataset(self.request.data)
         base = None if self.request.weights is None else open_weights(self.request.weights, self.request.preprocess)
         if saved is None:
-            self.training = choose_training(self.request, self.data, base)
+            self.training = choose_training(self.request, opened, base)
         else:
+            check_data(saved, opened, self.folder)
             self.training = training_from_json(saved["training"], self.folder / "config.json")
-        if self.training.validation:
-            self.data = self.data.with_validation(self.training.validation, self.training.seed)
+        share = self.training.validation
+        self.data = opened.with_validation(share, self.training.seed) if share else opened
         self._say_what(saved is not None)
         model = starting_model(self.training, base)
         self._loaders()
@@ -125,7 +125,7 @@ class _Fit:
                 self._fit_classifier(model)
         if saved is None:
             steps = self._plan(model)
-            self._write_config(steps)
+            write_config(self.folder, self.request, self.training, steps, opened, probe=self.probe)
         else:
             steps, self.probe = saved["steps"], saved["probe"]
         return self._train(model, steps)
@@ -214,16 +214,6 @@ class _Fit:
         accuracy = (logits.argmax(1) == labels).float().mean().item()
         error = (accuracy * (1 - accuracy) / len(labels)) ** 0.5
         return {"accuracy": accuracy, "error": error, "loss": F.cross_entropy(logits, labels).item()}
-
-    def _write_config(self, steps: int) -> None:
-        config = {
-            "request": asdict(self.request),
-            "training": training_to_json(self.training),
-            "steps": steps,
-            "classes": list(self.data.classes),
-            "probe": self.probe,
-        }
-        write_json(self.folder / "config.json", config)
 
     def _train(self, model: ViT, steps: int) -> FitResult:
         loop = Loop(

@@ -10,26 +10,32 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from PIL import Image
 from torch import nn
 
 from vitreous.config.pretrain import Mae, Method, method_from_json, method_to_json
 from vitreous.config.saved import training_from_json, training_to_json
 from vitreous.config.train import Training
 from vitreous.data.loader import Loader
-from vitreous.data.source import Data, Source
+from vitreous.data.source import Source
 from vitreous.errors import UserError
 from vitreous.evaluate.features import compute_features
 from vitreous.evaluate.knn import vote_neighbours
-from vitreous.explain.reconstruct import draw_reconstructions
 from vitreous.jobs.budget import parse_budget, plan
 from vitreous.jobs.fit import fit
 from vitreous.jobs.opening import open_pictures
 from vitreous.jobs.pretrain_run import PretrainRequest, PretrainResult, changed, pretrain_card, read_pretrained
-from vitreous.jobs.run import Listeners, check_request, make_run_folder, read_config, write_json
-from vitreous.jobs.start import situation_of, whiten
+from vitreous.jobs.report import WRITING, restore_report, write_report
+from vitreous.jobs.run import (
+    Listeners,
+    check_data,
+    check_request,
+    make_run_folder,
+    read_config,
+    write_config,
+    write_json,
+)
+from vitreous.jobs.start import ASIDE, set_aside, situation_of, some_of, whiten
 from vitreous.jobs.track import tracked
 from vitreous.model.cost import count_flops
 from vitreous.model.vit import ViT
@@ -37,17 +43,16 @@ from vitreous.objectives.collapse import Alarm
 from vitreous.objectives.dino import SelfDistillation
 from vitreous.objectives.mae import MaskedAutoencoder, save_decoder
 from vitreous.recipes.pretrain import PRETRAINING
-from vitreous.report.pretraining import write_pretraining_report
 from vitreous.train.loop import Event, Loop, Outcome
 from vitreous.train.meter import Meter, Spent
 from vitreous.train.state import load_newest
 from vitreous.weights.bundle import save_bundle
 
-ASKED = 500
-"""Pictures of the live k-NN accuracy: at most so many are asked, and four times as many vote."""
-WORK = 1e12
-"""Floating-point operations that it may take: some ten seconds on two cores."""
 NEIGHBOURS = 20
+"""Of the live k-NN accuracy."""
+WORK = 1e12
+"""Floating-point operations that it may take, with four times as many pictures known as asked: some ten seconds on two
+cores."""
 
 
 def pretrain(
@@ -105,39 +110,37 @@ class _Pretraining:
         """Do what is left to do."""
         saved = read_config(self.folder, self.request)
         if saved is not None and (self.folder / "result.json").exists():
-            self.listeners.say(f"{self.folder} is finished; nothing to do.")
-            return read_pretrained(self.folder)
+            result = read_pretrained(self.folder)
+            self.listeners.say(restore_report(self.folder))
+            return result
         make_run_folder(self.folder)
         with ExitStack() as self.open:
             return self._run(saved)
 
     def _run(self, saved: dict[str, Any] | None) -> PretrainResult:
-        self.data = open_pictures(self.request.data)
+        opened = open_pictures(self.request.data)
         if saved is None:
-            self.training, self.method = self._choose()
+            self.training, self.method = self._choose(opened.train)
         else:
+            check_data(saved, opened, self.folder)
             self.training = training_from_json(saved["training"], self.folder / "config.json")
-            self.method = method_from_json(saved["method"])
-        self.data = set_aside(self.data, self.training.seed)
+            self.method = method_from_json(saved["method"], self.folder / "config.json")
+        self.data = set_aside(opened, self.training.seed)
         self._say_what(saved is not None)
         self.loader = self._loader(self.data.train)
         self.objective = build_objective(self._model(), self.method, self.training.seed)
         self.evaluate = self._evaluator()
-        steps = self._plan() if saved is None else saved["steps"]
         if saved is None:
-            config = {
-                "request": asdict(self.request),
-                "training": training_to_json(self.training),
-                "method": method_to_json(self.method),
-                "steps": steps,
-                "classes": list(self.data.classes),
-            }
-            write_json(self.folder / "config.json", config)
+            steps = self._plan()
+            method = method_to_json(self.method)
+            write_config(self.folder, self.request, self.training, steps, opened, method=method)
+        else:
+            steps = saved["steps"]
         return self._train(steps)
 
-    def _choose(self) -> tuple[Training, Method]:
-        """What the recipe makes of these pictures."""
-        situation = situation_of(self.data.train, 0, self.request.model, self.request.image_size)
+    def _choose(self, pictures: Source) -> tuple[Training, Method]:
+        """What the recipe makes of these pictures, with what the person set otherwise."""
+        situation = situation_of(pictures, 0, self.request.model, self.request.image_size)
         training, method = PRETRAINING[self.request.method](situation)
         training, method = changed(training, method, self.request.changes)
         training = replace(training, seed=self.request.seed)
@@ -178,21 +181,21 @@ class _Pretraining:
 
     def _evaluator(self) -> Callable[[nn.Module], dict[str, float]]:
         """Live figures: the k-NN accuracy where there are labels, else the objective's for pictures set aside."""
-        few = max(50, min(ASKED, int(WORK / 5 / count_flops(self.training.model))))
-        asked = _some(self.data.splits["val"], few, self.training.seed)
+        few = max(50, min(ASIDE, int(WORK / 5 / count_flops(self.training.model))))
+        asked = some_of(self.data.splits["val"], few, self.training.seed)
         if not self.data.classes:
             loader = self._loader(asked, shuffle=False)
             return lambda model: _live_figure(self.objective, loader)
         known, asking = (
             Loader(part, self.training.preprocess, batch_size=100, unreadable_limit=1.0)
-            for part in (_some(self.data.train, 4 * few, self.training.seed), asked)
+            for part in (some_of(self.data.train, 4 * few, self.training.seed), asked)
         )
         return lambda model: {"knn": knn_accuracy(model, known, asking, len(self.data.classes))}
 
     def _plan(self) -> int:
         """How many steps to take; with a budget, as many as fit, which the configuration then keeps."""
         if self.deadline is not None:
-            left = self.deadline - self.meter.seconds - 2.0
+            left = self.deadline - self.meter.seconds - WRITING
             model = self.objective.model
             assert isinstance(model, nn.Module)
             self.training = plan(self.training, self.objective, self.loader, lambda: self.evaluate(model.eval()), left)
@@ -265,31 +268,13 @@ class _Pretraining:
         save_bundle(self.folder / "bundle", model, self.training.preprocess, (), card=card, info=info)
         if outcome.finished:
             write_json(self.folder / "result.json", asdict(result))
-            write_pretraining_report(self.folder, self._rebuilt())
+            write_report(self.folder)
         return result
-
-    def _rebuilt(self, rows: int = 4) -> Image.Image | None:
-        """What a masked autoencoder makes of some pictures that were set aside."""
-        if not isinstance(self.objective, MaskedAutoencoder):
-            return None
-        some = _some(self.data.splits["val"], rows, self.training.seed)
-        loader = Loader(some, self.training.preprocess, batch_size=rows, unreadable_limit=1.0)
-        batch = next(iter(loader.batches()), None)
-        return None if batch is None else draw_reconstructions(self.objective.eval(), batch, self.training.preprocess)
 
 
 def build_objective(model: ViT, method: Method, seed: int) -> MaskedAutoencoder | SelfDistillation:
     """The model to train and what it learns by."""
     return MaskedAutoencoder(model, method, seed) if isinstance(method, Mae) else SelfDistillation(model, method, seed)
-
-
-def set_aside(data: Data, seed: int) -> Data:
-    """The data with a small validation part; without labels where a class is too small to be split, or on the way."""
-    train = data.train
-    _, counts = np.unique(train.labels, return_counts=True)
-    if data.classes and counts.min() < 2:
-        data = Data({"train": train.with_labels(np.full(len(train), -1), ())}, (), data.notes)
-    return data.with_validation(min(0.1, max(ASKED, 2 * len(data.classes)) / len(train)), seed)
 
 
 def knn_accuracy(model: nn.Module, known: Loader, asked: Loader, classes: int) -> float:
@@ -322,11 +307,3 @@ def _live_figure(objective: MaskedAutoencoder | SelfDistillation, loader: Loader
         total += len(batch.index) * {"loss": loss.item(), **figures}[name]
         pictures += len(batch.index)
     return {name: total / max(1, pictures)}
-
-
-def _some(source: Source, most: int, seed: int) -> Source:
-    """At most so many pictures, from all over the source."""
-    if len(source) <= most:
-        return source
-    order = torch.randperm(len(source), generator=torch.Generator().manual_seed(seed))
-    return source.subset(sorted(order[:most].tolist()))

@@ -72,9 +72,9 @@ def read_pretrained(folder: Path) -> PretrainResult:
     path = folder / "result.json"
     try:
         fields = json.loads(path.read_text())
-    except ValueError:
+        return PretrainResult(**{**fields, "alarms": tuple(fields["alarms"]), "remarks": tuple(fields["remarks"])})
+    except (ValueError, KeyError, TypeError):
         raise UserError(f"{path}: damaged; delete it and repeat the command: the training is not done again.") from None
-    return PretrainResult(**{**fields, "alarms": tuple(fields["alarms"]), "remarks": tuple(fields["remarks"])})
 
 
 def pretrain_card(name: str, request: PretrainRequest, training: Training, result: PretrainResult) -> str:

@@ -7,23 +7,32 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from PIL import Image
+
 from vitreous.config.data import Preprocess
 from vitreous.config.model import ViTConfig
 from vitreous.data.decode import PictureError
+from vitreous.data.loader import Loader
 from vitreous.data.source import Data, Source, Split
 from vitreous.errors import UserError
+from vitreous.explain.reconstruct import draw_reconstructions
 from vitreous.jobs.evaluate import evaluate
 from vitreous.jobs.explain import explain
 from vitreous.jobs.explain_weights import explain_weights
-from vitreous.jobs.opening import open_dataset, open_model
+from vitreous.jobs.opening import open_dataset, open_model, open_pictures
+from vitreous.jobs.start import set_aside, some_of
 from vitreous.model.cost import count_flops
+from vitreous.objectives.mae import load_autoencoder
 from vitreous.report.content import Content, Example, Part, Run
 from vitreous.report.page import looks, page
+from vitreous.report.pretraining import pretraining_page
 from vitreous.weights.bundle import CARD, Bundle
 from vitreous.weights.files import readable_errors
 
 EACH = 6
 """Pictures of each kind on a page."""
+ROWS = 4
+"""Pictures that a masked autoencoder rebuilds on its page."""
 WORK = 6e11
 """Floating-point operations that looking at them may take: some seconds on two cores."""
 WRITING = 2.0
@@ -51,6 +60,15 @@ def write_report(
     place = str(bundle.path or "BUNDLE") if isinstance(model, Bundle) else str(model)
     where = Path(place).resolve()
     name = where.stem if where.is_file() else where.name
+    default = Path(place) / "report.html" if run is not None else Path(f"{name}-report.html")
+    path = Path(out) if out is not None else default
+    if run is not None and "method" in run.config:  # by which it learned without labels
+        if data is not None:
+            raise UserError(
+                f"{place}: a training without labels, so there is no classifier to measure; leave --data away, or see "
+                f"what its features are worth: vitreous probe {place} {data}."
+            )
+        return _write(path, pretraining_page(name, run, _rebuilt(Path(place), bundle, run)))
     left_out: tuple[str, ...] = ()
     if data is not None:
         opened: Data | None = open_dataset(data)
@@ -73,8 +91,15 @@ def write_report(
         card=_card(bundle) if run is None else None,
         left_out=left_out,
     )
-    default = Path(place) / "report.html" if run is not None else Path(f"{name}-report.html")
-    return _write(Path(out) if out is not None else default, page(content))
+    return _write(path, page(content))
+
+
+def restore_report(run: Path) -> str:
+    """What there is to say of a finished run; its page is written again if it is lost."""
+    if (run / "report.html").exists():
+        return f"{run} is finished; nothing to do."
+    write_report(run)
+    return f"{run} is finished; only its report.html was missing, and is written again."
 
 
 def read_run(folder: Path) -> Run | None:
@@ -92,11 +117,6 @@ def read_run(folder: Path) -> Run | None:
             f"{folder}: config.json, result.json or metrics.jsonl is missing or damaged ({error}); restore it from a "
             f"copy, or give the bundle alone: {folder / 'bundle'}."
         ) from None
-    if "validation" not in result:
-        raise UserError(
-            f"{folder}: a training without labels, which has a page of its own, report.html; for one about its model "
-            f"give the bundle: {folder / 'bundle'}."
-        )
     return Run(config, result, records)
 
 
@@ -114,6 +134,20 @@ def _data_of(run: Run) -> Data | None:
         return open_dataset(run.config["request"]["data"])
     except UserError:
         return None
+
+
+def _rebuilt(folder: Path, bundle: Bundle, run: Run) -> Image.Image | None:
+    """What a masked autoencoder makes of some pictures that were set aside; None without one, or without them."""
+    if not (folder / "decoder").is_dir():
+        return None
+    seed = run.config["training"]["seed"]
+    try:
+        held = set_aside(open_pictures(run.config["request"]["data"]), seed).splits["val"]
+        loader = Loader(some_of(held, ROWS, seed), bundle.preprocess, batch_size=ROWS, unreadable_limit=1.0)
+        batch = next(iter(loader.batches()))
+    except UserError:  # the pictures are no longer where they were
+        return None
+    return draw_reconstructions(load_autoencoder(folder / "decoder", bundle.model), batch, bundle.preprocess)
 
 
 def with_examples(part: Part, bundle: Bundle, data: Data | None) -> Part:
@@ -168,5 +202,7 @@ def _card(bundle: Bundle) -> str | None:
 def _write(path: Path, text: str) -> Path:
     with readable_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        partial = path.with_name(f".{path.name}.new")  # so that a page that is there is a whole one
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(path)
     return path

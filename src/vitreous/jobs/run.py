@@ -8,6 +8,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vitreous.config.saved import training_to_json
+from vitreous.config.train import Training
+from vitreous.data.source import Data
 from vitreous.errors import UserError
 from vitreous.train.loop import Event
 from vitreous.weights.files import readable_errors
@@ -102,14 +105,48 @@ def read_config(folder: Path, request: DataclassInstance) -> dict[str, Any] | No
     return saved
 
 
+def write_config(
+    folder: Path, request: DataclassInstance, training: Training, steps: int, data: Data, **more: object
+) -> None:
+    """Keep what a training needs to go on: what was asked for, what became of it, and what the data were."""
+    config = {
+        "request": asdict(request),
+        "training": training_to_json(training),
+        "steps": steps,
+        "classes": list(data.classes),
+        "parts": _counts(data),
+        **more,
+    }
+    write_json(folder / "config.json", config)
+
+
+def check_data(saved: dict[str, Any], data: Data, folder: Path) -> None:
+    """Refuse to go on with other data than those that `write_config` heard of."""
+    where = saved["request"]["data"]
+    if list(data.classes) != saved["classes"]:
+        raise UserError(f"{where}: its classes have changed since {folder} began; give another --out.")
+    now = _counts(data)
+    before: dict[str, int] = saved.get("parts", now)  # early versions did not keep them
+    for part in {**before, **now}:
+        if before.get(part, 0) != now.get(part, 0):
+            raise UserError(
+                f"{where}: has {now.get(part, 0):,} {part} pictures, and had {before.get(part, 0):,} when {folder} "
+                "began; bring them back to go on with it, or give another --out."
+            )
+
+
+def _counts(data: Data) -> dict[str, int]:
+    return {part: len(source) for part, source in data.splits.items()}
+
+
 def read_result(folder: Path) -> FitResult:
     """What a finished training came to."""
     path = folder / "result.json"
     try:
         fields = json.loads(path.read_text())
-    except ValueError:
+        return FitResult(**{**fields, "classes": tuple(fields["classes"]), "remarks": tuple(fields["remarks"])})
+    except (ValueError, KeyError, TypeError):
         raise UserError(f"{path}: damaged; delete it and repeat the command: the training is not done again.") from None
-    return FitResult(**{**fields, "classes": tuple(fields["classes"]), "remarks": tuple(fields["remarks"])})
 
 
 def write_json(path: Path, content: object) -> None:

@@ -6,6 +6,7 @@ from contextlib import closing, suppress
 from dataclasses import replace
 from statistics import median
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -23,6 +24,8 @@ from vitreous.model.vit import ViT
 from vitreous.recipes.supervised import Situation, recipe
 from vitreous.weights.bundle import Bundle
 
+ASIDE = 500
+"""Pictures that a training without labels sets aside, where that is less than a tenth and enough for all classes."""
 WHITENING = 20_000_000
 """Pixels that a whitened start is made from, so that large pictures fit into the memory too."""
 
@@ -86,6 +89,28 @@ def whiten(model: ViT, training: Training, source: Source, workers: int) -> None
     with closing(loader):
         images = torch.cat([batch.images for batch in loader.batches()])
     whiten_patches(model, images, training.seed)
+
+
+def set_aside(data: Data, seed: int) -> Data:
+    """The data with a small validation part, for a training without labels.
+
+    Where a class is too small to be split, the pictures are split without regard to their classes, and have none.
+    """
+    if "val" in data.splits:
+        return data
+    train = data.train
+    _, counts = np.unique(train.labels, return_counts=True)
+    if data.classes and counts.min() < 2:
+        data = Data({"train": train.with_labels(np.full(len(train), -1), ())}, (), data.notes)
+    return data.with_validation(min(0.1, max(ASIDE, 2 * len(data.classes)) / len(train)), seed)
+
+
+def some_of(source: Source, most: int, seed: int) -> Source:
+    """At most so many pictures, from all over the source."""
+    if len(source) <= most:
+        return source
+    order = torch.randperm(len(source), generator=torch.Generator().manual_seed(seed))
+    return source.subset(sorted(order[:most].tolist()))
 
 
 def classifiers_of(model: ViT) -> list[nn.Linear]:

@@ -171,7 +171,7 @@ def load_autoencoder(folder: Path, model: ViT) -> MaskedAutoencoder:
     """The encoder `model` with the decoder that `save_decoder` kept, in evaluation mode."""
     check_manifest(folder)
     described = json.loads((folder / "config.json").read_text())
-    method = method_from_json(described["method"])
+    method = method_from_json(described["method"], folder / "config.json")
     assert isinstance(method, Mae)
     objective = MaskedAutoencoder(model, method, described["seed"])
     objective.decoder.load_state_dict(load_file(folder / "decoder.safetensors"))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 from PIL import Image
 
+from vitreous.report.content import Run
 from vitreous.report.html import Html, document, facts, image, tag
 from vitreous.report.plots import curves
 
@@ -27,31 +26,21 @@ CURVES = {
 SHARES = ("val_knn", "entropy", "information", "val_information", "explained")
 
 
-def write_pretraining_report(run: Path, rebuilt: Image.Image | None = None) -> Path:
-    """Write the page of a finished run from its config.json, result.json and metrics.jsonl; return its path.
+def pretraining_page(name: str, run: Run, rebuilt: Image.Image | None = None) -> str:
+    """The page of a finished run.
 
     rebuilt: rows of pictures, what is seen of them, and what a masked autoencoder makes of it.
     """
-    config = json.loads((run / "config.json").read_text())
-    result = json.loads((run / "result.json").read_text())
-    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    path = run / "report.html"
-    path.write_text(document(f"{run.name}: vitreous", _body(run, config, result, records, rebuilt)), encoding="utf-8")
-    return path
+    return document(f"{name}: vitreous", _body(name, run, rebuilt))
 
 
-def _body(
-    run: Path,
-    config: dict[str, Any],
-    result: dict[str, Any],
-    records: list[dict[str, Any]],
-    rebuilt: Image.Image | None,
-) -> Iterable[Html]:
+def _body(name: str, run: Run, rebuilt: Image.Image | None) -> Iterable[Html]:
+    config, result = run.config, run.result
     c, method = config["training"]["model"], result["method"]
     yield tag(
         "header",
         tag("p", "vitreous report", class_="kind"),
-        tag("h1", run.name),
+        tag("h1", name),
         tag(
             "p",
             f"A Vision Transformer of width {c['width']}, depth {c['depth']} and patch {c['patch']} for pictures of "
@@ -65,7 +54,7 @@ def _body(
     if not result["alarms"]:
         yield tag("p", "No sign of a collapse was seen.")
     yield tag("h2", "Training")
-    plots = [curves({name: found}, name, share=key in SHARES) for key, name, found in _series(records)]
+    plots = [curves({name: found}, name, share=key in SHARES) for key, name, found in _series(run.records)]
     yield tag("div", *(tag("figure", plot, class_="plot") for plot in plots), class_="figures")
     yield facts(_facts(config, result))
     if rebuilt is not None:
