@@ -12,6 +12,8 @@ from vitreous.config.train import Optimizer, Training
 from vitreous.errors import UserError
 from vitreous.recipes.supervised import SMALL_SIDE, Situation
 
+MANY = 10_000
+"""Pictures that are enough to whiten the start; with few pictures it does harm (docs/log.md)."""
 MUON = Optimizer(name="muon", rate=1e-3, muon_rate=0.02, weight_decay=0.05, warmup=0.05)
 
 
@@ -20,7 +22,7 @@ def mae(s: Situation) -> tuple[Training, Mae]:
 
     The features are the mean of the patches' tokens; a class token would learn nothing of its own here.
     """
-    model, preprocess = _built(s, {"pool": "mean", "class_token": False, "position": "sincos-2d"}, "N", "Ti/16@160")
+    model, preprocess = _built(s, {"pool": "mean", "class_token": False, "position": "sincos-2d"}, "F", "Ti/16@160")
     small = _is_small(model)
     training = Training(
         model=model,
@@ -29,6 +31,7 @@ def mae(s: Situation) -> tuple[Training, Mae]:
         optimizer=MUON,
         epochs=30 if small else 100,
         batch_size=256 if small else 64,
+        whiten=s.pictures >= MANY,
     )
     width = max(64, model.width // 2 // 32 * 32)
     return training, Mae(decoder_width=width, decoder_depth=1 if small else 2, decoder_heads=width // 32)
@@ -59,7 +62,7 @@ def dino(s: Situation) -> tuple[Training, Dino]:
         optimizer=replace(MUON, muon_rate=0.015, weight_decay=0.04, warmup=0.1, clip=3.0),
         epochs=30 if small else 100,
         batch_size=128 if small else 64,
-        whiten=s.pictures >= 10_000,
+        whiten=s.pictures >= MANY,
     )
     method = Dino(
         crops=crops,
