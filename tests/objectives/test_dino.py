@@ -13,7 +13,13 @@ from vitreous.config.pretrain import Dino, method_from_json, method_to_json
 from vitreous.data.loader import Batch
 from vitreous.objectives.dino import SelfDistillation
 from vitreous.objectives.dino_head import Head
-from vitreous.objectives.dino_loss import distillation_loss, koleo_loss, masked_patch_loss, teacher_answers
+from vitreous.objectives.dino_loss import (
+    balanced_answers,
+    distillation_loss,
+    koleo_loss,
+    masked_patch_loss,
+    teacher_answers,
+)
 
 MODEL = ViTConfig(width=16, depth=2, heads=2, mlp_width=32, patch=4, image_size=(16, 16), classes=0, registers=1)
 CROPS = MultiCrop(local_views=3, local_size=(8, 8))
@@ -50,6 +56,31 @@ def test_the_loss_is_the_papers_formula(large, views, pictures, prototypes):
     answers = teacher_answers(torch.from_numpy(teacher), torch.from_numpy(centre), 0.05)
     loss = distillation_loss(answers, torch.from_numpy(student), 0.1).item()
     assert abs(loss - numpy_dino(teacher, student, centre, 0.05, 0.1)) <= 1e-6
+
+
+def numpy_sinkhorn(scores, temperature, rounds):
+    """Algorithm 1 of SwAV's appendix: Q is prototypes by pictures, rows to 1/K and columns to 1/B in turns."""
+    q = np.exp(scores / temperature).T
+    q /= q.sum()
+    for _ in range(rounds):
+        q /= q.sum(axis=1, keepdims=True) * q.shape[0]
+        q /= q.sum(axis=0, keepdims=True) * q.shape[1]
+    return (q * q.shape[1]).T
+
+
+@pytest.mark.parametrize(("pictures", "prototypes", "rounds"), [(1, 3, 1), (8, 4, 3), (5, 32, 3)])
+def test_balanced_answers_are_sinkhorns(pictures, prototypes, rounds):
+    scores = np.random.default_rng(prototypes).uniform(-1, 1, (pictures, prototypes))
+    answers = balanced_answers(torch.from_numpy(scores), 0.05, rounds).numpy()
+    assert np.abs(answers - numpy_sinkhorn(scores, 0.05, rounds)).max() <= 1e-6
+
+
+def test_balance_keeps_one_prototype_from_being_the_answer_to_all():
+    scores = torch.rand(16, 4, generator=torch.Generator().manual_seed(0)) * 0.2
+    scores[:, 0] += 0.8
+    assert (teacher_answers(scores, torch.zeros(4), 0.05).argmax(dim=1) == 0).all()
+    shares = balanced_answers(scores, 0.05, 50).sum(dim=0)
+    torch.testing.assert_close(shares, torch.full((4,), 4.0), rtol=0.02, atol=0)
 
 
 @pytest.mark.parametrize(("pictures", "patches", "prototypes"), [(2, 4, 3), (5, 9, 16), (3, 64, 50)])
