@@ -1,12 +1,12 @@
 """Learning without labels on CIFAR-10: masked autoencoder and self-distillation, each within a time, and their speed.
 
-    python benchmarks/self_supervised.py DATA [--budget 60m] [--finetune 10m] [--only speed,pixels,mae,dino,finetune,analyze]
+    python benchmarks/self_supervised.py DATA [--budget 60m] [--finetune 10m] [--only speed,pixels,...]
 
 DATA: the folder of CIFAR-10's binary version. Each method trains on the pictures alone; then k-NN and a linear probe
 judge its features on the test part, beside raw pixels and the same network untrained. The masked autoencoder is
 fine-tuned with a tenth of the labels, beside the same network and the recipe for few pictures from scratch, with the
-same labels and the same time; and `analyze` compares what the two learned. Runs are kept in --runs: repeat the command to go on. What was measured is added to
-benchmarks/results/self_supervised.json.
+same labels and the same time; and `analyze` compares what the two learned. Runs are kept in --runs: repeat the command
+to go on. What was measured is added to benchmarks/results/self_supervised.json.
 """
 
 from __future__ import annotations
@@ -219,9 +219,10 @@ def main() -> None:
     }
     path = RESULTS / "self_supervised.json"
     for name in args.only.split(","):
+        measured = parts[name]()
         found = json.loads(path.read_text()) if path.exists() else {}
         found.pop("machine", None)
-        found[name] = parts[name]()
+        found[name] = measured
         shown = {key: value for key, value in found[name].items() if key not in ("loss", "settings")}
         print(name, json.dumps(shown), "written:", write_result("self_supervised", found).name, flush=True)
 

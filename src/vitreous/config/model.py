@@ -78,8 +78,7 @@ class ViTConfig:
     @property
     def grid(self) -> tuple[int, int]:
         """Rows and columns of patches at `image_size`."""
-        height, width = self.image_size
-        return -(-height // self.patch), -(-width // self.patch)
+        return grid_of(self.image_size, self.patch)
 
     @property
     def patches(self) -> int:
@@ -180,6 +179,11 @@ class ViTConfig:
                 "classifier='mlp': there is none with classes=0; give the number of classes, or classifier='linear'."
             )
         check_image_size(self.image_size, self.patch, self.pad)
+
+
+def grid_of(size: tuple[int, int], patch: int) -> tuple[int, int]:
+    """Rows and columns of patches in a picture (height, width), padded if need be."""
+    return -(-size[0] // patch), -(-size[1] // patch)
 
 
 def check_image_size(size: tuple[int, int], patch: int, pad: bool) -> None:

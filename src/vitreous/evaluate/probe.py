@@ -15,7 +15,7 @@ from torch import Tensor
 
 from vitreous.errors import UserError
 
-WEIGHT_DECAYS = (1e-1, 3e-2, 1e-2, 3e-3, 1e-3, 3e-4)
+WEIGHT_DECAYS = (1e-1, 3e-2, 1e-2, 3e-3, 1e-3, 3e-4, 1e-4, 3e-5)
 """Factors of half the squared length of the weights, added to the mean loss."""
 
 Labelled = tuple[Tensor, Tensor]

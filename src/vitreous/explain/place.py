@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitreous.config.data import Preprocess
+from vitreous.config.model import grid_of
 from vitreous.data.augment import seen_box
 from vitreous.errors import UserError
 
@@ -74,7 +75,7 @@ def place_patches(height: int, width: int, preprocess: Preprocess, patch: int) -
     box = seen_box(height, width, preprocess)
     view_height, view_width = preprocess.size
     step = (box[3] - box[1]) * patch / view_height, (box[2] - box[0]) * patch / view_width
-    return Place((height, width), box, (-(-view_height // patch), -(-view_width // patch)), step)
+    return Place((height, width), box, grid_of(preprocess.size, patch), step)
 
 
 def _weights(pixels: int, start: float, end: float, step: float, cells: int) -> Map:

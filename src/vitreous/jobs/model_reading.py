@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vitreous.config.model import grid_of
 from vitreous.data.loader import Loader
 from vitreous.data.source import Source
 from vitreous.errors import UserError
@@ -65,7 +66,7 @@ class ModelReader:
     def read(self, name: str, bundle: Bundle) -> tuple[dict[str, Any], Tensor]:
         """All numbers of a model, and its pictures' mean tokens (n, L + 1, D)."""
         model, config = bundle.model.eval(), bundle.model.config
-        patches = math.prod(-(-side // config.patch) for side in bundle.preprocess.size)
+        patches = math.prod(grid_of(bundle.preprocess.size, config.patch))
         if patches < 2:
             raise UserError(f"{name}: sees a picture as one patch, so there is nothing to compare within it.")
         tokens = config.prefix + patches

@@ -27,6 +27,12 @@ class Layout(NamedTuple):
     """(B, K) cells whose patch tokens are in the sequence, in its order; None for all of them."""
 
 
+def draw_cells(pictures: int, grid: Grid, share: float) -> Tensor:
+    """A random share of a grid's cells for each picture, one at least: (B, K) cells, in random order."""
+    cells = grid[0] * grid[1]
+    return torch.rand(pictures, cells).argsort(dim=1)[:, : max(1, round(share * cells))]
+
+
 def resample_grid(table: Tensor, old: Grid, new: Grid, how: Resampling) -> Tensor:
     """A table (old rows x columns, D) seen from another grid: (new rows x columns, D). Same grid, same table."""
     if old == new:

@@ -21,6 +21,7 @@ from vitreous.model.position import (
     Grid,
     Layout,
     RelativeBias,
+    draw_cells,
     join_axes,
     resample_axis,
     resample_grid,
@@ -92,7 +93,7 @@ class ViT(nn.Module):
         """Equation 1: z_0 = [x_class; x_1 E; ...; x_N E] + E_pos, (B, T, D), and how the tokens lie on the picture."""
         patches, grid = self.patchify(images)
         if keep is None:
-            keep = self._draw_patches(patches)
+            keep = self._drop_patches(patches, grid)
         cells = self.cell_positions(grid)
         if keep is not None:
             patches = patches.gather(1, keep[:, :, None].expand(-1, -1, patches.shape[2]))
@@ -184,13 +185,11 @@ class ViT(nn.Module):
         model.load_state_dict(state)
         return model.to(self.patch_embed.proj.weight).train(self.training)
 
-    def _draw_patches(self, patches: Tensor) -> Tensor | None:
-        """Patch dropout: a random choice of cells (B, M) for each picture while training."""
+    def _drop_patches(self, patches: Tensor, grid: Grid) -> Tensor | None:
+        """Patch dropout: the cells (B, M) that are left of each picture while training."""
         if not self.training or not self.config.patch_dropout:
             return None
-        pictures, count, _ = patches.shape
-        kept = max(1, round(count * (1 - self.config.patch_dropout)))
-        return torch.rand(pictures, count, device=patches.device).argsort(dim=1)[:, :kept]
+        return draw_cells(len(patches), grid, 1 - self.config.patch_dropout).to(patches.device)
 
 
 class PatchProjection(nn.Module):

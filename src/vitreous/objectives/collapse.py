@@ -96,12 +96,12 @@ def _signs(mean: Mapping[str, float]) -> dict[str, str]:
         return signs
     if mean["entropy"] > 0.5:
         signs["the teacher knows nothing of any picture"] = (
-            f"its entropy is {mean['entropy']:.1%} of ln K; lower method.teacher_temperature, raise "
-            "method.centre_momentum, or take a larger batch_size"
+            f"its entropy is {mean['entropy']:.1%} of ln K; lower method.teacher_temperature, or "
+            "set method.balance=3"
         )
     else:
         signs["the teacher says the same of every picture"] = (
-            f"its entropy is {mean['entropy']:.1%} of ln K, the centre's norm {mean['centre']:.2f}; lower "
-            "method.centre_momentum so that the centre follows faster, or raise method.teacher_temperature"
+            f"its entropy is {mean['entropy']:.1%} of ln K, the centre's norm {mean['centre']:.2f}; set "
+            "method.balance=3, lower method.centre_momentum, or raise method.teacher_temperature"
         )
     return signs

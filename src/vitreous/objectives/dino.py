@@ -14,10 +14,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from vitreous.config.model import grid_of
 from vitreous.config.pretrain import Dino
 from vitreous.data.chance import MIX, uniforms
 from vitreous.data.loader import Batch
 from vitreous.errors import UserError
+from vitreous.model.position import Grid, draw_cells
 from vitreous.model.vit import ViT
 from vitreous.objectives.collapse import entropy, feature_spread, information
 from vitreous.objectives.dino_head import Head
@@ -160,8 +162,7 @@ class SelfDistillation(nn.Module):
         """(G*B, M) patches that the student looks at; None for all."""
         if self.method.keep == 1.0 or not self.training:
             return None
-        count = self._patches(large)
-        return torch.rand(len(large), count).argsort(dim=1)[:, : max(1, round(self.method.keep * count))]
+        return draw_cells(len(large), self._grid(large), self.method.keep)
 
     def _draw_masks(self, large: Tensor, index: Tensor) -> Tensor:
         """(G*B, N) bool: in every second view, a random share of the patches, anywhere.
@@ -169,7 +170,7 @@ class SelfDistillation(nn.Module):
         In evaluation the masks follow from the seed and the pictures, index (B,).
         """
         low, high = self.method.masked_share
-        count = self._patches(large)
+        count = math.prod(self._grid(large))
         if self.training:
             chance = torch.rand(len(large), 2 + count)
         else:
@@ -179,6 +180,6 @@ class SelfDistillation(nn.Module):
         shares = (low + (high - low) * chance[:, :1]) * (chance[:, 1:2] < 0.5)
         return chance[:, 2:].argsort(dim=1).argsort(dim=1) < (shares * count).round()
 
-    def _patches(self, large: Tensor) -> int:
-        patch = self.student.config.patch
-        return -(-large.shape[2] // patch) * -(-large.shape[3] // patch)
+    def _grid(self, large: Tensor) -> Grid:
+        height, width = large.shape[2:]
+        return grid_of((height, width), self.student.config.patch)

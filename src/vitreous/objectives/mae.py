@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from vitreous.config.model import ViTConfig
+from vitreous.config.model import ViTConfig, grid_of
 from vitreous.config.pretrain import Mae, method_from_json, method_to_json
 from vitreous.data.chance import MIX, uniforms
 from vitreous.data.loader import Batch
@@ -65,7 +65,8 @@ class MaskedAutoencoder(nn.Module):
 
     def noise(self, batch: Batch) -> Tensor:
         """(B, N) numbers whose order decides which patches are seen."""
-        rows, columns = (-(-side // self.model.config.patch) for side in batch.images.shape[2:])
+        height, width = batch.images.shape[2:]
+        rows, columns = grid_of((height, width), self.model.config.patch)
         if self.training:
             return torch.rand(len(batch.index), rows * columns)
         draws = uniforms(self.seed, 0, batch.index.numpy().astype(np.int64), rows * columns, view=MIX)

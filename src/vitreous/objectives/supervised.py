@@ -6,8 +6,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vitreous.config.model import grid_of
 from vitreous.config.train import Training
 from vitreous.data.loader import Batch
+from vitreous.model.position import draw_cells
 from vitreous.model.vit import ViT
 
 
@@ -42,9 +44,8 @@ class Supervised(nn.Module):
         share = self.training_config.keep_share(progress)
         if share == 1.0:
             return None
-        p = self.model.config.patch
-        count = -(-images.shape[2] // p) * -(-images.shape[3] // p)
-        return torch.rand(len(images), count).argsort(dim=1)[:, : max(1, round(share * count))]
+        height, width = images.shape[2:]
+        return draw_cells(len(images), grid_of((height, width), self.model.config.patch), share)
 
 
 def balance(labels: Tensor, classes: int) -> Tensor:
