@@ -15,16 +15,22 @@ import argparse
 import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
 import torch
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from measure import RESULTS, best_seconds, write_result
 from torch import Tensor, nn
 from transformers import ViTMAEConfig, ViTMAEForPreTraining
 
 from vitreous.config.data import Preprocess
+from vitreous.config.model import ViTConfig
 from vitreous.config.pretrain import Mae
 from vitreous.data.loader import Batch
 from vitreous.data.source import Source, open_data
@@ -41,19 +47,25 @@ from vitreous.recipes.pretrain import PRETRAINING, mae
 from vitreous.recipes.supervised import Situation
 from vitreous.weights.bundle import Bundle, load_bundle
 
+DOCS = Path(__file__).parent.parent / "docs"
 CIFAR = Situation(classes=0, pictures=50_000, side=32, channels=3)
 SAY = Listeners(say=lambda text: print(text, flush=True))
 
 
 def speed(rounds: int, batch: int = 128) -> dict[str, Any]:
     """Pictures a second of training steps: with labels, masked, and transformers' masked at equal sizes; in turns."""
-    training, method = mae(CIFAR)
+    return {f"{size}/4": _speed(size, rounds, batch) for size in ("F", "N")} | {"batch": batch, "rounds": rounds}
+
+
+def _speed(size: str, rounds: int, batch: int) -> dict[str, Any]:
+    training, method = mae(replace(CIFAR, model=f"{size}/4@32"))
+    c = training.model
     images, labels = torch.randn(batch, 3, 32, 32), torch.randint(10, (batch,))
     views = Batch(images, labels, torch.arange(batch))
-    supervised = ViT("N/4@32", classes=10, pool="mean", class_token=False, position="sincos-2d")
-    masked = MaskedAutoencoder(ViT(training.model), method).train()
-    equal = MaskedAutoencoder(ViT("N/4@32", classes=0, position="sincos-2d"), method).train()
-    theirs = _transformers(method).train()
+    supervised = ViT(replace(c, classes=10))
+    masked = MaskedAutoencoder(ViT(c), method).train()
+    equal = MaskedAutoencoder(ViT(replace(c, class_token=True)), method).train()
+    theirs = _transformers(c, method).train()
     jobs = {
         "supervised": _step(supervised, lambda: nn.functional.cross_entropy(supervised(images), labels)),
         "mae": _step(masked, lambda: masked(views, 0.0)[0]),
@@ -65,20 +77,18 @@ def speed(rounds: int, batch: int = 128) -> dict[str, Any]:
         "pictures_per_second": {name: round(value, 1) for name, value in found.items()},
         "mae_over_supervised": round(found["mae"] / found["supervised"], 2),
         "mae_over_transformers": round(found["mae_with_class_token"] / found["transformers_mae"], 2),
-        "batch": batch,
-        "rounds": rounds,
     }
 
 
-def _transformers(method: Mae) -> nn.Module:
+def _transformers(c: ViTConfig, method: Mae) -> nn.Module:
     return ViTMAEForPreTraining(
         ViTMAEConfig(
-            hidden_size=192,
-            num_hidden_layers=6,
-            num_attention_heads=3,
-            intermediate_size=768,
-            image_size=32,
-            patch_size=4,
+            hidden_size=c.width,
+            num_hidden_layers=c.depth,
+            num_attention_heads=c.heads,
+            intermediate_size=c.mlp_width,
+            image_size=c.image_size[0],
+            patch_size=c.patch,
             layer_norm_eps=1e-6,
             decoder_hidden_size=method.decoder_width,
             decoder_num_hidden_layers=method.decoder_depth,
@@ -178,10 +188,58 @@ def finetune(data: str, budget: str, runs: Path, seed: int) -> dict[str, Any]:
 
 
 def compare(data: str, runs: Path, seed: int) -> dict[str, Any]:
-    """What `analyze` says of the two: the page is in the folder of the runs, the summary and some curves are kept."""
-    models = [runs / f"{method}-{seed}" for method in ("mae", "dino")]
+    """What `analyze` says of the two, by depth; its page is in the folder of the runs."""
+    methods = ("mae", "dino")
+    models = [runs / f"{method}-{seed}" for method in methods]
     found = analyze(models, data, runs / f"analysis-{seed}", pictures=1000, seed=seed).numbers
-    return {"summary": found["summary"], "models": found["models"], "page": "analysis.html"}
+    by_depth = {}
+    for method, one in zip(methods, found["models"], strict=True):
+        by_depth[method] = {
+            "attention_distance": [round(fmean(heads), 2) for heads in one["attention_distance"]],
+            "mutual_information": [round(fmean(heads), 4) for heads in one["mutual_information"]],
+            "query_similarity": [round(value, 4) for value in one["query_similarity"]],
+            "high_frequency": [round(amplitudes[-1], 3) for amplitudes in one["log_amplitude"]],
+            "probe": [round(depth["value"], 4) for depth in one["probe"]["accuracy"]],
+        }
+    return {"pictures": found["data"]["pictures"], "summary": found["summary"], "by_depth": by_depth}
+
+
+PANELS = {
+    "attention_distance": ("mean attention distance, pixels", 1),
+    "mutual_information": ("mutual information of attention", 1),
+    "high_frequency": ("log amplitude of the highest frequency", 0),
+    "probe": ("linear probe of the mean token, %", 0),
+}
+"""What is drawn by depth, its title, and the depth of the first value."""
+
+
+def draw(found: dict[str, Any]) -> None:
+    """The curves of the two trainings and what `analyze` says, as docs/pretraining.svg."""
+    figure = Figure(figsize=(10, 5.6), layout="constrained")
+    panels = list(figure.subplots(2, 3).flat)
+    colours = {"mae": "#2a6f97", "dino": "#c8553d"}
+    for panel, title in zip(panels, ("loss, each relative to its first", "live k-NN accuracy, %"), strict=False):
+        panel.set_title(title, fontsize=9)
+        panel.set_xlabel("pictures seen, thousands", fontsize=8)
+    for method, colour in colours.items():
+        row = found[method]
+        thousand = row["pictures_seen"] / row["steps"] / 1000
+        losses = np.array(row["loss"])
+        panels[0].plot(losses[:, 0] * thousand, losses[:, 1] / losses[0, 1], color=colour, label=method)
+        live = np.array(row["live_knn"])
+        panels[1].plot(live[:, 0] * thousand, 100 * live[:, 1], color=colour, marker=".")
+        for panel, (name, (title, first)) in zip(panels[2:], PANELS.items(), strict=True):
+            values = np.array(found["analyze"]["by_depth"][method][name]) * (100 if name == "probe" else 1)
+            panel.plot(range(first, first + len(values)), values, color=colour, marker=".")
+            panel.set_title(title, fontsize=9)
+            panel.set_xlabel("depth", fontsize=8)
+            panel.xaxis.set_major_locator(MaxNLocator(integer=True))
+    panels[0].legend(frameon=False, fontsize=8)
+    for panel in panels:
+        panel.tick_params(labelsize=8)
+        panel.spines[["top", "right"]].set_visible(False)
+    with rc_context({"svg.hashsalt": "vitreous"}):
+        figure.savefig(DOCS / "pretraining.svg", metadata={"Date": None})
 
 
 def _write_tenth(data: str, path: Path) -> None:
@@ -225,6 +283,8 @@ def main() -> None:
         found[name] = measured
         shown = {key: value for key, value in found[name].items() if key not in ("loss", "settings")}
         print(name, json.dumps(shown), "written:", write_result("self_supervised", found).name, flush=True)
+        if {"mae", "dino", "analyze"} <= found.keys():
+            draw(found)
 
 
 if __name__ == "__main__":
