@@ -24,7 +24,7 @@ def test_they_survive_json():
     ("kind", "fields", "message"),
     [
         (Preprocess, {"size": (0, 5)}, "size="),
-        (Preprocess, {"mean": (0.5, 0.5)}, "mean=.*1 number for grey"),
+        (Preprocess, {"mean": (), "std": ()}, "mean=.*a number for each channel"),
         (Preprocess, {"std": (0.5,)}, "std=.*as many numbers as mean"),
         (Preprocess, {"std": (0.5, 0.0, 0.5)}, "std=.*above 0"),
         (Preprocess, {"mean": (float("nan"), 0, 0)}, "mean=.*finite"),

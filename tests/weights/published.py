@@ -3,6 +3,8 @@
 Written from the repositories' model definitions, not from the package under test.
 """
 
+import argparse
+
 import numpy as np
 import torch
 
@@ -59,6 +61,43 @@ def dino_head():
         "head.last_layer.weight_g": numbers(100, 1),
         "head.last_layer.weight_v": numbers(100, 32),
     }
+
+
+def dino_training(teacher, student):
+    """main_dino.py saves the student as it was distributed, the teacher, and the state of everything."""
+    return {
+        "student": {f"module.backbone.{name}": value for name, value in student.items()}
+        | {f"module.{name}": value for name, value in dino_head().items()},
+        "teacher": {f"backbone.{name}": value for name, value in teacher.items()} | dino_head(),
+        "optimizer": {"state": {0: {"step": 7, "exp_avg": numbers(3)}}, "param_groups": [{"lr": 0.1, "params": [0]}]},
+        "epoch": 100,
+        "args": argparse.Namespace(arch="vit_small", patch_size=16),
+        "dino_loss": {"center": numbers(1, 100)},
+        "fp16_scaler": {"scale": 65536.0},
+    }
+
+
+def deit_training(model, average):
+    """main.py of DeiT, in its order."""
+    return {
+        "model": model,
+        "optimizer": {"state": {0: {"step": 7, "exp_avg": numbers(3)}}, "param_groups": [{"lr": 0.1, "params": [0]}]},
+        "lr_scheduler": {"base_values": [0.1]},
+        "epoch": 3,
+        "model_ema": average,
+        "scaler": {"scale": 65536.0},
+        "args": argparse.Namespace(lr=1e-3, model="deit_small"),
+    }
+
+
+def dinov2_training(teacher, student):
+    """ssl_meta_arch.py: both in one module, each with its heads, and the centres of the losses."""
+    model = {}
+    for word, state in (("student", student), ("teacher", teacher)):
+        model |= {f"{word}.backbone.{name}": value for name, value in state.items()}
+        model |= {f"{word}.dino_head.mlp.0.weight": numbers(3, D), f"{word}.ibot_head.mlp.0.weight": numbers(3, D)}
+    model |= {"dino_loss.center": numbers(1, 3), "ibot_patch_loss.center": numbers(1, 1, 3)}
+    return {"model": model, "optimizer": {"state": {}}, "iteration": 5}
 
 
 def mae_decoder():

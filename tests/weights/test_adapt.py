@@ -1,5 +1,6 @@
 """Models for other pictures: what they promise about tokens, not how it is computed."""
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -80,6 +81,57 @@ def test_grey_pictures_give_the_tokens_that_they_had_in_three_channels():
         torch.testing.assert_close(back(normalise(picture.expand(-1, 3, -1, -1), again)), expected, **SAME)
 
 
+@pytest.mark.parametrize("count", [2, 12])
+def test_many_channels_become_one_as_three_do(count):
+    model = random_model(channels=count)
+    values = torch.rand(2, count, generator=torch.Generator().manual_seed(2)) + 0.1
+    many = Preprocess(size=(12, 16), mean=values[0].tolist(), std=values[1].tolist())
+    changed, grey = adapt(model, many, channels=1)
+    picture = torch.randint(0, 256, (2, 1, 12, 16), dtype=torch.uint8)
+    with torch.no_grad():
+        expected = model(normalise(picture.expand(-1, count, -1, -1), many))
+        torch.testing.assert_close(changed(normalise(picture, grey)), expected, **SAME)
+
+
+COLOUR = Preprocess(size=(12, 16), mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
+
+
+@pytest.mark.parametrize("count", [2, 4, 5, 12])
+def test_other_numbers_of_channels_by_timms_rule(count):
+    """The three kernels in turn, times 3/n; with them the mean and the spread. In NumPy, a patch at a time."""
+    model = random_model()
+    changed, preprocess = adapt(model, COLOUR, channels=count)
+    assert changed.config.channels == count
+    kernels, bias = (model.state_dict()[f"patch_embed.proj.{name}"].numpy() for name in ("weight", "bias"))
+    picture = np.random.default_rng(0).integers(0, 256, (count, 12, 16), dtype=np.uint8)
+    expected = []
+    for row in range(3):
+        for column in range(4):
+            token = bias.astype(np.float64)
+            for channel in range(count):
+                colour = channel % 3
+                patch = picture[channel, 4 * row : 4 * row + 4, 4 * column : 4 * column + 4] / 255
+                patch = (patch - COLOUR.mean[colour]) / COLOUR.std[colour]
+                token = token + 3 / count * (kernels[:, colour] * patch).sum((1, 2))
+            expected.append(token)
+    images = normalise(torch.from_numpy(picture)[None], preprocess)
+    with torch.no_grad():
+        np.testing.assert_allclose(tokens_of(changed, images)[0].numpy(), expected, atol=1e-4)
+    same = [name for name in model.state_dict() if name != "patch_embed.proj.weight"]
+    assert all(torch.equal(changed.state_dict()[name], model.state_dict()[name]) for name in same)
+
+
+def test_tokens_keep_their_size_when_channels_are_repeated():
+    """What the factor 3/n is for: the same colours once or several times give the same scores."""
+    model = random_model()
+    picture = torch.randint(0, 256, (2, 3, 12, 16), dtype=torch.uint8)
+    for times in (2, 4):
+        changed, preprocess = adapt(model, COLOUR, channels=3 * times)
+        with torch.no_grad():
+            found = changed(normalise(picture.repeat(1, times, 1, 1), preprocess))
+            torch.testing.assert_close(found, model(normalise(picture, COLOUR)), **SAME)
+
+
 def test_a_classifier_is_dropped_or_replaced_when_asked():
     for changes in ({}, {"classifier": "mlp"}, {"distilled": True}, {"pool": "class+mean"}):
         model = random_model(**changes)
@@ -102,8 +154,11 @@ def test_another_epsilon_changes_no_tensor():
 
 def test_what_cannot_be():
     model = random_model()
-    with pytest.raises(UserError, match="--channels 5"):
-        adapt(model, preprocess_for(model), channels=5)
+    with pytest.raises(UserError, match="--channels 0: give the number of channels"):
+        adapt(model, preprocess_for(model), channels=0)
+    twelve = random_model(channels=12)
+    with pytest.raises(UserError, match="--channels 3: the model takes 12 channels, and none of them can be told"):
+        adapt(twelve, preprocess_for(twelve), channels=3)
     with pytest.raises(UserError, match="--classes -1"):
         adapt(model, preprocess_for(model), classes=-1)
     with pytest.raises(UserError, match="not a multiple of the patch"):

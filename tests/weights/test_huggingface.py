@@ -178,6 +178,20 @@ def test_a_model_of_our_own_opens_in_transformers(tmp_path):
     assert peer.config.id2label == dict(enumerate("abcde"))
 
 
+def test_classes_of_one_name_keep_their_numbers(tmp_path):
+    """ImageNet has two kinds of crane: a name is shown as it is, and each class is found by a name of its own."""
+    model = random_model(width=64, heads=4)
+    labels = ("crane", "bee", "crane", "crane (0)", "dog")
+    write_huggingface(tmp_path / "out", model, Preprocess(size=(12, 16), resize="stretch"), labels, {})
+    peer = hf.AutoModelForImageClassification.from_pretrained(tmp_path / "out")
+    assert peer.config.id2label == dict(enumerate(labels))
+    assert peer.config.label2id == {"crane (0) (0)": 0, "bee": 1, "crane (2)": 2, "crane (0)": 3, "dog": 4}
+    assert peer.num_labels == 5
+    peer.save_pretrained(tmp_path / "again")
+    for place in ("out", "again"):
+        assert open_weights(tmp_path / place).labels == labels
+
+
 REFUSED = {
     "a tanh layer before the classifier": {"classifier": "mlp"},
     "relative positions": {"position": "relative"},

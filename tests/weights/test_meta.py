@@ -1,6 +1,5 @@
 """The files of DeiT, DINO, DINOv2 and MAE as their repositories publish them, against the paper in NumPy."""
 
-import argparse
 import re
 import sys
 from pathlib import Path
@@ -8,7 +7,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from published import DEPTH, HEADS, MLP, SIDE, D, K, P, dino_head, dinov2, mae_decoder, numbers, pictures, timm_like
+from published import (
+    DEPTH,
+    HEADS,
+    MLP,
+    SIDE,
+    D,
+    K,
+    P,
+    deit_training,
+    dino_training,
+    dinov2,
+    dinov2_training,
+    mae_decoder,
+    numbers,
+    pictures,
+    timm_like,
+)
 from safetensors.torch import save_file
 
 from vitreous import UserError, ViTConfig
@@ -67,11 +82,11 @@ def test_deit_iii(tmp_path):
 
 def test_a_training_file_prefers_averaged_weights_and_says_so(tmp_path):
     state, raw = timm_like(), timm_like()
-    args = argparse.Namespace(lr=1e-3, model="deit_small")
-    torch.save({"model": raw, "model_ema": state, "epoch": 3, "args": args}, tmp_path / "checkpoint.pth")
+    torch.save(deit_training(raw, state), tmp_path / "checkpoint.pth")
     bundle = check(tmp_path / "checkpoint.pth", ViTConfig(**BASE), state, "DeiT")
     assert bundle.notes[1].endswith(
-        f"the model is its part 'model_ema'; left aside: model ({len(raw)} tensors), epoch, args"
+        "the model is its part 'model_ema' (vitreous import --part model takes another); left aside: "
+        f"model ({len(raw)} tensors), optimizer (1 tensor), lr_scheduler, epoch, scaler, args"
     )
 
 
@@ -84,22 +99,11 @@ def test_dino_backbone(tmp_path):
 
 
 def test_dino_training_file(tmp_path):
-    """main_dino.py saves the student as it was distributed, the teacher, and the state of everything."""
     teacher, student = timm_like(classes=0), timm_like(classes=0)
-    file = {
-        "student": {f"module.backbone.{name}": value for name, value in student.items()}
-        | {f"module.{name}": value for name, value in dino_head().items()},
-        "teacher": {f"backbone.{name}": value for name, value in teacher.items()} | dino_head(),
-        "optimizer": {"state": {0: {"step": 7, "exp_avg": numbers(3)}}, "param_groups": [{"lr": 0.1, "params": [0]}]},
-        "epoch": 100,
-        "args": argparse.Namespace(arch="vit_small", patch_size=16),
-        "dino_loss": {"center": numbers(1, 100)},
-        "fp16_scaler": {"scale": 65536.0},
-    }
-    torch.save(file, tmp_path / "full.pth")
+    torch.save(dino_training(teacher, student), tmp_path / "full.pth")
     bundle = check(tmp_path / "full.pth", ViTConfig(**{**BASE, "classes": 0}), teacher, "DINO")
     said = bundle.notes[1]
-    assert "the model is its part 'teacher'" in said
+    assert "the model is its part 'teacher' (vitreous import --part student takes another)" in said
     assert f"student ({len(student) + 8} tensors), optimizer (1 tensor), epoch, args, dino_loss (1 tensor)" in said
     assert "the self-supervised head (8 tensors)" in said
 
@@ -138,10 +142,11 @@ def test_dinov2_teacher_of_a_training_in_chunks(tmp_path):
     config = ViTConfig(**{**BASE, "classes": 0}, registers=4, position_scope="class", layer_scale=1.0)
     bundle = check(tmp_path / "teacher_checkpoint.pth", config, plain, "DINOv2")
     assert "the mask token (1 tensor), the self-supervised head (2 tensors)" in bundle.notes[1]
-    both = {f"teacher.{name}": value for name, value in teacher.items()}
-    both |= {f"student.{name}": value for name, value in teacher.items()}
-    torch.save({"model": both, "iteration": 5}, tmp_path / "model.pth")
-    assert "the student" in check(tmp_path / "model.pth", config, plain, "DINOv2").notes[1]
+    torch.save(dinov2_training(state, dinov2(registers=4)), tmp_path / "model.pth")
+    said = check(tmp_path / "model.pth", config, plain, "DINOv2").notes[1]
+    assert "the model is its part 'teacher' (vitreous import --part student takes another)" in said
+    student = len(dinov2(registers=4)) + 2
+    assert f"student ({student} tensors), dino_loss (1 tensor), ibot_patch_loss (1 tensor), optimizer, iter" in said
 
 
 def test_dinov2_at_518_is_shown_pictures_of_224(tmp_path):

@@ -21,6 +21,7 @@ RECOGNISED = {
     "paper": {},
     "another size": {"depth": 3, "mlp_width": 200, "patch": 8, "image_size": (32, 32)},
     "one channel, two classes": {"channels": 1, "classes": 2},
+    "twelve channels": {"channels": 12},
     "no classifier": {"classes": 0},
     "mean": {"pool": "mean", "class_token": False},
     "norm after pooling": {"pool": "mean", "norm_after_pool": True},
@@ -111,10 +112,15 @@ def test_a_place_without_a_name(tmp_path, monkeypatch, place):
         assert open_weights(place).model.config.classes == 5
 
 
-def test_four_channels_are_refused_by_the_files_name(tmp_path):
-    path = write(tmp_path / "w.safetensors", random_model(**TELLING, channels=4))
-    with pytest.raises(UserError, match=r"w.safetensors: takes pictures of 4 channels, and only"):
-        open_weights(path)
+@pytest.mark.parametrize("classes", [5, 0])
+def test_the_usual_preprocessing_has_a_number_for_each_channel(tmp_path, classes):
+    path = write(tmp_path / "w.safetensors", random_model(**TELLING, channels=4, classes=classes))
+    found = open_weights(path)
+    assert found.notes[0].startswith(f"{path}: timm ViT(128 wide, 2 deep)/4, 16, 4 channels, ")
+    assert found.preprocess.channels == 4
+    assert open_weights(path, "mean=0.1,0.2,0.3,0.4,std=0.2").preprocess.mean == (0.1, 0.2, 0.3, 0.4)
+    with pytest.raises(UserError, match=r"w.safetensors: takes pictures of 4 channels; give as many numbers"):
+        open_weights(path, Preprocess(size=(16, 16)))
 
 
 def test_a_grid_that_is_not_square_is_told_by_the_size(tmp_path):

@@ -17,10 +17,11 @@ def import_(
     labels: Annotated[str | None, tyro.conf.arg(metavar="FILE")] = None,
     image_size: Annotated[int | None, tyro.conf.arg(metavar="PIXELS")] = None,
     patch: Annotated[int | None, tyro.conf.arg(metavar="PIXELS")] = None,
-    channels: Annotated[int | None, tyro.conf.arg(metavar="1|3")] = None,
+    channels: Annotated[int | None, tyro.conf.arg(metavar="COUNT")] = None,
     classes: Annotated[int | None, tyro.conf.arg(metavar="COUNT")] = None,
     heads: Annotated[int | None, tyro.conf.arg(metavar="COUNT")] = None,
     epsilon: Annotated[float | None, tyro.conf.arg(metavar="NUMBER")] = None,
+    part: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None,
     json: Flag = False,
 ) -> None:
     """Make a bundle of anybody's ViT weights: Google, timm, Hugging Face, DeiT, DINO, DINOv2, MAE.
@@ -33,10 +34,12 @@ def import_(
         labels: The classes' names: a text file with one a line, or JSON.
         image_size: Side of the picture that the model sees; position embeddings are resampled to it.
         patch: Side of a patch; the projection is resampled to it as in FlexiViT, and the positions too.
-        channels: 1 for grey pictures, 3 for colour.
+        channels: 1 for grey pictures, 3 for colour, or any other number, for tensors; by timm's rule.
         classes: 0 leaves the classifier out; another number puts a new, empty one in its place.
         heads: Heads of each block, where the source does not tell and its width would mislead.
         epsilon: Another epsilon for every LayerNorm: timm's and Google's formats know 1e-6 alone.
+        part: Which model of a training file that holds several, by its name there: student, teacher, model, model_ema.
+            Without it the averaged one is taken, and the command says which others there are.
         json: Print the result as one JSON object, for programs.
     """
     from vitreous.jobs.convert import import_weights
@@ -52,6 +55,7 @@ def import_(
         classes=classes,
         heads=heads,
         epsilon=epsilon,
+        part=part,
     )
     if json:
         print_json(asdict(made))

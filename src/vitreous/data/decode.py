@@ -86,7 +86,7 @@ def open_picture(
     max_pixels: larger pictures are refused before they are decoded.
     name: what errors call it, if not its path.
     """
-    assert channels in (1, 3)
+    check_channels(channels)
     with _opened(source, max_pixels, name) as image:
         if at_least is not None:
             image.draft(None, (at_least, at_least))
@@ -96,10 +96,20 @@ def open_picture(
 
 def prepare_picture(image: Image.Image, *, channels: int = 3) -> Image.Image:
     """A picture that Pillow has opened or made, as `open_picture` would give it; the given one stays as it is."""
+    check_channels(channels)
     with _readable("the picture", MAX_PIXELS):
         image.load()
         made = _to_channels(_upright(image), channels, image.format)
     return made.copy() if made is image else made
+
+
+def check_channels(channels: int) -> None:
+    """Refuse a model of pictures that no file is read as."""
+    if channels not in (1, 3):
+        raise UserError(
+            f"the model takes pictures of {channels} channels, and picture files are read as grey (1) or colour (3); "
+            "give its network tensors instead: vitreous.load(MODEL).vit(images)."
+        )
 
 
 def open_values(path: Path, *, max_pixels: int = MAX_PIXELS) -> NDArray[np.uint8]:

@@ -28,7 +28,7 @@ from vitreous.data.augment import Pixels, eval_view, multi_crop, normalise, shri
 from vitreous.data.batch_augment import eval_batch, multi_crop_batch, train_batch
 from vitreous.data.cache import PictureCache, default_limit
 from vitreous.data.chance import Index, generator, permutation
-from vitreous.data.decode import PictureError
+from vitreous.data.decode import PictureError, check_channels
 from vitreous.data.mix import mix
 from vitreous.data.packed import ArraySource
 from vitreous.data.source import Source
@@ -96,6 +96,7 @@ class Loader:
             raise UserError("there are no pictures to load; check the data.")
         if batch_size < 1 or workers < 0:
             raise UserError(f"batch_size={batch_size}, workers={workers}: must be at least 1 and at least 0.")
+        check_channels(preprocess.channels)
         self.source, self.preprocess, self.augment, self.seed = source, preprocess, augment, seed
         self.shuffle = augment is not None if shuffle is None else shuffle
         self.batch_size = min(batch_size, len(source))

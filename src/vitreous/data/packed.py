@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from vitreous.data.decode import Header
+from vitreous.data.decode import Header, check_channels
 from vitreous.data.source import Data, Labels, Source, Split, check_classes
 from vitreous.errors import UserError
 
@@ -58,6 +58,7 @@ class ArraySource(Source):
 
     def read(self, index: int, *, channels: int = 3, at_least: int | None = None) -> Image.Image:
         """One picture, in the given channels."""
+        check_channels(channels)
         pixels = self.images[int(self._rows[index])].numpy()
         image = Image.fromarray(pixels[0] if len(pixels) == 1 else np.ascontiguousarray(pixels.transpose(1, 2, 0)))
         return image.convert("RGB" if channels == 3 else "L")

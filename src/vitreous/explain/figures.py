@@ -13,6 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from vitreous.config.model import grid_of
 from vitreous.explain.attention import cell_distances
 from vitreous.model.vit import ViT
 
@@ -51,6 +52,9 @@ def position_similarity(model: ViT) -> NDArray[np.float32] | None:
 def filters_figure(model: ViT) -> Figure:
     """The principal components of the patch filters, strongest first, each scaled to its own range."""
     components, shares = filter_components(model)
+    channels, said = components.shape[3], ""
+    if channels not in (1, 3):  # no colours that could be drawn
+        components, said = components.mean(axis=3, keepdims=True), f" (mean of {channels} channels)"
     count, side = components.shape[:2]
     columns, gap = 7, max(1, side // 8)
     rows = math.ceil(count / columns)
@@ -67,7 +71,7 @@ def filters_figure(model: ViT) -> Figure:
     axes.imshow(mosaic, interpolation="nearest")
     axes.set_axis_off()
     axes.set_title(
-        f"first {count} principal components of the patch filters, {shares.sum():.0%} of their variance",
+        f"first {count} principal components of the patch filters{said}, {shares.sum():.0%} of their variance",
         color=INK,
         fontsize=9,
     )
@@ -130,7 +134,7 @@ def distance_figure(distances: NDArray[np.floating], even: float | None = None) 
 def even_distance(model: ViT, size: tuple[int, int]) -> float:
     """The mean distance between two patches of a picture (height, width), in pixels: looking everywhere alike."""
     patch = model.config.patch
-    return float(cell_distances((-(-size[0] // patch), -(-size[1] // patch)), patch).mean())
+    return float(cell_distances(grid_of(size, patch), patch).mean())
 
 
 def _axes(width: float, height: float) -> tuple[Figure, Axes]:

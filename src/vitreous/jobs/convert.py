@@ -65,6 +65,7 @@ def import_weights(
     classes: int | None = None,
     heads: int | None = None,
     epsilon: float | None = None,
+    part: str | None = None,
 ) -> Imported:
     """Write a bundle of the weights at `source`; see `open_weights` for what that may be.
 
@@ -73,6 +74,7 @@ def import_weights(
     image_size, patch, channels: resample the model to other pictures; see `vitreous.weights.adapt`.
     classes: 0 leaves the classifier out; another number puts a new one of zeros in its place.
     heads: how many heads each block has, where the source does not tell. epsilon: another one for every LayerNorm.
+    part: which model of a training file that holds several: "student"; else the averaged one, such as "teacher".
     """
     for name, value in (("image-size", image_size), ("patch", patch)):
         if value is not None and value < 1:
@@ -83,7 +85,7 @@ def import_weights(
         raise UserError(f"--epsilon {epsilon}: must be above 0, for example 1e-6.")
     out = Path(out)
     check_replaceable(out, BUNDLE)
-    opened = open_weights(source, preprocess, heads=heads)
+    opened = open_weights(source, preprocess, heads=heads, part=part)
     _check_apart(out, opened)
     model, prepared = adapt(
         opened.model,

@@ -37,6 +37,8 @@ class Raw:
     """The part of the file that they were in: "model", "teacher"; None if they are all there is."""
     aside: dict[str, int] = field(default_factory=dict)
     """Other parts of the file, and how many tensors each has: an optimizer's state, the student."""
+    models: tuple[str, ...] = ()
+    """Those of them that hold a model too."""
     config: dict[str, Any] | None = None
     """config.json beside the file."""
     processor: dict[str, Any] | None = None
@@ -145,15 +147,6 @@ def shape_of(shapes: Shapes, name: str, axes: int, where: str) -> tuple[int, ...
             f"ax{'es' if axes > 1 else 'is'}; the file is damaged, or not of a known model."
         )
     return shapes[name]
-
-
-def check_channels(channels: int, where: str) -> None:
-    """Refuse a model of pictures that no picture file is."""
-    if channels not in (1, 3):
-        raise UserError(
-            f"{where}: takes pictures of {channels} channels, and only those of grey (1) and colour pictures (3) can "
-            "be opened; give another file."
-        )
 
 
 def is_hybrid(names: Iterable[str]) -> bool:

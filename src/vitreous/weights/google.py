@@ -25,7 +25,6 @@ from vitreous.weights.foreign import (
     Raw,
     augreg_default,
     blocks_of,
-    check_channels,
     grid_of,
     is_hybrid,
     no_grid,
@@ -47,7 +46,6 @@ def read_google(raw: Raw) -> Foreign | None:
     if prefix is None or prefix + _POSITIONS not in shapes or is_hybrid(shapes):
         return None
     patch, _, channels, width = shape_of(shapes, prefix + "embedding/kernel", 4, raw.where)
-    check_channels(channels, raw.where)
     count = shape_of(shapes, prefix + _POSITIONS, 3, raw.where)[1]
     class_token = prefix + "cls" in shapes
     grid = grid_of(count - class_token, patch, raw.size)

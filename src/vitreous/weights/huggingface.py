@@ -6,6 +6,7 @@ The names are those of every published file; newer releases of `transformers` re
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -24,7 +25,6 @@ from vitreous.weights.foreign import (
     Raw,
     Shapes,
     blocks_of,
-    check_channels,
     grid_of,
     heads_for,
     no_grid,
@@ -101,7 +101,6 @@ def _config(kind: str, shapes: Shapes, prefix: str, said: dict[str, Any], raw: R
         return shape_of(shapes, name, axes, raw.where)
 
     width, channels, patch, _ = shape(prefix + _PROJECTION, 4)
-    check_channels(channels, raw.where)
     dinov2 = kind.startswith("dinov2")
     positions = shape(f"{prefix}embeddings.position_embeddings", 3)[1]
     tokens = 2 if kind == "deit" else 1
@@ -254,5 +253,16 @@ def _describe(kind: str, c: ViTConfig, labels: Sequence[str]) -> dict[str, Any]:
         described |= {"num_register_tokens": c.registers} if c.registers else {"use_mask_token": False}
     if c.classes:
         described["id2label"] = {str(k): label for k, label in enumerate(labels)}
-        described["label2id"] = {label: k for k, label in enumerate(labels)}
+        described["label2id"] = {name: k for k, name in enumerate(_told_apart(labels))}
     return described
+
+
+def _told_apart(labels: Sequence[str]) -> list[str]:
+    """The labels, but where several classes have one name, each with its number: "crane (134)", "crane (517)"."""
+    counts, names = Counter(labels), []
+    for k, name in enumerate(labels):
+        if counts[name] > 1:
+            while name in counts:  # a third class may be called so
+                name = f"{name} ({k})"
+        names.append(name)
+    return names

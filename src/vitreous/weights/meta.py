@@ -13,14 +13,13 @@ from vitreous.weights.foreign import Foreign, Raw, imagenet_default, is_hybrid
 from vitreous.weights.mapping import same
 from vitreous.weights.timm import CORE, recognise
 
-_PREFIXES = ("teacher.backbone.", "backbone.")
-_ENTRIES = ("model", "model_ema", "teacher")
+_BACKBONE = "backbone."
+_ENTRIES = ("model", "model_ema", "teacher", "student")
 """Under which their files keep the model."""
 
 _ASIDE = {
     "the decoder": re.compile(r"decoder_"),
-    "the self-supervised head": re.compile(r"(teacher\.)?(head|dino_head|ibot_head)\."),
-    "the student": re.compile(r"student\."),
+    "the self-supervised head": re.compile(r"(head|dino_head|ibot_head)\."),
     "the mask token": re.compile(r"mask_token$"),
 }
 
@@ -41,7 +40,7 @@ def read_meta(raw: Raw) -> Foreign | None:
     """One of the four by its names, and by where in the file it is."""
     if is_hybrid(raw.tensors) or (raw.kind == "safetensors" and not _MARKS.search("\n".join(raw.tensors))):
         return None
-    prefix = next((p for p in _PREFIXES if any(name.startswith(p) for name in raw.tensors)), "")
+    prefix = _BACKBONE if any(name.startswith(_BACKBONE) for name in raw.tensors) else ""
     aside: dict[str, list[str]] = {}
     theirs: dict[str, str] = {}  # our name: their name
     for name in raw.tensors:
@@ -89,4 +88,4 @@ def _family(ours: set[str], aside: set[str], raw: Raw, prefix: str) -> str:
         return "DeiT III" if "blocks.0.ls1.gamma" in ours else "DeiT"
     if "blocks.0.ls1.gamma" in ours:
         return "DINOv2"
-    return "DINO" if prefix or raw.entry in (None, "teacher") else "MAE"
+    return "DINO" if prefix or raw.entry in (None, "teacher", "student") else "MAE"

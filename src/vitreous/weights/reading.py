@@ -15,6 +15,8 @@ import pickle
 import re
 import zipfile
 import zlib
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,44 +34,52 @@ SUFFIXES = (".safetensors", ".pth", ".pt", ".bin", ".ckpt", ".npz")
 USUAL = ("model.safetensors", "pytorch_model.bin")
 """What a folder's weights are called, the first that is there; others beside them are a training's."""
 INDEX = "model.safetensors.index.json"
-_ENTRIES = ("teacher", "model_ema", "state_dict_ema", "model", "state_dict")
+_ENTRIES = ("teacher", "model_ema", "state_dict_ema", "model", "state_dict", "student")
 """Under which a training file may keep a model, the best first: averaged weights before raw ones."""
+_PAIR = ("teacher", "student")
+"""Which DINOv2 keeps in one module, told apart by the first word of each name; the better first."""
+_PROJECTIONS = ("patch_embed.proj.weight", "patch_embeddings.projection.weight")
+"""How the name ends of a tensor that every model has."""
 _WRAPPERS = ("module.", "_orig_mod.")
 """What `DistributedDataParallel` and `torch.compile` put before every name."""
 _DAMAGED = (OSError, EOFError, ValueError, KeyError, RuntimeError, MemoryError, zipfile.BadZipFile, zlib.error)
 """What reading a damaged archive raises."""
 
 
-def read_raw(path: Path, size: tuple[int, int] | None = None, heads: int | None = None) -> Raw:
+def read_raw(path: Path, size: tuple[int, int] | None = None, heads: int | None = None, part: str | None = None) -> Raw:
     """What a file or a folder holds: tensors, and the descriptions beside them.
 
-    size, heads: what the person said of the model.
+    size, heads: what the person said of the model. part: which of a training file's models; None for the best.
     """
-    if path.is_dir():
-        return _described(_read_folder(path), path, size, heads)
     if not path.exists():
         raise UserError(f"{path}: there is no such file; check the path.")
-    return _described(_read_file(path), path.parent, size, heads)
+    raw = _one_of_a_pair(_read_folder(path, part) if path.is_dir() else _read_file(path, part), part)
+    if part is not None and raw.entry != part:
+        raise no_part(raw.where, part, (raw.entry, *raw.models) if raw.entry else raw.models)
+    folder = path if path.is_dir() else path.parent
+    config, processor = (read_json(folder / name) for name in ("config.json", "preprocessor_config.json"))
+    return replace(raw, config=config, processor=processor, size=size, heads=heads)
 
 
-def _read_folder(folder: Path) -> Raw:
+def no_part(where: object, part: str, has: Sequence[str] = ()) -> UserError:
+    """The error for a part that is not there."""
+    if not has:
+        return UserError(f"{where}: has no parts to choose from, it is one model; leave --part {part} out.")
+    return UserError(f"{where}: has no part {part!r} that holds a model; choose one of {', '.join(has)}.")
+
+
+def _read_folder(folder: Path, part: str | None) -> Raw:
     """The one file with weights in a folder."""
     names = sorted(entry.name for entry in folder.iterdir() if entry.suffix in SUFFIXES and entry.is_file())
     usual = [name for name in USUAL if name in names]
     if (folder / INDEX).exists() and USUAL[0] not in names:
         return _read_shards(folder)
     if usual or len(names) == 1:
-        return _read_file(folder / (usual or names)[0])
+        return _read_file(folder / (usual or names)[0], part)
     if names:
         raise UserError(f"{folder}: holds {', '.join(names)}; give the path of the one that is meant.")
     has = ", ".join(sorted(entry.name for entry in folder.iterdir())[:5]) or "nothing"
     raise UserError(f"{folder}: no weights in it (it holds {has}); give a bundle, a run or a checkpoint.")
-
-
-def _described(raw: Raw, folder: Path, size: tuple[int, int] | None, heads: int | None) -> Raw:
-    """With what is written beside the weights, and what the person said."""
-    config, processor = (read_json(folder / name) for name in ("config.json", "preprocessor_config.json"))
-    return replace(raw, config=config, processor=processor, size=size, heads=heads)
 
 
 def _read_shards(folder: Path) -> Raw:
@@ -96,7 +106,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
     return found
 
 
-def _read_file(path: Path) -> Raw:
+def _read_file(path: Path, part: str | None) -> Raw:
     try:
         with path.open("rb") as file:
             start = file.read(64)
@@ -107,9 +117,9 @@ def _read_file(path: Path) -> Raw:
     if start.startswith(b"version https://git-lfs"):
         raise UserError(f"{path}: a pointer of Git LFS, not the file itself; get it with git lfs pull.")
     if start.startswith(b"PK"):
-        return _read_zip(path)
+        return _read_zip(path, part)
     if start[:1] == b"\x80":  # an older torch file is a pickle
-        return _unwrap(path, _load(path, mapped=False))
+        return _unwrap(path, _load(path, mapped=False), part)
     if path.suffix == ".safetensors" or start[8:9] == b"{":
         return Raw(str(path), "safetensors", read_safetensors(path))
     raise UserError(
@@ -131,7 +141,7 @@ def read_safetensors(path: Path) -> dict[str, Tensor]:
         raise UserError(f"{path}: cannot be read ({error.strerror or error}); check its mode and owner.") from None
 
 
-def _read_zip(path: Path) -> Raw:
+def _read_zip(path: Path, part: str | None) -> Raw:
     """An .npz or a file of torch: both are zip archives."""
     try:
         with zipfile.ZipFile(path) as archive:
@@ -139,7 +149,7 @@ def _read_zip(path: Path) -> Raw:
     except _DAMAGED as error:
         raise UserError(f"{path}: damaged or cut short ({error}); get it again.") from None
     if any(name.endswith("/data.pkl") or name == "data.pkl" for name in names):
-        return _unwrap(path, _load(path, mapped=True))
+        return _unwrap(path, _load(path, mapped=True), part)
     if names and all(name.endswith(".npy") for name in names):
         return Raw(str(path), "npz", _read_npz(path))
     raise UserError(
@@ -177,11 +187,20 @@ def _load(path: Path, *, mapped: bool) -> Any:
         raise UserError(f"{path}: damaged, or no checkpoint of PyTorch ({reason}); get it again.") from None
 
 
-def _unwrap(path: Path, found: Any) -> Raw:
+def _unwrap(path: Path, found: Any, part: str | None) -> Raw:
     """The tensors of one model in what was loaded; everything else is counted."""
     if not isinstance(found, dict):
         raise UserError(f"{path}: holds {type(found).__name__}, not tensors by name; give a state_dict.")
-    entry = next((name for name in _ENTRIES if _holds_tensors(found.get(name))), None)
+    models = [name for name, value in found.items() if isinstance(name, str) and _holds_model(value)]
+    known = (name for name in _ENTRIES if _holds_tensors(found.get(name)))
+    entry = part if part in models else next(known, None)
+    if entry is None and not _holds_tensors(found) and models:
+        if len(models) > 1:
+            raise UserError(
+                f"{path}: holds the models {' and '.join(models)}, and which is meant is not known; say it: "
+                f"vitreous import SOURCE BUNDLE --part {models[0]}."
+            )
+        entry = models[0]
     state = found if entry is None else found[entry]
     tensors = {str(name): value for name, value in state.items() if isinstance(value, Tensor)}
     if not tensors:
@@ -189,14 +208,38 @@ def _unwrap(path: Path, found: Any) -> Raw:
         raise UserError(f"{path}: holds no tensors by name (it has {names}); give a state_dict.")
     others = {name: value for name, value in found.items() if name != entry} if entry else {}
     others |= {name: value for name, value in state.items() if not isinstance(value, Tensor)}
+    aside = {str(name): _count(value) for name, value in others.items()}
+    rivals = tuple(name for name in models if name != entry)
+    return Raw(str(path), "torch", _unwrapped(tensors), entry, aside, rivals)
+
+
+def _unwrapped(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Without what a wrapper put before every name."""
     while wrapper := next((w for w in _WRAPPERS if all(name.startswith(w) for name in tensors)), None):
         tensors = {name.removeprefix(wrapper): value for name, value in tensors.items()}
-    aside = {str(name): _count(value) for name, value in others.items()}
-    return Raw(str(path), "torch", tensors, entry, aside)
+    return tensors
+
+
+def _one_of_a_pair(raw: Raw, part: str | None) -> Raw:
+    """Of a teacher and a student whose tensors lie side by side, the one that is meant; the rest is counted."""
+    words = Counter(name.partition(".")[0] for name in raw.tensors)
+    pair = [word for word in _PAIR if word in words]
+    if len(pair) < 2 and list(words) != pair:  # a model may have something of its own that is called so
+        return raw
+    taken = part if part in pair else pair[0]
+    start = f"{taken}."
+    own = {name.removeprefix(start): tensor for name, tensor in raw.tensors.items() if name.startswith(start)}
+    aside = {word: count for word, count in words.items() if word != taken} | raw.aside
+    rivals = tuple(word for word in pair if word != taken) + raw.models
+    return replace(raw, tensors=_unwrapped(own), entry=taken, aside=aside, models=rivals)
 
 
 def _holds_tensors(value: Any) -> bool:
     return isinstance(value, dict) and any(isinstance(one, Tensor) for one in value.values())
+
+
+def _holds_model(value: Any) -> bool:
+    return _holds_tensors(value) and any(str(name).endswith(_PROJECTIONS) for name in value)
 
 
 def _count(value: Any) -> int:

@@ -17,7 +17,7 @@ from vitreous.weights.google import read_google
 from vitreous.weights.huggingface import read_huggingface
 from vitreous.weights.mapping import build_model
 from vitreous.weights.meta import read_meta
-from vitreous.weights.reading import read_json, read_raw
+from vitreous.weights.reading import no_part, read_json, read_raw
 from vitreous.weights.timm import read_timm
 
 EXAMPLE = "mean=0.5,std=0.5,crop=0.9,interpolation=bicubic"
@@ -37,7 +37,13 @@ ADAPTERS: dict[str, Callable[[Raw], Foreign | None]] = {
 log = logging.getLogger("vitreous")
 
 
-def open_weights(source: str | Path, preprocess: Preprocess | str | None = None, *, heads: int | None = None) -> Bundle:
+def open_weights(
+    source: str | Path,
+    preprocess: Preprocess | str | None = None,
+    *,
+    heads: int | None = None,
+    part: str | None = None,
+) -> Bundle:
     """The model at `source` with all that belongs to it.
 
     source: a bundle or run folder; a .safetensors, .pth or .npz file, or a Hugging Face or timm folder, whose
@@ -46,15 +52,18 @@ def open_weights(source: str | Path, preprocess: Preprocess | str | None = None,
     preprocess: whole, or as text ("mean=0.5,std=0.5") the fields that should differ from the source's own, or from the
         family's usual ones where the source has none.
     heads: how many heads each block has, where neither tensors nor a description tell.
+    part: which model of a training file that holds several, by its name there; None for the averaged one.
     """
     path = hub.fetch(str(source)) if str(source).startswith(hub.PREFIX) else Path(source)
     if path.name == WEIGHTS and path.is_file() and _has_section(path.parent):
         path = path.parent
     if _is_bundle(path):
+        if part is not None:
+            raise no_part(path, part)
         bundle = load_bundle(path)
         _check_heads(bundle.model.config.heads, heads, path)
         return with_preprocess(bundle, preprocess)
-    bundle, assumed = _open_foreign(path, preprocess, heads)
+    bundle, assumed = _open_foreign(path, preprocess, heads, part)
     for note in bundle.notes:
         log.info(note)
     if assumed:
@@ -110,9 +119,11 @@ def _has_section(folder: Path) -> bool:
     return "vitreous" in (read_json(folder / "config.json") or {})
 
 
-def _open_foreign(path: Path, preprocess: Preprocess | str | None, heads: int | None) -> tuple[Bundle, str | None]:
+def _open_foreign(
+    path: Path, preprocess: Preprocess | str | None, heads: int | None, part: str | None
+) -> tuple[Bundle, str | None]:
     """The model of another project's file, and a warning if its preprocessing had to be assumed."""
-    raw = read_raw(path, _size(preprocess), heads)
+    raw = read_raw(path, _size(preprocess), heads, part)
     found = _recognise(raw)
     _check_heads(found.config.heads, heads, raw.where)
     aside = {name for names in found.aside.values() for name in names}
@@ -122,7 +133,8 @@ def _open_foreign(path: Path, preprocess: Preprocess | str | None, heads: int | 
     if raw.aside or found.aside:
         others = [f"{what} ({_tensors(len(names))})" for what, names in found.aside.items()]
         others += [f"{name} ({_tensors(count)})" if count else name for name, count in raw.aside.items()]
-        entry = f"the model is its part {raw.entry!r}; " if raw.entry else ""
+        other = f" (vitreous import --part {'|'.join(raw.models)} takes another)" if raw.models else ""
+        entry = f"the model is its part {raw.entry!r}{other}; " if raw.entry else ""
         notes.append(f"{raw.where}: {entry}left aside: {', '.join(others)}")
     notes += [f"{raw.where}: {note}" for note in found.notes]
     if found.problem is not None and not _said(preprocess) >= set(WHOLE):

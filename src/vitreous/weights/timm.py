@@ -25,7 +25,6 @@ from vitreous.weights.foreign import (
     Shapes,
     augreg_default,
     blocks_of,
-    check_channels,
     grid_of,
     heads_for,
     imagenet_default,
@@ -254,7 +253,6 @@ def recognise(
         return shape_of(shapes, name, axes, where)
 
     width, channels, patch, _ = shape("patch_embed.proj.weight", 4)
-    check_channels(channels, where)
     class_token = "cls_token" in shapes
     registers = shape("reg_token", 3)[1] if "reg_token" in shapes else 0
     inner, outer = shape("blocks.0.mlp.fc1.weight", 2)[0], shape("blocks.0.mlp.fc2.weight", 2)[1]

@@ -1,0 +1,155 @@
+"""Training files with several models, in the published layouts: which one is taken, and how to take another."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from published import (
+    DEPTH,
+    HEADS,
+    MLP,
+    SIDE,
+    D,
+    K,
+    P,
+    deit_training,
+    dino_training,
+    dinov2,
+    dinov2_training,
+    pictures,
+    timm_like,
+)
+from safetensors.torch import save_file
+from tiny_models import LABELS, preprocess_for, random_model
+
+from vitreous import UserError, ViTConfig, import_weights, load
+from vitreous.cli import main
+from vitreous.weights.bundle import save_bundle
+from vitreous.weights.source import open_weights
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "model"))
+from numpy_vit import NumpyViT
+
+BASE = {"width": D, "depth": DEPTH, "heads": HEADS, "mlp_width": MLP, "patch": P, "image_size": (SIDE, SIDE)}
+
+BACKBONE = {"teacher": timm_like(classes=0), "student": timm_like(classes=0)}
+CLASSIFIER = {"model_ema": timm_like(), "model": timm_like()}
+LATER = {"teacher": dinov2(), "student": dinov2()}
+
+# A file's name: (what it holds, its models by part with the best first, the configuration that they have)
+FILES = {
+    "dino": (dino_training(**BACKBONE), BACKBONE, ViTConfig(**BASE, classes=0)),
+    "deit": (
+        deit_training(CLASSIFIER["model"], CLASSIFIER["model_ema"]),
+        CLASSIFIER,
+        ViTConfig(**BASE, classes=K),
+    ),
+    "dinov2": (
+        dinov2_training(**LATER),
+        LATER,
+        ViTConfig(**BASE, classes=0, layer_scale=1.0, position_scope="class"),
+    ),
+}
+
+
+def saved(folder, name):
+    path = folder / f"{name}.pth"
+    torch.save(FILES[name][0], path)
+    return path
+
+
+def scores(model):
+    with torch.inference_mode():
+        return model(torch.from_numpy(pictures())).numpy()
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_each_part_can_be_taken(tmp_path, name):
+    path, (_, models, config) = saved(tmp_path, name), FILES[name]
+    best, other = models
+    for part, taken, left in ((None, best, other), (best, best, other), (other, other, best)):
+        bundle = open_weights(path, part=part)
+        expected = NumpyViT(config, models[taken])(pictures())
+        np.testing.assert_allclose(scores(bundle.model), expected, atol=1e-5)
+        said = f"the model is its part {taken!r} (vitreous import --part {left} takes another); left aside: "
+        assert said in bundle.notes[1]
+        assert f"{left} (" in bundle.notes[1].split("left aside")[1]
+
+
+def test_teacher_and_student_in_a_safetensors_file(tmp_path):
+    save_file(FILES["dinov2"][0]["model"], tmp_path / "m.safetensors")
+    for part, taken in ((None, "teacher"), ("student", "student")):
+        found = open_weights(tmp_path / "m.safetensors", part=part).model
+        assert torch.equal(found.norm.weight, LATER[taken]["norm.weight"])
+
+
+def test_import_takes_a_part_and_other_verbs_the_best(capsys, tmp_path):
+    path = saved(tmp_path, "deit")
+    main(["import", str(path), str(tmp_path / "b"), "--part", "model"])
+    printed = capsys.readouterr()
+    assert "the model is its part 'model' (vitreous import --part model_ema takes another)" in printed.err
+    assert "'model'" in (tmp_path / "b" / "README.md").read_text()
+    assert torch.equal(load(tmp_path / "b").vit.head.weight, CLASSIFIER["model"]["head.weight"])
+    assert torch.equal(load(path).vit.head.weight, CLASSIFIER["model_ema"]["head.weight"])
+
+
+MISTAKES = {
+    "a part that is not there": ("dino", "model_ema"),
+    "a part without a model": ("dino", "optimizer"),
+    "a part with tensors, but no model": ("dino", "dino_loss"),
+    "a part that is a number": ("dino", "epoch"),
+    "a part of a pair that is not there": ("dinov2", "model_ema"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_part_that_is_no_model(capsys, tmp_path, name):
+    file, part = MISTAKES[name]
+    with pytest.raises(SystemExit) as end:
+        main(["import", str(saved(tmp_path, file)), str(tmp_path / "b"), "--part", part])
+    assert end.value.code == 2
+    said = f"{file}.pth: has no part {part!r} that holds a model; choose one of teacher, student."
+    assert capsys.readouterr().err.strip().endswith(said)
+    assert not (tmp_path / "b").exists()
+
+
+def test_one_model_has_no_parts(tmp_path):
+    torch.save(timm_like(), tmp_path / "bare.pth")
+    save_file(timm_like(), tmp_path / "w.safetensors")
+    model = random_model()
+    save_bundle(tmp_path / "b", model, preprocess_for(model), LABELS)
+    for source in ("bare.pth", "w.safetensors", "b"):
+        with pytest.raises(UserError, match=f"{source}: has no parts to choose from, it is one model; leave --part"):
+            import_weights(tmp_path / source, tmp_path / "out", part="teacher")
+
+
+def test_a_model_under_a_name_that_nobody_knows(tmp_path):
+    states = {"encoder": timm_like(), "momentum": timm_like()}
+    torch.save({**states, "epoch": 3}, tmp_path / "w.pth")
+    with pytest.raises(UserError, match=r"holds the models encoder and momentum, .* --part encoder"):
+        open_weights(tmp_path / "w.pth")
+    found = open_weights(tmp_path / "w.pth", part="momentum").model
+    assert torch.equal(found.head.weight, states["momentum"]["head.weight"])
+    torch.save({"encoder": states["encoder"], "epoch": 3}, tmp_path / "one.pth")
+    alone = open_weights(tmp_path / "one.pth")
+    assert torch.equal(alone.model.head.weight, states["encoder"]["head.weight"])
+    assert alone.notes[1].endswith("the model is its part 'encoder'; left aside: epoch")
+
+
+def test_something_called_teacher_inside_a_model_is_not_taken_for_it(tmp_path):
+    """Distillation may save its teacher within the model: then nobody knows which is meant."""
+    state = timm_like()
+    torch.save(state | {f"teacher.{name}": value for name, value in timm_like().items()}, tmp_path / "w.pth")
+    with pytest.raises(UserError, match=r"teacher\..* and 26 more belong to no part of the model"):
+        open_weights(tmp_path / "w.pth")
+
+
+def test_a_student_without_its_teacher(tmp_path):
+    file = dino_training(**BACKBONE)
+    del file["teacher"]
+    torch.save(file, tmp_path / "w.pth")
+    found = open_weights(tmp_path / "w.pth")
+    assert torch.equal(found.model.norm.weight, BACKBONE["student"]["norm.weight"])
+    assert "the model is its part 'student'; left aside: " in found.notes[1]
