@@ -58,7 +58,11 @@ def test_in_and_out_without_loss(tmp_path, count, to):
 def test_a_colour_model_for_four_channels(capsys, tmp_path):
     model = write(tmp_path / "w.safetensors", 3)
     main(["import", str(tmp_path / "w.safetensors"), str(tmp_path / "b"), "--channels", "4"])
-    assert "ViT(128 wide, 2 deep)/4, 16, 4 channels, 5 classes" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "ViT(128 wide, 2 deep)/4, 16, 4 channels, 5 classes" in out
+    for said in (out, (tmp_path / "b" / "README.md").read_text()):
+        assert ").vit(images)" in said
+        assert "vitreous predict" not in said, "which would refuse it"
     changed = load(tmp_path / "b").vit
     kernels = model.patch_embed.proj.weight.detach().numpy()
     expected = np.stack([kernels[:, c] * 0.75 for c in (0, 1, 2, 0)], axis=1)

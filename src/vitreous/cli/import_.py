@@ -67,5 +67,7 @@ def import_(
         rest = ", ..." if len(made.labels) > 5 else ""
         print(f"classes: {printable(', '.join(made.labels[:5]))}{rest}{numbered if made.numbered else ''}")
     print(f"bundle:  {printable(made.bundle)}")
-    use = "predict BUNDLE PICTURE" if made.labels else "fit DATA --weights BUNDLE"
-    print(f"use it:  vitreous {use.replace('BUNDLE', printable(made.bundle))}")
+    use = "vitreous predict BUNDLE PICTURE" if made.labels else "vitreous fit DATA --weights BUNDLE"
+    if made.channels not in (1, 3):
+        use = 'vitreous.load("BUNDLE").vit(images), in Python: picture files are read as grey or colour'
+    print(f"use it:  {use.replace('BUNDLE', printable(made.bundle))}")

@@ -45,6 +45,7 @@ class Imported:
     description: str
     """ "ViT-Ti/16, 224, 1000 classes"."""
     parameters: int
+    channels: int
     preprocess: str
     labels: tuple[str, ...]
     numbered: bool
@@ -103,7 +104,16 @@ def import_weights(
     info = {**opened.info, "imported": name, "notes": notes, "numbered": numbered} if notes else opened.info
     save_bundle(out, model, prepared, names, card=_card(name, notes, description, prepared), info=info)
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    return Imported(str(out), description, parameters, preprocess_text(prepared), names, numbered, opened.notes)
+    return Imported(
+        str(out),
+        description,
+        parameters,
+        model.config.channels,
+        preprocess_text(prepared),
+        names,
+        numbered,
+        opened.notes,
+    )
 
 
 def export_weights(source: str | Path | Bundle, out: str | Path, to: Format) -> Path:
@@ -147,6 +157,12 @@ def _names(said: str | Path | Sequence[str] | None, opened: Bundle, classes: int
 
 
 def _card(source: str, notes: Sequence[str], description: str, preprocess: Preprocess) -> str:
+    files = preprocess.channels in (1, 3)  # of other numbers there are only tensors
+    use = (
+        "vitreous predict FOLDER_OF_THIS_FILE picture.jpg"
+        if files
+        else "vitreous.load(FOLDER_OF_THIS_FILE).vit(images)"
+    )
     return "\n".join(
         [
             f"# {description}",
@@ -156,7 +172,7 @@ def _card(source: str, notes: Sequence[str], description: str, preprocess: Prepr
             *([f"- {note}" for note in notes] or ["- a bundle"]),
             f"- preprocessing: `{preprocess_text(preprocess)}`",
             "",
-            "Use it: `vitreous predict FOLDER_OF_THIS_FILE picture.jpg`.",
+            f"Use it: `{use}`.",
             "",
         ]
     )
