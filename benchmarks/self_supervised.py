@@ -41,6 +41,7 @@ from vitreous.jobs.fit import fit
 from vitreous.jobs.pretrain import pretrain
 from vitreous.jobs.probe import probe
 from vitreous.jobs.run import Listeners
+from vitreous.model.presets import SIZES
 from vitreous.model.vit import ViT
 from vitreous.objectives.mae import MaskedAutoencoder
 from vitreous.recipes.pretrain import PRETRAINING, mae
@@ -166,10 +167,10 @@ def finetune(data: str, budget: str, runs: Path, seed: int) -> dict[str, Any]:
     if not (start / "bundle").is_dir():
         raise SystemExit(f"{start}: there is no masked autoencoder to fine-tune; run --only mae first.")
     c = load_bundle(start).model.config
-    same = {"model.width": c.width, "model.depth": c.depth, "model.heads": c.heads, "model.mlp_width": c.mlp_width}
+    size = next(name for name, shape in SIZES.items() if shape == (c.width, c.depth, c.heads, c.mlp_width))
     ways: dict[str, dict[str, Any]] = {
         "mae": {"weights": start, "recipe": "mae-finetune"},
-        "scratch_same_network": {"recipe": "scratch-small", "changes": {k: str(v) for k, v in same.items()}},
+        "scratch_same_network": {"recipe": "scratch-small", "model": f"{size}/{c.patch}@{c.image_size[0]}"},
         "scratch_for_few_pictures": {},
     }
     rows = {}

@@ -122,6 +122,7 @@ def mae_finetune(s: Situation) -> Training:
         epochs=30,
         batch_size=64,
         label_smoothing=0.1,
+        tokens=((0.6, 0.5),) if small else (),
     )
 
 
