@@ -61,17 +61,90 @@ def model_table() -> str:
 
 def explain_page() -> str:
     """The page on explanations with the tables of its benchmark."""
-    result = json.loads((DOCS.parent / "benchmarks" / "results" / "explain.json").read_text())
-    page = (DOCS / "explain.md").read_text(encoding="utf-8")
+    result = _result("explain")
     tables = {"scores": _scores(result["score"]), "speed": _speed(result["speed"]), "memory": _memory(result["memory"])}
-    for name, text in tables.items():
-        page = _filled(page, name, text)
+    return _filled("explain.md", tables)
+
+
+def pretraining_page() -> str:
+    """The page on learning without labels with the tables of its benchmark."""
+    result = _result("self_supervised")
+    tables = {
+        "features": _features(result),
+        "tenth": _tenth(result["finetune"]),
+        "depths": _depths(result["analyze"]),
+        "speed": _masked_speed(result["speed"]),
+    }
+    return _filled("pretraining.md", tables)
+
+
+def _result(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((DOCS.parent / "benchmarks" / "results" / f"{name}.json").read_text())
+    return found
+
+
+def _filled(name: str, tables: dict[str, str]) -> str:
+    """The page with each table between the marks of its name."""
+    page = (DOCS / name).read_text(encoding="utf-8")
+    for table, text in tables.items():
+        marks = f"(<!-- {table} -->\n).*?(<!-- end -->)"
+        page = re.sub(marks, lambda mark, text=text: f"{mark[1]}{text}\n{mark[2]}", page, flags=re.S)  # type: ignore[misc]
     return page
 
 
-def _filled(page: str, name: str, text: str) -> str:
-    """The page with a text between the marks of this name."""
-    return re.sub(f"(<!-- {name} -->\n).*?(<!-- end -->)", lambda mark: f"{mark[1]}{text}\n{mark[2]}", page, flags=re.S)
+def _features(result: dict[str, Any]) -> str:
+    rows = {"raw pixels": result["pixels"]}
+    for method in ("dino", "mae"):
+        rows |= {method: result[method], f"the network of {method}, untrained": result[method]["untrained"]}
+    nearest = (10, 20, 100, 200)
+    lines = [
+        f"| {result['pixels']['n']:,} test pictures, % | {' | '.join(f'k = {k}' for k in nearest)} | linear |",
+        "| --- |" + " ---: |" * (len(nearest) + 1),
+    ]
+    for name, row in rows.items():
+        values = [row[f"knn_{k}"] for k in nearest] + [row["linear"]]
+        lines.append(f"| {name} | {' | '.join(f'{100 * value:.1f}' for value in values)} |")
+    return "\n".join(lines)
+
+
+def _tenth(found: dict[str, Any]) -> str:
+    names = {
+        "mae": "fine-tuned from `mae`",
+        "scratch_same_network": "the same network from scratch",
+        "scratch_for_few_pictures": "from scratch, the recipe for few pictures",
+    }
+    lines = [f"| {found['labels']:,} labels, {found['budget']} each | test accuracy, % | 95 % interval |"]
+    lines.append("| --- | ---: | ---: |")
+    for key, name in names.items():
+        low, high = found[key]["interval"]
+        lines.append(f"| {name} | {100 * found[key]['test_accuracy']:.1f} | {100 * low:.1f} to {100 * high:.1f} |")
+    return "\n".join(lines)
+
+
+def _depths(found: dict[str, Any]) -> str:
+    mae, dino = found["by_depth"]["mae"], found["by_depth"]["dino"]
+    measures = {
+        "mean attention distance, pixels": "attention_distance",
+        "mutual information of attention": "mutual_information",
+        "similarity of two patches' attention": "query_similarity",
+    }
+    depth = len(mae["attention_distance"])
+    lines = [f"| by depth 1 to {depth} | mae | dino |", "| --- | --- | --- |"]
+    for title, name in measures.items():
+        lines.append(f"| {title} | {', '.join(map(str, mae[name]))} | {', '.join(map(str, dino[name]))} |")
+    for title, name in (("log amplitude of the highest frequency", "high_frequency"), ("linear probe", "probe")):
+        lines.append(
+            f"| {title}, from depth 0 | {', '.join(map(str, mae[name]))} | {', '.join(map(str, dino[name]))} |"
+        )
+    return "\n".join(lines)
+
+
+def _masked_speed(speed: dict[str, Any]) -> str:
+    lines = ["| encoder | times supervised training | times `transformers`' ViTMAE |", "| --- | ---: | ---: |"]
+    for name, row in speed.items():
+        if isinstance(row, dict):
+            lines.append(f"| {name} | {row['mae_over_supervised']:.2f} | {row['mae_over_transformers']:.2f} |")
+    return "\n".join(lines)
 
 
 def _scores(score: dict[str, Any]) -> str:
@@ -96,7 +169,12 @@ def _speed(speed: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-PAGES = {"cli.md": command_line, "models.md": model_table, "explain.md": explain_page}
+PAGES = {
+    "cli.md": command_line,
+    "models.md": model_table,
+    "explain.md": explain_page,
+    "pretraining.md": pretraining_page,
+}
 
 
 def main() -> None:

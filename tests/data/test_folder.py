@@ -74,6 +74,17 @@ def test_flat_train_val_and_test_folders_are_parts_without_classes(tmp_path: Pat
     assert data.notes == (f"{tmp_path / 'labels'}: no pictures in this folder, passed over.",)
 
 
+def test_pictures_beside_flat_parts_make_no_classes_of_them(tmp_path: Path):
+    make_tree(tmp_path / "all", {"train": 2, "test": 1, "masks": 1})
+    with pytest.raises(NoClassesError, match="no class folders"):
+        open_data(tmp_path / "all")
+    data = open_data(tmp_path / "all", labelled=False)
+    assert parts(data) == {"train": ["000.png", "001.png"], "test": ["000.png"]}
+    assert any("masks" in note for note in data.notes)
+    with pytest.raises(UserError, match="train and test folders are in"):
+        open_data(tmp_path, labelled=False)
+
+
 def test_without_labels_what_lies_beside_the_parts_is_noted(tmp_path: Path):
     make_tree(tmp_path / "train", {"a": 1, "b": 1})
     make_tree(tmp_path, {"test": 1, "more": 1})

@@ -229,3 +229,9 @@ def test_the_real_weights_are_recognised(shared_data):
     assert len(found.labels) == 1000
     assert sum(parameter.numel() for parameter in found.model.parameters()) == 5_717_416
     assert found.preprocess == Preprocess(crop=0.9)
+
+
+def test_a_file_without_tensors_is_a_sentence(tmp_path):
+    save_file({}, tmp_path / "empty.safetensors")
+    with pytest.raises(UserError, match=r"empty\.safetensors"):
+        open_weights(tmp_path / "empty.safetensors")

@@ -133,6 +133,9 @@ def open_unlabelled(root: Path) -> Data:
     """Data from all pictures below a folder, without labels; what lies in train, val and test folders stays apart."""
     notes: list[str] = []
     parts = _split_folders(root, notes)
+    folders = [entry for entry in _entries(root) if _is_folder(entry)]
+    if not parts and len(folders) == 1 and _split_folders(Path(folders[0].path), []):
+        raise UserError(f"{root}: its train and test folders are in {folders[0].path}; give that folder.")
     if parts and any(_is_picture(entry) for entry in _entries(root)):
         beside = " and ".join(path.name for path in parts.values())
         notes.append(f"{root}: pictures beside the {beside} folders, passed over.")
@@ -173,7 +176,7 @@ def _split_folders(root: Path, notes: list[str]) -> dict[Split, Path]:
     """The train, val and test folders of `root`; none where it has class folders.
 
     A folder called train may be a class, of railway pictures perhaps: so it is where there are none but pictures in it,
-    and folders of pictures beside it that have other names.
+    and folders of pictures beside it that have other names, and no val or test.
     """
     folders = [entry for entry in _entries(root) if _is_folder(entry)]
     if not any(entry.name.lower() in SPLIT_NAMES for entry in folders):
@@ -181,7 +184,8 @@ def _split_folders(root: Path, notes: list[str]) -> dict[Split, Path]:
     filled = [entry for entry in folders if next(_pictures(root, [], entry.name), None) is not None]
     named = [(SPLIT_NAMES[entry.name.lower()], entry) for entry in filled if entry.name.lower() in SPLIT_NAMES]
     with_folders = {split for split, entry in named if any(_is_folder(below) for below in _entries(entry.path))}
-    if len(named) < len(filled) and "train" not in with_folders:
+    several = "train" in dict(named) and len(dict(named)) > 1
+    if len(named) < len(filled) and "train" not in with_folders and not several:
         return {}
     parts: dict[Split, Path] = {}
     for split, entry in named:

@@ -118,8 +118,10 @@ class _Fit:
         self._say_what(saved is not None)
         model = starting_model(self.training, base)
         self._loaders()
-        if load_newest(self.folder / "checkpoints")[0] is None:  # also where it was interrupted before the first one
-            if self.training.whiten and base is None:
+        whitened = self.training.whiten and base is None
+        if (whitened or self.training.probe) and load_newest(self.folder / "checkpoints")[0] is None:
+            # also where it was interrupted before the first checkpoint
+            if whitened:
                 whiten(model, self.training, self.data.train, self.workers)
             if self.training.probe:
                 self._fit_classifier(model)

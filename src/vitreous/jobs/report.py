@@ -98,7 +98,10 @@ def restore_report(run: Path) -> str:
     """What there is to say of a finished run; its page is written again if it is lost."""
     if (run / "report.html").exists():
         return f"{run} is finished; nothing to do."
-    write_report(run)
+    try:
+        write_report(run)
+    except UserError as error:  # what was learned is there all the same
+        return f"{run} is finished; its report.html is missing and cannot be written: {error}"
     return f"{run} is finished; only its report.html was missing, and is written again."
 
 

@@ -48,6 +48,8 @@ class Alarm:
     _recent: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
     """Each figure's steps and values of late."""
     _step: int = 0
+    _fastest: float = 0.0
+    """The highest rate so far: until it is reached, a training has hardly begun."""
 
     @property
     def ringing(self) -> list[str]:
@@ -59,7 +61,10 @@ class Alarm:
         if "loss" not in record:  # a line about an evaluation
             return None
         self._step = int(record["step"])
-        signs = _signs(self._averaged(record))
+        rate = record.get("rate", 0.0)
+        rising = rate > self._fastest
+        self._fastest = max(rate, self._fastest)
+        signs = _signs(self._averaged(record), warm=not rising)
         self._since = {sign: self._since.get(sign, self._step) for sign in signs}
         for sign, since in self._since.items():
             if self._lasts(sign) and not any(sign in text for text in self.said):
@@ -79,29 +84,27 @@ class Alarm:
         return {name: fmean(value for _, value in some) for name, some in self._recent.items() if some}
 
 
-def _signs(mean: Mapping[str, float]) -> dict[str, str]:
-    """What looks collapsed in a record's averages, and what to change."""
+def _signs(mean: Mapping[str, float], warm: bool) -> dict[str, str]:
+    """What looks collapsed in a record's averages, and what to change; `warm`: the rate no longer rises."""
     signs = {}
     if mean.get("spread", 1.0) < ALIKE:
         signs["all pictures get the same features"] = (
             f"their standard deviation is {mean['spread']:.3f} of what it could be; lower optimizer.rate and "
             "optimizer.muon_rate, or take pictures that differ more"
         )
-    if mean.get("explained", 1.0) < EXPLAINS:
+    if warm and mean.get("explained", 1.0) < EXPLAINS:
         signs["the decoder rebuilds nothing of what is hidden"] = (
             "one colour for all would fit as well; lower optimizer.rate and optimizer.muon_rate, lower method.mask, or "
             "take pictures with more to see in them than noise"
         )
     if mean.get("information", 1.0) >= TELLS:
         return signs
+    centred = "centre" in mean  # else its answers are balanced in every batch
+    sure = f"its entropy is {mean['entropy']:.1%} of ln K"
     if mean["entropy"] > 0.5:
-        signs["the teacher knows nothing of any picture"] = (
-            f"its entropy is {mean['entropy']:.1%} of ln K; lower method.teacher_temperature, or "
-            "set method.balance=3"
-        )
+        cure = "set method.balance=3" if centred else "take a larger batch_size"
+        signs["the teacher knows nothing of any picture"] = f"{sure}; lower method.teacher_temperature, or {cure}"
     else:
-        signs["the teacher says the same of every picture"] = (
-            f"its entropy is {mean['entropy']:.1%} of ln K, the centre's norm {mean['centre']:.2f}; set "
-            "method.balance=3, lower method.centre_momentum, or raise method.teacher_temperature"
-        )
+        cure = "set method.balance=3, lower method.centre_momentum" if centred else "take a larger batch_size"
+        signs["the teacher says the same of every picture"] = f"{sure}; {cure}, or raise method.teacher_temperature"
     return signs

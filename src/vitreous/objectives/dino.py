@@ -85,7 +85,7 @@ class SelfDistillation(nn.Module):
         both = own if small is None or not small.shape[1] else torch.cat([own, self._encode_small(small)])
         said = self.student_head(both, frozen).float().view(-1, len(batch.images), m.prototypes)  # (V, B, K)
         loss = distillation_loss(answers.view(views, -1, m.prototypes), said, m.student_temperature)
-        if self.training:
+        if self.training and not m.balance:
             self._heard.append(scores)
         if m.koleo:
             loss = loss + m.koleo * torch.stack([koleo_loss(view) for view in own.chunk(views)]).mean()
@@ -95,7 +95,7 @@ class SelfDistillation(nn.Module):
             "entropy": entropy(answers).mean().item() / math.log(m.prototypes),
             "information": information(answers).item() / math.log(m.prototypes),
             "spread": feature_spread(features),
-            "centre": self.centre.norm().item(),
+            **({} if m.balance else {"centre": self.centre.norm().item()}),
         }
 
     @torch.no_grad()
@@ -152,7 +152,7 @@ class SelfDistillation(nn.Module):
         with torch.no_grad():
             scores = self.head(patches).float()
             answers = self._answers(scores, self.patch_centre, progress)
-        if self.training:
+        if self.training and not self.method.balance:
             self._heard_patches.append(scores)
         weights = (1 / mask.sum(dim=1).clamp(min=1))[:, None].expand_as(mask)[mask]
         said = self.student_head(own, frozen)

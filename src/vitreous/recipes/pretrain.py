@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from vitreous.config.data import Augment, MultiCrop, Preprocess
 from vitreous.config.model import ViTConfig
 from vitreous.config.pretrain import Dino, Mae, Method
 from vitreous.config.train import Optimizer, Training
 from vitreous.errors import UserError
-from vitreous.recipes.supervised import SMALL_SIDE, Situation
+from vitreous.recipes.supervised import MANY, SMALL_SIDE, Situation, small_side
 
-MANY = 10_000
-"""Pictures that are enough to whiten the start; with few pictures it does harm (docs/log.md)."""
+MEAN: dict[str, Any] = {"pool": "mean", "class_token": False}
+"""Features that are the mean of the patches' tokens."""
 MUON = Optimizer(name="muon", rate=1e-3, muon_rate=0.02, weight_decay=0.05, warmup=0.05)
 
 
@@ -22,7 +23,8 @@ def mae(s: Situation) -> tuple[Training, Mae]:
 
     The features are the mean of the patches' tokens; a class token would learn nothing of its own here.
     """
-    model, preprocess = _built(s, {"pool": "mean", "class_token": False, "position": "sincos-2d"}, "F", "Ti/16@160")
+    model, preprocess = _built(s)
+    model = replace(model, **MEAN)
     small = _is_small(model)
     training = Training(
         model=model,
@@ -44,10 +46,9 @@ def dino(s: Situation) -> tuple[Training, Dino]:
     What makes it learn from the first steps, where a centre only keeps it from collapsing: answers that are balanced in
     each batch and sharp, a fast teacher, a whitened start, and colours that say little (docs/log.md).
     """
-    small = s.side <= SMALL_SIDE and s.model is None
-    pooling = {"pool": "mean", "class_token": False} if small else {}
-    model, preprocess = _built(s, {"position": "sincos-2d", **pooling}, "F", "Ti/16@160")
-    small = _is_small(model)
+    model, preprocess = _built(s)
+    if small := _is_small(model):
+        model = replace(model, **MEAN)
     crops = MultiCrop(
         global_scale=(0.4, 1.0),
         global_size=_side(model, 0.75) if small else None,
@@ -88,14 +89,10 @@ def dinov2(s: Situation) -> tuple[Training, Dino]:
 PRETRAINING: dict[str, Callable[[Situation], tuple[Training, Method]]] = {"mae": mae, "dino": dino, "dinov2": dinov2}
 
 
-def _built(s: Situation, changes: dict[str, object], size: str, photographs: str) -> tuple[ViTConfig, Preprocess]:
-    """The model: the one that was asked for, or for small pictures `size` in patches of 4, else `photographs`."""
-    if s.model is None and s.side <= SMALL_SIDE:
-        side = min(SMALL_SIDE, max(8, 4 * round(s.side / 4))) if s.image_size is None else s.image_size
-        if side % 4 or side < 8:
-            raise UserError(f"--image-size {side}: for small pictures give a multiple of 4, from 8, such as 28 or 32.")
-        photographs = f"{size}/4@{side}"
-    model, preprocess = s.built(photographs, **changes)
+def _built(s: Situation) -> tuple[ViTConfig, Preprocess]:
+    """The model: the one that was asked for, or for small pictures F in patches of 4, else Ti/16 at 160 pixels."""
+    small = s.model is None and s.side <= SMALL_SIDE
+    model, preprocess = s.built(f"F/4@{small_side(s)}" if small else "Ti/16@160", position="sincos-2d")
     if model.image_size[0] < 2 * model.patch:
         raise UserError(f"--image-size {model.image_size[0]}: gives one patch of {model.patch} pixels; give more.")
     return model, preprocess

@@ -13,6 +13,8 @@ from vitreous.model.presets import preset
 
 SMALL_SIDE = 64
 """Pictures up to this side are looked at as they are, in patches of 4 pixels."""
+MANY = 10_000
+"""Pictures that are enough for a whitened start; with few it does harm (docs/log.md)."""
 
 
 @dataclass(frozen=True)
@@ -126,6 +128,17 @@ def mae_finetune(s: Situation) -> Training:
     )
 
 
+def small_side(s: Situation) -> int:
+    """The side at which small pictures are looked at, in whole patches of 4."""
+    if s.image_size is None:
+        return min(SMALL_SIDE, max(8, 4 * round(s.side / 4)))
+    if s.image_size % 4 or s.image_size < 8:
+        raise UserError(
+            f"--image-size {s.image_size}: for small pictures give a multiple of 4, at least 8, such as 28 or 32."
+        )
+    return s.image_size
+
+
 def scratch_small(s: Situation) -> Training:
     """Small pictures (CIFAR, MNIST) from nothing on few cores: a narrow model, Muon, and few tokens at first.
 
@@ -134,10 +147,8 @@ def scratch_small(s: Situation) -> Training:
     (docs/log.md).
     """
     _from_nothing(s, "scratch-small")
-    side = min(SMALL_SIDE, max(8, 4 * round(s.side / 4))) if s.image_size is None else s.image_size
-    if side % 4 or side < 8:
-        raise UserError(f"--image-size {side}: for small pictures give a multiple of 4, at least 8, such as 28 or 32.")
-    few = s.pictures < 10_000
+    side = small_side(s)
+    few = s.pictures < MANY
     name = f"F/{side // 4}@{side}" if few else f"P/4@{side}"
     model, preprocess = s.built(name, position="sincos-2d", pool="mean", class_token=False)
     return Training(

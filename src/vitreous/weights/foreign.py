@@ -166,7 +166,7 @@ def sides(said: Any) -> tuple[int, int] | None:
     return height, width
 
 
-def grid_of(cells: int, patch: int, size: tuple[int, int] | None) -> tuple[int, int] | None:
+def grid_for_count(cells: int, patch: int, size: tuple[int, int] | None) -> tuple[int, int] | None:
     """Rows and columns of so many patches: what the person's size makes of them, else a square, else None."""
     if size and (size[0] // patch) * (size[1] // patch) == cells:
         return size[0] // patch, size[1] // patch

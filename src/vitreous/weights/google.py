@@ -25,7 +25,7 @@ from vitreous.weights.foreign import (
     Raw,
     augreg_default,
     blocks_of,
-    grid_of,
+    grid_for_count,
     is_hybrid,
     no_grid,
     other_epsilon,
@@ -48,7 +48,7 @@ def read_google(raw: Raw) -> Foreign | None:
     patch, _, channels, width = shape_of(shapes, prefix + "embedding/kernel", 4, raw.where)
     count = shape_of(shapes, prefix + _POSITIONS, 3, raw.where)[1]
     class_token = prefix + "cls" in shapes
-    grid = grid_of(count - class_token, patch, raw.size)
+    grid = grid_for_count(count - class_token, patch, raw.size)
     if grid is None:
         raise no_grid(raw.where, count)
     head = prefix + "head/bias"

@@ -25,7 +25,7 @@ from vitreous.weights.foreign import (
     Raw,
     Shapes,
     blocks_of,
-    grid_of,
+    grid_for_count,
     heads_for,
     no_grid,
     other_count,
@@ -104,7 +104,7 @@ def _config(kind: str, shapes: Shapes, prefix: str, said: dict[str, Any], raw: R
     dinov2 = kind.startswith("dinov2")
     positions = shape(f"{prefix}embeddings.position_embeddings", 3)[1]
     tokens = 2 if kind == "deit" else 1
-    grid = grid_of(positions - tokens, patch, raw.size or sides(said.get("image_size")))
+    grid = grid_for_count(positions - tokens, patch, raw.size or sides(said.get("image_size")))
     if grid is None:
         raise no_grid(raw.where, positions)
     swiglu = f"{prefix}encoder.layer.0.mlp.weights_out.weight" in shapes

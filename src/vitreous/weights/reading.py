@@ -224,7 +224,7 @@ def _one_of_a_pair(raw: Raw, part: str | None) -> Raw:
     """Of a teacher and a student whose tensors lie side by side, the one that is meant; the rest is counted."""
     words = Counter(name.partition(".")[0] for name in raw.tensors)
     pair = [word for word in _PAIR if word in words]
-    if len(pair) < 2 and list(words) != pair:  # a model may have something of its own that is called so
+    if not pair or (len(pair) < 2 and list(words) != pair):  # a model may have something of its own that is called so
         return raw
     taken = part if part in pair else pair[0]
     start = f"{taken}."

@@ -25,7 +25,7 @@ from vitreous.weights.foreign import (
     Shapes,
     augreg_default,
     blocks_of,
-    grid_of,
+    grid_for_count,
     heads_for,
     imagenet_default,
     is_hybrid,
@@ -303,7 +303,7 @@ def _grid(
     scopes: dict[int, PositionScope] = {0: "patches", prefix[0]: "class", sum(prefix): "all"}
     for known in (size, None) if size else (None,):
         for skipped, scope in reversed(scopes.items()):
-            grid = grid_of(count - skipped, patch, known)
+            grid = grid_for_count(count - skipped, patch, known)
             if grid and (known is None or grid == (known[0] // patch, known[1] // patch)):
                 return scope, grid
     raise no_grid(where, count)
