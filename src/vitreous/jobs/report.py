@@ -115,6 +115,8 @@ def read_run(folder: Path) -> Run | None:
     try:
         config, result = (json.loads(path.read_text(encoding="utf-8")) for path in paths[:2])
         records = [json.loads(line) for line in paths[2].read_text(encoding="utf-8").splitlines()]
+        if not {"run", "remarks"} <= result.keys():
+            raise ValueError("result.json says nothing")
     except (OSError, ValueError) as error:
         raise UserError(
             f"{folder}: config.json, result.json or metrics.jsonl is missing or damaged ({error}); restore it from a "
