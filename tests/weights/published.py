@@ -10,6 +10,8 @@ import torch
 
 D, DEPTH, HEADS, MLP, P, SIDE, K = 128, 2, 2, 256, 8, 32, 5
 CELLS = (SIDE // P) ** 2
+SHAPE = {"width": D, "depth": DEPTH, "heads": HEADS, "mlp_width": MLP, "patch": P, "image_size": (SIDE, SIDE)}
+"""Of all the models here, as our configuration calls it."""
 
 
 _DRAW = torch.Generator().manual_seed(0)

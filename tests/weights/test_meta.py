@@ -9,12 +9,10 @@ import pytest
 import torch
 from published import (
     DEPTH,
-    HEADS,
     MLP,
-    SIDE,
+    SHAPE,
     D,
     K,
-    P,
     deit_training,
     dino_training,
     dinov2,
@@ -32,15 +30,7 @@ from vitreous.weights.source import open_weights
 sys.path.insert(0, str(Path(__file__).parents[1] / "model"))
 from numpy_vit import NumpyViT
 
-BASE = {
-    "width": D,
-    "depth": DEPTH,
-    "heads": HEADS,
-    "mlp_width": MLP,
-    "patch": P,
-    "image_size": (SIDE, SIDE),
-    "classes": K,
-}
+BASE = {**SHAPE, "classes": K}
 
 
 def check(path, config, state, family, crop=0.875):

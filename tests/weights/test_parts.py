@@ -7,13 +7,8 @@ import numpy as np
 import pytest
 import torch
 from published import (
-    DEPTH,
-    HEADS,
-    MLP,
-    SIDE,
-    D,
+    SHAPE,
     K,
-    P,
     deit_training,
     dino_training,
     dinov2,
@@ -32,24 +27,22 @@ from vitreous.weights.source import open_weights
 sys.path.insert(0, str(Path(__file__).parents[1] / "model"))
 from numpy_vit import NumpyViT
 
-BASE = {"width": D, "depth": DEPTH, "heads": HEADS, "mlp_width": MLP, "patch": P, "image_size": (SIDE, SIDE)}
-
 BACKBONE = {"teacher": timm_like(classes=0), "student": timm_like(classes=0)}
 CLASSIFIER = {"model_ema": timm_like(), "model": timm_like()}
 LATER = {"teacher": dinov2(), "student": dinov2()}
 
 # A file's name: (what it holds, its models by part with the best first, the configuration that they have)
 FILES = {
-    "dino": (dino_training(**BACKBONE), BACKBONE, ViTConfig(**BASE, classes=0)),
+    "dino": (dino_training(**BACKBONE), BACKBONE, ViTConfig(**SHAPE, classes=0)),
     "deit": (
         deit_training(CLASSIFIER["model"], CLASSIFIER["model_ema"]),
         CLASSIFIER,
-        ViTConfig(**BASE, classes=K),
+        ViTConfig(**SHAPE, classes=K),
     ),
     "dinov2": (
         dinov2_training(**LATER),
         LATER,
-        ViTConfig(**BASE, classes=0, layer_scale=1.0, position_scope="class"),
+        ViTConfig(**SHAPE, classes=0, layer_scale=1.0, position_scope="class"),
     ),
 }
 
