@@ -20,6 +20,7 @@ from vitreous.jobs.evaluate import evaluate
 from vitreous.jobs.explain import explain
 from vitreous.jobs.explain_weights import explain_weights
 from vitreous.jobs.opening import open_dataset, open_model, open_pictures
+from vitreous.jobs.run import check_data
 from vitreous.jobs.start import set_aside, some_of
 from vitreous.model.cost import count_flops
 from vitreous.objectives.mae import load_autoencoder
@@ -147,10 +148,12 @@ def _rebuilt(folder: Path, bundle: Bundle, run: Run) -> Image.Image | None:
         return None
     seed = run.config["training"]["seed"]
     try:
-        held = set_aside(open_pictures(run.config["request"]["data"]), seed).splits["val"]
+        opened = open_pictures(run.config["request"]["data"])
+        check_data(run.config, opened, folder)
+        held = set_aside(opened, seed).splits["val"]
         loader = Loader(some_of(held, ROWS, seed), bundle.preprocess, batch_size=ROWS, unreadable_limit=1.0)
         batch = next(iter(loader.batches()))
-    except UserError:  # the pictures are no longer where they were
+    except UserError:  # the pictures are no longer what or where they were: others may have been learned from
         return None
     return draw_reconstructions(load_autoencoder(folder / "decoder", bundle.model), batch, bundle.preprocess)
 
