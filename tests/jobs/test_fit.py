@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 
 from vitreous import UserError, ViT
 from vitreous.config.data import Preprocess
-from vitreous.jobs.budget import parse_budget
+from vitreous.jobs.budget import parse_budget, saved_pace
 from vitreous.jobs.fit import fit
 from vitreous.jobs.run import Listeners
 from vitreous.recipes.supervised import RECIPES
@@ -180,7 +180,9 @@ def test_a_budget_becomes_a_number_of_steps(pictures, weights, tmp_path):
     begin = time.monotonic()
     result = fit(pictures, weights=weights, budget="9s", out=tmp_path / "run", workers=0)
     assert result.steps > 1
-    assert json.loads((tmp_path / "run/config.json").read_text())["steps"] == result.steps
+    pace, table = saved_pace(json.loads((tmp_path / "run/config.json").read_text()))
+    assert pace.steps == result.steps
+    assert table is not None and table.deadline == 9
     assert time.monotonic() - begin < 60  # generous: only that it was a budget at all
 
 

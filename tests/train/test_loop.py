@@ -19,6 +19,7 @@ from vitreous.data.packed import ArraySource
 from vitreous.model.lora import add_lora
 from vitreous.objectives.supervised import Supervised, balance
 from vitreous.train.loop import DivergedError, Loop, is_better, split
+from vitreous.train.pace import Pace
 from vitreous.train.state import load_newest
 
 MODEL = ViTConfig(
@@ -48,7 +49,9 @@ def pictures(count=40):
     return ArraySource("made", torch.from_numpy(images).to(torch.uint8), labels, ("top", "middle", "bottom"))
 
 
-def make_loop(folder, training=TRAINING, steps=STEPS, workers=0, save_seconds=1e9, evaluate=True):
+def make_loop(
+    folder, training=TRAINING, steps=STEPS, workers=0, save_seconds=1e9, evaluate=True, pace=None, check_clock=None
+):
     source = pictures()
     loader = Loader(
         source, training.preprocess, training.augment, batch_size=training.batch_size, workers=workers,
@@ -69,11 +72,12 @@ def make_loop(folder, training=TRAINING, steps=STEPS, workers=0, save_seconds=1e
         Supervised(model, training),
         loader,
         training,
-        steps,
+        pace or Pace(steps),
         folder,
         evaluate=figures if evaluate else None,
         name_of=source.name,
         save_seconds=save_seconds,
+        check_clock=check_clock or (lambda step: None),
     )
 
 
@@ -266,3 +270,20 @@ def test_a_training_survives_json():
 def test_balanced_weights_make_classes_count_alike():
     labels = torch.tensor([0, 0, 0, 1])
     torch.testing.assert_close(balance(labels, 3), torch.tensor([4 / 6, 2.0, 0.0]))
+
+
+def test_a_pace_that_was_bent_by_the_clock_can_be_repeated(tmp_path):
+    """Interrupted before a bend that was already written down, it bends there again, and ends with the same bits."""
+    pace = Pace(STEPS)
+
+    def hurry(step):
+        if step == 6:
+            pace.bend(6, 11)
+
+    assert make_loop(tmp_path / "whole", pace=pace, check_clock=hurry).run().finished
+    assert pace.steps == 11
+    loop = make_loop(tmp_path / "parts", pace=Pace(STEPS, pace.bends))
+    assert not loop.run(stop=lambda: loop.step >= 4).finished
+    outcome = make_loop(tmp_path / "parts", pace=Pace(STEPS, pace.bends)).run()
+    assert outcome.finished and outcome.pictures == 11 * 8
+    assert_same(tmp_path / "whole", tmp_path / "parts")

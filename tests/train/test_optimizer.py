@@ -84,7 +84,7 @@ def test_frozen_parameters_are_in_no_group():
 )
 def test_the_rate_rises_then_falls(decay, halfway):
     c = Optimizer(warmup=0.2, decay=decay)
-    factors = [rate_factor(c, step, 100) for step in range(100)]
+    factors = [rate_factor(c, step / 100, (step + 1) / 100) for step in range(100)]
     assert factors[0] == pytest.approx(0.05)
     assert max(factors) == pytest.approx(1.0, abs=0.01)
     assert factors[60] == pytest.approx(halfway)

@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import chain, count
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -15,12 +17,15 @@ from torch import nn
 from vitreous.config.train import Training
 from vitreous.data.loader import Batch, Loader
 from vitreous.errors import UserError
+from vitreous.jobs.run import update_config
 from vitreous.train.loop import precision, split
+from vitreous.train.meter import Meter
 from vitreous.train.optimizer import make_optimizers
+from vitreous.train.pace import Pace, Timekeeper, Timetable
 
 _PART = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|d)?")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-MARGIN = 0.92
+MARGIN = 0.97
 """The share of the time left that is planned for: a machine is never as quiet as while it is measured."""
 
 
@@ -37,20 +42,29 @@ def _total(parts: list[tuple[str, str]]) -> float:
 
 
 def plan(
-    training: Training, objective: nn.Module, loader: Loader, evaluate: Callable[[], object] | None, left: float
-) -> Training:
-    """The training with as many steps, and as many evaluations, as fit into the seconds left.
+    training: Training,
+    objective: nn.Module,
+    loader: Loader,
+    evaluate: Callable[[], object] | None,
+    *,
+    now: float,
+    deadline: float,
+    ending: float,
+) -> tuple[Training, Timetable]:
+    """The training with as many steps, and as many evaluations, as fit before the deadline; and what they will take.
 
-    Speed is measured on a copy, on batches as the training will load them.
+    Speed is measured on a copy, on batches as the training will load them. `now` and `deadline` are seconds by the
+    training's clock; `ending` is what follows the last step.
     """
     start = time.monotonic()
+    left = deadline - ending - now
     batches = chain.from_iterable(loader.batches(epoch) for epoch in count())
-    stages = (*training.tokens, (1.0, 1.0))
     seconds = min(max(1.0, left / 200), 10.0)
-    per_step, before = 0.0, 0.0
-    for end, _ in stages:
+    stages: list[tuple[float, float]] = []
+    before = 0.0
+    for end in (*(end for end, _ in training.tokens), 1.0):
         if end > before:
-            per_step += (end - before) * train_speed(objective, batches, training, (before + end) / 2, seconds)
+            stages.append((end, train_speed(objective, batches, training, (before + end) / 2, seconds)))
             before = end
     evaluation = 0.0
     if evaluate is not None:
@@ -62,8 +76,26 @@ def plan(
     evaluations = training.evaluations
     while evaluations > 1 and evaluations * evaluation > 0.15 * left:
         evaluations -= 1
-    steps = max(1, int((left - (evaluations + 1) * evaluation) / per_step))
-    return replace(training, epochs=steps / loader.steps_per_epoch, evaluations=min(evaluations, steps))
+    table = Timetable(deadline, tuple(stages), evaluations, evaluation, ending + evaluation)
+    steps = max(1, int((left - (evaluations + 1) * evaluation) / table.step_seconds(0.0, 1.0)))
+    evaluations = min(evaluations, steps)
+    training = replace(training, epochs=steps / loader.steps_per_epoch, evaluations=evaluations)
+    return training, replace(table, evaluations=evaluations)
+
+
+def saved_pace(saved: dict[str, Any]) -> tuple[Pace, Timetable | None]:
+    """The pace of a training that was begun, as its configuration tells it, and the timetable where it has one."""
+    table = saved.get("timetable")
+    if table is not None:
+        table = Timetable(**{**table, "stages": tuple((end, seconds) for end, seconds in table["stages"])})
+    return Pace(saved["steps"], saved.get("bends", ())), table
+
+
+def clock_check(folder: Path, pace: Pace, timetable: Timetable | None, meter: Meter) -> Callable[[int], None]:
+    """What a loop calls after each step to end in time; a bend of the pace is kept in the run's configuration."""
+    if timetable is None:
+        return lambda step: None
+    return Timekeeper(pace, timetable, meter.clock, lambda: update_config(folder, bends=pace.bends)).check
 
 
 def train_speed(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from vitreous.evaluate.classify import ClassificationResult, score_classes
 from vitreous.evaluate.features import compute_features, predict_logits
 from vitreous.evaluate.probe import fit_linear
 from vitreous.jobs.accounting import training_work
-from vitreous.jobs.budget import parse_budget, plan
+from vitreous.jobs.budget import clock_check, parse_budget, plan, saved_pace
 from vitreous.jobs.card import model_card
 from vitreous.jobs.evaluate import names_of
 from vitreous.jobs.opening import open_dataset
@@ -45,6 +45,7 @@ from vitreous.model.vit import ViT
 from vitreous.objectives.supervised import Supervised, balance
 from vitreous.train.loop import Loop, Outcome
 from vitreous.train.meter import Meter
+from vitreous.train.pace import Pace, Timetable
 from vitreous.train.state import load_newest
 from vitreous.weights.bundle import save_bundle
 from vitreous.weights.source import open_weights
@@ -126,11 +127,14 @@ class _Fit:
             if self.training.probe:
                 self._fit_classifier(model)
         if saved is None:
-            steps = self._plan(model)
-            write_config(self.folder, self.request, self.training, steps, opened, probe=self.probe)
+            pace, table = self._plan(model)
+            timetable = None if table is None else asdict(table)
+            write_config(
+                self.folder, self.request, self.training, pace.steps, opened, probe=self.probe, timetable=timetable
+            )
         else:
-            steps, self.probe = saved["steps"], saved["probe"]
-        return self._train(model, steps)
+            (pace, table), self.probe = saved_pace(saved), saved["probe"]
+        return self._train(model, pace, table)
 
     def _say_what(self, resumed: bool) -> None:
         parts = ", ".join(f"{len(source):,} {name}" for name, source in self.data.splits.items())
@@ -184,13 +188,22 @@ class _Fit:
                 "validation pictures right. Now everything is trained from there."
             )
 
-    def _plan(self, model: ViT) -> int:
-        """How many steps to take; with a budget, as many as fit, which the configuration then keeps."""
+    def _plan(self, model: ViT) -> tuple[Pace, Timetable | None]:
+        """How many steps to take; with a budget, as many as fit."""
+        table = None
         if self.deadline is not None:
             evaluate = None if self.validation is None else lambda: self._figures(model)
-            left = self.deadline - self.meter.seconds - self._ending_seconds(model)
-            self.training = plan(self.training, self._objective(model), self.loader, evaluate, left)
-        return max(1, round(self.training.epochs * self.loader.steps_per_epoch))
+            ending = self._ending_seconds(model)
+            self.training, table = plan(
+                self.training,
+                self._objective(model),
+                self.loader,
+                evaluate,
+                now=self.meter.seconds,
+                deadline=self.deadline,
+                ending=ending,
+            )
+        return Pace(max(1, round(self.training.epochs * self.loader.steps_per_epoch))), table
 
     def _ending_seconds(self, model: ViT) -> float:
         """What the last evaluation of the test part and the report will take, judged by a few of its pictures."""
@@ -217,25 +230,29 @@ class _Fit:
         error = (accuracy * (1 - accuracy) / len(labels)) ** 0.5
         return {"accuracy": accuracy, "error": error, "loss": F.cross_entropy(logits, labels).item()}
 
-    def _train(self, model: ViT, steps: int) -> FitResult:
+    def _train(self, model: ViT, pace: Pace, table: Timetable | None) -> FitResult:
         loop = Loop(
             self._objective(model),
             self.loader,
             self.training,
-            steps,
+            pace,
             self.folder,
             evaluate=self._figures if self.validation is not None else None,
             name_of=self.data.train.name,
             meter=self.meter,
+            check_clock=clock_check(self.folder, pace, table, self.meter),
         )
         with tracked(self.listeners.step, self.folder) as listener:
             outcome = loop.run(listener, self.listeners.stop)
         for remark in outcome.remarks:
             self.listeners.say(remark)
-        return self._finish(outcome, steps)
+        return self._finish(outcome, pace.steps)
 
     def _finish(self, outcome: Outcome, steps: int) -> FitResult:
         """Measure the kept weights, and write the bundle, the result and the report."""
+        self.training = replace(
+            self.training, epochs=steps / self.loader.steps_per_epoch
+        )  # the clock may have changed it
         model = ViT(self.training.model, seed=None)
         model.load_state_dict(merge_lora(outcome.best))
         model.eval()

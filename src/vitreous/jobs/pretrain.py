@@ -21,7 +21,7 @@ from vitreous.data.source import Source
 from vitreous.errors import UserError
 from vitreous.evaluate.features import compute_features
 from vitreous.evaluate.knn import vote_neighbours
-from vitreous.jobs.budget import parse_budget, plan
+from vitreous.jobs.budget import clock_check, parse_budget, plan, saved_pace
 from vitreous.jobs.fit import fit
 from vitreous.jobs.opening import open_pictures
 from vitreous.jobs.pretrain_run import PretrainRequest, PretrainResult, changed, pretrain_card, read_pretrained
@@ -45,6 +45,7 @@ from vitreous.objectives.mae import MaskedAutoencoder, save_decoder
 from vitreous.recipes.pretrain import PRETRAINING
 from vitreous.train.loop import Event, Loop, Outcome
 from vitreous.train.meter import Meter, Spent
+from vitreous.train.pace import Pace, Timetable
 from vitreous.train.state import load_newest
 from vitreous.weights.bundle import save_bundle
 
@@ -131,12 +132,12 @@ class _Pretraining:
         self.objective = build_objective(self._model(), self.method, self.training.seed)
         self.evaluate = self._evaluator()
         if saved is None:
-            steps = self._plan()
-            method = method_to_json(self.method)
-            write_config(self.folder, self.request, self.training, steps, opened, method=method)
+            pace, table = self._plan()
+            more = {"method": method_to_json(self.method), "timetable": None if table is None else asdict(table)}
+            write_config(self.folder, self.request, self.training, pace.steps, opened, **more)
         else:
-            steps = saved["steps"]
-        return self._train(steps)
+            pace, table = saved_pace(saved)
+        return self._train(pace, table)
 
     def _choose(self, pictures: Source) -> tuple[Training, Method]:
         """What the recipe makes of these pictures, with what the person set otherwise."""
@@ -192,34 +193,43 @@ class _Pretraining:
         )
         return lambda model: {"knn": knn_accuracy(model, known, asking, len(self.data.classes))}
 
-    def _plan(self) -> int:
-        """How many steps to take; with a budget, as many as fit, which the configuration then keeps."""
+    def _plan(self) -> tuple[Pace, Timetable | None]:
+        """How many steps to take; with a budget, as many as fit."""
+        table = None
         if self.deadline is not None:
-            left = self.deadline - self.meter.seconds - WRITING
             model = self.objective.model
             assert isinstance(model, nn.Module)
-            self.training = plan(self.training, self.objective, self.loader, lambda: self.evaluate(model.eval()), left)
-        return max(1, round(self.training.epochs * self.loader.steps_per_epoch))
+            self.training, table = plan(
+                self.training,
+                self.objective,
+                self.loader,
+                lambda: self.evaluate(model.eval()),
+                now=self.meter.seconds,
+                deadline=self.deadline,
+                ending=WRITING,
+            )
+        return Pace(max(1, round(self.training.epochs * self.loader.steps_per_epoch))), table
 
-    def _train(self, steps: int) -> PretrainResult:
+    def _train(self, pace: Pace, table: Timetable | None) -> PretrainResult:
         if isinstance(self.objective, MaskedAutoencoder):
-            self.objective.steps = steps
+            self.objective.steps = pace.steps
         loop = Loop(
             self.objective,
             self.loader,
             self.training,
-            steps,
+            pace,
             self.folder,
             evaluate=self.evaluate,
             keep_last=True,
             name_of=self.data.train.name,
             meter=self.meter,
+            check_clock=clock_check(self.folder, pace, table, self.meter),
         )
         with tracked(self.listeners.step, self.folder) as listener:
             outcome = loop.run(self._watched(listener), self.listeners.stop)
         for remark in outcome.remarks:
             self.listeners.say(remark)
-        return self._finish(outcome, steps)
+        return self._finish(outcome, pace.steps)
 
     def _watched(self, listener: Callable[[Event], None]) -> Callable[[Event], None]:
         """A listener that also says when the features collapse; `collapsed` then stands in the events."""
@@ -239,6 +249,9 @@ class _Pretraining:
 
     def _finish(self, outcome: Outcome, steps: int) -> PretrainResult:
         """Write the bundle, the decoder where there is one, the result and the report."""
+        self.training = replace(
+            self.training, epochs=steps / self.loader.steps_per_epoch
+        )  # the clock may have changed it
         model = ViT(self.training.model, seed=None)
         model.load_state_dict(outcome.best)
         model.eval()

@@ -120,6 +120,12 @@ def write_config(
     write_json(folder / "config.json", config)
 
 
+def update_config(folder: Path, **changes: object) -> None:
+    """Change what a training's configuration says."""
+    path = folder / "config.json"
+    write_json(path, {**json.loads(path.read_text()), **changes})
+
+
 def check_data(saved: dict[str, Any], data: Data, folder: Path) -> None:
     """Refuse to go on with other data than those that `write_config` heard of."""
     where = saved["request"]["data"]

@@ -81,9 +81,10 @@ def _series(records: list[dict[str, Any]]) -> Iterable[tuple[str, str, tuple[lis
 def _facts(config: dict[str, Any], result: dict[str, Any]) -> dict[str, str]:
     training, spent = config["training"], result["spent"]
     o = training["optimizer"]
+    epochs = result["steps"] * training["batch_size"] / result["pictures"]
     settings = ", ".join(f"{name} {value}" for name, value in config["method"].items() if name not in ("kind", "crops"))
     return {
-        "Steps": f"{result['steps']:,} of {training['batch_size']} pictures ({training['epochs']:.3g} epochs)",
+        "Steps": f"{result['steps']:,} of {training['batch_size']} pictures ({epochs:.3g} epochs)",
         "Optimizer": f"{o['name']}, rate {o['rate']:g}, weight decay {o['weight_decay']:g}",
         "Method": f"{result['method']}: {settings}",
         "Time": f"{spent['seconds']:.0f} s, {spent['core_hours']:.3g} core-hours, {spent['pictures']:,} pictures seen",

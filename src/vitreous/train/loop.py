@@ -24,6 +24,7 @@ from vitreous.data.loader import Batch, Loader
 from vitreous.errors import UserError
 from vitreous.train.meter import Meter, Spent
 from vitreous.train.optimizer import decay_now, make_optimizers, rate_factor, set_decay, set_rates
+from vitreous.train.pace import Pace, crossed
 from vitreous.train.state import (
     Checkpoint,
     load_newest,
@@ -88,14 +89,14 @@ class Outcome:
 
 
 class Loop:
-    """One training of `steps` steps in a run folder; `run` does it, or what is left of it."""
+    """One training in a run folder; `run` does it, or what is left of it."""
 
     def __init__(
         self,
         objective: nn.Module,
         loader: Loader,
         training: Training,
-        steps: int,
+        pace: Pace,
         folder: Path,
         *,
         evaluate: Evaluate | None,
@@ -103,15 +104,16 @@ class Loop:
         name_of: Callable[[int], str] = str,
         save_seconds: float = 60.0,
         meter: Meter | None = None,
+        check_clock: Callable[[int], None] = lambda step: None,
     ) -> None:
         """Without `evaluate`, or with `keep_last`, the last weights count as the best.
 
-        `name_of` says what a person calls a picture.
-
-        `meter` is told what was spent before an interruption.
+        `name_of` says what a person calls a picture. `meter` is told what was spent before an interruption.
+        `check_clock` is called after each step and may bend the pace.
         """
         self.meter = meter or Meter()
-        self.objective, self.loader, self.training, self.steps = objective, loader, training, steps
+        self.objective, self.loader, self.training, self.pace = objective, loader, training, pace
+        self.check_clock = check_clock
         self.keep_last = keep_last
         self.folder, self.evaluate, self.name_of, self.save_seconds = folder, evaluate, name_of, save_seconds
         self.optimizers = make_optimizers(objective, training.optimizer)
@@ -126,35 +128,51 @@ class Loop:
         self.highest = 0.0  # accuracy of any evaluation so far
         self.first_loss: float | None = None
         self.remarks: list[str] = []
-        per_evaluation = [round(steps * (i + 1) / training.evaluations) for i in range(training.evaluations)]
-        self.evaluation_steps = {max(1, step) for step in per_evaluation} | ({0} if training.probe else set())
-        if evaluate is None:
-            self.evaluation_steps = set()
+
+    @property
+    def steps(self) -> int:
+        """To take in all, as far as is known now."""
+        return self.pace.steps
 
     def run(
         self, listener: Callable[[Event], None] = lambda event: None, stop: Callable[[], bool] = lambda: False
     ) -> Outcome:
         """Train to the end, or until `stop` says so, in which case all is saved to go on later."""
         self._resume()
-        if self.step == 0 and 0 in self.evaluation_steps and not self.best:
+        if self.step == 0 and self.training.probe and self.evaluate is not None and not self.best:
             self._evaluate()
         saved, timer = time.monotonic(), _Timer(self.loader.batch_size)
         for epoch, batch in self._batches():
             if stop():
                 break
             record = self._train_step(batch)
-            evaluation = self._evaluate() if self.step in self.evaluation_steps else None
+            evaluation = self._evaluate() if self._due() else None
             listener(Event(self.step, self.steps, epoch, record, timer.tick(evaluation is None), evaluation))
             if time.monotonic() - saved >= self.save_seconds or self.step == self.steps:
                 self.save()
                 saved = time.monotonic()
+            self.check_clock(self.step)
         if self.step < self.steps:
             self.save()
         if not self.best or self.keep_last:  # there was no evaluation yet, or not at this step
             self._keep(self.best_figures)
         return Outcome(
-            self.best, self.best_step, self.best_figures, self.pictures, self.step / self.steps, self.remarks
+            self.best,
+            self.best_step,
+            self.best_figures,
+            self.pictures,
+            self.pace.progress(self.step),
+            self.remarks,
         )
+
+    def _due(self) -> bool:
+        """Whether the validation part is looked at after the step that was just taken."""
+        if self.evaluate is None:
+            return False
+        before, now = (
+            crossed(self.pace.progress(step), self.training.evaluations) for step in (self.step - 1, self.step)
+        )
+        return now > before
 
     def _batches(self) -> Iterator[tuple[int, Batch]]:
         """The batches from the present step on, with their epoch."""
@@ -166,9 +184,9 @@ class Loop:
                     return
 
     def _train_step(self, batch: Batch) -> dict[str, float]:
-        progress = self.step / self.steps
+        progress, after = self.pace.progress(self.step), self.pace.progress(self.step + 1)
         torch.manual_seed(self.training.seed * 1_000_003 + self.step)
-        factor = rate_factor(self.training.optimizer, self.step, self.steps)
+        factor = rate_factor(self.training.optimizer, progress, after)
         set_rates(self.optimizers, factor)
         set_decay(self.optimizers, decay_now(self.training.optimizer, progress))
         self.objective.train()
@@ -181,7 +199,7 @@ class Loop:
             optimizer.zero_grad(set_to_none=True)
         self.step += 1
         self.pictures += len(batch.index)
-        self.objective.after_step(self.step / self.steps)  # type: ignore[operator]
+        self.objective.after_step(after)  # type: ignore[operator]
         self._average()
         record = {"step": self.step, **record, "norm": norm, "rate": factor * self.training.optimizer.rate}
         self._log(record)

@@ -77,14 +77,13 @@ def _groups(
     return list(groups.values())
 
 
-def rate_factor(c: Optimizer, step: int, steps: int) -> float:
-    """The share of its peak that the rate has in this step: a rise, then a fall to 0."""
-    progress = (step + 1) / steps
-    if progress < c.warmup:
-        return progress / c.warmup
+def rate_factor(c: Optimizer, progress: float, after: float) -> float:
+    """The share of its peak that the rate has in a step, from how far the training is before and after it."""
+    if after < c.warmup:
+        return after / c.warmup
     if c.decay == "constant":
         return 1.0
-    done = (step / steps - c.warmup) / (1 - c.warmup)
+    done = (progress - c.warmup) / (1 - c.warmup)
     done = min(max(done, 0.0), 1.0)
     return 0.5 * (1 + math.cos(math.pi * done)) if c.decay == "cosine" else 1 - done
 
