@@ -182,7 +182,8 @@ def test_a_budget_becomes_a_number_of_steps(pictures, weights, tmp_path):
     assert result.steps > 1
     pace, table = saved_pace(json.loads((tmp_path / "run/config.json").read_text()))
     assert pace.steps == result.steps
-    assert table is not None and table.deadline == 9
+    assert table is not None
+    assert table.deadline == 9
     assert time.monotonic() - begin < 60  # generous: only that it was a budget at all
 
 

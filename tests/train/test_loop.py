@@ -285,5 +285,6 @@ def test_a_pace_that_was_bent_by_the_clock_can_be_repeated(tmp_path):
     loop = make_loop(tmp_path / "parts", pace=Pace(STEPS, pace.bends))
     assert not loop.run(stop=lambda: loop.step >= 4).finished
     outcome = make_loop(tmp_path / "parts", pace=Pace(STEPS, pace.bends)).run()
-    assert outcome.finished and outcome.pictures == 11 * 8
+    assert outcome.finished
+    assert outcome.pictures == 11 * 8
     assert_same(tmp_path / "whole", tmp_path / "parts")

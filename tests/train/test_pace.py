@@ -10,7 +10,8 @@ from vitreous.train.pace import Pace, Timekeeper, Timetable, crossed
 def test_without_bends_progress_is_the_share_of_the_steps():
     pace = Pace(40)
     assert [pace.progress(step) for step in (0, 10, 39, 40, 41)] == [0.0, 0.25, 0.975, 1.0, 1.0]
-    assert pace.steps == 40 and pace.bends == []
+    assert pace.steps == 40
+    assert pace.bends == []
 
 
 def test_a_bend_spreads_what_is_left_over_the_new_steps():
@@ -90,7 +91,8 @@ def test_it_ends_in_time_on_a_machine_that_is_not_as_measured(slowness):
 def test_a_machine_as_measured_bends_nothing():
     machine = Machine(TABLE, FITTING, lambda progress: 1.0)
     assert machine.run() == pytest.approx(300, rel=0.01)
-    assert machine.pace.bends == [] and machine.written == 0
+    assert machine.pace.bends == []
+    assert machine.written == 0
 
 
 def test_past_the_deadline_it_ends_at_once():
