@@ -116,7 +116,10 @@ def test_it_goes_on_with_the_same_data_only(pictures, weights, tmp_path):
     data = shutil.copytree(pictures, tmp_path / "data")
     stop = iter([False, True])
     assert not quick(data, weights, tmp_path / "run", listeners=Listeners(stop=lambda: next(stop))).finished
-    (data / "dark/0.png").unlink()
+    (data / "dark/0.png").rename(data / "dark/another.png")
+    with pytest.raises(UserError, match=r"data: has other train pictures, or other labels, than when .*run began"):
+        quick(data, weights, tmp_path / "run")
+    (data / "dark/another.png").unlink()
     with pytest.raises(UserError, match=r"data: has 23 train pictures, and had 24 when .*run began; bring them back"):
         quick(data, weights, tmp_path / "run")
     (data / "dark").rename(data / "black")

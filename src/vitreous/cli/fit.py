@@ -38,7 +38,7 @@ def fit(
         weights: What to start from: a bundle, a run, or anything that `vitreous import` takes.
         model: From scratch: which model, such as S/16 or Ti/4@32; by default what suits the pictures.
         image_size: Side of the picture that the model sees; position embeddings are resampled to it.
-        budget: How long all of it may take, such as 90s, 5m or 1h30m; the training is planned to fit.
+        budget: How long all of it may take, such as 90s, 5m or 1h30m; the steps follow from it.
         epochs: How often to go through the pictures, instead of a budget.
         recipe: auto, notebook, paper-finetune, paper-pretrain, scratch, scratch-small, small-data or mae-finetune.
         out: The run folder; by default runs/ and the data's name.

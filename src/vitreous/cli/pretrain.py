@@ -40,7 +40,7 @@ def pretrain(
             masked patches and a spread of the features; supervised learns from labels, to compare.
         model: Which model, such as S/16 or Ti/4@32; by default what suits the pictures and a few cores.
         image_size: Side of the picture that the model sees.
-        budget: How long all of it may take, such as 90s, 30m or 1h30m; the training is planned to fit.
+        budget: How long all of it may take, such as 90s, 30m or 1h30m; the steps follow from it.
         epochs: How often to go through the pictures, instead of a budget.
         out: The run folder; by default runs/, the data's name and the method.
         seed: All that is random follows from it.

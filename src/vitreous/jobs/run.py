@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
@@ -115,6 +116,7 @@ def write_config(
         "steps": steps,
         "classes": list(data.classes),
         "parts": _counts(data),
+        "pictures": _digests(data),
         **more,
     }
     write_json(folder / "config.json", config)
@@ -139,10 +141,27 @@ def check_data(saved: dict[str, Any], data: Data, folder: Path) -> None:
                 f"{where}: has {now.get(part, 0):,} {part} pictures, and had {before.get(part, 0):,} when {folder} "
                 "began; bring them back to go on with it, or give another --out."
             )
+    for part, digest in _digests(data).items():
+        if saved.get("pictures", {}).get(part, digest) != digest:
+            raise UserError(
+                f"{where}: has other {part} pictures, or other labels, than when {folder} began; bring those back to "
+                "go on with it, or give another --out."
+            )
 
 
 def _counts(data: Data) -> dict[str, int]:
     return {part: len(source) for part, source in data.splits.items()}
+
+
+def _digests(data: Data) -> dict[str, str]:
+    """Of each part the names and labels of its pictures, in short."""
+    found = {}
+    for part, source in data.splits.items():
+        digest = hashlib.sha256(source.labels.astype("<i8").tobytes())
+        for index in range(len(source)):
+            digest.update(source.key(index).encode(errors="surrogateescape") + b"\n")
+        found[part] = digest.hexdigest()[:16]
+    return found
 
 
 def read_result(folder: Path) -> FitResult:

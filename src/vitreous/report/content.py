@@ -45,6 +45,13 @@ class Run:
     records: list[dict[str, Any]]
     """metrics.jsonl."""
 
+    @property
+    def steps_taken(self) -> str:
+        """How long it trained, and where the clock changed that what was planned at first."""
+        steps, batch = self.result["steps"], self.config["training"]["batch_size"]
+        said = f"{steps:,} of {batch} pictures, {steps * batch / self.result['pictures']:.3g} epochs"
+        return f"{said} ({self.config['steps']:,} steps were planned)" if self.config.get("bends") else said
+
 
 @dataclass(frozen=True)
 class Look:

@@ -113,9 +113,7 @@ def training_facts(run: Run) -> dict[str, str]:
         "Data": request["data"],
         "Start": request["weights"] or "random weights",
         "Recipe": request["recipe"],
-        "Steps": f"{result['steps']:,} of {training['batch_size']} pictures, "
-        f"{result['steps'] * training['batch_size'] / result['pictures']:.3g} epochs; "
-        f"the weights of step {result['best_step']:,} are kept",
+        "Steps": f"{run.steps_taken}; the weights of step {result['best_step']:,} are kept",
         "Optimizer": f"{o['name']}, rate {o['rate']:g}, weight decay {o['weight_decay']:g}, {o['decay']} decay",
         "Seed": str(training["seed"]),
     }

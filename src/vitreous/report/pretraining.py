@@ -56,7 +56,7 @@ def _body(name: str, run: Run, rebuilt: Image.Image | None) -> Iterable[Html]:
     yield tag("h2", "Training")
     plots = [curves({name: found}, name, share=key in SHARES) for key, name, found in _series(run.records)]
     yield tag("div", *(tag("figure", plot, class_="plot") for plot in plots), class_="figures")
-    yield facts(_facts(config, result))
+    yield facts(_facts(run))
     if rebuilt is not None:
         caption = "Each row: a picture, the patches that the model saw of it, and what it made of them."
         yield tag("h2", "What it imagines")
@@ -78,13 +78,13 @@ def _series(records: list[dict[str, Any]]) -> Iterable[tuple[str, str, tuple[lis
             yield key, name, (list(steps), list(values))
 
 
-def _facts(config: dict[str, Any], result: dict[str, Any]) -> dict[str, str]:
+def _facts(run: Run) -> dict[str, str]:
+    config, result = run.config, run.result
     training, spent = config["training"], result["spent"]
     o = training["optimizer"]
-    epochs = result["steps"] * training["batch_size"] / result["pictures"]
     settings = ", ".join(f"{name} {value}" for name, value in config["method"].items() if name not in ("kind", "crops"))
     return {
-        "Steps": f"{result['steps']:,} of {training['batch_size']} pictures ({epochs:.3g} epochs)",
+        "Steps": run.steps_taken,
         "Optimizer": f"{o['name']}, rate {o['rate']:g}, weight decay {o['weight_decay']:g}",
         "Method": f"{result['method']}: {settings}",
         "Time": f"{spent['seconds']:.0f} s, {spent['core_hours']:.3g} core-hours, {spent['pictures']:,} pictures seen",
