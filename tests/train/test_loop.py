@@ -18,8 +18,9 @@ from vitreous.data.loader import Batch, Loader
 from vitreous.data.packed import ArraySource
 from vitreous.model.lora import add_lora
 from vitreous.objectives.supervised import Supervised, balance
-from vitreous.train.loop import DivergedError, Loop, is_better, split
+from vitreous.train.loop import DivergedError, Loop, is_better
 from vitreous.train.pace import Pace
+from vitreous.train.parts import split
 from vitreous.train.state import load_newest
 
 MODEL = ViTConfig(
@@ -92,8 +93,9 @@ def assert_same(one, other):
     tensors, metrics = digest(one)
     others, other_metrics = digest(other)
     assert metrics == other_metrics
-    parts = ("module", "optimizers", "ema", "best")
-    assert tensors.keys() == others.keys() == {f"{part}.safetensors" for part in parts}
+    parts = {f"{part}.safetensors" for part in ("module", "optimizers", "ema", "best")}
+    assert tensors.keys() == others.keys()
+    assert parts <= tensors.keys() <= parts | {"start.safetensors"}
     for file, content in tensors.items():
         assert content.keys() == others[file].keys()
         assert all(torch.equal(tensor, others[file][name]) for name, tensor in content.items()), file
@@ -287,4 +289,28 @@ def test_a_pace_that_was_bent_by_the_clock_can_be_repeated(tmp_path):
     outcome = make_loop(tmp_path / "parts", pace=Pace(STEPS, pace.bends)).run()
     assert outcome.finished
     assert outcome.pictures == 11 * 8
+    assert_same(tmp_path / "whole", tmp_path / "parts")
+
+
+def test_the_result_lies_between_the_start_and_what_was_trained(tmp_path):
+    whole = make_loop(tmp_path / "whole", evaluate=False)
+    start = {name: tensor.clone() for name, tensor in whole.model.state_dict().items()}
+    trained = whole.run().best
+    blended = make_loop(tmp_path / "blended", replace(TRAINING, blend=0.25), evaluate=False).run().best
+    for name, tensor in blended.items():
+        assert torch.allclose(tensor, 0.75 * start[name] + 0.25 * trained[name], atol=1e-6), name
+    assert any(not torch.equal(trained[name], blended[name]) for name in trained)
+
+
+def test_a_blend_that_is_taken_up_again_remembers_its_start(tmp_path):
+    training = replace(TRAINING, blend=0.5)
+    make_loop(tmp_path / "whole", training).run()
+    loop = make_loop(tmp_path / "parts", training)
+    loop.run(stop=lambda: loop.step >= 7)
+    again = make_loop(tmp_path / "parts", training)
+    with torch.no_grad():
+        for parameter in again.model.parameters():
+            parameter.zero_()  # a classifier that was fitted before the first step is not fitted again
+    again.start = {name: torch.zeros_like(tensor) for name, tensor in again.start.items()}
+    again.run()
     assert_same(tmp_path / "whole", tmp_path / "parts")

@@ -73,6 +73,9 @@ class Training:
     """Weigh each class by the inverse of its share of the pictures."""
     ema: float | None = None
     """Also keep an exponential average of the weights, and use that in the end."""
+    blend: float = 1.0
+    """Where the result lies on the way from the weights at the start (0) to the trained ones (1). Half-way between good
+    weights and what few pictures taught is often better than both (Wortsman et al. 2022)."""
     tokens: tuple[tuple[float, float], ...] = ()
     """A schedule of patch dropout: pairs (until this share of the steps, keep this share of the patches)."""
 
@@ -108,6 +111,8 @@ class Training:
             raise UserError(f"label_smoothing={self.label_smoothing}: must be at least 0 and below 1.")
         if self.ema is not None and not 0 < self.ema < 1:
             raise UserError(f"ema={self.ema}: must be between 0 and 1.")
+        if not 0 < self.blend <= 1:
+            raise UserError(f"blend={self.blend}: must be above 0 and at most 1.")
         if not 0 <= self.freeze <= self.model.depth:
             raise UserError(f"freeze={self.freeze}: the model has {self.model.depth} blocks.")
         if self.lora < 0:

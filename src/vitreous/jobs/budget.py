@@ -18,10 +18,10 @@ from vitreous.config.train import Training
 from vitreous.data.loader import Batch, Loader
 from vitreous.errors import UserError
 from vitreous.jobs.run import update_config
-from vitreous.train.loop import precision, split
 from vitreous.train.meter import Meter
 from vitreous.train.optimizer import make_optimizers
 from vitreous.train.pace import Pace, Timekeeper, Timetable
+from vitreous.train.parts import precision, split
 
 _PART = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|d)?")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -59,7 +59,7 @@ def plan(
     start = time.monotonic()
     left = deadline - ending - now
     batches = chain.from_iterable(loader.batches(epoch) for epoch in count())
-    seconds = min(max(1.0, left / 200), 10.0)
+    seconds = min(max(0.3, left / 200), 10.0)
     stages: list[tuple[float, float]] = []
     before = 0.0
     for end in (*(end for end, _ in training.tokens), 1.0):
@@ -118,6 +118,6 @@ def train_speed(
             started = time.perf_counter()  # the first step warms up
             continue
         steps += 1
-        if steps >= 2 and time.perf_counter() - started > seconds:
+        if time.perf_counter() - started > seconds:
             break
     return (time.perf_counter() - started) / max(1, steps)

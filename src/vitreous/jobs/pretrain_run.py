@@ -106,7 +106,7 @@ def pretrain_card(name: str, request: PretrainRequest, training: Training, resul
 
 OWN = "method."
 UNUSED = frozenset(
-    {"freeze", "lora", "tokens", "label_smoothing", "class_weights", "compile", "validation", "probe"}
+    {"freeze", "lora", "tokens", "label_smoothing", "class_weights", "compile", "validation", "probe", "blend"}
     | {"augment.mixup", "augment.cutmix", "model.patch_dropout"}
 )
 """Fields of a training that labels or given weights belong to."""

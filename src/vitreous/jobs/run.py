@@ -155,7 +155,7 @@ def _counts(data: Data) -> dict[str, int]:
 
 def _digests(data: Data) -> dict[str, str]:
     """Of each part the names and labels of its pictures, in short."""
-    found = {}
+    found: dict[str, str] = {}
     for part, source in data.splits.items():
         digest = hashlib.sha256(source.labels.astype("<i8").tobytes())
         for index in range(len(source)):

@@ -33,6 +33,7 @@ WHITENING = 20_000_000
 def choose_training(request: Request, data: Data, base: Bundle | None) -> Training:
     """What the recipe makes of these data and weights, with what the person set otherwise."""
     situation = situation_of(data.train, len(data.classes), request.model, request.image_size)
+    situation = replace(situation, tested="test" in data.splits)
     if base is not None:
         situation = replace(situation, base=base.model.config, base_preprocess=base.preprocess)
     training = _from_recipe(request, situation)

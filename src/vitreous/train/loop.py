@@ -11,7 +11,6 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -25,6 +24,7 @@ from vitreous.errors import UserError
 from vitreous.train.meter import Meter, Spent
 from vitreous.train.optimizer import decay_now, make_optimizers, rate_factor, set_decay, set_rates
 from vitreous.train.pace import Pace, crossed
+from vitreous.train.parts import precision, split
 from vitreous.train.state import (
     Checkpoint,
     load_newest,
@@ -121,6 +121,7 @@ class Loop:
         assert isinstance(model, nn.Module)
         self.model = model
         self.ema = copy.deepcopy(model).requires_grad_(False) if training.ema else None
+        self.start = _copied(model) if training.blend < 1 else {}
         self.step = 0
         self.pictures = 0
         self.best: dict[str, Tensor] = {}
@@ -155,7 +156,7 @@ class Loop:
         if self.step < self.steps:
             self.save()
         if not self.best or self.keep_last:  # there was no evaluation yet, or not at this step
-            self._keep(self.best_figures)
+            self._keep(self._result(), self.best_figures)
         return Outcome(
             self.best,
             self.best_step,
@@ -240,22 +241,31 @@ class Loop:
         for average, now in zip(self.ema.parameters(), self.model.parameters(), strict=True):
             average.lerp_(now, 1 - decay)
 
-    def _evaluate(self) -> dict[str, float]:
+    def _result(self) -> nn.Module:
+        """The model that would be kept now: averaged over the last steps, and blended with the one at the start."""
         model = self.ema or self.model
-        model.eval()
+        if not self.start:
+            return model
+        blended = copy.deepcopy(model)
+        with torch.no_grad():
+            for name, tensor in blended.state_dict().items():
+                tensor.copy_(torch.lerp(self.start[name], tensor, self.training.blend))
+        return blended
+
+    def _evaluate(self) -> dict[str, float]:
+        model = self._result().eval()
         assert self.evaluate is not None
         with torch.inference_mode():
             figures = self.evaluate(model)
         self._log({"step": self.step, **{f"val_{name}": value for name, value in figures.items()}})
         self.highest = max(self.highest, figures.get("accuracy", 0.0))
         if self.keep_last or not self.best or is_better(figures, self.best_figures, self.highest):
-            self._keep(figures)
+            self._keep(model, figures)
         return figures
 
-    def _keep(self, figures: dict[str, float]) -> None:
+    def _keep(self, model: nn.Module, figures: dict[str, float]) -> None:
         """Remember the present weights as the best."""
-        state = (self.ema or self.model).state_dict()
-        self.best = {name: tensor.detach().clone() for name, tensor in state.items()}
+        self.best = _copied(model)
         self.best_step, self.best_figures = self.step, figures
 
     def _log(self, record: dict[str, float]) -> None:
@@ -275,7 +285,7 @@ class Loop:
         }
         ema = {} if self.ema is None else self.ema.state_dict()
         optimizers = pack_optimizers(self.optimizers, self.objective)
-        point = Checkpoint(self.step, self.objective.state_dict(), optimizers, ema, self.best, facts)
+        point = Checkpoint(self.step, self.objective.state_dict(), optimizers, ema, self.start, self.best, facts)
         save_checkpoint(self.folder / "checkpoints", point)
 
     def _resume(self) -> None:
@@ -285,7 +295,7 @@ class Loop:
         remove_partial(folder)
         point, self.remarks = load_newest(folder)
         if point is not None:
-            self.step, self.best = point.step, point.best
+            self.step, self.start, self.best = point.step, point.start, point.best
             self.pictures, self.highest = point.facts["pictures"], point.facts["highest"]
             self.first_loss, self.meter.before = point.facts["first_loss"], Spent(**point.facts["spent"])
             self.best_step, self.best_figures = point.facts["best_step"], point.facts["best_figures"]
@@ -300,17 +310,8 @@ class Loop:
         kept.replace(log)
 
 
-def split(batch: Batch, parts: int) -> list[Batch]:
-    """A batch in so many parts of nearly equal size."""
-    tensors = [t for t in (batch.images, batch.targets, batch.index, batch.small) if t is not None]
-    pieces = zip(*(t.tensor_split(parts) for t in tensors), strict=True)
-    return [Batch(*piece) for piece in pieces if len(piece[2])]
-
-
-def precision() -> Any:
-    """bfloat16 where the processor multiplies it faster than float32; float32 elsewhere."""
-    able = torch.cpu.get_capabilities()
-    return torch.autocast("cpu", torch.bfloat16) if able.get("amx_bf16") or able.get("avx512_bf16") else nullcontext()
+def _copied(model: nn.Module) -> dict[str, Tensor]:
+    return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
 
 
 def is_better(new: dict[str, float], old: dict[str, float], highest: float) -> bool:

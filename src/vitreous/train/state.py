@@ -21,7 +21,7 @@ from vitreous.errors import UserError
 from vitreous.weights.files import check_manifest, new_folder, remove_folder
 
 KEPT = 2
-PARTS = ("module", "optimizers", "ema", "best")
+PARTS = ("module", "optimizers", "ema", "start", "best")
 
 
 @dataclass
@@ -32,6 +32,8 @@ class Checkpoint:
     module: dict[str, Tensor]
     optimizers: dict[str, Tensor]
     ema: dict[str, Tensor]
+    start: dict[str, Tensor]
+    """The model's tensors before the first step, where the result is a blend with them; else empty."""
     best: dict[str, Tensor]
     """The model's tensors at the best evaluation so far; empty before the first."""
     facts: dict[str, Any] = field(default_factory=dict)
