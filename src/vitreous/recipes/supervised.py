@@ -98,14 +98,16 @@ def small_data(s: Situation) -> Training:
 
     The lower half stays, and half the patches are left out until the last steps: three times the pictures a second. The
     result lies half-way between the start and what was trained. Crops make things look larger in training; so that
-    they look as large later, the middle of a picture is taken, as wide as the mean crop (Touvron et al. 2019). Where a
-    test part tells how good the result is, fewer pictures are set aside to choose the weights.
+    they look as large later, the middle of a picture is taken, as wide as the mean crop (Touvron et al. 2019); a higher
+    resolution sees more of it. Where a test part tells how good the result is, fewer pictures are set aside to choose
+    the weights.
     """
     model, preprocess = s.built("Ti/16")
     crops = (0.35, 1.0)
+    higher = 1.0 if s.base is None else model.image_size[0] / s.base.image_size[0]
     return Training(
         model=model,
-        preprocess=replace(preprocess, crop=round(math.sqrt(sum(crops) / 2), 2)),
+        preprocess=replace(preprocess, crop=min(1.0, round(higher * math.sqrt(sum(crops) / 2), 2))),
         augment=Augment(crop_scale=crops),
         optimizer=Optimizer(rate=2e-4, weight_decay=0.05, layer_decay=0.85, warmup=0.1),
         epochs=8,
