@@ -190,6 +190,15 @@ def test_a_budget_becomes_a_number_of_steps(pictures, weights, tmp_path):
     assert time.monotonic() - begin < 60  # generous: only that it was a budget at all
 
 
+def test_a_time_that_is_up_before_the_training_leaves_one_step(pictures, weights, tmp_path):
+    heard = []
+    listeners = Listeners(say=heard.append)
+    result = fit(pictures, weights=weights, budget="0.1s", out=tmp_path / "run", workers=0, listeners=listeners)
+    assert result.finished
+    assert result.steps == 1
+    assert any("the time is up" in said for said in heard)
+
+
 @pytest.mark.parametrize(
     ("text", "seconds"), [("90s", 90), ("5m", 300), ("1h30m", 5400), ("2", 120), ("0.5h", 1800), ("5m5", 600)], ids=str
 )

@@ -50,14 +50,16 @@ def plan(
     now: float,
     deadline: float,
     ending: float,
-) -> tuple[Training, Timetable]:
+) -> tuple[Training, Timetable | None]:
     """The training with as many steps, and as many evaluations, as fit before the deadline; and what they will take.
 
     Speed is measured on a copy, on batches as the training will load them. `now` and `deadline` are seconds by the
-    training's clock; `ending` is what follows the last step.
+    training's clock; `ending` is what follows the last step. Where the time is up already, one step is taken.
     """
     start = time.monotonic()
     left = deadline - ending - now
+    if left <= 0:
+        return replace(training, epochs=1 / loader.steps_per_epoch, evaluations=1), None
     batches = chain.from_iterable(loader.batches(epoch) for epoch in count())
     seconds = min(max(0.3, left / 200), 10.0)
     stages: list[tuple[float, float]] = []

@@ -40,6 +40,7 @@ from vitreous.jobs.run import (
 )
 from vitreous.jobs.start import choose_training, classifiers_of, starting_model, whiten
 from vitreous.jobs.track import tracked
+from vitreous.model.cost import inference_batch
 from vitreous.model.lora import merge_lora
 from vitreous.model.vit import ViT
 from vitreous.objectives.supervised import Supervised, balance
@@ -159,7 +160,9 @@ class _Fit:
     @contextmanager
     def _ordered(self, source: Source) -> Iterator[Loader]:
         """A loader for evaluation; pictures that cannot be read are left out, and reported."""
-        loader = Loader(source, self.training.preprocess, batch_size=64, workers=self.workers, unreadable_limit=1.0)
+        t = self.training
+        batch = inference_batch(t.model)
+        loader = Loader(source, t.preprocess, batch_size=batch, workers=self.workers, unreadable_limit=1.0)
         try:
             yield loader
         finally:
@@ -203,13 +206,17 @@ class _Fit:
                 deadline=self.deadline,
                 ending=ending,
             )
+            if table is None:
+                self.listeners.say("With what is left to measure and to write, the time is up: one step is taken.")
         return Pace(max(1, round(self.training.epochs * self.loader.steps_per_epoch))), table
 
     def _ending_seconds(self, model: ViT) -> float:
-        """What the last evaluation of the test part and the report will take, judged by a few of its pictures."""
+        """What the evaluation of the test part and the report will take, judged by pictures seen so far or by a few."""
         if "test" not in self.data.splits:
             return WRITING
         source = self.data.splits["test"]
+        if self.probe is not None:
+            return WRITING + self.probe["seconds"] * len(source) / len(self.data.train)
         some = source.subset(list(range(min(64, len(source)))))
         meter = Meter()
         with self._ordered(some) as loader:

@@ -208,6 +208,8 @@ class _Pretraining:
                 deadline=self.deadline,
                 ending=WRITING,
             )
+            if table is None:
+                self.listeners.say("With what is left to write, the time is up: one step is taken.")
         return Pace(max(1, round(self.training.epochs * self.loader.steps_per_epoch))), table
 
     def _train(self, pace: Pace, table: Timetable | None) -> PretrainResult:

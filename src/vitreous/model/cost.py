@@ -76,6 +76,16 @@ def count_activation_bytes(c: ViTConfig) -> int:
     return 4 * kept
 
 
+CACHED = 10_000_000
+"""Bytes of the largest activation up to which a forward pass is fastest: beyond, memory is asked of the system anew in
+each layer (docs/log.md)."""
+
+
+def inference_batch(c: ViTConfig) -> int:
+    """How many pictures to look at at once where no gradient is needed."""
+    return max(4, min(128, CACHED // (4 * (c.prefix + c.patches) * _mlp_hidden(c))))
+
+
 def _queries(c: ViTConfig) -> list[int]:
     """How many tokens ask in each block: all, but in the last block only those that are read."""
     tokens = c.prefix + c.patches

@@ -82,7 +82,8 @@ def _facts(run: Run) -> dict[str, str]:
     config, result = run.config, run.result
     training, spent = config["training"], result["spent"]
     o = training["optimizer"]
-    settings = ", ".join(f"{name} {value}" for name, value in config["method"].items() if name not in ("kind", "crops"))
+    unsaid = {"kind", "crops"} | ({"centre_momentum"} if config["method"].get("balance") else set())
+    settings = ", ".join(f"{name} {value}" for name, value in config["method"].items() if name not in unsaid)
     return {
         "Steps": run.steps_taken,
         "Optimizer": f"{o['name']}, rate {o['rate']:g}, weight decay {o['weight_decay']:g}",
