@@ -18,7 +18,7 @@ def evaluate(
     model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")],
     data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")],
     split: Annotated[Literal["test", "val", "train"] | None, tyro.conf.arg(metavar="test|val|train")] = None,
-    batch_size: Annotated[int, tyro.conf.arg(metavar="COUNT")] = 64,
+    batch_size: Annotated[int | None, tyro.conf.arg(metavar="COUNT")] = None,
     workers: Annotated[int | None, tyro.conf.arg(metavar="COUNT")] = None,
     preprocess: Annotated[str | None, tyro.conf.arg(metavar="TEXT")] = None,
     json: Flag = False,
@@ -30,7 +30,7 @@ def evaluate(
         data: A folder with a folder for each class, a list in CSV or JSONL, packed data, or the word builtin. Classes
             are matched to the model's labels by name.
         split: Which part of the data; if not given, test if there is one, else val, else all.
-        batch_size: How many pictures the model sees at once.
+        batch_size: How many pictures the model sees at once; by default as many as is fastest.
         workers: Processes that decode pictures; if not given, one a core up to 4, or none for a few pictures.
         preprocess: What differs from the model's own, such as "mean=0.5,std=0.5,crop=0.9,interpolation=bicubic".
         json: Print one JSON object, for programs.

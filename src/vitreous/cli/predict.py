@@ -17,7 +17,7 @@ def predict(
     model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")],
     pictures: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="PICTURE|FOLDER ...")],
     top: Annotated[int, tyro.conf.arg(metavar="COUNT")] = 5,
-    batch_size: Annotated[int, tyro.conf.arg(metavar="COUNT")] = 32,
+    batch_size: Annotated[int | None, tyro.conf.arg(metavar="COUNT")] = None,
     preprocess: Annotated[str | None, tyro.conf.arg(metavar="TEXT")] = None,
     json: Flag = False,
 ) -> int:
@@ -27,7 +27,7 @@ def predict(
         model: A bundle folder, a run folder, or anything that `vitreous import` takes, such as a .safetensors file.
         pictures: Pictures, and folders, of which all pictures are taken in the order of their paths.
         top: How many labels to give for each picture.
-        batch_size: How many pictures the model sees at once.
+        batch_size: How many pictures the model sees at once; by default as many as is fastest.
         preprocess: What differs from the model's own, such as "mean=0.5,std=0.5,crop=0.9,interpolation=bicubic".
         json: Print one JSON object a line, for programs: path, label, score and top, or path and error.
     """

@@ -25,7 +25,7 @@ def probe(
     protocol: Annotated[Literal["knn", "linear", "fewshot"], tyro.conf.arg(metavar="knn|linear|fewshot")] = "knn",
     shots: Annotated[str | None, tyro.conf.arg(metavar="N,N,...")] = None,
     seed: Annotated[int, tyro.conf.arg(metavar="NUMBER")] = 0,
-    batch_size: Annotated[int, tyro.conf.arg(metavar="COUNT")] = 64,
+    batch_size: Annotated[int | None, tyro.conf.arg(metavar="COUNT")] = None,
     workers: Annotated[int | None, tyro.conf.arg(metavar="COUNT")] = None,
     preprocess: Annotated[str | None, tyro.conf.arg(metavar="TEXT")] = None,
     json: Flag = False,
@@ -41,7 +41,7 @@ def probe(
         protocol: How: the vote of the nearest neighbours, a linear classifier, or least squares from a few pictures.
         shots: For fewshot, how many pictures of each class; if not given, 1,5,10.
         seed: Draws the shots and what is set aside.
-        batch_size: How many pictures the model sees at once.
+        batch_size: How many pictures the model sees at once; by default as many as is fastest.
         workers: Processes that decode pictures; if not given, one a core up to 4, or none for a few pictures.
         preprocess: What differs from the model's own, such as "mean=0.5,std=0.5,crop=0.9,interpolation=bicubic".
         json: Print one JSON object, for programs.

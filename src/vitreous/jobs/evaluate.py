@@ -16,6 +16,7 @@ from vitreous.errors import UserError
 from vitreous.evaluate.classify import ClassificationResult, score_classes
 from vitreous.evaluate.features import predict_logits
 from vitreous.jobs.opening import open_classifier, open_dataset
+from vitreous.model.cost import inference_batch
 from vitreous.weights.bundle import Bundle
 
 FEW = 256
@@ -48,7 +49,7 @@ def evaluate(
     data: str | Path | Data,
     *,
     split: Split | None = None,
-    batch_size: int = 64,
+    batch_size: int | None = None,
     workers: int | None = None,
     preprocess: Preprocess | str | None = None,
     progress: Callable[[int, int], None] | None = None,
@@ -56,6 +57,7 @@ def evaluate(
     """How well the model does on one part of the data, whose classes are matched to the model's labels by name.
 
     model: a bundle, a run, or anything else that `open_weights` takes.
+    batch_size: pictures that the model sees at once; if None, as many as is fastest.
     split: which part; if None, test if there is one, else val, else all.
     workers: processes that decode; if None, one a core up to 4, or none for a few pictures.
     progress: called with pictures done and pictures in all.
@@ -67,7 +69,8 @@ def evaluate(
     start = time.perf_counter()
     if workers is None:
         workers = min(4, os.cpu_count() or 1) if len(source) >= FEW else 0
-    loader = Loader(source, bundle.preprocess, batch_size=batch_size, workers=workers, cache_bytes=0)
+    batch = inference_batch(bundle.model.config) if batch_size is None else batch_size
+    loader = Loader(source, bundle.preprocess, batch_size=batch, workers=workers, cache_bytes=0)
     told = None if progress is None else lambda done: progress(done, len(source))
     try:
         scores, targets = predict_logits(bundle.model, loader.batches(), told)

@@ -257,9 +257,8 @@ class _Fit:
 
     def _finish(self, outcome: Outcome, steps: int) -> FitResult:
         """Measure the kept weights, and write the bundle, the result and the report."""
-        self.training = replace(
-            self.training, epochs=steps / self.loader.steps_per_epoch
-        )  # the clock may have changed it
+        # with a budget, the clock may have changed the steps
+        self.training = replace(self.training, epochs=steps / self.loader.steps_per_epoch)
         model = ViT(self.training.model, seed=None)
         model.load_state_dict(merge_lora(outcome.best))
         model.eval()

@@ -20,6 +20,7 @@ from vitreous.data.decode import PictureError, open_picture
 from vitreous.data.folder import pictures_below
 from vitreous.errors import UserError
 from vitreous.jobs.opening import open_classifier
+from vitreous.model.cost import inference_batch
 from vitreous.weights.bundle import Bundle
 
 
@@ -63,7 +64,7 @@ def predict(
     pictures: str | Path | Sequence[str | Path],
     *,
     top: int = 5,
-    batch_size: int = 32,
+    batch_size: int | None = None,
     preprocess: Preprocess | str | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Prediction]:
@@ -76,7 +77,7 @@ def predict_each(
     pictures: str | Path | Sequence[str | Path],
     *,
     top: int = 5,
-    batch_size: int = 32,
+    batch_size: int | None = None,
     preprocess: Preprocess | str | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Iterator[Prediction]:
@@ -87,11 +88,12 @@ def predict_each(
     top: how many labels to give for each.
     progress: called with pictures done and pictures in all.
     """
-    if top < 1 or batch_size < 1:
+    if top < 1 or (batch_size is not None and batch_size < 1):
         raise UserError(f"top={top}, batch_size={batch_size}: must be at least 1.")
     paths = list_pictures([pictures] if isinstance(pictures, str | Path) else pictures)
     bundle = open_classifier(model, preprocess)
-    return _predict(bundle, paths, top, batch_size, progress)
+    batch = inference_batch(bundle.model.config) if batch_size is None else batch_size
+    return _predict(bundle, paths, top, batch, progress)
 
 
 def _predict(

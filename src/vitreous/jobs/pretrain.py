@@ -251,9 +251,8 @@ class _Pretraining:
 
     def _finish(self, outcome: Outcome, steps: int) -> PretrainResult:
         """Write the bundle, the decoder where there is one, the result and the report."""
-        self.training = replace(
-            self.training, epochs=steps / self.loader.steps_per_epoch
-        )  # the clock may have changed it
+        # with a budget, the clock may have changed the steps
+        self.training = replace(self.training, epochs=steps / self.loader.steps_per_epoch)
         model = ViT(self.training.model, seed=None)
         model.load_state_dict(outcome.best)
         model.eval()

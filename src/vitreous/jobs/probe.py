@@ -26,6 +26,7 @@ from vitreous.evaluate.knn import NEIGHBOURS, TEMPERATURE, vote_neighbours
 from vitreous.evaluate.probe import WEIGHT_DECAYS, fit_linear
 from vitreous.jobs.evaluate import FEW
 from vitreous.jobs.opening import open_dataset, open_model
+from vitreous.model.cost import inference_batch
 from vitreous.weights.bundle import Bundle
 
 Protocol = Literal["knn", "linear", "fewshot"]
@@ -102,7 +103,7 @@ def probe(
     protocol: Protocol = "knn",
     shots: Sequence[int] | None = None,
     seed: int = 0,
-    batch_size: int = 64,
+    batch_size: int | None = None,
     workers: int | None = None,
     preprocess: Preprocess | str | None = None,
     progress: Callable[[int, int], None] | None = None,
@@ -158,9 +159,10 @@ class FeatureReader:
     """Features of sources by one model, from the cache where they are there."""
 
     def __init__(
-        self, bundle: Bundle, batch_size: int, workers: int | None, progress: Callable[[int, int], None] | None
+        self, bundle: Bundle, batch_size: int | None, workers: int | None, progress: Callable[[int, int], None] | None
     ) -> None:
-        self.bundle, self.batch_size, self.workers, self.progress = bundle, batch_size, workers, progress
+        self.bundle, self.workers, self.progress = bundle, workers, progress
+        self.batch_size = inference_batch(bundle.model.config) if batch_size is None else batch_size
         self.cache = FeatureCache(default_folder())
         self.computed = 0
         self.unreadable: dict[str, str] = {}

@@ -170,10 +170,8 @@ class Loop:
         """Whether the validation part is looked at after the step that was just taken."""
         if self.evaluate is None:
             return False
-        before, now = (
-            crossed(self.pace.progress(step), self.training.evaluations) for step in (self.step - 1, self.step)
-        )
-        return now > before
+        before, now = self.pace.progress(self.step - 1), self.pace.progress(self.step)
+        return crossed(now, self.training.evaluations) > crossed(before, self.training.evaluations)
 
     def _batches(self) -> Iterator[tuple[int, Batch]]:
         """The batches from the present step on, with their epoch."""
