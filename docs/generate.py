@@ -15,6 +15,7 @@ from typing import Any
 
 from vitreous.cli import VERBS
 from vitreous.jobs.models import models
+from vitreous.recipes.supervised import RECIPES
 
 DOCS = Path(__file__).parent
 
@@ -78,6 +79,17 @@ def pretraining_page() -> str:
     return _filled("pretraining.md", tables)
 
 
+def training_page() -> str:
+    """The page on training with the recipes and the tables of its benchmarks."""
+    tables = {
+        "recipes": _recipes(),
+        "finetune": _finetune(_result("finetune")["rows"]),
+        "scratch": _scratch(_result("scratch")),
+        "loading": _loading(_result("loading")),
+    }
+    return _filled("training.md", tables)
+
+
 def _result(name: str) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((DOCS.parent / "benchmarks" / "results" / f"{name}.json").read_text())
     return found
@@ -90,6 +102,52 @@ def _filled(name: str, tables: dict[str, str]) -> str:
         marks = f"(<!-- {table} -->\n).*?(<!-- end -->)"
         page = re.sub(marks, lambda mark, text=text: f"{mark[1]}{text}\n{mark[2]}", page, flags=re.S)  # type: ignore[misc]
     return page
+
+
+def _recipes() -> str:
+    """Each recipe's own first sentence."""
+    lines = ["| `--recipe` | |", "| --- | --- |"]
+    return "\n".join(
+        lines + [f"| `{name}` | {(make.__doc__ or '').strip().splitlines()[0]} |" for name, make in RECIPES.items()]
+    )
+
+
+def _finetune(rows: list[dict[str, Any]]) -> str:
+    lines = [
+        f"| {rows[0]['n']:,} test pictures | asked for | trained, s | all, s | pictures seen | accuracy, % | interval |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for row in rows:
+        name = f"`{row.get('recipe', 'auto')}` at {row.get('image_size', 224)} pixels"
+        low, high = row["interval"]
+        accuracy = f"{100 * row['test_accuracy']:.1f} | {100 * low:.1f} to {100 * high:.1f}"
+        asked = row.get("budget", f"{row.get('epochs', 4)} epochs")
+        taken = f"{row.get('seconds_to_last_step', 0) or '-'} | {row['seconds']:.0f}"
+        lines.append(f"| {name} | {asked} | {taken} | {row['pictures_seen']:,} | {accuracy} |")
+    return "\n".join(lines)
+
+
+def _scratch(found: dict[str, Any]) -> str:
+    low, high = (f"{100 * edge:.1f}" for edge in found["interval"])
+    return (
+        f"{found['data']} with `--budget {found['budget']}` on {found['machine']['cores']} cores: "
+        f"{100 * found['test_accuracy']:.1f} % of {found['n']:,} test pictures\n(95 % interval {low} to {high}) after "
+        f"{found['seconds']:,} s, {found['pictures_seen']:,} pictures seen."
+    )
+
+
+def _loading(found: dict[str, Any]) -> str:
+    speed, command, index = found["speed"], found["command"], found["index"]
+    rows = {
+        "training speed with real pictures, of that with constant tensors": f"{speed['ratio']:.1%}",
+        "memory of all processes, batch 32, two workers": f"{command['peak_megabytes']:,} MB",
+        "from the command to the first step": f"{command['first_step_seconds']:.0f} s",
+        f"{index['files']:,} files indexed in": f"{index['seconds']:.1f} s",
+        "memory for that": f"{index['peak_megabytes']:,} MB",
+    }
+    return "\n".join(
+        ["| Pets at 224 pixels, ViT-Ti/16 | |", "| --- | ---: |", *(f"| {n} | {v} |" for n, v in rows.items())]
+    )
 
 
 def _features(result: dict[str, Any]) -> str:
@@ -177,6 +235,7 @@ PAGES = {
     "models.md": model_table,
     "explain.md": explain_page,
     "pretraining.md": pretraining_page,
+    "training.md": training_page,
 }
 
 

@@ -14,6 +14,7 @@ from vitreous.data.loader import Batch
 from vitreous.jobs.accounting import training_work
 from vitreous.jobs.start import starting_model
 from vitreous.objectives.supervised import Supervised
+from vitreous.train.pace import Pace
 
 MODEL = ViTConfig(width=64, depth=4, heads=2, mlp_width=256, patch=4, image_size=(32, 32), classes=10, pool="mean")
 TRAINING = Training(MODEL, Preprocess(size=(32, 32)))
@@ -35,16 +36,24 @@ def counted(training, progress):
 )
 def test_operations_of_a_step(changes, tolerance):
     training = replace(TRAINING, **changes)
-    assert training_work(training, 1).flops == pytest.approx(counted(training, 0.5), rel=tolerance)
+    assert training_work(training, 1, Pace(1), 1).flops == pytest.approx(counted(training, 0.5), rel=tolerance)
 
 
 def test_the_token_schedule_counts_as_far_as_it_went():
     training = replace(TRAINING, tokens=((0.5, 0.25),))
     few, all_ = counted(training, 0.0), counted(training, 1.0)
     assert few < 0.4 * all_
-    assert training_work(training, 100, done=0.5).flops == pytest.approx(100 * few, rel=0.05)
-    assert training_work(training, 100).flops == pytest.approx(50 * (few + all_), rel=0.05)
+    assert training_work(training, 100, Pace(10), 5).flops == pytest.approx(100 * few, rel=0.05)
+    assert training_work(training, 100, Pace(10), 10).flops == pytest.approx(50 * (few + all_), rel=0.05)
+
+
+def test_a_bent_pace_counts_the_steps_that_were_taken():
+    """Half the training in five steps with few tokens, the other half in one with all."""
+    training = replace(TRAINING, tokens=((0.5, 0.25),))
+    few, all_ = counted(training, 0.0), counted(training, 1.0)
+    work = training_work(training, 6, Pace(10, [(5, 6)]), 6)
+    assert work.flops == pytest.approx(5 * few + all_, rel=0.05)
 
 
 def test_nothing_done_nothing_spent():
-    assert training_work(TRAINING, 0, done=0.0).flops == 0
+    assert training_work(TRAINING, 0, Pace(10), 0).flops == 0

@@ -183,10 +183,7 @@ def test_a_budget_becomes_a_number_of_steps(pictures, weights, tmp_path):
     begin = time.monotonic()
     result = fit(pictures, weights=weights, budget="9s", out=tmp_path / "run", workers=0)
     assert result.steps > 1
-    pace, table = saved_pace(json.loads((tmp_path / "run/config.json").read_text()))
-    assert pace.steps == result.steps
-    assert table is not None
-    assert table.deadline == 9
+    assert saved_pace(json.loads((tmp_path / "run/config.json").read_text())).steps == result.steps
     assert time.monotonic() - begin < 60  # generous: only that it was a budget at all
 
 

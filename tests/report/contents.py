@@ -44,6 +44,7 @@ def run(classes=6):
     optimizer = {"name": "adamw", "rate": 2e-4, "weight_decay": 0.05, "decay": "cosine"}
     config = {
         "request": {"data": "pictures & more", "weights": None, "recipe": "auto"},
+        "steps": 40,
         "training": {"batch_size": 8, "epochs": 2.5, "seed": 3, "optimizer": optimizer},
     }
     spent = {"seconds": 754.2, "core_hours": 0.41, "pictures": 12345, "flops": 2.5e13, "joules": 7200.0}

@@ -63,7 +63,7 @@ def test_the_figures_are_those_of_the_results(classes):
     assert "12,345 pictures seen, 25 TFLOP" in text
     assert "13 min, 0.41 core-hours" in text
     assert "2 Wh" in text
-    assert "40 of 8 pictures, 0.259 epochs; the weights of step 30 are kept" in text
+    assert "40 of 8 pictures, 2.5 epochs; the weights of step 30 are kept" in text
 
 
 def test_data_without_parts_are_just_pictures():

@@ -101,11 +101,3 @@ def test_past_the_deadline_it_ends_at_once():
     assert machine.pace.progress(machine.pace.steps) == 1.0
     late = [steps - step for step, steps in machine.pace.bends]
     assert late[-1] == 1
-
-
-def test_one_that_is_taken_up_again_decides_only_after_what_was_decided():
-    machine = Machine(TABLE, FITTING, lambda progress: 2.5)
-    machine.pace.bend(300, 350)
-    machine.run()
-    assert machine.pace.bends[0] == (300, 350)
-    assert all(step > 300 for step, _ in machine.pace.bends[1:])

@@ -17,6 +17,11 @@ ELSEWHERE = {
     "epochs": "--epochs or --budget",
     "seed": "--seed",
     "preprocess": "--preprocess and --image-size",
+    "preprocess.size": "--image-size",
+    "preprocess.mean": "--preprocess",
+    "preprocess.std": "--preprocess",
+    "preprocess.interpolation": "--preprocess",
+    "preprocess.resize": "--preprocess",
     "model.image_size": "--image-size",
     "model.patch": "--model",
     "model.classes": "the data, which say how many there are",
@@ -47,9 +52,8 @@ def change(training: Settings, changes: Mapping[str, str], *, weights: bool = Fa
     parts: dict[str, dict[str, Any]] = {}
     for name, text in changes.items():
         part, _, rest = name.rpartition(".")
-        for said in (name, part):
-            if said in ELSEWHERE:
-                raise UserError(f"--set {name}: belongs to {ELSEWHERE[said]}.")
+        if name in ELSEWHERE:
+            raise UserError(f"--set {name}: belongs to {ELSEWHERE[name]}.")
         owner = getattr(training, part, None) if part else training
         if not is_dataclass(owner) or isinstance(owner, type) or rest not in _values(owner):
             raise UserError(f"--set {name}: there is no such field; {_nearest(name, training)}")

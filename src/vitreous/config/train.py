@@ -75,7 +75,7 @@ class Training:
     """Also keep an exponential average of the weights, and use that in the end."""
     blend: float = 1.0
     """Where the result lies on the way from the weights at the start (0) to the trained ones (1). Half-way between good
-    weights and what few pictures taught is often better than both (Wortsman et al. 2022)."""
+    weights and what few pictures taught is often better than both (Wortsman et al. 2022). Not with lora."""
     tokens: tuple[tuple[float, float], ...] = ()
     """A schedule of patch dropout: pairs (until this share of the steps, keep this share of the patches)."""
 

@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import chain, count
 from pathlib import Path
 from typing import Any
@@ -58,8 +59,9 @@ def plan(
     """
     start = time.monotonic()
     left = deadline - ending - now
+    one_step = replace(training, epochs=1 / loader.steps_per_epoch, evaluations=1)
     if left <= 0:
-        return replace(training, epochs=1 / loader.steps_per_epoch, evaluations=1), None
+        return one_step, None
     batches = chain.from_iterable(loader.batches(epoch) for epoch in count())
     seconds = min(max(0.3, left / 200), 10.0)
     stages: list[tuple[float, float]] = []
@@ -74,30 +76,35 @@ def plan(
         with torch.inference_mode():
             evaluate()
         evaluation = time.monotonic() - began
-    left = (left - (time.monotonic() - start)) * MARGIN
+    left -= time.monotonic() - start
+    reserve = (1 - MARGIN) * left
+    left -= reserve
+    if left <= 0:
+        return one_step, None
     evaluations = training.evaluations
     while evaluations > 1 and evaluations * evaluation > 0.15 * left:
         evaluations -= 1
-    table = Timetable(deadline, tuple(stages), evaluations, evaluation, ending + evaluation)
+    table = Timetable(deadline - reserve, tuple(stages), evaluations, evaluation, ending + evaluation)
     steps = max(1, int((left - (evaluations + 1) * evaluation) / table.step_seconds(0.0, 1.0)))
     evaluations = min(evaluations, steps)
     training = replace(training, epochs=steps / loader.steps_per_epoch, evaluations=evaluations)
     return training, replace(table, evaluations=evaluations)
 
 
-def saved_pace(saved: dict[str, Any]) -> tuple[Pace, Timetable | None]:
-    """The pace of a training that was begun, as its configuration tells it, and the timetable where it has one."""
-    table = saved.get("timetable")
-    if table is not None:
-        table = Timetable(**{**table, "stages": tuple((end, seconds) for end, seconds in table["stages"])})
-    return Pace(saved["steps"], saved.get("bends", ())), table
+def saved_pace(saved: dict[str, Any]) -> Pace:
+    """The pace of a training that was begun, as its configuration tells it.
+
+    It is kept to: the same steps as without the interruption, whatever the clock says now.
+    """
+    return Pace(saved["steps"], saved.get("bends", ()))
 
 
 def clock_check(folder: Path, pace: Pace, timetable: Timetable | None, meter: Meter) -> Callable[[int], None]:
     """What a loop calls after each step to end in time; a bend of the pace is kept in the run's configuration."""
     if timetable is None:
         return lambda step: None
-    return Timekeeper(pace, timetable, meter.clock, lambda: update_config(folder, bends=pace.bends)).check
+    keep = partial(update_config, folder)
+    return Timekeeper(pace, timetable, lambda: meter.seconds, lambda: keep(bends=pace.bends)).check
 
 
 def train_speed(

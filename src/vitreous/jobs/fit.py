@@ -48,7 +48,7 @@ from vitreous.train.loop import Loop, Outcome
 from vitreous.train.meter import Meter
 from vitreous.train.pace import Pace, Timetable
 from vitreous.train.state import load_newest
-from vitreous.weights.bundle import save_bundle
+from vitreous.weights.bundle import Bundle, save_bundle
 from vitreous.weights.source import open_weights
 
 
@@ -94,6 +94,7 @@ class _Fit:
         self.workers = min(4, os.cpu_count() or 1) if workers is None else workers
         self.deadline = None if request.budget is None else parse_budget(request.budget)
         self.probe: dict[str, float] | None = None
+        self.look: float | None = None  # seconds that it takes to look at a picture, where that is known
         self.unreadable: dict[str, str] = {}
 
     def run(self) -> FitResult:
@@ -117,7 +118,7 @@ class _Fit:
             self.training = training_from_json(saved["training"], self.folder / "config.json")
         share = self.training.validation
         self.data = opened.with_validation(share, self.training.seed) if share else opened
-        self._say_what(saved is not None)
+        self._say_what(saved is not None, base)
         model = starting_model(self.training, base)
         self._loaders()
         whitened = self.training.whiten and base is None
@@ -129,21 +130,24 @@ class _Fit:
                 self._fit_classifier(model)
         if saved is None:
             pace, table = self._plan(model)
-            timetable = None if table is None else asdict(table)
-            write_config(
-                self.folder, self.request, self.training, pace.steps, opened, probe=self.probe, timetable=timetable
-            )
+            write_config(self.folder, self.request, self.training, pace.steps, opened, probe=self.probe)
         else:
-            (pace, table), self.probe = saved_pace(saved), saved["probe"]
+            pace, table, self.probe = saved_pace(saved), None, saved["probe"]
         return self._train(model, pace, table)
 
-    def _say_what(self, resumed: bool) -> None:
+    def _say_what(self, resumed: bool, base: Bundle | None) -> None:
         parts = ", ".join(f"{len(source):,} {name}" for name, source in self.data.splits.items())
         c = self.training.model
         self.listeners.say(
             f"{'Going on with' if resumed else 'Training'} a ViT of width {c.width}, depth {c.depth}, patch {c.patch} "
             f"at {c.image_size[0]}x{c.image_size[1]} on {len(self.data.classes)} classes: {parts} pictures."
         )
+        seen = self.training.preprocess.crop
+        if base is not None and seen != base.preprocess.crop:
+            self.listeners.say(
+                f"The model will look at the middle {seen:.0%} of a picture; the weights came with "
+                f"{base.preprocess.crop:.0%}. --set preprocess.crop=SHARE sets it."
+            )
         for note in self.data.notes:
             self.listeners.say(note)
 
@@ -174,6 +178,7 @@ class _Fit:
         meter = Meter()
         with self._ordered(self.data.train) as loader:
             features, labels = compute_features(model.representation, loader.batches())
+        self.look = meter.seconds / len(labels)
         held_out = None
         if self.validation is not None:
             held_out = compute_features(model.representation, self.validation.batches())
@@ -215,8 +220,8 @@ class _Fit:
         if "test" not in self.data.splits:
             return WRITING
         source = self.data.splits["test"]
-        if self.probe is not None:
-            return WRITING + self.probe["seconds"] * len(source) / len(self.data.train)
+        if self.look is not None:
+            return WRITING + self.look * len(source)
         some = source.subset(list(range(min(64, len(source)))))
         meter = Meter()
         with self._ordered(some) as loader:
@@ -253,12 +258,12 @@ class _Fit:
             outcome = loop.run(listener, self.listeners.stop)
         for remark in outcome.remarks:
             self.listeners.say(remark)
-        return self._finish(outcome, pace.steps)
+        return self._finish(outcome, pace)
 
-    def _finish(self, outcome: Outcome, steps: int) -> FitResult:
+    def _finish(self, outcome: Outcome, pace: Pace) -> FitResult:
         """Measure the kept weights, and write the bundle, the result and the report."""
         # with a budget, the clock may have changed the steps
-        self.training = replace(self.training, epochs=steps / self.loader.steps_per_epoch)
+        self.training = replace(self.training, epochs=pace.steps / self.loader.steps_per_epoch)
         model = ViT(self.training.model, seed=None)
         model.load_state_dict(merge_lora(outcome.best))
         model.eval()
@@ -268,7 +273,7 @@ class _Fit:
             if part in self.data.splits and outcome.finished
         }
         self.open.close()  # a process's time is known when it has ended
-        spent = self.meter.spent() + training_work(self.training, outcome.pictures, outcome.done)
+        spent = self.meter.spent() + training_work(self.training, outcome.pictures, pace, outcome.steps)
         card = model_card(
             name=self.folder.name,
             data=self.request.data,
@@ -291,7 +296,7 @@ class _Fit:
             finished=outcome.finished,
             classes=self.data.classes,
             pictures=len(self.data.train),
-            steps=steps,
+            steps=pace.steps,
             best_step=outcome.best_step,
             validation=figures.get("val"),
             test=figures.get("test"),

@@ -133,10 +133,10 @@ class _Pretraining:
         self.evaluate = self._evaluator()
         if saved is None:
             pace, table = self._plan()
-            more = {"method": method_to_json(self.method), "timetable": None if table is None else asdict(table)}
-            write_config(self.folder, self.request, self.training, pace.steps, opened, **more)
+            method = method_to_json(self.method)
+            write_config(self.folder, self.request, self.training, pace.steps, opened, method=method)
         else:
-            pace, table = saved_pace(saved)
+            pace, table = saved_pace(saved), None
         return self._train(pace, table)
 
     def _choose(self, pictures: Source) -> tuple[Training, Method]:
@@ -213,8 +213,6 @@ class _Pretraining:
         return Pace(max(1, round(self.training.epochs * self.loader.steps_per_epoch))), table
 
     def _train(self, pace: Pace, table: Timetable | None) -> PretrainResult:
-        if isinstance(self.objective, MaskedAutoencoder):
-            self.objective.steps = pace.steps
         loop = Loop(
             self.objective,
             self.loader,

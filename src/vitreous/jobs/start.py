@@ -40,6 +40,8 @@ def choose_training(request: Request, data: Data, base: Bundle | None) -> Traini
     if training.validation:  # what is set aside is not trained on, which some recipes count
         left = len(data.with_validation(training.validation, request.seed).train)
         training = _from_recipe(request, replace(situation, pictures=left))
+    if training.blend < 1 and base is None:
+        raise UserError("--set blend: there is nothing to stay near to without --weights; leave it away.")
     return training
 
 

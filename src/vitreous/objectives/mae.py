@@ -33,13 +33,12 @@ class MaskedAutoencoder(nn.Module):
     In training the masks are drawn from torch's generator; in evaluation they follow from the seed and the picture.
     """
 
-    steps: int | None = None
-    """Of the whole training, where they are known: then features are compared every now and then."""
-
     def __init__(self, model: ViT, method: Mae, seed: int = 0) -> None:
         super().__init__()
         self.model, self.method, self.seed = model, method, seed
         self.decoder = Decoder(model.config, method, seed)
+        self.taken: Tensor
+        self.register_buffer("taken", torch.zeros((), dtype=torch.long))
 
     def forward(self, batch: Batch, progress: float) -> tuple[Tensor, dict[str, float]]:
         """The mean squared error of the masked patches, and the figures by which a collapse shows."""
@@ -48,7 +47,7 @@ class MaskedAutoencoder(nn.Module):
         targets = self.targets(batch.images, masked)
         loss = masked_loss(rebuilt, targets)
         figures = {"explained": explained(loss.item(), targets)}
-        if self.training and self.steps is not None and round(progress * self.steps) % EVERY == 0:
+        if self.training and self.taken.item() % EVERY == 0:
             figures["spread"] = self.spread(batch.images[:SOME])
         return loss, figures
 
@@ -61,7 +60,8 @@ class MaskedAutoencoder(nn.Module):
         return feature_spread(features)
 
     def after_step(self, progress: float) -> None:
-        """Nothing to do: no teacher follows."""
+        """Count: an interrupted training compares features in the same steps as another."""
+        self.taken += 1
 
     def noise(self, batch: Batch) -> Tensor:
         """(B, N) numbers whose order decides which patches are seen."""

@@ -15,7 +15,8 @@ from vitreous.model.presets import preset
 SMALL_SIDE = 64
 """Pictures up to this side are looked at as they are, in patches of 4 pixels."""
 MANY = 10_000
-"""Pictures that are enough for a whitened start; with few it does harm (docs/log.md)."""
+"""Pictures that are many: enough for a whitened start, which does harm with few, and to trust what they teach
+(docs/log.md)."""
 
 
 @dataclass(frozen=True)
@@ -96,11 +97,11 @@ def paper_pretrain(s: Situation) -> Training:
 def small_data(s: Situation) -> Training:
     """Good weights, few pictures: the classifier first, on frozen features; then the upper half of the blocks.
 
-    The lower half stays, and half the patches are left out until the last steps: three times the pictures a second. The
-    result lies half-way between the start and what was trained. Crops make things look larger in training; so that
-    they look as large later, the middle of a picture is taken, as wide as the mean crop (Touvron et al. 2019); a higher
-    resolution sees more of it. Where a test part tells how good the result is, fewer pictures are set aside to choose
-    the weights.
+    The lower half stays, and half the patches are left out until the last steps: three times the pictures a second.
+    With a supervised start, the result lies half-way between it and what was trained. Crops make things look larger in
+    training; so that they look as large later, the middle of a picture is taken, as wide as the mean crop (Touvron et
+    al. 2019); a higher resolution sees more of it. Where a test part tells how good the result is, fewer pictures are
+    set aside to choose the weights.
     """
     model, preprocess = s.built("Ti/16")
     crops = (0.35, 1.0)
@@ -113,7 +114,7 @@ def small_data(s: Situation) -> Training:
         epochs=8,
         batch_size=32,
         ema=0.99,
-        blend=0.5 if s.base is not None else 1.0,
+        blend=0.5 if s.base is not None and s.base.classes and s.pictures < MANY else 1.0,
         tokens=((0.85, 0.5),),
         freeze=model.depth // 2 if s.base is not None else 0,
         probe=s.base is not None,

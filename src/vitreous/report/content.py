@@ -48,9 +48,9 @@ class Run:
     @property
     def steps_taken(self) -> str:
         """How long it trained, and where the clock changed that what was planned at first."""
-        steps, batch = self.result["steps"], self.config["training"]["batch_size"]
-        said = f"{steps:,} of {batch} pictures, {steps * batch / self.result['pictures']:.3g} epochs"
-        return f"{said} ({self.config['steps']:,} steps were planned)" if self.config.get("bends") else said
+        training, steps, planned = self.config["training"], self.result["steps"], self.config["steps"]
+        said = f"{steps:,} of {training['batch_size']} pictures, {training['epochs'] * steps / planned:.3g} epochs"
+        return f"{said} ({planned:,} steps were planned)" if self.config.get("bends") else said
 
 
 @dataclass(frozen=True)

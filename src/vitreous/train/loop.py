@@ -78,14 +78,11 @@ class Outcome:
     best_figures: dict[str, float]
     pictures: int
     """Seen in all, resumed parts included."""
-    done: float
-    """Share of the steps taken."""
+    steps: int
+    """Taken so far."""
+    finished: bool
+    """Whether that is all."""
     remarks: list[str] = field(default_factory=list)
-
-    @property
-    def finished(self) -> bool:
-        """Whether all steps were taken."""
-        return self.done == 1.0
 
 
 class Loop:
@@ -121,7 +118,7 @@ class Loop:
         assert isinstance(model, nn.Module)
         self.model = model
         self.ema = copy.deepcopy(model).requires_grad_(False) if training.ema else None
-        self.start = _copied(model) if training.blend < 1 else {}
+        self.start = _copied(model) if training.blend < 1 and not training.lora else {}
         self.step = 0
         self.pictures = 0
         self.best: dict[str, Tensor] = {}
@@ -162,7 +159,8 @@ class Loop:
             self.best_step,
             self.best_figures,
             self.pictures,
-            self.pace.progress(self.step),
+            self.step,
+            self.step == self.steps,
             self.remarks,
         )
 

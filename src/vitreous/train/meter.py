@@ -51,10 +51,6 @@ class Meter:
         """Since the start of this process's part."""
         return time.monotonic() - self._start
 
-    def clock(self) -> float:
-        """Seconds in all, those before an interruption counted in."""
-        return self.before.seconds + self.seconds
-
     def spent(self) -> Spent:
         """The clocks; pictures and operations are counted elsewhere. To be read now and then: energy counters wrap."""
         now = _counters(self._folder)

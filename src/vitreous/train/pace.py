@@ -2,8 +2,8 @@
 
 A schedule asks how far the training is, from 0 to 1. Without a clock that is the share of the steps. With one, the
 number of steps is planned from a first measurement, and when the machine turns out slower or faster, the rest of the
-training is spread over fewer or more steps: the pace bends. Bends are written down before they count, so a training
-that is taken up again bends where it did before.
+training is spread over fewer or more steps: the pace bends. Bends are written down before they count; a training that
+is taken up again bends where it did before, and nowhere else.
 """
 
 from __future__ import annotations
@@ -35,14 +35,9 @@ class Pace:
         """Pairs (from this step on, so many steps in all)."""
         return self._bends[1:]
 
-    @property
-    def settled(self) -> int:
-        """The step after which nothing is decided yet."""
-        return self._bends[-1][0]
-
     def bend(self, step: int, steps: int) -> None:
         """From this step on, spread what is left of the training so that it ends after so many steps in all."""
-        assert self.settled <= step < steps
+        assert self._bends[-1][0] <= step < steps
         self._bends.append((step, steps))
 
     def progress(self, step: int) -> float:
@@ -98,7 +93,7 @@ class Timekeeper:
     def check(self, step: int) -> None:
         """Look at the clock, now and then, and bend the pace where that is needed."""
         now = self.clock()
-        if self._last is None or step <= self.pace.settled:
+        if self._last is None:
             self._last = step, now
             return
         before, done = self.pace.progress(self._last[0]), self.pace.progress(step)
