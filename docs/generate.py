@@ -114,7 +114,7 @@ def _recipes() -> str:
 
 def _finetune(rows: list[dict[str, Any]]) -> str:
     lines = [
-        f"| {rows[0]['n']:,} test pictures | asked for | trained, s | all, s | pictures seen | accuracy, % | interval |",
+        f"| {rows[0]['n']:,} test pictures | asked for | trained, s | all, s | pictures seen | right, % | interval |",
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
     for row in rows:
