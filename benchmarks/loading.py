@@ -46,7 +46,8 @@ class Trainer:
         t = self.training
         self.objective = Supervised(starting_model(t, base), t).train()
         self.optimizers = make_optimizers(self.objective, t.optimizer)
-        self.loader = Loader(opened.train, t.preprocess, t.augment, batch_size=BATCH, seed=0, workers=2)
+        # without the cache, as in a first epoch
+        self.loader = Loader(opened.train, t.preprocess, t.augment, batch_size=BATCH, workers=2, cache_bytes=0)
 
     def seconds(self, batches: Iterator[Batch]) -> float:
         """Of a step, over some of them; the first few only fill the queues."""
