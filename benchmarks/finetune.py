@@ -52,7 +52,6 @@ def run(data: str, weights: str, **ways: Any) -> dict[str, Any]:
         "seconds": round(time.monotonic() - start, 1),
         "seconds_to_first_step": round(steps[0], 1),
         "seconds_to_last_step": round(steps[-1], 1),
-        "calibration_error": result.test["ece"],
         "pictures": result.pictures,
         "pictures_seen": result.spent["pictures"],
         "best_step": result.best_step,

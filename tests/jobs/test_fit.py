@@ -1,5 +1,6 @@
 """`fit` as a person and as a notebook use it: tiny trainings, every promise of the run folder."""
 
+import itertools
 import json
 import os
 import random
@@ -185,6 +186,17 @@ def test_a_budget_becomes_a_number_of_steps(pictures, weights, tmp_path):
     assert result.steps > 1
     assert saved_pace(json.loads((tmp_path / "run/config.json").read_text())).steps == result.steps
     assert time.monotonic() - begin < 60  # generous: only that it was a budget at all
+
+
+def test_a_budget_that_is_taken_up_again_keeps_to_its_plan(pictures, weights, tmp_path):
+    ways = {"weights": weights, "budget": "6s", "out": tmp_path / "run", "workers": 0}
+    calls = itertools.count()
+    assert not fit(pictures, **ways, listeners=Listeners(stop=lambda: next(calls) >= 3)).finished
+    config = json.loads((tmp_path / "run/config.json").read_text())
+    result = fit(pictures, **ways)
+    assert result.finished
+    assert result.steps == saved_pace(config).steps
+    assert json.loads((tmp_path / "run/config.json").read_text()) == config
 
 
 def test_a_time_that_is_up_before_the_training_leaves_one_step(pictures, weights, tmp_path):

@@ -20,6 +20,7 @@ from vitreous.errors import UserError
 from vitreous.evaluate.classify import ClassificationResult, score_classes
 from vitreous.evaluate.features import compute_features, predict_logits
 from vitreous.evaluate.probe import fit_linear
+from vitreous.evaluate.sureness import fit_sureness
 from vitreous.jobs.accounting import training_work
 from vitreous.jobs.budget import clock_check, parse_budget, plan, saved_pace
 from vitreous.jobs.card import model_card
@@ -221,7 +222,7 @@ class _Fit:
             return WRITING
         source = self.data.splits["test"]
         if self.look is not None:
-            return WRITING + self.look * len(source)
+            return WRITING + self.look * (len(source) + len(self.data.splits.get("val", ())))
         some = source.subset(list(range(min(64, len(source)))))
         meter = Meter()
         with self._ordered(some) as loader:
@@ -267,6 +268,8 @@ class _Fit:
         model = ViT(self.training.model, seed=None)
         model.load_state_dict(merge_lora(outcome.best))
         model.eval()
+        if self.training.probe and self.validation is not None and outcome.finished:
+            self._make_as_sure_as_right(model)
         measured = {
             part: self._measure(model, part)
             for part in ("val", "test")
@@ -309,6 +312,15 @@ class _Fit:
             write_report(self.folder)
             result = read_result(self.folder)
         return result
+
+    def _make_as_sure_as_right(self, model: ViT) -> None:
+        """Scale the scores by one factor; a classifier that was regularised strongly is far less sure than right."""
+        assert self.validation is not None
+        factor = fit_sureness(*predict_logits(model, self.validation.batches()))
+        with torch.no_grad():
+            for layer in classifiers_of(model):
+                layer.weight.mul_(factor)
+                layer.bias.mul_(factor)
 
     def _measure(self, model: ViT, part: Split) -> ClassificationResult:
         source = self.data.splits[part]
