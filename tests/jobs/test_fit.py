@@ -18,6 +18,10 @@ from safetensors.torch import load_file
 
 from vitreous import UserError, ViT
 from vitreous.config.data import Preprocess
+from vitreous.data.loader import Loader
+from vitreous.data.source import open_data
+from vitreous.evaluate.features import predict_logits
+from vitreous.evaluate.sureness import fit_sureness
 from vitreous.jobs.budget import parse_budget, saved_pace
 from vitreous.jobs.fit import fit
 from vitreous.jobs.run import Listeners
@@ -98,6 +102,19 @@ def test_from_scratch_on_small_pictures(pictures, tmp_path):
     result = fit(pictures, epochs=1, out=tmp_path / "run", workers=0)
     assert load_bundle(result.run).model.config.image_size == (20, 20)
     assert result.probe is None
+
+
+def test_it_is_as_sure_as_it_is_right(pictures, weights, tmp_path):
+    """On the pictures set aside, no factor would make the scores better; the answers are those of the best step."""
+    quick(pictures, weights, tmp_path / "run")
+    bundle = load_bundle(tmp_path / "run")
+    aside = open_data(pictures).with_validation(0.1, 0).splits["val"]
+    scores, labels = predict_logits(bundle.model, Loader(aside, bundle.preprocess, batch_size=2).batches())
+    assert fit_sureness(scores, labels) == pytest.approx(1, rel=0.01)
+    best = load_file(sorted((tmp_path / "run/checkpoints").iterdir())[-1] / "best.safetensors")
+    ratio = bundle.model.head.weight / best["head.weight"]
+    assert torch.allclose(ratio, ratio[0, 0].expand_as(ratio), rtol=1e-4)
+    assert torch.equal(bundle.model.blocks[0].attn.qkv.weight, best["blocks.0.attn.qkv.weight"])
 
 
 def test_the_same_command_again_has_nothing_to_do(pictures, weights, tmp_path):
