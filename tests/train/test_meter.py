@@ -41,9 +41,9 @@ def test_what_was_spent_before_an_interruption_is_added(tmp_path):
 
 def test_a_process_that_ended_counts(tmp_path):
     meter = Meter(tmp_path)
-    work = "import time\nwhile time.process_time() < 0.5: pass"
+    work = "import time\nwhile time.process_time() < 0.6: pass"
     subprocess.run([sys.executable, "-c", work], check=True)
-    assert meter.spent().core_hours * 3600 >= 0.4  # the system counts in ticks
+    assert meter.spent().core_hours * 3600 >= 0.58  # two counts, each rounded down to a hundredth
 
 
 def test_time_is_wall_time(tmp_path):

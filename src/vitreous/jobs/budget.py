@@ -7,7 +7,6 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
 from itertools import chain, count
 from pathlib import Path
 from typing import Any
@@ -48,17 +47,16 @@ def plan(
     loader: Loader,
     evaluate: Callable[[], object] | None,
     *,
-    now: float,
+    meter: Meter,
     deadline: float,
     ending: float,
 ) -> tuple[Training, Timetable | None]:
     """The training with as many steps, and as many evaluations, as fit before the deadline; and what they will take.
 
-    Speed is measured on a copy, on batches as the training will load them. `now` and `deadline` are seconds by the
-    training's clock; `ending` is what follows the last step. Where the time is up already, one step is taken.
+    Speed is measured on a copy, on batches as the training will load them. `deadline` is in seconds by the meter;
+    `ending` is what follows the last step. Where the time is up before the first, one step is left, and no timetable.
     """
-    start = time.monotonic()
-    left = deadline - ending - now
+    left = deadline - ending - meter.seconds
     one_step = replace(training, epochs=1 / loader.steps_per_epoch, evaluations=1)
     if left <= 0:
         return one_step, None
@@ -76,7 +74,7 @@ def plan(
         with torch.inference_mode():
             evaluate()
         evaluation = time.monotonic() - began
-    left -= time.monotonic() - start
+    left = deadline - ending - meter.seconds
     reserve = (1 - MARGIN) * left
     left -= reserve
     if left <= 0:
@@ -91,6 +89,14 @@ def plan(
     return training, replace(table, evaluations=evaluations)
 
 
+TIME_IS_UP = "With what is left to measure and to write, the time is up: one step is taken."
+
+
+def first_pace(training: Training, loader: Loader) -> Pace:
+    """Straight through the training's epochs."""
+    return Pace(max(1, round(training.epochs * loader.steps_per_epoch)))
+
+
 def saved_pace(saved: dict[str, Any]) -> Pace:
     """The pace of a training that was begun, as its configuration tells it.
 
@@ -103,8 +109,9 @@ def clock_check(folder: Path, pace: Pace, timetable: Timetable | None, meter: Me
     """What a loop calls after each step to end in time; a bend of the pace is kept in the run's configuration."""
     if timetable is None:
         return lambda step: None
-    keep = partial(update_config, folder)
-    return Timekeeper(pace, timetable, lambda: meter.seconds, lambda: keep(bends=pace.bends)).check
+    return Timekeeper(
+        pace, timetable, clock=lambda: meter.seconds, written=lambda: update_config(folder, bends=pace.bends)
+    ).check
 
 
 def train_speed(

@@ -22,7 +22,7 @@ from vitreous.evaluate.features import compute_features, predict_logits
 from vitreous.evaluate.probe import fit_linear
 from vitreous.evaluate.sureness import fit_sureness
 from vitreous.jobs.accounting import training_work
-from vitreous.jobs.budget import clock_check, parse_budget, plan, saved_pace
+from vitreous.jobs.budget import TIME_IS_UP, clock_check, first_pace, parse_budget, plan, saved_pace
 from vitreous.jobs.card import model_card
 from vitreous.jobs.evaluate import names_of
 from vitreous.jobs.opening import open_dataset
@@ -208,13 +208,13 @@ class _Fit:
                 self._objective(model),
                 self.loader,
                 evaluate,
-                now=self.meter.seconds,
+                meter=self.meter,
                 deadline=self.deadline,
                 ending=ending,
             )
             if table is None:
-                self.listeners.say("With what is left to measure and to write, the time is up: one step is taken.")
-        return Pace(max(1, round(self.training.epochs * self.loader.steps_per_epoch))), table
+                self.listeners.say(TIME_IS_UP)
+        return first_pace(self.training, self.loader), table
 
     def _ending_seconds(self, model: ViT) -> float:
         """What the evaluation of the test part and the report will take, judged by pictures seen so far or by a few."""

@@ -21,7 +21,7 @@ from vitreous.data.source import Source
 from vitreous.errors import UserError
 from vitreous.evaluate.features import compute_features
 from vitreous.evaluate.knn import vote_neighbours
-from vitreous.jobs.budget import clock_check, parse_budget, plan, saved_pace
+from vitreous.jobs.budget import TIME_IS_UP, clock_check, first_pace, parse_budget, plan, saved_pace
 from vitreous.jobs.fit import fit
 from vitreous.jobs.opening import open_pictures
 from vitreous.jobs.pretrain_run import PretrainRequest, PretrainResult, changed, pretrain_card, read_pretrained
@@ -204,13 +204,13 @@ class _Pretraining:
                 self.objective,
                 self.loader,
                 lambda: self.evaluate(model.eval()),
-                now=self.meter.seconds,
+                meter=self.meter,
                 deadline=self.deadline,
                 ending=WRITING,
             )
             if table is None:
-                self.listeners.say("With what is left to write, the time is up: one step is taken.")
-        return Pace(max(1, round(self.training.epochs * self.loader.steps_per_epoch))), table
+                self.listeners.say(TIME_IS_UP)
+        return first_pace(self.training, self.loader), table
 
     def _train(self, pace: Pace, table: Timetable | None) -> PretrainResult:
         loop = Loop(
