@@ -1,4 +1,4 @@
-"""Single fields of a training set by name, as `--set optimizer.rate=1e-4` does."""
+"""Single fields of a training set by name, as `--set optimizer.learning_rate=1e-4` does."""
 
 from __future__ import annotations
 
@@ -7,28 +7,26 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass, replace
 from types import UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from vitreous.config.pretrain import Dino, Mae
 from vitreous.config.train import Training
 from vitreous.errors import UserError
 
 ELSEWHERE = {
-    "epochs": "--epochs or --budget",
-    "seed": "--seed",
-    "preprocess": "--preprocess and --image-size",
-    "preprocess.size": "--image-size",
-    "preprocess.mean": "--preprocess",
-    "preprocess.std": "--preprocess",
-    "preprocess.interpolation": "--preprocess",
-    "preprocess.resize": "--preprocess",
-    "model.image_size": "--image-size",
-    "model.patch": "--model",
+    "epochs": "the arguments epochs or budget",
+    "seed": "the argument seed",
+    "preprocess": "the arguments preprocess and image_size",
+    "preprocess.size": "the argument image_size",
+    "preprocess.mean": "the argument preprocess",
+    "preprocess.std": "the argument preprocess",
+    "preprocess.interpolation": "the argument preprocess",
+    "preprocess.resize": "the argument preprocess",
+    "model.image_size": "the argument image_size",
+    "model.patch": "the argument model",
     "model.classes": "the data, which say how many there are",
     "model.channels": "the data, which say how many there are",
 }
 """Fields that have a place of their own."""
-Settings = TypeVar("Settings", bound=Training | Mae | Dino)
 FREE = frozenset({"drop_path", "dropout", "patch_dropout"})
 """Fields of a model that given weights say nothing about."""
 
@@ -39,34 +37,52 @@ def parse_changes(texts: Iterable[str]) -> dict[str, str]:
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name.strip() or not value.strip():
-            raise UserError(f"--set {text!r}: write NAME=VALUE, for example optimizer.rate=1e-4.")
+            raise UserError(f"{text!r}: write NAME=VALUE, for example optimizer.learning_rate=1e-4.")
         changes[name.strip()] = value.strip()
     return changes
 
 
-def change(training: Settings, changes: Mapping[str, str], *, weights: bool = False) -> Settings:
-    """The training, or a method of pre-training, with these fields changed, checked as a whole.
+def change(training: Training, changes: Mapping[str, str], *, weights: bool = False) -> Training:
+    """The training with these fields changed, checked as a whole; "objective.crops.local_views" is a field too.
 
     weights: the model comes from given weights.
     """
-    parts: dict[str, dict[str, Any]] = {}
+    nested: dict[str, Any] = {}
     for name, text in changes.items():
-        part, _, rest = name.rpartition(".")
+        *path, last = name.split(".")
         if name in ELSEWHERE:
-            raise UserError(f"--set {name}: belongs to {ELSEWHERE[name]}.")
-        owner = getattr(training, part, None) if part else training
-        if not is_dataclass(owner) or isinstance(owner, type) or rest not in _values(owner):
-            raise UserError(f"--set {name}: there is no such field; {_nearest(name, training)}")
-        if part == "model" and weights and rest not in FREE:
-            raise UserError(f"--set {name}: the weights say what the model is; it cannot be changed.")
-        parts.setdefault(part, {})[rest] = read_value(f"--set {name}", text, _values(owner)[rest])
+            raise UserError(f"{name}: is set by {ELSEWHERE[name]}.")
+        owner: Any = training
+        for part in path:
+            owner = getattr(owner, part, None)
+        if not is_dataclass(owner) or isinstance(owner, type) or last not in _values(owner):
+            raise UserError(f"{name}: there is no such field; {_nearest(name, training)}")
+        if path == ["model"] and weights and last not in FREE:
+            raise UserError(f"{name}: the weights say what the model is; it cannot be changed.")
+        place = nested
+        for part in path:
+            place = place.setdefault(part, {})
+        place[last] = _Value(read_value(name, text, _values(owner)[last]))
     try:
-        own = parts.pop("", {})
-        return replace(
-            training, **own, **{part: replace(getattr(training, part), **new) for part, new in parts.items()}
-        )
+        changed: Training = _replaced(training, nested)
     except UserError as error:
-        raise UserError(f"--set {' '.join(f'{name}={text}' for name, text in changes.items())}: {error}") from None
+        raise UserError(f"{' '.join(f'{name}={text}' for name, text in changes.items())}: {error}") from None
+    return changed
+
+
+class _Value:
+    """A leaf among nested changes, whatever its type."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+def _replaced(owner: Any, nested: Mapping[str, Any]) -> Any:
+    new = {
+        name: change.value if isinstance(change, _Value) else _replaced(getattr(owner, name), change)
+        for name, change in nested.items()
+    }
+    return replace(owner, **new)
 
 
 def read_value(place: str, text: str, hint: Any) -> Any:
@@ -114,15 +130,21 @@ def _wanted(choices: tuple[Any, ...]) -> str:
 
 
 def _values(owner: Any) -> dict[str, Any]:
-    """The types of the fields that hold a value, not a part with fields of its own."""
+    """The types of the fields that hold a value, not fields of their own."""
     hints = {field.name: get_type_hints(type(owner))[field.name] for field in fields(owner)}
-    return {name: hint for name, hint in hints.items() if not is_dataclass(hint)}
+    return {name: hint for name, hint in hints.items() if not is_dataclass(getattr(owner, name))}
 
 
-def _nearest(name: str, training: Training | Mae | Dino) -> str:
-    known = list(_values(training))
-    for field in fields(training):
-        if is_dataclass(part := getattr(training, field.name)):
-            known += [f"{field.name}.{inner}" for inner in _values(part)]
+def _names(owner: Any, before: str = "") -> list[str]:
+    """All fields that hold a value, by their full names."""
+    found = [before + name for name in _values(owner)]
+    for field in fields(owner):
+        if is_dataclass(inner := getattr(owner, field.name)):
+            found += _names(inner, f"{before}{field.name}.")
+    return found
+
+
+def _nearest(name: str, training: Training) -> str:
+    known = _names(training)
     near = [other for other in known if other.endswith(f".{name}")] or difflib.get_close_matches(name, known, 3, 0.5)
     return f"did you mean {' or '.join(near)}?" if near else f"for example {', '.join(known[:8])}."

@@ -130,6 +130,17 @@ class Augment:
 
 
 @dataclass(frozen=True)
+class View:
+    """One kind of views: how many crops of a picture, of which share of its area, at which size."""
+
+    count: int = 1
+    scale: tuple[float, float] | None = None
+    """Least and greatest share of the area; None: as `Augment` has it."""
+    size: tuple[int, int] | None = None
+    """Height and width, in pixels; None: the model's input size."""
+
+
+@dataclass(frozen=True)
 class MultiCrop:
     """The views of self-distillation (DINO): a few large crops and many small ones."""
 

@@ -7,6 +7,7 @@ from typing import Literal, get_args
 
 from vitreous.config.data import Augment, Preprocess
 from vitreous.config.model import ViTConfig
+from vitreous.config.objective import ObjectiveConfig, Supervised
 from vitreous.errors import UserError
 
 OptimizerName = Literal["adamw", "sgd", "muon"]
@@ -19,9 +20,9 @@ class Optimizer:
 
     name: OptimizerName = "adamw"
     """muon: Muon for the matrices of the blocks, AdamW for the rest."""
-    rate: float = 1e-3
-    """The peak learning rate; with muon, of the part that AdamW takes."""
-    muon_rate: float = 0.02
+    learning_rate: float = 1e-3
+    """At its peak; with muon, of what AdamW takes."""
+    muon_learning_rate: float = 0.02
     weight_decay: float = 0.05
     weight_decay_end: float | None = None
     """Where the weight decay goes to, along half a cosine; None: it stays."""
@@ -32,15 +33,15 @@ class Optimizer:
     clip: float | None = 1.0
     """Gradients are scaled down to at most this norm."""
     warmup: float = 0.05
-    """Share of the steps in which the rate rises from 0."""
+    """Share of the steps in which the learning rate rises from 0."""
     decay: Decay = "cosine"
-    """How the rate then falls to 0."""
+    """How the learning rate then falls to 0."""
 
     def __post_init__(self) -> None:
         for name, allowed in (("name", OptimizerName), ("decay", Decay)):
             if getattr(self, name) not in get_args(allowed):
                 raise UserError(f"{name}={getattr(self, name)!r}: choose one of {', '.join(get_args(allowed))}.")
-        for name in ("rate", "muon_rate"):
+        for name in ("learning_rate", "muon_learning_rate"):
             if not getattr(self, name) > 0:
                 raise UserError(f"{name}={getattr(self, name)}: must be above 0.")
         if not 0 < self.layer_decay <= 1:
@@ -61,6 +62,7 @@ class Training:
 
     model: ViTConfig
     preprocess: Preprocess
+    objective: ObjectiveConfig = field(default_factory=Supervised)
     augment: Augment = field(default_factory=Augment)
     optimizer: Optimizer = field(default_factory=Optimizer)
 
@@ -68,16 +70,11 @@ class Training:
     batch_size: int = 64
     accumulate: int = 1
     """A batch is worked through in this many parts, to save memory."""
-    label_smoothing: float = 0.0
-    class_weights: bool = False
-    """Weigh each class by the inverse of its share of the pictures."""
     ema: float | None = None
     """Also keep an exponential average of the weights, and use that in the end."""
-    blend: float = 1.0
+    wise_ft_alpha: float = 1.0
     """Where the result lies on the way from the weights at the start (0) to the trained ones (1). Half-way between good
-    weights and what few pictures taught is often better than both (Wortsman et al. 2022). Not with lora."""
-    tokens: tuple[tuple[float, float], ...] = ()
-    """A schedule of patch dropout: pairs (until this share of the steps, keep this share of the patches)."""
+    weights and what few pictures taught is often better than both (WiSE-FT, Wortsman et al. 2022). Not with lora."""
 
     whiten: bool = False
     """From scratch: start with a patch projection that makes the pixels of a patch uncorrelated."""
@@ -89,15 +86,14 @@ class Training:
     """Rank of a low-rank change of each block's q, k and v, learned instead of the blocks' weights; 0 for none."""
 
     validation: float = 0.1
-    """Share of the training pictures set aside to find the best weights, where the data have no validation part; 0 for
+    """Share of the training pictures set aside to find the best weights, where the data have no validation split; 0 for
     none: then the last weights are kept."""
     evaluations: int = 10
-    """How often the validation part is looked at; the best is kept."""
+    """How often the validation split is looked at; the best is kept."""
     seed: int = 0
     compile: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "tokens", tuple((end, keep) for end, keep in self.tokens))
         if not 0 <= self.validation < 1:
             raise UserError(f"validation={self.validation}: must be at least 0 and below 1.")
         for name in ("batch_size", "accumulate", "evaluations"):
@@ -107,12 +103,15 @@ class Training:
             raise UserError(f"epochs={self.epochs}: must be above 0, and finite.")
         if not 0 <= self.seed < 2**31:
             raise UserError(f"seed={self.seed}: must be a whole number from 0 to {2**31 - 1}.")
-        if not 0 <= self.label_smoothing < 1:
-            raise UserError(f"label_smoothing={self.label_smoothing}: must be at least 0 and below 1.")
+        if self.accumulate > 1 and (name := self.objective.whole_batch) is not None:
+            raise UserError(
+                f"accumulate={self.accumulate}: {name} compares the pictures of a batch with each other, so a batch "
+                f"cannot be worked through in parts; set accumulate=1 with a smaller batch_size, or {name}=0."
+            )
         if self.ema is not None and not 0 < self.ema < 1:
             raise UserError(f"ema={self.ema}: must be between 0 and 1.")
-        if not 0 < self.blend <= 1:
-            raise UserError(f"blend={self.blend}: must be above 0 and at most 1.")
+        if not 0 < self.wise_ft_alpha <= 1:
+            raise UserError(f"wise_ft_alpha={self.wise_ft_alpha}: must be above 0 and at most 1.")
         if not 0 <= self.freeze <= self.model.depth:
             raise UserError(f"freeze={self.freeze}: the model has {self.model.depth} blocks.")
         if self.lora < 0:
@@ -122,12 +121,3 @@ class Training:
                 f"preprocess.size={self.preprocess.size}, {self.preprocess.channels} channels: must be the model's, "
                 f"{self.model.image_size}, {self.model.channels}."
             )
-        ends = [end for end, _ in self.tokens]
-        if ends != sorted(ends) or any(not (0 < end <= 1 and 0 < keep <= 1) for end, keep in self.tokens):
-            raise UserError(
-                f"tokens={self.tokens}: give rising shares of the steps, each with a share to keep, 0 to 1."
-            )
-
-    def keep_share(self, progress: float) -> float:
-        """Which share of the patches is looked at when this share of the steps is done."""
-        return next((keep for end, keep in self.tokens if progress < end), 1.0)

@@ -6,7 +6,9 @@ A view is uint8 (C, H, W); `normalise` makes numbers for the model of a whole ba
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -15,7 +17,8 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from vitreous.config.data import Augment, Interpolation, MultiCrop, Preprocess
+from vitreous.config.data import Augment, Interpolation, Preprocess, View
+from vitreous.data.cache import Shares
 from vitreous.data.chance import generator
 from vitreous.data.policy import apply_policy, jitter
 
@@ -32,6 +35,15 @@ _PIL: dict[Interpolation, Image.Resampling] = {
 
 ERASE_AREA = (0.02, 1 / 3)
 ERASE_RATIO = (0.3, 3.3)
+
+
+class Cut(NamedTuple):
+    """A view, and where in the picture it was cut."""
+
+    pixels: Tensor
+    """(C, H, W) uint8."""
+    box: Shares
+    flipped: bool = False
 
 
 def normalise(images: Tensor, preprocess: Preprocess) -> Tensor:
@@ -67,16 +79,24 @@ def seen_box(height: int, width: int, preprocess: Preprocess) -> tuple[float, fl
     return left * across, top * down, min(right, width), min(bottom, height)
 
 
+def seen_shares(height: int, width: int, preprocess: Preprocess) -> Shares:
+    """What `eval_view` shows of a picture of this height and width: top, left, height, width as shares of it."""
+    left, top, right, bottom = seen_box(height, width, preprocess)
+    return top / height, left / width, (bottom - top) / height, (right - left) / width
+
+
 def train_view(
     picture: Image.Image | Pixels, preprocess: Preprocess, augment: Augment, rng: np.random.Generator
-) -> Tensor:
-    """A random view, (C, H, W) uint8: crop and resize in one resampling, then policy, colours, mirror, erasing."""
+) -> Cut:
+    """A random view: crop and resize in one resampling, then policy, colours, mirror, erasing."""
     pixels = to_pixels(picture)
     if augment.crop_scale is None:
-        view = _shifted(pixels, preprocess, augment.pad, rng)
+        view, shares = _shifted(pixels, preprocess, augment.pad, rng)
     else:
         height, width = pixels.shape[:2]
-        view = resample(pixels, random_box(height, width, augment.crop_scale, augment.crop_ratio, rng), preprocess)
+        box = random_box(height, width, augment.crop_scale, augment.crop_ratio, rng)
+        view = resample(pixels, box, preprocess)
+        shares = (box[0] / height, box[1] / width, box[2] / height, box[3] / width)
     if augment.policy != "none":
         view = _to_tensor(np.asarray(apply_policy(to_image(view), preprocess, augment, rng)))
     if augment.jitter:
@@ -86,43 +106,44 @@ def train_view(
         view = (view * gains[:, None, None]).round_().clamp_(0, 255).to(torch.uint8)
     if augment.grey and rng.random() < augment.grey:
         view = _to_tensor(np.asarray(to_image(view).convert("L"))).expand(len(view), -1, -1)
-    if augment.flip and rng.random() < 0.5:
+    flipped = augment.flip and rng.random() < 0.5
+    if flipped:
         view = view.flip(2)
     if rng.random() < augment.erase:
         top, left, height, width = random_box(view.shape[1], view.shape[2], ERASE_AREA, ERASE_RATIO, rng)
         view = view.clone()
         view[:, top : top + height, left : left + width] = mean_colour(preprocess)[:, None, None]
-    return view
+    return Cut(view, shares, flipped)
 
 
-def multi_crop(
+def cut_views(
     picture: Image.Image | Pixels,
     preprocess: Preprocess,
     augment: Augment,
-    crops: MultiCrop,
+    views: Mapping[str, View],
     *,
     seed: int,
     epoch: int,
     index: int,
-) -> tuple[Tensor, Tensor]:
-    """DINO's views: large ones (global_views, C, H, W) and small ones (local_views, C, h, w), uint8.
-
-    Each has a random number stream of its own. `augment` says everything but the crops' area.
-    """
+) -> dict[str, list[Cut]]:
+    """The wanted views of a picture by name, each with a random number stream of its own."""
     pixels = to_pixels(picture)
-    wide = replace(preprocess, size=crops.global_size or preprocess.size)
-    small = replace(preprocess, size=crops.local_size)
-    large_augment, small_augment = (replace(augment, crop_scale=s) for s in (crops.global_scale, crops.local_scale))
-    large = [
-        train_view(pixels, wide, large_augment, generator(seed, epoch, index, view))
-        for view in range(crops.global_views)
-    ]
-    local = [
-        train_view(pixels, small, small_augment, generator(seed, epoch, index, crops.global_views + view))
-        for view in range(crops.local_views)
-    ]
-    empty = torch.empty((0, preprocess.channels, *crops.local_size), dtype=torch.uint8)
-    return torch.stack(large), torch.stack(local) if local else empty
+    return {
+        name: [train_view(pixels, *how, generator(seed, epoch, index, number)) for number in numbers]
+        for name, numbers, *how in numbered_views(preprocess, augment, views)
+    }
+
+
+def numbered_views(
+    preprocess: Preprocess, augment: Augment, views: Mapping[str, View]
+) -> Iterable[tuple[str, range, Preprocess, Augment]]:
+    """Of each kind of views its name, its numbers among all views of a picture, and how it is prepared and varied."""
+    first = 0
+    for name, view in views.items():
+        varied = augment if view.scale is None else replace(augment, crop_scale=view.scale)
+        if view.count:
+            yield name, range(first, first + view.count), replace(preprocess, size=view.size or preprocess.size), varied
+        first += view.count
 
 
 def random_box(
@@ -176,17 +197,21 @@ def mean_colour(preprocess: Preprocess) -> Tensor:
     return torch.tensor([min(max(round(255 * value), 0), 255) for value in preprocess.mean], dtype=torch.uint8)
 
 
-def _shifted(pixels: Pixels, preprocess: Preprocess, pad: int, rng: np.random.Generator) -> Tensor:
+def _shifted(
+    pixels: Pixels, preprocess: Preprocess, pad: int, rng: np.random.Generator
+) -> tuple[Tensor, Shares]:
     """The view of evaluation, shifted by up to `pad` pixels each way, with the border reflected."""
     image = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
     view = eval_view(image, preprocess)
+    y, x, h, w = seen_shares(image.height, image.width, preprocess)
     _, height, width = view.shape
     pad = min(pad, height - 1, width - 1)
     if pad == 0:
-        return view
+        return view, (y, x, h, w)
     top, left = (int(rng.random() * (2 * pad + 1)) for _ in range(2))
     padded = np.pad(view.numpy(), ((0, 0), (pad, pad), (pad, pad)), mode="reflect")
-    return torch.from_numpy(padded[:, top : top + height, left : left + width].copy())
+    shares = (y + h * (top - pad) / height, x + w * (left - pad) / width, h, w)
+    return torch.from_numpy(padded[:, top : top + height, left : left + width].copy()), shares
 
 
 def resize(images: Tensor, size: tuple[int, int], how: Interpolation) -> Tensor:

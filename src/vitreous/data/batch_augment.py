@@ -6,7 +6,8 @@ Letters: B pictures, C channels, h x w their pixels, H x W the input's. Every sa
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -14,8 +15,16 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitreous.config.data import Augment, MultiCrop, Preprocess
-from vitreous.data.augment import ERASE_AREA, ERASE_RATIO, mean_colour, resize, resized_and_centre
+from vitreous.config.data import Augment, Preprocess, View
+from vitreous.data.augment import (
+    ERASE_AREA,
+    ERASE_RATIO,
+    mean_colour,
+    numbered_views,
+    resize,
+    resized_and_centre,
+    seen_shares,
+)
 from vitreous.data.chance import Index, uniforms
 
 Draws = NDArray[np.float64]
@@ -24,6 +33,17 @@ TRIES = 10
 _CROP, _FLIP, _JITTER, _ERASE, _GREY, _TINT = 2 * TRIES + 2, 1, 3, 2 * TRIES + 3, 1, 3
 LUMA = (19595, 38470, 7471)
 """ITU-R 601 in 65536ths, as Pillow has it."""
+
+
+class Cuts(NamedTuple):
+    """Views, and where in their pictures they were cut; several views of each have an axis V after B."""
+
+    images: Tensor
+    """(B, C, H, W), uint8 or float from 0 to 255."""
+    box: Tensor
+    """(B, 4) float: top, left, height, width as shares of the picture."""
+    flipped: Tensor
+    """(B,) bool."""
 
 
 def eval_batch(images: Tensor, preprocess: Preprocess) -> Tensor:
@@ -37,16 +57,17 @@ def eval_batch(images: Tensor, preprocess: Preprocess) -> Tensor:
 
 def train_batch(
     images: Tensor, indices: Index, preprocess: Preprocess, augment: Augment, *, seed: int, epoch: int, view: int = 0
-) -> Tensor:
-    """A random view of each: (B, C, h, w) uint8 to (B, C, H, W), uint8 or float from 0 to 255. No policies."""
+) -> Cuts:
+    """A random view of each picture (B, C, h, w) uint8. No policies."""
     assert augment.policy == "none"
     draws = uniforms(seed, epoch, indices, _CROP + _FLIP + _JITTER + _ERASE + _GREY + _TINT, view)
     crop, flip, colour, erase, grey, tint = np.split(draws, np.cumsum((_CROP, _FLIP, _JITTER, _ERASE, _GREY)), axis=1)
     mirrored = torch.from_numpy(flip[:, 0] < 0.5) if augment.flip else torch.zeros(len(images), dtype=torch.bool)
     if augment.crop_scale is None:
-        out = _shift(eval_batch(images, preprocess), augment.pad, crop, mirrored)
+        out, box = _shift(eval_batch(images, preprocess), augment.pad, crop, mirrored)
+        box = _within(seen_shares(images.shape[2], images.shape[3], preprocess), box)
     else:
-        out = _crop(to_channels(images, preprocess.channels), preprocess, augment, crop, mirrored)
+        out, box = _crop(to_channels(images, preprocess.channels), preprocess, augment, crop, mirrored)
     if augment.jitter:
         out = _jitter(out, augment.jitter, colour)
     if augment.tint:
@@ -57,33 +78,37 @@ def train_batch(
         out = torch.where(chosen, _grey(out.float()), out.float())
     if augment.erase:
         out = _erase(out, augment.erase, mean_colour(preprocess), erase)
-    return out
+    return Cuts(out, box, mirrored)
 
 
-def multi_crop_batch(
+def cut_batch(
     images: Tensor,
     indices: Index,
     preprocess: Preprocess,
     augment: Augment,
-    crops: MultiCrop,
+    views: Mapping[str, View],
     *,
     seed: int,
     epoch: int,
-) -> tuple[Tensor, Tensor]:
-    """DINO's views of each: large (B, global_views, C, H, W) and small (B, local_views, C, h, w)."""
-    wide = replace(preprocess, size=crops.global_size or preprocess.size)
-    small = replace(preprocess, size=crops.local_size)
-    large_augment, small_augment = (replace(augment, crop_scale=s) for s in (crops.global_scale, crops.local_scale))
-    large = [
-        train_batch(images, indices, wide, large_augment, seed=seed, epoch=epoch, view=view)
-        for view in range(crops.global_views)
-    ]
-    local = [
-        train_batch(images, indices, small, small_augment, seed=seed, epoch=epoch, view=crops.global_views + view)
-        for view in range(crops.local_views)
-    ]
-    empty = torch.empty((len(images), 0, preprocess.channels, *crops.local_size))
-    return torch.stack(large, dim=1), torch.stack(local, dim=1) if local else empty
+) -> dict[str, Cuts]:
+    """The wanted views of each picture by name: images (B, V, C, H, W), box (B, V, 4), flipped (B, V)."""
+    return {
+        name: stack_cuts(
+            [train_batch(images, indices, *how, seed=seed, epoch=epoch, view=number) for number in numbers]
+        )
+        for name, numbers, *how in numbered_views(preprocess, augment, views)
+    }
+
+
+def stack_cuts(cuts: list[Cuts]) -> Cuts:
+    """Several views of the same pictures, side by side."""
+    return Cuts(*(torch.stack(tensors, dim=1) for tensors in zip(*cuts, strict=True)))
+
+
+def _within(outer: tuple[float, float, float, float], inner: Tensor) -> Tensor:
+    """Boxes (B, 4) that are shares of a box, as shares of what that box is a share of."""
+    y, x, h, w = outer
+    return torch.tensor([y, x, 0, 0]) + inner * torch.tensor([h, w, h, w])
 
 
 def to_channels(images: Tensor, channels: int) -> Tensor:
@@ -115,8 +140,8 @@ def random_boxes(
     return tuple(side.astype(np.int64) for side in (top, left, h, w))
 
 
-def _shift(images: Tensor, pad: int, draws: Draws, mirrored: Tensor) -> Tensor:
-    """Shifted by up to `pad` pixels each way with the border reflected, and mirrored: (B, C, H, W) uint8.
+def _shift(images: Tensor, pad: int, draws: Draws, mirrored: Tensor) -> tuple[Tensor, Tensor]:
+    """Shifted by up to `pad` pixels each way with the border reflected, and mirrored: (B, C, H, W) uint8; the boxes.
 
     Each output row and column is looked up by number, so nothing is padded and no value changes.
     """
@@ -127,7 +152,8 @@ def _shift(images: Tensor, pad: int, draws: Draws, mirrored: Tensor) -> Tensor:
     columns = _reflect(torch.arange(width) + by[:, 1:], width)  # (B, W)
     columns = torch.where(mirrored[:, None], columns.flip(1), columns)
     place = (rows[:, :, None] * width + columns[:, None, :]).view(count, 1, -1).expand(-1, channels, -1)
-    return images.reshape(count, channels, -1).gather(2, place).view(images.shape)
+    box = torch.cat([by / torch.tensor([height, width]), torch.ones(count, 2)], dim=1)
+    return images.reshape(count, channels, -1).gather(2, place).view(images.shape), box
 
 
 def _reflect(place: Tensor, side: int) -> Tensor:
@@ -135,8 +161,10 @@ def _reflect(place: Tensor, side: int) -> Tensor:
     return (side - 1) - ((side - 1) - place.abs()).abs()
 
 
-def _crop(images: Tensor, preprocess: Preprocess, augment: Augment, draws: Draws, mirrored: Tensor) -> Tensor:
-    """Random boxes resampled to (H, W), some mirrored, by one bilinear lookup: (B, C, H, W) float from 0 to 255."""
+def _crop(
+    images: Tensor, preprocess: Preprocess, augment: Augment, draws: Draws, mirrored: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Random boxes resampled to (H, W), some mirrored, by one bilinear lookup: (B, C, H, W) float; and the boxes."""
     assert augment.crop_scale is not None
     height, width = images.shape[2:]
     boxes = random_boxes(draws, height, width, augment.crop_scale, augment.crop_ratio)
@@ -148,7 +176,8 @@ def _crop(images: Tensor, preprocess: Preprocess, augment: Augment, draws: Draws
     theta[:, 1, 2] = (2 * top + h) / height - 1
     grid = F.affine_grid(theta, [len(images), images.shape[1], *preprocess.size], align_corners=False)
     mode = "nearest" if preprocess.interpolation == "nearest" else "bilinear"
-    return F.grid_sample(images.float(), grid, mode=mode, padding_mode="border", align_corners=False)
+    views = F.grid_sample(images.float(), grid, mode=mode, padding_mode="border", align_corners=False)
+    return views, torch.stack([top / height, left / width, h / height, w / width], dim=1)
 
 
 def _jitter(images: Tensor, strength: float, draws: Draws) -> Tensor:

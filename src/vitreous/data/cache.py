@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 DEFAULT_LIMIT = 2**30
+Shares = tuple[float, float, float, float]
+"""Top, left, height and width of a box, as shares of a picture."""
 
 
 class PictureCache:
@@ -27,18 +29,22 @@ class PictureCache:
         # (offset + 1, and three sides) for each index; 0 where there is nothing
         table = mmap.mmap(-1, max(count * 4 * 8, 1))
         self._table: NDArray[np.int64] = np.frombuffer(table, dtype=np.int64, count=count * 4).reshape(count, 4)
+        boxes = mmap.mmap(-1, max(count * 4 * 8, 1))
+        self._boxes: NDArray[np.float64] = np.frombuffer(boxes, dtype=np.float64, count=count * 4).reshape(count, 4)
         self._used = multiprocessing.get_context(_FORK).Value("q", 0)
 
-    def get(self, index: int) -> NDArray[np.uint8] | None:
-        """The array kept for this index, without a copy, or None."""
+    def get(self, index: int) -> tuple[NDArray[np.uint8], Shares] | None:
+        """The array kept for this index, without a copy, and what was noted with it; or None."""
         place, *shape = (int(x) for x in self._table[index])
         if place == 0 or self._memory is None:
             return None
         size = shape[0] * shape[1] * shape[2]
-        return np.frombuffer(self._memory, dtype=np.uint8, count=size, offset=place - 1).reshape(shape)
+        array = np.frombuffer(self._memory, dtype=np.uint8, count=size, offset=place - 1).reshape(shape)
+        y, x, h, w = self._boxes[index].tolist()
+        return array, (y, x, h, w)
 
-    def put(self, index: int, array: NDArray[np.uint8]) -> None:
-        """Keep a copy, if there is room."""
+    def put(self, index: int, array: NDArray[np.uint8], box: Shares) -> None:
+        """Keep a copy, if there is room, and which share of its picture it shows."""
         if self._memory is None or self._table[index, 0]:
             return
         with self._used.get_lock():
@@ -48,6 +54,7 @@ class PictureCache:
             self._used.value = start + array.size
         self._memory[start : start + array.size] = array.tobytes()
         self._table[index, 1:] = array.shape
+        self._boxes[index] = box
         self._table[index, 0] = start + 1  # last: from here on the others find it
 
     @property

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 Index = NDArray[np.int64]
 
-ORDER, MIX = 2**63, 2**63 + 1
-"""Numbers of views that no sample has: for the order of an epoch, and for what happens to a whole batch."""
+ORDER, MIX, KEYS = 2**63, 2**63 + 1, 2**63 + 2
+"""Numbers of views that no sample has: for the order of an epoch, for mixing two pictures, for what a step draws."""
 
 
 def generator(seed: int, epoch: int, index: int, view: int = 0) -> np.random.Generator:
@@ -26,6 +26,11 @@ def uniforms(seed: int, epoch: int, indices: Index, count: int, view: int = 0) -
     with np.errstate(over="ignore"):
         steps = np.arange(1, count + 1, dtype=np.uint64) * _GOLDEN
         return np.asarray((_mix(states[:, None] + steps) >> np.uint64(11)) * 2.0**-53, dtype=np.float64)
+
+
+def sample_keys(seed: int, epoch: int, indices: Index) -> Index:
+    """(n,) one number for each sample, from which whatever a training step draws for it follows."""
+    return _states(seed, epoch, indices, KEYS).view(np.int64)
 
 
 def permutation(seed: int, epoch: int, count: int) -> Index:

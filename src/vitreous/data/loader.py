@@ -1,8 +1,6 @@
 """From a source to batches, in an order and with views that are a pure function of (seed, epoch, index).
 
 Single pictures are decoded by worker processes; small pictures in memory are varied a batch at a time, without workers.
-A training picture is first shrunk to at most `keep` pixels on its short side and may stay in a shared cache, so that
-later epochs need not decode it. Views are always cut from that smaller picture: the cache changes no result.
 """
 
 from __future__ import annotations
@@ -11,59 +9,25 @@ import math
 import os
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import Tensor
 from torch.utils.data import DataLoader, Sampler
 
-from vitreous.config.data import Augment, MultiCrop, Preprocess
-from vitreous.data.augment import Pixels, eval_view, multi_crop, normalise, shrink, train_view
-from vitreous.data.batch_augment import eval_batch, multi_crop_batch, train_batch
-from vitreous.data.cache import PictureCache, default_limit
-from vitreous.data.chance import Index, generator, permutation
-from vitreous.data.decode import PictureError, check_channels
+from vitreous.config.data import Augment, Preprocess, View
+from vitreous.data.augment import normalise
+from vitreous.data.batch import Batch, ViewBatch
+from vitreous.data.chance import Index, permutation, sample_keys
+from vitreous.data.decode import check_channels
+from vitreous.data.making import BatchMaker, Made, MadeViews, Task, Wanted, choose_maker
 from vitreous.data.mix import mix
-from vitreous.data.packed import ArraySource
 from vitreous.data.source import Source
 from vitreous.errors import UserError
 
-SMALL = 64
-"""Inputs up to this many pixels a side are made a whole batch at a time."""
-
-
-@dataclass(frozen=True)
-class Batch:
-    """What the model is given."""
-
-    images: Tensor
-    """(B, C, H, W) float32, normalised; with several views of a picture (B, views, C, H, W)."""
-    targets: Tensor
-    """(B,) int64, or (B, K) float32 that sum to 1 where pictures were mixed."""
-    index: Tensor
-    """(B,) int64: which pictures of the source these are."""
-    small: Tensor | None = None
-    """(B, views, C, h, w): the small views of each picture, where they were asked for."""
-
-
-class _Task(NamedTuple):
-    epoch: int
-    indices: Index
-
-
-class _Made(NamedTuple):
-    images: NDArray[Any]
-    """(B, C, H, W) or (B, views, C, H, W), uint8 or floats from 0 to 255."""
-    taken: Index
-    unreadable: dict[int, str]
-    """Index to reason."""
-    small: NDArray[Any] | None = None
+PLAIN: Mapping[str, View] = {"image": View()}
 
 
 class Loader:
@@ -75,7 +39,9 @@ class Loader:
     A picture that cannot be read is noted in `unreadable` and, in training, replaced by the next one that can; in
     evaluation it is left out. More than `unreadable_limit` of all pictures, and more than one, is an error.
 
-    With `crops`, each picture gives several large views and several small ones; `augment` says all but their area.
+    views: what is cut from each picture in training, by name; `augment` says all but its area and size.
+    decode_once: training pictures will also be looked at as evaluation does, by `plain_batches`.
+    normalised: False gives pictures as bytes, which engines take.
     """
 
     def __init__(
@@ -88,9 +54,11 @@ class Loader:
         seed: int = 0,
         workers: int = 0,
         shuffle: bool | None = None,
-        crops: MultiCrop | None = None,
+        views: Mapping[str, View] = PLAIN,
         cache_bytes: int | None = None,
         unreadable_limit: float = 0.01,
+        decode_once: bool = False,
+        normalised: bool = True,
     ) -> None:
         if len(source) == 0:
             raise UserError("there are no pictures to load; check the data.")
@@ -99,13 +67,15 @@ class Loader:
         check_channels(preprocess.channels)
         self.source, self.preprocess, self.augment, self.seed = source, preprocess, augment, seed
         self.shuffle = augment is not None if shuffle is None else shuffle
+        self.normalised = normalised
         self.batch_size = min(batch_size, len(source))
         self.unreadable: dict[str, str] = {}
         self._allowed = max(1 if unreadable_limit else 0, math.floor(unreadable_limit * len(source)))
         self._limit = unreadable_limit
         self._labels = torch.from_numpy(source.labels)
-        self._maker = _maker(source, preprocess, augment, crops, seed, cache_bytes, self._allowed, self.shuffle)
-        self.workers = 0 if isinstance(self._maker, _BatchMaker) else workers
+        wanted = Wanted(preprocess, augment, views, seed, decode_once)
+        self._maker = choose_maker(source, wanted, cache_bytes, self._allowed, self.shuffle)
+        self.workers = 0 if isinstance(self._maker, BatchMaker) else workers
         self._plan = _Plan()
         self._processes = _start(self._maker, self._plan, self.workers) if self.workers else None
 
@@ -126,13 +96,24 @@ class Loader:
         """The batches of an epoch, from its step `start` on."""
         order = self.order(epoch)
         steps = range(start, self.steps_per_epoch)
-        tasks = [_Task(epoch, order[step * self.batch_size : (step + 1) * self.batch_size]) for step in steps]
+        tasks = [Task(epoch, order[step * self.batch_size : (step + 1) * self.batch_size]) for step in steps]
+        for step, made in zip(steps, self._made(tasks), strict=True):
+            if len(made.taken):
+                yield self._batch(made, epoch, step)
+
+    def plain_batches(self, batch_size: int) -> Iterator[Batch]:
+        """All pictures in their order as evaluation sees them; those that cannot be read are left out."""
+        order = np.arange(len(self.source), dtype=np.int64)
+        tasks = [Task(None, order[start : start + batch_size]) for start in range(0, len(order), batch_size)]
+        for step, made in enumerate(self._made(tasks)):
+            if len(made.taken):
+                yield self._batch(made, None, step)
+
+    def _made(self, tasks: list[Task]) -> Iterator[Made]:
         self._plan.tasks = tasks
-        made = map(self._make_here, tasks) if self._processes is None else _begin(self._processes)
-        for step, found in zip(steps, made, strict=True):
-            self._note(found.unreadable)
-            if len(found.taken):
-                yield self._batch(found, epoch, step)
+        for made in map(self._make_here, tasks) if self._processes is None else _begin(self._processes):
+            self._note(made.unreadable)
+            yield made
 
     def close(self) -> None:
         """Stop the worker processes; a next epoch would start new ones.
@@ -144,7 +125,7 @@ class Loader:
             self._processes._iterator._shutdown_workers()  # type: ignore[attr-defined]
             self._processes._iterator = None
 
-    def _make_here(self, task: _Task) -> _Made:
+    def _make_here(self, task: Task) -> Made:
         """A batch made in this process, by one thread: waiting for a second one costs more than it gives to a view."""
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
@@ -153,15 +134,20 @@ class Loader:
         finally:
             torch.set_num_threads(threads)
 
-    def _batch(self, made: _Made, epoch: int, step: int) -> Batch:
+    def _batch(self, made: Made, epoch: int | None, step: int) -> Batch:
         index = torch.from_numpy(made.taken)
-        images, targets = normalise(torch.from_numpy(made.images), self.preprocess), self._labels[index]
-        if self.augment is not None and self.augment.mixes:
-            images, targets = mix(
-                images, targets, len(self.source.classes), self.augment, seed=self.seed, epoch=epoch, step=step
-            )
-        small = None if made.small is None else normalise(torch.from_numpy(made.small), self.preprocess)
-        return Batch(images, targets, index, small)
+        views = {name: self._views(found) for name, found in made.views.items()}
+        keys = torch.from_numpy(sample_keys(self.seed, epoch or 0, made.taken))
+        batch = Batch(views, self._labels[index], index, keys)
+        if epoch is None or self.augment is None or not self.augment.mixes:
+            return batch
+        return mix(batch, len(self.source.classes), self.augment, seed=self.seed, epoch=epoch, step=step)
+
+    def _views(self, made: MadeViews) -> ViewBatch:
+        images = torch.from_numpy(made.images)
+        if self.normalised:
+            images = normalise(images, self.preprocess)
+        return ViewBatch(images, torch.from_numpy(made.box), torch.from_numpy(made.flipped))
 
     def _note(self, unreadable: dict[int, str]) -> None:
         """Remember pictures that could not be read; stop when they are too many."""
@@ -176,125 +162,13 @@ class Loader:
             )
 
 
-def _maker(
-    source: Source,
-    preprocess: Preprocess,
-    augment: Augment | None,
-    crops: MultiCrop | None,
-    seed: int,
-    cache_bytes: int | None,
-    allowed: int,
-    replace: bool,
-) -> _BatchMaker | _PictureMaker:
-    if isinstance(source, ArraySource) and (augment is None or augment.policy == "none"):
-        sides = source.images.shape[2:]
-        # A bilinear lookup skips pixels of a picture that is more than twice as large.
-        if max(preprocess.size) <= SMALL and all(a <= 2 * b for a, b in zip(sides, preprocess.size, strict=True)):
-            return _BatchMaker(source, preprocess, augment, crops, seed)
-    cache = PictureCache(len(source), default_limit() if cache_bytes is None else cache_bytes)
-    return _PictureMaker(source, preprocess, augment, crops, seed, cache, allowed, replace)
-
-
-@dataclass(frozen=True)
-class _BatchMaker:
-    """Whole batches of pictures in memory."""
-
-    source: ArraySource
-    preprocess: Preprocess
-    augment: Augment | None
-    crops: MultiCrop | None
-    seed: int
-
-    def make(self, task: _Task) -> _Made:
-        images = self.source.gather(task.indices)
-        if self.augment is None:
-            images = eval_batch(images, self.preprocess)
-        elif self.crops is not None:
-            images, small = multi_crop_batch(
-                images, task.indices, self.preprocess, self.augment, self.crops, seed=self.seed, epoch=task.epoch
-            )
-            return _Made(images.numpy(), task.indices, {}, small.numpy())
-        else:
-            images = train_batch(images, task.indices, self.preprocess, self.augment, seed=self.seed, epoch=task.epoch)
-        return _Made(images.numpy(), task.indices, {})
-
-
-@dataclass(frozen=True)
-class _PictureMaker:
-    """Picture by picture: decode or remember, then cut a view."""
-
-    source: Source
-    preprocess: Preprocess
-    augment: Augment | None
-    crops: MultiCrop | None
-    seed: int
-    cache: PictureCache
-    allowed: int
-    replace: bool
-
-    @property
-    def keep(self) -> int:
-        """The short side of a training picture: somewhat more than evaluation sees, for crops that are not blurred."""
-        return math.ceil(1.15 * max(self.preprocess.resized))
-
-    def make(self, task: _Task) -> _Made:
-        views: list[tuple[Tensor, ...]] = []
-        taken: list[int] = []
-        unreadable: dict[int, str] = {}
-        for wanted in task.indices.tolist():
-            found = self._readable(wanted, unreadable)
-            if found is not None:
-                at, pixels = found
-                taken.append(at)
-                views.append(self._views(at, pixels, task.epoch))
-        images, *small = [torch.stack(part).numpy() for part in zip(*views, strict=True)] or [np.empty(0, np.uint8)]
-        return _Made(images, np.array(taken, dtype=np.int64), unreadable, *small)
-
-    def __getitem__(self, task: _Task) -> _Made:
-        return self.make(task)
-
-    def _readable(self, index: int, unreadable: dict[int, str]) -> tuple[int, Pixels] | None:
-        """This picture, or in training the next one that can be read; None if there is none within the limit."""
-        for at in chain(range(index, len(self.source)), range(index)) if self.replace else (index,):
-            pixels = self.cache.get(at)
-            try:
-                return at, self._decode(at) if pixels is None else pixels
-            except PictureError as error:
-                unreadable[at] = error.reason
-            if len(unreadable) > self.allowed:
-                break
-        return None
-
-    def _decode(self, index: int) -> Pixels:
-        """What is kept of a picture: in training (h, w, C), smaller but whole; in evaluation the view (C, H, W)."""
-        channels = self.preprocess.channels
-        if self.augment is None:
-            # Twice the size leaves the last resampling enough to work with: as good as a full decode.
-            picture = self.source.read(index, channels=channels, at_least=2 * max(self.preprocess.resized))
-            pixels = eval_view(picture, self.preprocess).numpy()
-        else:
-            pixels = shrink(self.source.read(index, channels=channels, at_least=self.keep), self.keep)
-        self.cache.put(index, pixels)
-        return pixels
-
-    def _views(self, index: int, pixels: Pixels, epoch: int) -> tuple[Tensor, ...]:
-        """The view of a picture, or with `crops` its large views and its small ones."""
-        if self.augment is None:
-            return (torch.from_numpy(pixels),)
-        if self.crops is not None:
-            return multi_crop(
-                pixels, self.preprocess, self.augment, self.crops, seed=self.seed, epoch=epoch, index=index
-            )
-        return (train_view(pixels, self.preprocess, self.augment, generator(self.seed, epoch, index)),)
-
-
-class _Plan(Sampler[_Task]):
+class _Plan(Sampler[Task]):
     """The batches to make next; it is refilled for each epoch while the workers live on."""
 
     def __init__(self) -> None:
-        self.tasks: list[_Task] = []
+        self.tasks: list[Task] = []
 
-    def __iter__(self) -> Iterator[_Task]:
+    def __iter__(self) -> Iterator[Task]:
         return iter(self.tasks)
 
     def __len__(self) -> int:
@@ -321,7 +195,7 @@ def _start(maker: Any, plan: _Plan, workers: int) -> DataLoader[Any]:
         )
 
 
-def _begin(processes: DataLoader[Any]) -> Iterator[_Made]:
+def _begin(processes: DataLoader[Any]) -> Iterator[Made]:
     """The planned batches; the first time, the processes are started."""
     with _any_number():
         return iter(processes)

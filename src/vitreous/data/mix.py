@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from vitreous.config.data import Augment
+from vitreous.data.batch import Batch
 from vitreous.data.chance import MIX, generator
 
 
-def mix(
-    images: Tensor, targets: Tensor, classes: int, augment: Augment, *, seed: int, epoch: int, step: int
-) -> tuple[Tensor, Tensor]:
-    """The mixed batch: images (B, C, H, W) float and soft targets (B, K) that sum to 1.
+def mix(batch: Batch, classes: int, augment: Augment, *, seed: int, epoch: int, step: int) -> Batch:
+    """The batch with its plain views mixed, and soft targets (B, K) that sum to 1.
 
-    All chance is a pure function of (seed, epoch, step). targets: (B,) int64.
+    All chance is a pure function of (seed, epoch, step).
     Mixup (Zhang et al. 2018) blends whole pictures, CutMix (Yun et al. 2019) pastes a rectangle;
     with both, a coin is thrown for the batch. Both pair a batch with a shift of itself, so each picture is used twice.
     """
     rng = generator(seed, epoch, step, MIX)
+    images, targets = batch.images, batch.targets
     cut = augment.cutmix > 0 and (augment.mixup == 0 or rng.random() < 0.5)
     alpha = augment.cutmix if cut else augment.mixup
     share = float(rng.beta(alpha, alpha))
@@ -31,7 +33,8 @@ def mix(
     else:
         images = torch.lerp(others, images, share)
     soft = F.one_hot(targets, classes).float()
-    return images, torch.lerp(soft.roll(shift, dims=0), soft, share)
+    view = replace(batch.views["image"], images=images[:, None])
+    return replace(batch, views={"image": view}, targets=torch.lerp(soft.roll(shift, dims=0), soft, share))
 
 
 def _paste(images: Tensor, others: Tensor, share: float, rng: np.random.Generator) -> tuple[Tensor, float]:

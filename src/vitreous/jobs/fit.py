@@ -1,55 +1,37 @@
-"""`vitreous fit`: from a folder of pictures to a trained model, its figures and its report, in a run folder."""
+"""`vitreous fit`: from a folder of pictures to a trained model, its metrics and its report, in a run folder."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, replace
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
-import torch.nn.functional as F
-from torch import nn
+from torch import Tensor
 
-from vitreous.config.saved import training_from_json, training_to_json
+from vitreous.config.train import Training
 from vitreous.data.loader import Loader
-from vitreous.data.source import Source, Split
+from vitreous.data.source import Data, Source, Split
 from vitreous.errors import UserError
 from vitreous.evaluate.classify import ClassificationResult, score_classes
-from vitreous.evaluate.features import compute_features, predict_logits
+from vitreous.evaluate.features import compute_features
 from vitreous.evaluate.probe import fit_linear
-from vitreous.evaluate.sureness import fit_sureness
-from vitreous.jobs.accounting import training_work
-from vitreous.jobs.budget import TIME_IS_UP, clock_check, first_pace, parse_budget, plan, saved_pace
-from vitreous.jobs.card import model_card
-from vitreous.jobs.evaluate import names_of
-from vitreous.jobs.opening import open_dataset
-from vitreous.jobs.report import WRITING, restore_report, write_report
-from vitreous.jobs.run import (
-    FitResult,
-    Listeners,
-    Request,
-    check_data,
-    check_request,
-    make_run_folder,
-    read_config,
-    read_result,
-    write_config,
-    write_json,
-)
-from vitreous.jobs.start import choose_training, classifiers_of, starting_model, whiten
-from vitreous.jobs.track import tracked
-from vitreous.model.cost import inference_batch
-from vitreous.model.lora import merge_lora
-from vitreous.model.vit import ViT
-from vitreous.objectives.supervised import Supervised, balance
-from vitreous.train.loop import Loop, Outcome
-from vitreous.train.meter import Meter
-from vitreous.train.pace import Pace, Timetable
-from vitreous.train.state import load_newest
-from vitreous.weights.bundle import Bundle, save_bundle
+from vitreous.evaluate.temperature import fit_temperature
+from vitreous.jobs.report import write_report
+from vitreous.model.family import classifiers, inference_batch
+from vitreous.model.network import Network
+from vitreous.objectives.supervised import balance
+from vitreous.run.card import model_card
+from vitreous.run.cost import training_work
+from vitreous.run.folder import weights_digest
+from vitreous.run.opening import names_of, open_dataset
+from vitreous.run.request import FitRequest, Listeners, check_request, run_name, same_place
+from vitreous.run.result import FitResult, FrozenProbe
+from vitreous.run.start import choose_training, starting_network, whiten
+from vitreous.run.training import Ending, TrainingRun, machine_of
+from vitreous.train.loop import Evaluate, Outcome
+from vitreous.train.meter import Meter, Spent
+from vitreous.train.pace import Pace
+from vitreous.weights.bundle import Bundle
 from vitreous.weights.source import open_weights
 
 
@@ -67,216 +49,197 @@ def fit(
     changes: Mapping[str, str] | None = None,
     out: str | Path | None = None,
     workers: int | None = None,
+    device: str = "auto",
+    tensorboard: bool = False,
     listeners: Listeners | None = None,
 ) -> FitResult:
     """Train on a dataset, or go on with a training that the same call began; the result says how well it does.
 
     data: anything `open_data` takes, or "builtin". weights: what to fine-tune: all that `open_weights` takes.
     budget: a time such as "5m" that the whole may take; or epochs. out: the run folder, by default runs/NAME.
-    changes: single fields of the recipe's `Training` set otherwise, such as {"freeze": "6", "optimizer.rate": "1e-4"}.
+    changes: single fields of the recipe's `Training`, such as {"freeze": "6", "optimizer.learning_rate": "1e-4"}.
+    device: where to compute; "auto" takes an accelerator where there is one. tensorboard: write curves for it too.
     """
     check_request(budget, epochs, image_size)
     if weights is not None and model is not None:
-        raise UserError("--model and --weights: the weights say which model it is; give one of the two.")
-    place = None if weights is None else str(weights)
-    request = Request(
-        str(data), place, model, image_size, budget, epochs, recipe, preprocess, seed, dict(changes or {})
+        raise UserError("model and weights: the weights say which model it is; give one of the two.")
+    request = FitRequest(
+        same_place(data),
+        None if weights is None else same_place(weights),
+        model,
+        image_size,
+        budget,
+        epochs,
+        recipe,
+        preprocess,
+        seed,
+        dict(changes or {}),
     )
-    run = Path(out) if out is not None else Path("runs") / (Path(data).resolve().stem or "data")
-    return _Fit(request, run, workers, listeners or Listeners()).run()
+    run = Path(out) if out is not None else Path("runs") / run_name(data)
+    machine = machine_of(workers, device, tensorboard)
+    return _Fit(request, run, machine, listeners or Listeners(), write_report).run()
 
 
-class _Fit:
-    """One training, from the request to the result."""
+class _Fit(TrainingRun[FitRequest, FitResult]):
+    """What a training with labels is about: weights to start from, a classifier, accuracy."""
 
-    def __init__(self, request: Request, folder: Path, workers: int | None, listeners: Listeners) -> None:
-        self.meter = Meter()
-        self.request, self.folder, self.listeners = request, folder, listeners
-        self.workers = min(4, os.cpu_count() or 1) if workers is None else workers
-        self.deadline = None if request.budget is None else parse_budget(request.budget)
-        self.probe: dict[str, float] | None = None
-        self.look: float | None = None  # seconds that it takes to look at a picture, where that is known
+    look: float | None = None  # seconds that it takes to look at a picture, where that is known
+    base: Bundle | None = None
+
+    def open_data(self) -> Data:
+        """With labels."""
         self.unreadable: dict[str, str] = {}
+        return open_dataset(self.request.data)
 
-    def run(self) -> FitResult:
-        """Do what is left to do."""
-        saved = read_config(self.folder, self.request)
-        if saved is not None and (self.folder / "result.json").exists():
-            result = read_result(self.folder)
-            self.listeners.say(restore_report(self.folder))
-            return result
-        make_run_folder(self.folder)
-        with ExitStack() as self.open:
-            return self._run(saved)
+    def _open_weights(self) -> Bundle | None:
+        if self.request.weights is None:
+            return None
+        opened = open_weights(self.request.weights, self.request.preprocess)
+        self.weights = weights_digest(opened.model)
+        return opened
 
-    def _run(self, saved: dict[str, Any] | None) -> FitResult:
-        opened = open_dataset(self.request.data)
-        base = None if self.request.weights is None else open_weights(self.request.weights, self.request.preprocess)
-        if saved is None:
-            self.training = choose_training(self.request, opened, base)
-        else:
-            check_data(saved, opened, self.folder)
-            self.training = training_from_json(saved["training"], self.folder / "config.json")
+    def choose_training(self, data: Data) -> Training:
+        """What the recipe makes of the data and the weights."""
+        self.base = self._open_weights()
+        return choose_training(self.request, data, self.base)
+
+    def split_data(self, data: Data) -> Data:
+        """A share of the training pictures is set aside where there is no val split."""
         share = self.training.validation
-        self.data = opened.with_validation(share, self.training.seed) if share else opened
-        self._say_what(saved is not None, base)
-        model = starting_model(self.training, base)
-        self._loaders()
-        whitened = self.training.whiten and base is None
-        if (whitened or self.training.probe) and load_newest(self.folder / "checkpoints")[0] is None:
-            # also where it was interrupted before the first checkpoint
-            if whitened:
-                whiten(model, self.training, self.data.train, self.workers)
-            if self.training.probe:
-                self._fit_classifier(model)
-        if saved is None:
-            pace, table = self._plan(model)
-            write_config(self.folder, self.request, self.training, pace.steps, opened, probe=self.probe)
-        else:
-            pace, table, self.probe = saved_pace(saved), None, saved["probe"]
-        return self._train(model, pace, table)
+        return data.with_validation(share, self.training.seed) if share else data
 
-    def _say_what(self, resumed: bool, base: Bundle | None) -> None:
-        parts = ", ".join(f"{len(source):,} {name}" for name, source in self.data.splits.items())
-        c = self.training.model
-        self.listeners.say(
-            f"{'Going on with' if resumed else 'Training'} a ViT of width {c.width}, depth {c.depth}, patch {c.patch} "
-            f"at {c.image_size[0]}x{c.image_size[1]} on {len(self.data.classes)} classes: {parts} pictures."
-        )
-        seen = self.training.preprocess.crop
-        if base is not None and seen != base.preprocess.crop:
-            self.listeners.say(
-                f"The model will look at the middle {seen:.0%} of a picture; the weights came with "
-                f"{base.preprocess.crop:.0%}. --set preprocess.crop=SHARE sets it."
-            )
-        for note in self.data.notes:
-            self.listeners.say(note)
-
-    def _loaders(self) -> None:
-        t = self.training
-        self.loader = Loader(
-            self.data.train, t.preprocess, t.augment, batch_size=t.batch_size, seed=t.seed, workers=self.workers
-        )
-        self.open.callback(self.loader.close)
+    def start_network(self) -> Network:
+        """New or from weights; then whitened, or with a classifier on frozen features, where the recipe says so."""
         self.validation = None
         if "val" in self.data.splits:
-            self.validation = self.open.enter_context(self._ordered(self.data.splits["val"]))
+            self.validation = self.keep_open(self._ordered(self.data.splits["val"]))
+        if self.checkpointed:  # what it holds takes the place of all that follows; weights need not be there any more
+            self._check_weights_if_there()
+            return starting_network(self.training, None)
+        if self.saved is not None and self.request.weights is not None:  # interrupted before the first checkpoint
+            self.base = self._open_weights()
+            self.saved.check_weights(self._given(), self.folder)
+        network = starting_network(self.training, self.base)
+        self._say_crop()
+        if self.training.whiten and self.base is None:
+            whiten(network, self.training, self.data.train, self.machine.workers)
+        if self.training.probe:
+            self._fit_classifier(network)
+        return network
 
-    @contextmanager
-    def _ordered(self, source: Source) -> Iterator[Loader]:
+    def _given(self) -> Network:
+        assert self.base is not None
+        return self.base.model
+
+    def _check_weights_if_there(self) -> None:
+        if self.saved is None or self.request.weights is None:
+            return
+        try:
+            self.base = self._open_weights()
+        except UserError:  # moved or gone: the checkpoint has all that is needed
+            return
+        self.saved.check_weights(self._given(), self.folder)
+
+    def _say_crop(self) -> None:
+        seen = self.training.preprocess.crop
+        if self.base is not None and seen != self.base.preprocess.crop:
+            self.listeners.say(
+                f"The model will look at the middle {seen:.0%} of a picture; the weights came with "
+                f"{self.base.preprocess.crop:.0%}. Set preprocess.crop to change that."
+            )
+
+    def _ordered(self, source: Source) -> Loader:
         """A loader for evaluation; pictures that cannot be read are left out, and reported."""
         t = self.training
-        batch = inference_batch(t.model)
-        loader = Loader(source, t.preprocess, batch_size=batch, workers=self.workers, unreadable_limit=1.0)
-        try:
-            yield loader
-        finally:
-            self.unreadable.update(loader.unreadable)
-            loader.close()
+        return Loader(
+            source,
+            t.preprocess,
+            batch_size=inference_batch(t.model),
+            workers=self.machine.workers,
+            unreadable_limit=1.0,
+        )
 
-    def _fit_classifier(self, model: ViT) -> None:
-        """Fit the classifier to features of the frozen model, computed once: a first answer within seconds."""
-        meter = Meter()
-        with self._ordered(self.data.train) as loader:
-            features, labels = compute_features(model.representation, loader.batches())
+    def _fit_classifier(self, network: Network) -> None:
+        """Fit the classifier to features of the frozen network, computed once: a first answer within seconds."""
+        meter, classes = Meter(), len(self.data.classes)
+        network.to(self.world.device).eval()
+        function = self._on_device(network.representation)
+        pictures = self.loader.plain_batches(inference_batch(self.training.model))
+        features, labels = compute_features(function, pictures)
         self.look = meter.seconds / len(labels)
         held_out = None
         if self.validation is not None:
-            held_out = compute_features(model.representation, self.validation.batches())
-        classifier = fit_linear(features, labels, len(self.data.classes), validation=held_out)
+            held_out = compute_features(function, self.validation.batches())
+        weighted = getattr(self.training.objective, "class_weights", False)
+        classifier = fit_linear(
+            features,
+            labels,
+            classes,
+            validation=held_out,
+            class_weights=balance(labels, classes) if weighted else None,
+        )
         with torch.no_grad():
-            for layer in classifiers_of(model):
+            for layer in classifiers(network):
                 layer.weight.copy_(classifier.weight)
                 layer.bias.copy_(classifier.bias)
-        self.probe = {"seconds": round(meter.seconds, 1)}
+        self.probe = FrozenProbe(round(meter.seconds, 1))
         if held_out is not None:
-            scores = F.linear(held_out[0], classifier.weight, classifier.bias)
-            self.probe["accuracy"] = (scores.argmax(1) == held_out[1]).float().mean().item()
+            accuracy = (classifier(held_out[0]).argmax(1) == held_out[1]).float().mean().item()
+            self.probe = FrozenProbe(self.probe.seconds, accuracy)
             self.listeners.say(
-                f"A classifier on frozen features, after {meter.seconds:.0f} s: {self.probe['accuracy']:.1%} of the "
-                "validation pictures right. Now everything is trained from there."
+                f"A classifier on frozen features, after {meter.seconds:.0f} s: {accuracy:.1%} of the validation "
+                "pictures right. Now everything is trained from there."
             )
 
-    def _plan(self, model: ViT) -> tuple[Pace, Timetable | None]:
-        """How many steps to take; with a budget, as many as fit."""
-        table = None
-        if self.deadline is not None:
-            evaluate = None if self.validation is None else lambda: self._figures(model)
-            ending = self._ending_seconds(model)
-            self.training, table = plan(
-                self.training,
-                self._objective(model),
-                self.loader,
-                evaluate,
-                meter=self.meter,
-                deadline=self.deadline,
-                ending=ending,
-            )
-            if table is None:
-                self.listeners.say(TIME_IS_UP)
-        return first_pace(self.training, self.loader), table
+    def _on_device(self, function: Callable[..., Tensor]) -> Callable[[Tensor], Tensor]:
+        return lambda images: function(images.to(self.world.device)).cpu()
 
-    def _ending_seconds(self, model: ViT) -> float:
-        """What the evaluation of the test part and the report will take, judged by pictures seen so far or by a few."""
+    def make_evaluate(self) -> Evaluate | None:
+        """What the objective says of the val split."""
+        if self.validation is None:
+            return None
+        loader, device = self.validation, self.world.device
+        return lambda objective: objective.evaluate(batch.to(device) for batch in loader.batches())
+
+    def ending_seconds(self) -> float:
+        """What the test split and the report will take, judged by pictures seen so far or by a few."""
         if "test" not in self.data.splits:
-            return WRITING
+            return self.writing
         source = self.data.splits["test"]
-        if self.look is not None:
-            return WRITING + self.look * (len(source) + len(self.data.splits.get("val", ())))
-        some = source.subset(list(range(min(64, len(source)))))
-        meter = Meter()
-        with self._ordered(some) as loader:
-            predict_logits(model, loader.batches())
-        return WRITING + meter.seconds * (len(source) / len(some) + 1)
+        pictures = len(source) + len(self.data.splits.get("val", ()))
+        if self.look is None:
+            some = source.subset(list(range(min(64, len(source)))))
+            meter = Meter()
+            self._answers(self.objective.model, some)
+            self.look = meter.seconds / len(some)
+        return self.writing + self.look * pictures
 
-    def _objective(self, model: ViT) -> Supervised:
-        if not self.training.class_weights:
-            return Supervised(model, self.training)
-        labels = torch.from_numpy(self.data.train.labels)
-        return Supervised(model, self.training, balance(labels, len(self.data.classes)))
-
-    def _figures(self, model: nn.Module) -> dict[str, float]:
-        """Accuracy and loss on the validation part."""
-        assert self.validation is not None
-        logits, labels = predict_logits(model, self.validation.batches())
-        accuracy = (logits.argmax(1) == labels).float().mean().item()
-        error = (accuracy * (1 - accuracy) / len(labels)) ** 0.5
-        return {"accuracy": accuracy, "error": error, "loss": F.cross_entropy(logits, labels).item()}
-
-    def _train(self, model: ViT, pace: Pace, table: Timetable | None) -> FitResult:
-        loop = Loop(
-            self._objective(model),
-            self.loader,
-            self.training,
-            pace,
-            self.folder,
-            evaluate=self._figures if self.validation is not None else None,
-            name_of=self.data.train.name,
-            meter=self.meter,
-            check_clock=clock_check(self.folder, pace, table, self.meter),
+    def end(self, network: Network, outcome: Outcome, pace: Pace) -> Ending[FitResult]:
+        """How well the kept weights do on the val and the test split."""
+        network.to(self.world.device)
+        measured: dict[Split, ClassificationResult] = {}
+        labelled = bool(self.data.classes) and self.training.model.classes == len(self.data.classes)
+        for split in ("val", "test") if outcome.finished and labelled else ():
+            if split in self.data.splits:
+                measured[split] = self._measure(network, split)
+        network.cpu()
+        spent = self.spent(outcome, pace)
+        unreadable = {**self.unreadable, **self.loader.unreadable}
+        result = FitResult(
+            run=str(self.folder),
+            bundle=str(self.folder / "bundle"),
+            finished=outcome.finished,
+            classes=self.data.classes,
+            pictures=len(self.data.train),
+            steps=pace.steps,
+            best_step=outcome.best_step,
+            validation=measured.get("val"),
+            test=measured.get("test"),
+            metrics=outcome.best_metrics,
+            probe=self.probe,
+            spent=spent,
+            remarks=(*outcome.remarks, *(f"{name}: {why}" for name, why in sorted(unreadable.items()))),
         )
-        with tracked(self.listeners.step, self.folder) as listener:
-            outcome = loop.run(listener, self.listeners.stop)
-        for remark in outcome.remarks:
-            self.listeners.say(remark)
-        return self._finish(outcome, pace)
-
-    def _finish(self, outcome: Outcome, pace: Pace) -> FitResult:
-        """Measure the kept weights, and write the bundle, the result and the report."""
-        # with a budget, the clock may have changed the steps
-        self.training = replace(self.training, epochs=pace.steps / self.loader.steps_per_epoch)
-        model = ViT(self.training.model, seed=None)
-        model.load_state_dict(merge_lora(outcome.best))
-        model.eval()
-        if self.training.probe and self.validation is not None and outcome.finished:
-            self._make_as_sure_as_right(model)
-        measured = {
-            part: self._measure(model, part)
-            for part in ("val", "test")
-            if part in self.data.splits and outcome.finished
-        }
-        self.open.close()  # a process's time is known when it has ended
-        spent = self.meter.spent() + training_work(self.training, outcome.pictures, pace, outcome.steps)
         card = model_card(
             name=self.folder.name,
             data=self.request.data,
@@ -285,54 +248,53 @@ class _Fit:
             weights=self.request.weights,
             labels=self.data.classes,
             pictures=len(self.data.train),
-            figures={NAMES[part]: describe(result) for part, result in measured.items()},
+            scores=accuracy_lines(result),
             spent=spent,
         )
-        info = {"request": asdict(self.request), "training": training_to_json(self.training), "spent": asdict(spent)}
-        bundle = self.folder / "bundle"
-        save_bundle(bundle, model, self.training.preprocess, self.data.classes, card=card, info=info)
-        unreadable = {**self.unreadable, **self.loader.unreadable}
-        figures = {part: result.to_json() for part, result in measured.items()}
-        result = FitResult(
-            run=str(self.folder),
-            bundle=str(bundle),
-            finished=outcome.finished,
-            classes=self.data.classes,
-            pictures=len(self.data.train),
-            steps=pace.steps,
-            best_step=outcome.best_step,
-            validation=figures.get("val"),
-            test=figures.get("test"),
-            probe=self.probe,
-            spent=asdict(spent),
-            remarks=(*outcome.remarks, *(f"{name}: {why}" for name, why in sorted(unreadable.items()))),
+        return Ending(result, self.data.classes, card)
+
+    def work(self, outcome: Outcome, pace: Pace) -> Spent:
+        """Of all steps, the keep schedule counted in."""
+        return training_work(self.training, outcome.pictures, pace, outcome.steps)
+
+    def _measure(self, network: Network, split: Split) -> ClassificationResult:
+        """Of a network that began with a classifier on frozen features, the val split first sets the temperature."""
+        source = self.data.splits[split]
+        scores, labels, names = self._answers(network, source)
+        if split == "val" and self.training.probe:
+            temperature = fit_temperature(scores, labels)
+            scores = scores / temperature
+            with torch.no_grad():
+                for layer in classifiers(network):
+                    layer.weight.div_(temperature)
+                    layer.bias.div_(temperature)
+        return score_classes(scores, labels, self.data.classes, names=names)
+
+    def _answers(self, network: Network, source: Source) -> tuple[Tensor, Tensor, list[str]]:
+        """Scores (n, K), labels (n,) and names of all pictures that can be read."""
+        loader = self.validation if source is self.data.splits.get("val") else self._ordered(source)
+        assert loader is not None
+        try:
+            scores, labels = compute_features(self._on_device(network), loader.batches())
+        finally:
+            self.unreadable.update(loader.unreadable)
+            if loader is not self.validation:
+                loader.close()
+        return scores, labels, names_of(source, loader.unreadable)
+
+
+def accuracy_lines(result: FitResult) -> dict[str, str]:
+    """What to say of each split that was measured: of val, that it chose the weights."""
+    lines = {}
+    if result.test is not None:
+        low, high = result.test.top1_interval
+        lines["test"] = f"{_share(result.test)} (95 % interval {low:.1%} to {high:.1%})"
+    if result.validation is not None:
+        lines["validation"] = (
+            f"{_share(result.validation)}; these pictures chose the weights, so expect somewhat less of others"
         )
-        if outcome.finished:
-            write_json(self.folder / "result.json", asdict(result))
-            write_report(self.folder)
-            result = read_result(self.folder)
-        return result
-
-    def _make_as_sure_as_right(self, model: ViT) -> None:
-        """Scale the scores by one factor; a classifier that was regularised strongly is far less sure than right."""
-        assert self.validation is not None
-        factor = fit_sureness(*predict_logits(model, self.validation.batches()))
-        with torch.no_grad():
-            for layer in classifiers_of(model):
-                layer.weight.mul_(factor)
-                layer.bias.mul_(factor)
-
-    def _measure(self, model: ViT, part: Split) -> ClassificationResult:
-        source = self.data.splits[part]
-        with self._ordered(source) as loader:
-            logits, labels = predict_logits(model, loader.batches())
-        return score_classes(logits, labels, self.data.classes, names=names_of(source, loader.unreadable))
+    return lines
 
 
-NAMES = {"val": "validation", "test": "test"}
-
-
-def describe(result: ClassificationResult) -> str:
-    """ "88.9 % of 1,110 pictures right (95 % interval 86.9 to 90.6)"."""
-    low, high = result.top1_interval
-    return f"{result.top1:.1%} of {result.n:,} pictures right (95 % interval {low:.1%} to {high:.1%})"
+def _share(found: ClassificationResult) -> str:
+    return f"{found.top1:.1%} of {found.n:,} pictures right"

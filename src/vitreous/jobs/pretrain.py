@@ -2,58 +2,46 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import ClassVar
 
-import torch
-from torch import nn
+from torch import Tensor
 
-from vitreous.config.pretrain import Mae, Method, method_from_json, method_to_json
-from vitreous.config.saved import training_from_json, training_to_json
+from vitreous.config.change import change
 from vitreous.config.train import Training
 from vitreous.data.loader import Loader
-from vitreous.data.source import Source
+from vitreous.data.source import Data, Source
 from vitreous.errors import UserError
 from vitreous.evaluate.features import compute_features
 from vitreous.evaluate.knn import vote_neighbours
-from vitreous.jobs.budget import TIME_IS_UP, clock_check, first_pace, parse_budget, plan, saved_pace
 from vitreous.jobs.fit import fit
-from vitreous.jobs.opening import open_pictures
-from vitreous.jobs.pretrain_run import PretrainRequest, PretrainResult, changed, pretrain_card, read_pretrained
-from vitreous.jobs.report import WRITING, restore_report, write_report
-from vitreous.jobs.run import (
-    Listeners,
-    check_data,
-    check_request,
-    make_run_folder,
-    read_config,
-    write_config,
-    write_json,
-)
-from vitreous.jobs.start import ASIDE, set_aside, situation_of, some_of, whiten
-from vitreous.jobs.track import tracked
-from vitreous.model.cost import count_flops
-from vitreous.model.vit import ViT
+from vitreous.jobs.report import write_report
+from vitreous.model.family import build_network, count_flops
+from vitreous.model.network import Network
 from vitreous.objectives.collapse import Alarm
-from vitreous.objectives.dino import SelfDistillation
-from vitreous.objectives.mae import MaskedAutoencoder, save_decoder
+from vitreous.objectives.objective import Objective
 from vitreous.recipes.pretrain import PRETRAINING
-from vitreous.train.loop import Event, Loop, Outcome
-from vitreous.train.meter import Meter, Spent
-from vitreous.train.pace import Pace, Timetable
-from vitreous.train.state import load_newest
-from vitreous.weights.bundle import save_bundle
+from vitreous.run.card import pretrain_card
+from vitreous.run.opening import open_pictures
+from vitreous.run.request import Listeners, PretrainRequest, check_request, run_name, same_place
+from vitreous.run.result import PretrainResult
+from vitreous.run.start import ASIDE, set_aside, situation_of, some_of, whiten
+from vitreous.run.training import Ending, TrainingRun, machine_of, records_of
+from vitreous.train.loop import Evaluate, Event, Outcome
+from vitreous.train.pace import Pace
 
 NEIGHBOURS = 20
 """Of the live k-NN accuracy."""
 WORK = 1e12
 """Floating-point operations that it may take, with four times as many pictures known as asked: some ten seconds on two
 cores."""
+UNUSED = frozenset(
+    {"freeze", "lora", "compile", "validation", "probe", "wise_ft_alpha"}
+    | {"augment.mixup", "augment.cutmix", "model.patch_dropout"}
+)
+"""Fields of a training that labels or given weights belong to."""
 
 
 def pretrain(
@@ -68,18 +56,20 @@ def pretrain(
     changes: Mapping[str, str] | None = None,
     out: str | Path | None = None,
     workers: int | None = None,
+    device: str = "auto",
+    tensorboard: bool = False,
     listeners: Listeners | None = None,
 ) -> PretrainResult:
     """Learn features from pictures, or go on with what the same call began; `fit(weights=...)` then takes the run.
 
     data: anything `fit` takes, or a folder of pictures without class folders; labels are not learned from. method: mae,
     dino, dinov2, or supervised for comparison, which needs labels. out: the run folder, by default runs/NAME-METHOD.
-    changes: single fields of the recipe set otherwise, such as {"optimizer.rate": "1e-4", "method.koleo": "0.1"}.
+    changes: single fields of the recipe, such as {"optimizer.learning_rate": "1e-4", "objective.koleo_weight": "0.1"}.
     """
     if method not in (*PRETRAINING, "supervised"):
-        raise UserError(f"--method {method!r}: choose one of {', '.join(PRETRAINING)} or supervised.")
+        raise UserError(f"method {method!r}: choose one of {', '.join(PRETRAINING)} or supervised.")
     check_request(budget, epochs, image_size)
-    run = Path(out) if out is not None else Path("runs") / f"{Path(data).resolve().stem or 'data'}-{method}"
+    run = Path(out) if out is not None else Path("runs") / f"{run_name(data)}-{method}"
     if method == "supervised":
         done = fit(
             data,
@@ -91,147 +81,73 @@ def pretrain(
             changes=changes,
             out=run,
             workers=workers,
+            device=device,
+            tensorboard=tensorboard,
             listeners=listeners,
         )
         return PretrainResult.of_fit(done)
-    request = PretrainRequest(str(data), method, model, image_size, budget, epochs, seed, dict(changes or {}))
-    return _Pretraining(request, run, workers, listeners or Listeners()).run()
+    request = PretrainRequest(
+        same_place(data), method, model, image_size, budget, epochs, seed, dict(changes or {})
+    )
+    machine = machine_of(workers, device, tensorboard)
+    return _Pretraining(request, run, machine, listeners or Listeners(), write_report).run()
 
 
-class _Pretraining:
-    """One training without labels, from the request to the result."""
+class _Pretraining(TrainingRun[PretrainRequest, PretrainResult]):
+    """What a training without labels is about: views, live metrics of features, alarms."""
 
-    def __init__(self, request: PretrainRequest, folder: Path, workers: int | None, listeners: Listeners) -> None:
-        self.meter = Meter()
-        self.request, self.folder, self.listeners = request, folder, listeners
-        self.workers = min(4, os.cpu_count() or 1) if workers is None else workers
-        self.deadline = None if request.budget is None else parse_budget(request.budget)
+    keep_last: ClassVar[bool] = True
 
-    def run(self) -> PretrainResult:
-        """Do what is left to do."""
-        saved = read_config(self.folder, self.request)
-        if saved is not None and (self.folder / "result.json").exists():
-            result = read_pretrained(self.folder)
-            self.listeners.say(restore_report(self.folder))
-            return result
-        make_run_folder(self.folder)
-        with ExitStack() as self.open:
-            return self._run(saved)
+    def open_data(self) -> Data:
+        """With labels or without."""
+        return open_pictures(self.request.data)
 
-    def _run(self, saved: dict[str, Any] | None) -> PretrainResult:
-        opened = open_pictures(self.request.data)
-        if saved is None:
-            self.training, self.method = self._choose(opened.train)
-        else:
-            check_data(saved, opened, self.folder)
-            self.training = training_from_json(saved["training"], self.folder / "config.json")
-            self.method = method_from_json(saved["method"], self.folder / "config.json")
-        self.data = set_aside(opened, self.training.seed)
-        self._say_what(saved is not None)
-        self.loader = self._loader(self.data.train)
-        self.objective = build_objective(self._model(), self.method, self.training.seed)
-        self.evaluate = self._evaluator()
-        if saved is None:
-            pace, table = self._plan()
-            method = method_to_json(self.method)
-            write_config(self.folder, self.request, self.training, pace.steps, opened, method=method)
-        else:
-            pace, table = saved_pace(saved), None
-        return self._train(pace, table)
+    def choose_training(self, data: Data) -> Training:
+        """What the recipe makes of these pictures."""
+        request = self.request
+        if unused := sorted(UNUSED & set(request.changes)):
+            raise UserError(f"{unused[0]}: has no part in learning without labels; leave it out.")
+        situation = situation_of(data.train, 0, request.model, request.image_size)
+        training = replace(change(PRETRAINING[request.method](situation), request.changes), seed=request.seed)
+        return training if request.epochs is None else replace(training, epochs=request.epochs)
 
-    def _choose(self, pictures: Source) -> tuple[Training, Method]:
-        """What the recipe makes of these pictures, with what the person set otherwise."""
-        situation = situation_of(pictures, 0, self.request.model, self.request.image_size)
-        training, method = PRETRAINING[self.request.method](situation)
-        training, method = changed(training, method, self.request.changes)
-        training = replace(training, seed=self.request.seed)
-        return training if self.request.epochs is None else replace(training, epochs=self.request.epochs), method
+    def split_data(self, data: Data) -> Data:
+        """A few pictures are set aside."""
+        return set_aside(data, self.training.seed)
 
-    def _say_what(self, resumed: bool) -> None:
-        c = self.training.model
-        self.listeners.say(
-            f"{'Going on' if resumed else 'Learning'} without labels ({self.request.method}): a ViT of width "
-            f"{c.width}, depth {c.depth}, patch {c.patch} at {c.image_size[0]}x{c.image_size[1]}, "
-            f"{len(self.data.train):,} pictures."
-        )
-        for note in self.data.notes:
-            self.listeners.say(note)
+    def start_network(self) -> Network:
+        """From scratch, whitened where the recipe says so."""
+        network = build_network(self.training.model, seed=self.training.seed)
+        if self.training.whiten and not self.checkpointed:
+            whiten(network, self.training, self.data.train, self.machine.workers)
+        return network
 
-    def _loader(self, source: Source, shuffle: bool = True) -> Loader:
-        """Batches with the views that the method wants."""
-        t = self.training
-        loader = Loader(
-            source,
-            t.preprocess,
-            t.augment,
-            batch_size=t.batch_size,
-            seed=t.seed,
-            workers=self.workers if shuffle else 0,
-            shuffle=shuffle,
-            crops=None if isinstance(self.method, Mae) else self.method.crops,
-        )
-        self.open.callback(loader.close)
-        return loader
-
-    def _model(self) -> ViT:
-        """The model as it starts; a checkpoint, where there is one, then takes its place."""
-        model = ViT(self.training.model, seed=self.training.seed)
-        if self.training.whiten and load_newest(self.folder / "checkpoints")[0] is None:
-            whiten(model, self.training, self.data.train, self.workers)
-        return model
-
-    def _evaluator(self) -> Callable[[nn.Module], dict[str, float]]:
-        """Live figures: the k-NN accuracy where there are labels, else the objective's for pictures set aside."""
+    def make_evaluate(self) -> Evaluate:
+        """The k-NN accuracy where there are labels, else the metric that the objective has watched."""
         few = max(50, min(ASIDE, int(WORK / 5 / count_flops(self.training.model))))
         asked = some_of(self.data.splits["val"], few, self.training.seed)
+        device = self.world.device
         if not self.data.classes:
-            loader = self._loader(asked, shuffle=False)
-            return lambda model: _live_figure(self.objective, loader)
+            loader = self.keep_open(self._aside_loader(asked))
+            return lambda objective: objective.evaluate(batch.to(device) for batch in loader.batches())
         known, asking = (
-            Loader(part, self.training.preprocess, batch_size=100, unreadable_limit=1.0)
-            for part in (some_of(self.data.train, 4 * few, self.training.seed), asked)
+            Loader(source, self.training.preprocess, batch_size=100, unreadable_limit=1.0)
+            for source in (some_of(self.data.train, 4 * few, self.training.seed), asked)
         )
-        return lambda model: {"knn": knn_accuracy(model, known, asking, len(self.data.classes))}
+        return lambda objective: {"knn": knn_accuracy(objective, known, asking, len(self.data.classes))}
 
-    def _plan(self) -> tuple[Pace, Timetable | None]:
-        """How many steps to take; with a budget, as many as fit."""
-        table = None
-        if self.deadline is not None:
-            model = self.objective.model
-            assert isinstance(model, nn.Module)
-            self.training, table = plan(
-                self.training,
-                self.objective,
-                self.loader,
-                lambda: self.evaluate(model.eval()),
-                meter=self.meter,
-                deadline=self.deadline,
-                ending=WRITING,
-            )
-            if table is None:
-                self.listeners.say(TIME_IS_UP)
-        return first_pace(self.training, self.loader), table
-
-    def _train(self, pace: Pace, table: Timetable | None) -> PretrainResult:
-        loop = Loop(
-            self.objective,
-            self.loader,
-            self.training,
-            pace,
-            self.folder,
-            evaluate=self.evaluate,
-            keep_last=True,
-            name_of=self.data.train.name,
-            meter=self.meter,
-            check_clock=clock_check(self.folder, pace, table, self.meter),
+    def _aside_loader(self, source: Source) -> Loader:
+        """The views that are trained on, of pictures set aside, the same each time."""
+        t = self.training
+        return Loader(
+            source, t.preprocess, t.augment, batch_size=t.batch_size, seed=t.seed, shuffle=False, views=t.objective.views
         )
-        with tracked(self.listeners.step, self.folder) as listener:
-            outcome = loop.run(self._watched(listener), self.listeners.stop)
-        for remark in outcome.remarks:
-            self.listeners.say(remark)
-        return self._finish(outcome, pace.steps)
 
-    def _watched(self, listener: Callable[[Event], None]) -> Callable[[Event], None]:
+    def ending_seconds(self) -> float:
+        """Only the report."""
+        return self.writing
+
+    def watch(self, listener: Callable[[Event], None]) -> Callable[[Event], None]:
         """A listener that also says when the features collapse; `collapsed` then stands in the events."""
         alarm: Alarm | None = None
 
@@ -247,53 +163,33 @@ class _Pretraining:
 
         return hear
 
-    def _finish(self, outcome: Outcome, steps: int) -> PretrainResult:
-        """Write the bundle, the decoder where there is one, the result and the report."""
-        # with a budget, the clock may have changed the steps
-        self.training = replace(self.training, epochs=steps / self.loader.steps_per_epoch)
-        model = ViT(self.training.model, seed=None)
-        model.load_state_dict(outcome.best)
-        model.eval()
-        if isinstance(self.objective, MaskedAutoencoder):
-            save_decoder(self.folder / "decoder", self.objective)
-        self.open.close()
-        spent = self.meter.spent() + Spent(pictures=outcome.pictures)  # operations of views and decoder: not counted
+    def end(self, network: Network, outcome: Outcome, pace: Pace) -> Ending[PretrainResult]:
+        """What the last evaluation and the alarms said."""
         result = PretrainResult(
             run=str(self.folder),
             bundle=str(self.folder / "bundle"),
             method=self.request.method,
             finished=outcome.finished,
             pictures=len(self.data.train),
-            steps=steps,
-            figures=outcome.best_figures,
+            steps=pace.steps,
+            metrics=outcome.best_metrics,
             alarms=tuple(heard(self.folder).said),
-            spent=asdict(spent),
+            spent=self.spent(outcome, pace),
             remarks=(*outcome.remarks, *(f"{name}: {why}" for name, why in sorted(self.loader.unreadable.items()))),
         )
-        card = pretrain_card(self.folder.name, self.request, self.training, result)
-        info = {
-            "request": asdict(self.request),
-            "training": training_to_json(self.training),
-            "method": method_to_json(self.method),
-            "spent": asdict(spent),
-        }
-        save_bundle(self.folder / "bundle", model, self.training.preprocess, (), card=card, info=info)
-        if outcome.finished:
-            write_json(self.folder / "result.json", asdict(result))
-            write_report(self.folder)
-        return result
+        return Ending(result, (), pretrain_card(self.folder.name, self.request, self.training, result))
 
 
-def build_objective(model: ViT, method: Method, seed: int) -> MaskedAutoencoder | SelfDistillation:
-    """The model to train and what it learns by."""
-    return MaskedAutoencoder(model, method, seed) if isinstance(method, Mae) else SelfDistillation(model, method, seed)
-
-
-def knn_accuracy(model: nn.Module, known: Loader, asked: Loader, classes: int) -> float:
+def knn_accuracy(objective: Objective, known: Loader, asked: Loader, classes: int) -> float:
     """The share of asked pictures whose class the nearest known ones name."""
-    assert isinstance(model, ViT)
-    features, labels = compute_features(model.representation, known.batches())
-    wanted, truth = compute_features(model.representation, asked.batches())
+    network = objective.model.eval()
+    device = next(network.parameters()).device
+
+    def features_of(loader: Loader) -> tuple[Tensor, Tensor]:
+        return compute_features(lambda images: network.representation(images.to(device)).cpu(), loader.batches())
+
+    features, labels = features_of(known)
+    wanted, truth = features_of(asked)
     k = min(NEIGHBOURS, len(features))
     votes = vote_neighbours(features, labels, wanted, classes, (k,))[k]
     return (votes.argmax(dim=1) == truth).float().mean().item()
@@ -302,20 +198,6 @@ def knn_accuracy(model: nn.Module, known: Loader, asked: Loader, classes: int) -
 def heard(folder: Path) -> Alarm:
     """The alarm after all steps that a run's metrics tell of."""
     alarm = Alarm()
-    path = folder / "metrics.jsonl"
-    for line in path.read_text().splitlines() if path.exists() else ():
-        alarm.hear(json.loads(line))
+    for record in records_of(folder):
+        alarm.hear(record)
     return alarm
-
-
-@torch.inference_mode()
-def _live_figure(objective: MaskedAutoencoder | SelfDistillation, loader: Loader) -> dict[str, float]:
-    """The loss of a masked autoencoder; the information of self-distillation, whose loss a collapse lowers too."""
-    objective.eval()
-    name = "loss" if isinstance(objective, MaskedAutoencoder) else "information"
-    total, pictures = 0.0, 0
-    for batch in loader.batches():
-        loss, figures = objective(batch, 1.0)
-        total += len(batch.index) * {"loss": loss.item(), **figures}[name]
-        pictures += len(batch.index)
-    return {name: total / max(1, pictures)}

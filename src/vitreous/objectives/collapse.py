@@ -32,10 +32,10 @@ def information(answers: Tensor) -> Tensor:
     return entropy(answers.mean(dim=0)) - entropy(answers).mean()
 
 
-def feature_spread(features: Tensor) -> float:
+def feature_spread(features: Tensor) -> Tensor:
     """The standard deviation of the features' directions (n, D) times sqrt(D): 1 if spread evenly, 0 if all alike."""
     direction = F.normalize(features.float(), dim=1)
-    return direction.std(dim=0, correction=0).mean().item() * math.sqrt(features.shape[1])
+    return direction.std(dim=0, correction=0).mean() * math.sqrt(features.shape[1])
 
 
 @dataclass
@@ -49,7 +49,7 @@ class Alarm:
     """Each figure's steps and values of late."""
     _step: int = 0
     _fastest: float = 0.0
-    """The highest rate so far: until it is reached, a training has hardly begun."""
+    """The highest learning rate so far: until it is reached, a training has hardly begun."""
 
     @property
     def ringing(self) -> list[str]:
@@ -61,7 +61,7 @@ class Alarm:
         if "loss" not in record:  # a line about an evaluation
             return None
         self._step = int(record["step"])
-        rate = record.get("rate", 0.0)
+        rate = record.get("learning_rate", 0.0)
         rising = rate > self._fastest
         self._fastest = max(rate, self._fastest)
         signs = _signs(self._averaged(record), warm=not rising)
@@ -85,16 +85,16 @@ class Alarm:
 
 
 def _signs(mean: Mapping[str, float], warm: bool) -> dict[str, str]:
-    """What looks collapsed in a record's averages, and what to change; `warm`: the rate no longer rises."""
+    """What looks collapsed in a record's averages, and what to change; `warm`: the learning rate no longer rises."""
     signs = {}
     if mean.get("spread", 1.0) < ALIKE:
         signs["all pictures get the same features"] = (
-            f"their standard deviation is {mean['spread']:.3f} of what it could be; lower optimizer.rate and "
-            "optimizer.muon_rate, or take pictures that differ more"
+            f"their standard deviation is {mean['spread']:.3f} of what it could be; lower "
+            "optimizer.learning_rate and optimizer.muon_learning_rate, or take pictures that differ more"
         )
     if warm and mean.get("explained", 1.0) < EXPLAINS:
         signs["the decoder rebuilds nothing of what is hidden"] = (
-            "one colour for all would fit as well; lower optimizer.rate and optimizer.muon_rate, lower method.mask, or "
+            "one colour for all would fit as well; lower optimizer.learning_rate and optimizer.muon_learning_rate, lower objective.mask, or "
             "take pictures with more to see in them than noise"
         )
     if mean.get("information", 1.0) >= TELLS:
@@ -102,9 +102,9 @@ def _signs(mean: Mapping[str, float], warm: bool) -> dict[str, str]:
     centred = "centre" in mean  # else its answers are balanced in every batch
     sure = f"its entropy is {mean['entropy']:.1%} of ln K"
     if mean["entropy"] > 0.5:
-        cure = "set method.balance=3" if centred else "take a larger batch_size"
-        signs["the teacher knows nothing of any picture"] = f"{sure}; lower method.teacher_temperature, or {cure}"
+        cure = "set objective.sinkhorn_iterations=3" if centred else "take a larger batch_size"
+        signs["the teacher knows nothing of any picture"] = f"{sure}; lower objective.teacher_temperature, or {cure}"
     else:
-        cure = "set method.balance=3, lower method.centre_momentum" if centred else "take a larger batch_size"
-        signs["the teacher says the same of every picture"] = f"{sure}; {cure}, or raise method.teacher_temperature"
+        cure = "set objective.sinkhorn_iterations=3, lower objective.centre_momentum" if centred else "take a larger batch_size"
+        signs["the teacher says the same of every picture"] = f"{sure}; {cure}, or raise objective.teacher_temperature"
     return signs

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitreous.config.pretrain import Dino
+from vitreous.config.objective import Dino
 from vitreous.model.initialise import Linear
 
 
@@ -18,11 +18,11 @@ class Head(nn.Module):
     The last layer is weight-normalised with all lengths fixed at 1: prototypes have a direction only.
     """
 
-    def __init__(self, width: int, method: Dino, seed: int) -> None:
+    def __init__(self, width: int, settings: Dino, seed: int) -> None:
         super().__init__()
-        sizes = (width, method.hidden, method.hidden, method.bottleneck)
+        sizes = (width, settings.hidden, settings.hidden, settings.bottleneck)
         self.layers = nn.ModuleList(Linear(a, b) for a, b in pairwise(sizes))
-        self.prototypes = nn.Parameter(torch.empty(method.prototypes, method.bottleneck))
+        self.prototypes = nn.Parameter(torch.empty(settings.prototypes, settings.bottleneck))
         self._initialise(torch.Generator().manual_seed(seed + 2))  # not the encoder's numbers once more
 
     @torch.no_grad()

@@ -15,14 +15,14 @@ def teacher_answers(scores: Tensor, centre: Tensor, temperature: float) -> Tenso
     return ((scores - centre) / temperature).softmax(dim=-1)
 
 
-def balanced_answers(scores: Tensor, temperature: float, rounds: int) -> Tensor:
+def balanced_answers(scores: Tensor, temperature: float, iterations: int) -> Tensor:
     """The same with every prototype equally often the answer in this batch: (n, K) to distributions (n, K).
 
     Sinkhorn and Knopp's algorithm, as SwAV and DINOv2 have it instead of the centre: in turns, each prototype's shares
     are made to sum to one number, then each picture's to 1.
     """
     logs = scores / temperature
-    for _ in range(rounds):
+    for _ in range(iterations):
         logs = logs.log_softmax(dim=0)
         logs = logs.log_softmax(dim=1)
     return logs.exp()

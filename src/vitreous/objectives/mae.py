@@ -5,56 +5,63 @@ Letters: B pictures, C channels, P patch side, N patches, V visible ones, M mask
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 import json
 from pathlib import Path
 
-import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from vitreous.config.model import ViTConfig, grid_of
-from vitreous.config.pretrain import Mae, method_from_json, method_to_json
-from vitreous.data.chance import MIX, uniforms
-from vitreous.data.loader import Batch
+from vitreous.config.objective import Mae
+from vitreous.data.batch import Batch
+from vitreous.errors import UserError
+from vitreous.model.draws import draw
 from vitreous.model.initialise import Linear
+from vitreous.model.network import Network, Role, require
 from vitreous.model.position import Grid, Layout, sincos_2d
 from vitreous.model.vit import Block, ViT
 from vitreous.objectives.collapse import feature_spread
-from vitreous.weights.files import check_manifest, new_folder
+from vitreous.objectives.objective import Metrics, Objective
+from vitreous.objectives.setting import Setting
+from vitreous.weights.files import check_manifest
 
 EVERY, SOME = 10, 32
 """Every so many steps, the features of so many pictures are compared."""
 
 
-class MaskedAutoencoder(nn.Module):
-    """The encoder sees some patches of a picture, a small decoder rebuilds the others; what counts is the encoder.
+MASKS = 2**32
+"""Stream of `draw` for the masks; a network's own begin at 0."""
 
-    In training the masks are drawn from torch's generator; in evaluation they follow from the seed and the picture.
-    """
 
-    def __init__(self, model: ViT, method: Mae, seed: int = 0) -> None:
+class MaskedAutoencoder(Objective):
+    """The encoder sees some patches of a picture, a small decoder rebuilds the others; what counts is the encoder."""
+
+    model: ViT
+
+    def __init__(self, model: ViT, settings: Mae, seed: int = 0) -> None:
         super().__init__()
-        self.model, self.method, self.seed = model, method, seed
-        self.decoder = Decoder(model.config, method, seed)
+        self.model, self.settings, self.seed = model, settings, seed
+        self.decoder = Decoder(model.config, settings, seed)
         self.taken: Tensor
         self.register_buffer("taken", torch.zeros((), dtype=torch.long))
 
-    def forward(self, batch: Batch, progress: float) -> tuple[Tensor, dict[str, float]]:
-        """The mean squared error of the masked patches, and the figures by which a collapse shows."""
-        keep, masked = shuffle(self.noise(batch), self.method.mask)
-        rebuilt, _ = self.rebuild(batch.images, keep, masked)
+    def forward(self, batch: Batch, progress: float) -> tuple[Tensor, Metrics]:
+        """The mean squared error of the masked patches, and the metrics by which a collapse shows."""
+        keep, masked = shuffle(self.noise(batch), self.settings.mask)
+        rebuilt, _ = self.rebuild(batch.images, keep, masked, batch.keys)
         targets = self.targets(batch.images, masked)
         loss = masked_loss(rebuilt, targets)
-        figures = {"explained": explained(loss.item(), targets)}
+        metrics = {"explained": explained(loss.detach(), targets)}
         if self.training and self.taken.item() % EVERY == 0:
-            figures["spread"] = self.spread(batch.images[:SOME])
-        return loss, figures
+            metrics["spread"] = self.spread(batch.images[:SOME])
+        return loss, metrics
 
     @torch.no_grad()
-    def spread(self, images: Tensor) -> float:
+    def spread(self, images: Tensor) -> Tensor:
         """How far apart the features of whole pictures are; masks would set even equal pictures apart."""
-        self.model.eval()  # draws no random numbers: the training goes on as if nothing had been asked
+        self.model.eval()
         features = self.model.representation(images)
         self.model.train(self.training)
         return feature_spread(features)
@@ -63,27 +70,41 @@ class MaskedAutoencoder(nn.Module):
         """Count: an interrupted training compares features in the same steps as another."""
         self.taken += 1
 
+    def extras(self) -> Mapping[str, nn.Module]:
+        """The decoder, so that pictures can be rebuilt later."""
+        return {"decoder": self.decoder}
+
+    def roles(self) -> dict[str, Role]:
+        """The decoder's blocks lie above the encoder's: they learn as fast as the last layer, their matrices by Muon."""
+        found = super().roles()
+        for name, parameter in self.decoder.named_parameters(prefix="decoder"):
+            role = found[name]
+            if name == "decoder.mask_token":
+                found[name] = role._replace(decayed=False)
+            elif name.startswith("decoder.blocks.") and parameter.ndim == 2:
+                found[name] = role._replace(kind="matrix")
+        return found
+
     def noise(self, batch: Batch) -> Tensor:
-        """(B, N) numbers whose order decides which patches are seen."""
+        """(B, N) numbers whose order decides which patches are seen: others in every epoch, the same in evaluation."""
         height, width = batch.images.shape[2:]
         rows, columns = grid_of((height, width), self.model.config.patch)
-        if self.training:
-            return torch.rand(len(batch.index), rows * columns)
-        draws = uniforms(self.seed, 0, batch.index.numpy().astype(np.int64), rows * columns, view=MIX)
-        return torch.from_numpy(draws)
+        return draw(batch.keys, MASKS, rows * columns)
 
-    def rebuild(self, images: Tensor, keep: Tensor, masked: Tensor) -> tuple[Tensor, Tensor]:
+    def rebuild(
+        self, images: Tensor, keep: Tensor, masked: Tensor, keys: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """The masked patches (B, M, P*P*C) as the decoder imagines them, and the encoder's tokens (B, T, D)."""
-        z, layout = self.model.embed(images, keep)
-        tokens = self.model.encode(z, layout)
+        z, layout = self.model.embed(images, keep, keys)
+        tokens = self.model.encode(z, layout, keys=keys)
         rebuilt: Tensor = self.decoder(tokens, layout, masked)
         return rebuilt, tokens
 
     def targets(self, images: Tensor, masked: Tensor) -> Tensor:
-        """(B, M, P*P*C): what the masked patches are, each normalised by itself if the method says so."""
+        """(B, M, P*P*C): what the masked patches are, each normalised by itself if the settings say so."""
         patches, _ = self.model.patchify(images)
         patches = pixels_last(take(patches, masked), self.model.config.channels)
-        if not self.method.normalise:
+        if not self.settings.normalise:
             return patches
         return (patches - patches.mean(dim=2, keepdim=True)) / patches_spread(patches)
 
@@ -93,11 +114,11 @@ class MaskedAutoencoder(nn.Module):
 
         Where the decoder gives normalised patches, each gets its true mean and spread back, as the paper draws them.
         """
-        keep, masked = shuffle(self.noise(batch), self.method.mask)
+        keep, masked = shuffle(self.noise(batch), self.settings.mask)
         rebuilt, _ = self.rebuild(batch.images, keep, masked)
         patches, grid = self.model.patchify(batch.images)
         patches = pixels_last(patches, self.model.config.channels)
-        if self.method.normalise:
+        if self.settings.normalise:
             truth = take(patches, masked)
             rebuilt = rebuilt * patches_spread(truth) + truth.mean(dim=2, keepdim=True)
         filled = patches.scatter(1, masked[:, :, None].expand_as(rebuilt), rebuilt.to(patches.dtype))
@@ -112,13 +133,13 @@ class Decoder(nn.Module):
     computes nothing that the loss does not read.
     """
 
-    def __init__(self, c: ViTConfig, method: Mae, seed: int) -> None:
+    def __init__(self, c: ViTConfig, settings: Mae, seed: int) -> None:
         super().__init__()
-        width = method.decoder_width
+        width = settings.decoder_width
         shape = ViTConfig(
             width=width,
-            depth=method.decoder_depth,
-            heads=method.decoder_heads,
+            depth=settings.decoder_depth,
+            heads=settings.decoder_heads,
             mlp_width=4 * width,
             patch=c.patch,
             image_size=c.image_size,
@@ -128,7 +149,7 @@ class Decoder(nn.Module):
         self.trained = c.sincos_grid or c.grid
         self.embed = Linear(c.width, width)
         self.mask_token = nn.Parameter(torch.empty(1, 1, width))
-        self.blocks = nn.ModuleList(Block(shape, drop_path=0.0) for _ in range(method.decoder_depth))
+        self.blocks = nn.ModuleList(Block(shape, drop_path=0.0) for _ in range(settings.decoder_depth))
         self.norm = nn.LayerNorm(width, c.norm_eps)
         self.pred = Linear(width, c.patch**2 * c.channels)
         self._initialise(torch.Generator().manual_seed(seed + 1))  # not the encoder's numbers once more
@@ -159,22 +180,19 @@ class Decoder(nn.Module):
         return rebuilt
 
 
-def save_decoder(folder: Path, objective: MaskedAutoencoder) -> None:
-    """Keep what the encoder's bundle leaves out, so that pictures can be rebuilt later."""
-    with new_folder(folder) as place:
-        state = {name: tensor.detach().contiguous() for name, tensor in objective.decoder.state_dict().items()}
-        save_file(state, place / "decoder.safetensors")
-        described = {"seed": objective.seed, "method": method_to_json(objective.method)}
-        (place / "config.json").write_text(json.dumps(described, indent=2) + "\n")
+def build_mae(network: Network, settings: Mae, setting: Setting) -> MaskedAutoencoder:
+    """Only a network of patches can be shown some of them."""
+    return MaskedAutoencoder(require(network, ViT, "mae"), settings, setting.seed)
 
 
-def load_autoencoder(folder: Path, model: ViT) -> MaskedAutoencoder:
-    """The encoder `model` with the decoder that `save_decoder` kept, in evaluation mode."""
+def load_autoencoder(folder: Path, model: Network) -> MaskedAutoencoder:
+    """The encoder `model` with the decoder that a run kept in `folder`, in evaluation mode."""
     check_manifest(folder)
     described = json.loads((folder / "config.json").read_text())
-    method = method_from_json(described["method"], folder / "config.json")
-    assert isinstance(method, Mae)
-    objective = MaskedAutoencoder(model, method, described["seed"])
+    fields = dict(described.get("objective") or described["method"])  # "method" until version 0.1
+    if fields.pop("kind") != Mae.kind:
+        raise UserError(f"{folder}: not the decoder of a masked autoencoder; give the run of pretrain --method mae.")
+    objective = MaskedAutoencoder(require(model, ViT, "reconstruct"), Mae(**fields), described["seed"])
     objective.decoder.load_state_dict(load_file(folder / "decoder.safetensors"))
     return objective.eval()
 
@@ -191,14 +209,15 @@ def masked_loss(rebuilt: Tensor, targets: Tensor) -> Tensor:
     return (rebuilt - targets).square().mean()
 
 
-def explained(loss: float, targets: Tensor) -> float:
+def explained(loss: Tensor, targets: Tensor) -> Tensor:
     """The share of the variance of `targets` that a squared error leaves explained: 0 if one value does as well.
 
     Normalised patches have the mean 0 and the variance 1 - 1/(P*P*C), or 0 where they are flat; so the loss of saying
     nothing depends on the pictures.
     """
-    variance = targets.var(correction=0).item()
-    return max(0.0, 1 - loss / variance) if variance > 1e-6 else 0.0  # less is rounding: there is nothing to explain
+    variance = targets.var(correction=0)
+    share = (1 - loss / variance).clamp(min=0)
+    return torch.where(variance > 1e-6, share, torch.zeros_like(share))  # less is rounding: nothing to explain
 
 
 def take(patches: Tensor, cells: Tensor) -> Tensor:

@@ -2,50 +2,78 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from vitreous.config.model import grid_of
-from vitreous.config.train import Training
-from vitreous.data.loader import Batch
+from vitreous.config import objective as config
+from vitreous.data.batch import Batch
+from vitreous.model.draws import draw
+from vitreous.model.network import LeavesPatchesOut, Network, require
 from vitreous.model.position import draw_cells
-from vitreous.model.vit import ViT
+from vitreous.objectives.objective import Metrics, Objective
+from vitreous.objectives.setting import Setting
 
 
-class Supervised(nn.Module):
-    """Cross-entropy between the model's scores and the labels, hard or mixed."""
+KEEP = 2**32
+"""Stream of `draw` for the keep schedule; a network's own begin at 0."""
+
+
+class Supervised(Objective):
+    """Cross-entropy between the network's scores and the labels, hard or mixed."""
 
     class_weight: Tensor | None
 
-    def __init__(self, model: ViT, training: Training, class_weight: Tensor | None = None) -> None:
+    def __init__(self, model: Network, settings: config.Supervised, class_weight: Tensor | None = None) -> None:
         """`class_weight` (K,) weighs the classes; None for all alike."""
         super().__init__()
-        self.model = model
-        self.training_config = training
+        self.model, self.settings = model, settings
+        self._patched = require(model, LeavesPatchesOut, "keep_schedule") if settings.keep_schedule else None
         self.register_buffer("class_weight", class_weight, persistent=False)
-        if training.compile:
-            model.compile()
 
-    def forward(self, batch: Batch, progress: float) -> tuple[Tensor, dict[str, float]]:
-        """The loss of a batch and its accuracy, when `progress` (0 to 1) of the training is done."""
-        scores = self.model(batch.images, keep=self._patches(batch.images, progress))
+    def forward(self, batch: Batch, progress: float) -> tuple[Tensor, Metrics]:
+        """The loss of a batch and its accuracy."""
+        scores = self._scores(batch, progress)
         loss = F.cross_entropy(
-            scores, batch.targets, weight=self.class_weight, label_smoothing=self.training_config.label_smoothing
+            scores, batch.targets, weight=self.class_weight, label_smoothing=self.settings.label_smoothing
         )
         truth = batch.targets if batch.targets.ndim == 1 else batch.targets.argmax(dim=1)
-        return loss, {"accuracy": (scores.detach().argmax(dim=1) == truth).float().mean().item()}
+        return loss, {"accuracy": (scores.detach().argmax(dim=1) == truth).float().mean()}
 
-    def after_step(self, progress: float) -> None:
-        """Nothing to do: no teacher follows."""
+    def weigh(self, batch: Batch) -> float:
+        """The pictures; with class weights, the weights of their classes: that is what cross-entropy divides by."""
+        if self.class_weight is None or batch.targets.ndim > 1:
+            return super().weigh(batch)
+        return self.class_weight[batch.targets].sum().item()
 
-    def _patches(self, images: Tensor, progress: float) -> Tensor | None:
-        """The token schedule: a random choice of patches (B, M) for each picture; None for all."""
-        share = self.training_config.keep_share(progress)
-        if share == 1.0:
-            return None
-        height, width = images.shape[2:]
-        return draw_cells(len(images), grid_of((height, width), self.model.config.patch), share)
+    def evaluate(self, batches: Iterable[Batch]) -> dict[str, float]:
+        """The accuracy, its standard error, and the plain cross-entropy."""
+        self.eval()
+        with torch.inference_mode():
+            answers = [(self.model(batch.images).float(), batch.targets) for batch in batches]
+            scores, labels = (torch.cat(tensors) for tensors in zip(*answers, strict=True))
+            accuracy = (scores.argmax(dim=1) == labels).float().mean().item()
+            error = (accuracy * (1 - accuracy) / len(labels)) ** 0.5
+            return {"accuracy": accuracy, "error": error, "loss": F.cross_entropy(scores, labels).item()}
+
+    def _scores(self, batch: Batch, progress: float) -> Tensor:
+        """(B, K), from the patches that the keep schedule leaves: a random choice for each picture."""
+        share = self.settings.keep_share(progress)
+        if share == 1.0 or self._patched is None:
+            whole: Tensor = self.model(batch.images, keys=batch.keys)
+            return whole
+        height, width = batch.images.shape[2:]
+        grid = self._patched.patch_grid((height, width))
+        cells = draw_cells(len(batch.index), grid, share, draw(batch.keys, KEEP, grid[0] * grid[1]))
+        return self._patched(batch.images, keep=cells, keys=batch.keys)
+
+
+def build_supervised(network: Network, settings: config.Supervised, setting: Setting) -> Supervised:
+    """With class weights, from how often each class occurs."""
+    weight = balance(setting.labels, network.config.classes) if settings.class_weights else None
+    return Supervised(network, settings, weight)
 
 
 def balance(labels: Tensor, classes: int) -> Tensor:

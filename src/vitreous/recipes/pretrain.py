@@ -8,17 +8,17 @@ from typing import Any
 
 from vitreous.config.data import Augment, MultiCrop, Preprocess
 from vitreous.config.model import ViTConfig
-from vitreous.config.pretrain import Dino, Mae, Method
+from vitreous.config.objective import Dino, Mae
 from vitreous.config.train import Optimizer, Training
 from vitreous.errors import UserError
 from vitreous.recipes.supervised import MANY, SMALL_SIDE, Situation, small_side
 
 MEAN: dict[str, Any] = {"pool": "mean", "class_token": False}
 """Features that are the mean of the patches' tokens."""
-MUON = Optimizer(name="muon", rate=1e-3, muon_rate=0.02, weight_decay=0.05, warmup=0.05)
+MUON = Optimizer(name="muon", learning_rate=1e-3, muon_learning_rate=0.02, weight_decay=0.05, warmup=0.05)
 
 
-def mae(s: Situation) -> tuple[Training, Mae]:
+def mae(s: Situation) -> Training:
     """A masked autoencoder: three quarters of the patches are hidden, and a decoder of a block or two rebuilds them.
 
     The features are the mean of the patches' tokens; a class token would learn nothing of its own here.
@@ -26,20 +26,20 @@ def mae(s: Situation) -> tuple[Training, Mae]:
     model, preprocess = _built(s)
     model = replace(model, **MEAN)
     small = _is_small(model)
-    training = Training(
+    width = max(64, model.width // 2 // 32 * 32)
+    return Training(
         model=model,
         preprocess=preprocess,
+        objective=Mae(decoder_width=width, decoder_depth=1 if small else 2, decoder_heads=width // 32),
         augment=Augment(crop_scale=(0.4, 1.0) if small else (0.2, 1.0)),
         optimizer=MUON,
         epochs=30 if small else 100,
         batch_size=256 if small else 64,
         whiten=s.pictures >= MANY,
     )
-    width = max(64, model.width // 2 // 32 * 32)
-    return training, Mae(decoder_width=width, decoder_depth=1 if small else 2, decoder_heads=width // 32)
 
 
-def dino(s: Situation) -> tuple[Training, Dino]:
+def dino(s: Situation) -> Training:
     """Self-distillation for few cores and small batches.
 
     What makes it affordable: views of few tokens, a student that sees half of each large one, few prototypes, and Muon.
@@ -56,37 +56,38 @@ def dino(s: Situation) -> tuple[Training, Dino]:
         local_scale=(0.1, 0.35) if small else (0.05, 0.4),
         local_size=_side(model, 0.375 if small else 0.5),
     )
-    training = Training(
-        model=model,
-        preprocess=preprocess,
-        augment=Augment(jitter=0.4, tint=0.5, grey=0.2),
-        optimizer=replace(MUON, muon_rate=0.015, weight_decay=0.04, warmup=0.1, clip=3.0),
-        epochs=30 if small else 100,
-        batch_size=128 if small else 64,
-        whiten=s.pictures >= MANY,
-    )
-    method = Dino(
+    objective = Dino(
         crops=crops,
         hidden=512 if small else 1024,
         bottleneck=128 if small else 256,
         prototypes=512 if small else 4096,
         momentum=0.9 if small else 0.98,
-        balance=3,
+        sinkhorn_iterations=3,
         teacher_temperature=(0.01, 0.01) if small else (0.02, 0.02),
-        frozen=0.02,
+        freeze_last_layer=0.02,
         keep=0.5,
     )
-    return training, method
+    return Training(
+        model=model,
+        preprocess=preprocess,
+        objective=objective,
+        augment=Augment(jitter=0.4, tint=0.5, grey=0.2),
+        optimizer=replace(MUON, muon_learning_rate=0.015, weight_decay=0.04, warmup=0.1, clip=3.0),
+        epochs=30 if small else 100,
+        batch_size=128 if small else 64,
+        whiten=s.pictures >= MANY,
+    )
 
 
-def dinov2(s: Situation) -> tuple[Training, Dino]:
+def dinov2(s: Situation) -> Training:
     """DINO with what DINOv2 adds: registers, the spread of features (KoLeo), and masked patches (iBOT)."""
-    training, method = dino(s)
-    model = replace(training.model, registers=4)
-    return replace(training, model=model), replace(method, keep=1.0, koleo=0.1, masked=1.0)
+    training = dino(s)
+    assert isinstance(training.objective, Dino)
+    objective = replace(training.objective, keep=1.0, koleo_weight=0.1, ibot_weight=1.0)
+    return replace(training, model=replace(training.model, registers=4), objective=objective)
 
 
-PRETRAINING: dict[str, Callable[[Situation], tuple[Training, Method]]] = {"mae": mae, "dino": dino, "dinov2": dinov2}
+PRETRAINING: dict[str, Callable[[Situation], Training]] = {"mae": mae, "dino": dino, "dinov2": dinov2}
 
 
 def _built(s: Situation) -> tuple[ViTConfig, Preprocess]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from vitreous.config.data import Augment, Preprocess
 from vitreous.config.model import ViTConfig
+from vitreous.config.objective import Supervised
 from vitreous.config.train import Optimizer, Training
 from vitreous.errors import UserError
 from vitreous.model.presets import preset
@@ -57,7 +58,7 @@ def notebook(s: Situation) -> Training:
         model=model,
         preprocess=preprocess,
         augment=Augment(crop_scale=(0.08, 1.0)),
-        optimizer=Optimizer(rate=2e-4, weight_decay=0.01, warmup=0.0, decay="linear", clip=None),
+        optimizer=Optimizer(learning_rate=2e-4, weight_decay=0.01, warmup=0.0, decay="linear", clip=None),
         epochs=4,
         batch_size=16,
         validation=0.0,
@@ -72,7 +73,7 @@ def paper_finetune(s: Situation) -> Training:
         model=model,
         preprocess=preprocess,
         augment=Augment(crop_scale=(0.25, 1.0)),
-        optimizer=Optimizer(name="sgd", rate=0.03, weight_decay=0.0, warmup=0.1, decay="cosine", clip=1.0),
+        optimizer=Optimizer(name="sgd", learning_rate=0.03, weight_decay=0.0, warmup=0.1, decay="cosine", clip=1.0),
         epochs=500 / (s.pictures // batch),
         batch_size=batch,
         accumulate=max(1, batch // 32),
@@ -87,7 +88,7 @@ def paper_pretrain(s: Situation) -> Training:
         model=replace(model, classifier="mlp"),
         preprocess=preprocess,
         augment=Augment(crop_scale=(0.08, 1.0)),
-        optimizer=Optimizer(rate=3e-3, weight_decay=0.3, warmup=0.03, decay="cosine", clip=1.0),
+        optimizer=Optimizer(learning_rate=3e-3, weight_decay=0.3, warmup=0.03, decay="cosine", clip=1.0),
         epochs=300,
         batch_size=batch,
         accumulate=max(1, batch // 64),
@@ -110,12 +111,12 @@ def small_data(s: Situation) -> Training:
         model=model,
         preprocess=replace(preprocess, crop=min(1.0, round(higher * math.sqrt(sum(crops) / 2), 2))),
         augment=Augment(crop_scale=crops),
-        optimizer=Optimizer(rate=2e-4, weight_decay=0.05, layer_decay=0.85, warmup=0.1),
+        optimizer=Optimizer(learning_rate=2e-4, weight_decay=0.05, layer_decay=0.85, warmup=0.1),
         epochs=8,
         batch_size=32,
         ema=0.99,
-        blend=0.5 if s.base is not None and s.base.classes and s.pictures < MANY else 1.0,
-        tokens=((0.85, 0.5),),
+        wise_ft_alpha=0.5 if s.base is not None and s.base.classes and s.pictures < MANY else 1.0,
+        objective=Supervised(keep_schedule=((0.85, 0.5),)),
         freeze=model.depth // 2 if s.base is not None else 0,
         probe=s.base is not None,
         validation=0.05 if s.tested else 0.1,
@@ -132,11 +133,10 @@ def mae_finetune(s: Situation) -> Training:
         model=model,
         preprocess=preprocess,
         augment=Augment(crop_scale=(0.5, 1.0) if small else (0.2, 1.0)),
-        optimizer=Optimizer(rate=1e-3, weight_decay=0.05, layer_decay=0.75, warmup=0.1),
+        optimizer=Optimizer(learning_rate=1e-3, weight_decay=0.05, layer_decay=0.75, warmup=0.1),
         epochs=30,
         batch_size=64,
-        label_smoothing=0.1,
-        tokens=((0.6, 0.5),) if small else (),
+        objective=Supervised(label_smoothing=0.1, keep_schedule=((0.6, 0.5),) if small else ()),
     )
 
 
@@ -167,11 +167,10 @@ def scratch_small(s: Situation) -> Training:
         model=model,
         preprocess=preprocess,
         augment=Augment(crop_scale=None, pad=1 if few else max(1, side // 8)),
-        optimizer=Optimizer(name="muon", rate=1e-3, muon_rate=0.02, weight_decay=0.05, warmup=0.05, decay="linear"),
+        optimizer=Optimizer(name="muon", learning_rate=1e-3, muon_learning_rate=0.02, weight_decay=0.05, warmup=0.05, decay="linear"),
         epochs=30,
         batch_size=64 if few else 128,
-        label_smoothing=0.0 if few else 0.1,
-        tokens=() if few else ((0.6, 0.375), (0.9, 0.625)),
+        objective=Supervised() if few else Supervised(0.1, keep_schedule=((0.6, 0.375), (0.9, 0.625))),
         whiten=not few,
         validation=0.1 if few else 0.02,
         evaluations=10 if few else 5,
@@ -186,11 +185,10 @@ def scratch(s: Situation) -> Training:
         model=model,
         preprocess=preprocess,
         augment=Augment(crop_scale=(0.2, 1.0), policy="trivial", erase=0.1, mixup=0.2),
-        optimizer=Optimizer(name="muon", rate=1e-3, muon_rate=0.02, weight_decay=0.05, warmup=0.05),
+        optimizer=Optimizer(name="muon", learning_rate=1e-3, muon_learning_rate=0.02, weight_decay=0.05, warmup=0.05),
         epochs=100,
         batch_size=64,
-        label_smoothing=0.1,
-        tokens=((0.4, 0.4), (0.75, 0.65)),
+        objective=Supervised(label_smoothing=0.1, keep_schedule=((0.4, 0.4), (0.75, 0.65))),
     )
 
 

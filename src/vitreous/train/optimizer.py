@@ -3,74 +3,53 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from vitreous.config.train import Optimizer
+from vitreous.model.network import Role
+from vitreous.objectives.objective import Objective
 from vitreous.train.muon import Muon
 
-_BLOCK = re.compile(r"(?:^|\.)blocks\.(\d+)\.")
-_UNDECAYED = re.compile(
-    r"(?:cls_token|dist_token|reg_token|mask_token|pos_embed\w*|latent|relative_position_bias_table)$"
-)
-
-
-def make_optimizers(module: nn.Module, c: Optimizer) -> list[torch.optim.Optimizer]:
+def make_optimizers(objective: Objective, c: Optimizer) -> list[torch.optim.Optimizer]:
     """One optimizer, or with Muon two, over the parameters that want a gradient. Each group knows its `peak` rate."""
-    parameters = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
-    matrices = [(name, p) for name, p in parameters if c.name == "muon" and is_block_matrix(name, p)]
-    rest = [(name, p) for name, p in parameters if not (c.name == "muon" and is_block_matrix(name, p))]
-    depth = 1 + max((layer_of(name) for name, _ in module.named_parameters() if _BLOCK.search(name)), default=0)
+    roles, layers = objective.roles(), objective.model.config.layers
+    learned = [(roles[name], p) for name, p in objective.named_parameters() if p.requires_grad]
+    matrices = [(role, p) for role, p in learned if c.name == "muon" and role.kind == "matrix"]
+    rest = [(role, p) for role, p in learned if not (c.name == "muon" and role.kind == "matrix")]
 
     optimizers: list[torch.optim.Optimizer] = []
     if matrices:
-        groups = _groups(matrices, c, depth, c.muon_rate)
-        optimizers.append(Muon(groups, lr=c.muon_rate, weight_decay=c.weight_decay))
+        groups = _groups(matrices, c, layers, c.muon_learning_rate)
+        optimizers.append(Muon(groups, lr=c.muon_learning_rate, weight_decay=c.weight_decay))
     if rest:
-        groups = _groups(rest, c, depth, c.rate)
+        groups = _groups(rest, c, layers, c.learning_rate)
+        rate, decay = c.learning_rate, c.weight_decay
         if c.name == "sgd":
-            optimizers.append(torch.optim.SGD(groups, lr=c.rate, momentum=c.momentum, weight_decay=c.weight_decay))
+            optimizers.append(torch.optim.SGD(groups, lr=rate, momentum=c.momentum, weight_decay=decay))
         else:
-            optimizers.append(torch.optim.AdamW(groups, lr=c.rate, weight_decay=c.weight_decay, fused=True))
+            optimizers.append(torch.optim.AdamW(groups, lr=rate, weight_decay=decay, fused=True))
     return optimizers
 
 
-def is_block_matrix(name: str, parameter: Tensor) -> bool:
-    """Whether this is a weight matrix inside a block, which Muon is made for."""
-    return bool(_BLOCK.search(name)) and parameter.ndim == 2 and name.endswith(".weight")
-
-
-def is_decayed(name: str, parameter: Tensor) -> bool:
-    """Whether weight decay acts on it: on matrices, not on biases, norms, tokens and positions."""
-    return parameter.ndim >= 2 and not _UNDECAYED.search(name)
-
-
-def layer_of(name: str) -> int:
-    """The layer of a parameter: -1 for the embedding, a block's number, or a large number for what comes after."""
-    if match := _BLOCK.search(name):
-        return int(match[1])
-    return -1 if re.search(r"(?:^|\.)(?:patch_embed|cls_token|dist_token|reg_token|pos_embed)", name) else 1_000_000
-
-
 def _groups(
-    parameters: Iterable[tuple[str, nn.Parameter]], c: Optimizer, depth: int, rate: float
+    parameters: Iterable[tuple[Role, nn.Parameter]], c: Optimizer, layers: int, rate: float
 ) -> list[dict[str, Any]]:
+    """A group for each layer, which learns slower the lower it is, and in it for what is decayed and what is not."""
     groups: dict[tuple[int, bool], dict[str, Any]] = {}
-    for name, parameter in parameters:
-        layer, decayed = min(layer_of(name), depth), is_decayed(name, parameter)
-        peak = rate * c.layer_decay ** (depth - layer)
+    for role, parameter in parameters:
+        peak = rate * c.layer_decay ** (layers - role.layer)
         group = groups.setdefault(
-            (layer, decayed),
+            (role.layer, role.decayed),
             {
                 "params": [],
                 "lr": peak,
                 "peak": peak,
-                "weight_decay": c.weight_decay if decayed else 0.0,
-                "decayed": decayed,
+                "weight_decay": c.weight_decay if role.decayed else 0.0,
+                "decayed": role.decayed,
             },
         )
         group["params"].append(parameter)
@@ -78,7 +57,7 @@ def _groups(
 
 
 def rate_factor(c: Optimizer, progress: float, after: float) -> float:
-    """The share of its peak that the rate has in a step, from how far the training is before and after it."""
+    """The share of its peak that the learning rate has in a step, from how far the training is before and after it."""
     if after < c.warmup:
         return after / c.warmup
     if c.decay == "constant":

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,8 @@ from vitreous.errors import UserError
 from vitreous.weights.files import check_manifest, new_folder, remove_folder
 
 KEPT = 2
-PARTS = ("module", "optimizers", "ema", "start", "best")
+FILES = ("module", "optimizers", "ema", "best")
+START = "start"
 
 
 @dataclass
@@ -32,10 +34,8 @@ class Checkpoint:
     module: dict[str, Tensor]
     optimizers: dict[str, Tensor]
     ema: dict[str, Tensor]
-    start: dict[str, Tensor]
-    """The model's tensors before the first step, where the result is a blend with them; else empty."""
-    best: dict[str, Tensor]
-    """The model's tensors at the best evaluation so far; empty before the first."""
+    best: dict[str, dict[str, Tensor]]
+    """Of the network and of what is saved beside it, the tensors at the best evaluation so far; empty before that."""
     facts: dict[str, Any] = field(default_factory=dict)
     """What else the loop remembers, as JSON."""
 
@@ -43,9 +43,10 @@ class Checkpoint:
 def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
     """Write a checkpoint below `folder`, then remove those that are no longer needed."""
     final = folder / f"step-{checkpoint.step:08d}"
+    best = {f"{module}|{name}": tensor for module, found in checkpoint.best.items() for name, tensor in found.items()}
     with new_folder(final) as place:
-        for name in PARTS:
-            tensors = getattr(checkpoint, name)
+        for name in FILES:
+            tensors = best if name == "best" else getattr(checkpoint, name)
             if tensors:
                 save_file({key: tensor.contiguous() for key, tensor in tensors.items()}, place / f"{name}.safetensors")
         (place / "state.json").write_text(json.dumps({"step": checkpoint.step, **checkpoint.facts}, indent=1))
@@ -61,19 +62,46 @@ def load_newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
         try:
             check_manifest(path)
             facts = json.loads((path / "state.json").read_text())
-            parts = {}
-            for name in PARTS:
+            files = {}
+            for name in FILES:
                 file = path / f"{name}.safetensors"
-                parts[name] = load_file(file) if file.exists() else {}
-            return Checkpoint(step=facts.pop("step"), facts=facts, **parts), damaged
+                files[name] = load_file(file) if file.exists() else {}
+            best: dict[str, dict[str, Tensor]] = {}
+            for key, tensor in files.pop("best").items():
+                module, name = key.split("|")
+                best.setdefault(module, {})[name] = tensor
+            return Checkpoint(step=facts.pop("step"), facts=facts, best=best, **files), damaged
         except (UserError, OSError, ValueError, KeyError) as error:
             damaged.append(f"{path}: damaged, the one before is used ({error})")
     return None, damaged
 
 
+def has_checkpoint(folder: Path) -> bool:
+    """Whether there is one that is whole, by its digests."""
+    for path in _folders(folder):
+        with suppress(UserError):
+            check_manifest(path)
+            return True
+    return False
+
+
+def save_start(folder: Path, tensors: dict[str, Tensor]) -> None:
+    """Keep the network's tensors before the first step, once: they do not change."""
+    if _folders(folder):
+        return
+    with new_folder(folder / START) as place:
+        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, place / f"{START}.safetensors")
+
+
+def load_start(folder: Path) -> dict[str, Tensor]:
+    """What `save_start` kept."""
+    check_manifest(folder / START)
+    return load_file(folder / START / f"{START}.safetensors")
+
+
 def remove_partial(folder: Path) -> None:
     """Forget what a save left behind that was killed."""
-    for path in folder.glob(".step-*.new"):
+    for path in folder.glob(".*.new"):
         remove_folder(path)
 
 

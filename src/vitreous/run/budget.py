@@ -8,20 +8,16 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import chain, count
-from pathlib import Path
-from typing import Any
-
-import torch
-from torch import nn
 
 from vitreous.config.train import Training
-from vitreous.data.loader import Batch, Loader
+from vitreous.data.batch import Batch
+from vitreous.data.loader import Loader
 from vitreous.errors import UserError
-from vitreous.jobs.run import update_config
+from vitreous.objectives.objective import Objective
 from vitreous.train.meter import Meter
-from vitreous.train.optimizer import make_optimizers
-from vitreous.train.pace import Pace, Timekeeper, Timetable
-from vitreous.train.parts import precision, split
+from vitreous.train.pace import Timetable
+from vitreous.train.step import Learner, train_step
+from vitreous.world import World
 
 _PART = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|d)?")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -33,7 +29,7 @@ def parse_budget(text: str) -> float:
     """Seconds of "90s", "5m", "1h30m" or "2h"; a bare number is minutes."""
     parts = _PART.findall(text.strip())
     if not parts or "".join(number + unit for number, unit in parts) != text.strip() or not _total(parts) > 0:
-        raise UserError(f"--budget {text!r}: write a time such as 90s, 5m or 1h30m.")
+        raise UserError(f"budget {text!r}: write a time such as 90s, 5m or 1h30m.")
     return _total(parts)
 
 
@@ -43,10 +39,11 @@ def _total(parts: list[tuple[str, str]]) -> float:
 
 def plan(
     training: Training,
-    objective: nn.Module,
+    objective: Objective,
     loader: Loader,
-    evaluate: Callable[[], object] | None,
+    evaluate: Callable[[Objective], object] | None,
     *,
+    world: World,
     meter: Meter,
     deadline: float,
     ending: float,
@@ -64,15 +61,14 @@ def plan(
     seconds = min(max(0.3, left / 200), 10.0)
     stages: list[tuple[float, float]] = []
     before = 0.0
-    for end in (*(end for end, _ in training.tokens), 1.0):
-        if end > before:
-            stages.append((end, train_speed(objective, batches, training, (before + end) / 2, seconds)))
-            before = end
+    for end in training.objective.stages:
+        learner = Learner(copy.deepcopy(objective), training, world)
+        stages.append((end, step_seconds(learner, batches, (before + end) / 2, seconds)))
+        before = end
     evaluation = 0.0
     if evaluate is not None:
         began = time.monotonic()
-        with torch.inference_mode():
-            evaluate()
+        evaluate(copy.deepcopy(objective).eval())
         evaluation = time.monotonic() - began
     left = deadline - ending - meter.seconds
     reserve = (1 - MARGIN) * left
@@ -92,44 +88,11 @@ def plan(
 TIME_IS_UP = "With what is left to measure and to write, the time is up: one step is taken."
 
 
-def first_pace(training: Training, loader: Loader) -> Pace:
-    """Straight through the training's epochs."""
-    return Pace(max(1, round(training.epochs * loader.steps_per_epoch)))
-
-
-def saved_pace(saved: dict[str, Any]) -> Pace:
-    """The pace of a training that was begun, as its configuration tells it.
-
-    It is kept to: the same steps as without the interruption, whatever the clock says now.
-    """
-    return Pace(saved["steps"], saved.get("bends", ()))
-
-
-def clock_check(folder: Path, pace: Pace, timetable: Timetable | None, meter: Meter) -> Callable[[int], None]:
-    """What a loop calls after each step to end in time; a bend of the pace is kept in the run's configuration."""
-    if timetable is None:
-        return lambda step: None
-    return Timekeeper(
-        pace, timetable, clock=lambda: meter.seconds, written=lambda: update_config(folder, bends=pace.bends)
-    ).check
-
-
-def train_speed(
-    objective: nn.Module, batches: Iterator[Batch], training: Training, progress: float, seconds: float
-) -> float:
-    """Seconds that a step takes at this point of the schedule, loading included; some are tried on a copy."""
-    trial = copy.deepcopy(objective).train()
-    optimizers = make_optimizers(trial, training.optimizer)
+def step_seconds(learner: Learner, batches: Iterator[Batch], progress: float, seconds: float) -> float:
+    """What a step takes at this point of the schedule, loading included, by taking some; they spoil the learner."""
     started, steps = 0.0, 0
     for batch in batches:
-        for part in split(batch, training.accumulate):
-            with precision():
-                loss, _ = trial(part, progress)
-            loss.backward()
-        for optimizer in optimizers:
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
-        trial.after_step(progress)  # type: ignore[operator]
+        train_step(learner, batch, steps, progress, progress)
         if not started:
             started = time.perf_counter()  # the first step warms up
             continue

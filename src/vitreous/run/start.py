@@ -8,7 +8,6 @@ from statistics import median
 
 import numpy as np
 import torch
-from torch import nn
 
 from vitreous.config.change import change
 from vitreous.config.train import Training
@@ -16,12 +15,13 @@ from vitreous.data.decode import Header, PictureError
 from vitreous.data.loader import Loader
 from vitreous.data.source import Data, Source
 from vitreous.errors import UserError
-from vitreous.jobs.run import Request
+from vitreous.model.family import build_network, family_of, parameter_roles
 from vitreous.model.initialise import whiten_patches
 from vitreous.model.lora import add_lora
-from vitreous.model.position import resample_state
+from vitreous.model.network import Network, require
 from vitreous.model.vit import ViT
 from vitreous.recipes.supervised import Situation, recipe
+from vitreous.run.request import FitRequest
 from vitreous.weights.bundle import Bundle
 
 ASIDE = 500
@@ -30,7 +30,7 @@ WHITENING = 20_000_000
 """Pixels that a whitened start is made from, so that large pictures fit into the memory too."""
 
 
-def choose_training(request: Request, data: Data, base: Bundle | None) -> Training:
+def choose_training(request: FitRequest, data: Data, base: Bundle | None) -> Training:
     """What the recipe makes of these data and weights, with what the person set otherwise."""
     situation = situation_of(data.train, len(data.classes), request.model, request.image_size)
     situation = replace(situation, tested="test" in data.splits)
@@ -40,8 +40,8 @@ def choose_training(request: Request, data: Data, base: Bundle | None) -> Traini
     if training.validation:  # what is set aside is not trained on, which some recipes count
         left = len(data.with_validation(training.validation, request.seed).train)
         training = _from_recipe(request, replace(situation, pictures=left))
-    if training.blend < 1 and base is None:
-        raise UserError("--set blend: there is nothing to stay near to without --weights; leave it away.")
+    if training.wise_ft_alpha < 1 and base is None:
+        raise UserError("wise_ft_alpha: there is nothing to stay near to without weights to start from; leave it out.")
     return training
 
 
@@ -58,44 +58,45 @@ def situation_of(source: Source, classes: int, model: str | None, image_size: in
     )
 
 
-def _from_recipe(request: Request, situation: Situation) -> Training:
+def _from_recipe(request: FitRequest, situation: Situation) -> Training:
     training = replace(recipe(request.recipe, situation), seed=request.seed)
     training = change(training, request.changes, weights=situation.base is not None)
     return training if request.epochs is None else replace(training, epochs=request.epochs)
 
 
-def starting_model(training: Training, base: Bundle | None) -> ViT:
-    """The model to train: new, or the given one at the training's resolution with a new classifier of zeros."""
-    model = ViT(training.model, seed=training.seed)
+def starting_network(training: Training, base: Bundle | None) -> Network:
+    """The network to train: new, or the given one at the training's resolution with a new classifier of zeros."""
+    network = build_network(training.model, seed=training.seed)
+    roles = parameter_roles(network)
     if base is not None:
-        state, _ = resample_state(base.model.state_dict(), base.model.config, training.model.image_size)
-        fresh = {name: tensor for name, tensor in model.state_dict().items() if name.startswith(("head", "pre_logits"))}
-        state = {name: tensor for name, tensor in state.items() if not name.startswith(("head", "pre_logits"))}
-        model.load_state_dict({**state, **fresh})
+        given = base.model
+        state, _ = family_of(given.config).resize(given.state_dict(), given.config, training.model.image_size)
+        new = {name for name, role in roles.items() if role.kind == "classifier"}
+        old = {name for name, role in parameter_roles(given).items() if role.kind == "classifier"}
+        fresh = {name: tensor for name, tensor in network.state_dict().items() if name in new}
+        network.load_state_dict({**{name: tensor for name, tensor in state.items() if name not in old}, **fresh})
     if training.freeze:
-        for name, parameter in model.named_parameters():
-            block = int(name.split(".")[1]) if name.startswith("blocks.") else None
-            early = name.startswith(("patch_embed", "cls_token", "dist_token", "reg_token", "pos_embed"))
-            if early or (block is not None and block < training.freeze):
+        for name, parameter in network.named_parameters():
+            if roles[name].layer < training.freeze:
                 parameter.requires_grad_(False)
     if training.lora:
-        add_lora(model, training.lora, training.seed)
-    return model
+        add_lora(network, training.lora, training.seed)
+    return network
 
 
-def whiten(model: ViT, training: Training, source: Source, workers: int) -> None:
-    """Let the model's patch projection start whitened, from at most 2000 pictures of all over the source."""
+def whiten(network: Network, training: Training, source: Source, workers: int) -> None:
+    """Let the network's patch projection start whitened, from at most 2000 pictures of all over the source."""
     height, width = training.model.image_size
     most = max(1, min(2000, WHITENING // (height * width)))
     some = source.subset(list(range(0, len(source), -(-len(source) // most))))
     loader = Loader(some, training.preprocess, batch_size=64, workers=workers, unreadable_limit=1.0)
     with closing(loader):
         images = torch.cat([batch.images for batch in loader.batches()])
-    whiten_patches(model, images, training.seed)
+    whiten_patches(require(network, ViT, "whiten"), images, training.seed)
 
 
 def set_aside(data: Data, seed: int) -> Data:
-    """The data with a small validation part, for a training without labels.
+    """The data with a small val split, for a training without labels.
 
     Where a class is too small to be split, the pictures are split without regard to their classes, and have none.
     """
@@ -114,11 +115,6 @@ def some_of(source: Source, most: int, seed: int) -> Source:
         return source
     order = torch.randperm(len(source), generator=torch.Generator().manual_seed(seed))
     return source.subset(sorted(order[:most].tolist()))
-
-
-def classifiers_of(model: ViT) -> list[nn.Linear]:
-    """The last layer; of a distilled model both, whose mean is the score."""
-    return [layer for layer in (model.head, model.head_dist) if isinstance(layer, nn.Linear)]
 
 
 def some_headers(source: Source, most: int = 32) -> list[Header]:

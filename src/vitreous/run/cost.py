@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 
 from vitreous.config.train import Training
-from vitreous.model.cost import count_flops
+from vitreous.model.family import count_flops
 from vitreous.train.meter import Spent
 from vitreous.train.pace import Pace
 
 
 def training_work(training: Training, pictures: int, pace: Pace, steps: int) -> Spent:
-    """Operations of a training that saw so many pictures in so many steps, token schedule counted in.
+    """Operations of a training that saw so many pictures in so many steps, the keep schedule counted in.
 
     A block costs its forward pass, as much again for the gradient of its input, and as much for that of its weights.
     Frozen blocks need the first alone; with a low-rank change the last is needed of q, k and v only, a quarter.
     """
-    config = training.model
-    total = 0
-    for keep, times in Counter(training.keep_share(pace.progress(step)) for step in range(steps)).items():
-        columns = max(1, round(config.patches * keep))
-        seen = replace(config, image_size=(config.patch, config.patch * columns))  # as many tokens, in a row
-        total += times * count_flops(seen)
-    frozen = training.freeze / config.depth
+    config, frozen = training.model, training.freeze / training.model.layers
+    shares = Counter(training.objective.keep_share(pace.progress(step)) for step in range(steps))
+    total = sum(times * count_flops(config, keep) for keep, times in shares.items())
     passes = frozen + (1 - frozen) * (2.25 if training.lora else 3)
     return Spent(pictures=pictures, flops=pictures * passes * total / steps if steps else 0.0)

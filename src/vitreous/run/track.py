@@ -1,4 +1,4 @@
-"""Curves for TensorBoard, where it is installed: pip install 'vitreous[track]', then tensorboard --logdir RUN."""
+"""Curves for TensorBoard, where they are wanted; `tensorboard --logdir RUN` shows them."""
 
 from __future__ import annotations
 
@@ -7,17 +7,21 @@ from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
+from vitreous.errors import UserError
 from vitreous.train.loop import Event
 
 Listener = Callable[[Event], None]
 
 
+def check_tensorboard() -> None:
+    """Refuse where the package is missing."""
+    if find_spec("tensorboard") is None:
+        raise UserError("tensorboard: not installed; pip install 'vitreous[track]', or leave it out.")
+
+
 @contextmanager
 def tracked(listener: Listener, folder: Path) -> Iterator[Listener]:
-    """The listener, which now also writes each step's figures to RUN/tensorboard."""
-    if find_spec("tensorboard") is None:
-        yield listener
-        return
+    """The listener, which now also writes each step's metrics to RUN/tensorboard."""
     from torch.utils.tensorboard import SummaryWriter
 
     with ExitStack() as stack:
@@ -27,10 +31,10 @@ def tracked(listener: Listener, folder: Path) -> Iterator[Listener]:
             nonlocal writer
             if writer is None:  # steps that an interrupted training logged, and that are taken again, are forgotten
                 writer = stack.enter_context(SummaryWriter(str(folder / "tensorboard"), purge_step=event.step))
-            figures = {f"train/{name}": value for name, value in event.record.items() if name != "step"}
-            figures["train/pictures_per_second"] = event.pictures_per_second
-            figures |= {f"validation/{name}": value for name, value in (event.evaluation or {}).items()}
-            for name, value in figures.items():
+            metrics = {f"train/{name}": value for name, value in event.record.items() if name != "step"}
+            metrics["train/pictures_per_second"] = event.pictures_per_second
+            metrics |= {f"validation/{name}": value for name, value in (event.evaluation or {}).items()}
+            for name, value in metrics.items():
                 writer.add_scalar(name, value, event.step)
             listener(event)
 

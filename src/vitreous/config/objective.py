@@ -1,0 +1,180 @@
+"""What a model learns by: the objective of a training, each kind with its own fields."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from vitreous.config.data import MultiCrop, View
+from vitreous.errors import UserError
+
+
+@dataclass(frozen=True)
+class ObjectiveConfig:
+    """What every objective says of itself; a new one derives from this and adds its fields."""
+
+    kind: ClassVar[str]
+    """Its name in configurations, and its key in `vitreous.objectives.build.OBJECTIVES`."""
+
+    @property
+    def views(self) -> Mapping[str, View]:
+        """The views of a picture that a batch holds, by name."""
+        return {"image": View()}
+
+    @property
+    def stages(self) -> tuple[float, ...]:
+        """Up to which shares of the training a step costs the same; the last is 1."""
+        return (1.0,)
+
+    @property
+    def whole_batch(self) -> str | None:
+        """What compares the pictures of a batch with each other, so that the batch cannot be split; None if nothing."""
+        return None
+
+    def keep_share(self, progress: float) -> float:
+        """Which share of the patches the network looks at when this share of the training is done."""
+        return 1.0
+
+
+@dataclass(frozen=True)
+class Supervised(ObjectiveConfig):
+    """Cross-entropy with labels, as the paper pre-trains and fine-tunes."""
+
+    kind: ClassVar[str] = "supervised"
+
+    label_smoothing: float = 0.0
+    class_weights: bool = False
+    """Weigh each class by the inverse of its share of the pictures."""
+    keep_schedule: tuple[tuple[float, float], ...] = ()
+    """A schedule of patch dropout: pairs (until this share of the steps, keep this share of the patches)."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "keep_schedule", tuple((end, keep) for end, keep in self.keep_schedule))
+        if not 0 <= self.label_smoothing < 1:
+            raise UserError(f"label_smoothing={self.label_smoothing}: must be at least 0 and below 1.")
+        ends = [end for end, _ in self.keep_schedule]
+        if ends != sorted(ends) or any(not (0 < end <= 1 and 0 < keep <= 1) for end, keep in self.keep_schedule):
+            raise UserError(
+                f"keep_schedule={self.keep_schedule}: give rising shares of the steps, each with a share of the patches "
+                "to keep, 0 to 1."
+            )
+
+    @property
+    def stages(self) -> tuple[float, ...]:
+        """The ends of the keep schedule's stages."""
+        return tuple(sorted({*(end for end, _ in self.keep_schedule), 1.0}))
+
+    def keep_share(self, progress: float) -> float:
+        """As the keep schedule has it."""
+        return next((keep for end, keep in self.keep_schedule if progress < end), 1.0)
+
+
+@dataclass(frozen=True)
+class Mae(ObjectiveConfig):
+    """A masked autoencoder (He et al. 2021): most patches are hidden, and rebuilt from the others."""
+
+    kind: ClassVar[str] = "mae"
+
+    mask: float = 0.75
+    """The share of patches that is hidden."""
+    decoder_width: int = 512
+    decoder_depth: int = 8
+    decoder_heads: int = 16
+    normalise: bool = True
+    """Rebuild each patch less its own mean and over its own spread: better features, greyer pictures."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.mask < 1:
+            raise UserError(f"mask={self.mask}: give the share of hidden patches, above 0 and below 1.")
+        _check_counts(self, "decoder_width", "decoder_depth", "decoder_heads")
+        if self.decoder_width % self.decoder_heads or self.decoder_width % 4:
+            raise UserError(
+                f"decoder_width={self.decoder_width}: must be a multiple of 4, and of decoder_heads, "
+                f"{self.decoder_heads}."
+            )
+
+
+@dataclass(frozen=True)
+class Dino(ObjectiveConfig):
+    """Self-distillation (Caron et al. 2021): a student learns what a teacher, its own average, says of other views."""
+
+    kind: ClassVar[str] = "dino"
+
+    crops: MultiCrop = field(default_factory=MultiCrop)
+    hidden: int = 2048
+    """Units of the projection head's hidden layers."""
+    bottleneck: int = 256
+    """Length of the vector that is compared with the prototypes."""
+    prototypes: int = 65536
+    """K, the outputs of the head."""
+    momentum: float = 0.996
+    """How much of the teacher stays in a step; it rises to 1 by a cosine."""
+    student_temperature: float = 0.1
+    teacher_temperature: tuple[float, float] = (0.04, 0.07)
+    """At first and after its warm-up: the lower, the sharper are the teacher's answers."""
+    temperature_warmup: float = 0.3
+    """Share of the steps until the second temperature is reached."""
+    centre_momentum: float = 0.9
+    """How much of the centre stays in a step; 1 leaves it at zero, which is no centring."""
+    sinkhorn_iterations: int = 0
+    """Iterations of Sinkhorn-Knopp, which make all prototypes equally frequent in a batch, instead of the centre
+    (DINOv2 has 3); 0 for the centre."""
+    freeze_last_layer: float = 0.01
+    """Share of the steps in which the head's last layer stays as it is."""
+    keep: float = 1.0
+    """Share of a large view's patches that the student looks at; the teacher sees all."""
+    koleo_weight: float = 0.0
+    """Weight of KoLeo, the term that spreads the features of a batch (DINOv2 has 0.1); 0 for none."""
+    ibot_weight: float = 0.0
+    """Weight of iBOT's term of masked patches (DINOv2 has 1); 0 for none."""
+    ibot_mask: tuple[float, float] = (0.1, 0.5)
+    """Least and greatest share of masked patches, in every second large view."""
+
+    @property
+    def views(self) -> Mapping[str, View]:
+        """Large views and small ones."""
+        c = self.crops
+        return {
+            "global": View(c.global_views, c.global_scale, c.global_size),
+            "local": View(c.local_views, c.local_scale, c.local_size),
+        }
+
+    @property
+    def whole_batch(self) -> str | None:
+        """Sinkhorn-Knopp and KoLeo."""
+        if self.sinkhorn_iterations:
+            return "sinkhorn_iterations"
+        return "koleo_weight" if self.koleo_weight else None
+
+    def __post_init__(self) -> None:
+        for name in ("teacher_temperature", "ibot_mask"):
+            low, high = getattr(self, name)
+            object.__setattr__(self, name, (low, high))
+        _check_counts(self, "hidden", "bottleneck", "prototypes")
+        for name in ("momentum", "centre_momentum", "temperature_warmup", "freeze_last_layer"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise UserError(f"{name}={getattr(self, name)}: must be between 0 and 1.")
+        if self.prototypes < 2:
+            raise UserError(f"prototypes={self.prototypes}: must be at least 2, or there is nothing to tell apart.")
+        if not 0 < self.keep <= 1:
+            raise UserError(f"keep={self.keep}: must be above 0 and at most 1.")
+        if not min(self.student_temperature, *self.teacher_temperature) > 0:
+            raise UserError("student_temperature and teacher_temperature: must be above 0.")
+        for name in ("koleo_weight", "ibot_weight", "sinkhorn_iterations"):
+            if getattr(self, name) < 0:
+                raise UserError(f"{name}={getattr(self, name)}: must be 0 or more.")
+        if not 0 < self.ibot_mask[0] <= self.ibot_mask[1] < 1:
+            raise UserError(f"ibot_mask={self.ibot_mask}: give two shares, 0 < least <= greatest < 1.")
+        if self.ibot_weight and self.keep < 1:
+            raise UserError(
+                "ibot_weight and keep: a patch cannot be both left out and masked; set keep=1 or ibot_weight=0."
+            )
+        if self.crops.global_views < 2:
+            raise UserError(f"global_views={self.crops.global_views}: the teacher and the student need two at least.")
+
+
+def _check_counts(config: Mae | Dino, *names: str) -> None:
+    for name in names:
+        if getattr(config, name) < 1:
+            raise UserError(f"{name}={getattr(config, name)}: must be at least 1.")

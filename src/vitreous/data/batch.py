@@ -1,0 +1,81 @@
+"""What crosses from data to an objective: views of pictures with their geometry, targets, and who they are.
+
+Letters: B pictures, V views of each, C channels, H x W pixels, K classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+Tensors = TypeVar("Tensors", "Batch", "ViewBatch")
+
+
+@dataclass(frozen=True)
+class ViewBatch:
+    """Views of one kind, several of each picture, and where in the picture they were cut.
+
+    Whatever belongs to places of a picture (a mask, a label for each token) can follow: cut `box`, resize, mirror.
+    Rotations and shears of an augmentation policy are not told.
+    """
+
+    images: Tensor
+    """(B, V, C, H, W) float32, normalised; uint8 where the loader was told not to."""
+    box: Tensor
+    """(B, V, 4) float32: top, left, height and width as shares of the upright picture; a shifted view may reach beyond
+    its border, where pixels are reflected."""
+    flipped: Tensor
+    """(B, V) bool: mirrored left to right after it was cut."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What an objective is given."""
+
+    views: dict[str, ViewBatch]
+    """By the names that the objective asked for; "image" is the plain one."""
+    targets: Tensor
+    """(B,) int64, or (B, K) float32 that sum to 1 where pictures were mixed."""
+    index: Tensor
+    """(B,) int64: which pictures of the source these are."""
+    keys: Tensor
+    """(B,) int64: of the seed, the epoch and the index; what is random about a sample in a step follows from it."""
+
+    @staticmethod
+    def of(images: Tensor, targets: Tensor | None = None, index: Tensor | None = None) -> Batch:
+        """A batch of whole pictures (B, C, H, W), with unknown targets and numbers from 0 unless they are given."""
+        numbers = torch.arange(len(images)) if index is None else index
+        whole = torch.tensor([0.0, 0.0, 1.0, 1.0]).expand(len(images), 1, 4)
+        views = {"image": ViewBatch(images[:, None], whole, torch.zeros(len(images), 1, dtype=torch.bool))}
+        return Batch(views, torch.full_like(numbers, -1) if targets is None else targets, numbers, numbers)
+
+    @property
+    def images(self) -> Tensor:
+        """(B, C, H, W): the plain view."""
+        return self.views["image"].images[:, 0]
+
+    def to(self, device: torch.device) -> Batch:
+        """The same on another device."""
+        return _mapped(self, lambda tensor: tensor.to(device, non_blocking=True))
+
+    def split(self, parts: int) -> list[Batch]:
+        """In so many parts of nearly equal size; none is empty."""
+        ends = torch.arange(len(self.index)).tensor_split(parts)
+        return [_mapped(self, lambda tensor, own=own: tensor[own[0] : own[-1] + 1]) for own in ends if len(own)]
+
+
+def _mapped(record: Tensors, change: Callable[[Tensor], Tensor]) -> Tensors:
+    """The record with every tensor in it changed, field by field and by name."""
+    return replace(record, **{field.name: _changed(getattr(record, field.name), change) for field in fields(record)})
+
+
+def _changed(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, dict):
+        return {name: _changed(one, change) for name, one in value.items()}
+    return _mapped(value, change)

@@ -1,0 +1,197 @@
+"""How the views of a batch are made: picture by picture in worker processes, or whole batches of small pictures at once.
+
+A training picture is first shrunk to at most `keep` pixels on its short side and may stay in a shared cache, so that
+later epochs need not decode it. Views are always cut from that smaller picture: the cache changes no result.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+
+from vitreous.config.data import Augment, Preprocess, View
+from vitreous.data.augment import Cut, Pixels, cut_views, eval_view, seen_shares, shrink
+from vitreous.data.batch_augment import Cuts, cut_batch, eval_batch, stack_cuts
+from vitreous.data.cache import PictureCache, default_limit
+from vitreous.data.chance import Index
+from vitreous.data.decode import PictureError
+from vitreous.data.packed import ArraySource
+from vitreous.data.source import Source
+
+SMALL = 64
+"""Inputs up to this many pixels a side are made a whole batch at a time."""
+WHOLE = (0.0, 0.0, 1.0, 1.0)
+
+
+class Task(NamedTuple):
+    """A batch to make."""
+
+    epoch: int | None
+    """None: the pictures as evaluation sees them."""
+    indices: Index
+
+
+class MadeViews(NamedTuple):
+    """`vitreous.data.batch.ViewBatch` as arrays, not normalised yet."""
+
+    images: NDArray[Any]
+    """(B, V, C, H, W), uint8 or floats from 0 to 255."""
+    box: NDArray[np.float32]
+    flipped: NDArray[np.bool_]
+
+
+class Made(NamedTuple):
+    """What was made of a task."""
+
+    views: dict[str, MadeViews]
+    taken: Index
+    unreadable: dict[int, str]
+    """Index to reason."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a loader makes of its pictures."""
+
+    preprocess: Preprocess
+    augment: Augment | None
+    """None: the view of evaluation."""
+    views: Mapping[str, View]
+    seed: int
+    decode_once: bool
+    """Training pictures are decoded as large as evaluation wants them, so that one decoding serves both."""
+
+
+def choose_maker(
+    source: Source, wanted: Wanted, cache_bytes: int | None, allowed: int, replace: bool
+) -> BatchMaker | PictureMaker:
+    """The faster of the two that can do it."""
+    if isinstance(source, ArraySource) and (wanted.augment is None or wanted.augment.policy == "none"):
+        sides, size = source.images.shape[2:], wanted.preprocess.size
+        # A bilinear lookup skips pixels of a picture that is more than twice as large.
+        if max(size) <= SMALL and all(a <= 2 * b for a, b in zip(sides, size, strict=True)):
+            return BatchMaker(source, wanted)
+    cache = PictureCache(len(source), default_limit() if cache_bytes is None else cache_bytes)
+    return PictureMaker(source, wanted, cache, allowed, replace)
+
+
+@dataclass(frozen=True)
+class BatchMaker:
+    """Whole batches of pictures in memory."""
+
+    source: ArraySource
+    wanted: Wanted
+
+    def make(self, task: Task) -> Made:
+        """All views of the batch, by tensor operations."""
+        w = self.wanted
+        images = self.source.gather(task.indices)
+        if w.augment is None or task.epoch is None:
+            box = torch.tensor(seen_shares(images.shape[2], images.shape[3], w.preprocess)).expand(len(images), 4)
+            whole = Cuts(eval_batch(images, w.preprocess), box, torch.zeros(len(images), dtype=torch.bool))
+            found = {"image": stack_cuts([whole])}
+        else:
+            found = cut_batch(
+                images, task.indices, w.preprocess, w.augment, w.views, seed=w.seed, epoch=task.epoch
+            )
+        views = {name: MadeViews(*(tensor.numpy() for tensor in cuts)) for name, cuts in found.items()}
+        return Made(views, task.indices, {})
+
+
+@dataclass(frozen=True)
+class PictureMaker:
+    """Picture by picture: decode or remember, then cut a view."""
+
+    source: Source
+    wanted: Wanted
+    cache: PictureCache
+    allowed: int
+    replace: bool
+    """In training, a picture that cannot be read is replaced by the next one that can."""
+
+    def make(self, task: Task) -> Made:
+        """The views of all pictures of the batch that can be read."""
+        cuts: list[dict[str, list[Cut]]] = []
+        taken: list[int] = []
+        unreadable: dict[int, str] = {}
+        for wanted in task.indices.tolist():
+            found = self._readable(wanted, task.epoch, unreadable)
+            if found is not None:
+                taken.append(found[0])
+                cuts.append(found[1])
+        views = {name: _stacked([one[name] for one in cuts]) for name in (cuts[0] if cuts else ())}
+        return Made(views, np.array(taken, dtype=np.int64), unreadable)
+
+    def __getitem__(self, task: Task) -> Made:
+        return self.make(task)
+
+    def _readable(
+        self, index: int, epoch: int | None, unreadable: dict[int, str]
+    ) -> tuple[int, dict[str, list[Cut]]] | None:
+        """The views of this picture, or in training of the next one that can be read; None if none is within the limit."""
+        replace = self.replace and epoch is not None
+        for at in chain(range(index, len(self.source)), range(index)) if replace else (index,):
+            try:
+                return at, self._plain(at) if self.wanted.augment is None or epoch is None else self._varied(at, epoch)
+            except PictureError as error:
+                unreadable[at] = error.reason
+            if len(unreadable) > self.allowed:
+                break
+        return None
+
+    def _varied(self, index: int, epoch: int) -> dict[str, list[Cut]]:
+        """The random views that are trained on."""
+        w = self.wanted
+        assert w.augment is not None
+        known = self.cache.get(index)
+        pixels = self._smaller(index, self._decoded(index)) if known is None else known[0]
+        return cut_views(pixels, w.preprocess, w.augment, w.views, seed=w.seed, epoch=epoch, index=index)
+
+    def _plain(self, index: int) -> dict[str, list[Cut]]:
+        """The view of evaluation. An evaluation's cache keeps it; a training's cache keeps the picture it was cut from."""
+        p = self.wanted.preprocess
+        known = self.cache.get(index) if self.wanted.augment is None else None
+        if known is not None:
+            return {"image": [Cut(torch.from_numpy(known[0]), known[1])]}
+        picture = self._decoded(index)
+        cut = Cut(eval_view(picture, p), seen_shares(picture.height, picture.width, p))
+        if self.wanted.augment is None:
+            self.cache.put(index, cut.pixels.numpy(), cut.box)
+        else:
+            self._smaller(index, picture)
+        return {"image": [cut]}
+
+    def _decoded(self, index: int) -> Image.Image:
+        w = self.wanted
+        training_only = w.augment is not None and not w.decode_once
+        # Twice the size leaves the last resampling of an evaluation enough to work with: as good as a full decode.
+        at_least = self.keep if training_only else 2 * max(w.preprocess.resized)
+        return self.source.read(index, channels=w.preprocess.channels, at_least=at_least)
+
+    def _smaller(self, index: int, picture: Image.Image) -> Pixels:
+        """The picture (h, w, C) as training keeps it: whole, but not larger than crops need."""
+        pixels = shrink(picture, self.keep)
+        self.cache.put(index, pixels, WHOLE)
+        return pixels
+
+    @property
+    def keep(self) -> int:
+        """The short side of a training picture: somewhat more than evaluation sees, for crops that are not blurred."""
+        return math.ceil(1.15 * max(self.wanted.preprocess.resized))
+
+
+def _stacked(pictures: list[list[Cut]]) -> MadeViews:
+    """The views of several pictures, of each as many."""
+    return MadeViews(
+        torch.stack([torch.stack([cut.pixels for cut in cuts]) for cuts in pictures]).numpy(),
+        np.array([[cut.box for cut in cuts] for cuts in pictures], np.float32),
+        np.array([[cut.flipped for cut in cuts] for cuts in pictures], np.bool_),
+    )

@@ -1,0 +1,54 @@
+"""The objectives by kind: what configures each, and what builds it. A new one is one more entry."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from vitreous.config.data import MultiCrop
+from vitreous.config.objective import Dino, Mae, ObjectiveConfig, Supervised
+from vitreous.errors import UserError
+from vitreous.model.network import Network
+from vitreous.objectives.dino import build_dino
+from vitreous.objectives.mae import build_mae
+from vitreous.objectives.objective import Objective
+from vitreous.objectives.setting import Setting
+from vitreous.objectives.supervised import build_supervised
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of objective."""
+
+    config: type[ObjectiveConfig]
+    build: Callable[[Network, Any, Setting], Objective]
+    """From the network to train, the configuration, and the setting."""
+
+
+OBJECTIVES: dict[str, Kind] = {
+    "supervised": Kind(Supervised, build_supervised),
+    "mae": Kind(Mae, build_mae),
+    "dino": Kind(Dino, build_dino),
+}
+
+
+def build_objective(network: Network, config: ObjectiveConfig, setting: Setting) -> Objective:
+    """The network with what it learns by."""
+    return OBJECTIVES[config.kind].build(network, config, setting)
+
+
+def objective_to_json(config: ObjectiveConfig) -> dict[str, Any]:
+    """Every field, and which kind it is, for `json.dumps`."""
+    return {"kind": config.kind, **asdict(config)}
+
+
+def objective_from_json(fields: dict[str, Any]) -> ObjectiveConfig:
+    """The same objective again."""
+    rest = dict(fields)
+    kind = rest.pop("kind")
+    if kind not in OBJECTIVES:
+        raise UserError(f"objective {kind!r}: unknown to this vitreous; it knows {', '.join(OBJECTIVES)}.")
+    if isinstance(rest.get("crops"), dict):
+        rest["crops"] = MultiCrop(**rest["crops"])
+    return OBJECTIVES[kind].config(**rest)

@@ -1,0 +1,75 @@
+"""What the training loop asks of an objective, and what it may leave to this class."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from vitreous.data.batch import Batch
+from vitreous.model.family import parameter_roles
+from vitreous.model.network import Network, Role
+
+Metrics = dict[str, Tensor]
+"""Named numbers of a batch, each a tensor without axes."""
+
+
+class Objective(nn.Module, ABC):
+    """A module that holds the network to train and says what it should learn from a batch.
+
+    It takes no gradient steps itself: `vitreous.train.step` does. Its state is its state_dict.
+    """
+
+    model: Network
+    """The network to keep in the end."""
+    watched: ClassVar[str] = "loss"
+    """The metric of pictures set aside that tells how the training goes."""
+
+    @abstractmethod
+    def forward(self, batch: Batch, progress: float) -> tuple[Tensor, Metrics]:
+        """The loss of a batch and its metrics, when `progress` (0 to 1) of the training is done."""
+
+    def weigh(self, batch: Batch) -> float:
+        """How much a batch counts beside others: its loss is a mean over so much."""
+        return float(len(batch.index))
+
+    def after_step(self, progress: float) -> None:
+        """What follows an optimizer's step."""
+
+    def evaluate(self, batches: Iterable[Batch]) -> dict[str, float]:
+        """Metrics of pictures that are not trained on: here the mean of the one that is watched."""
+        self.eval()
+        total, weight = 0.0, 0.0
+        with torch.inference_mode():
+            for batch in batches:
+                loss, metrics = self(batch, 1.0)
+                own = self.weigh(batch)
+                total += own * {"loss": loss, **metrics}[self.watched].item()
+                weight += own
+        return {self.watched: total / max(1e-9, weight)}
+
+    def extras(self) -> Mapping[str, nn.Module]:
+        """What is saved beside the network, by name."""
+        return {}
+
+    def roles(self) -> dict[str, Role]:
+        """What each parameter is: of networks as their family says; of what is built around them, the layer above."""
+        layers = self.model.config.layers
+        found = {name: Role(layers, "other", p.ndim >= 2) for name, p in self.named_parameters()}
+        for place, module in self.named_modules():
+            if isinstance(module, Network):
+                found |= {f"{place}.{name}": role for name, role in parameter_roles(module).items()}
+        return found
+
+
+@torch.no_grad()
+def move_average(average: nn.Module, now: nn.Module, rate: float) -> None:
+    """Move one module a little towards another of the same shape: parameters and buffers; whole numbers are copied."""
+    for old, new in zip(average.state_dict().values(), now.state_dict().values(), strict=True):
+        if old.is_floating_point():
+            old.lerp_(new, rate)
+        else:
+            old.copy_(new)

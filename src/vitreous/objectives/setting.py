@@ -1,0 +1,20 @@
+"""What an objective may need to know beside its network and its configuration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from vitreous.world import World
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Where an objective learns."""
+
+    seed: int = 0
+    labels: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.long))
+    """(n,) of the training pictures; -1 where there is none."""
+    world: World = field(default_factory=World)

@@ -1,0 +1,86 @@
+"""The model card: what a bundle's README.md says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from vitreous.config.train import Training
+from vitreous.model.family import describe
+from vitreous.run.request import PretrainRequest
+from vitreous.run.result import PretrainResult
+from vitreous.train.meter import Spent
+
+
+def model_card(
+    *,
+    name: str,
+    data: str,
+    training: Training,
+    recipe: str,
+    weights: str | None,
+    labels: Sequence[str],
+    pictures: int,
+    scores: dict[str, str],
+    spent: Spent,
+) -> str:
+    """Markdown: what it tells apart, how well, how it was made, what that cost, and how to use it."""
+    model = training.model
+    size = f"{model.image_size[0]}x{model.image_size[1]}"
+    o = training.optimizer
+    lines = [
+        f"# {name}",
+        "",
+        f"A {describe(model)} that sorts pictures of {size} pixels into {len(labels)} classes: {', '.join(labels[:20])}{', ...' if len(labels) > 20 else ''}.",
+        "",
+        "## How well it does",
+        "",
+        *(f"- {split}: {value}" for split, value in scores.items()),
+        "",
+        "## How it was made",
+        "",
+        f"- data: {data}, {pictures:,} training pictures",
+        f"- start: {weights or 'random weights'}",
+        f"- recipe: `{recipe}`: {o.name}, learning rate {o.learning_rate:g}, batch {training.batch_size}, {training.epochs:.3g} epochs, "
+        f"seed {training.seed}{', classifier fitted to frozen features first' if training.probe else ''}",
+        f"- cost: {spent.pictures:,} pictures seen, {spent.flops:.3g} floating-point operations, "
+        f"{spent.core_hours:.3g} core-hours, {spent.seconds:.0f} s"
+        + (f", {spent.joules / 3600:.3g} Wh" if spent.joules is not None else ""),
+        "",
+        "## How to use it",
+        "",
+        "    vitreous predict FOLDER_OF_THIS_FILE picture.jpg",
+        "",
+        "Its preprocessing and class names are in `config.json`, which timm reads too. `manifest.json` has the SHA-256 "
+        "of every file; loading checks it.",
+        "",
+        "It was measured on pictures like those it was trained on. On others it may be wrong and sure of it.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def pretrain_card(name: str, request: PretrainRequest, training: Training, result: PretrainResult) -> str:
+    """The same of a model that learned without labels."""
+    c, o, spent = training.model, training.optimizer, result.spent
+    lines = [
+        f"# {name}",
+        "",
+        f"A {describe(c)} for pictures of {c.image_size[0]}x{c.image_size[1]} pixels that learned from pictures without "
+        f"labels, by {request.method}. It has no classifier: it gives a representation of {c.features} numbers.",
+        "",
+        *(f"**{alarm}**\n" for alarm in result.alarms),
+        "## How it was made",
+        "",
+        f"- data: {request.data}, {result.pictures:,} pictures",
+        f"- {o.name}, learning rate {o.learning_rate:g}, batch {training.batch_size}, {training.epochs:.3g} epochs, "
+        f"seed {training.seed}",
+        f"- cost: {spent.pictures:,} pictures seen, {spent.core_hours:.3g} core-hours, {spent.seconds:.0f} s",
+        *(f"- live {metric} at the end: {value:.3f}" for metric, value in result.metrics.items()),
+        "",
+        "## How to use it",
+        "",
+        "    vitreous fit DATA --weights FOLDER_OF_THIS_FILE",
+        "    vitreous probe FOLDER_OF_THIS_FILE DATA --protocol linear",
+        "",
+    ]
+    return "\n".join(lines)

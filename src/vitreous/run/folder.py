@@ -1,0 +1,157 @@
+"""What a run folder says about its training: the request, and the configuration that came of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from vitreous.config.train import Training
+from vitreous.data.source import Data, Split
+from vitreous.errors import UserError
+from vitreous.run.request import FitRequest, PretrainRequest, Request
+from vitreous.run.result import FrozenProbe
+from vitreous.run.saved import training_from_json, training_to_json
+from vitreous.train.pace import Pace
+from vitreous.weights.files import write_file
+
+CONFIG, RESULT, METRICS, REPORT = "config.json", "result.json", "metrics.jsonl", "report.html"
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """What a training needs to go on: what was asked for, what became of it, and what the data and weights were."""
+
+    request: Request
+    training: Training
+    steps: int
+    """As planned at first."""
+    classes: tuple[str, ...]
+    splits: dict[Split, int]
+    """How many pictures each has."""
+    digests: dict[Split, str]
+    """Of the names and labels of each split's pictures."""
+    weights: str | None = None
+    """Digest of the tensors that the training began with; None from scratch."""
+    probe: FrozenProbe | None = None
+    bends: tuple[tuple[int, int], ...] = ()
+    """Where the clock changed the pace: from this step on, so many steps in all."""
+
+    @staticmethod
+    def of(request: Request, training: Training, steps: int, data: Data, **more: Any) -> RunConfig:
+        """With what the data are now."""
+        return RunConfig(request, training, steps, data.classes, _counts(data), _digests(data), **more)
+
+    @property
+    def pace(self) -> Pace:
+        """It is kept to: the same steps as without an interruption, whatever the clock says now."""
+        return Pace(self.steps, self.bends)
+
+    def bent(self, bends: Sequence[tuple[int, int]]) -> RunConfig:
+        """With the pace bent so."""
+        return replace(self, bends=tuple(bends))
+
+    def check_data(self, data: Data, folder: Path) -> None:
+        """Refuse to go on with other data than those that the training began with."""
+        where = self.request.data
+        if data.classes != self.classes:
+            raise UserError(f"{where}: its classes have changed since {folder} began; write the run to another folder.")
+        now = _counts(data)
+        for split in {**self.splits, **now}:
+            if self.splits.get(split, 0) != now.get(split, 0):
+                raise UserError(
+                    f"{where}: has {now.get(split, 0):,} {split} pictures, and had {self.splits.get(split, 0):,} when "
+                    f"{folder} began; bring them back to go on with it, or write the run to another folder."
+                )
+        for split, digest in _digests(data).items():
+            if self.digests[split] != digest:
+                raise UserError(
+                    f"{where}: has other {split} pictures, or other labels, than when {folder} began; bring those back "
+                    "to go on with it, or write the run to another folder."
+                )
+
+    def check_weights(self, network: nn.Module, folder: Path) -> None:
+        """Refuse to go on from other weights than those that the training began with."""
+        if weights_digest(network) != self.weights:
+            assert isinstance(self.request, FitRequest)
+            raise UserError(
+                f"{self.request.weights}: other weights than when {folder} began; bring those back to go on with it, or "
+                "write the run to another folder."
+            )
+
+    def write(self, folder: Path) -> None:
+        """Keep it in the run folder."""
+        fields = {**asdict(self), "training": training_to_json(self.training)}
+        write_file(folder / CONFIG, json.dumps(fields, indent=2) + "\n")
+
+
+def read_config(folder: Path) -> RunConfig | None:
+    """The configuration of a training that was begun here; None if none was."""
+    path = folder / CONFIG
+    if not path.exists():
+        return None
+    try:
+        fields: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        asked = fields["request"]
+        request: Request = PretrainRequest(**asked) if "method" in asked else FitRequest(**asked)
+        training = training_from_json(fields["training"], path)
+        lists = {"classes": tuple(fields["classes"]), "bends": tuple((a, b) for a, b in fields["bends"])}
+        probe = None if fields["probe"] is None else FrozenProbe(**fields["probe"])
+        return RunConfig(**{**fields, **lists, "request": request, "training": training, "probe": probe})
+    except UserError:
+        raise
+    except (ValueError, KeyError, TypeError):
+        raise UserError(
+            f"{path}: damaged, or of an older vitreous; move {folder} away and repeat the command."
+        ) from None
+
+
+def check_same_request(saved: RunConfig, request: Request, folder: Path) -> None:
+    """Refuse to go on with another request than the one that began the run."""
+    if type(request) is not type(saved.request):
+        kind = "pretraining" if isinstance(saved.request, PretrainRequest) else "training"
+        raise UserError(f"{folder}: holds a {kind}, which is another kind than this one; write to another folder.")
+    ours, theirs = asdict(request), asdict(saved.request)
+    if differing := [name for name in ours if ours[name] != theirs[name]]:
+        name = differing[0]
+        raise UserError(
+            f"{folder}: holds a training with {name.replace('_', '-')}={theirs[name]!r}, not {ours[name]!r}; repeat its "
+            "command to go on with it, or write the run to another folder."
+        )
+
+
+def make_run_folder(folder: Path) -> None:
+    """The folder, with a place for checkpoints."""
+    try:
+        (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{folder}: cannot be written ({error.strerror}); write to another folder.") from None
+
+
+def weights_digest(network: nn.Module) -> str:
+    """16 hexadecimal digits that differ if a tensor differs."""
+    digest = hashlib.sha256()
+    for name, tensor in network.state_dict().items():
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+def _counts(data: Data) -> dict[Split, int]:
+    return {split: len(source) for split, source in data.splits.items()}
+
+
+def _digests(data: Data) -> dict[Split, str]:
+    """Of each split the names and labels of its pictures, in short."""
+    found: dict[Split, str] = {}
+    for split, source in data.splits.items():
+        digest = hashlib.sha256(source.labels.astype("<i8").tobytes())
+        for index in range(len(source)):
+            digest.update(source.key(index).encode(errors="surrogateescape") + b"\n")
+        found[split] = digest.hexdigest()[:16]
+    return found

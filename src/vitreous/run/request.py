@@ -1,0 +1,87 @@
+"""What a person asked for: the same request in the same run folder goes on where it was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from vitreous.errors import UserError
+from vitreous.train.loop import Event
+
+
+@dataclass(frozen=True)
+class FitRequest:
+    """Of a training with labels, or of any other that a recipe describes."""
+
+    data: str
+    weights: str | None = None
+    model: str | None = None
+    image_size: int | None = None
+    budget: str | None = None
+    epochs: float | None = None
+    recipe: str = "auto"
+    preprocess: str | None = None
+    seed: int = 0
+    changes: dict[str, str] = field(default_factory=dict)
+    """Single fields of the recipe's training that were set otherwise."""
+
+
+@dataclass(frozen=True)
+class PretrainRequest:
+    """Of a training without labels."""
+
+    data: str
+    method: str
+    model: str | None = None
+    image_size: int | None = None
+    budget: str | None = None
+    epochs: float | None = None
+    seed: int = 0
+    changes: dict[str, str] = field(default_factory=dict)
+    """Single fields of the recipe's training that were set otherwise."""
+
+
+Request = FitRequest | PretrainRequest
+
+
+@dataclass(frozen=True)
+class Listeners:
+    """Who is told what while it happens."""
+
+    say: Callable[[str], None] = lambda text: None
+    step: Callable[[Event], None] = lambda event: None
+    stop: Callable[[], bool] = lambda: False
+
+
+@dataclass(frozen=True)
+class Machine:
+    """How a run uses the machine; nothing here changes what is asked for."""
+
+    workers: int
+    """Processes that decode pictures."""
+    device: torch.device
+    tensorboard: bool = False
+    """Write curves for TensorBoard into the run folder."""
+
+
+def check_request(budget: str | None, epochs: float | None, image_size: int | None) -> None:
+    """Refuse what makes no sense in any training."""
+    if budget is not None and epochs is not None:
+        raise UserError("budget and epochs: give one of the two; the other follows from it.")
+    if image_size is not None and image_size < 1:
+        raise UserError(f"image size {image_size}: give the side of the picture in pixels, for example 224.")
+
+
+def same_place(path: str | Path) -> str:
+    """A path as a request keeps it: however it was written, one place is one text. A name with a colon stays."""
+    text = str(path)
+    return text if ":" in text else str(Path(text))
+
+
+def run_name(data: str | Path) -> str:
+    """What the run folder of these data is called: the folder's whole name, a file's without its ending."""
+    place = Path(data).resolve()
+    return (place.stem if place.is_file() else place.name) or "data"

@@ -1,0 +1,119 @@
+"""What a training came to, in memory and as a run folder's result.json."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from vitreous.errors import UserError
+from vitreous.evaluate.classify import ClassificationResult
+from vitreous.train.meter import Spent
+
+
+@dataclass(frozen=True)
+class FrozenProbe:
+    """A classifier on the frozen network's features, with which a training may begin."""
+
+    seconds: float
+    accuracy: float | None = None
+    """Share of the validation pictures that it has right; None without any."""
+
+
+@dataclass(frozen=True)
+class FitResult:
+    """What a training with labels came to."""
+
+    run: str
+    bundle: str
+    finished: bool
+    classes: tuple[str, ...]
+    pictures: int
+    """In the train split."""
+    steps: int
+    best_step: int
+    validation: ClassificationResult | None
+    """Of the kept weights on the val split, which chose them: expect somewhat less of other pictures."""
+    test: ClassificationResult | None
+    """The same on the test split, which chose nothing."""
+    metrics: dict[str, float]
+    """Of the last evaluation that counted, as the objective gives them."""
+    probe: FrozenProbe | None
+    spent: Spent
+    remarks: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Every field, for `json.dumps`."""
+        measured = {"validation": self.validation, "test": self.test}
+        return {**asdict(self), **{name: None if one is None else one.to_json() for name, one in measured.items()}}
+
+    @staticmethod
+    def from_json(fields: dict[str, Any]) -> FitResult:
+        """The same again."""
+        measured = {
+            name: None if fields[name] is None else ClassificationResult.from_json(fields[name])
+            for name in ("validation", "test")
+        }
+        probe = None if fields["probe"] is None else FrozenProbe(**fields["probe"])
+        lists = {name: tuple(fields[name]) for name in ("classes", "remarks")}
+        return FitResult(**{**fields, **measured, **lists, "probe": probe, "spent": Spent(**fields["spent"])})
+
+
+@dataclass(frozen=True)
+class PretrainResult:
+    """What a training without labels came to. The last weights are kept: no label chose them."""
+
+    run: str
+    bundle: str
+    method: str
+    finished: bool
+    pictures: int
+    """In the train split."""
+    steps: int
+    metrics: dict[str, float]
+    """Of the last live evaluation: "knn", an accuracy, where there are labels, else "loss" for mae and "information"
+    for dino and dinov2; supervised: "accuracy"."""
+    alarms: tuple[str, ...]
+    """What was said of a collapse."""
+    spent: Spent
+    remarks: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Every field, for `json.dumps`."""
+        return asdict(self)
+
+    @staticmethod
+    def from_json(fields: dict[str, Any]) -> PretrainResult:
+        """The same again."""
+        lists = {name: tuple(fields[name]) for name in ("alarms", "remarks")}
+        return PretrainResult(**{**fields, **lists, "spent": Spent(**fields["spent"])})
+
+    @staticmethod
+    def of_fit(result: FitResult) -> PretrainResult:
+        """The same said of a training with labels."""
+        found = result.test or result.validation
+        return PretrainResult(
+            run=result.run,
+            bundle=result.bundle,
+            method="supervised",
+            finished=result.finished,
+            pictures=result.pictures,
+            steps=result.steps,
+            metrics={} if found is None else {"accuracy": found.top1},
+            alarms=(),
+            spent=result.spent,
+            remarks=result.remarks,
+        )
+
+
+def read_result(folder: Path) -> FitResult | PretrainResult:
+    """What a finished training came to."""
+    path = folder / "result.json"
+    try:
+        fields = json.loads(path.read_text(encoding="utf-8"))
+        return PretrainResult.from_json(fields) if "method" in fields else FitResult.from_json(fields)
+    except (ValueError, KeyError, TypeError):
+        raise UserError(
+            f"{path}: damaged, or of an older vitreous; delete it and repeat the command: the training is not done again."
+        ) from None

@@ -1,0 +1,45 @@
+"""A training as JSON, in both directions: what a run folder's config.json keeps."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from vitreous.config.data import Augment, Preprocess
+from vitreous.config.model import model_to_json
+from vitreous.config.train import Optimizer, Training
+from vitreous.errors import UserError
+from vitreous.model.family import config_from_json
+from vitreous.objectives.build import objective_from_json, objective_to_json
+
+
+def training_to_json(training: Training) -> dict[str, Any]:
+    """Every field, for `json.dumps`."""
+    return {
+        **asdict(training),
+        "model": model_to_json(training.model),
+        "objective": objective_to_json(training.objective),
+    }
+
+
+def training_from_json(fields: dict[str, Any], where: Path) -> Training:
+    """The same training again; `where` is the file that it comes from."""
+    readers = {
+        "model": config_from_json,
+        "objective": objective_from_json,
+        "preprocess": lambda found: Preprocess(**found),
+        "augment": lambda found: Augment(**found),
+        "optimizer": lambda found: Optimizer(**found),
+    }
+    try:
+        if missing := sorted(readers.keys() - fields.keys()):
+            raise KeyError(missing[0])
+        return Training(**{name: readers[name](value) if name in readers else value for name, value in fields.items()})
+    except (TypeError, KeyError):
+        raise UserError(
+            f"{where}: its training has other fields than this version of vitreous knows; go on with the version that "
+            "began it, or write the run to another folder."
+        ) from None
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from None

@@ -1,0 +1,302 @@
+"""The skeleton of every training: request, data, start, plan, loop, finish, report. A verb fills in what it is about."""
+
+from __future__ import annotations
+
+import json
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import ClassVar, Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from vitreous.config.train import Training
+from vitreous.data.loader import Loader
+from vitreous.data.source import Data
+from vitreous.errors import UserError
+from vitreous.model.family import build_network, describe
+from vitreous.model.lora import merge_lora
+from vitreous.model.network import Network
+from vitreous.objectives.build import build_objective, objective_to_json
+from vitreous.objectives.objective import Objective
+from vitreous.objectives.setting import Setting
+from vitreous.run.budget import TIME_IS_UP, parse_budget, plan
+from vitreous.run.folder import METRICS, REPORT, RESULT, RunConfig, check_same_request, make_run_folder, read_config
+from vitreous.run.request import Listeners, Machine, Request
+from vitreous.run.result import FitResult, FrozenProbe, PretrainResult, read_result
+from vitreous.run.saved import training_to_json
+from vitreous.run.track import check_tensorboard, tracked
+from vitreous.train.loop import Evaluate, Event, Loop, Outcome
+from vitreous.train.meter import Meter, Spent
+from vitreous.train.pace import Pace, Timekeeper, Timetable
+from vitreous.train.state import has_checkpoint
+from vitreous.weights.bundle import save_bundle
+from vitreous.weights.files import new_folder, write_file, write_tensors
+from vitreous.world import World, find_device
+
+Asked = TypeVar("Asked", bound=Request)
+Result = TypeVar("Result", bound=FitResult | PretrainResult)
+
+
+@dataclass(frozen=True)
+class Ending(Generic[Result]):
+    """What a verb makes of a training that has ended."""
+
+    result: Result
+    labels: Sequence[str]
+    card: str
+
+
+class TrainingRun(ABC, Generic[Asked, Result]):
+    """One training in a run folder; `run` does it, or what is left of it."""
+
+    keep_last: ClassVar[bool] = False
+    """Keep the last weights, not the best by validation."""
+    writing: ClassVar[float] = 2.0
+    """Seconds that the bundle and the report take."""
+
+    def __init__(
+        self, request: Asked, folder: Path, machine: Machine, listeners: Listeners, report: Callable[[Path], object]
+    ) -> None:
+        """`report` writes the run's page."""
+        self.meter = Meter()
+        self.request, self.folder, self.machine = request, folder, machine
+        self.listeners, self.report = listeners, report
+        self.world = World(device=machine.device)
+        self.deadline = None if request.budget is None else parse_budget(request.budget)
+        self.probe: FrozenProbe | None = None
+        self.weights: str | None = None
+        self.training: Training
+        self.data: Data
+        self.loader: Loader
+        self.objective: Objective
+
+    # What a verb fills in
+
+    @abstractmethod
+    def open_data(self) -> Data:
+        """The data that the request names."""
+
+    @abstractmethod
+    def choose_training(self, data: Data) -> Training:
+        """What the recipe makes of these data, with what the person set otherwise."""
+
+    @abstractmethod
+    def split_data(self, data: Data) -> Data:
+        """The data with a val split, where one is wanted."""
+
+    @abstractmethod
+    def start_network(self) -> Network:
+        """The network before the first step; where there is a checkpoint, that takes its place."""
+
+    @abstractmethod
+    def make_evaluate(self) -> Evaluate | None:
+        """What is measured now and then on the val split."""
+
+    @abstractmethod
+    def ending_seconds(self) -> float:
+        """What follows the last step, judged by what was measured so far."""
+
+    @abstractmethod
+    def end(self, network: Network, outcome: Outcome, pace: Pace) -> Ending[Result]:
+        """Measure the kept network, and say what it all came to; it may still change the network."""
+
+    def watch(self, listener: Callable[[Event], None]) -> Callable[[Event], None]:
+        """The listener, with what the verb wants to hear itself."""
+        return listener
+
+    def work(self, outcome: Outcome, pace: Pace) -> Spent:
+        """Pictures and floating-point operations of the steps."""
+        return Spent(pictures=outcome.pictures)
+
+    # The skeleton
+
+    def run(self) -> Result:
+        """Do what is left to do."""
+        saved = read_config(self.folder)
+        if saved is not None:
+            check_same_request(saved, self.request, self.folder)
+            if (self.folder / RESULT).exists():
+                result: Result = read_result(self.folder)  # type: ignore[assignment]
+                self.listeners.say(self._restore_report())
+                return result
+        if self.machine.tensorboard:
+            check_tensorboard()
+        make_run_folder(self.folder)
+        with ExitStack() as self.open:
+            return self._run(saved)
+
+    def _run(self, saved: RunConfig | None) -> Result:
+        opened = self.open_data()
+        self.saved = saved
+        if saved is None:
+            self.training = self.choose_training(opened)
+        else:
+            saved.check_data(opened, self.folder)
+            self.training, self.probe, self.weights = saved.training, saved.probe, saved.weights
+        self.data = self.split_data(opened)
+        self._say_what(resumed=saved is not None)
+        self.checkpointed = has_checkpoint(self.folder / "checkpoints")
+        self.loader = self.keep_open(self._training_loader())
+        network = self.start_network()
+        labels = torch.from_numpy(self.data.train.labels)
+        self.objective = build_objective(
+            network, self.training.objective, Setting(self.training.seed, labels, self.world)
+        )
+        self.objective.to(self.world.device)
+        self.evaluate = self.make_evaluate()
+        table: Timetable | None = None
+        if saved is None:
+            table = self._plan()
+            steps = max(1, round(self.training.epochs * self.loader.steps_per_epoch))
+            saved = RunConfig.of(
+                self.request, self.training, steps, opened, weights=self.weights, probe=self.probe
+            )
+            saved.write(self.folder)
+        pace = saved.pace
+        outcome = self._train(saved, pace, table)
+        return self._finish(outcome, pace)
+
+    def keep_open(self, loader: Loader) -> Loader:
+        """The loader, closed when the training has ended."""
+        self.open.callback(loader.close)
+        return loader
+
+    def _say_what(self, resumed: bool) -> None:
+        c, splits = self.training.model, self.data.splits
+        pictures = ", ".join(f"{len(source):,} {split}" for split, source in splits.items())
+        classes = f" of {len(self.data.classes)} classes" if self.data.classes else ""
+        self.listeners.say(
+            f"{'Going on with' if resumed else 'Training'} a {describe(c)} at {c.image_size[0]}x{c.image_size[1]} "
+            f"({self.training.objective.kind}): {pictures} pictures{classes}."
+        )
+        for note in self.data.notes:
+            self.listeners.say(note)
+
+    def _training_loader(self) -> Loader:
+        t = self.training
+        return Loader(
+            self.data.train,
+            t.preprocess,
+            t.augment,
+            batch_size=t.batch_size,
+            seed=t.seed,
+            workers=self.machine.workers,
+            views=t.objective.views,
+            decode_once=t.probe,
+        )
+
+    def _plan(self) -> Timetable | None:
+        """With a budget, the training gets as many steps as fit."""
+        if self.deadline is None:
+            return None
+        self.training, table = plan(
+            self.training,
+            self.objective,
+            self.loader,
+            self.evaluate,
+            world=self.world,
+            meter=self.meter,
+            deadline=self.deadline,
+            ending=self.ending_seconds(),
+        )
+        if table is None:
+            self.listeners.say(TIME_IS_UP)
+        return table
+
+    def _train(self, saved: RunConfig, pace: Pace, table: Timetable | None) -> Outcome:
+        loop = Loop(
+            self.objective,
+            self.loader,
+            self.training,
+            pace,
+            self.folder,
+            evaluate=self.evaluate,
+            keep_last=self.keep_last,
+            name_of=self.data.train.name,
+            meter=self.meter,
+            check_clock=self._clock_check(saved, pace, table),
+            world=self.world,
+        )
+        with ExitStack() as stack:
+            listener = self.watch(self.listeners.step)
+            if self.machine.tensorboard:
+                listener = stack.enter_context(tracked(listener, self.folder))
+            outcome = loop.run(listener, self.listeners.stop)
+        for remark in outcome.remarks:
+            self.listeners.say(remark)
+        return outcome
+
+    def _clock_check(self, saved: RunConfig, pace: Pace, table: Timetable | None) -> Callable[[int], None]:
+        """What the loop calls after each step to end in time; a bend of the pace is kept in the configuration."""
+        if table is None:
+            return lambda step: None
+
+        def clock() -> float:
+            return float(self.world.mean(torch.tensor(self.meter.seconds)))  # so that all processes bend alike
+
+        def written() -> None:
+            saved.bent(pace.bends).write(self.folder)
+
+        return Timekeeper(pace, table, clock=clock, written=written).check
+
+    def _finish(self, outcome: Outcome, pace: Pace) -> Result:
+        """Measure the kept weights, and write the bundle, the result and the report."""
+        # with a budget, the clock may have changed the steps
+        self.training = replace(self.training, epochs=pace.steps / self.loader.steps_per_epoch)
+        network = build_network(self.training.model, seed=None)
+        network.load_state_dict(merge_lora(outcome.best["model"]))
+        network.eval()
+        for name, tensors in outcome.best.items():
+            if name != "model":
+                self._save_extra(name, tensors)
+        ending = self.end(network, outcome, pace)
+        info = {
+            "request": asdict(self.request),
+            "training": training_to_json(self.training),
+            "spent": asdict(ending.result.spent),
+        }
+        save_bundle(
+            self.folder / "bundle", network, self.training.preprocess, ending.labels, card=ending.card, info=info
+        )
+        if outcome.finished:
+            write_file(self.folder / RESULT, json.dumps(ending.result.to_json(), indent=2) + "\n")
+            self.report(self.folder)
+        return ending.result
+
+    def spent(self, outcome: Outcome, pace: Pace) -> Spent:
+        """What the training cost; all processes are ended first, for only then their time is known."""
+        self.open.close()
+        return self.meter.spent() + self.work(outcome, pace)
+
+    def _save_extra(self, name: str, tensors: dict[str, Tensor]) -> None:
+        """Keep what belongs to the objective and not to the network in a folder of its own."""
+        with new_folder(self.folder / name) as place:
+            write_tensors(place / f"{name}.safetensors", {key: t.contiguous() for key, t in tensors.items()})
+            described = {"seed": self.training.seed, "objective": objective_to_json(self.training.objective)}
+            (place / "config.json").write_text(json.dumps(described, indent=2) + "\n")
+
+    def _restore_report(self) -> str:
+        """What there is to say of a finished run; its page is written again if it is lost."""
+        if (self.folder / REPORT).exists():
+            return f"{self.folder} is finished; nothing to do."
+        try:
+            self.report(self.folder)
+        except UserError as error:  # what was learned is there all the same
+            return f"{self.folder} is finished; its {REPORT} is missing and cannot be written: {error}"
+        return f"{self.folder} is finished; only its {REPORT} was missing, and is written again."
+
+
+def machine_of(workers: int | None, device: str, tensorboard: bool) -> Machine:
+    """What a person said of the machine, with what they left open filled in."""
+    return Machine(min(4, os.cpu_count() or 1) if workers is None else workers, find_device(device), tensorboard)
+
+
+def records_of(folder: Path) -> list[dict[str, float]]:
+    """What a run logged: one record per step, and one per evaluation."""
+    path = folder / METRICS
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []

@@ -1,0 +1,88 @@
+"""One training step, for the loop and for whoever measures how long one takes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from vitreous.config.train import Training
+from vitreous.data.batch import Batch
+from vitreous.objectives.objective import Objective
+from vitreous.train.optimizer import decay_now, make_optimizers, rate_factor, set_decay, set_rates
+from vitreous.world import World
+
+
+@dataclass
+class Learner:
+    """An objective with what steps it. Its state and its names are the objective's; `call` may be wrapped."""
+
+    objective: Objective
+    training: Training
+    world: World
+    call: Callable[..., Any] = field(init=False)
+    """The objective as it is called: compiled where that is wanted."""
+    optimizers: list[torch.optim.Optimizer] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.objective.to(self.world.device)
+        self.call = torch.compile(self.objective) if self.training.compile else self.objective
+        self.optimizers = make_optimizers(self.objective, self.training.optimizer)
+
+
+Check = Callable[[float, float], None]
+"""Is told the loss and the gradient's norm before they change anything, and may refuse them."""
+
+
+def train_step(
+    learner: Learner, batch: Batch, number: int, progress: float, after: float, check: Check = lambda loss, norm: None
+) -> dict[str, float]:
+    """Take one step, and return the loss, the metrics, the gradient's norm and the learning rate.
+
+    number: of the step, from 0; dropout follows from it, all else that is random from the batch's keys.
+    progress, after: the share of the training that is done before and after the step.
+    """
+    training = learner.training
+    torch.manual_seed(training.seed * 1_000_003 + number)
+    factor = rate_factor(training.optimizer, progress, after)
+    set_rates(learner.optimizers, factor)
+    set_decay(learner.optimizers, decay_now(training.optimizer, progress))
+    learner.objective.train()
+    record = _backward(learner, batch.to(learner.world.device), progress)
+    parameters = [p for p in learner.objective.parameters() if p.grad is not None]
+    norm = nn.utils.clip_grad_norm_(parameters, training.optimizer.clip or math.inf).item()
+    check(record["loss"], norm)
+    for optimizer in learner.optimizers:
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+    learner.objective.after_step(after)
+    return {**record, "norm": norm, "learning_rate": factor * training.optimizer.learning_rate}
+
+
+def _backward(learner: Learner, batch: Batch, progress: float) -> dict[str, float]:
+    """Gradients of a whole batch, worked through in parts; the batch's loss and metrics."""
+    totals: dict[str, float] = {}
+    whole = learner.objective.weigh(batch)
+    for part in batch.split(learner.training.accumulate):
+        share = learner.objective.weigh(part) / whole
+        with precision(learner.world.device):
+            loss, metrics = learner.call(part, progress)
+        (loss * share).backward()
+        for name, value in {"loss": loss, **metrics}.items():
+            totals[name] = totals.get(name, 0.0) + share * value.item()
+    return totals
+
+
+def precision(device: torch.device) -> Any:
+    """bfloat16 where the device multiplies it faster than float32; float32 elsewhere."""
+    if device.type == "cpu":
+        able = torch.cpu.get_capabilities()
+        fast = able.get("amx_bf16") or able.get("avx512_bf16")
+    else:
+        fast = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+    return torch.autocast(device.type, torch.bfloat16) if fast else nullcontext()
