@@ -1,9 +1,9 @@
-"""What a Vision Transformer is made of."""
+"""What networks are made of: what every family's configuration says, and that of the Vision Transformer."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal, get_args
+from dataclasses import Field, asdict, dataclass
+from typing import Any, ClassVar, Literal, Protocol, get_args
 
 from vitreous.errors import UserError
 
@@ -16,12 +16,48 @@ Pool = Literal["class", "mean", "class+mean", "attention"]
 Classifier = Literal["linear", "mlp"]
 
 
+class ModelConfig(Protocol):
+    """What the configuration of every network says: a frozen dataclass of plain values, one for each family."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    family: ClassVar[str]
+    """The name of the family in `vitreous.model.family.FAMILIES`, kept in bundles."""
+
+    @property
+    def image_size(self) -> tuple[int, int]:
+        """Height and width of the pictures it is made for."""
+
+    @property
+    def channels(self) -> int:
+        """Of a picture."""
+
+    @property
+    def classes(self) -> int:
+        """The classifier's outputs; 0 for no classifier: the network then returns the representation."""
+
+    @property
+    def features(self) -> int:
+        """The length of the representation."""
+
+    @property
+    def layers(self) -> int:
+        """How many layers can be frozen one by one."""
+
+
+def model_to_json(config: ModelConfig) -> dict[str, Any]:
+    """Its fields and its family, for `json.dumps`; `vitreous.model.family.config_from_json` reads them back."""
+    return {"family": config.family, **asdict(config)}
+
+
 @dataclass(frozen=True)
 class ViTConfig:
     """Everything that fixes a Vision Transformer's shape and function.
 
     The defaults are the paper's. `vitreous.model.presets.preset("B/16")` fills in the sizes.
     """
+
+    family: ClassVar[str] = "vit"
 
     width: int
     """D, the length of a token."""
@@ -100,6 +136,11 @@ class ViTConfig:
     def features(self) -> int:
         """The length of y."""
         return 2 * self.width if self.pool == "class+mean" else self.width
+
+    @property
+    def layers(self) -> int:
+        """How many layers can be frozen one by one: the blocks."""
+        return self.depth
 
     @property
     def prefix_positions(self) -> int:

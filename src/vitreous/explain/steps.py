@@ -16,9 +16,10 @@ from torch import Tensor, nn
 
 from vitreous.config.model import ViTConfig
 from vitreous.errors import UserError
+from vitreous.model.layers import split_heads
 from vitreous.model.position import Grid, Layout
 from vitreous.model.trace import Trace
-from vitreous.model.vit import Attention, Block, ViT, split_heads
+from vitreous.model.vit import Attention, Block, ViT
 
 Numbers = NDArray[np.float32]
 

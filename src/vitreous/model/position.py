@@ -27,10 +27,19 @@ class Layout(NamedTuple):
     """(B, K) cells whose patch tokens are in the sequence, in its order; None for all of them."""
 
 
-def draw_cells(pictures: int, grid: Grid, share: float) -> Tensor:
-    """A random share of a grid's cells for each picture, one at least: (B, K) cells, in random order."""
+def draw_cells(pictures: int, grid: Grid, share: float, chance: Tensor | None = None) -> Tensor:
+    """A random share of a grid's cells for each picture, one at least: (B, K) cells, in random order.
+
+    chance: (B, N) random numbers whose order decides; None: torch's generator.
+    """
     cells = grid[0] * grid[1]
-    return torch.rand(pictures, cells).argsort(dim=1)[:, : max(1, round(share * cells))]
+    chance = torch.rand(pictures, cells) if chance is None else chance
+    return chance.argsort(dim=1, stable=True)[:, : cells_kept(cells, share)]
+
+
+def cells_kept(cells: int, share: float) -> int:
+    """How many of a grid's cells a share of them is: one at least."""
+    return max(1, round(share * cells))
 
 
 def resample_grid(table: Tensor, old: Grid, new: Grid, how: Resampling) -> Tensor:

@@ -21,7 +21,8 @@ class Trace:
         trace.tokens[11]       # (B, T, D), the output z of that block
         trace.embedded         # (B, T, D), z_0 of equation 1
         trace.pool_attention   # (B, heads, 1, N), with attention pooling only
-        trace.pre_logits       # (B, D), what the last linear layer reads
+        trace.pre_logits       # (B, D), what the classifier's last linear layer reads; without a classifier, y
+        trace.pre_logits_dist  # (B, D), what the second classifier of a distilled model reads; None for all others
         trace.prefix, trace.grid   # class and register tokens come first, then rows x columns of patches
         trace.keep             # (B, M), which of those patches the tokens are, where not all were looked at; else None
 
@@ -38,6 +39,7 @@ class Trace:
         self.embedded: Tensor | None = None
         self.pool_attention: Tensor | None = None
         self.pre_logits: Tensor | None = None
+        self.pre_logits_dist: Tensor | None = None
         self.grid: tuple[int, int] = (0, 0)
         self.prefix: int = 0
         self.keep: Tensor | None = None

@@ -14,9 +14,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitreous.config.model import ViTConfig, check_image_size
+from vitreous.config.model import ViTConfig, check_image_size, grid_of
 from vitreous.errors import UserError
+from vitreous.model.draws import draw
 from vitreous.model.initialise import Convolution, Linear, initialise
+from vitreous.model.layers import AttentionPool, LayerScale, PreLogits, attend, split_heads
+from vitreous.model.network import Network
 from vitreous.model.position import (
     Grid,
     Layout,
@@ -31,13 +34,18 @@ from vitreous.model.position import (
 from vitreous.model.presets import preset
 from vitreous.model.trace import Trace
 
+PATCHES, BLOCKS = 0, 1
+"""Streams of `draw`: for patch dropout, and for the stochastic depth of block 0, then of block 1 and so on."""
 
-class ViT(nn.Module):
+
+class ViT(Network):
     """A Vision Transformer: `ViT("B/16", classes=10)`, or `ViT(config)`.
 
     Weights are drawn as in the paper's code, from `seed` alone (None: left undefined, to be loaded). The classifier
     starts at zero.
     """
+
+    config: ViTConfig
 
     def __init__(self, model: str | ViTConfig = "B/16", *, seed: int | None = 0, **changes: Any) -> None:
         super().__init__()
@@ -59,7 +67,7 @@ class ViT(nn.Module):
 
         norm_tokens = c.norm == "before" and not c.norm_after_pool
         self.norm = nn.LayerNorm(c.width, c.norm_eps) if norm_tokens else nn.Identity()
-        self.attn_pool = AttentionPool(c) if c.pool == "attention" else None
+        self.attn_pool = AttentionPool(c, MLP(c)) if c.pool == "attention" else None
         self.fc_norm = nn.LayerNorm(c.width, c.norm_eps) if c.norm_after_pool else nn.Identity()
         self.pre_logits = PreLogits(c.features) if c.classifier == "mlp" else nn.Identity()
         self.head = Linear(c.features, c.classes) if c.classes else nn.Identity()
@@ -67,33 +75,41 @@ class ViT(nn.Module):
         if seed is not None:
             initialise(self, seed)
 
-    def forward(self, images: Tensor, *, keep: Tensor | None = None, trace: Trace | None = None) -> Tensor:
+    def forward(
+        self, images: Tensor, *, keys: Tensor | None = None, keep: Tensor | None = None, trace: Trace | None = None
+    ) -> Tensor:
         """Class scores (B, K); the representation (B, D) when there is no classifier.
 
         images: (B, C, H, W) float, normalised; any H and W that the patch divides.
+        keys: (B,) int64 from which patch dropout and stochastic depth are drawn; None: torch's generator.
         keep: (B, M) indices of the patches to look at; the others are never computed.
         """
-        z = self._encoded(images, keep, trace)
-        y = self.pre_logits(self.pool(z, trace))
+        z = self._encoded(images, keys, keep, trace)
+        if self.head_dist is not None:  # each classifier reads a token of its own
+            y, second = z[:, 0], z[:, 1]
+            scores: Tensor = (self.head(y) + self.head_dist(second)) / 2
+        else:
+            y, second = self.pre_logits(self.pool(z, trace)), None
+            scores = self.head(y)
         if trace is not None:
-            trace.pre_logits = y
-        dist = self.head_dist
-        scores: Tensor = self.head(y) if dist is None else (self.head(z[:, 0]) + dist(z[:, 1])) / 2
+            trace.pre_logits, trace.pre_logits_dist = y, second
         return scores
 
-    def representation(self, images: Tensor, *, keep: Tensor | None = None, trace: Trace | None = None) -> Tensor:
+    def representation(
+        self, images: Tensor, *, keys: Tensor | None = None, keep: Tensor | None = None, trace: Trace | None = None
+    ) -> Tensor:
         """The picture's representation y (B, D), before the classifier."""
-        return self.pool(self._encoded(images, keep, trace), trace)
+        return self.pool(self._encoded(images, keys, keep, trace), trace)
 
-    def _encoded(self, images: Tensor, keep: Tensor | None, trace: Trace | None) -> Tensor:
-        z, layout = self.embed(images, keep)
-        return self.encode(z, layout, trace, read=self.config.tokens_read)
+    def _encoded(self, images: Tensor, keys: Tensor | None, keep: Tensor | None, trace: Trace | None) -> Tensor:
+        z, layout = self.embed(images, keep, keys)
+        return self.encode(z, layout, trace, read=self.config.tokens_read, keys=keys)
 
-    def embed(self, images: Tensor, keep: Tensor | None = None) -> tuple[Tensor, Layout]:
+    def embed(self, images: Tensor, keep: Tensor | None = None, keys: Tensor | None = None) -> tuple[Tensor, Layout]:
         """Equation 1: z_0 = [x_class; x_1 E; ...; x_N E] + E_pos, (B, T, D), and how the tokens lie on the picture."""
         patches, grid = self.patchify(images)
         if keep is None:
-            keep = self._drop_patches(patches, grid)
+            keep = self._drop_patches(patches, grid, keys)
         cells = self.cell_positions(grid)
         if keep is not None:
             patches = patches.gather(1, keep[:, :, None].expand(-1, -1, patches.shape[2]))
@@ -106,7 +122,14 @@ class ViT(nn.Module):
         z = F.dropout(z, self.config.dropout, self.training)
         return z, Layout(grid, self.config.prefix, keep)
 
-    def encode(self, z: Tensor, layout: Layout, trace: Trace | None = None, read: int | None = None) -> Tensor:
+    def encode(
+        self,
+        z: Tensor,
+        layout: Layout,
+        trace: Trace | None = None,
+        read: int | None = None,
+        keys: Tensor | None = None,
+    ) -> Tensor:
         """Equations 2 and 3 for L blocks, then the final norm: (B, T, D).
 
         read: only the first so many tokens of the result are wanted. The last block then computes those alone, which
@@ -117,12 +140,16 @@ class ViT(nn.Module):
             trace.check(depth)
             trace.embedded, trace.grid, trace.prefix, trace.keep = z, layout.grid, layout.prefix, layout.keep
         for layer, block in enumerate(self.blocks):
+            chance = (
+                draw(keys, BLOCKS + layer, 2) if keys is not None and self.training and self.config.drop_path else None
+            )
             if trace is not None and trace.wants(layer, depth):
-                z = block(z, layout, record=partial(trace.record_attention, layer) if trace.explicit(layer) else None)
+                record = partial(trace.record_attention, layer) if trace.explicit(layer) else None
+                z = block(z, layout, record=record, chance=chance)
                 if trace.wants_tokens:
                     trace.record_tokens(layer, z)
             else:
-                z = block(z, layout, read=read if layer == depth - 1 else None)
+                z = block(z, layout, read=read if layer == depth - 1 else None, chance=chance)
         tokens: Tensor = self.norm(z)
         return tokens
 
@@ -185,11 +212,21 @@ class ViT(nn.Module):
         model.load_state_dict(state)
         return model.to(self.patch_embed.proj.weight).train(self.training)
 
-    def _drop_patches(self, patches: Tensor, grid: Grid) -> Tensor | None:
+    def patch_grid(self, size: tuple[int, int]) -> Grid:
+        """Rows and columns of patches of a picture (height, width)."""
+        return grid_of(size, self.config.patch)
+
+    def answer_tokens(self) -> slice:
+        """The class token (and DeiT's second), if the answer is read from it; else all patches, which make it."""
+        c = self.config
+        return slice(0, 1 + int(c.distilled)) if c.pool.startswith("class") else slice(c.prefix, None)
+
+    def _drop_patches(self, patches: Tensor, grid: Grid, keys: Tensor | None) -> Tensor | None:
         """Patch dropout: the cells (B, M) that are left of each picture while training."""
         if not self.training or not self.config.patch_dropout:
             return None
-        return draw_cells(len(patches), grid, 1 - self.config.patch_dropout).to(patches.device)
+        chance = None if keys is None else draw(keys, PATCHES, grid[0] * grid[1])
+        return draw_cells(len(patches), grid, 1 - self.config.patch_dropout, chance).to(patches.device)
 
 
 class PatchProjection(nn.Module):
@@ -219,20 +256,30 @@ class Block(nn.Module):
         self.ls2 = LayerScale(c.width) if c.layer_scale is not None else nn.Identity()
 
     def forward(
-        self, z: Tensor, layout: Layout, read: int | None = None, record: Callable[[Tensor], None] | None = None
+        self,
+        z: Tensor,
+        layout: Layout,
+        read: int | None = None,
+        record: Callable[[Tensor], None] | None = None,
+        chance: Tensor | None = None,
     ) -> Tensor:
-        """(B, T, D) to (B, T, D), or to (B, read, D)."""
-        if self.norm_first:
-            z = z[:, :read] + self._branch(self.ls1(self.attn(self.norm1(z), layout, read, record)))
-            return z + self._branch(self.ls2(self.mlp(self.norm2(z))))
-        z = self.norm1(z[:, :read] + self._branch(self.ls1(self.attn(z, layout, read, record))))
-        return self.norm2(z + self._branch(self.ls2(self.mlp(z))))  # type: ignore[no-any-return]
+        """(B, T, D) to (B, T, D), or to (B, read, D).
 
-    def _branch(self, x: Tensor) -> Tensor:
+        chance: (B, 2) in [0, 1) that decides on stochastic depth of the two branches; None: torch's generator.
+        """
+        one, two = (None, None) if chance is None else chance.unbind(dim=1)
+        if self.norm_first:
+            z = z[:, :read] + self._branch(self.ls1(self.attn(self.norm1(z), layout, read, record)), one)
+            return z + self._branch(self.ls2(self.mlp(self.norm2(z))), two)
+        z = self.norm1(z[:, :read] + self._branch(self.ls1(self.attn(z, layout, read, record)), one))
+        return self.norm2(z + self._branch(self.ls2(self.mlp(z)), two))  # type: ignore[no-any-return]
+
+    def _branch(self, x: Tensor, chance: Tensor | None) -> Tensor:
         """Stochastic depth: the branch, or for some pictures nothing, scaled so that the mean stays."""
         if not self.training or not self.drop_path:
             return x
-        kept = torch.rand(x.shape[0], 1, 1, device=x.device) >= self.drop_path
+        chance = torch.rand(x.shape[0], device=x.device) if chance is None else chance
+        kept = chance[:, None, None] >= self.drop_path
         return x * (kept / (1 - self.drop_path)).to(x.dtype)
 
 
@@ -287,63 +334,3 @@ class MLP(nn.Module):
             x = F.gelu(x) if self.kind == "gelu" else F.relu(x)
         x = F.dropout(x, self.dropout, self.training)
         return F.dropout(self.fc2(x), self.dropout, self.training)
-
-
-class AttentionPool(nn.Module):
-    """One learned query attends to all patches, then an MLP branch (the MAP head of "Scaling Vision Transformers")."""
-
-    def __init__(self, c: ViTConfig) -> None:
-        super().__init__()
-        self.heads = c.heads
-        self.latent = nn.Parameter(torch.empty(1, 1, c.width))
-        self.q = Linear(c.width, c.width)
-        self.kv = Linear(c.width, 2 * c.width)
-        self.proj = Linear(c.width, c.width)
-        self.norm = nn.LayerNorm(c.width, c.norm_eps)
-        self.mlp = MLP(c)
-
-    def forward(self, patches: Tensor) -> tuple[Tensor, Tensor | None]:
-        """(B, N, D) to (B, D), and the attention (B, h, 1, N): of one query, so cheap enough to be always explicit."""
-        q = split_heads(self.q(self.latent).expand(patches.shape[0], -1, -1), self.heads)
-        k, v = (split_heads(part, self.heads) for part in self.kv(patches).chunk(2, dim=2))
-        out, attention = attend(q, k, v, None, explicit=True)
-        y = self.proj(out)
-        return (y + self.mlp(self.norm(y)))[:, 0], attention
-
-
-class PreLogits(nn.Module):
-    """The tanh hidden layer of the classifier in pre-training."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.fc = Linear(width, width)
-
-    def forward(self, y: Tensor) -> Tensor:
-        """(B, D) to (B, D)."""
-        return torch.tanh(self.fc(y))
-
-
-class LayerScale(nn.Module):
-    """A learned scale for each channel of a branch."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.gamma = nn.Parameter(torch.empty(width))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, T, D) to (B, T, D)."""
-        return x * self.gamma
-
-
-def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, explicit: bool) -> tuple[Tensor, Tensor | None]:
-    """What each query reads, heads joined, (B, queries, D); and, if explicit, the attention (B, h, queries, keys)."""
-    if explicit:
-        scores = q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5
-        attention = (scores if bias is None else scores + bias).softmax(dim=-1)
-        return (attention @ v).transpose(1, 2).flatten(2), attention
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=bias).transpose(1, 2).flatten(2), None
-
-
-def split_heads(x: Tensor, heads: int) -> Tensor:
-    """(B, T, D) to (B, h, T, d), without a copy."""
-    return x.view(*x.shape[:2], heads, -1).transpose(1, 2)

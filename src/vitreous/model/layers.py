@@ -1,0 +1,73 @@
+"""Small pieces of the Vision Transformer: what its equations take for granted, and what later papers added.
+
+Letters in shapes: B pictures, N patches, T tokens, D width, h heads, d = D/h.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitreous.config.model import ViTConfig
+from vitreous.model.initialise import Linear
+
+
+class PreLogits(nn.Module):
+    """The tanh hidden layer of the classifier in pre-training."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.fc = Linear(width, width)
+
+    def forward(self, y: Tensor) -> Tensor:
+        """(B, D) to (B, D)."""
+        return torch.tanh(self.fc(y))
+
+
+class LayerScale(nn.Module):
+    """A learned scale for each channel of a branch."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.gamma = nn.Parameter(torch.empty(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, T, D) to (B, T, D)."""
+        return x * self.gamma
+
+
+class AttentionPool(nn.Module):
+    """One learned query attends to all patches, then an MLP branch (the MAP head of "Scaling Vision Transformers")."""
+
+    def __init__(self, c: ViTConfig, mlp: nn.Module) -> None:
+        super().__init__()
+        self.heads = c.heads
+        self.latent = nn.Parameter(torch.empty(1, 1, c.width))
+        self.q = Linear(c.width, c.width)
+        self.kv = Linear(c.width, 2 * c.width)
+        self.proj = Linear(c.width, c.width)
+        self.norm = nn.LayerNorm(c.width, c.norm_eps)
+        self.mlp = mlp
+
+    def forward(self, patches: Tensor) -> tuple[Tensor, Tensor | None]:
+        """(B, N, D) to (B, D), and the attention (B, h, 1, N): of one query, so cheap enough to be always explicit."""
+        q = split_heads(self.q(self.latent).expand(patches.shape[0], -1, -1), self.heads)
+        k, v = (split_heads(part, self.heads) for part in self.kv(patches).chunk(2, dim=2))
+        out, attention = attend(q, k, v, None, explicit=True)
+        y = self.proj(out)
+        return (y + self.mlp(self.norm(y)))[:, 0], attention
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, explicit: bool) -> tuple[Tensor, Tensor | None]:
+    """What each query reads, heads joined, (B, queries, D); and, if explicit, the attention (B, h, queries, keys)."""
+    if explicit:
+        scores = q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5
+        attention = (scores if bias is None else scores + bias).softmax(dim=-1)
+        return (attention @ v).transpose(1, 2).flatten(2), attention
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=bias).transpose(1, 2).flatten(2), None
+
+
+def split_heads(x: Tensor, heads: int) -> Tensor:
+    """(B, T, D) to (B, h, T, d), without a copy."""
+    return x.view(*x.shape[:2], heads, -1).transpose(1, 2)

@@ -1,0 +1,123 @@
+"""What every network can do, what only some can, and what a parameter of one is.
+
+Letters in shapes: B pictures, C channels, H x W pixels, K classes, D the length of the representation.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Literal, NamedTuple, Protocol, TypeVar, cast, runtime_checkable
+
+from torch import Tensor, nn
+
+from vitreous.config.model import ModelConfig, ViTConfig
+from vitreous.errors import UserError
+from vitreous.model.trace import Trace
+
+Capability = TypeVar("Capability")
+
+
+class Network(nn.Module, ABC):
+    """A network of any family: pictures in, scores or a representation out."""
+
+    config: ModelConfig
+
+    @abstractmethod
+    def forward(self, images: Tensor, *, keys: Tensor | None = None) -> Tensor:
+        """Class scores (B, K); the representation (B, D) when there is no classifier.
+
+        images: (B, C, H, W) float, normalised.
+        keys: (B,) int64, one for each sample, from which whatever is random in training follows (stochastic depth,
+            patch dropout); None: torch's generator.
+        """
+
+    @abstractmethod
+    def representation(self, images: Tensor, *, keys: Tensor | None = None) -> Tensor:
+        """(B, D): what the classifier reads."""
+
+
+@runtime_checkable
+class TracesAttention(Protocol):
+    """A network of blocks of attention over tokens, which tells what it saw to whoever hands it a trace."""
+
+    @property
+    def config(self) -> ViTConfig:
+        """Which tokens there are, and how many blocks and heads."""
+
+    def __call__(self, images: Tensor, *, keys: Tensor | None = None, trace: Trace | None = None) -> Tensor:
+        """The scores; the trace is filled."""
+
+    def representation(self, images: Tensor, *, keys: Tensor | None = None, trace: Trace | None = None) -> Tensor:
+        """The representation; the trace is filled."""
+
+    def answer_tokens(self) -> slice:
+        """The tokens whose attention explains the answer, for it is read from them."""
+
+
+@runtime_checkable
+class LeavesPatchesOut(Protocol):
+    """A network that takes any set of a picture's patches; those left out are never computed."""
+
+    @property
+    def config(self) -> ModelConfig:
+        """As of every network."""
+
+    def __call__(self, images: Tensor, *, keys: Tensor | None = None, keep: Tensor | None = None) -> Tensor:
+        """The scores; keep: (B, M) the patches to look at, counted row by row; None for all."""
+
+    def representation(self, images: Tensor, *, keys: Tensor | None = None, keep: Tensor | None = None) -> Tensor:
+        """The representation; keep as above."""
+
+    def patch_grid(self, size: tuple[int, int]) -> tuple[int, int]:
+        """Rows and columns of patches of a picture (height, width)."""
+
+
+@runtime_checkable
+class HasFeatureMap(Protocol):
+    """A network that looks at a picture place by place and then joins the places: a convolutional one."""
+
+    @property
+    def config(self) -> ModelConfig:
+        """As of every network."""
+
+    def feature_map(self, images: Tensor) -> Tensor:
+        """(B, D, h, w): the last features that still have a place."""
+
+    def classify(self, feature_map: Tensor) -> Tensor:
+        """(B, K): the scores that follow from them."""
+
+
+_NEEDS = {
+    "TracesAttention": "a network whose attention can be traced",
+    "LeavesPatchesOut": "a network that can leave patches out",
+    "HasFeatureMap": "a network with a feature map",
+    "ViT": "a Vision Transformer",
+}
+
+
+def require(network: Network, capability: Callable[..., Capability], what: str) -> Capability:
+    """The same network, typed as the capability (a Protocol above, or a class), or a sentence why `what` needs it."""
+    kind = cast("type[Capability]", capability)
+    if isinstance(network, kind):
+        return network
+    need = _NEEDS.get(kind.__name__, kind.__name__)
+    raise UserError(
+        f"{what}: needs {need}, and one of the family {network.config.family!r} is none; give another model, such as "
+        "a Vision Transformer."
+    )
+
+
+Kind = Literal["embedding", "matrix", "norm", "classifier", "other"]
+
+
+class Role(NamedTuple):
+    """What a parameter is, for whoever trains it."""
+
+    layer: int
+    """-1 for the embedding, a layer's number from 0, or the number of layers for what follows them."""
+    kind: Kind
+    """embedding: how pixels enter; matrix: a weight matrix inside a layer, which Muon is made for; norm: scale and
+    shift of a norm; classifier: whatever is made anew for other classes; other: all else."""
+    decayed: bool
+    """Whether weight decay acts on it: on matrices, not on biases, norms, tokens and positions."""
