@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from PIL import Image
 
+from vitreous.config.train import Training
+from vitreous.evaluate.classify import Answer, ClassificationResult
 from vitreous.report.html import Html
+from vitreous.train.meter import Spent
 from vitreous.weights.bundle import Bundle
 
 
@@ -15,21 +17,21 @@ from vitreous.weights.bundle import Bundle
 class Example:
     """A picture and what the model made of it."""
 
-    answer: dict[str, Any]
-    """picture, true, predicted, confidence: `vitreous.evaluate.classify.Answer`."""
+    answer: Answer
     picture: Image.Image
     overlay: Image.Image
     """What it looked at."""
 
 
 @dataclass(frozen=True)
-class Part:
-    """How well the model does on one part of some data."""
+class SplitScores:
+    """How well the model does on one split of some data."""
 
     name: str
     """test, validation..."""
-    figures: dict[str, Any]
-    """`vitreous.evaluate.classify.ClassificationResult` as JSON."""
+    result: ClassificationResult
+    chose: bool = False
+    """The weights were chosen by these pictures."""
     wrong: tuple[Example, ...] = ()
     right: tuple[Example, ...] = ()
     without: str | None = None
@@ -40,17 +42,35 @@ class Part:
 class Run:
     """What a run folder says of a training."""
 
-    config: dict[str, Any]
-    result: dict[str, Any]
-    records: list[dict[str, Any]]
+    place: str
+    """The run's folder as a person would write it in a command."""
+    data: str
+    start: str | None
+    """The weights that it began with; None from scratch."""
+    way: str
+    """The recipe, or the method of a training without labels."""
+    training: Training
+    pictures: int
+    """In the train split."""
+    classes: int
+    steps: int
+    planned: int
+    """Steps, before the clock changed them."""
+    best_step: int | None
+    frozen: tuple[float, float] | None
+    """Validation accuracy of a classifier on frozen features, and the seconds it took."""
+    spent: Spent
+    records: list[dict[str, float]]
     """metrics.jsonl."""
+    alarms: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
 
     @property
     def steps_taken(self) -> str:
-        """How long it trained, and where the clock changed that what was planned at first."""
-        training, steps, planned = self.config["training"], self.result["steps"], self.config["steps"]
-        said = f"{steps:,} of {training['batch_size']} pictures, {training['epochs'] * steps / planned:.3g} epochs"
-        return f"{said} ({planned:,} steps were planned)" if self.config.get("bends") else said
+        """How long it trained, and where the clock changed that, what was planned at first."""
+        t = self.training
+        said = f"{self.steps:,} of {t.batch_size} pictures, {t.epochs * self.steps / self.planned:.3g} epochs"
+        return said if self.steps == self.planned else f"{said} ({self.planned:,} steps were planned)"
 
 
 @dataclass(frozen=True)
@@ -72,9 +92,11 @@ class Content:
     bundle: Bundle
     run: Run | None = None
     data: str | None = None
-    """What the parts were measured on, where it was not in the training."""
-    parts: tuple[Part, ...] = ()
-    """The one to look at first."""
+    """What the splits were measured on, where it was not in the training."""
+    splits: tuple[SplitScores, ...] = ()
+    """The one to look at first comes first."""
+    spent: Spent | None = None
+    """What the training cost, where that is known."""
     looks: tuple[Look, ...] = ()
     card: str | None = None
     left_out: tuple[str, ...] = field(default=())

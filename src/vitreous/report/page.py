@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from matplotlib.figure import Figure
 
@@ -12,10 +11,11 @@ from vitreous import __version__
 from vitreous.config.model import ViTConfig
 from vitreous.model.cost import count_flops, count_parameters
 from vitreous.report.content import Content, Look, Run
-from vitreous.report.figures import calibration, classes, examples, mistakes, percent, scores
+from vitreous.report.scores import calibration, classes, examples, mistakes, percent, scores
 from vitreous.report.html import Html, document, facts, tag
 from vitreous.report.numbers import parameters
 from vitreous.report.plots import Series, curves, page_style, to_svg
+from vitreous.train.meter import Spent
 
 POOLS = {
     "class": "the class token",
@@ -36,7 +36,7 @@ def page(content: Content) -> str:
             tag("h1", content.name),
             tag("p", describe(content), class_="lede"),
         ),
-        *scores(content.parts),
+        *scores(content.splits),
         tag("nav", *(tag("a", name, href=f"#{place}") for name, place in names.items())),
         *(tag("section", tag("h2", name), *made, id=names[name]) for name, made in sections.items()),
         tag("footer", f"Written by vitreous {__version__}. This file needs nothing else: it can be moved and mailed."),
@@ -45,7 +45,7 @@ def page(content: Content) -> str:
 
 
 def _sections(content: Content) -> Iterable[tuple[str, list[Html]]]:
-    run, main = content.run, content.parts[0] if content.parts else None
+    run, main = content.run, content.splits[0] if content.splits else None
     if run is not None:
         yield "Training", [*training_curves(run.records), facts(training_facts(run))]
     if main is not None:
@@ -54,8 +54,7 @@ def _sections(content: Content) -> Iterable[tuple[str, list[Html]]]:
         yield "Calibration", calibration(main)
         yield "Pictures", examples(main)
     yield "Inside the model", inside(content.bundle.model.config, content.looks)
-    spent = run.result["spent"] if run is not None else content.bundle.info.get("spent")
-    yield "Cost", [facts(cost(content.bundle.model.config, spent))]
+    yield "Cost", [facts(cost(content.bundle.model.config, content.spent))]
     yield "Left out", _left_out(content)
     yield "Use it", usage(content.place)
     if content.card is not None:
@@ -72,18 +71,15 @@ def describe(content: Content) -> str:
         where = f" Measured on {content.data}." if content.data else ""
         trained = content.bundle.info.get("request", {}).get("data")
         return f"{model}{kinds}{f', trained on {trained}' if trained else ''}.{where}"
-    request, result = content.run.config["request"], content.run.result
-    start = f"fine-tuned from {request['weights']}" if request["weights"] else "trained from random weights"
-    other = content.data is not None and content.data != request["data"]
+    run = content.run
+    start = f"fine-tuned from {run.start}" if run.start else "trained from random weights"
+    other = content.data is not None and content.data != run.data
     where = f" Measured here on {content.data}." if other else ""
-    return (
-        f"{model}, {start} on {result['pictures']:,} pictures of {len(result['classes']):,} classes "
-        f"from {request['data']}.{where}"
-    )
+    return f"{model}, {start} on {run.pictures:,} pictures of {run.classes:,} classes from {run.data}.{where}"
 
 
-def training_curves(records: list[dict[str, Any]]) -> Iterable[Html]:
-    """Loss, accuracy and rate over the steps, those of them that were recorded."""
+def training_curves(records: list[dict[str, float]]) -> Iterable[Html]:
+    """Loss, accuracy and learning rate over the steps, those of them that were recorded."""
 
     def series(**keys: str) -> dict[str, Series]:
         made: dict[str, Series] = {}
@@ -98,7 +94,7 @@ def training_curves(records: list[dict[str, Any]]) -> Iterable[Html]:
         for title, found in (
             ("Loss", series(training="loss", validation="val_loss")),
             ("Accuracy", series(training="accuracy", validation="val_accuracy")),
-            ("Learning rate", series(rate="rate")),
+            ("Learning rate", series(rate="learning_rate")),
         )
         if found
     ]
@@ -107,20 +103,20 @@ def training_curves(records: list[dict[str, Any]]) -> Iterable[Html]:
 
 def training_facts(run: Run) -> dict[str, str]:
     """How it was trained, for someone who would repeat it."""
-    training, request, result = run.config["training"], run.config["request"], run.result
-    o = training["optimizer"]
+    t, o = run.training, run.training.optimizer
+    kept = "" if run.best_step is None else f"; the weights of step {run.best_step:,} are kept"
     found = {
-        "Data": request["data"],
-        "Start": request["weights"] or "random weights",
-        "Recipe": request["recipe"],
-        "Steps": f"{run.steps_taken}; the weights of step {result['best_step']:,} are kept",
-        "Optimizer": f"{o['name']}, rate {o['rate']:g}, weight decay {o['weight_decay']:g}, {o['decay']} decay",
-        "Seed": str(training["seed"]),
+        "Data": run.data,
+        "Start": run.start or "random weights",
+        "Recipe": run.way,
+        "Steps": f"{run.steps_taken}{kept}",
+        "Optimizer": f"{o.name}, learning rate {o.learning_rate:g}, weight decay {o.weight_decay:g}, {o.decay} decay",
+        "Seed": str(t.seed),
     }
-    if result["probe"] and "accuracy" in result["probe"]:
+    if run.frozen is not None:
+        accuracy, seconds = run.frozen
         found["Frozen features"] = (
-            f"a classifier on them alone had {percent(result['probe']['accuracy'])} of the validation pictures right "
-            f"after {result['probe']['seconds']:.0f} s"
+            f"a classifier on them alone had {percent(accuracy)} of the validation pictures right after {seconds:.0f} s"
         )
     return found
 
@@ -174,15 +170,15 @@ def inside(c: ViTConfig, looks: Iterable[Look]) -> list[Html]:
     return [*([tag("div", *pictures, class_="looks")] if pictures else []), tag("h3", "Architecture"), facts(made_of)]
 
 
-def cost(c: ViTConfig, spent: dict[str, Any] | None) -> dict[str, str]:
+def cost(c: ViTConfig, spent: Spent | None) -> dict[str, str]:
     """What the training took, where it is known, and what an answer takes."""
     found = {}
-    if spent:
-        found["Time"] = f"{duration(spent['seconds'])}, {spent['core_hours']:.3g} core-hours"
-        work = f", {operations(spent['flops'])}" if spent["flops"] else ""
-        found["Training work"] = f"{spent['pictures']:,} pictures seen{work}"
-        if spent["joules"] is not None:
-            found["Energy"] = f"{spent['joules'] / 3600:.3g} Wh of the processor"
+    if spent is not None:
+        found["Time"] = f"{duration(spent.seconds)}, {spent.core_hours:.3g} core-hours"
+        work = f", {operations(spent.flops)}" if spent.flops else ""
+        found["Training work"] = f"{spent.pictures:,} pictures seen{work}"
+        if spent.joules is not None:
+            found["Energy"] = f"{spent.joules / 3600:.3g} Wh of the processor"
     found["One answer"] = operations(count_flops(c))
     found["Parameters"] = f"{count_parameters(c):,}"
     return found

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable
-from typing import Any
+from dataclasses import asdict
 
 from PIL import Image
 
+from vitreous.model.family import describe as family
 from vitreous.report.content import Run
 from vitreous.report.html import Html, document, facts, image, tag
 from vitreous.report.plots import curves
@@ -35,23 +36,21 @@ def pretraining_page(name: str, run: Run, rebuilt: Image.Image | None = None) ->
 
 
 def _body(name: str, run: Run, rebuilt: Image.Image | None) -> Iterable[Html]:
-    config, result = run.config, run.result
-    c, method = config["training"]["model"], result["method"]
+    c = run.training.model
     yield tag(
         "header",
         tag("p", "vitreous report", class_="kind"),
         tag("h1", name),
         tag(
             "p",
-            f"A Vision Transformer of width {c['width']}, depth {c['depth']} and patch {c['patch']} for pictures of "
-            f"{c['image_size'][0]}×{c['image_size'][1]} pixels, which learned by {method} from {result['pictures']:,} "
-            f"pictures of {config['request']['data']}, without labels.",
+            f"A {family(c)} for pictures of {c.image_size[0]}×{c.image_size[1]} pixels, which learned by {run.way} from "
+            f"{run.pictures:,} pictures of {run.data}, without labels.",
             class_="lede",
         ),
     )
-    for alarm in result["alarms"]:
+    for alarm in run.alarms:
         yield tag("p", tag("strong", alarm), class_="alarm")
-    if not result["alarms"]:
+    if not run.alarms:
         yield tag("p", "No sign of a collapse was seen.")
     yield tag("h2", "Training")
     plots = [curves({name: found}, name, share=key in SHARES) for key, name, found in _series(run.records)]
@@ -62,15 +61,15 @@ def _body(name: str, run: Run, rebuilt: Image.Image | None) -> Iterable[Html]:
         yield tag("h2", "What it imagines")
         yield tag("figure", image(rebuilt, caption), tag("figcaption", caption))
     yield tag("h2", "Use it")
-    place = shlex.quote(result["run"])
+    place = shlex.quote(run.place)
     yield tag("pre", f"vitreous fit DATA --weights {place}\nvitreous probe {place} DATA --protocol linear")
-    if result["remarks"]:
+    if run.remarks:
         yield tag("h2", "Remarks")
-        yield tag("ul", *(tag("li", remark) for remark in result["remarks"]))
+        yield tag("ul", *(tag("li", remark) for remark in run.remarks))
 
 
-def _series(records: list[dict[str, Any]]) -> Iterable[tuple[str, str, tuple[list[float], list[float]]]]:
-    """Each figure that was recorded, its name, and its steps and values."""
+def _series(records: list[dict[str, float]]) -> Iterable[tuple[str, str, tuple[list[float], list[float]]]]:
+    """Each metric that was recorded, its name, and its steps and values."""
     for key, name in CURVES.items():
         found = [(record["step"], record[key]) for record in records if key in record]
         if found:
@@ -79,15 +78,13 @@ def _series(records: list[dict[str, Any]]) -> Iterable[tuple[str, str, tuple[lis
 
 
 def _facts(run: Run) -> dict[str, str]:
-    config, result = run.config, run.result
-    training, spent = config["training"], result["spent"]
-    o = training["optimizer"]
-    unsaid = {"kind", "crops"} | ({"centre_momentum"} if config["method"].get("balance") else set())
-    settings = ", ".join(f"{name} {value}" for name, value in config["method"].items() if name not in unsaid)
+    t, o, spent = run.training, run.training.optimizer, run.spent
+    unsaid = {"crops"} | ({"centre_momentum"} if getattr(t.objective, "sinkhorn_iterations", 0) else set())
+    settings = (f"{name} {value}" for name, value in asdict(t.objective).items() if name not in unsaid)
     return {
         "Steps": run.steps_taken,
-        "Optimizer": f"{o['name']}, rate {o['rate']:g}, weight decay {o['weight_decay']:g}",
-        "Method": f"{result['method']}: {settings}",
-        "Time": f"{spent['seconds']:.0f} s, {spent['core_hours']:.3g} core-hours, {spent['pictures']:,} pictures seen",
-        "Seed": str(training["seed"]),
+        "Optimizer": f"{o.name}, learning rate {o.learning_rate:g}, weight decay {o.weight_decay:g}",
+        "Method": f"{run.way}: {', '.join(settings)}",
+        "Time": f"{spent.seconds:.0f} s, {spent.core_hours:.3g} core-hours, {spent.pictures:,} pictures seen",
+        "Seed": str(t.seed),
     }

@@ -1,4 +1,4 @@
-"""The parts of a page that say how well a model does: figures of merit, mistakes, calibration, pictures."""
+"""The sections of a page that say how well a model does: accuracy, mistakes, calibration, pictures."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import PurePath
 from typing import Any
 
-from vitreous.report.content import Example, Part
+from vitreous.evaluate.classify import ClassificationResult
+from vitreous.report.content import Example, SplitScores
 from vitreous.report.html import Html, image, join, table, tag
 from vitreous.report.plots import FULL_MATRIX, confusion, reliability
 
@@ -27,77 +28,84 @@ def interval(low: float, high: float) -> str:
     return f"{100 * low:.1f} to {percent(high)}"
 
 
-def scores(parts: Sequence[Part]) -> Iterable[Html]:
-    """The large figures at the top: accuracy with its interval for each part, then calibration."""
-    if not parts:
+def scores(splits: Sequence[SplitScores]) -> Iterable[Html]:
+    """The large numbers at the top: accuracy for each split, then calibration."""
+    if not splits:
         return
-    yield tag("div", *map(_accuracy, parts), _certainty(parts[0]), class_="scores")
+    yield tag("div", *map(_accuracy, splits), _certainty(splits[0]), class_="scores")
 
 
-def _accuracy(part: Part) -> Html:
-    found = part.figures
-    low, high = found["top1_interval"]
-    more = f"; {percent(found['top5'])} among its first five" if len(found["labels"]) > 5 else ""
+def _accuracy(scored: SplitScores) -> Html:
+    found = scored.result
+    low, high = found.top1_interval
+    more = f"; {percent(found.top5)} among its first five" if len(found.labels) > 5 else ""
     return tag(
         "div",
-        tag("div", f"Accuracy, {_name(part)}", class_="name"),
-        tag("div", percent(found["top1"]), class_="value", id=f"accuracy-{part.name}"),
+        tag("div", f"Accuracy, {_name(scored)}", class_="name"),
+        tag("div", percent(found.top1), class_="value", id=f"accuracy-{scored.name}"),
         tag(
             "div",
             tag("i", style=f"left: {100 * low:.2f}%; width: {100 * (high - low):.2f}%"),
-            tag("b", style=f"left: {100 * found['top1']:.2f}%"),
+            tag("b", style=f"left: {100 * found.top1:.2f}%"),
             class_="interval",
         ),
-        tag("div", f"of {found['n']:,} pictures; 95 % interval {interval(low, high)}{more}", class_="note"),
+        tag("div", f"of {found.n:,} pictures; {_doubt(scored)}{more}", class_="note"),
         class_="score",
     )
 
 
-def _name(part: Part) -> str:
-    return "all pictures" if part.name == "all" else part.name
+def _doubt(scored: SplitScores) -> str:
+    """How far the accuracy can be trusted."""
+    if scored.chose:
+        return "they chose the weights, so expect somewhat less of others"
+    return f"95 % interval {interval(*scored.result.top1_interval)}"
 
 
-def _pictures(part: Part) -> str:
-    """What the part's pictures are called in a sentence; where the data have no parts, just that."""
-    return "pictures" if part.name == "all" else f"{part.name} pictures"
+def _name(scored: SplitScores) -> str:
+    return "all pictures" if scored.name == "all" else scored.name
 
 
-def _certainty(part: Part) -> Html:
+def _pictures(scored: SplitScores) -> str:
+    """What the split's pictures are called in a sentence; where the data have no splits, just that."""
+    return "pictures" if scored.name == "all" else f"{scored.name} pictures"
+
+
+def _certainty(scored: SplitScores) -> Html:
     return tag(
         "div",
-        tag("div", f"Calibration error, {_name(part)}", class_="name"),
-        tag("div", percent(part.figures["ece"]), class_="value", id="ece"),
+        tag("div", f"Calibration error, {_name(scored)}", class_="name"),
+        tag("div", percent(scored.result.ece), class_="value", id="ece"),
         tag("div", "how far its certainty is from its accuracy, on average", class_="note"),
         class_="score",
     )
 
 
-def mistakes(part: Part) -> list[Html]:
+def mistakes(scored: SplitScores) -> list[Html]:
     """The confusion matrix where it can be read, and the pairs that are confused most often."""
-    found = part.figures
-    labels, pairs = found["labels"], found["most_confused"][:PAIRS]
-    wrong = round(found["n"] * (1 - found["top1"]))
+    found = scored.result
+    labels, pairs = found.labels, found.most_confused(PAIRS)
+    wrong = round(found.n * (1 - found.top1))
     if not wrong:
-        return [tag("p", f"None: all {found['n']:,} {_pictures(part)} are right.")]
-    rows = [(pair["true"], pair["predicted"], str(pair["pictures"]), percent(pair["share"])) for pair in pairs]
+        return [tag("p", f"None: all {found.n:,} {_pictures(scored)} are right.")]
+    rows = [(pair.true, pair.predicted, str(pair.pictures), percent(pair.share)) for pair in pairs]
     listed = tag(
         "div",
         tag("h3", "Most often confused"),
         table(("it is", "taken for", "pictures", "of its class"), rows, numbers=2),
     )
-    said = tag("p", f"{wrong:,} of {found['n']:,} {_pictures(part)} are taken for something else.")
+    said = tag("p", f"{wrong:,} of {found.n:,} {_pictures(scored)} are taken for something else.")
     if len(labels) > FULL_MATRIX:
         return [said, listed]
     caption = "Counts. A row is a class, and its colour shows where its pictures went."
-    matrix = tag("figure", confusion(found["confusion"], labels), tag("figcaption", caption), class_="plot")
+    matrix = tag("figure", confusion(found.confusion, labels), tag("figcaption", caption), class_="plot")
     return [said, tag("div", matrix, listed, class_="pair" if len(labels) <= 12 else "stack")]
 
 
-def classes(part: Part) -> list[Html]:
+def classes(scored: SplitScores) -> list[Html]:
     """Every class with its pictures and how many of them are right, the hardest first."""
-    found = part.figures
+    found = scored.result
     lost = _most_taken_for(found)
-    seen = [(name, entry) for name, entry in found["per_class"].items() if entry["n"]]
+    seen = [(name, entry) for name, entry in found.per_class.items() if entry["n"]]
     seen.sort(key=lambda item: (item[1]["accuracy"], item[0]))
 
     def row(name: str, entry: dict[str, Any]) -> tuple[str, str, str]:
@@ -113,10 +121,10 @@ def classes(part: Part) -> list[Html]:
     return [tag("p", f"The {HARDEST} hardest of {len(rows):,}."), table(head, rows[:HARDEST], numbers=2), every]
 
 
-def _most_taken_for(figures: dict[str, Any]) -> dict[str, str]:
+def _most_taken_for(result: ClassificationResult) -> dict[str, str]:
     """Of each class with mistakes, what it is most often taken for."""
-    found, labels = {}, figures["labels"]
-    for true, row in enumerate(figures["confusion"]):
+    found, labels = {}, result.labels
+    for true, row in enumerate(result.confusion):
         others = [(count, -answer) for answer, count in enumerate(row) if count and answer != true]
         if others:
             count, answer = max(others)
@@ -124,29 +132,29 @@ def _most_taken_for(figures: dict[str, Any]) -> dict[str, str]:
     return found
 
 
-def calibration(part: Part) -> list[Html]:
+def calibration(scored: SplitScores) -> list[Html]:
     """The reliability diagram, and in words whether it is too sure."""
-    bins, n = part.figures["bins"], part.figures["n"]
-    sure = sum(entry["pictures"] * entry["confidence"] for entry in bins if entry["pictures"]) / n
-    gap = sure - part.figures["top1"]
+    bins, n = scored.result.bins, scored.result.n
+    sure = sum(entry.pictures * (entry.confidence or 0.0) for entry in bins) / n
+    gap = sure - scored.result.top1
     judged = (
         "about as sure as it should be" if abs(gap) < 0.01 else "too sure" if gap > 0 else "less sure than it could be"
     )
     diagram = reliability(
-        [entry["pictures"] for entry in bins],
-        [entry["confidence"] for entry in bins],
-        [entry["accuracy"] for entry in bins],
+        [entry.pictures for entry in bins],
+        [entry.confidence for entry in bins],
+        [entry.accuracy for entry in bins],
     )
     said = tag(
         "div",
         tag(
             "p",
-            f"On average it was {percent(sure)} sure and {percent(part.figures['top1'])} right: {judged}. "
-            f"Expected calibration error: {percent(part.figures['ece'])}.",
+            f"On average it was {percent(sure)} sure and {percent(scored.result.top1)} right: {judged}. "
+            f"Expected calibration error: {percent(scored.result.ece)}.",
         ),
         tag(
             "p",
-            f"Its {n:,} answers on the {_pictures(part)} are sorted by how sure it was. On the dashed line it would "
+            f"Its {n:,} answers on the {_pictures(scored)} are sorted by how sure it was. On the dashed line it would "
             "be right as often as it says; below, it promises too much. Below that, how many answers there are.",
             class_="quiet",
         ),
@@ -154,13 +162,13 @@ def calibration(part: Part) -> list[Html]:
     return [tag("div", tag("figure", diagram, class_="plot"), said, class_="pair")]
 
 
-def examples(part: Part) -> list[Html]:
+def examples(scored: SplitScores) -> list[Html]:
     """The pictures it was surest of, wrongly and rightly, each with what it looked at."""
-    if part.without is not None:
-        return [tag("p", part.without)]
-    said = f"From the {_pictures(part)}. Beside each, the places that spoke for its answer glow."
+    if scored.without is not None:
+        return [tag("p", scored.without)]
+    said = f"From the {_pictures(scored)}. Beside each, the places that spoke for its answer glow."
     made = [tag("p", said, class_="quiet")]
-    for title, shown in (("Surest and wrong", part.wrong), ("Surest and right", part.right)):
+    for title, shown in (("Surest and wrong", scored.wrong), ("Surest and right", scored.right)):
         if shown:
             made += [tag("h3", title), tag("div", *map(_example, shown), class_="examples")]
     return made
@@ -168,9 +176,9 @@ def examples(part: Part) -> list[Html]:
 
 def _example(example: Example) -> Html:
     answer = example.answer
-    said = f"{answer['predicted']}, {percent(answer['confidence'])} sure"
-    truth = f"It is {answer['true']}." if answer["true"] != answer["predicted"] else ""
-    name = PurePath(answer["picture"]).name
+    said = f"{answer.predicted}, {percent(answer.confidence)} sure"
+    truth = f"It is {answer.true}." if answer.true != answer.predicted else ""
+    name = PurePath(answer.picture).name
     pictures = image(example.picture, name, SIDE), image(example.overlay, "what spoke for its answer", SIDE)
     return tag(
         "figure",
@@ -179,6 +187,6 @@ def _example(example: Example) -> Html:
             "figcaption",
             tag("span", said, class_="said"),
             tag("span", truth, class_="truth"),
-            tag("span", name, class_="file", title=answer["picture"]),
+            tag("span", name, class_="file", title=answer.picture),
         ),
     )
