@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Sampler
 
 from vitreous.config.data import Augment, MultiCrop, Preprocess
-from vitreous.data.augment import Pixels, eval_view, multi_crop, normalise, shrink, train_view
+from vitreous.data.augment import Pixels, multi_crop, normalise, shrink, train_view
 from vitreous.data.batch_augment import eval_batch, multi_crop_batch, train_batch
 from vitreous.data.cache import PictureCache, default_limit
 from vitreous.data.chance import Index, generator, permutation
@@ -32,6 +32,7 @@ from vitreous.data.decode import PictureError, check_channels
 from vitreous.data.mix import mix
 from vitreous.data.packed import ArraySource
 from vitreous.data.source import Source
+from vitreous.data.view import Sample, make_view
 from vitreous.errors import UserError
 
 SMALL = 64
@@ -43,7 +44,7 @@ class Batch:
     """What the model is given."""
 
     images: Tensor
-    """(B, C, H, W) float32, normalised; with several views of a picture (B, views, C, H, W)."""
+    """(B, C, H, W) float32, normalised, or uint8 for an engine; with several views of each (B, views, C, H, W)."""
     targets: Tensor
     """(B,) int64, or (B, K) float32 that sum to 1 where pictures were mixed."""
     index: Tensor
@@ -76,6 +77,7 @@ class Loader:
     evaluation it is left out. More than `unreadable_limit` of all pictures, and more than one, is an error.
 
     With `crops`, each picture gives several large views and several small ones; `augment` says all but their area.
+    Without `normalised`, pictures of an evaluation are uint8, as an engine takes them.
     """
 
     def __init__(
@@ -91,15 +93,18 @@ class Loader:
         crops: MultiCrop | None = None,
         cache_bytes: int | None = None,
         unreadable_limit: float = 0.01,
+        normalised: bool = True,
     ) -> None:
         if len(source) == 0:
             raise UserError("there are no pictures to load; check the data.")
         if batch_size < 1 or workers < 0:
             raise UserError(f"batch_size={batch_size}, workers={workers}: must be at least 1 and at least 0.")
         check_channels(preprocess.channels)
+        assert normalised or augment is None
         self.source, self.preprocess, self.augment, self.seed = source, preprocess, augment, seed
         self.shuffle = augment is not None if shuffle is None else shuffle
         self.batch_size = min(batch_size, len(source))
+        self.normalised = normalised
         self.unreadable: dict[str, str] = {}
         self._allowed = max(1 if unreadable_limit else 0, math.floor(unreadable_limit * len(source)))
         self._limit = unreadable_limit
@@ -155,7 +160,9 @@ class Loader:
 
     def _batch(self, made: _Made, epoch: int, step: int) -> Batch:
         index = torch.from_numpy(made.taken)
-        images, targets = normalise(torch.from_numpy(made.images), self.preprocess), self._labels[index]
+        images, targets = torch.from_numpy(made.images), self._labels[index]
+        if self.normalised:
+            images = normalise(images, self.preprocess)
         if self.augment is not None and self.augment.mixes:
             images, targets = mix(
                 images, targets, len(self.source.classes), self.augment, seed=self.seed, epoch=epoch, step=step
@@ -267,13 +274,11 @@ class _PictureMaker:
 
     def _decode(self, index: int) -> Pixels:
         """What is kept of a picture: in training (h, w, C), smaller but whole; in evaluation the view (C, H, W)."""
-        channels = self.preprocess.channels
         if self.augment is None:
-            # Twice the size leaves the last resampling enough to work with: as good as a full decode.
-            picture = self.source.read(index, channels=channels, at_least=2 * max(self.preprocess.resized))
-            pixels = eval_view(picture, self.preprocess).numpy()
+            pixels = make_view(Sample(self.source, index), self.preprocess).numpy()
         else:
-            pixels = shrink(self.source.read(index, channels=channels, at_least=self.keep), self.keep)
+            picture = self.source.read(index, channels=self.preprocess.channels, at_least=self.keep)
+            pixels = shrink(picture, self.keep)
         self.cache.put(index, pixels)
         return pixels
 
