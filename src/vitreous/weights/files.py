@@ -1,8 +1,8 @@
 """Folders and files that are complete or not there: written beside their place, made durable, then renamed.
 
 Folders get a manifest of digests too; the pieces serve bundles and checkpoints alike. For a folder called NAME,
-`.NAME.new` is being written, and `.NAME.old` is the one that it replaces where the file system cannot exchange two names
-in one step.
+`.NAME.new` is being written, and `.NAME.old` is the one that it replaces where the file system cannot exchange two
+names in one step.
 """
 
 from __future__ import annotations
