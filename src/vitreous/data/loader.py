@@ -65,6 +65,7 @@ class Loader:
         if batch_size < 1 or workers < 0:
             raise UserError(f"batch_size={batch_size}, workers={workers}: must be at least 1 and at least 0.")
         check_channels(preprocess.channels)
+        assert normalised or augment is None
         self.source, self.preprocess, self.augment, self.seed = source, preprocess, augment, seed
         self.shuffle = augment is not None if shuffle is None else shuffle
         self.normalised = normalised

@@ -25,6 +25,7 @@ from vitreous.data.chance import Index
 from vitreous.data.decode import PictureError
 from vitreous.data.packed import ArraySource
 from vitreous.data.source import Source
+from vitreous.data.view import Sample, read_for_view
 
 SMALL = 64
 """Inputs up to this many pixels a side are made a whole batch at a time."""
@@ -171,10 +172,9 @@ class PictureMaker:
 
     def _decoded(self, index: int) -> Image.Image:
         w = self.wanted
-        training_only = w.augment is not None and not w.decode_once
-        # Twice the size leaves the last resampling of an evaluation enough to work with: as good as a full decode.
-        at_least = self.keep if training_only else 2 * max(w.preprocess.resized)
-        return self.source.read(index, channels=w.preprocess.channels, at_least=at_least)
+        if w.augment is None or w.decode_once:
+            return read_for_view(Sample(self.source, index), w.preprocess)
+        return self.source.read(index, channels=w.preprocess.channels, at_least=self.keep)
 
     def _smaller(self, index: int, picture: Image.Image) -> Pixels:
         """The picture (h, w, C) as training keeps it: whole, but not larger than crops need."""

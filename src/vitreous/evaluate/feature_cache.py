@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
@@ -22,7 +21,9 @@ from torch import Tensor
 from vitreous.config.data import Preprocess
 from vitreous.data.decode import PictureError
 from vitreous.data.source import Source
+from vitreous.errors import UserError
 from vitreous.model.vit import ViT
+from vitreous.weights.files import write_file
 
 FORMAT = 1
 LIMIT = 2 * 2**30
@@ -65,14 +66,15 @@ class FeatureCache:
     def put(self, key: str, stored: StoredFeatures) -> None:
         """Store it; where that is impossible, say so and go on without."""
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
             _write(self._path(key), stored)
-            self._shrink()
-        except OSError as error:
+        except UserError as error:
             self.remarks.append(
-                f"{self.folder}: features could not be kept there ({error.strerror}), so the next command computes "
-                "them again; set VITREOUS_CACHE to a folder that can be written."
+                f"{self.folder}: features could not be kept there, so the next command computes them again; set "
+                f"VITREOUS_CACHE to a folder that can be written ({str(error).rstrip('.')})."
             )
+            return
+        with suppress(OSError):  # another process may be removing the same files
+            self._shrink()
 
     def _path(self, key: str) -> Path:
         return self.folder / f"{key}.safetensors"
@@ -119,19 +121,9 @@ def _read(path: Path) -> StoredFeatures:
 
 
 def _write(path: Path, stored: StoredFeatures) -> None:
-    """Beside its place under a name of its own, so that two processes may write at once; then renamed."""
     about = {"sha256": _digest(stored.features, stored.index), "unreadable": json.dumps(stored.unreadable)}
     tensors = {"features": stored.features.contiguous(), "index": stored.index.contiguous()}
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".new-", delete=False) as file:
-        temporary = Path(file.name)
-        try:
-            file.write(save(tensors, metadata=about))
-            file.flush()
-            os.fsync(file.fileno())
-            temporary.replace(path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
+    write_file(path, save(tensors, metadata=about))
 
 
 def _digest(features: Tensor, index: Tensor) -> str:

@@ -16,7 +16,7 @@ class LabelledBatch(Protocol):
 
     @property
     def images(self) -> Tensor:
-        """(B, C, H, W) float, normalised."""
+        """(B, C, H, W), as the function takes them: uint8 for an engine, normalised for a network."""
 
     @property
     def targets(self) -> Tensor:
@@ -30,8 +30,8 @@ def compute_features(
 ) -> tuple[Tensor, Tensor]:
     """(n, D) float32 features or scores, and (n,) int64 labels, in the order of the batches.
 
-    function: (B, C, H, W) to (B, D): `model.representation`, a model, or an engine. It is called without gradients; a
-        model should be in evaluation mode.
+    function: (B, C, H, W) to (B, D): `engine.scores`, `engine.representations`, or a network in evaluation mode. It is
+        called without gradients.
     progress: called after each batch with the number of pictures done.
     """
     rows, labels, done = [], [], 0

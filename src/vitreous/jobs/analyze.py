@@ -22,7 +22,7 @@ from vitreous.jobs.opening import open_pictures
 from vitreous.jobs.probe import held_out
 from vitreous.report.analysis import analysis_page
 from vitreous.weights.bundle import Bundle
-from vitreous.weights.files import readable_errors
+from vitreous.weights.files import readable_errors, write_file
 from vitreous.weights.source import open_weights
 
 FEWEST = 8
@@ -89,8 +89,8 @@ def analyze(
         "remarks": [*remarks, *reader.remarks],
     }
     described, page = folder / "analysis.json", folder / "analysis.html"
-    _write(described, json.dumps(numbers, allow_nan=False) + "\n")
-    _write(page, analysis_page(numbers))
+    write_file(described, json.dumps(numbers, allow_nan=False) + "\n")
+    write_file(page, analysis_page(numbers))
     return Analysis(numbers, described, page)
 
 
@@ -211,11 +211,3 @@ def _make_folder(folder: Path) -> Path:
     with readable_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     return folder
-
-
-def _write(path: Path, content: str) -> None:
-    """The file is the new one or the old one, never half of it."""
-    with readable_errors(path):
-        temporary = path.with_name(f".{path.name}.new")
-        temporary.write_text(content, encoding="utf-8")
-        temporary.replace(path)

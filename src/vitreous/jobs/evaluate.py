@@ -14,9 +14,8 @@ from vitreous.data.loader import Loader
 from vitreous.data.source import Data, Source, Split
 from vitreous.errors import UserError
 from vitreous.evaluate.classify import ClassificationResult, score_classes
-from vitreous.evaluate.features import predict_logits
-from vitreous.jobs.opening import open_classifier, open_dataset
-from vitreous.model.cost import inference_batch
+from vitreous.evaluate.features import compute_features
+from vitreous.jobs.opening import open_classifier, open_dataset, open_engine
 from vitreous.weights.bundle import Bundle
 
 FEW = 256
@@ -69,11 +68,12 @@ def evaluate(
     start = time.perf_counter()
     if workers is None:
         workers = min(4, os.cpu_count() or 1) if len(source) >= FEW else 0
-    batch = inference_batch(bundle.model.config) if batch_size is None else batch_size
-    loader = Loader(source, bundle.preprocess, batch_size=batch, workers=workers, cache_bytes=0)
+    engine = open_engine(bundle)
+    batch = engine.batch_size if batch_size is None else batch_size
+    loader = Loader(source, engine.preprocess, batch_size=batch, workers=workers, cache_bytes=0, normalised=False)
     told = None if progress is None else lambda done: progress(done, len(source))
     try:
-        scores, targets = predict_logits(bundle.model, loader.batches(), told)
+        scores, targets = compute_features(engine.scores, loader.batches(), told)
     finally:
         loader.close()
     result = score_classes(scores, targets, bundle.labels, names=names_of(source, loader.unreadable))

@@ -14,14 +14,15 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from vitreous.config.data import Preprocess
-from vitreous.data.augment import eval_view, normalise
-from vitreous.data.decode import PictureError, open_picture, prepare_picture, read_header
+from vitreous.data.augment import normalise
+from vitreous.data.decode import PictureError
+from vitreous.data.view import Picture, look_at
+from vitreous.deploy.engine import check_numbers
 from vitreous.errors import UserError
 from vitreous.explain.draw import mark, overlay, tile
 from vitreous.explain.methods import Maps, Method, check_request, compute_maps
 from vitreous.explain.place import Place, place_patches
-from vitreous.jobs.opening import open_model
-from vitreous.jobs.predict import check_scores, list_pictures
+from vitreous.jobs.opening import list_pictures, open_model
 from vitreous.weights.bundle import Bundle
 
 Layer = int | Literal["all"]
@@ -35,6 +36,7 @@ class Explanation:
     """What a model saw in one picture."""
 
     path: str
+    """Empty for what has none, such as a picture of Pillow's."""
     picture: Image.Image = field(repr=False)
     """Upright and whole, as a person sees it."""
     method: Method
@@ -105,7 +107,7 @@ class Explanation:
 
 def explain(
     model: str | Path | Bundle,
-    picture: str | Path | Image.Image,
+    picture: Picture,
     *,
     method: Method | None = None,
     layer: Layer | None = None,
@@ -117,7 +119,7 @@ def explain(
     """What the model saw in a picture, on the picture's own pixels: resizing, cropping and the camera's turn undone.
 
     model: a bundle, a run, or whatever `vitreous.load` takes.
-    picture: a file, or a picture of Pillow's.
+    picture: a file, a file's bytes, a picture of Pillow's, or an array (H, W) or (H, W, C) uint8.
     method: attention, rollout, relevance, gradcam or occlusion; None for relevance, or attention without a classifier.
     layer: whose attention (attention), up to which (rollout), from which on (relevance), at whose entrance (gradcam);
         "all" for each of them; None for the one that suits the method.
@@ -144,7 +146,7 @@ def explain_each(
 
     The arguments are those of `explain`; a mistake in them is told before the first picture is read.
     """
-    paths = list_pictures([pictures] if isinstance(pictures, str | Path) else pictures)
+    paths = list_pictures(pictures)
     bundle = open_model(model, preprocess)
     request = _Request(bundle, method, layer, head, target, query)
     return (request.answer_or_error(path) for path in paths)
@@ -174,31 +176,29 @@ class _Request:
         except PictureError as error:
             return error
 
-    def answer(self, picture: str | Path | Image.Image) -> Explanation:
+    def answer(self, picture: Picture) -> Explanation:
         bundle, preprocess = self.bundle, self.bundle.preprocess
-        whole, looked_at = read_picture(picture, preprocess)
+        seen = look_at(picture, preprocess)
+        whole = seen.whole
         place = place_patches(whole.height, whole.width, preprocess, bundle.model.config.patch)
         found = compute_maps(
             bundle.model,
-            normalise(eval_view(looked_at, preprocess)[None], preprocess),
+            normalise(seen.view[None], preprocess),
             self.method,
             layer=self.layer,
             targets=None if self.target is None else torch.tensor([self.target]),
             query=None if self.query is None else place.patch_at(*self.query),
         )
-        check_scores(found.scores, bundle)
+        check_numbers(found.scores, "scores", bundle.path)
         maps, heads = self._heads(found)
         label, score = self._label(found)
-        name = "" if isinstance(picture, Image.Image) else str(picture)
+        name = str(picture) if isinstance(picture, str | Path) else ""
         return Explanation(name, whole, self.method, found.layers, heads, maps, place, label, score, self.query)
 
     def _heads(self, found: Maps) -> tuple[NDArray[np.float32], tuple[int, ...]]:
         """The maps (layers, heads or 1, rows, columns) of the heads that were asked for, and which these are."""
+        check_numbers(found.maps, "maps", self.bundle.path)
         maps: NDArray[np.float32] = found.maps[0].numpy()
-        if not np.isfinite(maps).all():
-            raise UserError(
-                f"{self.bundle.path or 'the model'}: gives maps that are not numbers; its weights are damaged."
-            )
         if self.head == "mean":
             return maps.mean(axis=1, keepdims=True), ()
         if self.head == "all":
@@ -222,16 +222,3 @@ def class_number(bundle: Bundle, name: str) -> int:
         return bundle.labels.index(name)
     near = get_close_matches(name, bundle.labels, n=3, cutoff=0.5) or bundle.labels[:3]
     raise UserError(f"class {name!r}: not one of the model's {len(bundle.labels)} classes, such as {', '.join(near)}.")
-
-
-def read_picture(picture: str | Path | Image.Image, preprocess: Preprocess) -> tuple[Image.Image, Image.Image]:
-    """The whole picture, and the one that prediction reads, which may be decoded at half its size or less."""
-    if isinstance(picture, Image.Image):
-        whole = prepare_picture(picture, channels=preprocess.channels)
-        return whole, whole
-    path = Path(picture)
-    seen = open_picture(path, channels=preprocess.channels, at_least=2 * max(preprocess.resized))
-    header = read_header(path)
-    if sorted(seen.size) == sorted((header.width, header.height)):
-        return seen, seen
-    return open_picture(path, channels=preprocess.channels), seen

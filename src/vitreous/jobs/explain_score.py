@@ -15,16 +15,17 @@ from PIL import Image
 from torch import Tensor
 
 from vitreous.config.data import Preprocess
-from vitreous.data.augment import eval_view, normalise
+from vitreous.data.augment import normalise
 from vitreous.data.decode import PictureError, open_values, read_header
 from vitreous.data.source import Data, Source, Split
+from vitreous.data.view import Sample, look_at
+from vitreous.deploy.engine import check_numbers
 from vitreous.errors import UserError
 from vitreous.explain.methods import METHODS, Method, check_request, compute_maps
 from vitreous.explain.place import Map, Place, place_patches
 from vitreous.explain.score import centre_map, centre_patches, localise, removal_curves, seen_centre_map
 from vitreous.jobs.evaluate import choose_part
 from vitreous.jobs.opening import open_classifier, open_pictures
-from vitreous.jobs.predict import check_scores
 from vitreous.weights.bundle import Bundle
 
 BASELINES = ("even", "centre", "centre of what is seen")
@@ -133,7 +134,7 @@ class _Sums:
     def add(self, batch: _Batch) -> None:
         with torch.no_grad():
             scores = self.model(batch.images)
-        check_scores(scores, self.bundle)
+        check_numbers(scores, "scores", self.bundle.path)
         targets = scores.argmax(dim=1)
         for method in self.methods:
             start = time.perf_counter()
@@ -182,10 +183,10 @@ def _batches(
     read: list[tuple[int, Tensor, Place, NDArray[np.bool_] | None]] = []
     for position, index in enumerate(chosen):
         try:
-            picture = source.read(index, channels=preprocess.channels)
-            mask = None if masks is None else _read_mask(_mask_path(masks, source, index), picture)
-            place = place_patches(picture.height, picture.width, preprocess, patch)
-            read.append((index, eval_view(picture, preprocess), place, mask))
+            seen = look_at(Sample(source, index), preprocess)
+            mask = None if masks is None else _read_mask(_mask_path(masks, source, index), seen.whole)
+            place = place_patches(seen.whole.height, seen.whole.width, preprocess, patch)
+            read.append((index, seen.view, place, mask))
         except PictureError as error:
             left_out[error.name] = error.reason
         if read and (len(read) == BATCH or position == len(chosen) - 1):

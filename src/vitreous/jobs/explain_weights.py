@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,10 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from vitreous.config.data import Preprocess
-from vitreous.data.augment import eval_view, normalise
+from vitreous.data.augment import normalise
 from vitreous.data.decode import PictureError
 from vitreous.data.source import Data
+from vitreous.data.view import Sample, make_view
 from vitreous.errors import UserError
 from vitreous.explain.attention import attention_distance
 from vitreous.explain.figures import (
@@ -130,11 +132,8 @@ def attention_distances(
     count = min(count, len(source))
     views, found = [], []
     for i in range(count):
-        try:
-            picture = source.read(i * len(source) // count, channels=bundle.preprocess.channels)
-            views.append(eval_view(picture, bundle.preprocess))
-        except PictureError:
-            pass
+        with suppress(PictureError):
+            views.append(make_view(Sample(source, i * len(source) // count), bundle.preprocess))
         if views and (len(views) == BATCH or i == count - 1):
             found.append(attention_distance(bundle.model, normalise(torch.stack(views), bundle.preprocess)))
             views = []

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-from PIL import Image
+from typing import overload
 
 from vitreous.data.source import Split
+from vitreous.data.view import PICTURE_TYPES, Picture
+from vitreous.errors import UserError
 from vitreous.explain.methods import Method
 from vitreous.jobs.evaluate import Evaluation
 from vitreous.jobs.evaluate import evaluate as evaluate_model
@@ -35,9 +37,27 @@ class Model:
         """The names of its classes."""
         return self.bundle.labels
 
-    def predict(self, picture: str | Path, top: int = 5) -> Prediction:
-        """What is on a picture: label, score and the first few."""
-        return predict(self.bundle, [picture], top=top)[0]
+    @overload
+    def predict(  # type: ignore[overload-overlap]  # a str is a sequence of str too, and means one picture
+        self, picture: Picture, top: int = 5
+    ) -> Prediction: ...
+
+    @overload
+    def predict(self, picture: Sequence[Picture], top: int = 5) -> list[Prediction]: ...
+
+    def predict(self, picture: Picture | Sequence[Picture], top: int = 5) -> Prediction | list[Prediction]:
+        """What is on a picture: label, score and the first few; of a list, one such answer for each.
+
+        A picture is a file, a file's bytes, a picture of Pillow's, or an array (H, W) or (H, W, C) uint8. In a list, a
+        folder stands for all pictures in it.
+        """
+        if not isinstance(picture, PICTURE_TYPES):
+            return predict(self.bundle, picture, top=top)
+        if isinstance(picture, str | Path) and Path(picture).is_dir():
+            raise UserError(
+                f"{picture}: this is a folder, not a picture; give it in a list: predict([{str(picture)!r}])."
+            )
+        return predict(self.bundle, picture, top=top)[0]
 
     def evaluate(self, data: str | Path, *, split: Split | None = None) -> Evaluation:
         """How well it does on data."""
@@ -45,7 +65,7 @@ class Model:
 
     def explain(
         self,
-        picture: str | Path | Image.Image,
+        picture: Picture,
         *,
         method: Method | None = None,
         layer: Layer | None = None,

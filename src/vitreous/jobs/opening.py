@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from vitreous.config.data import Preprocess
 from vitreous.data.builtin import builtin_data
+from vitreous.data.folder import pictures_below
 from vitreous.data.source import Data, NoClassesError, open_data
+from vitreous.deploy.engine import Engine, TorchEngine
 from vitreous.errors import UserError
 from vitreous.weights.bundle import Bundle
 from vitreous.weights.source import open_weights, with_preprocess
@@ -49,3 +52,23 @@ def open_classifier(model: str | Path | Bundle, preprocess: Preprocess | str | N
             "vitreous fit DATA --weights MODEL."
         )
     return bundle
+
+
+def open_engine(bundle: Bundle) -> Engine:
+    """What answers for a model."""
+    return TorchEngine(bundle.model, bundle.preprocess, path=bundle.path)
+
+
+def list_pictures(given: str | Path | Sequence[str | Path]) -> list[Path]:
+    """The files, with each folder replaced by the pictures in it, in the order of their paths."""
+    places = [given] if isinstance(given, str | Path) else given
+    if not places:
+        raise UserError("no pictures: give at least one picture or folder.")
+    paths: list[Path] = []
+    for place in map(Path, places):
+        if place.is_dir():
+            source = pictures_below(place, [])
+            paths += [Path(source.name(index)) for index in range(len(source))]
+        else:
+            paths.append(place)
+    return paths

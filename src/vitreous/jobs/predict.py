@@ -9,18 +9,20 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from threading import Lock
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 
 from vitreous.config.data import Preprocess
-from vitreous.data.augment import eval_view, normalise
-from vitreous.data.decode import PictureError, open_picture
-from vitreous.data.folder import pictures_below
+from vitreous.data.decode import PictureError
+from vitreous.data.view import PICTURE_TYPES, Picture, Sample, check_picture, make_view
+from vitreous.deploy.engine import Engine
 from vitreous.errors import UserError
-from vitreous.jobs.opening import open_classifier
-from vitreous.model.cost import inference_batch
+from vitreous.jobs.opening import list_pictures, open_classifier, open_engine
 from vitreous.weights.bundle import Bundle
 
 
@@ -37,6 +39,8 @@ class Prediction:
     """What the model says of one picture, or why it could not be read."""
 
     path: str
+    """The picture's path. What has none is called by its kind and its place among the pictures given, from 0: bytes#0,
+    image#1 for a picture of Pillow's, array#2."""
     top: tuple[Score, ...] = ()
     """The likeliest labels, best first; none where there is an error."""
     error: str | None = None
@@ -61,7 +65,7 @@ class Prediction:
 
 def predict(
     model: str | Path | Bundle,
-    pictures: str | Path | Sequence[str | Path],
+    pictures: Picture | Sequence[Picture],
     *,
     top: int = 5,
     batch_size: int | None = None,
@@ -74,7 +78,7 @@ def predict(
 
 def predict_each(
     model: str | Path | Bundle,
-    pictures: str | Path | Sequence[str | Path],
+    pictures: Picture | Sequence[Picture],
     *,
     top: int = 5,
     batch_size: int | None = None,
@@ -84,88 +88,100 @@ def predict_each(
     """Predictions as they are made, in order. Memory does not grow with the number of pictures.
 
     model: a bundle, a run, or anything else that `open_weights` takes.
-    pictures: files, and folders, of which all pictures are taken in the order of their paths.
+    pictures: one or several of these: files; folders, of which all pictures are taken in the order of their paths; the
+        bytes of files; pictures of Pillow's; arrays (H, W) or (H, W, C) uint8.
     top: how many labels to give for each.
     progress: called with pictures done and pictures in all.
     """
     if top < 1 or (batch_size is not None and batch_size < 1):
         raise UserError(f"top={top}, batch_size={batch_size}: must be at least 1.")
-    paths = list_pictures([pictures] if isinstance(pictures, str | Path) else pictures)
+    named = _name_pictures(pictures)
     bundle = open_classifier(model, preprocess)
-    batch = inference_batch(bundle.model.config) if batch_size is None else batch_size
-    return _predict(bundle, paths, top, batch, progress)
+    engine = open_engine(bundle)
+    return _predict(engine, bundle.labels, named, top, batch_size or engine.batch_size, progress)
+
+
+class _Named(NamedTuple):
+    name: str
+    picture: Picture
+
+
+def _name_pictures(pictures: Picture | Sequence[Picture]) -> list[_Named]:
+    """Each picture with what its prediction calls it, and each folder replaced by the pictures in it."""
+    given = [pictures] if isinstance(pictures, PICTURE_TYPES) else pictures
+    if not isinstance(given, Sequence):
+        check_picture(given)
+    named: list[_Named] = []
+    for number, picture in enumerate(given):
+        check_picture(picture)
+        match picture:
+            case str() | Path():
+                named += [_Named(str(path), path) for path in list_pictures(picture)]
+            case Sample():
+                named.append(_Named(picture.source.name(picture.index), picture))
+            case bytes():
+                named.append(_Named(f"bytes#{number}", picture))
+            case Image.Image():
+                named.append(_Named(f"image#{number}", picture))
+            case np.ndarray():
+                named.append(_Named(f"array#{number}", picture))
+    if not named:
+        raise UserError("no pictures: give at least one picture or folder.")
+    return named
 
 
 def _predict(
-    bundle: Bundle, paths: list[Path], top: int, batch_size: int, progress: Callable[[int, int], None] | None
+    engine: Engine,
+    labels: tuple[str, ...],
+    named: list[_Named],
+    top: int,
+    batch_size: int,
+    progress: Callable[[int, int], None] | None,
 ) -> Iterator[Prediction]:
     done = 0
-    for batch in _decoded(paths, bundle.preprocess, batch_size):
+    for batch in _views([one.picture for one in named], engine.preprocess, batch_size):
         views = [view for view in batch if isinstance(view, Tensor)]
-        scores = iter(_scores(bundle, views) if views else ())
-        for path, view in zip(paths[done : done + len(batch)], batch, strict=True):
+        chances = iter(engine.scores(torch.stack(views)).softmax(dim=1) if views else ())
+        for (name, _), view in zip(named[done : done + len(batch)], batch, strict=True):
             if isinstance(view, PictureError):
-                yield Prediction(str(path), error=view.reason)
+                yield Prediction(name, error=view.reason)
             else:
-                best = next(scores).topk(min(top, len(bundle.labels)))
+                best = next(chances).topk(min(top, len(labels)))
                 pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
-                yield Prediction(str(path), tuple(Score(bundle.labels[k], value) for k, value in pairs))
+                yield Prediction(name, tuple(Score(labels[k], value) for k, value in pairs))
         done += len(batch)
         if progress is not None:
-            progress(done, len(paths))
+            progress(done, len(named))
 
 
-def _scores(bundle: Bundle, views: list[Tensor]) -> Tensor:
-    """(B, K) probabilities."""
-    with torch.inference_mode():
-        scores: Tensor = bundle.model(normalise(torch.stack(views), bundle.preprocess)).softmax(dim=1)
-    check_scores(scores, bundle)
-    return scores
-
-
-def check_scores(scores: Tensor, bundle: Bundle) -> None:
-    """Refuse a model whose answers mean nothing."""
-    if not torch.isfinite(scores).all():
-        raise UserError(f"{bundle.path or 'the model'}: gives scores that are not numbers; its weights are damaged.")
-
-
-def _decoded(paths: list[Path], preprocess: Preprocess, batch_size: int) -> Iterator[list[Tensor | PictureError]]:
+def _views(pictures: list[Picture], preprocess: Preprocess, batch_size: int) -> Iterator[list[Tensor | PictureError]]:
     """Batches of views (C, H, W) uint8, or why there is none; the next batch is decoded while one is being used."""
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         waiting: deque[list[Future[Tensor | PictureError]]] = deque()
-        for chunk in _chunks(paths, batch_size):
-            waiting.append([pool.submit(_view, path, preprocess) for path in chunk])
+        for chunk in _chunks(pictures, batch_size):
+            waiting.append([pool.submit(_view, picture, preprocess) for picture in chunk])
             if len(waiting) > 1:
                 yield [future.result() for future in waiting.popleft()]
         if waiting:
             yield [future.result() for future in waiting.popleft()]
 
 
-def _view(path: Path, preprocess: Preprocess) -> Tensor | PictureError:
-    """The picture as evaluation sees it, or why it cannot be read."""
+_PILLOW = Lock()
+"""A picture of Pillow's reads its file when it is first used, and the same one may be given twice."""
+
+
+def _view(picture: Picture, preprocess: Preprocess) -> Tensor | PictureError:
+    """What the model sees of the picture, or why it cannot be read."""
     try:
-        # Twice the size leaves the last resampling enough to work with, as in the loader.
-        picture = open_picture(path, channels=preprocess.channels, at_least=2 * max(preprocess.resized))
-        return eval_view(picture, preprocess)
+        if isinstance(picture, Image.Image):
+            with _PILLOW:
+                return make_view(picture, preprocess)
+        return make_view(picture, preprocess)
     except PictureError as error:
         return error
 
 
-def list_pictures(given: Sequence[str | Path]) -> list[Path]:
-    """The files, with each folder replaced by the pictures in it."""
-    if not given:
-        raise UserError("no pictures: give at least one picture or folder.")
-    paths: list[Path] = []
-    for place in map(Path, given):
-        if place.is_dir():
-            source = pictures_below(place, [])
-            paths += [Path(source.name(index)) for index in range(len(source))]
-        else:
-            paths.append(place)
-    return paths
-
-
-def _chunks(paths: Iterable[Path], size: int) -> Iterator[list[Path]]:
-    rest = iter(paths)
+def _chunks(pictures: Iterable[Picture], size: int) -> Iterator[list[Picture]]:
+    rest = iter(pictures)
     while chunk := list(islice(rest, size)):
         yield chunk

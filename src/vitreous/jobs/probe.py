@@ -17,6 +17,7 @@ from torch import Tensor
 from vitreous.config.data import Preprocess
 from vitreous.data.loader import Batch, Loader
 from vitreous.data.source import Data, Source, Split
+from vitreous.deploy.engine import check_numbers
 from vitreous.errors import UserError
 from vitreous.evaluate.classify import wilson
 from vitreous.evaluate.feature_cache import FeatureCache, StoredFeatures, default_folder, features_key
@@ -25,8 +26,7 @@ from vitreous.evaluate.fewshot import DRAWS, SHOTS, draw_shots, fit_least_square
 from vitreous.evaluate.knn import NEIGHBOURS, TEMPERATURE, vote_neighbours
 from vitreous.evaluate.probe import WEIGHT_DECAYS, fit_linear
 from vitreous.jobs.evaluate import FEW
-from vitreous.jobs.opening import open_dataset, open_model
-from vitreous.model.cost import inference_batch
+from vitreous.jobs.opening import open_dataset, open_engine, open_model
 from vitreous.weights.bundle import Bundle
 
 Protocol = Literal["knn", "linear", "fewshot"]
@@ -162,7 +162,8 @@ class FeatureReader:
         self, bundle: Bundle, batch_size: int | None, workers: int | None, progress: Callable[[int, int], None] | None
     ) -> None:
         self.bundle, self.workers, self.progress = bundle, workers, progress
-        self.batch_size = inference_batch(bundle.model.config) if batch_size is None else batch_size
+        self.engine = open_engine(bundle)
+        self.batch_size = self.engine.batch_size if batch_size is None else batch_size
         self.cache = FeatureCache(default_folder())
         self.computed = 0
         self.unreadable: dict[str, str] = {}
@@ -194,16 +195,21 @@ class FeatureReader:
             found = self._compute(source)
             self.cache.put(key, found)
         self.unreadable |= {source.name(index): reason for index, reason in found.unreadable.items()}
-        if not torch.isfinite(found.features).all():
-            where = self.bundle.path or "the model"
-            raise UserError(f"{where}: gives features that are not numbers; its weights are damaged.")
+        check_numbers(found.features, "features", self.bundle.path)  # an older version kept any in the cache
         return found.features, torch.from_numpy(source.labels)[found.index]
 
     def _compute(self, source: Source) -> StoredFeatures:
         workers = self.workers
         if workers is None:
             workers = min(4, os.cpu_count() or 1) if len(source) >= FEW else 0
-        loader = Loader(source, self.bundle.preprocess, batch_size=self.batch_size, workers=workers, cache_bytes=0)
+        loader = Loader(
+            source,
+            self.engine.preprocess,
+            batch_size=self.batch_size,
+            workers=workers,
+            cache_bytes=0,
+            normalised=False,
+        )
         progress, seen = self.progress, []
 
         def batches() -> Iterator[Batch]:
@@ -213,7 +219,7 @@ class FeatureReader:
 
         told = None if progress is None else lambda done: progress(done, len(source))
         try:
-            features, _ = compute_features(self.bundle.model.representation, batches(), told)
+            features, _ = compute_features(self.engine.representations, batches(), told)
         finally:
             loader.close()
         index = torch.cat(seen).clone()

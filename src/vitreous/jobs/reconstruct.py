@@ -8,12 +8,13 @@ from pathlib import Path
 import torch
 from PIL import Image
 
-from vitreous.data.augment import eval_view, normalise
-from vitreous.data.decode import PictureError, open_picture
+from vitreous.data.augment import normalise
+from vitreous.data.decode import PictureError
 from vitreous.data.loader import Batch
+from vitreous.data.view import make_view
 from vitreous.errors import UserError
 from vitreous.explain.reconstruct import draw_reconstructions
-from vitreous.jobs.predict import list_pictures
+from vitreous.jobs.opening import list_pictures
 from vitreous.objectives.mae import load_autoencoder
 from vitreous.weights.bundle import load_bundle
 
@@ -32,16 +33,15 @@ def reconstruct(
             f"{run}: has no decoder, so it cannot rebuild pictures; give the run folder of `vitreous pretrain DATA "
             "--method mae`."
         )
-    paths = list_pictures([pictures] if isinstance(pictures, str | Path) else pictures)
+    paths = list_pictures(pictures)
     bundle = load_bundle(run)
     objective, preprocess = load_autoencoder(folder, bundle.model), bundle.preprocess
 
     def rebuild(number: int, path: Path) -> Image.Image | PictureError:
         try:
-            picture = open_picture(path, channels=preprocess.channels, at_least=2 * max(preprocess.resized))
+            images = normalise(make_view(path, preprocess)[None], preprocess)
         except PictureError as error:
             return error
-        images = normalise(eval_view(picture, preprocess)[None], preprocess)
         return draw_reconstructions(objective, Batch(images, torch.tensor([-1]), torch.tensor([number])), preprocess)
 
     return ((path, rebuild(number, path)) for number, path in enumerate(paths))

@@ -14,6 +14,7 @@ from vitreous.config.model import ViTConfig
 from vitreous.data.decode import PictureError
 from vitreous.data.loader import Loader
 from vitreous.data.source import Data, Source, Split
+from vitreous.data.view import Sample, read_for_view
 from vitreous.errors import UserError
 from vitreous.explain.reconstruct import draw_reconstructions
 from vitreous.jobs.evaluate import evaluate
@@ -28,7 +29,7 @@ from vitreous.report.content import Content, Example, Part, Run
 from vitreous.report.page import looks, page
 from vitreous.report.pretraining import pretraining_page
 from vitreous.weights.bundle import CARD, Bundle
-from vitreous.weights.files import readable_errors
+from vitreous.weights.files import write_file
 
 EACH = 6
 """Pictures of each kind on a page."""
@@ -69,7 +70,7 @@ def write_report(
                 f"{place}: a training without labels, so there is no classifier to measure; leave --data away, or see "
                 f"what its features are worth: vitreous probe {place} {data}."
             )
-        return _write(path, pretraining_page(name, run, _rebuilt(Path(place), bundle, run)))
+        return write_file(path, pretraining_page(name, run, _rebuilt(Path(place), bundle, run)))
     left_out: tuple[str, ...] = ()
     if data is not None:
         opened: Data | None = open_dataset(data)
@@ -92,7 +93,7 @@ def write_report(
         card=_card(bundle) if run is None else None,
         left_out=left_out,
     )
-    return _write(path, page(content))
+    return write_file(path, page(content))
 
 
 def restore_report(run: Path) -> str:
@@ -194,9 +195,8 @@ def _find(data: Data, names: set[str]) -> dict[str, tuple[Source, int]]:
 
 def _example(bundle: Bundle, answer: dict[str, Any], source: Source, index: int) -> Example | None:
     """The picture and what spoke for the answer; None if it has been damaged since it was judged."""
-    p = bundle.preprocess
     try:
-        picture = source.read(index, channels=p.channels, at_least=2 * max(p.resized))
+        picture = read_for_view(Sample(source, index), bundle.preprocess)
     except PictureError:
         return None
     return Example(answer, picture, explain(bundle, picture).overlay())
@@ -205,12 +205,3 @@ def _example(bundle: Bundle, answer: dict[str, Any], source: Source, index: int)
 def _card(bundle: Bundle) -> str | None:
     path = None if bundle.path is None else bundle.path / CARD
     return path.read_text(encoding="utf-8") if path is not None and path.is_file() else None
-
-
-def _write(path: Path, text: str) -> Path:
-    with readable_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(f".{path.name}.new")  # so that a page that is there is a whole one
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(path)
-    return path

@@ -7,15 +7,15 @@ from pathlib import Path
 import torch
 
 from vitreous.config.data import Preprocess
-from vitreous.data.augment import eval_view, normalise, to_image
+from vitreous.data.augment import normalise, to_image
+from vitreous.data.view import look_at
+from vitreous.deploy.engine import check_numbers
 from vitreous.explain.place import place_patches
 from vitreous.explain.steps import follow
-from vitreous.jobs.explain import read_picture
 from vitreous.jobs.opening import open_model
-from vitreous.jobs.predict import check_scores
 from vitreous.report.steps import Walk, steps_page
 from vitreous.weights.bundle import Bundle
-from vitreous.weights.files import readable_errors
+from vitreous.weights.files import write_file
 
 
 def write_steps(
@@ -37,17 +37,15 @@ def write_steps(
     """
     bundle = open_model(model, preprocess)
     p, path = bundle.preprocess, Path(picture)
-    whole, looked_at = read_picture(path, p)
-    seen = eval_view(looked_at, p)
+    seen = look_at(path, p)
+    whole = seen.whole
     cell = None
     if query is not None:
         cell = place_patches(whole.height, whole.width, p, bundle.model.config.patch).patch_at(*query)
-    steps = follow(bundle.model, normalise(seen[None], p), cell=cell, layer=layer, head=head)
+    steps = follow(bundle.model, normalise(seen.view[None], p), cell=cell, layer=layer, head=head)
     answer = steps.representation if steps.logits is None else steps.logits
-    check_scores(torch.from_numpy(answer), bundle)
-    page = steps_page(Walk(path.name, whole, to_image(seen), p, bundle.labels, steps))
+    check_numbers(torch.from_numpy(answer), "scores", bundle.path)
+    page = steps_page(Walk(path.name, whole, to_image(seen.view), p, bundle.labels, steps))
     made = Path(out) if out is not None else Path(f"{path.stem}-steps.html")
-    with readable_errors(made):
-        made.parent.mkdir(parents=True, exist_ok=True)
-        made.write_text(page, encoding="utf-8")
+    write_file(made, page)
     return made

@@ -1,7 +1,8 @@
-"""Folders that are complete or not there: written beside their place, made durable, given digests, then renamed.
+"""Folders and files that are complete or not there: written beside their place, made durable, then renamed.
 
-The pieces serve bundles and checkpoints alike. For a folder called NAME, `.NAME.new` is being written, and `.NAME.old`
-is the one that it replaces where the file system cannot exchange two names in one step.
+Folders get a manifest of digests too; the pieces serve bundles and checkpoints alike. For a folder called NAME,
+`.NAME.new` is being written, and `.NAME.old` is the one that it replaces where the file system cannot exchange two
+names in one step.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import errno
 import json
 import os
 import re
+import secrets
 import shutil
 import sys
 from collections.abc import Iterator
@@ -56,6 +58,38 @@ def new_folder(final: Path) -> Iterator[Path]:
         with suppress(OSError):
             remove_folder(temporary)
         raise
+
+
+def write_file(path: Path, content: str | bytes) -> Path:
+    """Write a file that is whole or as it was before, and on the disk to the last byte; return its path.
+
+    Its folder is made if need be. Text is written as UTF-8. Several processes may write it at once: the last one wins.
+    Whatever the system refuses is a `UserError`. A device or a pipe, such as /dev/stdout, is written to and not
+    replaced.
+    """
+    data = content.encode() if isinstance(content, str) else content
+    final = path.resolve()  # a link stays, and what it points to is replaced
+    temporary = final.with_name(f".new-{secrets.token_hex(8)}")
+    try:
+        with readable_errors(path):
+            final.parent.mkdir(parents=True, exist_ok=True)
+            if final.is_dir():
+                raise UserError(f"{path}: there is a folder of this name; remove it, or choose another name.")
+            if path.exists() and not path.is_file():
+                path.write_bytes(data)
+                return path
+            with temporary.open("xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(final)
+            fsync_file(final.parent)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written ({error.strerror or error}); choose another place.") from error
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+    return path
 
 
 @contextmanager

@@ -1,0 +1,129 @@
+"""The one way from a picture to what a model sees of it.
+
+Prediction, evaluation and explanation all call this, so they see the same pixels, to the bit. A JPEG file that is much
+larger than the model's input is decoded at a half, quarter or eighth of its size: as good, and far quicker. What is in
+memory already, a picture of Pillow's or an array, is taken as it is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+from vitreous.config.data import Preprocess
+from vitreous.data.augment import eval_view, seen_box
+from vitreous.data.decode import PictureError, open_picture, prepare_picture, read_header
+from vitreous.data.source import Source
+from vitreous.errors import UserError
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One picture of a dataset."""
+
+    source: Source
+    index: int
+
+
+Picture = str | Path | bytes | Image.Image | NDArray[Any] | Sample
+"""A file, a file's bytes, a picture of Pillow's, pixels (H, W) or (H, W, C) uint8, or one picture of a dataset."""
+
+PICTURE_TYPES = (str, Path, bytes, Image.Image, np.ndarray, Sample)
+"""The same for `isinstance`."""
+
+
+@dataclass(frozen=True)
+class PictureView:
+    """A picture, and the model's view of it."""
+
+    whole: Image.Image
+    """Upright and whole, in full size, as a person sees it."""
+    view: Tensor
+    """(C, H, W) uint8, what the model sees."""
+    box: tuple[float, float, float, float]
+    """Left, top, right and bottom of what it sees, in pixels of the whole picture."""
+
+
+def make_view(picture: Picture, preprocess: Preprocess) -> Tensor:
+    """(C, H, W) uint8: what a model with this preprocessing sees of the picture.
+
+    Raises `PictureError` if the picture cannot be read, and `UserError` if what is given is no picture.
+    """
+    return eval_view(read_for_view(picture, preprocess), preprocess)
+
+
+def look_at(picture: Picture, preprocess: Preprocess) -> PictureView:
+    """The view that `make_view` makes, with the whole picture and the part of it that is seen."""
+    read = read_for_view(picture, preprocess)
+    whole = read if _is_full_size(picture, read) else _read(picture, preprocess.channels)
+    return PictureView(whole, eval_view(read, preprocess), seen_box(whole.height, whole.width, preprocess))
+
+
+def read_for_view(picture: Picture, preprocess: Preprocess) -> Image.Image:
+    """The picture that the view is cut from: upright, "RGB" or "L", a JPEG file perhaps decoded at a half or less."""
+    # Twice the size leaves the last resampling enough to work with: as good as a full decode.
+    return _read(picture, preprocess.channels, at_least=2 * max(preprocess.resized))
+
+
+def check_picture(picture: object) -> None:
+    """Refuse what is no picture, whatever its pixels; files and bytes are not opened yet."""
+    if isinstance(picture, np.ndarray):
+        _check_array(picture)
+    elif not isinstance(picture, PICTURE_TYPES):
+        kind = f"{type(picture).__module__}.{type(picture).__qualname__}".removeprefix("builtins.")
+        raise UserError(
+            f"a picture of type {kind}: give a path, the bytes of a file, a picture of Pillow's, or a NumPy array of "
+            "pixels (height, width, channels) uint8."
+        )
+
+
+def _read(picture: Picture, channels: int, at_least: int | None = None) -> Image.Image:
+    check_picture(picture)
+    if isinstance(picture, Sample):
+        return picture.source.read(picture.index, channels=channels, at_least=at_least)
+    if isinstance(picture, np.ndarray):
+        grey = picture.ndim == 3 and picture.shape[2] == 1
+        return prepare_picture(Image.fromarray(picture[:, :, 0] if grey else picture), channels=channels)
+    if isinstance(picture, Image.Image):
+        if 0 in picture.size:
+            raise PictureError("the picture", f"{picture.width}x{picture.height}: it has no pixels; give another.")
+        return prepare_picture(picture, channels=channels)
+    return open_picture(_stored(picture), channels=channels, at_least=at_least)
+
+
+def _is_full_size(picture: Picture, read: Image.Image) -> bool:
+    if isinstance(picture, Image.Image | np.ndarray):
+        return True
+    header = picture.source.header(picture.index) if isinstance(picture, Sample) else read_header(_stored(picture))
+    return sorted(read.size) == sorted((header.width, header.height))  # it may have been turned upright
+
+
+def _stored(picture: str | Path | bytes) -> Path | bytes:
+    return picture if isinstance(picture, bytes) else Path(picture)
+
+
+def _check_array(array: NDArray[Any]) -> None:
+    """Refuse arrays that are not (H, W), (H, W, 1), (H, W, 3) or (H, W, 4) uint8, and say what to do instead."""
+    shape = array.shape
+    if array.dtype != np.uint8:
+        raise UserError(
+            f"an array of {array.dtype}: pixels are uint8, from 0 to 255; if these run from 0 to 1, give "
+            "np.rint(255 * array).astype(np.uint8)."
+        )
+    if array.ndim == 4:
+        raise UserError(f"an array of shape {shape}: this is several pictures; give them as a list: list(array).")
+    if array.ndim == 3 and shape[2] not in (1, 3, 4) and shape[0] in (1, 3, 4):
+        raise UserError(f"an array of shape {shape}: channels come last; give array.transpose(1, 2, 0).")
+    if array.ndim not in (2, 3) or (array.ndim == 3 and shape[2] not in (1, 3, 4)):
+        raise UserError(
+            f"an array of shape {shape}: give (height, width) for grey, (height, width, 3) for RGB, or "
+            "(height, width, 4) for RGB and alpha."
+        )
+    if 0 in shape:
+        raise UserError(f"an array of shape {shape}: it has no pixels; give a picture.")

@@ -1,0 +1,1 @@
+"""A trained model where it is used: engines that answer for it."""

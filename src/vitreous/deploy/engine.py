@@ -1,0 +1,100 @@
+"""Engines: uint8 pictures in, scores or representations out.
+
+Whoever only asks a model (predict, evaluate, probe) asks an engine, and need not know what computes the answer.
+B pictures, C channels, H x W pixels, K classes, D numbers of a representation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from vitreous.config.data import Preprocess
+from vitreous.data.augment import normalise
+from vitreous.errors import UserError
+from vitreous.model.cost import inference_batch
+from vitreous.model.vit import ViT
+
+
+class Engine(Protocol):
+    """What answers for a model."""
+
+    @property
+    def preprocess(self) -> Preprocess:
+        """How pictures must be prepared: `vitreous.data.view.make_view` does it."""
+
+    @property
+    def batch_size(self) -> int:
+        """How many pictures at once are fastest."""
+
+    def scores(self, pictures: Tensor) -> Tensor:
+        """(B, K) float32, one score for each class (logits), of pictures (B, C, H, W) uint8."""
+
+    def representations(self, pictures: Tensor) -> Tensor:
+        """(B, D) float32, what the model's classifier would be given, of pictures (B, C, H, W) uint8."""
+
+
+class TorchEngine:
+    """A network in PyTorch, on the device where its weights are. It answers in evaluation mode, without gradients."""
+
+    def __init__(self, network: ViT, preprocess: Preprocess, *, path: Path | None = None) -> None:
+        """path: where the network was read from, for errors to say so."""
+        self.network, self.preprocess, self.path = network, preprocess, path
+
+    @property
+    def batch_size(self) -> int:
+        """How many pictures at once are fastest."""
+        return inference_batch(self.network.config)
+
+    def scores(self, pictures: Tensor) -> Tensor:
+        """(B, K) float32, one score for each class (logits), of pictures (B, C, H, W) uint8."""
+        if not self.network.config.classes:
+            raise UserError(f"{self.path or 'the model'}: it has no classifier and so no scores to give.")
+        return self._answer(self.network, pictures, "scores")
+
+    def representations(self, pictures: Tensor) -> Tensor:
+        """(B, D) float32, what the classifier would be given, of pictures (B, C, H, W) uint8."""
+        return self._answer(self.network.representation, pictures, "features")
+
+    def _answer(self, function: Callable[[Tensor], Tensor], pictures: Tensor, what: str) -> Tensor:
+        check_pictures(pictures, self.preprocess)
+        device = next(self.network.parameters()).device
+        with torch.inference_mode(), _evaluating(self.network):
+            found = function(normalise(pictures, self.preprocess).to(device)).float().cpu()
+        check_numbers(found, what, self.path)
+        return found
+
+
+def check_pictures(pictures: Tensor, preprocess: Preprocess) -> None:
+    """Refuse pictures that no engine with this preprocessing takes."""
+    expected = (preprocess.channels, *preprocess.size)
+    if pictures.dtype != torch.uint8 or pictures.ndim != 4 or tuple(pictures.shape[1:]) != expected:
+        kind = str(pictures.dtype).removeprefix("torch.")
+        raise UserError(
+            f"pictures of shape {tuple(pictures.shape)} and type {kind}: the model takes (count, "
+            f"{', '.join(map(str, expected))}) of uint8; vitreous.data.view.make_view makes one picture so."
+        )
+
+
+def check_numbers(values: Tensor, what: str, path: Path | None = None) -> None:
+    """Refuse answers that mean nothing. what: "scores", "features"; path: where the model was read from."""
+    if not torch.isfinite(values).all():
+        raise UserError(f"{path or 'the model'}: gives {what} that are not numbers; its weights are damaged.")
+
+
+@contextmanager
+def _evaluating(network: nn.Module) -> Iterator[None]:
+    """Within, the network is in evaluation mode; after it, each of its modules is as it was."""
+    training = [module for module in network.modules() if module.training]
+    for module in training:
+        module.training = False
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
