@@ -146,7 +146,7 @@ class _Files:
 def _steps(model: str, pictures: tuple[str, ...], asked: dict[str, Any], out: Path) -> int:
     """A page for each picture."""
     from vitreous.data.decode import PictureError
-    from vitreous.jobs.opening import list_pictures
+    from vitreous.run.opening import list_pictures
     from vitreous.jobs.steps import write_steps
     from vitreous.weights.source import open_weights
 
@@ -171,7 +171,7 @@ def _reconstruct(run: str, pictures: tuple[str, ...], out: Path) -> int:
     """A picture of three panels for each."""
     from PIL import Image
 
-    from vitreous.jobs.opening import list_pictures
+    from vitreous.run.opening import list_pictures
     from vitreous.jobs.reconstruct import reconstruct
 
     failed, paths = False, list_pictures(pictures)
@@ -195,7 +195,7 @@ def _pictures(
     model: str, pictures: tuple[str, ...], asked: dict[str, Any], out: Path, save_arrays: bool, json: bool
 ) -> int:
     from vitreous.jobs.explain import Explanation, explain_each
-    from vitreous.jobs.opening import list_pictures
+    from vitreous.run.opening import list_pictures
 
     failed, paths = False, list_pictures(pictures)
     places = _Files(out, paths)

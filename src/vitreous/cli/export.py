@@ -29,7 +29,7 @@ def export(
             an .npz in the names of the paper's code.
     """
     from vitreous.jobs.convert import export_weights
-    from vitreous.jobs.opening import open_model
+    from vitreous.run.opening import open_model
 
     opened = open_model(bundle)
     place = printable(str(export_weights(opened, out, to)))

@@ -9,7 +9,7 @@ from typing import Literal, get_args
 
 from vitreous.config.data import Preprocess
 from vitreous.errors import UserError
-from vitreous.jobs.opening import open_model
+from vitreous.run.opening import open_model
 from vitreous.weights import hub
 from vitreous.weights.adapt import adapt
 from vitreous.weights.bundle import Bundle, save_bundle

@@ -15,7 +15,7 @@ from vitreous.data.source import Data, Source, Split
 from vitreous.errors import UserError
 from vitreous.evaluate.classify import ClassificationResult, score_classes
 from vitreous.evaluate.features import compute_features
-from vitreous.jobs.opening import open_classifier, open_dataset, open_engine
+from vitreous.run.opening import open_classifier, open_dataset, open_engine
 from vitreous.weights.bundle import Bundle
 
 FEW = 256

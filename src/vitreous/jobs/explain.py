@@ -22,7 +22,7 @@ from vitreous.errors import UserError
 from vitreous.explain.draw import mark, overlay, tile
 from vitreous.explain.methods import Maps, Method, check_request, compute_maps
 from vitreous.explain.place import Place, place_patches
-from vitreous.jobs.opening import list_pictures, open_model
+from vitreous.run.opening import list_pictures, open_model
 from vitreous.weights.bundle import Bundle
 
 Layer = int | Literal["all"]

@@ -25,7 +25,7 @@ from vitreous.explain.methods import METHODS, Method, check_request, compute_map
 from vitreous.explain.place import Map, Place, place_patches
 from vitreous.explain.score import centre_map, centre_patches, localise, removal_curves, seen_centre_map
 from vitreous.jobs.evaluate import choose_part
-from vitreous.jobs.opening import open_classifier, open_pictures
+from vitreous.run.opening import open_classifier, open_pictures
 from vitreous.weights.bundle import Bundle
 
 BASELINES = ("even", "centre", "centre of what is seen")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from vitreous.data.health import HealthReport, inspect_data
 from vitreous.data.source import Data
-from vitreous.jobs.opening import open_dataset
+from vitreous.run.opening import open_dataset
 
 
 def inspect(data: str | Path | Data, *, progress: Callable[[int, int], None] | None = None) -> HealthReport:

@@ -15,7 +15,7 @@ from vitreous.jobs.evaluate import Evaluation
 from vitreous.jobs.evaluate import evaluate as evaluate_model
 from vitreous.jobs.explain import Explanation, Head, Layer
 from vitreous.jobs.explain import explain as explain_picture
-from vitreous.jobs.opening import open_model
+from vitreous.run.opening import open_model
 from vitreous.jobs.predict import Prediction, predict
 from vitreous.model.vit import ViT
 from vitreous.weights.bundle import Bundle

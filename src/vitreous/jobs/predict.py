@@ -22,7 +22,7 @@ from vitreous.data.decode import PictureError
 from vitreous.data.view import PICTURE_TYPES, Picture, Sample, check_picture, make_view
 from vitreous.deploy.engine import Engine
 from vitreous.errors import UserError
-from vitreous.jobs.opening import list_pictures, open_classifier, open_engine
+from vitreous.run.opening import list_pictures, open_classifier, open_engine
 from vitreous.weights.bundle import Bundle
 
 

@@ -26,7 +26,7 @@ from vitreous.evaluate.fewshot import DRAWS, SHOTS, draw_shots, fit_least_square
 from vitreous.evaluate.knn import NEIGHBOURS, TEMPERATURE, vote_neighbours
 from vitreous.evaluate.probe import WEIGHT_DECAYS, fit_linear
 from vitreous.jobs.evaluate import FEW
-from vitreous.jobs.opening import open_dataset, open_engine, open_model
+from vitreous.run.opening import open_dataset, open_engine, open_model
 from vitreous.weights.bundle import Bundle
 
 Protocol = Literal["knn", "linear", "fewshot"]

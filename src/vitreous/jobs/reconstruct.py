@@ -14,7 +14,7 @@ from vitreous.data.loader import Batch
 from vitreous.data.view import make_view
 from vitreous.errors import UserError
 from vitreous.explain.reconstruct import draw_reconstructions
-from vitreous.jobs.opening import list_pictures
+from vitreous.run.opening import list_pictures
 from vitreous.objectives.mae import load_autoencoder
 from vitreous.weights.bundle import load_bundle
 

@@ -20,7 +20,7 @@ from vitreous.explain.reconstruct import draw_reconstructions
 from vitreous.jobs.evaluate import evaluate
 from vitreous.jobs.explain import explain
 from vitreous.jobs.explain_weights import explain_weights
-from vitreous.jobs.opening import open_dataset, open_model, open_pictures
+from vitreous.run.opening import open_dataset, open_model, open_pictures
 from vitreous.jobs.run import check_data
 from vitreous.jobs.start import set_aside, some_of
 from vitreous.model.cost import count_flops

@@ -12,7 +12,7 @@ from vitreous.data.view import look_at
 from vitreous.deploy.engine import check_numbers
 from vitreous.explain.place import place_patches
 from vitreous.explain.steps import follow
-from vitreous.jobs.opening import open_model
+from vitreous.run.opening import open_model
 from vitreous.report.steps import Walk, steps_page
 from vitreous.weights.bundle import Bundle
 from vitreous.weights.files import write_file
