@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +14,7 @@ from vitreous.config.train import Training
 from vitreous.data.batch import Batch
 from vitreous.objectives.objective import Objective
 from vitreous.train.optimizer import decay_now, make_optimizers, rate_factor, set_decay, set_rates
+from vitreous.train.precision import precision
 from vitreous.world import World
 
 
@@ -76,13 +76,3 @@ def _backward(learner: Learner, batch: Batch, progress: float) -> dict[str, floa
         for name, value in {"loss": loss, **metrics}.items():
             totals[name] = totals.get(name, 0.0) + share * value.item()
     return totals
-
-
-def precision(device: torch.device) -> Any:
-    """bfloat16 where the device multiplies it faster than float32; float32 elsewhere."""
-    if device.type == "cpu":
-        able = torch.cpu.get_capabilities()
-        fast = able.get("amx_bf16") or able.get("avx512_bf16")
-    else:
-        fast = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
-    return torch.autocast(device.type, torch.bfloat16) if fast else nullcontext()
