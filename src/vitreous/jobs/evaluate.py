@@ -16,7 +16,7 @@ from vitreous.errors import UserError
 from vitreous.evaluate.classify import ClassificationResult, score_classes
 from vitreous.evaluate.features import predict_logits
 from vitreous.jobs.opening import open_classifier, open_dataset
-from vitreous.model.cost import inference_batch
+from vitreous.model.family import inference_batch
 from vitreous.weights.bundle import Bundle
 
 FEW = 256

@@ -15,6 +15,7 @@ from vitreous.jobs.explain import Explanation, Head, Layer
 from vitreous.jobs.explain import explain as explain_picture
 from vitreous.jobs.opening import open_model
 from vitreous.jobs.predict import Prediction, predict
+from vitreous.model.network import Network, require
 from vitreous.model.vit import ViT
 from vitreous.weights.bundle import Bundle
 
@@ -26,9 +27,14 @@ class Model:
     bundle: Bundle
 
     @property
-    def vit(self) -> ViT:
-        """The network, in evaluation mode."""
+    def network(self) -> Network:
+        """The network, of whichever family, in evaluation mode."""
         return self.bundle.model
+
+    @property
+    def vit(self) -> ViT:
+        """The same where it is a Vision Transformer, as most of what looks inside needs it."""
+        return require(self.bundle.model, ViT, "vit")
 
     @property
     def labels(self) -> tuple[str, ...]:

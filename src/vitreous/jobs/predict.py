@@ -20,7 +20,7 @@ from vitreous.data.decode import PictureError, open_picture
 from vitreous.data.folder import pictures_below
 from vitreous.errors import UserError
 from vitreous.jobs.opening import open_classifier
-from vitreous.model.cost import inference_batch
+from vitreous.model.family import inference_batch
 from vitreous.weights.bundle import Bundle
 
 

@@ -26,7 +26,7 @@ from vitreous.evaluate.knn import NEIGHBOURS, TEMPERATURE, vote_neighbours
 from vitreous.evaluate.probe import WEIGHT_DECAYS, fit_linear
 from vitreous.jobs.evaluate import FEW
 from vitreous.jobs.opening import open_dataset, open_model
-from vitreous.model.cost import inference_batch
+from vitreous.model.family import inference_batch
 from vitreous.weights.bundle import Bundle
 
 Protocol = Literal["knn", "linear", "fewshot"]

@@ -14,6 +14,8 @@ from vitreous.data.loader import Batch
 from vitreous.errors import UserError
 from vitreous.explain.reconstruct import draw_reconstructions
 from vitreous.jobs.predict import list_pictures
+from vitreous.model.network import require
+from vitreous.model.vit import ViT
 from vitreous.objectives.mae import load_autoencoder
 from vitreous.weights.bundle import load_bundle
 
@@ -34,7 +36,7 @@ def reconstruct(
         )
     paths = list_pictures([pictures] if isinstance(pictures, str | Path) else pictures)
     bundle = load_bundle(run)
-    objective, preprocess = load_autoencoder(folder, bundle.model), bundle.preprocess
+    objective, preprocess = load_autoencoder(folder, require(bundle.model, ViT, str(run))), bundle.preprocess
 
     def rebuild(number: int, path: Path) -> Image.Image | PictureError:
         try:

@@ -13,6 +13,8 @@ from vitreous.explain.steps import follow
 from vitreous.jobs.explain import read_picture
 from vitreous.jobs.opening import open_model
 from vitreous.jobs.predict import check_scores
+from vitreous.model.network import require
+from vitreous.model.vit import ViT
 from vitreous.report.steps import Walk, steps_page
 from vitreous.weights.bundle import Bundle
 from vitreous.weights.files import readable_errors
@@ -36,13 +38,14 @@ def write_steps(
         the middle is followed, and the class token asks where the answer is read from it.
     """
     bundle = open_model(model, preprocess)
+    vit = require(bundle.model, ViT, "steps")
     p, path = bundle.preprocess, Path(picture)
     whole, looked_at = read_picture(path, p)
     seen = eval_view(looked_at, p)
     cell = None
     if query is not None:
-        cell = place_patches(whole.height, whole.width, p, bundle.model.config.patch).patch_at(*query)
-    steps = follow(bundle.model, normalise(seen[None], p), cell=cell, layer=layer, head=head)
+        cell = place_patches(whole.height, whole.width, p, vit.config.patch).patch_at(*query)
+    steps = follow(vit, normalise(seen[None], p), cell=cell, layer=layer, head=head)
     answer = steps.representation if steps.logits is None else steps.logits
     check_scores(torch.from_numpy(answer), bundle)
     page = steps_page(Walk(path.name, whole, to_image(seen), p, bundle.labels, steps))
