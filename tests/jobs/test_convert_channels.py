@@ -61,7 +61,7 @@ def test_a_colour_model_for_four_channels(capsys, tmp_path):
     out = capsys.readouterr().out
     assert "ViT(128 wide, 2 deep)/4, 16, 4 channels, 5 classes" in out
     for said in (out, (tmp_path / "b" / "README.md").read_text()):
-        assert ").vit(images)" in said
+        assert ").network(images)" in said
         assert "vitreous predict" not in said, "which would refuse it"
     changed = load(tmp_path / "b").vit
     kernels = model.patch_embed.proj.weight.detach().numpy()

@@ -146,8 +146,8 @@ class _Files:
 def _steps(model: str, pictures: tuple[str, ...], asked: dict[str, Any], out: Path) -> int:
     """A page for each picture."""
     from vitreous.data.decode import PictureError
-    from vitreous.run.opening import list_pictures
     from vitreous.jobs.steps import write_steps
+    from vitreous.run.opening import list_pictures
     from vitreous.weights.source import open_weights
 
     layer = -1 if asked["layer"] is None else asked["layer"]
@@ -171,8 +171,8 @@ def _reconstruct(run: str, pictures: tuple[str, ...], out: Path) -> int:
     """A picture of three panels for each."""
     from PIL import Image
 
-    from vitreous.run.opening import list_pictures
     from vitreous.jobs.reconstruct import reconstruct
+    from vitreous.run.opening import list_pictures
 
     failed, paths = False, list_pictures(pictures)
     files = _Files(out, paths)

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from vitreous.config.data import Preprocess
 from vitreous.data.augment import normalise
 from vitreous.errors import UserError
-from vitreous.model.cost import inference_batch
-from vitreous.model.vit import ViT
+from vitreous.model.family import inference_batch
+from vitreous.model.network import Network
 
 
 class Engine(Protocol):
@@ -42,7 +42,7 @@ class Engine(Protocol):
 class TorchEngine:
     """A network in PyTorch, on the device where its weights are. It answers in evaluation mode, without gradients."""
 
-    def __init__(self, network: ViT, preprocess: Preprocess, *, path: Path | None = None) -> None:
+    def __init__(self, network: Network, preprocess: Preprocess, *, path: Path | None = None) -> None:
         """path: where the network was read from, for errors to say so."""
         self.network, self.preprocess, self.path = network, preprocess, path
 

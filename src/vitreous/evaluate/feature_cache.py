@@ -19,10 +19,11 @@ from safetensors.torch import save
 from torch import Tensor
 
 from vitreous.config.data import Preprocess
+from vitreous.config.model import model_to_json
 from vitreous.data.decode import PictureError
 from vitreous.data.source import Source
 from vitreous.errors import UserError
-from vitreous.model.vit import ViT
+from vitreous.model.network import Network
 from vitreous.weights.files import write_file
 
 FORMAT = 1
@@ -95,10 +96,10 @@ def default_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vitreous" / "features"
 
 
-def features_key(model: ViT, preprocess: Preprocess, source: Source) -> str:
-    """64 hexadecimal digits that differ if a weight, the preprocessing or any picture differs."""
+def features_key(model: Network, preprocess: Preprocess, source: Source) -> str:
+    """64 hexadecimal digits that differ if a weight, a buffer, the preprocessing or any picture differs."""
     digest = sha256()
-    digest.update(json.dumps([FORMAT, asdict(model.config), asdict(preprocess), len(source)]).encode())
+    digest.update(json.dumps([FORMAT, model_to_json(model.config), asdict(preprocess), len(source)]).encode())
     for name, tensor in sorted(model.state_dict().items()):
         digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
         digest.update(tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy())

@@ -18,9 +18,9 @@ from vitreous.data.source import Data, Labels, Source
 from vitreous.errors import UserError
 from vitreous.explain.representation import linear_cka
 from vitreous.jobs.model_reading import NOISE, Chosen, ModelReader, Progress
-from vitreous.run.opening import open_pictures
 from vitreous.jobs.probe import held_out
 from vitreous.report.analysis import analysis_page
+from vitreous.run.opening import open_pictures
 from vitreous.weights.bundle import Bundle
 from vitreous.weights.files import readable_errors, write_file
 from vitreous.weights.source import open_weights

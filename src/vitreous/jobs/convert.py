@@ -9,6 +9,8 @@ from typing import Literal, get_args
 
 from vitreous.config.data import Preprocess
 from vitreous.errors import UserError
+from vitreous.model.network import require
+from vitreous.model.vit import ViT
 from vitreous.run.opening import open_model
 from vitreous.weights import hub
 from vitreous.weights.adapt import adapt
@@ -129,7 +131,8 @@ def export_weights(source: str | Path | Bundle, out: str | Path, to: Format) -> 
         check_replaceable(out, FOLDERS[to])
     bundle = open_model(source)
     _check_apart(out, bundle)
-    return WRITERS[to](out, bundle.model, bundle.preprocess, bundle.labels, bundle.info)
+    model = require(bundle.model, ViT, f"--to {to}")
+    return WRITERS[to](out, model, bundle.preprocess, bundle.labels, bundle.info)
 
 
 def _check_apart(out: Path, opened: Bundle) -> None:
@@ -161,7 +164,7 @@ def _card(source: str, notes: Sequence[str], description: str, preprocess: Prepr
     use = (
         "vitreous predict FOLDER_OF_THIS_FILE picture.jpg"
         if files
-        else "vitreous.load(FOLDER_OF_THIS_FILE).vit(images)"
+        else "vitreous.load(FOLDER_OF_THIS_FILE).network(images)"
     )
     return "\n".join(
         [

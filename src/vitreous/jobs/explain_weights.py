@@ -29,8 +29,8 @@ from vitreous.explain.figures import (
     positions_figure,
 )
 from vitreous.jobs.evaluate import choose_part
-from vitreous.run.opening import open_model, open_pictures
 from vitreous.model.vit import ViT
+from vitreous.run.opening import open_model, open_pictures
 from vitreous.weights.bundle import Bundle
 from vitreous.weights.files import readable_errors
 

@@ -15,9 +15,10 @@ from vitreous.jobs.evaluate import Evaluation
 from vitreous.jobs.evaluate import evaluate as evaluate_model
 from vitreous.jobs.explain import Explanation, Head, Layer
 from vitreous.jobs.explain import explain as explain_picture
-from vitreous.run.opening import open_model
 from vitreous.jobs.predict import Prediction, predict
+from vitreous.model.network import Network, require
 from vitreous.model.vit import ViT
+from vitreous.run.opening import open_model
 from vitreous.weights.bundle import Bundle
 
 
@@ -28,9 +29,14 @@ class Model:
     bundle: Bundle
 
     @property
-    def vit(self) -> ViT:
-        """The network, in evaluation mode."""
+    def network(self) -> Network:
+        """The network, of whichever family, in evaluation mode."""
         return self.bundle.model
+
+    @property
+    def vit(self) -> ViT:
+        """The same where it is a Vision Transformer, as most of what looks inside needs it."""
+        return require(self.bundle.model, ViT, "vit")
 
     @property
     def labels(self) -> tuple[str, ...]:

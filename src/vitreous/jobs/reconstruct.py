@@ -14,8 +14,10 @@ from vitreous.data.loader import Batch
 from vitreous.data.view import make_view
 from vitreous.errors import UserError
 from vitreous.explain.reconstruct import draw_reconstructions
-from vitreous.run.opening import list_pictures
+from vitreous.model.network import require
+from vitreous.model.vit import ViT
 from vitreous.objectives.mae import load_autoencoder
+from vitreous.run.opening import list_pictures
 from vitreous.weights.bundle import load_bundle
 
 
@@ -35,7 +37,7 @@ def reconstruct(
         )
     paths = list_pictures(pictures)
     bundle = load_bundle(run)
-    objective, preprocess = load_autoencoder(folder, bundle.model), bundle.preprocess
+    objective, preprocess = load_autoencoder(folder, require(bundle.model, ViT, str(run))), bundle.preprocess
 
     def rebuild(number: int, path: Path) -> Image.Image | PictureError:
         try:

@@ -10,7 +10,7 @@ from typing import Any
 from PIL import Image
 
 from vitreous.config.data import Preprocess
-from vitreous.config.model import ViTConfig
+from vitreous.config.model import ModelConfig
 from vitreous.data.decode import PictureError
 from vitreous.data.loader import Loader
 from vitreous.data.source import Data, Source, Split
@@ -20,14 +20,16 @@ from vitreous.explain.reconstruct import draw_reconstructions
 from vitreous.jobs.evaluate import evaluate
 from vitreous.jobs.explain import explain
 from vitreous.jobs.explain_weights import explain_weights
-from vitreous.run.opening import open_dataset, open_model, open_pictures
 from vitreous.jobs.run import check_data
 from vitreous.jobs.start import set_aside, some_of
-from vitreous.model.cost import count_flops
+from vitreous.model.family import count_flops
+from vitreous.model.network import require
+from vitreous.model.vit import ViT
 from vitreous.objectives.mae import load_autoencoder
 from vitreous.report.content import Content, Example, Part, Run
 from vitreous.report.page import looks, page
 from vitreous.report.pretraining import pretraining_page
+from vitreous.run.opening import open_dataset, open_model, open_pictures
 from vitreous.weights.bundle import CARD, Bundle
 from vitreous.weights.files import write_file
 
@@ -67,7 +69,7 @@ def write_report(
     if run is not None and "method" in run.config:  # by which it learned without labels
         if data is not None:
             raise UserError(
-                f"{place}: a training without labels, so there is no classifier to measure; leave --data away, or see "
+                f"{place}: a training without labels, so there is no classifier to measure; leave --data out, or see "
                 f"what its features are worth: vitreous probe {place} {data}."
             )
         return write_file(path, pretraining_page(name, run, _rebuilt(Path(place), bundle, run)))
@@ -156,7 +158,8 @@ def _rebuilt(folder: Path, bundle: Bundle, run: Run) -> Image.Image | None:
         batch = next(iter(loader.batches()))
     except UserError:  # the pictures are no longer what or where they were: others may have been learned from
         return None
-    return draw_reconstructions(load_autoencoder(folder / "decoder", bundle.model), batch, bundle.preprocess)
+    model = require(bundle.model, ViT, str(folder))
+    return draw_reconstructions(load_autoencoder(folder / "decoder", model), batch, bundle.preprocess)
 
 
 def with_examples(part: Part, bundle: Bundle, data: Data | None) -> Part:
@@ -176,7 +179,7 @@ def with_examples(part: Part, bundle: Bundle, data: Data | None) -> Part:
     return Part(part.name, part.figures, look(wrong), look(right))
 
 
-def _how_many(config: ViTConfig) -> int:
+def _how_many(config: ModelConfig) -> int:
     return max(2, min(EACH, int(WORK / 2 / count_flops(config))))
 
 

@@ -1,4 +1,4 @@
-"""What a model costs: parameters, floating-point operations and activation memory, counted from its configuration.
+"""What a Vision Transformer costs: parameters, operations and activation memory, counted from its configuration.
 
 Counted part by part in the order of the paper's equations, without torch, so that asking is instant; the tests hold
 the counts against real models, torch's own FLOP counter, and what autograd really keeps.
@@ -33,14 +33,16 @@ def count_parameters(c: ViTConfig) -> int:
     return embedding + positions.get(c.position, 0) + c.depth * block + final
 
 
-def count_flops(c: ViTConfig) -> int:
+def count_flops(c: ViTConfig, keep: float = 1.0) -> int:
     """Floating-point operations of the matrix products that one picture's forward pass takes.
 
     A multiplication and an addition are two. The last block computes only what is read of it.
+    keep: the share of the patches that are looked at.
     """
-    D, N, T = c.width, c.patches, c.prefix + c.patches
+    D, N = c.width, max(1, round(keep * c.patches))
+    T = c.prefix + N
     total = _product(N, c.channels * c.patch**2, D)
-    for Q in _queries(c):
+    for Q in _queries(c, T):
         total += _product(Q, D, D) + _product(T, D, 2 * D)  # q; k and v
         total += 2 * _product(Q, D, T)  # q k^T, and attention times v, over all heads
         total += _product(Q, D, D) + _mlp_flops(c, Q)
@@ -60,7 +62,7 @@ def count_activation_bytes(c: ViTConfig) -> int:
     """
     D, M, T, h = c.width, c.mlp_width, c.prefix + c.patches, c.heads
     kept = c.patches * c.channels * c.patch**2
-    for Q in _queries(c):
+    for Q in _queries(c, T):
         kept += 2 * T * D + (Q + 2 * T) * D + Q * D + h * Q  # before and after norm 1; q, k, v; what was read
         kept += 2 * Q * D + {"gelu": 2, "relu": 1, "swiglu": 4}[c.mlp] * Q * M  # around norm 2; inside the MLP
         kept += 2 * (Q + T)  # mean and spread of the norms
@@ -79,16 +81,17 @@ def count_activation_bytes(c: ViTConfig) -> int:
 CACHED = 10_000_000
 """Bytes of the largest activation up to which a forward pass is fastest: beyond, memory is asked of the system anew in
 each layer (docs/log.md)."""
+FEWEST, MOST = 4, 128
+"""Pictures in a batch, whatever the size."""
 
 
 def inference_batch(c: ViTConfig) -> int:
     """How many pictures to look at at once where no gradient is needed."""
-    return max(4, min(128, CACHED // (4 * (c.prefix + c.patches) * _mlp_hidden(c))))
+    return max(FEWEST, min(MOST, CACHED // (4 * (c.prefix + c.patches) * _mlp_hidden(c))))
 
 
-def _queries(c: ViTConfig) -> list[int]:
-    """How many tokens ask in each block: all, but in the last block only those that are read."""
-    tokens = c.prefix + c.patches
+def _queries(c: ViTConfig, tokens: int) -> list[int]:
+    """How many of the tokens ask in each block: all, but in the last block only those that are read."""
     return [tokens] * (c.depth - 1) + [c.tokens_read or tokens]
 
 

@@ -1,4 +1,4 @@
-"""Low-rank adaptation: learn a small change of each block's q, k and v, and fold it in when done."""
+"""Low-rank adaptation: learn a small change of some layers' weights, and fold it in when done."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from vitreous.model.vit import Attention, ViT
+from vitreous.errors import UserError
+from vitreous.model.family import lora_targets, parameter_roles
+from vitreous.model.network import Network
 
-_STORED = ".qkv.parametrizations.weight."
+_STORED = ".parametrizations.weight."
 
 
 class LowRank(nn.Module):
@@ -24,24 +26,32 @@ class LowRank(nn.Module):
         return weight + self.up @ self.down
 
 
-def add_lora(model: ViT, rank: int, seed: int = 0) -> None:
-    """Freeze the model but its classifier, and let a change of this rank be learned in each block's q, k and v."""
+def add_lora(network: Network, rank: int, seed: int = 0) -> None:
+    """Freeze the network but its classifier, and let a change of this rank be learned in each of the family's layers.
+
+    Of a ViT, those are each block's q, k and v.
+    """
+    targets = lora_targets(network)
+    if not targets:
+        raise UserError(
+            f"lora={rank}: the family {network.config.family!r} names no layers that a low-rank change could be "
+            "learned for; set lora=0."
+        )
+    roles = parameter_roles(network)
+    for name, parameter in network.named_parameters():
+        parameter.requires_grad_(roles[name].kind == "classifier")
     draw = torch.Generator().manual_seed(seed)
-    for name, parameter in model.named_parameters():
-        parameter.requires_grad_(name.startswith(("head", "pre_logits")))
-    for block in model.blocks:
-        attention = block.attn
-        assert isinstance(attention, Attention)
-        qkv = attention.qkv
-        parametrize.register_parametrization(qkv, "weight", LowRank(qkv.out_features, qkv.in_features, rank, draw))
+    for layer in targets:
+        change = LowRank(layer.out_features, layer.in_features, rank, draw)
+        parametrize.register_parametrization(layer, "weight", change)
 
 
 def merge_lora(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """A model's tensors under their ordinary names, with learned changes folded into the weights."""
+    """A network's tensors under their ordinary names, with learned changes folded into the weights."""
     merged = {name: tensor for name, tensor in state.items() if _STORED not in name}
     for name, tensor in state.items():
         stem, stored, kind = name.partition(_STORED)
         if stored and kind == "original":
             change = state[f"{stem}{_STORED}0.up"] @ state[f"{stem}{_STORED}0.down"]
-            merged[f"{stem}.qkv.weight"] = tensor + change
+            merged[f"{stem}.weight"] = tensor + change
     return merged

@@ -34,12 +34,7 @@ def draw_cells(pictures: int, grid: Grid, share: float, chance: Tensor | None = 
     """
     cells = grid[0] * grid[1]
     chance = torch.rand(pictures, cells) if chance is None else chance
-    return chance.argsort(dim=1, stable=True)[:, : cells_kept(cells, share)]
-
-
-def cells_kept(cells: int, share: float) -> int:
-    """How many of a grid's cells a share of them is: one at least."""
-    return max(1, round(share * cells))
+    return chance.argsort(dim=1, stable=True)[:, : max(1, round(share * cells))]
 
 
 def resample_grid(table: Tensor, old: Grid, new: Grid, how: Resampling) -> Tensor:

@@ -274,7 +274,7 @@ class Block(nn.Module):
         z = self.norm1(z[:, :read] + self._branch(self.ls1(self.attn(z, layout, read, record)), one))
         return self.norm2(z + self._branch(self.ls2(self.mlp(z)), two))  # type: ignore[no-any-return]
 
-    def _branch(self, x: Tensor, chance: Tensor | None) -> Tensor:
+    def _branch(self, x: Tensor, chance: Tensor | None = None) -> Tensor:
         """Stochastic depth: the branch, or for some pictures nothing, scaled so that the mean stays."""
         if not self.training or not self.drop_path:
             return x

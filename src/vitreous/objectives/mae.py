@@ -5,8 +5,8 @@ Letters: B pictures, C channels, P patch side, N patches, V visible ones, M mask
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch

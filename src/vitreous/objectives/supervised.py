@@ -16,7 +16,6 @@ from vitreous.model.position import draw_cells
 from vitreous.objectives.objective import Metrics, Objective
 from vitreous.objectives.setting import Setting
 
-
 KEEP = 2**32
 """Stream of `draw` for the keep schedule; a network's own begin at 0."""
 

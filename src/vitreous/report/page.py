@@ -11,10 +11,10 @@ from vitreous import __version__
 from vitreous.config.model import ViTConfig
 from vitreous.model.cost import count_flops, count_parameters
 from vitreous.report.content import Content, Look, Run
-from vitreous.report.scores import calibration, classes, examples, mistakes, percent, scores
 from vitreous.report.html import Html, document, facts, tag
 from vitreous.report.numbers import parameters
 from vitreous.report.plots import Series, curves, page_style, to_svg
+from vitreous.report.scores import calibration, classes, examples, mistakes, percent, scores
 from vitreous.train.meter import Spent
 
 POOLS = {

@@ -11,10 +11,10 @@ from PIL import Image
 from vitreous.config.data import Preprocess
 from vitreous.explain.steps import Numbers, Steps
 from vitreous.report import equations
-from vitreous.report.scores import percent
 from vitreous.report.html import Html, document, image, join, table, tag
 from vitreous.report.maps import define_view, patch_grid, patch_map, small_map, weight_map
 from vitreous.report.numbers import number, vectors
+from vitreous.report.scores import percent
 
 TOP = 5
 """Tokens and classes that are listed."""

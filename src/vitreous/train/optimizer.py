@@ -14,6 +14,7 @@ from vitreous.model.network import Role
 from vitreous.objectives.objective import Objective
 from vitreous.train.muon import Muon
 
+
 def make_optimizers(objective: Objective, c: Optimizer) -> list[torch.optim.Optimizer]:
     """One optimizer, or with Muon two, over the parameters that want a gradient. Each group knows its `peak` rate."""
     roles, layers = objective.roles(), objective.model.config.layers

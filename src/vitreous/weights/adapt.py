@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from vitreous.config.data import Preprocess
 from vitreous.errors import UserError
+from vitreous.model.family import build_network, first_convolution, for_classes, resize, without_classifier
+from vitreous.model.network import Network, require
 from vitreous.model.position import resample_state
 from vitreous.model.vit import ViT
 
 
 def adapt(
-    model: ViT,
+    model: Network,
     preprocess: Preprocess,
     *,
     image_size: int | tuple[int, int] | None = None,
@@ -22,39 +25,43 @@ def adapt(
     channels: int | None = None,
     classes: int | None = None,
     epsilon: float | None = None,
-) -> tuple[ViT, Preprocess]:
+) -> tuple[Network, Preprocess]:
     """The model and its preprocessing, changed where asked.
 
-    image_size, patch: positions are resampled to the new grid, and the patch projection by the pseudo-inverse of the
-        resize (FlexiViT), so that a patch and the same patch resized give the same token.
+    image_size, patch: a ViT's positions are resampled to the new grid, and the patch projection by the pseudo-inverse
+        of the resize (FlexiViT), so that a patch and the same patch resized give the same token.
     channels: any number from 1 or 3, or 1 from any number. To 1, kernels are added up: a grey picture gives the tokens
         that it gave in equal channels. To more, they are repeated in turn and scaled so that tokens keep their size.
     classes: a new classifier of zeros with so many outputs, or with 0 none.
     epsilon: of every LayerNorm; formats that know one alone need it. No tensor changes.
     """
-    config, state = model.config, dict(model.state_dict())
+    config: Any = model.config  # of whichever family
+    state = dict(model.state_dict())
     size = (image_size, image_size) if isinstance(image_size, int) else image_size
-    if size is not None or patch is not None:
-        state, config = resample_state(state, config, size or config.image_size, patch)
-        preprocess = replace(preprocess, size=size or preprocess.size)
+    if patch is not None:
+        vit = require(model, ViT, f"--patch {patch}")
+        state, config = resample_state(state, vit.config, size or vit.config.image_size, patch)
+    elif size is not None:
+        state, config = resize(state, config, size)
+    if size is not None:
+        preprocess = replace(preprocess, size=size)
     if channels is not None and channels != config.channels:
         _check_channels(config.channels, channels)
-        state, preprocess = _rechannel(state, preprocess, channels)
+        state, preprocess = _rechannel(model, state, preprocess, channels)
         config = replace(config, channels=channels)
     if classes is not None and classes != config.classes:
         if classes < 0:
             raise UserError(f"--classes {classes}: must be 0 (no classifier) or more.")
-        state = {name: tensor for name, tensor in state.items() if not name.startswith(("head", "pre_logits"))}
-        config = replace(config, classes=classes, classifier="linear")
-        for head in ("head", "head_dist")[: 1 + config.distilled] if classes else ():
-            state[f"{head}.weight"] = torch.zeros(classes, config.features)
-            state[f"{head}.bias"] = torch.zeros(classes)
+        state = without_classifier(model, state)
+        config = for_classes(config, classes)
     if epsilon is not None:
+        require(model, ViT, f"--epsilon {epsilon:g}")
         config = replace(config, norm_eps=epsilon)
     if config == model.config:
         return model, preprocess
-    changed = ViT(config, seed=None)
-    changed.load_state_dict(state)
+    changed = build_network(config, seed=None)
+    fresh = {name: torch.zeros_like(tensor) for name, tensor in changed.state_dict().items() if name not in state}
+    changed.load_state_dict({**state, **fresh})
     return changed.eval(), preprocess
 
 
@@ -68,24 +75,41 @@ def _check_channels(old: int, new: int) -> None:
         )
 
 
-def _rechannel(state: dict[str, Tensor], preprocess: Preprocess, channels: int) -> tuple[dict[str, Tensor], Preprocess]:
-    """The patch projection for another number of channels, and the preprocessing that goes with it.
+def _rechannel(
+    model: Network, state: dict[str, Tensor], preprocess: Preprocess, channels: int
+) -> tuple[dict[str, Tensor], Preprocess]:
+    """The layer that looks at the pixels for another number of channels, and the preprocessing that goes with it.
 
     To one: channel c saw (g - mean_c) / std_c of a grey value g, and the sum over c is again of the form
     (g - mean) / std, with kernels added up at their scale and the difference of the means in the bias.
     To n, of m: channel c has the kernel, mean and spread of channel c mod m, and m/n of its weight. This is timm's rule
     for m = 3: n terms instead of m are summed, and the sum must stay as large as what later layers were trained on.
     """
-    weight, bias = state["patch_embed.proj.weight"].double(), state["patch_embed.proj.bias"].double()
+    found = first_convolution(model)
+    if found is None or found[1].groups != 1:
+        raise UserError(
+            f"--channels {channels}: no convolution looks at the pixels of a model of the family "
+            f"{model.config.family!r}, so its channels cannot be changed; leave it out."
+        )
+    name, convolution = found
+    weight = state[f"{name}.weight"].double()
     mean, std = preprocess.mean, preprocess.std
+    changed: dict[str, Tensor] = {}
     if channels == 1:
         means, stds = (torch.tensor(values, dtype=torch.float64) for values in (mean, std))
         mean, std = (means.mean().item(),), (stds.mean().item(),)
-        bias = bias + (weight.sum((2, 3)) * ((mean[0] - means) / stds)).sum(1)
+        shift = (weight.sum((2, 3)) * ((mean[0] - means) / stds)).sum(1)
+        if convolution.bias is not None and not any(convolution.padding):
+            changed[f"{name}.bias"] = (state[f"{name}.bias"].double() + shift).float()
+        elif (means != means[0]).any():
+            raise UserError(
+                "--channels 1: the first convolution has no bias or pads the picture, so it cannot take up the "
+                "difference between the channels' means; give one number for all: --preprocess 'mean=0.5'."
+            )
         weight = (weight * (std[0] / stds)[:, None, None]).sum(1, keepdim=True)
     else:
         turn = [channel % len(mean) for channel in range(channels)]
         mean, std = tuple(mean[c] for c in turn), tuple(std[c] for c in turn)
         weight = weight[:, turn] * len(preprocess.mean) / channels
-    projection = {"patch_embed.proj.weight": weight.float(), "patch_embed.proj.bias": bias.float()}
-    return {**state, **projection}, replace(preprocess, mean=mean, std=std)
+    changed[f"{name}.weight"] = weight.float()
+    return {**state, **changed}, replace(preprocess, mean=mean, std=std)

@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from vitreous.config.data import Preprocess
-from vitreous.config.model import ViTConfig, check_image_size
+from vitreous.config.fields import from_fields
+from vitreous.config.model import ModelConfig, model_to_json
 from vitreous.errors import UserError
-from vitreous.model.vit import ViT
+from vitreous.model.family import called, check_size, config_from_json, describe
+from vitreous.model.network import Network
 from vitreous.weights.files import check_manifest, new_folder, restore_folder, write_tensors
 from vitreous.weights.mapping import build_model
 from vitreous.weights.reading import read_safetensors
@@ -31,7 +33,7 @@ FORMAT = 1
 class Bundle:
     """A model with all that belongs to it."""
 
-    model: ViT
+    model: Network
     """In evaluation mode, in float32."""
     preprocess: Preprocess
     labels: tuple[str, ...]
@@ -46,7 +48,7 @@ class Bundle:
 
 def save_bundle(
     path: str | Path,
-    model: ViT,
+    model: Network,
     preprocess: Preprocess,
     labels: Sequence[str],
     *,
@@ -62,7 +64,7 @@ def save_bundle(
     _check(model.config, preprocess, labels, str(path))
     section = {
         "format": FORMAT,
-        "model": asdict(model.config),
+        "model": model_to_json(model.config),
         "preprocess": asdict(preprocess),
         "labels": list(labels),
         "training": info or {},
@@ -82,8 +84,8 @@ def load_bundle(path: str | Path) -> Bundle:
     check_manifest(folder)
     section = _read_section(folder / CONFIG)
     where = str(folder / CONFIG)
-    config: ViTConfig = _rebuild(ViTConfig, section["model"], where)
-    preprocess: Preprocess = _rebuild(Preprocess, section["preprocess"], where)
+    config = config_from_json(section["model"], where)
+    preprocess = from_fields(Preprocess, section["preprocess"], where)
     labels = tuple(str(label) for label in section["labels"])
     _check(config, preprocess, labels, where)
     model = build_model(config, read_safetensors(folder / WEIGHTS), folder / WEIGHTS)
@@ -121,20 +123,7 @@ def _read_section(path: Path) -> dict[str, Any]:
     return dict(section)
 
 
-def _rebuild(kind: type[Any], values: dict[str, Any], where: str) -> Any:
-    """A description from its fields in JSON, where tuples are lists."""
-    known = {item.name for item in fields(kind)}
-    if unknown := sorted(set(values) - known):
-        raise UserError(f"{where}: {unknown[0]!r} is unknown to this vitreous; install a newer one.")
-    try:
-        return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
-    except UserError as error:
-        raise UserError(f"{where}: {error}") from None
-    except TypeError as error:
-        raise UserError(f"{where}: {error}; save the bundle with vitreous.") from None
-
-
-def _check(config: ViTConfig, preprocess: Preprocess, labels: Sequence[str], where: str) -> None:
+def _check(config: ModelConfig, preprocess: Preprocess, labels: Sequence[str], where: str) -> None:
     """Refuse parts that do not belong together."""
     if len(labels) != config.classes:
         raise UserError(
@@ -146,16 +135,15 @@ def _check(config: ViTConfig, preprocess: Preprocess, labels: Sequence[str], whe
             f"{where}: the preprocessing gives {preprocess.channels} channels and the model takes {config.channels}; "
             "give as many numbers in mean and std as the model has channels."
         )
-    check_image_size(preprocess.size, config.patch, config.pad)
+    check_size(config, preprocess.size)
 
 
-def _plain_card(config: ViTConfig, labels: Sequence[str]) -> str:
+def _plain_card(config: ModelConfig, labels: Sequence[str]) -> str:
     some = ", ".join(labels[:10]) + (", ..." if len(labels) > 10 else "")
     height, width = config.image_size
     return (
-        "# A Vision Transformer\n\n"
-        f"Width {config.width}, depth {config.depth}, {config.heads} heads, patches of {config.patch} pixels, "
-        f"pictures of {height}x{width}.\n\n"
+        f"# {called(config)}\n\n"
+        f"{describe(config)}, for pictures of {height}x{width}.\n\n"
         f"{len(labels)} classes: {some or 'none; it gives representations'}.\n\n"
         "Saved by vitreous: `vitreous predict THIS_FOLDER picture.jpg`.\n"
     )

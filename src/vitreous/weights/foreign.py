@@ -11,8 +11,9 @@ from typing import Any, Literal
 from torch import Tensor
 
 from vitreous.config.data import Preprocess
-from vitreous.config.model import ViTConfig
+from vitreous.config.model import ModelConfig, ViTConfig
 from vitreous.errors import UserError
+from vitreous.model import family as families
 from vitreous.model.presets import SIZES
 from vitreous.weights.mapping import Rule
 
@@ -60,7 +61,7 @@ class Foreign:
 
     family: str
     """Whose it is, as a person would say: "timm", "Google", "DINOv2"."""
-    config: ViTConfig
+    config: ModelConfig
     rules: Sequence[Rule]
     """For tensors that do not go by our own names."""
     preprocess: Preprocess
@@ -78,19 +79,23 @@ class Foreign:
     """What else a person should know."""
 
 
-def describe(family: str, c: ViTConfig, *, heads_assumed: bool = False) -> str:
+def describe(source: str, c: ModelConfig, *, heads_assumed: bool = False) -> str:
     """ "timm ViT-Ti/16, 224, 1000 classes"; of a size without a name also the heads, if they were assumed."""
-    shape = (c.width, c.depth, c.heads, c.mlp_width)
-    known = next((f"-{name}" for name, size in SIZES.items() if size == shape), None)
-    name = known or f"({c.width} wide, {c.depth} deep)"
+    known = None
+    if isinstance(c, ViTConfig):
+        shape = (c.width, c.depth, c.heads, c.mlp_width)
+        known = next((f"-{name}" for name, size in SIZES.items() if size == shape), None)
+        name = f"ViT{known or f'({c.width} wide, {c.depth} deep)'}/{c.patch}"
+    else:
+        name = families.describe(c)
     height, width = c.image_size
-    said = [f"{family} ViT{name}/{c.patch}", f"{height}" if height == width else f"{height}x{width}"]
-    if c.registers:
+    said = [f"{source} {name}", f"{height}" if height == width else f"{height}x{width}"]
+    if isinstance(c, ViTConfig) and c.registers:
         said.append(f"{c.registers} register{'s' * (c.registers > 1)}")
     if c.channels != 3:
         said.append(f"{c.channels} channel{'s' * (c.channels > 1)}")
     said.append(f"{c.classes} class{'es' * (c.classes > 1)}" if c.classes else "no classifier")
-    if heads_assumed and known is None:
+    if isinstance(c, ViTConfig) and heads_assumed and known is None:
         said.append(f"{c.heads} head{'s' * (c.heads > 1)} (assumed; --heads of vitreous import says another number)")
     return ", ".join(said)
 

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from vitreous.config.model import ViTConfig
+from vitreous.config.model import ModelConfig
 from vitreous.errors import UserError
-from vitreous.model.vit import ViT
+from vitreous.model.family import build_network
+from vitreous.model.network import Network
 
 Shape = tuple[int, ...]
 NAMED = 6
@@ -50,29 +51,28 @@ def thirds(ours: str, theirs: Iterable[str]) -> Rule:
 
 
 def build_model(
-    config: ViTConfig,
+    config: ModelConfig,
     tensors: Mapping[str, Tensor],
     where: object,
     *,
     rules: Sequence[Rule] = (),
     copy: bool = True,
-) -> ViT:
-    """The model in evaluation mode with these tensors as its weights, in float32; nothing is initialised.
+) -> Network:
+    """The model in evaluation mode with these tensors as its weights and buffers, in float32; nothing is drawn.
 
     rules: how tensors are called that do not go by our own names.
     copy: mapped tensors are copied once, for torch's own memory is aligned and theirs is not: matrix products on it
         round differently, so what must be repeated to the last bit needs the copy. Without, they stay on the disk
         until they are used.
     """
-    model = ViT(config, seed=None)
-    parameters = dict(model.named_parameters())  # a ViT has nothing else to load
-    expected = {name: tuple(parameter.shape) for name, parameter in parameters.items()}
-    state = to_ours(tensors, rules, expected, where)
-    if copy:
-        model.load_state_dict(state)
-    else:
-        for name, parameter in parameters.items():
+    model = build_network(config, seed=None)
+    own = model.state_dict()
+    state = to_ours(tensors, rules, {name: tuple(tensor.shape) for name, tensor in own.items()}, where)
+    if not copy:
+        for name, parameter in model.named_parameters():
             parameter.data = state[name].float().contiguous()
+        state = {name: tensor for name, tensor in state.items() if name not in dict(model.named_parameters())}
+    model.load_state_dict(state, strict=copy)
     return model.eval()
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from vitreous.config.data import Preprocess
+from vitreous.config.model import ModelConfig, ViTConfig
 from vitreous.errors import UserError
 from vitreous.weights import hub
 from vitreous.weights.bundle import WEIGHTS, Bundle, load_bundle
@@ -61,7 +62,7 @@ def open_weights(
         if part is not None:
             raise no_part(path, part)
         bundle = load_bundle(path)
-        _check_heads(bundle.model.config.heads, heads, path)
+        _check_heads(bundle.model.config, heads, path)
         return with_preprocess(bundle, preprocess)
     bundle, assumed = _open_foreign(path, preprocess, heads, part)
     for note in bundle.notes:
@@ -91,9 +92,13 @@ def _other_channels(where: object, channels: int) -> UserError:
     )
 
 
-def _check_heads(found: int, said: int | None, where: object) -> None:
-    if said is not None and said != found:
-        raise UserError(f"{where}: says itself that it has {found} heads, not {said}; leave --heads out.")
+def _check_heads(config: ModelConfig, said: int | None, where: object) -> None:
+    if said is None:
+        return
+    if not isinstance(config, ViTConfig):
+        raise UserError(f"{where}: a model of the family {config.family!r} has no heads; leave --heads out.")
+    if said != config.heads:
+        raise UserError(f"{where}: says itself that it has {config.heads} heads, not {said}; leave --heads out.")
 
 
 def _is_bundle(path: Path) -> bool:
@@ -125,7 +130,7 @@ def _open_foreign(
     """The model of another project's file, and a warning if its preprocessing had to be assumed."""
     raw = read_raw(path, _size(preprocess), heads, part)
     found = _recognise(raw)
-    _check_heads(found.config.heads, heads, raw.where)
+    _check_heads(found.config, heads, raw.where)
     aside = {name for names in found.aside.values() for name in names}
     tensors = {name: tensor for name, tensor in raw.tensors.items() if name not in aside} if aside else raw.tensors
     model = build_model(found.config, tensors, raw.where, rules=found.rules, copy=False)

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any, get_args
 
 from vitreous.config.data import Interpolation, Preprocess
-from vitreous.config.model import Pool, PositionScope, ViTConfig
+from vitreous.config.model import ModelConfig, Pool, PositionScope, ViTConfig
 from vitreous.errors import UserError
+from vitreous.model.network import Network
 from vitreous.model.presets import SIZES
-from vitreous.model.vit import ViT
 from vitreous.weights.files import new_folder, write_tensors
 from vitreous.weights.foreign import (
     Foreign,
@@ -66,7 +66,7 @@ CORE = ("patch_embed.proj.weight", "blocks.0.attn.qkv.weight", "blocks.0.mlp.fc1
 """What every such model has."""
 
 
-def timm_config(config: ViTConfig, preprocess: Preprocess, labels: Sequence[str]) -> dict[str, Any]:
+def timm_config(config: ModelConfig, preprocess: Preprocess, labels: Sequence[str]) -> dict[str, Any]:
     """What timm's hub keeps in config.json, so that `timm.create_model("local-dir:FOLDER", pretrained=True)` opens it.
 
     For a model that timm has no word for, `architecture` is one that it does not know, and `timm` says why.
@@ -74,13 +74,17 @@ def timm_config(config: ViTConfig, preprocess: Preprocess, labels: Sequence[str]
     described: dict[str, Any] = {"architecture": UNKNOWN_TO_TIMM}
     if reason := why_not_timm(config):
         described["timm"] = f"timm has no word for {reason}; open this model with vitreous."
-    else:
+    elif isinstance(config, ViTConfig):
         described["architecture"], arguments = _architecture(config)
         if preprocess.size != config.image_size:  # without img_size timm would build it for 224, and resample twice
             arguments |= {"img_size": list(config.image_size), "dynamic_img_size": True}
         if arguments:
             described["model_args"] = arguments
-    described |= {"num_classes": config.classes, "num_features": config.width, "global_pool": _POOLS[config.pool]}
+    described["num_classes"] = config.classes
+    if isinstance(config, ViTConfig):
+        described |= {"num_features": config.width, "global_pool": _POOLS[config.pool]}
+    else:
+        described["num_features"] = config.features
     described["label_names"] = list(labels)
     described["pretrained_cfg"] = {
         "input_size": [config.channels, *preprocess.size],
@@ -93,14 +97,19 @@ def timm_config(config: ViTConfig, preprocess: Preprocess, labels: Sequence[str]
         "num_classes": config.classes,
         "label_names": list(labels),
         "pool_size": None,
-        "first_conv": "patch_embed.proj",
-        "classifier": ["head", "head_dist"] if config.distilled else "head",
     }
+    if isinstance(config, ViTConfig):
+        described["pretrained_cfg"] |= {
+            "first_conv": "patch_embed.proj",
+            "classifier": ["head", "head_dist"] if config.distilled else "head",
+        }
     return described
 
 
-def why_not_timm(c: ViTConfig) -> str | None:
+def why_not_timm(c: ModelConfig) -> str | None:
     """What timm's VisionTransformer cannot be told by a config.json, or None if it can be told all."""
+    if not isinstance(c, ViTConfig):
+        return f"the family {c.family!r}"
     odd = {
         "LayerNorm after the branches": c.norm == "after",
         f"{c.position} positions": c.position not in ("learned-1d", "none"),
@@ -159,7 +168,7 @@ def _mlp_ratio(c: ViTConfig) -> float:
 
 
 def write_timm(
-    out: str | Path, model: ViT, preprocess: Preprocess, labels: Sequence[str], info: dict[str, Any]
+    out: str | Path, model: Network, preprocess: Preprocess, labels: Sequence[str], info: dict[str, Any]
 ) -> Path:
     """A folder that `timm.create_model("local-dir:OUT", pretrained=True)` opens."""
     out = Path(out)

@@ -1,0 +1,177 @@
+"""The one table of families of networks, and the questions that it answers for any of them.
+
+A new family is a file with its configuration, its network and its row, and one line in `FAMILIES`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from vitreous.config.fields import from_fields
+from vitreous.config.model import ModelConfig
+from vitreous.errors import UserError
+from vitreous.model.cost import CACHED, FEWEST, MOST
+from vitreous.model.presets import preset
+from vitreous.model.table import Family as Family
+from vitreous.model.table import Size, plain_description, plain_facts
+from vitreous.model.vit_family import VIT
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from vitreous.model.network import Network, Role
+
+FAMILIES: dict[str, Family] = {"vit": VIT}
+"""By the name that configurations and bundles have."""
+
+
+def family_of(config: ModelConfig) -> Family:
+    """The family that a configuration belongs to."""
+    return _named(config.family, "model")
+
+
+def _named(name: str, where: object) -> Family:
+    if name not in FAMILIES:
+        known = ", ".join(sorted(FAMILIES))
+        raise UserError(
+            f"{where}: a model of the family {name!r}, and those known here are {known}; install a newer vitreous, or "
+            "add the family to FAMILIES of vitreous.model.family first."
+        )
+    return FAMILIES[name]
+
+
+def config_from_json(fields: Mapping[str, Any], where: object = "model") -> ModelConfig:
+    """What `vitreous.config.model.model_to_json` kept. Without a family, as older versions wrote it, it is a ViT's.
+
+    where: the file that it comes from, for messages.
+    """
+    family = _named(str(fields.get("family", "vit")), where)
+    config: ModelConfig = from_fields(
+        family.config, {name: value for name, value in fields.items() if name != "family"}, where
+    )
+    return config
+
+
+def named_config(name: str, **changes: Any) -> ModelConfig:
+    """The preset of any family that has this name, such as "B/16"; `changes` set fields."""
+    for family in FAMILIES.values():
+        if family.preset is not None and name in family.names:
+            config: ModelConfig = family.preset(name, **changes)
+            return config
+    return preset(name, **changes)
+
+
+def build_network(config: ModelConfig, seed: int | None = 0) -> Network:
+    """The network, its weights drawn from the seed alone; None: left undefined, to be loaded."""
+    return family_of(config).build(config, seed)
+
+
+def count_parameters(config: ModelConfig) -> int:
+    """Learned numbers, all of them."""
+    family = family_of(config)
+    if family.parameters is not None:
+        return family.parameters(config)
+    from vitreous.model.measure import measure_parameters
+
+    return measure_parameters(family.build, config)
+
+
+def count_flops(config: ModelConfig, keep: float = 1.0) -> int:
+    """Floating-point operations that one picture's forward pass takes; a multiplication and an addition are two.
+
+    keep: the share of its patches that are looked at.
+    """
+    family = family_of(config)
+    if family.flops is not None:
+        return family.flops(config, keep)
+    if keep != 1.0:
+        raise UserError(f"keep={keep}: one of the family {config.family!r} leaves no patches out; give 1.")
+    from vitreous.model.measure import measure_flops
+
+    return measure_flops(family.build, config)
+
+
+def count_activation_bytes(config: ModelConfig) -> int:
+    """Bytes of one picture that a float32 training step keeps from the forward pass for the backward pass."""
+    family = family_of(config)
+    if family.activation_bytes is not None:
+        return family.activation_bytes(config)
+    from vitreous.model.measure import measure_activation_bytes
+
+    return measure_activation_bytes(family.build, config)
+
+
+def inference_batch(config: ModelConfig) -> int:
+    """How many pictures to look at at once where no gradient is needed."""
+    family = family_of(config)
+    if family.inference_batch is not None:
+        return family.inference_batch(config)
+    from vitreous.model.measure import largest_activation
+
+    return max(FEWEST, min(MOST, CACHED // max(1, largest_activation(family.build, config))))
+
+
+def resize(state: dict[str, Tensor], config: ModelConfig, size: Size) -> tuple[dict[str, Tensor], ModelConfig]:
+    """A network's tensors and configuration for pictures (height, width) of another size."""
+    return family_of(config).resize(state, config, size)
+
+
+def for_classes(config: ModelConfig, classes: int) -> ModelConfig:
+    """The configuration with a new classifier of so many outputs, or with 0 none."""
+    changed: ModelConfig = family_of(config).for_classes(config, classes)
+    return changed
+
+
+def check_size(config: ModelConfig, size: Size) -> None:
+    """Refuse pictures (height, width) of a size that the network cannot look at."""
+    family_of(config).check_size(config, size)
+
+
+def parameter_roles(network: Network) -> dict[str, Role]:
+    """What each parameter is, by name, those of a low-rank change included."""
+    return family_of(network.config).roles(network)
+
+
+def classifiers(network: Network) -> list[nn.Linear]:
+    """The last layer; where there are several, their mean is the score; none without a classifier."""
+    return list(family_of(network.config).classifiers(network))
+
+
+def lora_targets(network: Network) -> list[nn.Linear]:
+    """The layers that a low-rank change is learned for; none if the family has no such."""
+    return list(family_of(network.config).lora_targets(network))
+
+
+def first_convolution(network: Network) -> tuple[str, nn.Conv2d] | None:
+    """The layer that looks at the pixels, with its name; None if it is no convolution."""
+    from torch import nn
+
+    for name, module in network.named_modules():
+        if isinstance(module, nn.Conv2d) and module.in_channels * module.groups == network.config.channels:
+            return name, module
+    return None
+
+
+def without_classifier(network: Network, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors of a network's state that do not belong to its classifier."""
+    own = {name for name, role in parameter_roles(network).items() if role.kind == "classifier"}
+    return {name: tensor for name, tensor in state.items() if name not in own}
+
+
+def describe(config: ModelConfig) -> str:
+    """ "ViT of width 192, depth 12, patch 16"."""
+    family = family_of(config)
+    return family.describe(config) if family.describe is not None else plain_description(family, config)
+
+
+def facts(config: ModelConfig) -> dict[str, str]:
+    """What a network is made of, for reports."""
+    family = family_of(config)
+    return family.facts(config) if family.facts is not None else plain_facts(config)
+
+
+def called(config: ModelConfig) -> str:
+    """One of the family, as the start of a sentence: "A Vision Transformer", "An EfficientNet"."""
+    name = family_of(config).name
+    return f"{'An' if name[0] in 'AEIOU' else 'A'} {name}"

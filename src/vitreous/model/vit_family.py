@@ -1,0 +1,119 @@
+"""The Vision Transformer's row in the table of families."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from vitreous.config.model import ViTConfig, check_image_size
+from vitreous.model import cost
+from vitreous.model.presets import NAMES, preset
+from vitreous.model.table import Family, Size, classes_text, input_text
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from vitreous.model.network import Role
+    from vitreous.model.vit import ViT
+
+POOLS = {
+    "class": "the class token",
+    "mean": "the mean of the patches",
+    "class+mean": "the class token and the mean of the patches",
+    "attention": "a learned query that attends to the patches",
+}
+_BLOCK = re.compile(r"blocks\.(\d+)\.")
+_EMBEDDING = ("patch_embed", "cls_token", "dist_token", "reg_token", "pos_embed")
+_UNDECAYED = re.compile(r"(?:cls_token|dist_token|reg_token|pos_embed\w*|latent|relative_position_bias_table)$")
+
+
+def _build(config: ViTConfig, seed: int | None) -> ViT:
+    from vitreous.model.vit import ViT
+
+    return ViT(config, seed=seed)
+
+
+def _roles(network: ViT) -> dict[str, Role]:
+    """As the modules tell, but for tokens and positions: they are tables, yet no weight decay acts on them."""
+    from vitreous.model.roles import module_roles
+
+    depth = network.config.depth
+
+    def layer_of(name: str) -> int:
+        if match := _BLOCK.match(name):
+            return int(match[1])
+        return -1 if name.startswith(_EMBEDDING) else depth
+
+    found = module_roles(network, layer_of, [*classifiers(network), network.pre_logits])
+    return {name: role._replace(decayed=False) if _UNDECAYED.search(name) else role for name, role in found.items()}
+
+
+def classifiers(network: ViT) -> list[nn.Linear]:
+    """The last layer; of a distilled model both, whose mean is the score."""
+    from torch import nn
+
+    return [layer for layer in (network.head, network.head_dist) if isinstance(layer, nn.Linear)]
+
+
+def _lora_targets(network: ViT) -> list[nn.Linear]:
+    """q, k and v of each block, one above the other."""
+    from vitreous.model.vit import Block
+
+    return [block.attn.qkv for block in network.blocks if isinstance(block, Block)]
+
+
+def _resize(state: dict[str, Tensor], config: ViTConfig, size: Size) -> tuple[dict[str, Tensor], ViTConfig]:
+    from vitreous.model.position import resample_state
+
+    return resample_state(state, config, size)
+
+
+def _for_classes(config: ViTConfig, classes: int) -> ViTConfig:
+    return replace(config, classes=classes, classifier="linear")
+
+
+def _check_size(config: ViTConfig, size: Size) -> None:
+    check_image_size(size, config.patch, config.pad)
+
+
+def _describe(c: ViTConfig) -> str:
+    return f"ViT of width {c.width}, depth {c.depth}, patch {c.patch}"
+
+
+def _facts(c: ViTConfig) -> dict[str, str]:
+    rows, columns = c.grid
+    return {
+        "Input": input_text(c),
+        "Patches": f"{rows}×{columns} of {c.patch}×{c.patch} pixels",
+        "Tokens": f"{c.prefix + c.patches}: {c.patches} patches"
+        + (", the class token" if c.class_token else "")
+        + (", the distillation token" if c.distilled else "")
+        + (f", {c.registers} registers" if c.registers else ""),
+        "Width, depth, heads": f"{c.width}, {c.depth}, {c.heads}",
+        "MLP": f"{c.mlp_width} units, {c.mlp}",
+        "Positions": c.position,
+        "Answer is read from": POOLS[c.pool],
+        "Classes": classes_text(c),
+    }
+
+
+VIT = Family(
+    name="Vision Transformer",
+    config=ViTConfig,
+    build=_build,
+    classifiers=classifiers,
+    roles=_roles,
+    preset=preset,
+    names=NAMES,
+    parameters=cost.count_parameters,
+    flops=cost.count_flops,
+    activation_bytes=cost.count_activation_bytes,
+    inference_batch=cost.inference_batch,
+    resize=_resize,
+    for_classes=_for_classes,
+    check_size=_check_size,
+    lora_targets=_lora_targets,
+    describe=_describe,
+    facts=_facts,
+)
