@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from vitreous.config.data import Augment, Preprocess
-from vitreous.config.model import ViTConfig
+from vitreous.config.model import ModelConfig
 from vitreous.config.objective import ObjectiveConfig, Supervised
 from vitreous.errors import UserError
 
@@ -60,7 +60,7 @@ class Optimizer:
 class Training:
     """One complete training."""
 
-    model: ViTConfig
+    model: ModelConfig
     preprocess: Preprocess
     objective: ObjectiveConfig = field(default_factory=Supervised)
     augment: Augment = field(default_factory=Augment)
@@ -81,9 +81,9 @@ class Training:
     probe: bool = False
     """First fit the classifier to features of the frozen model, by L-BFGS; then train all from there."""
     freeze: int = 0
-    """How many of the first blocks stay as they are, and with them the embedding."""
+    """How many of the first layers stay as they are, and with them the embedding."""
     lora: int = 0
-    """Rank of a low-rank change of each block's q, k and v, learned instead of the blocks' weights; 0 for none."""
+    """Rank of a low-rank change (LoRA), of a ViT's q, k and v, learned instead of the layers' weights; 0 for none."""
 
     validation: float = 0.1
     """Share of the training pictures set aside to find the best weights, where the data have no validation split; 0 for
@@ -112,8 +112,8 @@ class Training:
             raise UserError(f"ema={self.ema}: must be between 0 and 1.")
         if not 0 < self.wise_ft_alpha <= 1:
             raise UserError(f"wise_ft_alpha={self.wise_ft_alpha}: must be above 0 and at most 1.")
-        if not 0 <= self.freeze <= self.model.depth:
-            raise UserError(f"freeze={self.freeze}: the model has {self.model.depth} blocks.")
+        if not 0 <= self.freeze <= self.model.layers:
+            raise UserError(f"freeze={self.freeze}: the model has {self.model.layers} layers.")
         if self.lora < 0:
             raise UserError(f"lora={self.lora}: must be 0 or more.")
         if self.preprocess.size != self.model.image_size or self.preprocess.channels != self.model.channels:

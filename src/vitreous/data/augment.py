@@ -197,9 +197,7 @@ def mean_colour(preprocess: Preprocess) -> Tensor:
     return torch.tensor([min(max(round(255 * value), 0), 255) for value in preprocess.mean], dtype=torch.uint8)
 
 
-def _shifted(
-    pixels: Pixels, preprocess: Preprocess, pad: int, rng: np.random.Generator
-) -> tuple[Tensor, Shares]:
+def _shifted(pixels: Pixels, preprocess: Preprocess, pad: int, rng: np.random.Generator) -> tuple[Tensor, Shares]:
     """The view of evaluation, shifted by up to `pad` pixels each way, with the border reflected."""
     image = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
     view = eval_view(image, preprocess)

@@ -100,9 +100,7 @@ class BatchMaker:
             whole = Cuts(eval_batch(images, w.preprocess), box, torch.zeros(len(images), dtype=torch.bool))
             found = {"image": stack_cuts([whole])}
         else:
-            found = cut_batch(
-                images, task.indices, w.preprocess, w.augment, w.views, seed=w.seed, epoch=task.epoch
-            )
+            found = cut_batch(images, task.indices, w.preprocess, w.augment, w.views, seed=w.seed, epoch=task.epoch)
         views = {name: MadeViews(*(tensor.numpy() for tensor in cuts)) for name, cuts in found.items()}
         return Made(views, task.indices, {})
 

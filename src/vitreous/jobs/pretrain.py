@@ -86,9 +86,7 @@ def pretrain(
             listeners=listeners,
         )
         return PretrainResult.of_fit(done)
-    request = PretrainRequest(
-        same_place(data), method, model, image_size, budget, epochs, seed, dict(changes or {})
-    )
+    request = PretrainRequest(same_place(data), method, model, image_size, budget, epochs, seed, dict(changes or {}))
     machine = machine_of(workers, device, tensorboard)
     return _Pretraining(request, run, machine, listeners or Listeners(), write_report).run()
 
@@ -140,7 +138,13 @@ class _Pretraining(TrainingRun[PretrainRequest, PretrainResult]):
         """The views that are trained on, of pictures set aside, the same each time."""
         t = self.training
         return Loader(
-            source, t.preprocess, t.augment, batch_size=t.batch_size, seed=t.seed, shuffle=False, views=t.objective.views
+            source,
+            t.preprocess,
+            t.augment,
+            batch_size=t.batch_size,
+            seed=t.seed,
+            shuffle=False,
+            views=t.objective.views,
         )
 
     def ending_seconds(self) -> float:

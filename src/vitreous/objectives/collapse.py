@@ -105,6 +105,10 @@ def _signs(mean: Mapping[str, float], warm: bool) -> dict[str, str]:
         cure = "set objective.sinkhorn_iterations=3" if centred else "take a larger batch_size"
         signs["the teacher knows nothing of any picture"] = f"{sure}; lower objective.teacher_temperature, or {cure}"
     else:
-        cure = "set objective.sinkhorn_iterations=3, lower objective.centre_momentum" if centred else "take a larger batch_size"
+        cure = (
+            "set objective.sinkhorn_iterations=3, lower objective.centre_momentum"
+            if centred
+            else "take a larger batch_size"
+        )
         signs["the teacher says the same of every picture"] = f"{sure}; {cure}, or raise objective.teacher_temperature"
     return signs

@@ -11,11 +11,11 @@ from vitreous.config.model import ViTConfig
 from vitreous.config.objective import Dino, Mae
 from vitreous.config.train import Optimizer, Training
 from vitreous.errors import UserError
-from vitreous.recipes.supervised import MANY, SMALL_SIDE, Situation, small_side
+from vitreous.recipes.supervised import MANY, SMALL_SIDE, Situation, small_side, with_fields
 
 MEAN: dict[str, Any] = {"pool": "mean", "class_token": False}
 """Features that are the mean of the patches' tokens."""
-MUON = Optimizer(name="muon", learning_rate=1e-3, muon_learning_rate=0.02, weight_decay=0.05, warmup=0.05)
+MUON = Optimizer(name="muon", weight_decay=0.05, warmup=0.05)
 
 
 def mae(s: Situation) -> Training:
@@ -84,7 +84,7 @@ def dinov2(s: Situation) -> Training:
     training = dino(s)
     assert isinstance(training.objective, Dino)
     objective = replace(training.objective, keep=1.0, koleo_weight=0.1, ibot_weight=1.0)
-    return replace(training, model=replace(training.model, registers=4), objective=objective)
+    return replace(training, model=with_fields(training.model, registers=4), objective=objective)
 
 
 PRETRAINING: dict[str, Callable[[Situation], Training]] = {"mae": mae, "dino": dino, "dinov2": dinov2}
@@ -94,8 +94,10 @@ def _built(s: Situation) -> tuple[ViTConfig, Preprocess]:
     """The model: the one that was asked for, or for small pictures F in patches of 4, else Ti/16 at 160 pixels."""
     small = s.model is None and s.side <= SMALL_SIDE
     model, preprocess = s.built(f"F/4@{small_side(s)}" if small else "Ti/16@160", position="sincos-2d")
+    if not isinstance(model, ViTConfig):
+        raise UserError(f"model {s.model}: these recipes are for Vision Transformers; give one such as S/16.")
     if model.image_size[0] < 2 * model.patch:
-        raise UserError(f"--image-size {model.image_size[0]}: gives one patch of {model.patch} pixels; give more.")
+        raise UserError(f"image size {model.image_size[0]}: gives one patch of {model.patch} pixels; give more.")
     return model, preprocess
 
 

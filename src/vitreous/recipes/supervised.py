@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 from vitreous.config.data import Augment, Preprocess
-from vitreous.config.model import ViTConfig
+from vitreous.config.model import ModelConfig, ViTConfig
 from vitreous.config.objective import Supervised
 from vitreous.config.train import Optimizer, Training
 from vitreous.errors import UserError
-from vitreous.model.presets import preset
+from vitreous.model.family import for_classes, named_config
 
 SMALL_SIDE = 64
 """Pictures up to this side are looked at as they are, in patches of 4 pixels."""
@@ -20,35 +20,53 @@ MANY = 10_000
 (docs/log.md)."""
 
 
+Schedule = tuple[tuple[float, float], ...]
+
+
 @dataclass(frozen=True)
 class Situation:
     """What is known before a training: the data, the weights to start from, and what the person asked for."""
 
     classes: int
     pictures: int
-    """In the training part."""
+    """In the train split."""
     side: int
     """The typical short side of a picture, in pixels."""
     channels: int
-    base: ViTConfig | None = None
+    base: ModelConfig | None = None
     """The model that the given weights belong to; None when training from scratch."""
     base_preprocess: Preprocess | None = None
     model: str | None = None
     image_size: int | None = None
     tested: bool = False
-    """Whether the data have a test part."""
+    """Whether the data have a test split."""
 
-    def built(self, default: str, **changes: object) -> tuple[ViTConfig, Preprocess]:
-        """The model to train and what its pictures go through first: the weights' own, or a preset's."""
+    def built(self, default: str, **changes: object) -> tuple[ModelConfig, Preprocess]:
+        """The model to train and what its pictures go through first: the weights' own, or a preset's.
+
+        changes: fields to set, those that a model of this family has.
+        """
         if self.base is not None and self.base_preprocess is not None:
             size = (self.image_size, self.image_size) if self.image_size is not None else self.base.image_size
-            config = replace(self.base, classes=self.classes, image_size=size, classifier="linear", **changes)  # type: ignore[arg-type]
-            return config, replace(self.base_preprocess, size=size)
-        config = preset(self.model or default, classes=self.classes, channels=self.channels, **changes)
-        if self.image_size is not None:
-            config = replace(config, image_size=(self.image_size, self.image_size))
-        grey = (0.5,) * self.channels
-        return config, Preprocess(size=config.image_size, mean=grey, std=grey)
+            config, preprocess = for_classes(self.base, self.classes), replace(self.base_preprocess, size=size)
+        else:
+            config = named_config(self.model or default, classes=self.classes, channels=self.channels)
+            size = config.image_size if self.image_size is None else (self.image_size, self.image_size)
+            grey = (0.5,) * self.channels
+            preprocess = Preprocess(size=size, mean=grey, std=grey)
+        return with_fields(config, image_size=size, **changes), preprocess
+
+
+def with_fields(config: ModelConfig, **changes: object) -> ModelConfig:
+    """The configuration with these fields set, those of them that its family has."""
+    known = {field.name for field in fields(config)}  # type: ignore[arg-type]
+    changed: ModelConfig = replace(config, **{n: value for n, value in changes.items() if n in known})  # type: ignore[type-var]
+    return changed
+
+
+def labelled(model: ModelConfig, schedule: Schedule = (), smoothing: float = 0.0) -> Supervised:
+    """Cross-entropy, with a keep schedule where the model can leave patches out."""
+    return Supervised(smoothing, keep_schedule=schedule if isinstance(model, ViTConfig) else ())
 
 
 def notebook(s: Situation) -> Training:
@@ -85,7 +103,7 @@ def paper_pretrain(s: Situation) -> Training:
     model, preprocess = s.built("B/16", dropout=0.1)
     batch = min(4096, s.pictures)
     return Training(
-        model=replace(model, classifier="mlp"),
+        model=with_fields(model, classifier="mlp"),
         preprocess=preprocess,
         augment=Augment(crop_scale=(0.08, 1.0)),
         optimizer=Optimizer(learning_rate=3e-3, weight_decay=0.3, warmup=0.03, decay="cosine", clip=1.0),
@@ -101,7 +119,7 @@ def small_data(s: Situation) -> Training:
     The lower half stays, and half the patches are left out until the last steps: three times the pictures a second.
     With a supervised start, the result lies half-way between it and what was trained. Crops make things look larger in
     training; so that they look as large later, the middle of a picture is taken, as wide as the mean crop (Touvron et
-    al. 2019); a higher resolution sees more of it. Where a test part tells how good the result is, fewer pictures are
+    al. 2019); a higher resolution sees more of it. Where a test split tells how good the result is, fewer pictures are
     set aside to choose the weights.
     """
     model, preprocess = s.built("Ti/16")
@@ -116,8 +134,8 @@ def small_data(s: Situation) -> Training:
         batch_size=32,
         ema=0.99,
         wise_ft_alpha=0.5 if s.base is not None and s.base.classes and s.pictures < MANY else 1.0,
-        objective=Supervised(keep_schedule=((0.85, 0.5),)),
-        freeze=model.depth // 2 if s.base is not None else 0,
+        objective=labelled(model, ((0.85, 0.5),)),
+        freeze=model.layers // 2 if s.base is not None else 0,
         probe=s.base is not None,
         validation=0.05 if s.tested else 0.1,
     )
@@ -126,7 +144,7 @@ def small_data(s: Situation) -> Training:
 def mae_finetune(s: Situation) -> Training:
     """A masked autoencoder, fine-tuned as in its paper: mean of all tokens, slower early layers, stochastic depth."""
     if s.base is None:
-        raise UserError("--recipe mae-finetune: needs --weights, the run or bundle of a masked autoencoder.")
+        raise UserError("recipe mae-finetune: needs weights, the run or bundle of a masked autoencoder.")
     model, preprocess = s.built("Ti/16", pool="mean", drop_path=0.1)
     small = max(model.image_size) <= SMALL_SIDE
     return Training(
@@ -136,7 +154,7 @@ def mae_finetune(s: Situation) -> Training:
         optimizer=Optimizer(learning_rate=1e-3, weight_decay=0.05, layer_decay=0.75, warmup=0.1),
         epochs=30,
         batch_size=64,
-        objective=Supervised(label_smoothing=0.1, keep_schedule=((0.6, 0.5),) if small else ()),
+        objective=labelled(model, ((0.6, 0.5),) if small else (), smoothing=0.1),
     )
 
 
@@ -146,7 +164,7 @@ def small_side(s: Situation) -> int:
         return min(SMALL_SIDE, max(8, 4 * round(s.side / 4)))
     if s.image_size % 4 or s.image_size < 8:
         raise UserError(
-            f"--image-size {s.image_size}: for small pictures give a multiple of 4, at least 8, such as 28 or 32."
+            f"image size {s.image_size}: for small pictures give a multiple of 4, at least 8, such as 28 or 32."
         )
     return s.image_size
 
@@ -167,10 +185,10 @@ def scratch_small(s: Situation) -> Training:
         model=model,
         preprocess=preprocess,
         augment=Augment(crop_scale=None, pad=1 if few else max(1, side // 8)),
-        optimizer=Optimizer(name="muon", learning_rate=1e-3, muon_learning_rate=0.02, weight_decay=0.05, warmup=0.05, decay="linear"),
+        optimizer=Optimizer(name="muon", weight_decay=0.05, warmup=0.05, decay="linear"),
         epochs=30,
         batch_size=64 if few else 128,
-        objective=Supervised() if few else Supervised(0.1, keep_schedule=((0.6, 0.375), (0.9, 0.625))),
+        objective=labelled(model) if few else labelled(model, ((0.6, 0.375), (0.9, 0.625)), smoothing=0.1),
         whiten=not few,
         validation=0.1 if few else 0.02,
         evaluations=10 if few else 5,
@@ -185,18 +203,34 @@ def scratch(s: Situation) -> Training:
         model=model,
         preprocess=preprocess,
         augment=Augment(crop_scale=(0.2, 1.0), policy="trivial", erase=0.1, mixup=0.2),
-        optimizer=Optimizer(name="muon", learning_rate=1e-3, muon_learning_rate=0.02, weight_decay=0.05, warmup=0.05),
+        optimizer=Optimizer(name="muon", weight_decay=0.05, warmup=0.05),
         epochs=100,
         batch_size=64,
-        objective=Supervised(label_smoothing=0.1, keep_schedule=((0.4, 0.4), (0.75, 0.65))),
+        objective=labelled(model, ((0.4, 0.4), (0.75, 0.65)), smoothing=0.1),
+    )
+
+
+def plain(s: Situation) -> Training:
+    """A network of any family from nothing: AdamW, random crops, nothing that only some networks can do."""
+    _from_nothing(s, "plain")
+    model, preprocess = s.built("Ti/16@160")
+    small = max(model.image_size) <= SMALL_SIDE
+    return Training(
+        model=model,
+        preprocess=preprocess,
+        objective=Supervised(label_smoothing=0.1),
+        augment=Augment(crop_scale=None) if small else Augment(crop_scale=(0.2, 1.0), policy="trivial"),
+        optimizer=Optimizer(weight_decay=0.05, warmup=0.05),
+        epochs=30 if small else 100,
+        batch_size=64,
     )
 
 
 def _from_nothing(s: Situation, name: str) -> None:
     if s.base is not None:
         raise UserError(
-            f"--recipe {name}: trains a new model and cannot start from --weights; take small-data, notebook or "
-            "paper-finetune, or leave --weights out."
+            f"recipe {name}: trains a new model and cannot start from weights; take small-data, notebook or "
+            "paper-finetune, or leave the weights out."
         )
 
 
@@ -204,11 +238,14 @@ def auto(s: Situation) -> Training:
     """The default: what an expert would do with these pictures and weights."""
     if s.base is not None:
         return small_data(s)
+    if s.model is not None and not isinstance(named_config(s.model), ViTConfig):
+        return plain(s)
     return scratch_small(s) if s.side <= SMALL_SIDE and s.model is None else scratch(s)
 
 
 RECIPES: dict[str, Callable[[Situation], Training]] = {
     "auto": auto,
+    "plain": plain,
     "notebook": notebook,
     "paper-finetune": paper_finetune,
     "paper-pretrain": paper_pretrain,
@@ -222,5 +259,5 @@ RECIPES: dict[str, Callable[[Situation], Training]] = {
 def recipe(name: str, situation: Situation) -> Training:
     """The training that a recipe makes of a situation."""
     if name not in RECIPES:
-        raise UserError(f"--recipe {name!r}: choose one of {', '.join(RECIPES)}.")
+        raise UserError(f"recipe {name!r}: choose one of {', '.join(RECIPES)}.")
     return RECIPES[name](situation)

@@ -153,9 +153,7 @@ class TrainingRun(ABC, Generic[Asked, Result]):
         if saved is None:
             table = self._plan()
             steps = max(1, round(self.training.epochs * self.loader.steps_per_epoch))
-            saved = RunConfig.of(
-                self.request, self.training, steps, opened, weights=self.weights, probe=self.probe
-            )
+            saved = RunConfig.of(self.request, self.training, steps, opened, weights=self.weights, probe=self.probe)
             saved.write(self.folder)
         pace = saved.pace
         outcome = self._train(saved, pace, table)
