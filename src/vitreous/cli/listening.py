@@ -71,7 +71,7 @@ def _bar() -> Iterator[tuple[Any, Any]]:
 def closing_text(result: FitResult | PretrainResult, found: Sequence[str], use: Sequence[str]) -> str:
     """What a tired person wants to know of a training: what was found, what it cost, and how to use it."""
     if not result.finished:
-        return f"Stopped. All is saved in {result.run}; repeat the same command to go on."
+        return f"Stopped. Everything is saved in {result.run}; repeat the same command to resume."
     spent = result.spent
     lines = [
         *found,
@@ -81,5 +81,6 @@ def closing_text(result: FitResult | PretrainResult, found: Sequence[str], use: 
         *use,
     ]
     if result.remarks:
-        lines.append(f"{len(result.remarks)} remarks, such as: {printable(result.remarks[0])}")
+        count = len(result.remarks)
+        lines.append(f"{count} {'note' if count == 1 else 'notes'}, such as: {printable(result.remarks[0])}")
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""`vitreous explain RUN --reconstruct`: what a masked autoencoder makes of a quarter of a picture."""
+"""`vitreous reconstruct`: what a masked autoencoder makes of a quarter of a picture."""
 
 from __future__ import annotations
 

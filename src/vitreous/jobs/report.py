@@ -18,8 +18,8 @@ from vitreous.errors import UserError
 from vitreous.explain.reconstruct import draw_reconstructions
 from vitreous.jobs.evaluate import evaluate
 from vitreous.jobs.explain import explain
-from vitreous.jobs.explain_weights import explain_weights
 from vitreous.jobs.opening import open_dataset, open_model, open_pictures
+from vitreous.jobs.plot_weights import plot_weights
 from vitreous.jobs.run import check_data
 from vitreous.jobs.start import set_aside, some_of
 from vitreous.model.cost import count_flops
@@ -88,7 +88,7 @@ def write_report(
         run=run,
         data=None if data is None or isinstance(data, Data) else str(data),
         parts=tuple(part if i else with_examples(part, bundle, opened) for i, part in enumerate(parts)),
-        looks=looks(explain_weights(bundle, opened, count=2 * _how_many(bundle.model.config)).figures()),
+        looks=looks(plot_weights(bundle, opened, count=2 * _how_many(bundle.model.config)).figures()),
         card=_card(bundle) if run is None else None,
         left_out=left_out,
     )

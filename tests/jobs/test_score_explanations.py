@@ -13,7 +13,7 @@ from vitreous import UserError
 from vitreous.config.data import Preprocess
 from vitreous.explain.methods import METHODS, Maps
 from vitreous.jobs import explain_score
-from vitreous.jobs.explain_score import score_explanations
+from vitreous.jobs.score_explanations import score_explanations
 from vitreous.weights.bundle import Bundle
 
 ROWS = ["even", "centre", "centre of what is seen"]

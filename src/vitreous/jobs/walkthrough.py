@@ -1,4 +1,4 @@
-"""`vitreous explain --steps`: the way of one picture through a model, on one page."""
+"""`vitreous walkthrough`: one picture's way through a model, on one page."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from vitreous.weights.bundle import Bundle
 from vitreous.weights.files import readable_errors
 
 
-def write_steps(
+def write_walkthrough(
     model: str | Path | Bundle,
     picture: str | Path,
     *,
@@ -30,7 +30,7 @@ def write_steps(
 ) -> Path:
     """Write a page that goes with a picture through the paper's equations, and return its path.
 
-    out: the file; if None, NAME-steps.html here.
+    out: the file; if None, NAME-walkthrough.html here.
     layer, head: which block is opened, and which of its heads, from 0; negative layers count from the end.
     query: x, y of a place in the picture, in its pixels: the patch there is followed and asks; if None, the patch in
         the middle is followed, and the class token asks where the answer is read from it.
@@ -46,7 +46,7 @@ def write_steps(
     answer = steps.representation if steps.logits is None else steps.logits
     check_scores(torch.from_numpy(answer), bundle)
     page = steps_page(Walk(path.name, whole, to_image(seen), p, bundle.labels, steps))
-    made = Path(out) if out is not None else Path(f"{path.stem}-steps.html")
+    made = Path(out) if out is not None else Path(f"{path.stem}-walkthrough.html")
     with readable_errors(made):
         made.parent.mkdir(parents=True, exist_ok=True)
         made.write_text(page, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""`vitreous explain --score`: how good explanations are, in numbers, beside maps that look at nothing."""
+"""`vitreous score-explanations`: how good explanations are, in numbers, beside maps that look at nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`vitreous explain --weights`: what a model's weights have learned to look at, as the paper's figure 7 shows it."""
+"""`vitreous plot-weights`: what a model's weights have learned to look at, as in the paper's figure 7."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class WeightsView:
         }
 
 
-def explain_weights(
+def plot_weights(
     model: str | Path | Bundle,
     data: str | Path | Data | None = None,
     *,
