@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from vitreous.train.loop import Event
 
 SHOWN = {"accuracy": "val accuracy", "knn": "k-NN", "information": "information"}
-"""Figures of an evaluation that the progress line has, and how they are called there."""
+"""Metrics of an evaluation that the progress line shows, and what they are called there."""
 
 
 @contextmanager
