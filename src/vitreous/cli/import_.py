@@ -39,7 +39,7 @@ def import_(
             rule.
         classes: 0 drops the classifier; any other number replaces it with a new one, all zeros.
         heads: Attention heads per block, if the source does not say and the usual number for its width is wrong.
-        epsilon: Epsilon of every LayerNorm; the formats of timm and Google allow only 1e-6.
+        epsilon: The epsilon of every LayerNorm. The formats of timm and Google allow only 1e-6.
         part: Which model to take from a training file that holds several, by its name there: student, teacher, model,
             model_ema. Default: the averaged one; the command lists the others.
         json: Print one JSON object.

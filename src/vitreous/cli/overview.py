@@ -23,7 +23,7 @@ def overview(groups: Mapping[str, Mapping[str, str]]) -> str:
 
 def _rows(rows: Mapping[str, str], column: int, width: int) -> Iterable[str]:
     for name, text in rows.items():
-        first, *more = textwrap.wrap(text, max(10, width - column))
+        first, *more = textwrap.wrap(text, max(10, width - column), break_on_hyphens=False)
         yield f"{name:{column}}{first}"
         yield from (" " * column + line for line in more)
 
