@@ -2,7 +2,7 @@
 
     python benchmarks/explain.py ../shared/data [--count 222] [--rounds 9] [--only score|speed|distance|memory]
 
-Scores every method on pictures of pets with their outlines (`vitreous explain --score --masks`), beside maps that look
+Scores every method on pictures of pets with their outlines (`vitreous score-explanations`), beside maps that look
 at nothing; times an attention overlay and a relevance overlay against a plain prediction, in turns; measures the mean
 attention distance of every head; and how much memory the maps of a B/16 at 384 pixels take. Each part replaces its
 section of benchmarks/results/explain.json; the tables of docs/explain.md are made from that by `make docs`.
@@ -30,9 +30,9 @@ from vitreous.explain.attention import attention_maps, rollout_maps
 from vitreous.explain.figures import distance_figure, even_distance
 from vitreous.explain.relevance import relevance_maps
 from vitreous.jobs.explain import explain
-from vitreous.jobs.explain_score import score_explanations
-from vitreous.jobs.explain_weights import attention_distances
+from vitreous.jobs.plot_weights import attention_distances
 from vitreous.jobs.predict import predict
+from vitreous.jobs.score_explanations import score_explanations
 from vitreous.weights.bundle import Bundle
 from vitreous.weights.source import open_weights
 

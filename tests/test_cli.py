@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import subprocess
 import sys
 
@@ -9,7 +10,7 @@ import pytest
 from colours import make_bundle, make_pictures
 
 from vitreous import __version__
-from vitreous.cli import main
+from vitreous.cli import GROUPS, VERBS, load_verb, main
 
 
 def run(capsys, *args):
@@ -48,6 +49,76 @@ def test_version(capsys):
     assert run(capsys, "--version")[:2] == (0, f"vitreous {__version__}\n")
 
 
+@pytest.mark.parametrize("asked", ["--help", "-h"])
+def test_help_lists_every_verb_with_its_first_line(capsys, monkeypatch, asked):
+    monkeypatch.setenv("COLUMNS", "160")
+    status, out, err = run(capsys, asked)
+    assert (status, err) == (0, "")
+    words = [line.strip("│ ").split(maxsplit=1) for line in out.splitlines()]
+    assert [VERBS[first] for first, *rest in filter(None, words) if rest == [VERBS.get(first)]] == list(VERBS.values())
+    assert [line.split()[1:-1] for line in out.splitlines() if line.startswith("╭")] == [
+        title.split() for title in ("options", *GROUPS)
+    ]
+    assert {len(line) for line in out.splitlines() if line.startswith(("│", "╭", "╰"))} == {160}
+
+
+def test_help_fits_a_narrow_terminal_and_an_old_one(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    assert max(map(len, run(capsys, "--help")[1].splitlines())) == 60
+    code = "from vitreous.cli import main; main(['--help'])"
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, env=environment, check=True)
+    assert b"fit " in done.stdout
+
+
+def test_help_takes_no_time():
+    """At most 0.3 s of processor time, and no parser is imported for it."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    code = "import sys; from vitreous.cli import main; main(['--help']); sys.exit('tyro' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL).returncode == 0
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 0.3
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_help_of_a_verb_begins_as_the_list_says(capsys, monkeypatch, verb):
+    monkeypatch.setenv("COLUMNS", "120")
+    status, out, _ = run(capsys, verb, "--help")
+    usage, _, first, *_ = out.splitlines()
+    assert status == 0
+    assert usage.startswith(f"usage: vitreous {verb} [-h]")
+    assert first == VERBS[verb]
+    assert load_verb(verb).__doc__.splitlines()[0] == VERBS[verb]
+    assert "default: None" not in out
+
+
+UNKNOWN = {
+    "modls": "modls: there is no such command; did you mean `vitreous models`?",
+    "score": "score: there is no such command; did you mean `vitreous score-explanations`?",
+    "train": "train: there is no such command; did you mean `vitreous fit`?",
+    "zzz": "zzz: there is no such command; `vitreous --help` lists the commands.",
+    "--zzz": "--zzz: there is no such option; `vitreous --help` lists the commands.",
+}
+
+
+@pytest.mark.parametrize(("word", "says"), UNKNOWN.items())
+def test_an_unknown_verb(capsys, word, says):
+    assert run(capsys, word, "x") == (2, "", f"vitreous: {says}\n")
+
+
+def test_without_a_verb_the_list_is_on_stderr(capsys):
+    status, out, err = run(capsys)
+    assert (status, out) == (2, "")
+    assert VERBS["predict"] in err
+
+
+def test_shell_completion_knows_every_verb(capsys):
+    status, out, _ = run(capsys, "--tyro-print-completion", "bash")
+    assert status == 0
+    assert all(verb in out for verb in VERBS)
+    assert "--masks" in out
+
+
 MISTAKES = {
     ("models", "Q/16"): "model 'Q/16': write SIZE/PATCH",
     ("models", "B/16", "--image-size", "100"): "the nearest that work are 96 and 112",
@@ -64,7 +135,7 @@ def test_a_mistake_ends_with_one_sentence_and_status_2(capsys, args, says):
     assert err.count("\n") == 1
 
 
-@pytest.mark.parametrize("args", [("modls",), ("models", "--image-size", "big"), ()])
+@pytest.mark.parametrize("args", [("models", "--image-size", "big"), ("models", "--masks", "m"), ("probe", "b")])
 def test_what_cannot_be_parsed_ends_with_status_2(capsys, args):
     status, out, err = run(capsys, *args)
     assert status == 2
@@ -134,7 +205,7 @@ def test_evaluate_prints_figures_classes_and_pairs(capsys, bundle, pictures):
     assert (status, err) == (0, "")
     assert "12 pictures of 3 classes (all)" in out
     assert "top-1 accuracy     100.00%" in out
-    assert "most confused" not in out
+    assert "predicted as" not in out
 
 
 def test_evaluate_shows_what_is_confused(capsys, pictures, tmp_path):
@@ -161,10 +232,10 @@ def test_inspect_is_readable_and_json(capsys, pictures, tmp_path):
     assert "9 pictures of 3 classes" in out
     assert "1 cannot be read:" in out
     assert "1.png: the file is empty" in out
-    assert "3 in more than one part" in out
+    assert "3 in more than one split" in out
     said = json.loads(run(capsys, "inspect", str(tmp_path / "p"), "--json")[1])
     assert len(said["leaks"]) == 3
-    assert "none is there twice" in run(capsys, "inspect", str(pictures))[1]
+    assert "there are no duplicates" in run(capsys, "inspect", str(pictures))[1]
 
 
 def test_mistakes_of_the_other_verbs(capsys, bundle, pictures, tmp_path):

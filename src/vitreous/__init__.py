@@ -22,12 +22,14 @@ if TYPE_CHECKING:
     from vitreous.jobs.inspect import inspect
     from vitreous.jobs.load import Model, load
     from vitreous.jobs.models import models
+    from vitreous.jobs.plot_weights import plot_weights
     from vitreous.jobs.predict import predict
     from vitreous.jobs.pretrain import pretrain
     from vitreous.jobs.probe import probe
     from vitreous.jobs.reconstruct import reconstruct
     from vitreous.jobs.report import write_report
-    from vitreous.jobs.steps import write_steps
+    from vitreous.jobs.score_explanations import score_explanations
+    from vitreous.jobs.walkthrough import write_walkthrough
     from vitreous.model.presets import preset
     from vitreous.model.trace import Trace
     from vitreous.model.vit import ViT
@@ -47,13 +49,15 @@ _HOMES = {
     "inspect": "vitreous.jobs.inspect",
     "load": "vitreous.jobs.load",
     "models": "vitreous.jobs.models",
+    "plot_weights": "vitreous.jobs.plot_weights",
     "predict": "vitreous.jobs.predict",
     "preset": "vitreous.model.presets",
     "pretrain": "vitreous.jobs.pretrain",
     "probe": "vitreous.jobs.probe",
     "reconstruct": "vitreous.jobs.reconstruct",
+    "score_explanations": "vitreous.jobs.score_explanations",
     "write_report": "vitreous.jobs.report",
-    "write_steps": "vitreous.jobs.steps",
+    "write_walkthrough": "vitreous.jobs.walkthrough",
 }
 
 __all__ = [
@@ -69,13 +73,15 @@ __all__ = [
     "inspect",
     "load",
     "models",
+    "plot_weights",
     "predict",
     "preset",
     "pretrain",
     "probe",
     "reconstruct",
+    "score_explanations",
     "write_report",
-    "write_steps",
+    "write_walkthrough",
 ]
 
 

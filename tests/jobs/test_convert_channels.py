@@ -74,8 +74,8 @@ REFUSED = {
     "predict": "predict {model} {picture}",
     "evaluate": "evaluate {model} {data}",
     "explain": "explain {model} {picture} --out {out}",
-    "steps": "explain {model} {picture} --steps --out {out}",
-    "distances": "explain {model} --weights --data {data} --out {out}",
+    "walkthrough": "walkthrough {model} {picture} --out {out}",
+    "plot-weights": "plot-weights {model} --data {data} --out {out}",
     "probe": "probe {model} {data}",
     "analyze": "analyze {model} --data {data} --out {out}",
     "fit": "fit {data} --weights {model} --epochs 1 --workers 2 --out {out}",
@@ -103,7 +103,7 @@ def test_picture_files_are_refused_in_a_sentence(capsys, places, name):
     assert not [path for path in places["out"].rglob("*") if path.is_file()], "nothing is begun"
 
 
-@pytest.mark.parametrize("verb", ["explain {model} --weights --out {out}", "report {model} --out {out}/page.html"])
+@pytest.mark.parametrize("verb", ["plot-weights {model} --out {out}", "report {model} --out {out}/page.html"])
 def test_what_needs_no_pictures_works(places, verb):
     places["out"].mkdir()
     main(verb.format(**places).split())

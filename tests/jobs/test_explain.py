@@ -17,7 +17,7 @@ from vitreous.explain.methods import METHODS
 from vitreous.jobs import explain as explaining
 from vitreous.jobs.explain import explain, explain_each
 from vitreous.jobs.predict import predict
-from vitreous.jobs.steps import write_steps
+from vitreous.jobs.walkthrough import write_walkthrough
 from vitreous.weights.bundle import Bundle, save_bundle
 
 TURNS = {
@@ -301,7 +301,7 @@ def test_mistakes(tmp_path):
             explain(bundle, picture, method=method)
     picture.save(tmp_path / "x.png")
     with pytest.raises(UserError, match="scores that are not numbers"):
-        write_steps(bundle, tmp_path / "x.png", out=tmp_path / "x.html")
+        write_walkthrough(bundle, tmp_path / "x.png", out=tmp_path / "x.html")
     assert not (tmp_path / "x.html").exists()
 
 

@@ -8,12 +8,12 @@ from vitreous import UserError
 from vitreous.config.data import Preprocess
 from vitreous.jobs.evaluate import evaluate
 from vitreous.jobs.explain import explain, explain_each
-from vitreous.jobs.explain_weights import explain_weights
 from vitreous.jobs.opening import open_classifier, open_model, open_pictures
+from vitreous.jobs.plot_weights import plot_weights
 from vitreous.jobs.predict import predict
 from vitreous.jobs.probe import probe
 from vitreous.jobs.report import write_report
-from vitreous.jobs.steps import write_steps
+from vitreous.jobs.walkthrough import write_walkthrough
 from vitreous.weights.bundle import load_bundle
 
 JOBS = {
@@ -21,10 +21,10 @@ JOBS = {
     "evaluate": lambda bundle, data, picture, **more: evaluate(bundle, data, **more),
     "explain": lambda bundle, data, picture, **more: explain(bundle, picture, **more),
     "explain_each": lambda bundle, data, picture, **more: list(explain_each(bundle, picture, **more)),
-    "explain_weights": lambda bundle, data, picture, **more: explain_weights(bundle, **more),
+    "plot_weights": lambda bundle, data, picture, **more: plot_weights(bundle, **more),
     "probe": lambda bundle, data, picture, **more: probe(bundle, data, **more),
     "write_report": lambda bundle, data, picture, **more: write_report(bundle, **more),
-    "write_steps": lambda bundle, data, picture, **more: write_steps(bundle, picture, **more),
+    "write_walkthrough": lambda bundle, data, picture, **more: write_walkthrough(bundle, picture, **more),
 }
 
 

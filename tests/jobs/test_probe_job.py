@@ -161,11 +161,11 @@ def test_the_command(capsys, tmp_path, data):
     assert np.mean(said["scores"][0]["draws"]) == pytest.approx(said["scores"][0]["accuracy"])
     main(["probe", bundle, str(data)])
     shown = capsys.readouterr().out
-    assert "15 pictures judged (test), 36 to learn from, 3 classes; 32 features (from the cache)" in shown
+    assert "15 pictures measured (test), 36 to learn from, 3 classes; 32 features (from the cache)" in shown
     assert "100.00%  79.6% to 100.0%" in shown
     for args, says in {
-        ("--protocol", "fewshot", "--shots", "a"): "--shots a: write whole numbers",
-        ("--shots", "1"): "only --protocol fewshot takes it",
+        ("--protocol", "fewshot", "--shots", "a"): "--shots a: give whole numbers separated by commas",
+        ("--shots", "1"): "--shots 1: only for --protocol fewshot",
         ("--protocol", "fewshot", "--shots", "99"): "--shots 99: class 'blue' has 12",
     }.items():
         with pytest.raises(SystemExit) as end:

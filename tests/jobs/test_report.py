@@ -131,25 +131,24 @@ def test_the_verb_says_where_it_is(place, tmp_path, capsys):
     assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_steps_by_the_verb(place, tmp_path, capsys):
+def test_a_walkthrough_by_the_verb(place, tmp_path, capsys):
     picture, bad = place / "data/test/red/0.png", tmp_path / "bad.png"
     bad.write_text("no")
     with pytest.raises(SystemExit) as stop:
-        main(["explain", str(place / "bundle"), str(picture), str(bad), "--steps", "--out", str(tmp_path / "out")])
+        main(["walkthrough", str(place / "bundle"), str(picture), str(bad), "--out", str(tmp_path / "out")])
     assert stop.value.code == 1
     said = capsys.readouterr()
-    assert "0-steps.html" in said.out
+    assert "0-walkthrough.html" in said.out
     assert "bad.png: not a picture" in said.err
-    assert COLOURS[2] in (tmp_path / "out" / "0-steps.html").read_text(encoding="utf-8")
+    assert COLOURS[2] in (tmp_path / "out" / "0-walkthrough.html").read_text(encoding="utf-8")
     for words, says in (
-        (["--head", "all"], "opens one block and one head"),
+        (["--head", "all"], "Error parsing --head"),
         (["--head", "2"], "head 2: the model has heads 0 to 1"),
         (["--layer", "7"], "layer 7: the model has layers 0 to 0"),
         (["--query", "500,3"], "query 500,3: the picture is 24 wide"),
-        (["--method", "rollout"], "does not go with --steps"),
-        (["--weights"], "choose one of them"),
+        (["--method", "rollout"], "Unrecognized options: --method, rollout"),
     ):
         with pytest.raises(SystemExit) as stop:
-            main(["explain", str(place / "bundle"), str(picture), "--steps", "--out", str(tmp_path), *words])
+            main(["walkthrough", str(place / "bundle"), str(picture), "--out", str(tmp_path), *words])
         assert stop.value.code == 2
         assert says in capsys.readouterr().err

@@ -9,7 +9,7 @@ from PIL import Image
 from vitreous import ViT, ViTConfig
 from vitreous.config.data import Preprocess
 from vitreous.evaluate.classify import score_classes
-from vitreous.jobs.explain_weights import WeightsView
+from vitreous.jobs.plot_weights import WeightsView
 from vitreous.report.content import Content, Example, Part, Run
 from vitreous.report.page import looks, page
 from vitreous.weights.bundle import Bundle

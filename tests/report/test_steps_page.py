@@ -11,7 +11,7 @@ from PIL import Image
 
 from vitreous.config.data import Preprocess
 from vitreous.data.augment import eval_view, normalise
-from vitreous.jobs.steps import write_steps
+from vitreous.jobs.walkthrough import write_walkthrough
 from vitreous.weights.bundle import Bundle
 
 MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
@@ -69,7 +69,9 @@ def test_every_number_on_the_page_is_the_paper_s(name, tmp_path):
     mode = "RGB" if c.channels == 3 else "L"
     image = normalise(eval_view(picture().convert(mode), p)[None], p)[0].double().numpy()
     for query, layer, head in ((None, -1, 0), ((9.0, 12.0), 0, 2)):
-        path = write_steps(bundle, tmp_path / "a.png", out=tmp_path / "steps.html", layer=layer, head=head, query=query)
+        path = write_walkthrough(
+            bundle, tmp_path / "a.png", out=tmp_path / "steps.html", layer=layer, head=head, query=query
+        )
         shown = Shown(path.read_text(encoding="utf-8"))
         rows, columns = -(-c.image_size[0] // 4), -(-c.image_size[1] // 4)
         cell = int(re.search(r"is number (\d+)", shown.text)[1]) - 1
@@ -141,7 +143,7 @@ def check_classes(shown, truth):
 def test_names_cannot_break_it_and_it_needs_nothing_else(tmp_path):
     name = "<img src=x onerror=alert(1)>.png"
     picture().save(tmp_path / name)
-    text = write_steps(bundle_of(), tmp_path / name, out=tmp_path / "page.html").read_text()
+    text = write_walkthrough(bundle_of(), tmp_path / name, out=tmp_path / "page.html").read_text()
     assert "<img src=x" not in text
     assert "&lt;class 0&gt;" in text
     addresses = re.findall(r'(?:href|src)="([^"]*)"', text)
@@ -153,7 +155,7 @@ def test_names_cannot_break_it_and_it_needs_nothing_else(tmp_path):
 def test_equations_are_those_of_the_model(tmp_path):
     def formulas(**changes):
         picture().save(tmp_path / "a.png")
-        text = write_steps(bundle_of(**changes), tmp_path / "a.png", out=tmp_path / "page.html").read_text()
+        text = write_walkthrough(bundle_of(**changes), tmp_path / "a.png", out=tmp_path / "page.html").read_text()
         found = re.findall(r'<p class="equation">(.*?)</p>', text)
         return [re.sub(r"<[^>]+>", "", formula) for formula in found]
 
@@ -175,7 +177,7 @@ def test_a_browser_shows_it_on_a_phone(tmp_path):
     if CHROMIUM is None:
         pytest.skip("needs chromium: apt-get install chromium")
     picture().save(tmp_path / "a.png")
-    made = write_steps(bundle_of(registers=2), tmp_path / "a.png", out=tmp_path / "made.html")
+    made = write_walkthrough(bundle_of(registers=2), tmp_path / "a.png", out=tmp_path / "made.html")
     found, asked = look(made.read_text(encoding="utf-8"), tmp_path)
     assert found["scroll"] <= found["client"], found["past"]
     assert not found["broken"]

@@ -1,6 +1,7 @@
-"""The command `vitreous`: parses, calls a job, prints. Heavy things are imported when a verb runs, not before.
+"""The command `vitreous`: parses, calls a job, prints.
 
-Each verb is a function in a file of its name. It returns the exit status, or None for 0.
+Each verb is a function in a file of its name, and that file is imported only when the verb is named: `vitreous --help`
+needs no parser, and a verb imports its heavy things when it runs. A verb returns the exit status, or None for 0.
 """
 
 from __future__ import annotations
@@ -10,51 +11,44 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import tyro
-
 from vitreous import __version__
-from vitreous.cli.analyze import analyze
-from vitreous.cli.evaluate import evaluate
-from vitreous.cli.explain import explain
-from vitreous.cli.export import export
-from vitreous.cli.fit import fit
-from vitreous.cli.import_ import import_
-from vitreous.cli.inspect import inspect
-from vitreous.cli.models import models
-from vitreous.cli.predict import predict
-from vitreous.cli.pretrain import pretrain
-from vitreous.cli.probe import probe
-from vitreous.cli.report import report
-from vitreous.cli.terminal import say_logs
 from vitreous.errors import UserError
 
-VERBS: dict[str, Callable[..., Any]] = {
-    "fit": fit,
-    "predict": predict,
-    "evaluate": evaluate,
-    "explain": explain,
-    "report": report,
-    "inspect": inspect,
-    "models": models,
-    "pretrain": pretrain,
-    "import": import_,
-    "export": export,
-    "probe": probe,
-    "analyze": analyze,
+GROUPS = {
+    "train and use": {
+        "inspect": "Check data before training: counts, sizes, unreadable files, duplicates, leaks between splits.",
+        "fit": "Train a model on pictures, from scratch or from given weights.",
+        "predict": "Label pictures, one line per picture.",
+        "evaluate": "Measure a model on labelled data: accuracy, calibration, each class, what is confused with what.",
+        "report": "Write a web page about a model: its training, its accuracy, what it looks at, how to use it.",
+    },
+    "look inside": {
+        "explain": "Show what a model looked at, as an overlay on each picture.",
+        "walkthrough": "Follow a picture through the paper's equations, step by step, on a web page.",
+        "plot-weights": "Plot patch filters, position similarity and attention distance, as in the paper's figure 7.",
+        "score-explanations": "Measure how good explanations are: deletion, insertion, agreement with masks.",
+        "analyze": "Compare what models learned, depth by depth: attention, tokens, linear probes.",
+    },
+    "learn without labels": {
+        "pretrain": "Learn features from pictures without labels: MAE, DINO or DINOv2.",
+        "probe": "Measure what a model's frozen features are worth: k-NN, linear probe, few-shot.",
+        "reconstruct": "Show how a masked autoencoder (MAE) fills in the hidden patches of pictures.",
+    },
+    "models and weights": {
+        "models": "List the model presets with their parameters, GFLOPs and activation memory.",
+        "import": "Turn anyone's ViT weights into a bundle: Google, timm, Hugging Face, DeiT, DINO, DINOv2, MAE.",
+        "export": "Write a model in a format that other programs read: Hugging Face, timm or Google.",
+    },
 }
+"""Every verb by the task it belongs to, with the first line of its help."""
+VERBS = {verb: line for group in GROUPS.values() for verb, line in group.items()}
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run one command and exit with its status; a person's mistake is one sentence on stderr and status 2."""
     args = list(sys.argv[1:] if argv is None else argv)
-    if args in (["--version"], ["-V"]):
-        print(f"vitreous {__version__}")
-        return
-    say_logs()
     try:
-        status = tyro.extras.subcommand_cli_from_dict(
-            VERBS, prog="vitreous", description="A Vision Transformer you can see through.", args=args
-        )
+        status = _run(args)
         sys.stdout.flush()
     except UserError as error:
         print(f"vitreous: {error}", file=sys.stderr)
@@ -66,3 +60,58 @@ def main(argv: Sequence[str] | None = None) -> None:
         sys.exit(141)
     if status:
         sys.exit(status)
+
+
+def _run(args: list[str]) -> int | None:
+    from vitreous.cli.overview import overview
+
+    if not args:
+        print(overview(GROUPS), file=sys.stderr)
+        return 2
+    verb, *rest = args
+    if verb in ("--version", "-V"):
+        print(f"vitreous {__version__}")
+        return None
+    if verb in ("--help", "-h"):
+        print(overview(GROUPS))
+        return None
+    if verb.startswith("--tyro-"):  # shell completion, which is about all verbs
+        return _parse_any(args)
+    if verb not in VERBS:
+        from vitreous.cli.unknown import unknown_verb
+
+        raise unknown_verb(verb, VERBS)
+    return _parse(verb, rest)
+
+
+def _parse(verb: str, args: list[str]) -> int | None:
+    import tyro
+
+    from vitreous.cli.terminal import say_logs
+    from vitreous.cli.unknown import refuse_moved
+
+    refuse_moved(verb, args)
+    say_logs()
+    status: int | None = tyro.cli(load_verb(verb), prog=f"vitreous {verb}", args=args)
+    return status
+
+
+def _parse_any(args: list[str]) -> int | None:
+    from tyro.extras import subcommand_cli_from_dict
+
+    status: int | None = subcommand_cli_from_dict({verb: load_verb(verb) for verb in VERBS}, prog="vitreous", args=args)
+    return status
+
+
+def load_verb(verb: str) -> Callable[..., Any]:
+    """The function of a verb, from the file of its name."""
+    import inspect
+    import keyword
+    import re
+    from importlib import import_module
+
+    name = verb.replace("-", "_") + ("_" if keyword.iskeyword(verb) else "")
+    function: Callable[..., Any] = getattr(import_module(f"vitreous.cli.{name}"), name)
+    # The help is wrapped to the terminal, so where the source breaks its lines must not show.
+    function.__doc__ = re.sub(r"\n {8,}", " ", inspect.cleandoc(function.__doc__ or ""))
+    return function

@@ -6,37 +6,37 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from vitreous.cli.terminal import Flag, console, print_json, printable, progress, table
+from vitreous.cli.terminal import Flag, console, option, print_json, printable, progress, table
 
 if TYPE_CHECKING:
     from vitreous.jobs.analyze import Analysis
 
 
 def analyze(
-    models: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="MODEL ...")],
-    data: Annotated[str, tyro.conf.arg(metavar="DATA")],
-    out: Annotated[str, tyro.conf.arg(metavar="DIR")],
-    pictures: Annotated[int, tyro.conf.arg(metavar="COUNT")] = 500,
-    seed: Annotated[int, tyro.conf.arg(metavar="NUMBER")] = 0,
-    workers: Annotated[int | None, tyro.conf.arg(metavar="COUNT")] = None,
-    preprocess: Annotated[str | None, tyro.conf.arg(metavar="TEXT")] = None,
+    models: Annotated[tuple[str, ...], tyro.conf.Positional, option("MODEL ...")],
+    data: Annotated[str, option("DATA")],
+    out: Annotated[str, option("DIR")],
+    pictures: Annotated[int, option("COUNT")] = 500,
+    seed: Annotated[int, option("NUMBER")] = 0,
+    workers: Annotated[int | None, option("COUNT")] = None,
+    preprocess: Annotated[str | None, option("TEXT")] = None,
     json: Flag = False,
 ) -> None:
-    """Show what models learned, depth by depth and side by side: where they look, what tokens hold, what it is worth.
+    """Compare what models learned, depth by depth: attention, tokens, linear probes.
 
-    Writes DIR/analysis.html, a page with plots, and DIR/analysis.json, their numbers.
+    Writes DIR/analysis.html, a page with plots, and DIR/analysis.json, the numbers behind them.
 
     Args:
-        models: Bundle folders, run folders, or anything that `vitreous import` takes, with or without a classifier.
-        data: A folder with a folder for each class, a list in CSV or JSONL, packed data, or the word builtin. A folder
-            of pictures without classes will do; what needs labels is then left out.
+        models: Bundles, run folders, or anything that `vitreous import` reads, with or without a classifier.
+        data: A folder with one subfolder per class, a CSV or JSONL list, packed data, or the word builtin. Pictures
+            without labels will do; what needs labels is then left out.
         out: The folder to write to.
-        pictures: How many are measured, of the test part if there is one, and how many of the training part the linear
-            probes learn from.
-        seed: Draws the pictures and the noise.
-        workers: Processes that decode pictures; if not given, one a core up to 4, or none for a few pictures.
-        preprocess: For weights that do not say it, such as "mean=0.5,std=0.5,crop=0.9,interpolation=bicubic".
-        json: Print what analysis.json has, for programs.
+        pictures: How many pictures of the test split (or else of what there is) to measure, and how many of the train
+            split the linear probes learn from.
+        seed: Seed for choosing the pictures and for the noise.
+        workers: Processes that decode pictures. Default: one per core, at most 4; none for a few pictures.
+        preprocess: Changes to the model's preprocessing, such as "mean=0.5,std=0.5,crop=0.9,interpolation=bicubic".
+        json: Print the contents of analysis.json.
     """
     from vitreous.jobs.analyze import analyze as measure
 
@@ -52,7 +52,9 @@ def analyze(
 
 def _show(found: Analysis) -> None:
     page, data = console(), found.numbers["data"]
-    page.print(f"{data['pictures']:,} pictures ({data['part']}); by depth, the mean of the last third of the layers")
+    page.print(
+        f"{data['pictures']:,} pictures ({data['part']}); each number is the mean over the last third of the layers"
+    )
     page.print()
     names = [printable(model["name"]) for model in found.numbers["models"]]
     rows = table("", *(f"{name}#" for name in names))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from vitreous.cli.terminal import Flag, console, print_json, printable, progress, say_left_out, table
+from vitreous.cli.terminal import Flag, console, option, print_json, printable, progress, say_left_out, table
 
 if TYPE_CHECKING:
     from vitreous.jobs.evaluate import Evaluation
@@ -15,25 +15,25 @@ SHOWN = 10
 
 
 def evaluate(
-    model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")],
-    data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")],
-    split: Annotated[Literal["test", "val", "train"] | None, tyro.conf.arg(metavar="test|val|train")] = None,
-    batch_size: Annotated[int | None, tyro.conf.arg(metavar="COUNT")] = None,
-    workers: Annotated[int | None, tyro.conf.arg(metavar="COUNT")] = None,
-    preprocess: Annotated[str | None, tyro.conf.arg(metavar="TEXT")] = None,
+    model: Annotated[str, tyro.conf.Positional, option("MODEL")],
+    data: Annotated[str, tyro.conf.Positional, option("DATA")],
+    split: Annotated[Literal["test", "val", "train"] | None, option("test|val|train")] = None,
+    batch_size: Annotated[int | None, option("COUNT")] = None,
+    workers: Annotated[int | None, option("COUNT")] = None,
+    preprocess: Annotated[str | None, option("TEXT")] = None,
     json: Flag = False,
 ) -> None:
-    """Measure how well a model does on data: accuracy, calibration, each class, and what is taken for what.
+    """Measure a model on labelled data: accuracy, calibration, each class, what is confused with what.
 
     Args:
-        model: A bundle folder, a run folder, or anything that `vitreous import` takes, such as a .safetensors file.
-        data: A folder with a folder for each class, a list in CSV or JSONL, packed data, or the word builtin. Classes
-            are matched to the model's labels by name.
-        split: Which part of the data; if not given, test if there is one, else val, else all.
-        batch_size: How many pictures the model sees at once; by default as many as is fastest.
-        workers: Processes that decode pictures; if not given, one a core up to 4, or none for a few pictures.
-        preprocess: What differs from the model's own, such as "mean=0.5,std=0.5,crop=0.9,interpolation=bicubic".
-        json: Print one JSON object, for programs.
+        model: A bundle, a run folder, or anything that `vitreous import` reads, such as a .safetensors file.
+        data: A folder with one subfolder per class, a CSV or JSONL list, packed data, or the word builtin. Classes are
+            matched to the model's labels by name.
+        split: Which split of the data to use. Default: test if there is one, else val, else all.
+        batch_size: How many pictures to pass through the model at once. Default: what is fastest.
+        workers: Processes that decode pictures. Default: one per core, at most 4; none for a few pictures.
+        preprocess: Changes to the model's preprocessing, such as "mean=0.5,std=0.5,crop=0.9,interpolation=bicubic".
+        json: Print one JSON object.
     """
     from vitreous.jobs.evaluate import evaluate as measure
 
@@ -56,10 +56,10 @@ def _show(found: Evaluation) -> None:
     page.print()
     figures = table("", "", "")
     figures.show_header = False
-    figures.add_row("top-1 accuracy", f"{result.top1:.2%}", f"95 % confidence: {low:.1%} to {high:.1%}")
+    figures.add_row("top-1 accuracy", f"{result.top1:.2%}", f"95 % interval: {low:.1%} to {high:.1%}")
     if len(result.labels) > 5:
         figures.add_row("top-5 accuracy", f"{result.top5:.2%}")
-    figures.add_row("calibration error", f"{result.ece:.2%}", "of 15 bins")
+    figures.add_row("calibration error", f"{result.ece:.2%}", "ECE, 15 bins")
     figures.add_row("cross-entropy", f"{result.loss:.3f}")
     page.print(figures)
 
@@ -71,7 +71,7 @@ def _show(found: Evaluation) -> None:
     page.print(classes)
 
     if pairs := result.most_confused(SHOWN):
-        confused = table("most confused", "taken for", "pictures#", "of the class#")
+        confused = table("true class", "predicted as", "pictures#", "share of class#")
         for pair in pairs:
             confused.add_row(printable(pair.true), printable(pair.predicted), f"{pair.pictures:,}", f"{pair.share:.1%}")
         page.print()

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from vitreous.cli.terminal import printable
+from vitreous.cli.terminal import option, printable
 
 _OPEN = {
     "huggingface": 'transformers.{auto}.from_pretrained("{out}")',
@@ -16,17 +16,17 @@ _OPEN = {
 
 
 def export(
-    bundle: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="BUNDLE")],
-    out: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="OUT")],
-    to: Annotated[Literal["huggingface", "timm", "google"], tyro.conf.arg(metavar="huggingface|timm|google")],
+    bundle: Annotated[str, tyro.conf.Positional, option("BUNDLE")],
+    out: Annotated[str, tyro.conf.Positional, option("OUT")],
+    to: Annotated[Literal["huggingface", "timm", "google"], option("huggingface|timm|google")],
 ) -> None:
-    """Write a model as other programs read it.
+    """Write a model in a format that other programs read: Hugging Face, timm or Google.
 
     Args:
-        bundle: A bundle folder, a run folder, or anything that can be imported.
-        out: What to write: a folder that is new, empty or an earlier export, or for google a file that ends in .npz.
+        bundle: A bundle, a run folder, or anything that `vitreous import` reads.
+        out: What to write: a folder that is new, empty or an earlier export; for google, a file that ends in .npz.
         to: huggingface: a folder for from_pretrained, with its image processor. timm: a folder for local-dir. google:
-            an .npz in the names of the paper's code.
+            an .npz with the tensor names of the paper's code.
     """
     from vitreous.jobs.convert import export_weights
     from vitreous.run.opening import open_model

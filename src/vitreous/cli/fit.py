@@ -2,52 +2,56 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
 from vitreous.cli.listening import closing_text, listening
-from vitreous.cli.terminal import Flag, print_json
+from vitreous.cli.terminal import Flag, option, print_json
 
 if TYPE_CHECKING:
-    from vitreous.jobs.run import FitResult
+    from vitreous.run.result import FitResult
 
 
 def fit(
-    data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")],
-    weights: Annotated[str | None, tyro.conf.arg(metavar="MODEL")] = None,
-    model: Annotated[str | None, tyro.conf.arg(metavar="SIZE/PATCH")] = None,
-    image_size: Annotated[int | None, tyro.conf.arg(metavar="PIXELS")] = None,
-    budget: Annotated[str | None, tyro.conf.arg(metavar="TIME")] = None,
-    epochs: Annotated[float | None, tyro.conf.arg(metavar="COUNT")] = None,
-    recipe: Annotated[str, tyro.conf.arg(metavar="NAME")] = "auto",
-    out: Annotated[str | None, tyro.conf.arg(metavar="RUN")] = None,
-    preprocess: Annotated[str | None, tyro.conf.arg(metavar="TEXT")] = None,
-    seed: Annotated[int, tyro.conf.arg(metavar="NUMBER")] = 0,
-    workers: Annotated[int | None, tyro.conf.arg(metavar="COUNT")] = None,
-    changes: Annotated[
-        tuple[str, ...], tyro.conf.arg(name="set", metavar="NAME=VALUE"), tyro.conf.UseAppendAction
-    ] = (),
+    data: Annotated[str, tyro.conf.Positional, option("DATA")],
+    weights: Annotated[str | None, option("MODEL")] = None,
+    model: Annotated[str | None, option("SIZE/PATCH")] = None,
+    image_size: Annotated[int | None, option("PIXELS")] = None,
+    budget: Annotated[str | None, option("TIME")] = None,
+    epochs: Annotated[float | None, option("COUNT")] = None,
+    recipe: Annotated[str, option("NAME")] = "auto",
+    out: Annotated[str | None, option("RUN")] = None,
+    preprocess: Annotated[str | None, option("TEXT")] = None,
+    seed: Annotated[int, option("NUMBER")] = 0,
+    workers: Annotated[int | None, option("COUNT")] = None,
+    device: Annotated[str, option("auto|cpu|cuda")] = "auto",
+    tensorboard: Flag = False,
+    changes: Annotated[tuple[str, ...], option("NAME=VALUE", name="set"), tyro.conf.UseAppendAction] = (),
     json: Flag = False,
 ) -> int:
-    """Train on pictures, from scratch or from given weights. Repeat the same command to go on after an interruption.
+    """Train a model on pictures, from scratch or from given weights.
+
+    If it is interrupted, repeat the same command: it resumes where it stopped.
 
     Args:
-        data: A folder with a folder for each class, a .csv, .jsonl or .npz, CIFAR or MNIST files, or `builtin`.
-        weights: What to start from: a bundle, a run, or anything that `vitreous import` takes.
-        model: From scratch: which model, such as S/16 or Ti/4@32; by default what suits the pictures.
-        image_size: Side of the picture that the model sees; position embeddings are resampled to it.
-        budget: How long all of it may take, such as 90s, 5m or 1h30m; the steps follow from it.
-        epochs: How often to go through the pictures, instead of a budget.
-        recipe: auto, notebook, paper-finetune, paper-pretrain, scratch, scratch-small, small-data or mae-finetune.
-        out: The run folder; by default runs/ and the data's name.
-        preprocess: What differs from the weights' own, such as "mean=0.5,std=0.5,crop=0.9,interpolation=bicubic".
-        seed: All that is random follows from it.
-        workers: Processes that decode pictures; by default one a core, four at most.
-        changes: Set one field of the recipe otherwise, such as freeze=6, lora=8, class_weights=true, ema=0.99 or
-            optimizer.rate=1e-4; may be repeated. The run folder's config.json shows all fields.
-        json: Print the result as one JSON object, for programs.
+        data: A folder with one subfolder per class, a .csv, .jsonl or .npz, CIFAR or MNIST files, or the word builtin.
+        weights: Start from this model: a bundle, a run folder, or anything that `vitreous import` reads.
+        model: Train this model from scratch, such as S/16 or Ti/4@32. Default: what suits the pictures.
+        image_size: Side of the model's input in pixels; position embeddings are resampled to it.
+        budget: How long everything may take, such as 90s, 5m or 1h30m; the number of steps follows from it.
+        epochs: How many times to go through the pictures, instead of a budget.
+        recipe: auto, notebook, paper-finetune, paper-pretrain, plain, scratch, scratch-small, small-data or
+            mae-finetune.
+        out: The run folder. Default: runs/ and the name of the data.
+        preprocess: Changes to the weights' preprocessing, such as "mean=0.5,std=0.5,crop=0.9,interpolation=bicubic".
+        seed: Seed for everything random.
+        workers: Processes that decode pictures. Default: one per core, at most 4.
+        device: Where to compute; auto takes an accelerator if there is one.
+        tensorboard: Also write curves for TensorBoard to the run folder.
+        changes: Change one field of the recipe, such as freeze=6, lora=8, ema=0.99, objective.class_weights=true or
+            optimizer.learning_rate=1e-4; may be repeated. config.json in the run folder lists all fields.
+        json: Print one JSON object.
     """
     from vitreous.config.change import parse_changes
     from vitreous.jobs.fit import fit as fit_model
@@ -65,22 +69,21 @@ def fit(
             seed=seed,
             out=out,
             workers=workers,
+            device=device,
+            tensorboard=tensorboard,
             changes=parse_changes(changes),
             listeners=listeners,
         )
     if json:
-        print_json(asdict(result))
+        print_json(result.to_json())
     else:
         print(_text(result))
     return 0 if result.finished else 130
 
 
 def _text(result: FitResult) -> str:
-    found = []
-    for name, part in (("test", result.test), ("validation", result.validation)):
-        if part:
-            low, high = part["top1_interval"]
-            found.append(
-                f"{part['top1']:.1%} of {part['n']:,} {name} pictures right (95 % interval {low:.1%} to {high:.1%})"
-            )
+    from vitreous.jobs.fit import accuracy_lines
+
+    found = [f"{split} accuracy: {line}" for split, line in accuracy_lines(result).items()]
+    found += [] if found else [f"{name}: {value:.4g}" for name, value in result.metrics.items()]
     return closing_text(result, found, [f"use it: vitreous predict {result.run} PICTURE"])

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from vitreous.cli.terminal import Flag, console, print_json, printable, progress, table
+from vitreous.cli.terminal import Flag, console, option, print_json, printable, progress, table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 SHOWN = 10
 
 
-def inspect(data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")], json: Flag = False) -> None:
-    """Say what is in data and what is wrong with them: counts, sizes, unreadable files, duplicates, leaks.
+def inspect(data: Annotated[str, tyro.conf.Positional, option("DATA")], json: Flag = False) -> None:
+    """Check data before training: counts, sizes, unreadable files, duplicates, leaks between splits.
 
     Args:
-        data: A folder with a folder for each class, a list in CSV or JSONL, packed data, or the word builtin.
-        json: Print one JSON object with everything, for programs.
+        data: A folder with one subfolder per class, a CSV or JSONL list, packed data, or the word builtin.
+        json: Print one JSON object with everything.
     """
     from vitreous.jobs.inspect import inspect as look
 
@@ -33,24 +33,24 @@ def inspect(data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DA
         print_json(found.to_json())
         return
     page = console()
-    _show_parts(page, found)
+    _show_splits(page, found)
     _show_pictures(page, found)
     _show_trouble(page, found)
 
 
-def _show_parts(page: Console, found: HealthReport) -> None:
+def _show_splits(page: Console, found: HealthReport) -> None:
     page.print(f"{found.pictures:,} pictures of {len(found.classes)} classes")
     page.print()
-    parts = table("part", "pictures#", "classes#", "smallest#", "largest#", "imbalance#")
-    for name, part in found.splits.items():
-        some = [count for count in part.counts.values() if count] or [0]
-        sizes = (f"{part.pictures:,}", f"{len(some):,}", f"{min(some):,}", f"{max(some):,}")
-        parts.add_row(name, *sizes, f"{part.imbalance:.1f} to 1")
-    page.print(parts)
+    splits = table("split", "pictures#", "classes#", "smallest#", "largest#", "imbalance#")
+    for name, split in found.splits.items():
+        some = [count for count in split.counts.values() if count] or [0]
+        sizes = (f"{split.pictures:,}", f"{len(some):,}", f"{min(some):,}", f"{max(some):,}")
+        splits.add_row(name, *sizes, f"{split.imbalance:.1f}:1")
+    page.print(splits)
     page.print()
     classes = table("class", *(f"{name}#" for name in found.splits))
     for label in found.classes[: 4 * SHOWN]:
-        classes.add_row(printable(label), *(f"{part.counts.get(label, 0):,}" for part in found.splits.values()))
+        classes.add_row(printable(label), *(f"{split.counts.get(label, 0):,}" for split in found.splits.values()))
     page.print(classes)
     if len(found.classes) > 4 * SHOWN:
         page.print(f"... and {len(found.classes) - 4 * SHOWN} more; --json lists all")
@@ -70,13 +70,13 @@ def _show_trouble(page: Console, found: HealthReport) -> None:
     lines = [f"{printable(path)}: {reason}" for path, reason in found.unreadable.items()]
     _list(page, "cannot be read", lines)
     leaks = found.leaks
-    _list(page, "in more than one part, which makes results look better than they are", _groups(leaks, "splits"))
+    _list(page, "in more than one split, which makes results look better than they are", _groups(leaks, "splits"))
     _list(page, "the same picture in more than one class", _groups(found.contradictions, "labels"))
     _list(page, "exact duplicates", _groups(found.exact_duplicates))
     _list(page, "near duplicates", _groups(found.near_duplicates))
-    _list(page, "remarks", [printable(note) for note in found.notes])
+    _list(page, "notes", [printable(note) for note in found.notes])
     if not (found.unreadable or found.exact_duplicates or found.near_duplicates):
-        page.print("\nAll pictures can be read, and none is there twice.")
+        page.print("\nAll pictures can be read, and there are no duplicates.")
 
 
 def _groups(groups: Sequence[Duplicates], told: str | None = None) -> list[str]:

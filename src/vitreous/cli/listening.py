@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any
 from vitreous.cli.terminal import printable
 
 if TYPE_CHECKING:
-    from vitreous.jobs.pretrain_run import PretrainResult
-    from vitreous.jobs.run import FitResult, Listeners
+    from vitreous.run.request import Listeners
+    from vitreous.run.result import FitResult, PretrainResult
     from vitreous.train.loop import Event
 
 SHOWN = {"accuracy": "val accuracy", "knn": "k-NN", "information": "information"}
-"""Figures of an evaluation that the progress line has, and how they are called there."""
+"""Metrics of an evaluation that the progress line shows, and what they are called there."""
 
 
 @contextmanager
 def listening() -> Iterator[Listeners]:
     """Messages on stderr, a progress line on a terminal, and a first Ctrl-C that stops between two steps."""
-    from vitreous.jobs.run import Listeners
+    from vitreous.run.request import Listeners
 
     stopped = False
 
@@ -71,15 +71,16 @@ def _bar() -> Iterator[tuple[Any, Any]]:
 def closing_text(result: FitResult | PretrainResult, found: Sequence[str], use: Sequence[str]) -> str:
     """What a tired person wants to know of a training: what was found, what it cost, and how to use it."""
     if not result.finished:
-        return f"Stopped. All is saved in {result.run}; repeat the same command to go on."
+        return f"Stopped. Everything is saved in {result.run}; repeat the same command to resume."
     spent = result.spent
     lines = [
         *found,
-        f"after {spent['seconds']:.0f} s, {spent['pictures']:,} pictures seen",
+        f"after {spent.seconds:.0f} s, {spent.pictures:,} pictures seen",
         f"model:  {result.bundle}",
         f"report: {result.run}/report.html",
         *use,
     ]
     if result.remarks:
-        lines.append(f"{len(result.remarks)} remarks, such as: {printable(result.remarks[0])}")
+        count = len(result.remarks)
+        lines.append(f"{count} {'note' if count == 1 else 'notes'}, such as: {printable(result.remarks[0])}")
     return "\n".join(lines)

@@ -7,20 +7,21 @@ from typing import Annotated
 
 import tyro
 
-from vitreous.cli.terminal import Flag, console, print_json, table
+from vitreous.cli.terminal import Flag, console, option, print_json, table
 
 
 def models(
-    names: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="MODEL ...")] = (),
-    image_size: Annotated[int | None, tyro.conf.arg(metavar="PIXELS")] = None,
+    names: Annotated[tuple[str, ...], tyro.conf.Positional, option("MODEL ...")] = (),
+    image_size: Annotated[int | None, option("PIXELS")] = None,
     json: Flag = False,
 ) -> None:
-    """List the models with their parameters, GFLOPs and activation memory for one picture.
+    """List the model presets with their parameters, GFLOPs and activation memory.
 
     Args:
-        names: Which ones, as SIZE/PATCH or SIZE/PATCH@PIXELS ("B/16", "L/16@384", "Ti/4@32x64"); all presets if none.
-        image_size: Side of the picture in pixels, instead of each model's own.
-        json: Print one JSON list, for programs.
+        names: Which models, as SIZE/PATCH or SIZE/PATCH@PIXELS, such as B/16, L/16@384 or Ti/4@32x64. Default: all
+            presets.
+        image_size: Side of the input in pixels, instead of each model's own.
+        json: Print one JSON list.
     """
     from vitreous.jobs.models import models as list_models
 
@@ -42,6 +43,6 @@ def models(
     page = console()
     page.print(listed)
     page.print(
-        "With 1,000 classes, for one picture. GFLOPs: forward, a multiplication and an addition counted as two.\n"
-        "Training MB: activations that a float32 step keeps for the backward pass."
+        "For one picture and 1,000 classes. GFLOPs: forward pass; a multiply-add counts as two operations.\n"
+        "Training MB: activations that a float32 training step keeps for the backward pass."
     )

@@ -7,29 +7,31 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from vitreous.cli.terminal import Flag, print_json, printable, progress
+from vitreous.cli.terminal import Flag, option, print_json, printable, progress
 
 if TYPE_CHECKING:
     from vitreous.jobs.predict import Prediction
 
 
 def predict(
-    model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")],
-    pictures: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="PICTURE|FOLDER ...")],
-    top: Annotated[int, tyro.conf.arg(metavar="COUNT")] = 5,
-    batch_size: Annotated[int | None, tyro.conf.arg(metavar="COUNT")] = None,
-    preprocess: Annotated[str | None, tyro.conf.arg(metavar="TEXT")] = None,
+    model: Annotated[str, tyro.conf.Positional, option("MODEL")],
+    pictures: Annotated[tuple[str, ...], tyro.conf.Positional, option("PICTURE|FOLDER ...")],
+    top: Annotated[int, option("COUNT")] = 5,
+    batch_size: Annotated[int | None, option("COUNT")] = None,
+    preprocess: Annotated[str | None, option("TEXT")] = None,
     json: Flag = False,
 ) -> int:
-    """Say what is on pictures, one line for each. The exit status is 1 if one of them could not be read.
+    """Label pictures, one line per picture.
+
+    The exit status is 1 if a picture could not be read.
 
     Args:
-        model: A bundle folder, a run folder, or anything that `vitreous import` takes, such as a .safetensors file.
-        pictures: Pictures, and folders, of which all pictures are taken in the order of their paths.
-        top: How many labels to give for each picture.
-        batch_size: How many pictures the model sees at once; by default as many as is fastest.
-        preprocess: What differs from the model's own, such as "mean=0.5,std=0.5,crop=0.9,interpolation=bicubic".
-        json: Print one JSON object a line, for programs: path, label, score and top, or path and error.
+        model: A bundle, a run folder, or anything that `vitreous import` reads, such as a .safetensors file.
+        pictures: Picture files, and folders, whose pictures are taken in the order of their paths.
+        top: How many labels to give per picture.
+        batch_size: How many pictures to pass through the model at once. Default: what is fastest.
+        preprocess: Changes to the model's preprocessing, such as "mean=0.5,std=0.5,crop=0.9,interpolation=bicubic".
+        json: Print one JSON object per line: path, label, score and top, or path and error.
     """
     from vitreous.jobs.predict import predict_each
 

@@ -6,26 +6,27 @@ from typing import Annotated, Literal
 
 import tyro
 
-from vitreous.cli.terminal import printable, progress
+from vitreous.cli.terminal import option, printable, progress
 
 
 def report(
-    model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN|BUNDLE")],
-    data: Annotated[str | None, tyro.conf.arg(metavar="DATA")] = None,
-    split: Annotated[Literal["test", "val", "train"] | None, tyro.conf.arg(metavar="test|val|train")] = None,
-    out: Annotated[str | None, tyro.conf.arg(metavar="FILE")] = None,
-    preprocess: Annotated[str | None, tyro.conf.arg(metavar="TEXT")] = None,
+    model: Annotated[str, tyro.conf.Positional, option("RUN|BUNDLE")],
+    data: Annotated[str | None, option("DATA")] = None,
+    split: Annotated[Literal["test", "val", "train"] | None, option("test|val|train")] = None,
+    out: Annotated[str | None, option("FILE")] = None,
+    preprocess: Annotated[str | None, option("TEXT")] = None,
 ) -> None:
-    """Write a page about a model: what it was trained on, how well it does, what it looks at, and how to use it.
+    """Write a web page about a model: its training, its accuracy, what it looks at, how to use it.
 
-    The page is one HTML file that needs nothing else.
+    The page is one HTML file that works offline.
 
     Args:
-        model: A run folder, whose training is then told, a bundle folder, or anything that `vitreous import` takes.
-        data: Data to measure it on. Without, a run's own figures are shown, and of a bundle what its weights say.
-        split: Which part of the data; if not given, test if there is one, else val, else all.
-        out: The file to write; if not given, report.html in a run's folder, or NAME-report.html here.
-        preprocess: What differs from the model's own, such as "mean=0.5,std=0.5,crop=0.9,interpolation=bicubic".
+        model: A run folder (the page then tells about its training), a bundle, or anything that `vitreous import`
+            reads.
+        data: Data to measure the model on. Default: the results of the run, or none for a bundle.
+        split: Which split of the data to use. Default: test if there is one, else val, else all.
+        out: The file to write. Default: report.html in the run folder, or NAME-report.html in the current folder.
+        preprocess: Changes to the model's preprocessing, such as "mean=0.5,std=0.5,crop=0.9,interpolation=bicubic".
     """
     from vitreous.jobs.report import write_report
 

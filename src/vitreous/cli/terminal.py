@@ -6,7 +6,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
@@ -14,7 +14,17 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-Flag = tyro.conf.FlagCreatePairsOff[bool]
+Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(help_behavior_hint="")]
+"""An option that is either there or not."""
+
+
+def option(metavar: str, *, name: str | None = None) -> Any:
+    """How an argument is called in the help, and as an option if not by its parameter's name; None is no default."""
+
+    def default(shown: str) -> str:
+        return f"(default: {shown})" if shown not in ("", "None") else ""
+
+    return tyro.conf.arg(name=name, metavar=metavar, help_behavior_hint=default)
 
 
 class _Stderr(logging.Handler):

@@ -56,8 +56,8 @@ class Supervised(ObjectiveConfig):
         ends = [end for end, _ in self.keep_schedule]
         if ends != sorted(ends) or any(not (0 < end <= 1 and 0 < keep <= 1) for end, keep in self.keep_schedule):
             raise UserError(
-                f"keep_schedule={self.keep_schedule}: give rising shares of the steps, each with a share of the patches "
-                "to keep, 0 to 1."
+                f"keep_schedule={self.keep_schedule}: give rising shares of the steps, each with a share of patches to "
+                "keep, 0 to 1."
             )
 
     @property

@@ -12,6 +12,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from vitreous.data.chance import sample_keys
+
 Tensors = TypeVar("Tensors", "Batch", "ViewBatch")
 
 
@@ -46,12 +48,15 @@ class Batch:
     """(B,) int64: of the seed, the epoch and the index; what is random about a sample in a step follows from it."""
 
     @staticmethod
-    def of(images: Tensor, targets: Tensor | None = None, index: Tensor | None = None) -> Batch:
+    def of(
+        images: Tensor, targets: Tensor | None = None, index: Tensor | None = None, *, seed: int = 0, epoch: int = 0
+    ) -> Batch:
         """A batch of whole pictures (B, C, H, W), with unknown targets and numbers from 0 unless they are given."""
         numbers = torch.arange(len(images)) if index is None else index
+        keys = torch.from_numpy(sample_keys(seed, epoch, numbers.numpy()))
         whole = torch.tensor([0.0, 0.0, 1.0, 1.0]).expand(len(images), 1, 4)
         views = {"image": ViewBatch(images[:, None], whole, torch.zeros(len(images), 1, dtype=torch.bool))}
-        return Batch(views, torch.full_like(numbers, -1) if targets is None else targets, numbers, numbers)
+        return Batch(views, torch.full_like(numbers, -1) if targets is None else targets, numbers, keys)
 
     @property
     def images(self) -> Tensor:

@@ -28,6 +28,15 @@ from vitreous.data.source import Source
 from vitreous.errors import UserError
 
 PLAIN: Mapping[str, View] = {"image": View()}
+FEW = 256
+"""Below so many pictures, starting processes takes longer than they save."""
+
+
+def choose_workers(asked: int | None, pictures: int | None = None) -> int:
+    """How many processes decode: as many as asked for, else one per core, four at most, and none for a few pictures."""
+    if asked is not None:
+        return asked
+    return 0 if pictures is not None and pictures < FEW else min(4, os.cpu_count() or 1)
 
 
 class Loader:

@@ -1,4 +1,4 @@
-"""How the views of a batch are made: picture by picture in worker processes, or whole batches of small pictures at once.
+"""How the views of a batch are made: picture by picture in worker processes, or all at once of small pictures.
 
 A training picture is first shrunk to at most `keep` pixels on its short side and may stay in a shared cache, so that
 later epochs need not decode it. Views are always cut from that smaller picture: the cache changes no result.
@@ -135,7 +135,7 @@ class PictureMaker:
     def _readable(
         self, index: int, epoch: int | None, unreadable: dict[int, str]
     ) -> tuple[int, dict[str, list[Cut]]] | None:
-        """The views of this picture, or in training of the next one that can be read; None if none is within the limit."""
+        """The views of this picture, or in training of the next that can be read; None if none is within the limit."""
         replace = self.replace and epoch is not None
         for at in chain(range(index, len(self.source)), range(index)) if replace else (index,):
             try:
@@ -155,7 +155,7 @@ class PictureMaker:
         return cut_views(pixels, w.preprocess, w.augment, w.views, seed=w.seed, epoch=epoch, index=index)
 
     def _plain(self, index: int) -> dict[str, list[Cut]]:
-        """The view of evaluation. An evaluation's cache keeps it; a training's cache keeps the picture it was cut from."""
+        """The view of evaluation, which its cache keeps; a training's cache keeps the picture that it was cut from."""
         p = self.wanted.preprocess
         known = self.cache.get(index) if self.wanted.augment is None else None
         if known is not None:

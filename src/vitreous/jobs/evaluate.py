@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable, Container
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from vitreous.config.data import Preprocess
-from vitreous.data.loader import Loader
-from vitreous.data.source import Data, Source, Split
-from vitreous.errors import UserError
+from vitreous.data.loader import Loader, choose_workers
+from vitreous.data.source import Data, Split
 from vitreous.evaluate.classify import ClassificationResult, score_classes
 from vitreous.evaluate.features import compute_features
-from vitreous.run.opening import open_classifier, open_dataset, open_engine
+from vitreous.run.opening import choose_split, names_of, open_classifier, open_dataset, open_engine
 from vitreous.weights.bundle import Bundle
-
-FEW = 256
-"""Below so many pictures, starting processes takes longer than they save."""
 
 
 @dataclass(frozen=True)
@@ -62,15 +57,20 @@ def evaluate(
     progress: called with pictures done and pictures in all.
     """
     opened = open_dataset(data)
-    name, source = choose_part(opened, split)
+    name, source = choose_split(opened, split)
     bundle = open_classifier(model, preprocess)
     source = source.relabelled(bundle.labels)
     start = time.perf_counter()
-    if workers is None:
-        workers = min(4, os.cpu_count() or 1) if len(source) >= FEW else 0
     engine = open_engine(bundle)
     batch = engine.batch_size if batch_size is None else batch_size
-    loader = Loader(source, engine.preprocess, batch_size=batch, workers=workers, cache_bytes=0, normalised=False)
+    loader = Loader(
+        source,
+        engine.preprocess,
+        batch_size=batch,
+        workers=choose_workers(workers, len(source)),
+        cache_bytes=0,
+        normalised=False,
+    )
     told = None if progress is None else lambda done: progress(done, len(source))
     try:
         scores, targets = compute_features(engine.scores, loader.batches(), told)
@@ -78,18 +78,3 @@ def evaluate(
         loader.close()
     result = score_classes(scores, targets, bundle.labels, names=names_of(source, loader.unreadable))
     return Evaluation(name, result, dict(loader.unreadable), time.perf_counter() - start)
-
-
-def names_of(source: Source, unreadable: Container[str]) -> list[str]:
-    """What the pictures are called that an evaluation saw, in its order."""
-    return [name for name in map(source.name, range(len(source))) if name not in unreadable]
-
-
-def choose_part(data: Data, split: Split | None) -> tuple[str, Source]:
-    """The part of the data to measure on, and its name: the one asked for, else test, else val, else all."""
-    if split is not None and split not in data.splits:
-        raise UserError(f"--split {split}: the data have only {', '.join(data.splits)}; choose one of these.")
-    for name in (split,) if split is not None else ("test", "val", "train"):
-        if name in data.splits:
-            return ("all" if len(data.splits) == 1 and split is None else name), data.splits[name]
-    raise UserError("the data are empty; give some with pictures.")

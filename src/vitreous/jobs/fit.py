@@ -284,17 +284,13 @@ class _Fit(TrainingRun[FitRequest, FitResult]):
 
 
 def accuracy_lines(result: FitResult) -> dict[str, str]:
-    """What to say of each split that was measured: of val, that it chose the weights."""
+    """What to say of each split that was measured; of validation pictures, that they chose the weights."""
     lines = {}
-    if result.test is not None:
-        low, high = result.test.top1_interval
-        lines["test"] = f"{_share(result.test)} (95 % interval {low:.1%} to {high:.1%})"
-    if result.validation is not None:
+    if (test := result.test) is not None:
+        low, high = test.top1_interval
+        lines["test"] = f"{test.top1:.1%} of {test.n:,} pictures (95 % interval {low:.1%} to {high:.1%})"
+    if (val := result.validation) is not None:
         lines["validation"] = (
-            f"{_share(result.validation)}; these pictures chose the weights, so expect somewhat less of others"
+            f"{val.top1:.1%} of {val.n:,} pictures; they chose the weights, so expect somewhat less on new ones"
         )
     return lines
-
-
-def _share(found: ClassificationResult) -> str:
-    return f"{found.top1:.1%} of {found.n:,} pictures right"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -13,14 +12,13 @@ import torch
 from torch import Tensor
 
 from vitreous.config.model import grid_of
-from vitreous.data.loader import Loader
+from vitreous.data.loader import Loader, choose_workers
 from vitreous.data.source import Source
 from vitreous.errors import UserError
 from vitreous.evaluate.classify import wilson
 from vitreous.evaluate.probe import fit_linear
 from vitreous.explain.noise import BANDS, band_mask, band_noise
 from vitreous.explain.survey import Survey, pool_depths
-from vitreous.jobs.evaluate import FEW
 from vitreous.weights.bundle import Bundle
 
 WEIGHT_DECAY = 1e-2
@@ -91,9 +89,7 @@ class ModelReader:
 
     def _batches(self, bundle: Bundle, source: Source, batch: int) -> Iterator[tuple[Tensor, list[int]]]:
         """Images (B, C, H, W) and their indices."""
-        workers = self.workers
-        if workers is None:
-            workers = min(4, os.cpu_count() or 1) if len(source) >= FEW else 0
+        workers = choose_workers(self.workers, len(source))
         loader = Loader(source, bundle.preprocess, batch_size=batch, workers=workers, cache_bytes=0)
         try:
             for made in loader.batches():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -15,7 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitreous.config.data import Preprocess
-from vitreous.data.loader import Batch, Loader
+from vitreous.data.batch import Batch
+from vitreous.data.loader import Loader, choose_workers
 from vitreous.data.source import Data, Source, Split
 from vitreous.deploy.engine import check_numbers
 from vitreous.errors import UserError
@@ -25,7 +25,6 @@ from vitreous.evaluate.features import compute_features
 from vitreous.evaluate.fewshot import DRAWS, SHOTS, draw_shots, fit_least_squares, mean_interval
 from vitreous.evaluate.knn import NEIGHBOURS, TEMPERATURE, vote_neighbours
 from vitreous.evaluate.probe import WEIGHT_DECAYS, fit_linear
-from vitreous.jobs.evaluate import FEW
 from vitreous.run.opening import open_dataset, open_engine, open_model
 from vitreous.weights.bundle import Bundle
 
@@ -199,9 +198,7 @@ class FeatureReader:
         return found.features, torch.from_numpy(source.labels)[found.index]
 
     def _compute(self, source: Source) -> StoredFeatures:
-        workers = self.workers
-        if workers is None:
-            workers = min(4, os.cpu_count() or 1) if len(source) >= FEW else 0
+        workers = choose_workers(self.workers, len(source))
         loader = Loader(
             source,
             self.engine.preprocess,

@@ -1,4 +1,4 @@
-"""`vitreous explain RUN --reconstruct`: what a masked autoencoder makes of a quarter of a picture."""
+"""`vitreous reconstruct`: what a masked autoencoder makes of a quarter of a picture."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import torch
 from PIL import Image
 
 from vitreous.data.augment import normalise
+from vitreous.data.batch import Batch
 from vitreous.data.decode import PictureError
-from vitreous.data.loader import Batch
 from vitreous.data.view import make_view
 from vitreous.errors import UserError
 from vitreous.explain.reconstruct import draw_reconstructions
@@ -44,6 +44,7 @@ def reconstruct(
             images = normalise(make_view(path, preprocess)[None], preprocess)
         except PictureError as error:
             return error
-        return draw_reconstructions(objective, Batch(images, torch.tensor([-1]), torch.tensor([number])), preprocess)
+        batch = Batch.of(images, index=torch.tensor([number]), seed=objective.seed)
+        return draw_reconstructions(objective, batch, preprocess)
 
     return ((path, rebuild(number, path)) for number, path in enumerate(paths))

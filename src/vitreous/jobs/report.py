@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from PIL import Image
 
@@ -16,20 +16,23 @@ from vitreous.data.loader import Loader
 from vitreous.data.source import Data, Source, Split
 from vitreous.data.view import Sample, read_for_view
 from vitreous.errors import UserError
+from vitreous.evaluate.classify import Answer
 from vitreous.explain.reconstruct import draw_reconstructions
 from vitreous.jobs.evaluate import evaluate
 from vitreous.jobs.explain import explain
-from vitreous.jobs.explain_weights import explain_weights
-from vitreous.jobs.run import check_data
-from vitreous.jobs.start import set_aside, some_of
+from vitreous.jobs.plot_weights import plot_weights
 from vitreous.model.family import count_flops
-from vitreous.model.network import require
-from vitreous.model.vit import ViT
 from vitreous.objectives.mae import load_autoencoder
-from vitreous.report.content import Content, Example, Part, Run
+from vitreous.report.content import Content, Example, Run, SplitScores
 from vitreous.report.page import looks, page
 from vitreous.report.pretraining import pretraining_page
+from vitreous.run.folder import METRICS, REPORT, RESULT, RunConfig, read_config
 from vitreous.run.opening import open_dataset, open_model, open_pictures
+from vitreous.run.request import FitRequest, PretrainRequest
+from vitreous.run.result import FitResult, PretrainResult, read_result
+from vitreous.run.start import set_aside, some_of
+from vitreous.run.training import records_of
+from vitreous.train.meter import Spent
 from vitreous.weights.bundle import CARD, Bundle
 from vitreous.weights.files import write_file
 
@@ -39,8 +42,6 @@ ROWS = 4
 """Pictures that a masked autoencoder rebuilds on its page."""
 WORK = 6e11
 """Floating-point operations that looking at them may take: some seconds on two cores."""
-WRITING = 2.0
-"""Seconds that a page takes besides, most of them for drawing."""
 GONE = "The pictures are no longer where they were, so none can be shown."
 
 
@@ -56,127 +57,151 @@ def write_report(
     """Write a page about a model and return its path.
 
     model: a run, whose training is then told; a bundle; or anything else that `open_weights` takes.
-    data: measure it on these; if None, a run's own figures are shown, and of a bundle what its weights say.
+    data: measure it on these; if None, a run's own metrics are shown, and of a bundle what its weights say.
     out: the file; if None, report.html in a run's folder, or NAME-report.html here.
     """
     bundle = open_model(model, preprocess)
-    run = None if isinstance(model, Bundle) else read_run(Path(model))
+    finished = None if isinstance(model, Bundle) else read_run(Path(model))
     place = str(bundle.path or "BUNDLE") if isinstance(model, Bundle) else str(model)
     where = Path(place).resolve()
     name = where.stem if where.is_file() else where.name
-    default = Path(place) / "report.html" if run is not None else Path(f"{name}-report.html")
+    default = Path(place) / REPORT if finished is not None else Path(f"{name}-report.html")
     path = Path(out) if out is not None else default
-    if run is not None and "method" in run.config:  # by which it learned without labels
+    run = None if finished is None else told(place, finished)
+    if run is not None and finished is not None and isinstance(finished.result, PretrainResult):
         if data is not None:
             raise UserError(
-                f"{place}: a training without labels, so there is no classifier to measure; leave --data out, or see "
+                f"{place}: a training without labels, so there is no classifier to measure; leave the data out, or see "
                 f"what its features are worth: vitreous probe {place} {data}."
             )
-        return write_file(path, pretraining_page(name, run, _rebuilt(Path(place), bundle, run)))
+        return write_file(path, pretraining_page(name, run, _rebuilt(Path(place), bundle, finished.config)))
+    opened: Data | None = None
+    splits: list[SplitScores] = []
     left_out: tuple[str, ...] = ()
     if data is not None:
-        opened: Data | None = open_dataset(data)
-        assert opened is not None
+        opened = open_dataset(data)
         found = evaluate(bundle, opened, split=split, progress=progress)
-        parts = [Part(found.split, found.result.to_json())]
+        splits = [SplitScores(found.split, found.result)]
         left_out = tuple(f"{picture}: {why}" for picture, why in found.unreadable.items())
-    elif run is not None:
-        opened, parts, left_out = _data_of(run), _measured(run, place), tuple(run.result["remarks"])
-    else:
-        opened, parts = None, []
+    elif finished is not None:
+        opened, splits, left_out = _data_of(finished.config), _measured(finished), finished.result.remarks
     content = Content(
         name=name,
         place=place,
         bundle=bundle,
         run=run,
         data=None if data is None or isinstance(data, Data) else str(data),
-        parts=tuple(part if i else with_examples(part, bundle, opened) for i, part in enumerate(parts)),
-        looks=looks(explain_weights(bundle, opened, count=2 * _how_many(bundle.model.config)).figures()),
+        splits=tuple(one if i else with_examples(one, bundle, opened) for i, one in enumerate(splits)),
+        spent=_spent(bundle) if run is None else run.spent,
+        looks=looks(plot_weights(bundle, opened, count=2 * _how_many(bundle.model.config)).figures()),
         card=_card(bundle) if run is None else None,
         left_out=left_out,
     )
     return write_file(path, page(content))
 
 
-def restore_report(run: Path) -> str:
-    """What there is to say of a finished run; its page is written again if it is lost."""
-    if (run / "report.html").exists():
-        return f"{run} is finished; nothing to do."
-    try:
-        write_report(run)
-    except UserError as error:  # what was learned is there all the same
-        return f"{run} is finished; its report.html is missing and cannot be written: {error}"
-    return f"{run} is finished; only its report.html was missing, and is written again."
+class Finished(NamedTuple):
+    """A training that has ended, as its folder keeps it."""
+
+    config: RunConfig
+    result: FitResult | PretrainResult
+    records: list[dict[str, float]]
 
 
-def read_run(folder: Path) -> Run | None:
+def read_run(folder: Path) -> Finished | None:
     """What a finished training left in its folder; None where the folder is no run."""
-    paths = [folder / name for name in ("config.json", "result.json", "metrics.jsonl")]
-    if not paths[1].exists():
-        if paths[2].exists():
+    if not (folder / RESULT).exists():
+        if (folder / METRICS).exists():
             raise UserError(f"{folder}: the training is not finished; repeat its command to finish it.")
         return None
     try:
-        config, result = (json.loads(path.read_text(encoding="utf-8")) for path in paths[:2])
-        records = [json.loads(line) for line in paths[2].read_text(encoding="utf-8").splitlines()]
-        if not {"run", "remarks"} <= result.keys():
-            raise ValueError("result.json says nothing")
+        config, result, records = read_config(folder), read_result(folder), records_of(folder)
+        if config is None:
+            raise ValueError("there is no config.json")
     except (OSError, ValueError) as error:
         raise UserError(
             f"{folder}: config.json, result.json or metrics.jsonl is missing or damaged ({error}); restore it from a "
             f"copy, or give the bundle alone: {folder / 'bundle'}."
         ) from None
-    return Run(config, result, records)
+    return Finished(config, result, records)
 
 
-def _measured(run: Run, place: str) -> list[Part]:
-    """The parts that the training measured, test before validation."""
-    found = [Part(name, run.result[name]) for name in ("test", "validation") if run.result[name]]
-    if any("bins" not in part.figures for part in found):
-        raise UserError(f"{place}: measured by an older vitreous; say on what to measure it again: --data DATA.")
-    return found
+def told(place: str, finished: Finished) -> Run:
+    """What a page says of a training."""
+    config, result, records = finished
+    request = config.request
+    fitted = result if isinstance(result, FitResult) else None
+    probe = None if fitted is None else fitted.probe
+    return Run(
+        place=place,
+        data=request.data,
+        start=request.weights if isinstance(request, FitRequest) else None,
+        way=request.method if isinstance(request, PretrainRequest) else request.recipe,
+        training=config.training,
+        pictures=result.pictures,
+        classes=len(config.classes),
+        steps=result.steps,
+        planned=config.steps,
+        best_step=None if fitted is None else fitted.best_step,
+        frozen=None if probe is None or probe.accuracy is None else (probe.accuracy, probe.seconds),
+        spent=result.spent,
+        records=records,
+        alarms=() if fitted is not None else result.alarms,
+        remarks=result.remarks,
+    )
 
 
-def _data_of(run: Run) -> Data | None:
+def _measured(finished: Finished) -> list[SplitScores]:
+    """The splits that the training measured, test before validation, which chose the weights."""
+    result = finished.result
+    assert isinstance(result, FitResult)
+    found = [] if result.test is None else [SplitScores("test", result.test)]
+    return found if result.validation is None else [*found, SplitScores("validation", result.validation, chose=True)]
+
+
+def _spent(bundle: Bundle) -> Spent | None:
+    """What the training of a bundle cost, where it says so."""
+    said = bundle.info.get("spent")
+    return Spent(**said) if isinstance(said, dict) else None
+
+
+def _data_of(config: RunConfig) -> Data | None:
     """The data of a training, where they still are."""
     try:
-        return open_dataset(run.config["request"]["data"])
+        return open_dataset(config.request.data)
     except UserError:
         return None
 
 
-def _rebuilt(folder: Path, bundle: Bundle, run: Run) -> Image.Image | None:
+def _rebuilt(folder: Path, bundle: Bundle, config: RunConfig) -> Image.Image | None:
     """What a masked autoencoder makes of some pictures that were set aside; None without one, or without them."""
     if not (folder / "decoder").is_dir():
         return None
-    seed = run.config["training"]["seed"]
+    seed = config.training.seed
     try:
-        opened = open_pictures(run.config["request"]["data"])
-        check_data(run.config, opened, folder)
+        opened = open_pictures(config.request.data)
+        config.check_data(opened, folder)
         held = set_aside(opened, seed).splits["val"]
         loader = Loader(some_of(held, ROWS, seed), bundle.preprocess, batch_size=ROWS, unreadable_limit=1.0)
         batch = next(iter(loader.batches()))
     except UserError:  # the pictures are no longer what or where they were: others may have been learned from
         return None
-    model = require(bundle.model, ViT, str(folder))
-    return draw_reconstructions(load_autoencoder(folder / "decoder", model), batch, bundle.preprocess)
+    return draw_reconstructions(load_autoencoder(folder / "decoder", bundle.model), batch, bundle.preprocess)
 
 
-def with_examples(part: Part, bundle: Bundle, data: Data | None) -> Part:
-    """The part with pictures that the model was surest of, and what it looked at in them."""
+def with_examples(scored: SplitScores, bundle: Bundle, data: Data | None) -> SplitScores:
+    """The split with pictures that the model was surest of, and what it looked at in them."""
     each = _how_many(bundle.model.config)
-    wrong, right = (part.figures[kind][:each] for kind in ("surest_wrong", "surest_right"))
-    places = _find(data, {answer["picture"] for answer in (*wrong, *right)}) if data is not None else {}
+    wrong, right = scored.result.surest_wrong[:each], scored.result.surest_right[:each]
+    places = _find(data, {answer.picture for answer in (*wrong, *right)}) if data is not None else {}
     if not places:
-        return Part(part.name, part.figures, without=GONE)
+        return replace(scored, without=GONE)
 
-    def look(answers: list[dict[str, Any]]) -> tuple[Example, ...]:
-        found = (
-            _example(bundle, answer, *places[answer["picture"]]) for answer in answers if answer["picture"] in places
-        )
+    def look(answers: Sequence[Answer]) -> tuple[Example, ...]:
+        found = (_example(bundle, answer, *places[answer.picture]) for answer in answers if answer.picture in places)
         return tuple(example for example in found if example is not None)
 
-    return Part(part.name, part.figures, look(wrong), look(right))
+    return replace(scored, wrong=look(wrong), right=look(right))
 
 
 def _how_many(config: ModelConfig) -> int:
@@ -196,7 +221,7 @@ def _find(data: Data, names: set[str]) -> dict[str, tuple[Source, int]]:
     return found
 
 
-def _example(bundle: Bundle, answer: dict[str, Any], source: Source, index: int) -> Example | None:
+def _example(bundle: Bundle, answer: Answer, source: Source, index: int) -> Example | None:
     """The picture and what spoke for the answer; None if it has been damaged since it was judged."""
     try:
         picture = read_for_view(Sample(source, index), bundle.preprocess)

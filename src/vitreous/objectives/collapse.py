@@ -87,28 +87,25 @@ class Alarm:
 def _signs(mean: Mapping[str, float], warm: bool) -> dict[str, str]:
     """What looks collapsed in a record's averages, and what to change; `warm`: the learning rate no longer rises."""
     signs = {}
+    slower = "lower optimizer.learning_rate and optimizer.muon_learning_rate"
     if mean.get("spread", 1.0) < ALIKE:
         signs["all pictures get the same features"] = (
-            f"their standard deviation is {mean['spread']:.3f} of what it could be; lower "
-            "optimizer.learning_rate and optimizer.muon_learning_rate, or take pictures that differ more"
+            f"their standard deviation is {mean['spread']:.3f} of what it could be; {slower}, or take pictures that "
+            "differ more"
         )
     if warm and mean.get("explained", 1.0) < EXPLAINS:
         signs["the decoder rebuilds nothing of what is hidden"] = (
-            "one colour for all would fit as well; lower optimizer.learning_rate and optimizer.muon_learning_rate, lower objective.mask, or "
-            "take pictures with more to see in them than noise"
+            f"one colour for all would fit as well; {slower}, lower objective.mask, or take pictures with more to see "
+            "in them than noise"
         )
     if mean.get("information", 1.0) >= TELLS:
         return signs
     centred = "centre" in mean  # else its answers are balanced in every batch
     sure = f"its entropy is {mean['entropy']:.1%} of ln K"
+    balance = "set objective.sinkhorn_iterations=3" if centred else "take a larger batch_size"
     if mean["entropy"] > 0.5:
-        cure = "set objective.sinkhorn_iterations=3" if centred else "take a larger batch_size"
-        signs["the teacher knows nothing of any picture"] = f"{sure}; lower objective.teacher_temperature, or {cure}"
+        signs["the teacher knows nothing of any picture"] = f"{sure}; lower objective.teacher_temperature, or {balance}"
     else:
-        cure = (
-            "set objective.sinkhorn_iterations=3, lower objective.centre_momentum"
-            if centred
-            else "take a larger batch_size"
-        )
+        cure = f"{balance}, lower objective.centre_momentum" if centred else balance
         signs["the teacher says the same of every picture"] = f"{sure}; {cure}, or raise objective.teacher_temperature"
     return signs

@@ -43,8 +43,8 @@ def _body(name: str, run: Run, rebuilt: Image.Image | None) -> Iterable[Html]:
         tag("h1", name),
         tag(
             "p",
-            f"A {family(c)} for pictures of {c.image_size[0]}×{c.image_size[1]} pixels, which learned by {run.way} from "
-            f"{run.pictures:,} pictures of {run.data}, without labels.",
+            f"A {family(c)} for pictures of {c.image_size[0]}×{c.image_size[1]} pixels, which learned by {run.way} "
+            f"from {run.pictures:,} pictures of {run.data}, without labels.",
             class_="lede",
         ),
     )

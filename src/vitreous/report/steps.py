@@ -56,7 +56,7 @@ def steps_page(walk: Walk) -> str:
         define_view(walk.view),
         tag(
             "header",
-            tag("p", "vitreous explain --steps", class_="kind"),
+            tag("p", "vitreous walkthrough", class_="kind"),
             tag("h1", walk.name),
             tag("p", lede, class_="lede"),
         ),

@@ -30,7 +30,8 @@ def model_card(
     lines = [
         f"# {name}",
         "",
-        f"A {describe(model)} that sorts pictures of {size} pixels into {len(labels)} classes: {', '.join(labels[:20])}{', ...' if len(labels) > 20 else ''}.",
+        f"A {describe(model)} that sorts pictures of {size} pixels into {len(labels)} classes: "
+        f"{', '.join(labels[:20])}{', ...' if len(labels) > 20 else ''}.",
         "",
         "## How well it does",
         "",
@@ -40,8 +41,8 @@ def model_card(
         "",
         f"- data: {data}, {pictures:,} training pictures",
         f"- start: {weights or 'random weights'}",
-        f"- recipe: `{recipe}`: {o.name}, learning rate {o.learning_rate:g}, batch {training.batch_size}, {training.epochs:.3g} epochs, "
-        f"seed {training.seed}{', classifier fitted to frozen features first' if training.probe else ''}",
+        f"- recipe: `{recipe}`: {o.name}, learning rate {o.learning_rate:g}, batch {training.batch_size}, "
+        f"{training.epochs:.3g} epochs, seed {training.seed}{', classifier fitted to frozen features first' if training.probe else ''}",
         f"- cost: {spent.pictures:,} pictures seen, {spent.flops:.3g} floating-point operations, "
         f"{spent.core_hours:.3g} core-hours, {spent.seconds:.0f} s"
         + (f", {spent.joules / 3600:.3g} Wh" if spent.joules is not None else ""),
@@ -65,8 +66,8 @@ def pretrain_card(name: str, request: PretrainRequest, training: Training, resul
     lines = [
         f"# {name}",
         "",
-        f"A {describe(c)} for pictures of {c.image_size[0]}x{c.image_size[1]} pixels that learned from pictures without "
-        f"labels, by {request.method}. It has no classifier: it gives a representation of {c.features} numbers.",
+        f"A {describe(c)} for pictures of {c.image_size[0]}x{c.image_size[1]} pixels that learned from pictures "
+        f"without labels, by {request.method}. It has no classifier: it gives a representation of {c.features} numbers.",
         "",
         *(f"**{alarm}**\n" for alarm in result.alarms),
         "## How it was made",

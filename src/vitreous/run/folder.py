@@ -80,8 +80,8 @@ class RunConfig:
         if weights_digest(network) != self.weights:
             assert isinstance(self.request, FitRequest)
             raise UserError(
-                f"{self.request.weights}: other weights than when {folder} began; bring those back to go on with it, or "
-                "write the run to another folder."
+                f"{self.request.weights}: other weights than when {folder} began; bring those back to go on with it, "
+                "or write the run to another folder."
             )
 
     def write(self, folder: Path) -> None:
@@ -120,8 +120,8 @@ def check_same_request(saved: RunConfig, request: Request, folder: Path) -> None
     if differing := [name for name in ours if ours[name] != theirs[name]]:
         name = differing[0]
         raise UserError(
-            f"{folder}: holds a training with {name.replace('_', '-')}={theirs[name]!r}, not {ours[name]!r}; repeat its "
-            "command to go on with it, or write the run to another folder."
+            f"{folder}: holds a training with {name.replace('_', '-')}={theirs[name]!r}, not {ours[name]!r}; repeat "
+            "its command to go on with it, or write the run to another folder."
         )
 
 

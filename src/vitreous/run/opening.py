@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from vitreous.config.data import Preprocess
 from vitreous.data.builtin import builtin_data
 from vitreous.data.folder import pictures_below
-from vitreous.data.source import Data, NoClassesError, open_data
+from vitreous.data.source import Data, NoClassesError, Source, Split, open_data
 from vitreous.deploy.engine import Engine, TorchEngine
 from vitreous.errors import UserError
 from vitreous.weights.bundle import Bundle
@@ -72,3 +72,18 @@ def list_pictures(given: str | Path | Sequence[str | Path]) -> list[Path]:
         else:
             paths.append(place)
     return paths
+
+
+def names_of(source: Source, unreadable: Container[str]) -> list[str]:
+    """What the pictures are called that an evaluation saw, in its order."""
+    return [name for name in map(source.name, range(len(source))) if name not in unreadable]
+
+
+def choose_split(data: Data, split: Split | None) -> tuple[str, Source]:
+    """The split of the data to measure on, and its name: the one asked for, else test, else val, else all."""
+    if split is not None and split not in data.splits:
+        raise UserError(f"--split {split}: the data have only {', '.join(data.splits)}; choose one of these.")
+    for name in (split,) if split is not None else ("test", "val", "train"):
+        if name in data.splits:
+            return ("all" if len(data.splits) == 1 and split is None else name), data.splits[name]
+    raise UserError("the data are empty; give some with pictures.")

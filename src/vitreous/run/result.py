@@ -115,5 +115,5 @@ def read_result(folder: Path) -> FitResult | PretrainResult:
         return PretrainResult.from_json(fields) if "method" in fields else FitResult.from_json(fields)
     except (ValueError, KeyError, TypeError):
         raise UserError(
-            f"{path}: damaged, or of an older vitreous; delete it and repeat the command: the training is not done again."
+            f"{path}: damaged, or of an older vitreous; delete it and repeat the command: what is trained is kept."
         ) from None

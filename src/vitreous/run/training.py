@@ -1,9 +1,8 @@
-"""The skeleton of every training: request, data, start, plan, loop, finish, report. A verb fills in what it is about."""
+"""The skeleton of every training: request, data, start, plan, loop, finish, report. A verb fills in what differs."""
 
 from __future__ import annotations
 
 import json
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -15,7 +14,7 @@ import torch
 from torch import Tensor
 
 from vitreous.config.train import Training
-from vitreous.data.loader import Loader
+from vitreous.data.loader import Loader, choose_workers
 from vitreous.data.source import Data
 from vitreous.errors import UserError
 from vitreous.model.family import build_network, describe
@@ -291,7 +290,7 @@ class TrainingRun(ABC, Generic[Asked, Result]):
 
 def machine_of(workers: int | None, device: str, tensorboard: bool) -> Machine:
     """What a person said of the machine, with what they left open filled in."""
-    return Machine(min(4, os.cpu_count() or 1) if workers is None else workers, find_device(device), tensorboard)
+    return Machine(choose_workers(workers), find_device(device), tensorboard)
 
 
 def records_of(folder: Path) -> list[dict[str, float]]:

@@ -279,8 +279,8 @@ def _copied(model: nn.Module) -> dict[str, Tensor]:
 def is_better(new: dict[str, float], old: dict[str, float], highest: float) -> bool:
     """Whether new metrics beat old ones: the lowest loss, among those within a standard error of the highest accuracy.
 
-    Where there is no accuracy, the lowest loss. On few pictures the loss says more than the accuracy: it ranked weights as the test split did where accuracy did not
-    (docs/log.md).
+    Where there is no accuracy, the lowest loss. On few pictures the loss says more than the accuracy: it ranked weights
+    as the test split did where accuracy did not (docs/log.md).
     """
     if "accuracy" not in new:
         return new["loss"] < old["loss"]

@@ -13,7 +13,7 @@ from vitreous.data.augment import eval_view, normalise
 from vitreous.data.decode import open_picture
 from vitreous.explain.attention import attention_distance
 from vitreous.explain.figures import even_distance, filter_components, position_similarity
-from vitreous.jobs.explain_weights import attention_distances, explain_weights, neighbour_similarity
+from vitreous.jobs.plot_weights import attention_distances, neighbour_similarity, plot_weights
 from vitreous.weights.bundle import Bundle, load_bundle
 
 
@@ -52,7 +52,7 @@ def test_similarity_beside_and_elsewhere():
 @pytest.mark.parametrize("position", ["none", "relative"])
 def test_positions_that_are_not_added_have_no_figure(position, tmp_path):
     model = random_model(position=position)
-    found = explain_weights(Bundle(model, preprocess_for(model), ()))
+    found = plot_weights(Bundle(model, preprocess_for(model), ()))
     assert position_similarity(model) is None
     assert set(found.figures()) == {"filters"}
     assert found.to_json()["position_similarity"] is None
@@ -74,7 +74,7 @@ def test_distances_need_no_classes_and_even_ones_are_of_the_grid_that_was_looked
     make_pictures(tmp_path / "p", count=1)
     bundle = load_bundle(make_bundle(tmp_path / "b"))
     wide = replace(bundle, preprocess=replace(bundle.preprocess, size=(16, 32)))
-    found = explain_weights(wide, tmp_path / "p" / "red").to_json()
+    found = plot_weights(wide, tmp_path / "p" / "red").to_json()
     assert found["attention_distance"] is not None
     cells = [(row, column) for row in (0, 8) for column in (0, 8, 16, 24)]
     expected = np.mean([np.hypot(a - c, b - d) for a, b in cells for c, d in cells])
@@ -83,16 +83,16 @@ def test_distances_need_no_classes_and_even_ones_are_of_the_grid_that_was_looked
 
 def test_the_figures_are_written(tmp_path):
     make_pictures(tmp_path / "p", count=1)
-    files = explain_weights(make_bundle(tmp_path / "b"), tmp_path / "p").save(tmp_path / "out")
+    files = plot_weights(make_bundle(tmp_path / "b"), tmp_path / "p").save(tmp_path / "out")
     assert [file.name for file in files] == [
         f"{name}.{kind}" for name in ("filters", "positions", "distance") for kind in ("svg", "png")
     ]
     assert all(file.stat().st_size > 1000 for file in files)
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match="file: a part of this path is a file"):
-        explain_weights(tmp_path / "b").save(tmp_path / "file")
+        plot_weights(tmp_path / "b").save(tmp_path / "file")
     with pytest.raises(UserError, match="count=0"):
-        explain_weights(tmp_path / "b", tmp_path / "p", count=0)
+        plot_weights(tmp_path / "b", tmp_path / "p", count=0)
 
 
 @pytest.mark.slow

@@ -12,8 +12,8 @@ from PIL import Image
 from vitreous import UserError
 from vitreous.config.data import Preprocess
 from vitreous.explain.methods import METHODS, Maps
-from vitreous.jobs import explain_score
-from vitreous.jobs.explain_score import score_explanations
+from vitreous.jobs import score_explanations as job
+from vitreous.jobs.score_explanations import score_explanations
 from vitreous.weights.bundle import Bundle
 
 ROWS = ["even", "centre", "centre of what is seen"]
@@ -85,7 +85,7 @@ def test_a_map_that_tells_nothing_apart_is_worth_as_much_as_none(lights, answeri
     def nothing(model, images, method, *, targets):
         return Maps((), torch.zeros(len(images), 1, 1, *model.config.grid), model(images))
 
-    monkeypatch.setattr(explain_score, "compute_maps", nothing)
+    monkeypatch.setattr(job, "compute_maps", nothing)
     even, _, _, gradcam = score_explanations(answering, lights / "data", methods=["gradcam"]).scores
     assert (gradcam.deletion, gradcam.insertion) == (even.deletion, even.insertion)
 

@@ -1,4 +1,4 @@
-"""`vitreous explain --steps`: the way of one picture through a model, on one page."""
+"""`vitreous walkthrough`: one picture's way through a model, on one page."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from vitreous.weights.bundle import Bundle
 from vitreous.weights.files import write_file
 
 
-def write_steps(
+def write_walkthrough(
     model: str | Path | Bundle,
     picture: str | Path,
     *,
@@ -32,13 +32,13 @@ def write_steps(
 ) -> Path:
     """Write a page that goes with a picture through the paper's equations, and return its path.
 
-    out: the file; if None, NAME-steps.html here.
+    out: the file; if None, NAME-walkthrough.html here.
     layer, head: which block is opened, and which of its heads, from 0; negative layers count from the end.
     query: x, y of a place in the picture, in its pixels: the patch there is followed and asks; if None, the patch in
         the middle is followed, and the class token asks where the answer is read from it.
     """
     bundle = open_model(model, preprocess)
-    vit = require(bundle.model, ViT, "steps")
+    vit = require(bundle.model, ViT, "walkthrough")
     p, path = bundle.preprocess, Path(picture)
     seen = look_at(path, p)
     whole = seen.whole
@@ -49,6 +49,6 @@ def write_steps(
     answer = steps.representation if steps.logits is None else steps.logits
     check_numbers(torch.from_numpy(answer), "scores", bundle.path)
     page = steps_page(Walk(path.name, whole, to_image(seen.view), p, bundle.labels, steps))
-    made = Path(out) if out is not None else Path(f"{path.stem}-steps.html")
+    made = Path(out) if out is not None else Path(f"{path.stem}-walkthrough.html")
     write_file(made, page)
     return made

@@ -1,4 +1,4 @@
-"""`vitreous explain --score`: how good explanations are, in numbers, beside maps that look at nothing."""
+"""`vitreous score-explanations`: how good explanations are, in numbers, beside maps that look at nothing."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ from vitreous.errors import UserError
 from vitreous.explain.methods import METHODS, Method, check_request, compute_maps
 from vitreous.explain.place import Map, Place, place_patches
 from vitreous.explain.score import centre_map, centre_patches, localise, removal_curves, seen_centre_map
-from vitreous.jobs.evaluate import choose_part
-from vitreous.run.opening import open_classifier, open_pictures
+from vitreous.run.opening import choose_split, open_classifier, open_pictures
 from vitreous.weights.bundle import Bundle
 
 BASELINES = ("even", "centre", "centre of what is seen")
@@ -90,7 +89,7 @@ def score_explanations(
     bundle = open_classifier(model, preprocess)
     for method in methods:
         check_request(bundle.model.config, method, None, "mean", target=False, query=False)
-    _, source = choose_part(open_pictures(data), split)
+    _, source = choose_split(open_pictures(data), split)
     if count is not None and not 1 <= count <= len(source):
         raise UserError(f"count={count}: the data have {len(source)} pictures; give a number from 1 to that.")
     chosen = range(len(source)) if count is None else [i * len(source) // count for i in range(count)]

@@ -1,4 +1,4 @@
-"""`vitreous explain --weights`: what a model's weights have learned to look at, as the paper's figure 7 shows it."""
+"""`vitreous plot-weights`: what a model's weights have learned to look at, as in the paper's figure 7."""
 
 from __future__ import annotations
 
@@ -28,9 +28,8 @@ from vitreous.explain.figures import (
     position_similarity,
     positions_figure,
 )
-from vitreous.jobs.evaluate import choose_part
 from vitreous.model.vit import ViT
-from vitreous.run.opening import open_model, open_pictures
+from vitreous.run.opening import choose_split, open_model, open_pictures
 from vitreous.weights.bundle import Bundle
 from vitreous.weights.files import readable_errors
 
@@ -87,7 +86,7 @@ class WeightsView:
         }
 
 
-def explain_weights(
+def plot_weights(
     model: str | Path | Bundle,
     data: str | Path | Data | None = None,
     *,
@@ -128,7 +127,7 @@ def attention_distances(
 
     The pictures are spread evenly over the part that `evaluate` would take; those that cannot be read are left out.
     """
-    _, source = choose_part(open_pictures(data), None)
+    _, source = choose_split(open_pictures(data), None)
     count = min(count, len(source))
     views, found = [], []
     for i in range(count):

@@ -1,0 +1,45 @@
+"""`vitreous reconstruct`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import tyro
+
+from vitreous.cli.pictures import OutputFiles, say_unreadable
+from vitreous.cli.terminal import option, printable
+
+
+def reconstruct(
+    run: Annotated[str, tyro.conf.Positional, option("RUN")],
+    pictures: Annotated[tuple[str, ...], tyro.conf.Positional, option("PICTURE|FOLDER ...")],
+    out: Annotated[str, option("DIR")] = "reconstructed",
+) -> int:
+    """Show how a masked autoencoder (MAE) fills in the hidden patches of pictures.
+
+    Each result has three panels: the picture, the patches that the model sees, and its reconstruction.
+
+    The exit status is 1 if a picture could not be read.
+
+    Args:
+        run: The run folder of `vitreous pretrain --method mae`.
+        pictures: Picture files, and folders of pictures.
+        out: Folder for the results, NAME-reconstructed.png.
+    """
+    from PIL import Image
+
+    from vitreous.jobs.reconstruct import reconstruct as reconstruct_pictures
+    from vitreous.run.opening import list_pictures
+
+    failed, paths = False, list_pictures(pictures)
+    places = OutputFiles(out, paths)
+    for path, made in reconstruct_pictures(run, paths):
+        if not isinstance(made, Image.Image):
+            failed = True
+            say_unreadable(made)
+            continue
+        (file,) = places.name(path, "-reconstructed.png")
+        with places.writing():
+            made.save(file, compress_level=1)
+        print(f"{printable(str(path))}: {printable(str(file))}", flush=True)
+    return int(failed)

@@ -1,0 +1,35 @@
+"""Sentences about words that are no verb, and about options that have become one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from vitreous.errors import UserError
+
+SYNONYMS = {"train": "fit", "finetune": "fit", "fine-tune": "fit", "classify": "predict"}
+"""What other programs call a verb."""
+MOVED = {
+    ("explain", "--steps"): "walkthrough MODEL PICTURE",
+    ("explain", "--reconstruct"): "reconstruct RUN PICTURE",
+    ("explain", "--weights"): "plot-weights MODEL",
+    ("explain", "--score"): "score-explanations MODEL DATA",
+}
+"""Options that earlier versions had, and the verb that does this now."""
+
+
+def unknown_verb(word: str, verbs: Iterable[str]) -> UserError:
+    """The sentence about a word that is no verb, with what may have been meant."""
+    from difflib import get_close_matches
+
+    verbs = list(verbs)
+    near = [SYNONYMS[word]] if word in SYNONYMS else [verb for verb in verbs if verb.startswith(word)]
+    near = near or get_close_matches(word, verbs, n=1)
+    meant = f"did you mean `vitreous {near[0]}`?" if near else "`vitreous --help` lists the commands."
+    return UserError(f"{word}: there is no such {'option' if word.startswith('-') else 'command'}; {meant}")
+
+
+def refuse_moved(verb: str, args: Sequence[str]) -> None:
+    """Say which verb does now what an option of this one did."""
+    for arg in args:
+        if command := MOVED.get((verb, arg)):
+            raise UserError(f"{verb} {arg}: this is a command of its own now: vitreous {command}.")
