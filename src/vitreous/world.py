@@ -44,7 +44,8 @@ class World:
     def jointly(self, function: Callable[[Tensor], Tensor], tensor: Tensor) -> Tensor:
         """This process's rows of a function of the rows (n, ...) of all processes."""
         pieces = self.gather(tensor)
-        return function(torch.cat(pieces)).split([len(piece) for piece in pieces])[self.rank]
+        first = sum(len(piece) for piece in pieces[: self.rank])
+        return function(torch.cat(pieces))[first : first + len(tensor)]
 
     def agree(self, flag: bool) -> bool:
         """Whether any process says so: then all act alike."""

@@ -103,10 +103,10 @@ class Training:
             raise UserError(f"epochs={self.epochs}: must be above 0, and finite.")
         if not 0 <= self.seed < 2**31:
             raise UserError(f"seed={self.seed}: must be a whole number from 0 to {2**31 - 1}.")
-        if self.accumulate > 1 and (name := self.objective.whole_batch) is not None:
+        if self.accumulate > 1 and (joined := self.objective.whole_batch) is not None:
             raise UserError(
-                f"accumulate={self.accumulate}: {name} compares the pictures of a batch with each other, so a batch "
-                f"cannot be worked through in parts; set accumulate=1 with a smaller batch_size, or {name}=0."
+                f"accumulate={self.accumulate}: {joined} compares the pictures of a batch with each other, so a batch "
+                f"cannot be worked through in parts; set accumulate=1 with a smaller batch_size, or {joined}=0."
             )
         if self.ema is not None and not 0 < self.ema < 1:
             raise UserError(f"ema={self.ema}: must be between 0 and 1.")

@@ -129,8 +129,8 @@ def cut_views(
     """The wanted views of a picture by name, each with a random number stream of its own."""
     pixels = to_pixels(picture)
     return {
-        name: [train_view(pixels, *how, generator(seed, epoch, index, number)) for number in numbers]
-        for name, numbers, *how in numbered_views(preprocess, augment, views)
+        name: [train_view(pixels, prepared, varied, generator(seed, epoch, index, number)) for number in numbers]
+        for name, numbers, prepared, varied in numbered_views(preprocess, augment, views)
     }
 
 

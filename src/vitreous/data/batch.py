@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
+from operator import itemgetter
 from typing import Any, TypeVar
 
 import torch
@@ -69,8 +70,8 @@ class Batch:
 
     def split(self, parts: int) -> list[Batch]:
         """In so many parts of nearly equal size; none is empty."""
-        ends = torch.arange(len(self.index)).tensor_split(parts)
-        return [_mapped(self, lambda tensor, own=own: tensor[own[0] : own[-1] + 1]) for own in ends if len(own)]
+        rows = torch.arange(len(self.index)).tensor_split(parts)
+        return [_mapped(self, itemgetter(slice(int(own[0]), int(own[-1]) + 1))) for own in rows if len(own)]
 
 
 def _mapped(record: Tensors, change: Callable[[Tensor], Tensor]) -> Tensors:

@@ -94,9 +94,9 @@ def cut_batch(
     """The wanted views of each picture by name: images (B, V, C, H, W), box (B, V, 4), flipped (B, V)."""
     return {
         name: stack_cuts(
-            [train_batch(images, indices, *how, seed=seed, epoch=epoch, view=number) for number in numbers]
+            [train_batch(images, indices, prepared, varied, seed=seed, epoch=epoch, view=number) for number in numbers]
         )
-        for name, numbers, *how in numbered_views(preprocess, augment, views)
+        for name, numbers, prepared, varied in numbered_views(preprocess, augment, views)
     }
 
 

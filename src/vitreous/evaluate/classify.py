@@ -106,11 +106,11 @@ class ClassificationResult:
     def from_json(fields: dict[str, Any]) -> ClassificationResult:
         """The same again; what follows from the rest is not read."""
         kinds: dict[str, Any] = {"bins": Bin, "surest_wrong": Answer, "surest_right": Answer}
-        records = {name: tuple(kind(**entry) for entry in fields[name]) for name, kind in kinds.items()}
+        read: dict[str, Any] = {name: fields[name] for name in ("n", "top1", "top5", "ece", "loss")}
+        read |= {name: tuple(kind(**entry) for entry in fields[name]) for name, kind in kinds.items()}
         low, high = fields["top1_interval"]
         return ClassificationResult(
-            **{name: fields[name] for name in ("n", "top1", "top5", "ece", "loss")},
-            **records,
+            **read,
             top1_interval=(low, high),
             labels=tuple(fields["labels"]),
             confusion=tuple(tuple(row) for row in fields["confusion"]),

@@ -7,7 +7,7 @@ from PIL import Image
 from torch import Tensor
 
 from vitreous.config.data import Preprocess
-from vitreous.data.loader import Batch
+from vitreous.data.batch import Batch
 from vitreous.explain.draw import tile
 from vitreous.objectives.mae import MaskedAutoencoder
 

@@ -146,7 +146,7 @@ def told(place: str, finished: Finished) -> Run:
         frozen=None if probe is None or probe.accuracy is None else (probe.accuracy, probe.seconds),
         spent=result.spent,
         records=records,
-        alarms=() if fitted is not None else result.alarms,
+        alarms=result.alarms if isinstance(result, PretrainResult) else (),
         remarks=result.remarks,
     )
 

@@ -59,8 +59,8 @@ class Situation:
 
 def with_fields(config: ModelConfig, **changes: object) -> ModelConfig:
     """The configuration with these fields set, those of them that its family has."""
-    known = {field.name for field in fields(config)}  # type: ignore[arg-type]
-    changed: ModelConfig = replace(config, **{n: value for n, value in changes.items() if n in known})  # type: ignore[type-var]
+    known = {field.name for field in fields(config)}
+    changed: ModelConfig = replace(config, **{name: new for name, new in changes.items() if name in known})
     return changed
 
 

@@ -42,7 +42,8 @@ def model_card(
         f"- data: {data}, {pictures:,} training pictures",
         f"- start: {weights or 'random weights'}",
         f"- recipe: `{recipe}`: {o.name}, learning rate {o.learning_rate:g}, batch {training.batch_size}, "
-        f"{training.epochs:.3g} epochs, seed {training.seed}{', classifier fitted to frozen features first' if training.probe else ''}",
+        f"{training.epochs:.3g} epochs, seed {training.seed}"
+        + (", classifier fitted to frozen features first" if training.probe else ""),
         f"- cost: {spent.pictures:,} pictures seen, {spent.flops:.3g} floating-point operations, "
         f"{spent.core_hours:.3g} core-hours, {spent.seconds:.0f} s"
         + (f", {spent.joules / 3600:.3g} Wh" if spent.joules is not None else ""),
@@ -67,7 +68,8 @@ def pretrain_card(name: str, request: PretrainRequest, training: Training, resul
         f"# {name}",
         "",
         f"A {describe(c)} for pictures of {c.image_size[0]}x{c.image_size[1]} pixels that learned from pictures "
-        f"without labels, by {request.method}. It has no classifier: it gives a representation of {c.features} numbers.",
+        f"without labels, by {request.method}. It has no classifier: it gives a representation of {c.features} "
+        "numbers.",
         "",
         *(f"**{alarm}**\n" for alarm in result.alarms),
         "## How it was made",

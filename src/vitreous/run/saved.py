@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ def training_to_json(training: Training) -> dict[str, Any]:
 
 def training_from_json(fields: dict[str, Any], where: Path) -> Training:
     """The same training again; `where` is the file that it comes from."""
-    readers = {
+    readers: dict[str, Callable[[Any], Any]] = {
         "model": config_from_json,
         "objective": objective_from_json,
         "preprocess": lambda found: Preprocess(**found),

@@ -34,14 +34,13 @@ def amx_works() -> bool:
     Some virtual machines announce it, and their kernel grants it, and yet its first instruction is illegal and ends the
     process. So another process tries.
     """
-    fork = "fork" if "fork" in multiprocessing.get_all_start_methods() else None
-    trial = multiprocessing.get_context(fork).Process(target=_multiply, daemon=True)
+    trial: Any = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn").Process(target=_multiply)
     trial.start()
     trial.join(SECONDS)
     if trial.is_alive():
         trial.kill()
         trial.join()
-    return trial.exitcode == 0
+    return bool(trial.exitcode == 0)
 
 
 def _multiply() -> None:
