@@ -15,7 +15,13 @@ def show_weights(found: WeightsView) -> None:
     """How strong the first filters are, how alike positions, and how far each head looks."""
     said, page = found.to_json(), console()
     shares = said["filter_variance"]
-    page.print(f"patch filters   the first {len(shares)} components have {sum(shares):.0%} of the variance")
+    if shares is None:
+        page.print("filters         no convolution looks at the pixels, so there is no such figure")
+    else:
+        page.print(f"filters         the first {len(shares)} components have {sum(shares):.0%} of the variance")
+    if said["even_distance"] is None:
+        page.print("                positions and attention distance are those of a Vision Transformer")
+        return
     if said["position_similarity"] is None:
         page.print("positions       none are added to the tokens, so there is no such figure")
     else:

@@ -15,6 +15,7 @@ from vitreous.data.decode import PictureError
 from vitreous.data.loader import Loader
 from vitreous.data.source import Data, Source, Split
 from vitreous.errors import UserError
+from vitreous.explain.methods import can_explain_classes
 from vitreous.explain.reconstruct import draw_reconstructions
 from vitreous.jobs.evaluate import evaluate
 from vitreous.jobs.explain import explain
@@ -196,13 +197,14 @@ def _find(data: Data, names: set[str]) -> dict[str, tuple[Source, int]]:
 
 
 def _example(bundle: Bundle, answer: dict[str, Any], source: Source, index: int) -> Example | None:
-    """The picture and what spoke for the answer; None if it has been damaged since it was judged."""
+    """The picture and what spoke for the answer, where it can be told; None if it was damaged since it was judged."""
     p = bundle.preprocess
     try:
         picture = source.read(index, channels=p.channels, at_least=2 * max(p.resized))
     except PictureError:
         return None
-    return Example(answer, picture, explain(bundle, picture).overlay())
+    overlay = explain(bundle, picture).overlay() if can_explain_classes(bundle.model) else None
+    return Example(answer, picture, overlay)
 
 
 def _card(bundle: Bundle) -> str | None:

@@ -19,6 +19,7 @@ from vitreous.errors import UserError
 from vitreous.jobs.run import Request
 from vitreous.model.initialise import whiten_patches
 from vitreous.model.lora import add_lora
+from vitreous.model.network import require
 from vitreous.model.position import resample_state
 from vitreous.model.vit import ViT
 from vitreous.recipes.supervised import Situation, recipe
@@ -35,7 +36,7 @@ def choose_training(request: Request, data: Data, base: Bundle | None) -> Traini
     situation = situation_of(data.train, len(data.classes), request.model, request.image_size)
     situation = replace(situation, tested="test" in data.splits)
     if base is not None:
-        situation = replace(situation, base=base.model.config, base_preprocess=base.preprocess)
+        situation = replace(situation, base=require(base.model, ViT, "fit").config, base_preprocess=base.preprocess)
     training = _from_recipe(request, situation)
     if training.validation:  # what is set aside is not trained on, which some recipes count
         left = len(data.with_validation(training.validation, request.seed).train)
@@ -68,7 +69,8 @@ def starting_model(training: Training, base: Bundle | None) -> ViT:
     """The model to train: new, or the given one at the training's resolution with a new classifier of zeros."""
     model = ViT(training.model, seed=training.seed)
     if base is not None:
-        state, _ = resample_state(base.model.state_dict(), base.model.config, training.model.image_size)
+        config = require(base.model, ViT, "fit").config
+        state, _ = resample_state(base.model.state_dict(), config, training.model.image_size)
         fresh = {name: tensor for name, tensor in model.state_dict().items() if name.startswith(("head", "pre_logits"))}
         state = {name: tensor for name, tensor in state.items() if not name.startswith(("head", "pre_logits"))}
         model.load_state_dict({**state, **fresh})

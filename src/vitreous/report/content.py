@@ -18,8 +18,8 @@ class Example:
     answer: dict[str, Any]
     """picture, true, predicted, confidence: `vitreous.evaluate.classify.Answer`."""
     picture: Image.Image
-    overlay: Image.Image
-    """What it looked at."""
+    overlay: Image.Image | None
+    """What it looked at; None where no method can tell."""
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from typing import Any
 
 from PIL import Image
 
+from vitreous.model.family import config_from_json, describe
 from vitreous.report.content import Run
 from vitreous.report.html import Html, document, facts, image, tag
 from vitreous.report.plots import curves
@@ -36,16 +37,15 @@ def pretraining_page(name: str, run: Run, rebuilt: Image.Image | None = None) ->
 
 def _body(name: str, run: Run, rebuilt: Image.Image | None) -> Iterable[Html]:
     config, result = run.config, run.result
-    c, method = config["training"]["model"], result["method"]
+    c, method = config_from_json(config["training"]["model"]), result["method"]
     yield tag(
         "header",
         tag("p", "vitreous report", class_="kind"),
         tag("h1", name),
         tag(
             "p",
-            f"A Vision Transformer of width {c['width']}, depth {c['depth']} and patch {c['patch']} for pictures of "
-            f"{c['image_size'][0]}×{c['image_size'][1]} pixels, which learned by {method} from {result['pictures']:,} "
-            f"pictures of {config['request']['data']}, without labels.",
+            f"{describe(c)}, for pictures of {c.image_size[0]}×{c.image_size[1]} pixels, which learned by {method} from "
+            f"{result['pictures']:,} pictures of {config['request']['data']}, without labels.",
             class_="lede",
         ),
     )
