@@ -44,8 +44,8 @@ def _body(name: str, run: Run, rebuilt: Image.Image | None) -> Iterable[Html]:
         tag("h1", name),
         tag(
             "p",
-            f"{describe(c)}, for pictures of {c.image_size[0]}×{c.image_size[1]} pixels, which learned by {method} from "
-            f"{result['pictures']:,} pictures of {config['request']['data']}, without labels.",
+            f"{describe(c)}, for pictures of {c.image_size[0]}×{c.image_size[1]} pixels, which learned by {method} "
+            f"from {result['pictures']:,} pictures of {config['request']['data']}, without labels.",
             class_="lede",
         ),
     )
