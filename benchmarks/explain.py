@@ -33,6 +33,7 @@ from vitreous.jobs.explain import explain
 from vitreous.jobs.plot_weights import attention_distances
 from vitreous.jobs.predict import predict
 from vitreous.jobs.score_explanations import score_explanations
+from vitreous.model.network import require
 from vitreous.weights.bundle import Bundle
 from vitreous.weights.source import open_weights
 
@@ -68,7 +69,7 @@ def speed(bundle: Bundle, data: Path, rounds: int) -> dict[str, Any]:
 def distance(bundle: Bundle, data: Path, count: int) -> dict[str, Any]:
     """Mean attention distance in pixels, (layers, heads); the plot goes to docs."""
     found = attention_distances(bundle, data / "pets" / "test", count=count)
-    figure = distance_figure(found, even_distance(bundle.model, bundle.preprocess.size))
+    figure = distance_figure(found, even_distance(require(bundle.model, ViT, "distance"), bundle.preprocess.size))
     with matplotlib.rc_context({"svg.hashsalt": "vitreous"}):
         figure.savefig(DOCS / "attention_distance.svg", metadata={"Date": None})
     return {"pictures": count, "pixels": [[round(float(head), 2) for head in layer] for layer in found]}

@@ -41,6 +41,7 @@ from vitreous.jobs.fit import fit
 from vitreous.jobs.pretrain import pretrain
 from vitreous.jobs.probe import probe
 from vitreous.jobs.run import Listeners
+from vitreous.model.network import require
 from vitreous.model.presets import SIZES
 from vitreous.model.vit import ViT
 from vitreous.objectives.mae import MaskedAutoencoder
@@ -166,7 +167,7 @@ def finetune(data: str, budget: str, runs: Path, seed: int) -> dict[str, Any]:
     start = runs / f"mae-{seed}"
     if not (start / "bundle").is_dir():
         raise SystemExit(f"{start}: there is no masked autoencoder to fine-tune; run --only mae first.")
-    c = load_bundle(start).model.config
+    c = require(load_bundle(start).model, ViT, str(start)).config
     size = next(name for name, shape in SIZES.items() if shape == (c.width, c.depth, c.heads, c.mlp_width))
     ways: dict[str, dict[str, Any]] = {
         "mae": {"weights": start, "recipe": "mae-finetune"},

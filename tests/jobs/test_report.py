@@ -34,7 +34,7 @@ def test_fit_leaves_a_page_with_its_own_figures(place):
     for section in ("Training", "Classes", "Calibration", "Pictures", "Inside the model", "Cost", "Use it"):
         assert f"<h2>{section}</h2>" in text
     assert text.count('class="two"') == 3  # the surest right picture of each colour, with its overlay
-    for title in ("Patch filters", "Positions", "How far heads look"):
+    for title in ("Filters of the first layer", "Positions", "How far heads look"):
         assert f"<h3>{title}</h3>" in text
     assert "<script" not in text
 
@@ -62,7 +62,7 @@ def test_a_bundle_alone_is_described(place, tmp_path, monkeypatch):
     assert path.name == "bundle-report.html"
     text = path.read_text(encoding="utf-8")
     assert "which tells 3 classes apart" in text
-    assert "<h3>Patch filters</h3>" in text
+    assert "<h3>Filters of the first layer</h3>" in text
     assert "How far heads look" not in text  # needs pictures
     assert "Accuracy" not in text
     assert write_report(load_bundle(place / "bundle"), out=tmp_path / "same.html").exists()

@@ -38,7 +38,11 @@ def models(
         pixels = str(height) if height == width else f"{height}x{width}"
         shape = (pixels, row.tokens, row.width, row.depth, row.heads)
         listed.add_row(
-            row.name, *map(str, shape), f"{row.parameters:,}", f"{row.gflops:,.2f}", f"{row.activation_mb:,.1f}"
+            row.name,
+            *("" if one is None else str(one) for one in shape),
+            f"{row.parameters:,}",
+            f"{row.gflops:,.2f}",
+            f"{row.activation_mb:,.1f}",
         )
     page = console()
     page.print(listed)

@@ -12,9 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitreous.config.model import ViTConfig
+from vitreous.explain.homogeneity import patch_attention
+from vitreous.model.network import TracesAttention
 from vitreous.model.trace import Trace
-from vitreous.model.vit import ViT
 
 
 class _Rows(Trace):
@@ -45,31 +45,25 @@ class _Rollout(Trace):
             self.attention[layer] = self.rolled[:, None, self.askers, self.prefix :].mean(dim=2)
 
 
-def askers(config: ViTConfig, query: int | None = None) -> slice:
-    """Which tokens' attention is shown; of several, the mean.
-
-    The patch `query`; or the class token (and DeiT's second), if the model's answer is read from it; or else all
-    patches, as the answer is made of them all.
-    """
-    if query is not None:
-        return slice(config.prefix + query, config.prefix + query + 1)
-    if config.pool.startswith("class"):
-        return slice(0, 1 + int(config.distilled))
-    return slice(config.prefix, None)
+def askers(model: TracesAttention, query: int | None = None) -> slice:
+    """Which tokens' attention is shown; of several, the mean: the patch `query`, or what the answer is read from."""
+    if query is None:
+        return model.answer_tokens()
+    return slice(model.config.prefix + query, model.config.prefix + query + 1)
 
 
 def attention_maps(
-    model: ViT, images: Tensor, *, layers: Sequence[int] | None = (-1,), query: int | None = None
+    model: TracesAttention, images: Tensor, *, layers: Sequence[int] | None = (-1,), query: int | None = None
 ) -> tuple[dict[int, Tensor], Tensor]:
     """({layer: (B, h, rows, columns)}, scores (B, K)): the attention that patches get in each layer.
 
     layers: which, None for all. query: the patch that asks; if None, what the model's answer is read from.
     """
-    return _run(model, images, _Rows(layers, askers(model.config, query)))
+    return _run(model, images, _Rows(layers, askers(model, query)))
 
 
 def rollout_maps(
-    model: ViT, images: Tensor, *, layers: Sequence[int] | None = (-1,), query: int | None = None
+    model: TracesAttention, images: Tensor, *, layers: Sequence[int] | None = (-1,), query: int | None = None
 ) -> tuple[dict[int, Tensor], Tensor]:
     """({layer: (B, 1, rows, columns)}, scores (B, K)): attention rollout (Abnar and Zuidema) from the first layer on.
 
@@ -80,7 +74,7 @@ def rollout_maps(
     depth = model.config.depth
     Trace(layers).check(depth)
     wanted = None if layers is None else [layer % depth for layer in layers]
-    trace = _Rollout(wanted, askers(model.config, query))
+    trace = _Rollout(wanted, askers(model, query))
     maps, scores = _run(model, images, trace)
     if query is None and trace.pool_attention is not None and depth - 1 in maps:
         assert trace.rolled is not None
@@ -89,7 +83,7 @@ def rollout_maps(
     return maps, scores
 
 
-def pool_maps(model: ViT, images: Tensor) -> tuple[Tensor, Tensor]:
+def pool_maps(model: TracesAttention, images: Tensor) -> tuple[Tensor, Tensor]:
     """((B, h, rows, columns), scores (B, K)): what the learned query of attention pooling looks at."""
     trace = Trace((), tokens=False)
     with torch.inference_mode():
@@ -98,7 +92,7 @@ def pool_maps(model: ViT, images: Tensor) -> tuple[Tensor, Tensor]:
     return as_grid(trace.pool_attention[:, :, 0], trace.grid), scores
 
 
-def _run(model: ViT, images: Tensor, trace: Trace) -> tuple[dict[int, Tensor], Tensor]:
+def _run(model: TracesAttention, images: Tensor, trace: Trace) -> tuple[dict[int, Tensor], Tensor]:
     with torch.inference_mode():
         scores: Tensor = model(images, trace=trace)
     return {layer: as_grid(rows, trace.grid) for layer, rows in trace.attention.items()}, scores
@@ -118,22 +112,30 @@ class _Distances(Trace):
 
     def record_attention(self, layer: int, attention: Tensor) -> None:
         between = cell_distances(self.grid, self.patch).to(attention)
-        patches = attention[:, :, self.prefix :, self.prefix :]
-        shares = patches / patches.sum(dim=-1, keepdim=True)
-        self.attention[layer] = (shares * between).sum(dim=-1).mean(dim=-1)
+        self.attention[layer] = mean_distance(patch_attention(attention, self.prefix), between)
 
 
-def attention_distance(model: ViT, images: Tensor) -> NDArray[np.float32]:
+def attention_distance(model: TracesAttention, images: Tensor) -> NDArray[np.float32]:
     """(B, layers, heads): the mean distance, in pixels of the input, between a patch and what it attends to.
 
     The paper's figure 7: for each query patch the distances to all patches, weighted with its attention, and the mean
     of the queries. Class token and registers have no place: they are left out as queries, and what a patch gives to
-    them is shared among the patches in proportion.
+    them is shared among the patches in proportion. A patch that gives all to them is left out too.
     """
     trace = _Distances(model.config.patch)
     with torch.inference_mode():
         model(images, trace=trace)
     return torch.stack([trace.attention[layer] for layer in sorted(trace.attention)], dim=1).numpy()
+
+
+def mean_distance(among: Tensor, between: Tensor) -> Tensor:
+    """(B, h): how far queries look, on average over those that look at patches at all; 0 where none does.
+
+    among: (B, h, N, N) attention among patches, of which a row sums to 1, or to 0 if it looks at none.
+    between: (N, N) the distances.
+    """
+    looking = (among.sum(dim=-1) > 0.5).sum(dim=-1)
+    return (among * between).sum(dim=-1).sum(dim=-1) / looking.clamp_min(1)
 
 
 def cell_distances(grid: tuple[int, int], patch: int) -> Tensor:

@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 
 from vitreous.config.model import grid_of
 from vitreous.explain.attention import cell_distances
+from vitreous.model.family import first_convolution
+from vitreous.model.network import Network
 from vitreous.model.vit import ViT
 
 INK = "#808080"
@@ -25,12 +27,16 @@ MOST_CELLS = 16
 """Rows and columns of cells that a figure can show; of a larger grid, every second or third."""
 
 
-def filter_components(model: ViT, count: int = FILTERS) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """The patch filters' first principal components (count, P, P, C), of length 1, and the share of each in the whole.
+def filter_components(model: Network, count: int = FILTERS) -> tuple[NDArray[np.float32], NDArray[np.float32]] | None:
+    """The first principal components of the filters that look at the pixels, (count, P, P, C), and their shares.
 
-    Their sign means nothing; the largest number of each is made positive.
+    Each has length 1, and its share is that in the whole. Their sign means nothing; the largest number of each is made
+    positive. None if no convolution looks at the pixels, channels together.
     """
-    weight = model.patch_embed.proj.weight.detach().float()
+    found = first_convolution(model)
+    if found is None or found[1].groups != 1:
+        return None
+    weight = found[1].weight.detach().float()
     flat = weight.flatten(1)
     _, strength, components = torch.linalg.svd(flat - flat.mean(dim=0), full_matrices=False)
     components = components[:count]
@@ -49,29 +55,33 @@ def position_similarity(model: ViT) -> NDArray[np.float32] | None:
     return (directions @ directions.T).reshape(*model.config.grid, *model.config.grid).numpy()
 
 
-def filters_figure(model: ViT) -> Figure:
-    """The principal components of the patch filters, strongest first, each scaled to its own range."""
-    components, shares = filter_components(model)
+def filters_figure(model: Network) -> Figure | None:
+    """The principal components of the first layer's filters, strongest first, each scaled to its own range."""
+    found = filter_components(model)
+    if found is None:
+        return None
+    components, shares = found
     channels, said = components.shape[3], ""
     if channels not in (1, 3):  # no colours that could be drawn
         components, said = components.mean(axis=3, keepdims=True), f" (mean of {channels} channels)"
-    count, side = components.shape[:2]
-    columns, gap = 7, max(1, side // 8)
+    count, height, width = components.shape[:3]
+    columns, gap = 7, max(1, height // 8)
     rows = math.ceil(count / columns)
-    page = np.ones((rows * (side + gap) - gap, columns * (side + gap) - gap, components.shape[3]), np.float32)
+    page = np.ones((rows * (height + gap) - gap, columns * (width + gap) - gap, components.shape[3]), np.float32)
     mosaic = np.concatenate([page, np.zeros_like(page[:, :, :1])], axis=2)  # nothing is drawn between the filters
     for i, component in enumerate(components):
-        top, left = i // columns * (side + gap), i % columns * (side + gap)
+        top, left = i // columns * (height + gap), i % columns * (width + gap)
         reach = float(np.abs(component).max()) or 1.0
-        tile = mosaic[top : top + side, left : left + side]
+        tile = mosaic[top : top + height, left : left + width]
         tile[:, :, :-1], tile[:, :, -1] = component / (2 * reach) + 0.5, 1
     if mosaic.shape[2] == 2:  # one channel: grey
         mosaic = mosaic[:, :, [0, 0, 0, 1]]
     figure, axes = _axes(5.2, 0.5 + 5.2 * mosaic.shape[0] / mosaic.shape[1])
     axes.imshow(mosaic, interpolation="nearest")
     axes.set_axis_off()
+    owner = "patch" if isinstance(model, ViT) else "first layer's"
     axes.set_title(
-        f"first {count} principal components of the patch filters{said}, {shares.sum():.0%} of their variance",
+        f"first {count} principal components of the {owner} filters{said}, {shares.sum():.0%} of their variance",
         color=INK,
         fontsize=9,
     )

@@ -13,7 +13,10 @@ from torch import Tensor
 
 
 def patch_attention(attention: Tensor, prefix: int) -> Tensor:
-    """(B, h, N, N), rows sum to 1: attention (B, h, T, T) among patches, without the `prefix` tokens before them."""
+    """(B, h, N, N): attention (B, h, T, T) among patches, without the `prefix` tokens before them.
+
+    Rows sum to 1; that of a patch which attends to none but those tokens is 0.
+    """
     patches = attention[:, :, prefix:, prefix:]
     return patches / patches.sum(dim=-1, keepdim=True).clamp_min(torch.finfo(patches.dtype).tiny)
 

@@ -13,9 +13,9 @@ from vitreous.config.model import ViTConfig
 from vitreous.errors import UserError
 from vitreous.explain.attention import attention_maps, pool_maps, rollout_maps
 from vitreous.explain.occlusion import occlusion_maps
-from vitreous.explain.relevance import gradcam_maps, relevance_maps
+from vitreous.explain.relevance import feature_map_gradcam, gradcam_maps, relevance_maps
+from vitreous.model.network import HasFeatureMap, LeavesPatchesOut, Network, TracesAttention, require
 from vitreous.model.trace import Trace
-from vitreous.model.vit import ViT
 
 Method = Literal["attention", "rollout", "relevance", "gradcam", "occlusion"]
 METHODS: tuple[Method, ...] = get_args(Method)
@@ -35,7 +35,7 @@ class Maps:
 
 
 def compute_maps(
-    model: ViT,
+    model: Network,
     images: Tensor,
     method: Method,
     *,
@@ -46,31 +46,34 @@ def compute_maps(
     """Maps of a batch of pictures (B, C, H, W), normalised.
 
     layer: whose attention (attention), up to which (rollout), from which on (relevance), at whose entrance (gradcam);
-        None for the one that suits the method.
+        None for the one that suits the method. Grad-CAM of a network with a feature map looks at that.
     targets: (B,) the classes to explain; None for the likeliest.
     query: the patch whose attention is shown; None for what the answer is read from.
     """
     if method == "occlusion":
-        maps, scores = occlusion_maps(model, images, targets)
+        maps, scores = occlusion_maps(require(model, LeavesPatchesOut, "method occlusion"), images, targets)
         return Maps((), maps[:, None, None], scores)
-    if method == "attention" and layer is None and query is None and model.config.pool == "attention":
-        maps, scores = pool_maps(model, images)
+    if method == "gradcam" and not isinstance(model, TracesAttention):
+        maps, scores = feature_map_gradcam(require(model, HasFeatureMap, "method gradcam"), images, targets)
+        return Maps((), maps[:, None, None], scores)
+    attentive = require(model, TracesAttention, f"method {method}")
+    if method == "attention" and layer is None and query is None and attentive.config.pool == "attention":
+        maps, scores = pool_maps(attentive, images)
         return Maps((), maps[:, None], scores)
-    layers = chosen_layers(model.config, method, layer)
+    layers = chosen_layers(attentive.config.depth, method, layer)
     if method == "attention":
-        found, scores = attention_maps(model, images, layers=layers, query=query)
+        found, scores = attention_maps(attentive, images, layers=layers, query=query)
     elif method == "rollout":
-        found, scores = rollout_maps(model, images, layers=layers, query=query)
+        found, scores = rollout_maps(attentive, images, layers=layers, query=query)
     elif method == "relevance":
-        found, scores = relevance_maps(model, images, targets, layers=layers)
+        found, scores = relevance_maps(attentive, images, targets, layers=layers)
     else:
-        found, scores = gradcam_maps(model, images, targets, layers=layers)
+        found, scores = gradcam_maps(attentive, images, targets, layers=layers)
     return Maps(tuple(layers), torch.stack([found[number] for number in layers], dim=1), scores)
 
 
-def chosen_layers(config: ViTConfig, method: Method, layer: int | Literal["all"] | None) -> Sequence[int]:
-    """The layers, counted from 0, that a method is to use; refuses one that is not there."""
-    depth = config.depth
+def chosen_layers(depth: int, method: Method, layer: int | Literal["all"] | None) -> Sequence[int]:
+    """The layers of so many, counted from 0, that a method is to use; refuses one that is not there."""
     if layer == "all":
         return range(depth)
     if layer is None:
@@ -81,8 +84,20 @@ def chosen_layers(config: ViTConfig, method: Method, layer: int | Literal["all"]
     return [layer % depth]
 
 
+def default_method(model: Network, *, query: bool = False) -> Method:
+    """What suits a model: relevance; attention without a classifier or for a place; Grad-CAM without attention."""
+    if not isinstance(model, TracesAttention):
+        return "gradcam"
+    return "relevance" if model.config.classes and not query else "attention"
+
+
+def can_explain_classes(model: Network) -> bool:
+    """Whether any method can say what spoke for an answer."""
+    return bool(model.config.classes) and isinstance(model, TracesAttention | HasFeatureMap)
+
+
 def check_request(
-    config: ViTConfig,
+    model: Network,
     method: Method,
     layer: int | Literal["all"] | None,
     head: int | Literal["mean", "all"],
@@ -93,26 +108,48 @@ def check_request(
     """Refuse what a method cannot do with a model."""
     if method not in METHODS:
         raise UserError(f"method {method!r}: choose one of {', '.join(METHODS)}.")
-    if method in ABOUT_A_CLASS and not config.classes:
-        raise UserError(
-            f"method {method}: it explains a class, and the model has no classifier; use attention or rollout."
-        )
-    if method == "occlusion" and config.patches == 1:
+    _check_capability(model, method)
+    if method in ABOUT_A_CLASS and not model.config.classes:
+        other = "use attention or rollout" if isinstance(model, TracesAttention) else "fit one first"
+        raise UserError(f"method {method}: it explains a class, and the model has no classifier; {other}.")
+    if (
+        method == "occlusion"
+        and isinstance(model, LeavesPatchesOut)
+        and model.patch_grid(model.config.image_size) == (1, 1)
+    ):
         raise UserError(
             "method occlusion: the model sees a single patch, and without it there is nothing; use another."
         )
     if method == "occlusion" and layer is not None:
-        raise UserError(f"layer {layer}: occlusion looks at no single layer; leave it away.")
-    if method != "occlusion" and isinstance(layer, int):
-        chosen_layers(config, method, layer)
+        raise UserError(f"layer {layer}: occlusion looks at no single layer; leave it out.")
     if head != "mean" and method != "attention":
         raise UserError(f"head {head}: {method} joins all heads; only attention shows them one by one.")
-    if isinstance(head, int) and not -config.heads <= head < config.heads:
-        raise UserError(f"head {head}: the model has heads 0 to {config.heads - 1} in each layer.")
+    if isinstance(model, TracesAttention):
+        _check_layer_and_head(model.config, method, layer, head)
+    elif layer is not None:
+        raise UserError(f"layer {layer}: {method} looks at the last feature map of this model alone; leave it out.")
     if query and method not in ("attention", "rollout"):
         raise UserError(f"query: {method} explains the answer, not a place; use attention or rollout.")
     if target and method not in ABOUT_A_CLASS:
-        raise UserError(f"class: {method} is the same for every class; leave it away, or use {_listed(ABOUT_A_CLASS)}.")
+        raise UserError(f"class: {method} is the same for every class; leave it out, or use {_listed(ABOUT_A_CLASS)}.")
+
+
+def _check_capability(model: Network, method: Method) -> None:
+    if method == "occlusion":
+        require(model, LeavesPatchesOut, "method occlusion")
+    elif method != "gradcam":
+        require(model, TracesAttention, f"method {method}")
+    elif not isinstance(model, TracesAttention):
+        require(model, HasFeatureMap, "method gradcam")
+
+
+def _check_layer_and_head(
+    config: ViTConfig, method: Method, layer: int | Literal["all"] | None, head: int | Literal["mean", "all"]
+) -> None:
+    if isinstance(layer, int):
+        chosen_layers(config.depth, method, layer)
+    if isinstance(head, int) and not -config.heads <= head < config.heads:
+        raise UserError(f"head {head}: the model has heads 0 to {config.heads - 1} in each layer.")
 
 
 def _listed(names: Sequence[str]) -> str:

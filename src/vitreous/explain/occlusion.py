@@ -10,13 +10,18 @@ import torch
 from torch import Tensor
 
 from vitreous.explain.relevance import evidence
-from vitreous.model.vit import ViT
+from vitreous.model.network import LeavesPatchesOut
 
 BATCH = 32
 
 
 def occlusion_maps(
-    model: ViT, images: Tensor, targets: Tensor | None, *, window: int | None = None, stride: int | None = None
+    model: LeavesPatchesOut,
+    images: Tensor,
+    targets: Tensor | None,
+    *,
+    window: int | None = None,
+    stride: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     """((B, rows, columns), scores (B, K)): how much evidence for the class is lost without each patch's surroundings.
 
@@ -27,7 +32,7 @@ def occlusion_maps(
     with torch.inference_mode():
         scores: Tensor = model(images)
         targets = scores.argmax(dim=1) if targets is None else targets
-        grid = model.patchify(images[:1])[1]
+        grid = model.patch_grid((images.shape[2], images.shape[3]))
         window = window or max(1, round(min(grid) * 2 / 7))
         hidden = windows(grid, window, stride or max(1, window * 3 // 4))
         whole = evidence(scores, targets)
@@ -49,7 +54,7 @@ def windows(grid: tuple[int, int], window: int, stride: int) -> Tensor:
     return hidden.reshape(-1, grid[0] * grid[1])
 
 
-def _lost(model: ViT, image: Tensor, target: Tensor, whole: Tensor, hidden: Tensor) -> Tensor:
+def _lost(model: LeavesPatchesOut, image: Tensor, target: Tensor, whole: Tensor, hidden: Tensor) -> Tensor:
     """(W,) the evidence that one picture loses with each window hidden."""
     visible = (~hidden).nonzero()[:, 1].reshape(len(hidden), -1)
     found = [

@@ -78,6 +78,12 @@ def place_patches(height: int, width: int, preprocess: Preprocess, patch: int) -
     return Place((height, width), box, grid_of(preprocess.size, patch), step)
 
 
+def place_cells(height: int, width: int, preprocess: Preprocess, grid: tuple[int, int]) -> Place:
+    """How a feature map of so many rows and columns, which covers all that the model sees, lies on such a picture."""
+    box = seen_box(height, width, preprocess)
+    return Place((height, width), box, grid, ((box[3] - box[1]) / grid[0], (box[2] - box[0]) / grid[1]))
+
+
 def _weights(pixels: int, start: float, end: float, step: float, cells: int) -> Map:
     """(pixels, cells): how much each cell counts for each pixel along one axis; rows sum to 1, or to 0 outside."""
     centre = np.arange(pixels) + 0.5

@@ -1,6 +1,6 @@
-"""What an answer rests on: gradient-weighted relevance of attention, and Grad-CAM on tokens.
+"""What an answer rests on: gradient-weighted relevance of attention, and Grad-CAM on tokens or on a feature map.
 
-Both ask how the evidence for a class would change, so both need a backward pass, but only down to the lowest layer that
+All ask how the evidence for a class would change, so all need a backward pass, but only down to the lowest layer that
 they use: the layers below run as in a prediction. Letters in shapes: B pictures, h heads, T tokens, D width, K classes.
 """
 
@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
 from vitreous.explain.attention import as_grid
+from vitreous.model.network import HasFeatureMap, TracesAttention
 from vitreous.model.trace import Trace
-from vitreous.model.vit import ViT
 
 
 def evidence(scores: Tensor, targets: Tensor) -> Tensor:
@@ -33,7 +33,7 @@ def evidence(scores: Tensor, targets: Tensor) -> Tensor:
 
 @torch.inference_mode(False)  # a caller in that mode has gradients all the same
 def relevance_maps(
-    model: ViT, images: Tensor, targets: Tensor | None, *, layers: Sequence[int]
+    model: TracesAttention, images: Tensor, targets: Tensor | None, *, layers: Sequence[int]
 ) -> tuple[dict[int, Tensor], Tensor]:
     """({layer: (B, 1, rows, columns)}, scores (B, K)): gradient-weighted relevance from each layer on.
 
@@ -57,7 +57,7 @@ def relevance_maps(
 
 @torch.inference_mode(False)  # a caller in that mode has gradients all the same
 def gradcam_maps(
-    model: ViT, images: Tensor, targets: Tensor | None, *, layers: Sequence[int]
+    model: TracesAttention, images: Tensor, targets: Tensor | None, *, layers: Sequence[int]
 ) -> tuple[dict[int, Tensor], Tensor]:
     """({layer: (B, 1, rows, columns)}, scores (B, K)): Grad-CAM on the patch tokens that enter each layer.
 
@@ -75,6 +75,24 @@ def gradcam_maps(
         found = (gradient * tokens.detach()).sum(dim=2).clamp(min=0)
         maps[layer] = as_grid(found[:, None, trace.prefix :], trace.grid)
     return maps, scores.detach()
+
+
+@torch.inference_mode(False)  # a caller in that mode has gradients all the same
+def feature_map_gradcam(model: HasFeatureMap, images: Tensor, targets: Tensor | None) -> tuple[Tensor, Tensor]:
+    """((B, h, w), scores (B, K)): Grad-CAM on the last feature map, as Selvaraju et al. have it.
+
+    max(0, sum over channels of weight * channel), where a channel's weight is the mean over all places of the gradient
+    of the evidence with respect to it. targets: (B,) the classes to explain; None for the likeliest.
+    """
+    images, targets = _recordable(images), None if targets is None else _recordable(targets)
+    with torch.no_grad():
+        features = model.feature_map(images)
+    with torch.enable_grad():
+        leaf = features.detach().requires_grad_()
+        scores = model.classify(leaf)
+        (gradient,) = torch.autograd.grad(_evidence(scores, targets), leaf)
+    weights = gradient.mean(dim=(2, 3), keepdim=True)
+    return (weights * features).sum(dim=1).clamp(min=0), scores.detach()
 
 
 class _Graph(Trace):
@@ -115,7 +133,7 @@ class _Relevance(_Graph):
         for hook in self.hooks:
             hook.remove()
 
-    def begin(self, model: ViT) -> Tensor:
+    def begin(self, model: TracesAttention) -> Tensor:
         """Set the row of what the answer is read from, before the backward pass; return what of it is no relevance.
 
         That is the share that every patch has by being averaged. The learned query of attention pooling has no place
@@ -149,7 +167,7 @@ def _recordable(tensor: Tensor) -> Tensor:
     return tensor.clone() if tensor.is_inference() else tensor
 
 
-def _forward(model: ViT, images: Tensor, trace: _Graph) -> tuple[Tensor, Tensor]:
+def _forward(model: TracesAttention, images: Tensor, trace: _Graph) -> tuple[Tensor, Tensor]:
     """The scores (B, K), with a graph from layer `trace.first` on, and the leaf that it starts from."""
     if trace.first > 0:
         with torch.no_grad():

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitreous.explain.place import Map, Place
-from vitreous.model.vit import ViT
+from vitreous.model.network import LeavesPatchesOut
 
 SHARES = (0.1, 0.3, 0.5, 0.7, 0.9)
 """Parts of the patches that are taken away, or shown; their mean is the area under the curve, by midpoints."""
@@ -30,7 +30,7 @@ class Localisation(NamedTuple):
     """Intersection over union with the mask, of the map cut at the height that suits this picture best."""
 
 
-def removal_curves(model: ViT, images: Tensor, order: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+def removal_curves(model: LeavesPatchesOut, images: Tensor, order: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     """Deletion and insertion, each (B, S): probability of the target with a share of the patches gone, and alone.
 
     order: (B, N) the patches, the most important first. Patches are left out, as a ViT can, and nothing is painted in

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from vitreous.errors import UserError
-from vitreous.explain.attention import cell_distances
+from vitreous.explain.attention import cell_distances, mean_distance
 from vitreous.explain.homogeneity import (
     depth_similarity,
     head_similarity,
@@ -66,7 +66,7 @@ class _Reading(_Pooling):
         among = patch_attention(attention, self.prefix)
         depth = layer + 1
         between = cell_distances(self.grid, self.patch).to(among)
-        self.sums["attention_distance"][depth] = (among * between).sum(dim=-1).mean(dim=-1).sum(dim=0)  # (h,)
+        self.sums["attention_distance"][depth] = mean_distance(among, between).sum(dim=0)  # (h,)
         self.sums["mutual_information"][depth] = mutual_information(among).sum(dim=0)
         self.sums["head_similarity"][depth] = head_similarity(among).sum(dim=0)
         self.sums["query_similarity"][depth] = query_similarity(among).mean(dim=1).sum(dim=0)

@@ -19,6 +19,8 @@ from vitreous.errors import UserError
 from vitreous.explain.representation import linear_cka
 from vitreous.jobs.model_reading import NOISE, Chosen, ModelReader, Progress
 from vitreous.jobs.probe import held_out
+from vitreous.model.network import require
+from vitreous.model.vit import ViT
 from vitreous.report.analysis import analysis_page
 from vitreous.run.opening import open_pictures
 from vitreous.weights.bundle import Bundle
@@ -70,6 +72,8 @@ def analyze(
         remarks.append("without labels, accuracy by depth and under noise are left out.")
     bundles = [_open(model, preprocess) for model in models]
     names = _names(models)
+    for name, bundle in zip(names, bundles, strict=True):  # before any is measured, which takes long
+        require(bundle.model, ViT, f"analysis of {name}")
     total = len(bundles) * (len(chosen.measured) + (len(chosen.learned) if chosen.learned is not None else 0))
     reader = ModelReader(chosen, seed, workers, progress, total)
     found = [reader.read(name, bundle) for name, bundle in zip(names, bundles, strict=True)]

@@ -20,8 +20,9 @@ from vitreous.data.view import Picture, look_at
 from vitreous.deploy.engine import check_numbers
 from vitreous.errors import UserError
 from vitreous.explain.draw import mark, overlay, tile
-from vitreous.explain.methods import Maps, Method, check_request, compute_maps
-from vitreous.explain.place import Place, place_patches
+from vitreous.explain.methods import Maps, Method, check_request, compute_maps, default_method
+from vitreous.explain.place import Place, place_cells, place_patches
+from vitreous.model.network import TracesAttention
 from vitreous.run.opening import list_pictures, open_model
 from vitreous.weights.bundle import Bundle
 
@@ -120,7 +121,8 @@ def explain(
 
     model: a bundle, a run, or whatever `vitreous.load` takes.
     picture: a file, a file's bytes, a picture of Pillow's, or an array (H, W) or (H, W, C) uint8.
-    method: attention, rollout, relevance, gradcam or occlusion; None for relevance, or attention without a classifier.
+    method: attention, rollout, relevance, gradcam or occlusion; None for relevance, or attention without a classifier;
+        for a model without attention, gradcam.
     layer: whose attention (attention), up to which (rollout), from which on (relevance), at whose entrance (gradcam);
         "all" for each of them; None for the one that suits the method.
     head: of attention, one head, their mean, or all of them.
@@ -164,11 +166,10 @@ class _Request:
         target: str | None,
         query: tuple[float, float] | None,
     ) -> None:
-        config = bundle.model.config
         self.bundle, self.layer, self.head, self.query = bundle, layer, head, query
-        self.method: Method = method or ("relevance" if config.classes and query is None else "attention")
+        self.method: Method = method or default_method(bundle.model, query=query is not None)
         self.target = None if target is None else class_number(bundle, target)
-        check_request(config, self.method, layer, head, target=target is not None, query=query is not None)
+        check_request(bundle.model, self.method, layer, head, target=target is not None, query=query is not None)
 
     def answer_or_error(self, path: Path) -> Explanation | PictureError:
         try:
@@ -179,16 +180,19 @@ class _Request:
     def answer(self, picture: Picture) -> Explanation:
         bundle, preprocess = self.bundle, self.bundle.preprocess
         seen = look_at(picture, preprocess)
-        whole = seen.whole
-        place = place_patches(whole.height, whole.width, preprocess, bundle.model.config.patch)
+        model, whole, place = bundle.model, seen.whole, None
+        if isinstance(model, TracesAttention):
+            place = place_patches(whole.height, whole.width, preprocess, model.config.patch)
         found = compute_maps(
-            bundle.model,
+            model,
             normalise(seen.view[None], preprocess),
             self.method,
             layer=self.layer,
             targets=None if self.target is None else torch.tensor([self.target]),
-            query=None if self.query is None else place.patch_at(*self.query),
+            query=None if self.query is None or place is None else place.patch_at(*self.query),
         )
+        rows, columns = found.maps.shape[3:]
+        place = place or place_cells(whole.height, whole.width, preprocess, (rows, columns))
         check_numbers(found.scores, "scores", bundle.path)
         maps, heads = self._heads(found)
         label, score = self._label(found)
@@ -217,7 +221,7 @@ class _Request:
 def class_number(bundle: Bundle, name: str) -> int:
     """Which of the model's classes has this name."""
     if not bundle.labels:
-        raise UserError(f"class {name!r}: the model has no classifier, so there is no class to explain; leave it away.")
+        raise UserError(f"class {name!r}: the model has no classifier, so there is no class to explain; leave it out.")
     if name in bundle.labels:
         return bundle.labels.index(name)
     near = get_close_matches(name, bundle.labels, n=3, cutoff=0.5) or bundle.labels[:3]

@@ -19,6 +19,8 @@ from vitreous.evaluate.classify import wilson
 from vitreous.evaluate.probe import fit_linear
 from vitreous.explain.noise import BANDS, band_mask, band_noise
 from vitreous.explain.survey import Survey, pool_depths
+from vitreous.model.network import require
+from vitreous.model.vit import ViT
 from vitreous.weights.bundle import Bundle
 
 WEIGHT_DECAY = 1e-2
@@ -63,13 +65,14 @@ class ModelReader:
 
     def read(self, name: str, bundle: Bundle) -> tuple[dict[str, Any], Tensor]:
         """All numbers of a model, and its pictures' mean tokens (n, L + 1, D)."""
-        model, config = bundle.model.eval(), bundle.model.config
+        model = require(bundle.model, ViT, f"analysis of {name}").eval()
+        config = model.config
         patches = math.prod(grid_of(bundle.preprocess.size, config.patch))
         if patches < 2:
             raise UserError(f"{name}: sees a picture as one patch, so there is nothing to compare within it.")
         tokens = config.prefix + patches
         batch = min(32, max(1, ELEMENTS // (config.heads * tokens**2)))
-        learned = None if self.chosen.learned is None else self._learn(name, bundle, self.chosen.learned, batch)
+        learned = None if self.chosen.learned is None else self._learn(name, bundle, model, self.chosen.learned, batch)
         judge = None if learned is None else self._judge(name, bundle, learned)
         survey, noisy, index = Survey(model), _Noise(bundle, self.seed), []
         for images, at in self._batches(bundle, self.chosen.measured, batch):
@@ -80,7 +83,7 @@ class ModelReader:
             index += at
         assert self.index in (None, index)
         self.index = index
-        found = {"name": name, "shape": _shape(bundle), "grid": list(survey.grid), **survey.numbers()}
+        found = {"name": name, "shape": _shape(bundle, model), "grid": list(survey.grid), **survey.numbers()}
         if learned is not None and judge is not None:
             labels = torch.from_numpy(self.chosen.measured.labels)[index]
             found["probe"] = _probe_depths(learned, survey, labels, len(self.chosen.measured.classes))
@@ -103,12 +106,12 @@ class ModelReader:
             if (remark := f"left out: {path}: {reason}") not in self.remarks:
                 self.remarks.append(remark)
 
-    def _learn(self, name: str, bundle: Bundle, source: Source, batch: int) -> Learned:
+    def _learn(self, name: str, bundle: Bundle, model: ViT, source: Source, batch: int) -> Learned:
         """Look at the pictures to learn from."""
         depths, representations, index = [], [], []
         for images, at in self._batches(bundle, source, batch):
             with _named(name):
-                pooled, y = pool_depths(bundle.model, images)
+                pooled, y = pool_depths(model, images)
             depths.append(pooled)
             representations.append(y)
             index += at
@@ -179,8 +182,8 @@ def _accuracy(answers: Tensor, labels: Tensor) -> dict[str, Any]:
     return {"value": right / len(labels), "interval": list(wilson(right, len(labels))), "n": len(labels)}
 
 
-def _shape(bundle: Bundle) -> dict[str, Any]:
-    c = bundle.model.config
+def _shape(bundle: Bundle, model: ViT) -> dict[str, Any]:
+    c = model.config
     return {
         "width": c.width,
         "depth": c.depth,
@@ -188,5 +191,5 @@ def _shape(bundle: Bundle) -> dict[str, Any]:
         "patch": c.patch,
         "size": list(bundle.preprocess.size),
         "classes": c.classes,
-        "parameters": sum(parameter.numel() for parameter in bundle.model.parameters()),
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
     }

@@ -1,14 +1,13 @@
-"""`vitreous models`: the family and what its members cost."""
+"""`vitreous models`: the presets of all families and what they cost."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from vitreous.config.model import ViTConfig
+from vitreous.config.model import ModelConfig, ViTConfig
 from vitreous.errors import UserError
-from vitreous.model.cost import count_activation_bytes, count_flops, count_parameters
-from vitreous.model.presets import NAMES, preset
+from vitreous.model.family import FAMILIES, count_activation_bytes, count_flops, count_parameters, named_config
 
 
 @dataclass(frozen=True)
@@ -16,12 +15,14 @@ class ModelRow:
     """One model at one resolution, with 1,000 classes."""
 
     name: str
+    family: str
     image_size: tuple[int, int]
-    width: int
-    depth: int
-    heads: int
-    patch: int
-    tokens: int
+    width: int | None
+    """This and the next four are of a Vision Transformer; None for other families."""
+    depth: int | None
+    heads: int | None
+    patch: int | None
+    tokens: int | None
     parameters: int
     gflops: float
     """Billions of floating-point operations for one picture, forward; a multiplication and an addition are two."""
@@ -35,23 +36,35 @@ def models(names: Sequence[str] = (), *, image_size: int | None = None) -> list[
         raise UserError(f"--image-size {image_size}: give the side of the picture in pixels, for example 224.")
     sized = {} if image_size is None else {"image_size": (image_size, image_size)}
     if names:
-        return [_row(name, preset(name, **sized)) for name in names]
-    fitting = [name for name in NAMES if image_size is None or image_size % preset(name).patch == 0]
+        return [_row(name, named_config(name, **sized)) for name in names]
+    listed = [name for family in FAMILIES.values() for name in family.names]
+    fitting = [(name, config) for name in listed if (config := _fitting(name, sized)) is not None]
     if not fitting:
-        sides = sorted({preset(name).patch for name in NAMES})
+        presets = [named_config(name) for name in listed]
+        sides = sorted({config.patch for config in presets if isinstance(config, ViTConfig)})
         raise UserError(f"--image-size {image_size}: no preset has a patch that divides it; patches are {sides}.")
-    return [_row(name, preset(name, **sized)) for name in fitting]
+    return [_row(name, config) for name, config in fitting]
 
 
-def _row(name: str, config: ViTConfig) -> ModelRow:
+def _fitting(name: str, sized: dict[str, tuple[int, int]]) -> ModelConfig | None:
+    """The preset at this image size; None if it cannot look at pictures of that."""
+    try:
+        return named_config(name, **sized)
+    except UserError:
+        return None
+
+
+def _row(name: str, config: ModelConfig) -> ModelRow:
+    vit = config if isinstance(config, ViTConfig) else None
     return ModelRow(
         name=name,
+        family=config.family,
         image_size=config.image_size,
-        width=config.width,
-        depth=config.depth,
-        heads=config.heads,
-        patch=config.patch,
-        tokens=config.prefix + config.patches,
+        width=None if vit is None else vit.width,
+        depth=None if vit is None else vit.depth,
+        heads=None if vit is None else vit.heads,
+        patch=None if vit is None else vit.patch,
+        tokens=None if vit is None else vit.prefix + vit.patches,
         parameters=count_parameters(config),
         gflops=round(count_flops(config) / 1e9, 3),
         activation_mb=round(count_activation_bytes(config) / 1e6, 1),

@@ -28,6 +28,7 @@ from vitreous.explain.figures import (
     position_similarity,
     positions_figure,
 )
+from vitreous.model.network import Network, require
 from vitreous.model.vit import ViT
 from vitreous.run.opening import choose_split, open_model, open_pictures
 from vitreous.weights.bundle import Bundle
@@ -44,20 +45,22 @@ KINDS: dict[str, dict[str, Any]] = {"svg": {"metadata": {"Date": None}}, "png": 
 class WeightsView:
     """What a model's weights look like, and where its heads look."""
 
-    model: ViT
+    model: Network
     size: tuple[int, int]
     """Height and width of the pictures that it looks at."""
     distances: NDArray[np.float32] | None
-    """(layers, heads) mean attention distance in pixels; None where no pictures were given."""
+    """(layers, heads) mean attention distance in pixels; None where no pictures were given, or no tokens attend."""
 
     def figures(self) -> dict[str, Figure]:
-        """The figures by name: filters, positions if the model adds any, distance if pictures were given."""
-        made: dict[str, Figure | None] = {
-            "filters": filters_figure(self.model),
-            "positions": positions_figure(self.model),
-        }
-        if self.distances is not None:
-            made["distance"] = distance_figure(self.distances, even_distance(self.model, self.size))
+        """The figures by name: filters, positions if the model adds any, distance if pictures were given.
+
+        Of a model without patches, filters alone; none where no convolution looks at the pixels.
+        """
+        made: dict[str, Figure | None] = {"filters": filters_figure(self.model)}
+        if isinstance(self.model, ViT):
+            made["positions"] = positions_figure(self.model)
+            if self.distances is not None:
+                made["distance"] = distance_figure(self.distances, even_distance(self.model, self.size))
         return {name: figure for name, figure in made.items() if figure is not None}
 
     def save(self, folder: str | Path) -> list[Path]:
@@ -74,15 +77,16 @@ class WeightsView:
 
     def to_json(self) -> dict[str, Any]:
         """{"filter_variance", "position_similarity", "attention_distance", "even_distance"}; None for what is not."""
-        _, shares = filter_components(self.model)
-        alike = position_similarity(self.model)
+        filters = filter_components(self.model)
+        vit = self.model if isinstance(self.model, ViT) else None
+        alike = None if vit is None else position_similarity(vit)
         return {
-            "filter_variance": [round(float(share), 4) for share in shares],
+            "filter_variance": None if filters is None else [round(float(share), 4) for share in filters[1]],
             "position_similarity": None if alike is None else neighbour_similarity(alike),
             "attention_distance": None
             if self.distances is None
             else [[round(float(head), 2) for head in layer] for layer in self.distances],
-            "even_distance": round(even_distance(self.model, self.size), 2),
+            "even_distance": None if vit is None else round(even_distance(vit, self.size), 2),
         }
 
 
@@ -94,11 +98,16 @@ def plot_weights(
     preprocess: Preprocess | str | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> WeightsView:
-    """The paper's figure 7 of a model: its patch filters, its positions and, over `count` pictures, how far it sees."""
+    """The paper's figure 7 of a model: its patch filters, its positions and, over `count` pictures, how far it sees.
+
+    Of a model without patches and attention, what there is of it: the filters of its first layer.
+    """
     if count < 1:
         raise UserError(f"count={count}: must be at least 1.")
     bundle = open_model(model, preprocess)
-    found = None if data is None else attention_distances(bundle, data, count=count, progress=progress)
+    found = None
+    if data is not None and isinstance(bundle.model, ViT):
+        found = attention_distances(bundle, data, count=count, progress=progress)
     return WeightsView(bundle.model, bundle.preprocess.size, found)
 
 
@@ -127,6 +136,7 @@ def attention_distances(
 
     The pictures are spread evenly over the part that `evaluate` would take; those that cannot be read are left out.
     """
+    model = require(bundle.model, ViT, "attention distance")
     _, source = choose_split(open_pictures(data), None)
     count = min(count, len(source))
     views, found = [], []
@@ -134,7 +144,7 @@ def attention_distances(
         with suppress(PictureError):
             views.append(make_view(Sample(source, i * len(source) // count), bundle.preprocess))
         if views and (len(views) == BATCH or i == count - 1):
-            found.append(attention_distance(bundle.model, normalise(torch.stack(views), bundle.preprocess)))
+            found.append(attention_distance(model, normalise(torch.stack(views), bundle.preprocess)))
             views = []
         if progress is not None:
             progress(i + 1, count)

@@ -17,6 +17,7 @@ from vitreous.data.source import Data, Source, Split
 from vitreous.data.view import Sample, read_for_view
 from vitreous.errors import UserError
 from vitreous.evaluate.classify import Answer
+from vitreous.explain.methods import can_explain_classes
 from vitreous.explain.reconstruct import draw_reconstructions
 from vitreous.jobs.evaluate import evaluate
 from vitreous.jobs.explain import explain
@@ -222,12 +223,13 @@ def _find(data: Data, names: set[str]) -> dict[str, tuple[Source, int]]:
 
 
 def _example(bundle: Bundle, answer: Answer, source: Source, index: int) -> Example | None:
-    """The picture and what spoke for the answer; None if it has been damaged since it was judged."""
+    """The picture and what spoke for the answer, where it can be told; None if it was damaged since it was judged."""
     try:
         picture = read_for_view(Sample(source, index), bundle.preprocess)
     except PictureError:
         return None
-    return Example(answer, picture, explain(bundle, picture).overlay())
+    overlay = explain(bundle, picture).overlay() if can_explain_classes(bundle.model) else None
+    return Example(answer, picture, overlay)
 
 
 def _card(bundle: Bundle) -> str | None:

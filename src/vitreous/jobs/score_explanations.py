@@ -24,11 +24,15 @@ from vitreous.errors import UserError
 from vitreous.explain.methods import METHODS, Method, check_request, compute_maps
 from vitreous.explain.place import Map, Place, place_patches
 from vitreous.explain.score import centre_map, centre_patches, localise, removal_curves, seen_centre_map
+from vitreous.model.network import require
+from vitreous.model.vit import ViT
 from vitreous.run.opening import choose_split, open_classifier, open_pictures
 from vitreous.weights.bundle import Bundle
 
 BASELINES = ("even", "centre", "centre of what is seen")
 BATCH = 8
+NEEDS_PATCHES = "scores of explanations"
+"""What is told to need a ViT: patches are left out, and lie on the picture as its patches do."""
 
 
 @dataclass(frozen=True)
@@ -87,8 +91,9 @@ def score_explanations(
     count: so many pictures, spread evenly over the data; None for all.
     """
     bundle = open_classifier(model, preprocess)
+    require(bundle.model, ViT, NEEDS_PATCHES)
     for method in methods:
-        check_request(bundle.model.config, method, None, "mean", target=False, query=False)
+        check_request(bundle.model, method, None, "mean", target=False, query=False)
     _, source = choose_split(open_pictures(data), split)
     if count is not None and not 1 <= count <= len(source):
         raise UserError(f"count={count}: the data have {len(source)} pictures; give a number from 1 to that.")
@@ -126,7 +131,7 @@ class _Sums:
     """Adds up figures by method."""
 
     def __init__(self, bundle: Bundle, methods: Sequence[Method]) -> None:
-        self.bundle, self.model = bundle, bundle.model
+        self.bundle, self.model = bundle, require(bundle.model, ViT, NEEDS_PATCHES)
         self.methods = methods
         self.sums: dict[str, dict[str, float]] = {name: {} for name in (*BASELINES, *methods)}
 
@@ -178,7 +183,7 @@ def _batches(
     bundle: Bundle, source: Source, chosen: Sequence[int], masks: Path | None, left_out: dict[str, str]
 ) -> Iterator[_Batch]:
     """The chosen pictures with their masks, a few at a time; those that cannot be used are noted."""
-    preprocess, patch = bundle.preprocess, bundle.model.config.patch
+    preprocess, patch = bundle.preprocess, require(bundle.model, ViT, NEEDS_PATCHES).config.patch
     read: list[tuple[int, Tensor, Place, NDArray[np.bool_] | None]] = []
     for position, index in enumerate(chosen):
         try:

@@ -19,8 +19,8 @@ class Example:
 
     answer: Answer
     picture: Image.Image
-    overlay: Image.Image
-    """What it looked at."""
+    overlay: Image.Image | None
+    """What it looked at; None where no method can tell."""
 
 
 @dataclass(frozen=True)

@@ -8,21 +8,15 @@ from collections.abc import Iterable, Mapping
 from matplotlib.figure import Figure
 
 from vitreous import __version__
-from vitreous.config.model import ViTConfig
-from vitreous.model.cost import count_flops, count_parameters
+from vitreous.config.model import ModelConfig
+from vitreous.model import family
+from vitreous.model.family import count_flops, count_parameters
 from vitreous.report.content import Content, Look, Run
 from vitreous.report.html import Html, document, facts, tag
 from vitreous.report.numbers import parameters
 from vitreous.report.plots import Series, curves, page_style, to_svg
 from vitreous.report.scores import calibration, classes, examples, mistakes, percent, scores
 from vitreous.train.meter import Spent
-
-POOLS = {
-    "class": "the class token",
-    "mean": "the mean of the patches",
-    "class+mean": "the class token and the mean of the patches",
-    "attention": "a learned query that attends to the patches",
-}
 
 
 def page(content: Content) -> str:
@@ -65,7 +59,7 @@ def describe(content: Content) -> str:
     """One sentence or two: what was trained on what."""
     c = content.bundle.model.config
     size = "×".join(map(str, c.image_size))
-    model = f"A Vision Transformer of {parameters(count_parameters(c))} for pictures of {size} pixels"
+    model = f"{family.called(c)} of {parameters(count_parameters(c))} for pictures of {size} pixels"
     if content.run is None:
         kinds = f", which tells {c.classes:,} classes apart" if c.classes else ", which gives representations"
         where = f" Measured on {content.data}." if content.data else ""
@@ -123,8 +117,8 @@ def training_facts(run: Run) -> dict[str, str]:
 
 LOOKS = {
     "filters": (
-        "Patch filters",
-        "The principal components of what the first layer looks for in a patch, the strongest first. Trained on enough "
+        "Filters of the first layer",
+        "The principal components of what the first layer looks for, the strongest first. Trained on enough "
         "pictures, they look like waves and colours.",
     ),
     "positions": (
@@ -146,31 +140,17 @@ def looks(made: Mapping[str, Figure]) -> tuple[Look, ...]:
         return tuple(Look(LOOKS[name][0], to_svg(figure), LOOKS[name][1]) for name, figure in made.items())
 
 
-def inside(c: ViTConfig, looks: Iterable[Look]) -> list[Html]:
+def inside(c: ModelConfig, looks: Iterable[Look]) -> list[Html]:
     """Pictures of the weights, and what the model is made of."""
     pictures = [
         tag("figure", tag("h3", look.title), look.figure, tag("figcaption", look.caption), class_="plot")
         for look in looks
     ]
-    rows, columns = c.grid
-    colours = "grey" if c.channels == 1 else f"{c.channels} channels"
-    made_of = {
-        "Input": f"{c.image_size[0]}×{c.image_size[1]} pixels, {colours}",
-        "Patches": f"{rows}×{columns} of {c.patch}×{c.patch} pixels",
-        "Tokens": f"{c.prefix + c.patches}: {c.patches} patches"
-        + (", the class token" if c.class_token else "")
-        + (", the distillation token" if c.distilled else "")
-        + (f", {c.registers} registers" if c.registers else ""),
-        "Width, depth, heads": f"{c.width}, {c.depth}, {c.heads}",
-        "MLP": f"{c.mlp_width} units, {c.mlp}",
-        "Positions": c.position,
-        "Answer is read from": POOLS[c.pool],
-        "Classes": f"{c.classes:,}" if c.classes else "none: it gives representations",
-    }
-    return [*([tag("div", *pictures, class_="looks")] if pictures else []), tag("h3", "Architecture"), facts(made_of)]
+    drawn = [tag("div", *pictures, class_="looks")] if pictures else []
+    return [*drawn, tag("h3", "Architecture"), facts(family.facts(c))]
 
 
-def cost(c: ViTConfig, spent: Spent | None) -> dict[str, str]:
+def cost(c: ModelConfig, spent: Spent | None) -> dict[str, str]:
     """What the training took, where it is known, and what an answer takes."""
     found = {}
     if spent is not None:

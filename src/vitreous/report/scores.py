@@ -166,7 +166,9 @@ def examples(scored: SplitScores) -> list[Html]:
     """The pictures it was surest of, wrongly and rightly, each with what it looked at."""
     if scored.without is not None:
         return [tag("p", scored.without)]
-    said = f"From the {_pictures(scored)}. Beside each, the places that spoke for its answer glow."
+    explained = any(example.overlay is not None for example in (*scored.wrong, *scored.right))
+    glow = " Beside each, the places that spoke for its answer glow." if explained else ""
+    said = f"From the {_pictures(scored)}.{glow}"
     made = [tag("p", said, class_="quiet")]
     for title, shown in (("Surest and wrong", scored.wrong), ("Surest and right", scored.right)):
         if shown:
@@ -179,7 +181,9 @@ def _example(example: Example) -> Html:
     said = f"{answer.predicted}, {percent(answer.confidence)} sure"
     truth = f"It is {answer.true}." if answer.true != answer.predicted else ""
     name = PurePath(answer.picture).name
-    pictures = image(example.picture, name, SIDE), image(example.overlay, "what spoke for its answer", SIDE)
+    pictures = [image(example.picture, name, SIDE)]
+    if example.overlay is not None:
+        pictures.append(image(example.overlay, "what spoke for its answer", SIDE))
     return tag(
         "figure",
         tag("div", *pictures, class_="two"),
