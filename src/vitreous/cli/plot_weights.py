@@ -50,7 +50,13 @@ def _show(found: WeightsView) -> None:
     """How strong the first filters are, how alike positions are, and how far each head looks."""
     said, page = found.to_json(), console()
     shares = said["filter_variance"]
-    page.print(f"patch filters       the first {len(shares)} components explain {sum(shares):.0%} of the variance")
+    if shares is None:
+        page.print("filters             no convolution looks at the pixels, so there is no such plot")
+    else:
+        page.print(f"filters             the first {len(shares)} components explain {sum(shares):.0%} of the variance")
+    if said["even_distance"] is None:
+        page.print("                    only a Vision Transformer has positions and attention distance")
+        return
     if said["position_similarity"] is None:
         page.print("positions           this model adds none to its tokens, so there is no such plot")
     else:

@@ -75,7 +75,7 @@ class MaskedAutoencoder(Objective):
         return {"decoder": self.decoder}
 
     def roles(self) -> dict[str, Role]:
-        """The decoder's blocks lie above the encoder's, so they learn as fast as its last layer; Muon takes matrices."""
+        """The decoder's blocks lie above the encoder's layers, and learn as fast as the last; Muon takes matrices."""
         found = super().roles()
         for name, parameter in self.decoder.named_parameters(prefix="decoder"):
             role = found[name]

@@ -34,7 +34,8 @@ def amx_works() -> bool:
     Some virtual machines announce it, and their kernel grants it, and yet its first instruction is illegal and ends the
     process. So another process tries.
     """
-    trial: Any = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn").Process(target=_multiply)
+    processes: Any = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
+    trial = processes.Process(target=_multiply)
     trial.start()
     trial.join(SECONDS)
     if trial.is_alive():
