@@ -107,17 +107,17 @@ class Loader:
         order = self.order(epoch)
         steps = range(start, self.steps_per_epoch)
         tasks = [Task(epoch, order[step * self.batch_size : (step + 1) * self.batch_size]) for step in steps]
-        for step, made in zip(steps, self._made(tasks), strict=True):
+        for made in self._made(tasks):
             if len(made.taken):
-                yield self._batch(made, epoch, step)
+                yield self._batch(made, epoch)
 
     def plain_batches(self, batch_size: int) -> Iterator[Batch]:
         """All pictures in their order as evaluation sees them; those that cannot be read are left out."""
         order = np.arange(len(self.source), dtype=np.int64)
         tasks = [Task(None, order[start : start + batch_size]) for start in range(0, len(order), batch_size)]
-        for step, made in enumerate(self._made(tasks)):
+        for made in self._made(tasks):
             if len(made.taken):
-                yield self._batch(made, None, step)
+                yield self._batch(made, None)
 
     def _made(self, tasks: list[Task]) -> Iterator[Made]:
         self._plan.tasks = tasks
@@ -144,14 +144,14 @@ class Loader:
         finally:
             torch.set_num_threads(threads)
 
-    def _batch(self, made: Made, epoch: int | None, step: int) -> Batch:
+    def _batch(self, made: Made, epoch: int | None) -> Batch:
         index = torch.from_numpy(made.taken)
         views = {name: self._views(found) for name, found in made.views.items()}
         keys = torch.from_numpy(sample_keys(self.seed, epoch or 0, made.taken))
         batch = Batch(views, self._labels[index], index, keys)
         if epoch is None or self.augment is None or not self.augment.mixes:
             return batch
-        return mix(batch, len(self.source.classes), self.augment, seed=self.seed, epoch=epoch, step=step)
+        return mix(batch, len(self.source.classes), self.augment, seed=self.seed, epoch=epoch)
 
     def _views(self, made: MadeViews) -> ViewBatch:
         images = torch.from_numpy(made.images)

@@ -1,4 +1,4 @@
-"""Mixup and CutMix: each picture of a batch is blended with another one of it, and so are their targets."""
+"""Mixup and CutMix: the pictures of a batch are blended two by two, and so are their targets."""
 
 from __future__ import annotations
 
@@ -14,36 +14,42 @@ from vitreous.data.batch import Batch
 from vitreous.data.chance import MIX, generator
 
 
-def mix(batch: Batch, classes: int, augment: Augment, *, seed: int, epoch: int, step: int) -> Batch:
+def mix(batch: Batch, classes: int, augment: Augment, *, seed: int, epoch: int) -> Batch:
     """The batch with its plain views mixed, and soft targets (B, K) that sum to 1.
 
-    All chance is a pure function of (seed, epoch, step).
-    Mixup (Zhang et al. 2018) blends whole pictures, CutMix (Yun et al. 2019) pastes a rectangle;
-    with both, a coin is thrown for the batch. Both pair a batch with a shift of itself, so each picture is used twice.
+    Mixup (Zhang et al. 2018) blends two pictures, CutMix (Yun et al. 2019) exchanges a rectangle; with both, a coin is
+    thrown. Neighbours in the batch are a pair, whose chance is a pure function of (seed, epoch, index of the first): so
+    nothing changes where a batch is divided between pairs. Of an odd number, the last picture stays as it is.
     """
-    rng = generator(seed, epoch, step, MIX)
-    images, targets = batch.images, batch.targets
+    images, index = batch.images, batch.index.tolist()
+    mixed, shares, partner = images.clone(), torch.ones(len(images), 1), torch.arange(len(images))
+    for first in range(0, len(images) - 1, 2):
+        both = slice(first, first + 2)
+        rng = generator(seed, epoch, index[first], MIX)
+        mixed[both], shares[both] = _mix_pair(images[both], augment, rng)
+        partner[both] = partner[both].flip(0)
+    soft = F.one_hot(batch.targets, classes).float()
+    view = replace(batch.views["image"], images=mixed[:, None])
+    return replace(batch, views={"image": view}, targets=torch.lerp(soft[partner], soft, shares))
+
+
+def _mix_pair(pair: Tensor, augment: Augment, rng: np.random.Generator) -> tuple[Tensor, float]:
+    """Two pictures (2, C, H, W), each with something of the other, and the share that is left of its own."""
     cut = augment.cutmix > 0 and (augment.mixup == 0 or rng.random() < 0.5)
     alpha = augment.cutmix if cut else augment.mixup
     share = float(rng.beta(alpha, alpha))
-    shift = 1 + int(rng.random() * max(len(images) - 1, 1))
-    others = images.roll(shift, dims=0)
     if cut:
-        images, share = _paste(images, others, share, rng)
-    else:
-        images = torch.lerp(others, images, share)
-    soft = F.one_hot(targets, classes).float()
-    view = replace(batch.views["image"], images=images[:, None])
-    return replace(batch, views={"image": view}, targets=torch.lerp(soft.roll(shift, dims=0), soft, share))
+        return _exchange(pair, share, rng)
+    return torch.lerp(pair.flip(0), pair, share), share
 
 
-def _paste(images: Tensor, others: Tensor, share: float, rng: np.random.Generator) -> tuple[Tensor, float]:
-    """One rectangle of all `others` in `images`, of about 1 - share of the area, and the exact share left."""
-    height, width = images.shape[2:]
+def _exchange(pair: Tensor, share: float, rng: np.random.Generator) -> tuple[Tensor, float]:
+    """One rectangle of both exchanged, of about 1 - share of the area, and the exact share left."""
+    height, width = pair.shape[2:]
     h, w = (round(side * (1 - share) ** 0.5) for side in (height, width))
     row, column = int(rng.random() * height), int(rng.random() * width)
     top, bottom = max(row - h // 2, 0), min(row - h // 2 + h, height)
     left, right = max(column - w // 2, 0), min(column - w // 2 + w, width)
-    mixed = images.clone()
-    mixed[:, :, top:bottom, left:right] = others[:, :, top:bottom, left:right]
+    mixed = pair.clone()
+    mixed[:, :, top:bottom, left:right] = pair.flip(0)[:, :, top:bottom, left:right]
     return mixed, 1 - (bottom - top) * (right - left) / (height * width)
