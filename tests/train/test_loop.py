@@ -12,16 +12,17 @@ from safetensors.torch import load_file
 
 from vitreous import UserError, ViT, ViTConfig
 from vitreous.config.data import Augment, Preprocess
-from vitreous.config.saved import training_from_json, training_to_json
+from vitreous.config.objective import Supervised as SupervisedConfig
 from vitreous.config.train import Optimizer, Training
-from vitreous.data.loader import Batch, Loader
+from vitreous.data.loader import Loader
 from vitreous.data.packed import ArraySource
 from vitreous.model.lora import add_lora
 from vitreous.objectives.supervised import Supervised, balance
+from vitreous.run.saved import training_from_json, training_to_json
 from vitreous.train.loop import DivergedError, Loop, is_better
 from vitreous.train.pace import Pace
-from vitreous.train.parts import split
 from vitreous.train.state import load_newest
+from vitreous.train.step import train_step
 
 MODEL = ViTConfig(
     width=16, depth=2, heads=2, mlp_width=32, patch=4, image_size=(8, 8), classes=3, channels=1, dropout=0.1,
@@ -31,10 +32,10 @@ TRAINING = Training(
     model=MODEL,
     preprocess=Preprocess(size=(8, 8), mean=(0.5,), std=(0.5,)),
     augment=Augment(crop_scale=None, pad=1),
-    optimizer=Optimizer(name="muon", rate=1e-2),
+    objective=SupervisedConfig(keep_schedule=((0.5, 0.5),)),
+    optimizer=Optimizer(name="muon", learning_rate=1e-2),
     batch_size=8,
     ema=0.9,
-    tokens=((0.5, 0.5),),
     evaluations=3,
 )
 STEPS = 14  # of 5 in an epoch
@@ -62,20 +63,20 @@ def make_loop(
     if training.lora:
         add_lora(model, training.lora)
 
-    def figures(model):
+    def metrics(objective):
         batch = next(iter(judge.batches()))
-        scores = model(batch.images)
+        scores = objective.model(batch.images)
         right = (scores.argmax(1) == batch.targets).float().mean().item()
         return {"accuracy": right, "error": 0.05, "loss": F.cross_entropy(scores, batch.targets).item()}
 
     folder.mkdir(exist_ok=True)
     return Loop(
-        Supervised(model, training),
+        Supervised(model, training.objective),
         loader,
         training,
         pace or Pace(steps),
         folder,
-        evaluate=figures if evaluate else None,
+        evaluate=metrics if evaluate else None,
         name_of=source.name,
         save_seconds=save_seconds,
         check_clock=check_clock or (lambda step: None),
@@ -84,7 +85,7 @@ def make_loop(
 
 def digest(folder):
     """Every tensor of the last checkpoint and every line of the metrics."""
-    last = sorted((folder / "checkpoints").iterdir())[-1]
+    last = sorted((folder / "checkpoints").glob("step-*"))[-1]
     tensors = {file.name: load_file(file) for file in sorted(last.glob("*.safetensors"))}
     return tensors, (folder / "metrics.jsonl").read_text()
 
@@ -93,9 +94,8 @@ def assert_same(one, other):
     tensors, metrics = digest(one)
     others, other_metrics = digest(other)
     assert metrics == other_metrics
-    parts = {f"{part}.safetensors" for part in ("module", "optimizers", "ema", "best")}
     assert tensors.keys() == others.keys()
-    assert parts <= tensors.keys() <= parts | {"start.safetensors"}
+    assert tensors.keys() == {f"{name}.safetensors" for name in ("module", "optimizers", "ema", "best")}
     for file, content in tensors.items():
         assert content.keys() == others[file].keys()
         assert all(torch.equal(tensor, others[file][name]) for name, tensor in content.items()), file
@@ -104,7 +104,7 @@ def assert_same(one, other):
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd", "muon"])
 @pytest.mark.parametrize("stops", [(3,), (5,), (1, 8, 13)])
 def test_interrupted_and_taken_up_again_ends_with_the_same_bits(tmp_path, stops, optimizer):
-    training = replace(TRAINING, optimizer=Optimizer(name=optimizer, rate=1e-2))
+    training = replace(TRAINING, optimizer=Optimizer(name=optimizer, learning_rate=1e-2))
     assert make_loop(tmp_path / "whole", training).run().finished
     for stop in stops:
         loop = make_loop(tmp_path / "parts", training)
@@ -119,7 +119,7 @@ def test_interrupted_and_taken_up_again_ends_with_the_same_bits(tmp_path, stops,
 def test_it_learns_and_keeps_the_best(tmp_path):
     training = replace(TRAINING, model=replace(MODEL, dropout=0.0, drop_path=0.0))
     outcome = make_loop(tmp_path, training, steps=60).run()
-    assert outcome.best_figures["accuracy"] > 0.9
+    assert outcome.best_metrics["accuracy"] > 0.9
     records = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [r["step"] for r in records if "loss" in r] == list(range(1, 61))
     judged = [r for r in records if "val_loss" in r]
@@ -145,14 +145,16 @@ def test_without_validation_the_last_weights_are_kept(tmp_path):
     loop = make_loop(tmp_path, replace(TRAINING, ema=None), evaluate=False)
     outcome = loop.run()
     assert outcome.best_step == STEPS
-    assert all(torch.equal(outcome.best[name], tensor) for name, tensor in loop.model.state_dict().items())
+    assert all(
+        torch.equal(outcome.best["model"][name], tensor) for name, tensor in loop.objective.model.state_dict().items()
+    )
 
 
 def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(tmp_path):
     make_loop(tmp_path / "whole").run()
     loop = make_loop(tmp_path / "hurt", save_seconds=0)
     loop.run(stop=lambda: loop.step >= 9)
-    newest = sorted((tmp_path / "hurt" / "checkpoints").iterdir())[-1]
+    newest = sorted((tmp_path / "hurt" / "checkpoints").glob("step-*"))[-1]
     file = newest / "module.safetensors"
     content = bytearray(file.read_bytes())
     content[-1] ^= 1
@@ -200,68 +202,69 @@ def test_a_loss_that_is_no_number_stops_before_the_step(tmp_path):
     forward = type(objective).forward
 
     def spoiled(batch, progress):
-        loss, figures = forward(objective, batch, progress)
-        return (loss * float("nan") if loop.step == 6 else loss), figures
+        loss, metrics = forward(objective, batch, progress)
+        return (loss * float("nan") if loop.step == 6 else loss), metrics
 
     objective.forward = spoiled
     weights = {}
 
     def remember(event):
-        weights.update({name: tensor.clone() for name, tensor in loop.model.state_dict().items()})
+        weights.update({name: tensor.clone() for name, tensor in loop.objective.model.state_dict().items()})
 
     with pytest.raises(DivergedError, match=r"step 7: the loss is nan .* on the pictures made#\d+, made#\d+"):
         loop.run(remember)
-    assert all(torch.equal(weights[name], tensor) for name, tensor in loop.model.state_dict().items())
+    assert all(torch.equal(weights[name], tensor) for name, tensor in loop.objective.model.state_dict().items())
     assert load_newest(tmp_path / "checkpoints")[0].step == 6
 
 
 def test_parts_of_a_batch_have_the_gradient_of_the_whole(tmp_path):
-    plain = replace(TRAINING, model=replace(MODEL, dropout=0.0, drop_path=0.0), tokens=(), batch_size=7)
+    """With a keep schedule and stochastic depth: what is random follows from the samples, not from the parts."""
+    plain = replace(TRAINING, model=replace(MODEL, dropout=0.0, drop_path=0.3), batch_size=7)
     gradients = []
     for parts in (1, 3):
         loop = make_loop(tmp_path, replace(plain, accumulate=parts))
-        loop._backward(next(iter(loop.loader.batches(0))), 0.0)
-        gradients.append({name: p.grad.clone() for name, p in loop.model.named_parameters() if p.grad is not None})
+        found = {}
+
+        def refuse(loss, norm, loop=loop, found=found):
+            found.update({name: p.grad.clone() for name, p in loop.objective.named_parameters() if p.grad is not None})
+            found["loss"] = torch.tensor(loss)
+
+        train_step(loop.learner, next(iter(loop.loader.batches(0))), 0, 0.1, 0.2, refuse)
+        gradients.append(found)
+    assert len(gradients[0]) > 10
     for name, gradient in gradients[0].items():
         torch.testing.assert_close(gradient, gradients[1][name], atol=1e-6, rtol=1e-4)
 
 
-def test_splitting_a_batch_keeps_every_picture():
-    batch = Batch(torch.randn(7, 1, 2, 2), torch.arange(7), torch.arange(7))
-    parts = split(batch, 3)
-    assert [len(part.index) for part in parts] == [3, 2, 2]
-    assert torch.equal(torch.cat([part.index for part in parts]), batch.index)
-
-
 def test_the_average_follows_the_weights(tmp_path):
     loop = make_loop(tmp_path)
-    expected = {name: p.detach().clone() for name, p in loop.model.named_parameters()}
+    expected = {name: p.detach().clone() for name, p in loop.objective.model.named_parameters()}
 
     def follow(event):
         decay = min(0.9, (1 + event.step) / (10 + event.step))
-        for name, p in loop.model.named_parameters():
+        for name, p in loop.objective.model.named_parameters():
             expected[name] = decay * expected[name] + (1 - decay) * p.detach()
 
     loop.run(follow)
-    for name, average in loop.ema.named_parameters():
+    for name, average in loop.ema.model.named_parameters():
         torch.testing.assert_close(average, expected[name], atol=1e-6, rtol=1e-5)
 
 
 def test_low_rank_training_changes_only_what_it_should_and_folds_in(tmp_path):
     from vitreous.model.lora import merge_lora
 
-    training = replace(TRAINING, lora=2, optimizer=Optimizer(rate=1e-2))
+    training = replace(TRAINING, lora=2, optimizer=Optimizer(learning_rate=1e-2))
     loop = make_loop(tmp_path, training)
-    before = merge_lora(loop.model.state_dict())
+    before = merge_lora(loop.objective.model.state_dict())
     outcome = loop.run()
-    after = merge_lora(outcome.best)
+    after = merge_lora(outcome.best["model"])
     assert after.keys() == ViT(MODEL).state_dict().keys()
     changed = {name for name in after if not torch.equal(after[name], before[name])}
     assert changed == {"head.weight", "head.bias", "blocks.0.attn.qkv.weight", "blocks.1.attn.qkv.weight"}
     plain = ViT(MODEL).eval()
-    plain.load_state_dict(merge_lora(loop.model.state_dict()))
+    plain.load_state_dict(merge_lora(loop.objective.model.state_dict()))
     images = torch.randn(2, 1, 8, 8)
-    torch.testing.assert_close(plain(images), loop.model.eval()(images), atol=1e-5, rtol=0)
+    torch.testing.assert_close(plain(images), loop.objective.model.eval()(images), atol=1e-5, rtol=0)
 
 
 def test_a_training_survives_json():
@@ -294,22 +297,22 @@ def test_a_pace_that_was_bent_by_the_clock_can_be_repeated(tmp_path):
 
 def test_the_result_lies_between_the_start_and_what_was_trained(tmp_path):
     whole = make_loop(tmp_path / "whole", evaluate=False)
-    start = {name: tensor.clone() for name, tensor in whole.model.state_dict().items()}
-    trained = whole.run().best
-    blended = make_loop(tmp_path / "blended", replace(TRAINING, blend=0.25), evaluate=False).run().best
+    start = {name: tensor.clone() for name, tensor in whole.objective.model.state_dict().items()}
+    trained = whole.run().best["model"]
+    blended = make_loop(tmp_path / "blended", replace(TRAINING, wise_ft_alpha=0.25), evaluate=False).run().best["model"]
     for name, tensor in blended.items():
         assert torch.allclose(tensor, 0.75 * start[name] + 0.25 * trained[name], atol=1e-6), name
     assert any(not torch.equal(trained[name], blended[name]) for name in trained)
 
 
 def test_a_blend_that_is_taken_up_again_remembers_its_start(tmp_path):
-    training = replace(TRAINING, blend=0.5)
+    training = replace(TRAINING, wise_ft_alpha=0.5)
     make_loop(tmp_path / "whole", training).run()
     loop = make_loop(tmp_path / "parts", training)
     loop.run(stop=lambda: loop.step >= 7)
     again = make_loop(tmp_path / "parts", training)
     with torch.no_grad():
-        for parameter in again.model.parameters():
+        for parameter in again.objective.model.parameters():
             parameter.zero_()  # a classifier that was fitted before the first step is not fitted again
     again.start = {name: torch.zeros_like(tensor) for name, tensor in again.start.items()}
     again.run()

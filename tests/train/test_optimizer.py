@@ -4,9 +4,17 @@ import pytest
 import torch
 
 from vitreous import ViT
+from vitreous.config.objective import Mae
+from vitreous.config.objective import Supervised as SupervisedConfig
 from vitreous.config.train import Optimizer
+from vitreous.objectives.mae import MaskedAutoencoder
+from vitreous.objectives.supervised import Supervised
 from vitreous.train.muon import Muon, orthogonalise
-from vitreous.train.optimizer import decay_now, is_decayed, make_optimizers, rate_factor, set_decay
+from vitreous.train.optimizer import decay_now, make_optimizers, rate_factor, set_decay
+
+
+def supervised(model):
+    return Supervised(model, SupervisedConfig())
 
 
 @pytest.mark.parametrize("shape", [(12, 8), (8, 12), (10, 10)])
@@ -37,12 +45,13 @@ def test_muon_steps_as_pytorchs_does_but_for_bfloat16(shape):
     assert (ours - theirs).norm() < 0.02 * moved
 
 
-def names_of(model, optimizer_config):
+def names_of(model, optimizer_config, objective=supervised):
     """{parameter name: its group} over all optimizers."""
-    names = {p: name for name, p in model.named_parameters()}
+    built = objective(model)
+    names = {p: name.removeprefix("model.") for name, p in built.named_parameters()}
     return {
         names[p]: (type(optimizer).__name__, group)
-        for optimizer in make_optimizers(model, optimizer_config)
+        for optimizer in make_optimizers(built, optimizer_config)
         for group in optimizer.param_groups
         for p in group["params"]
     }
@@ -54,11 +63,11 @@ def test_biases_norms_tokens_and_positions_are_not_decayed():
     decayed = {name for name, (_, group) in groups.items() if group["weight_decay"]}
     assert decayed == {n for n, p in model.named_parameters() if p.ndim > 1 and n.endswith("weight")}
     assert set(groups) == {name for name, _ in model.named_parameters()}
-    assert not is_decayed("pos_embed", model.pos_embed)
+    assert not groups["pos_embed"][1]["decayed"]
 
 
 def test_each_block_learns_slower_than_the_next():
-    groups = names_of(ViT("N/4@28"), Optimizer(rate=1.0, layer_decay=0.5))
+    groups = names_of(ViT("N/4@28"), Optimizer(learning_rate=1.0, layer_decay=0.5))
     assert groups["head.weight"][1]["peak"] == 1.0
     assert groups["blocks.5.mlp.fc1.weight"][1]["peak"] == 0.5
     assert groups["blocks.0.mlp.fc1.weight"][1]["peak"] == 0.5**6
@@ -71,6 +80,21 @@ def test_muon_takes_the_matrices_of_the_blocks_and_adamw_the_rest():
     assert len(muon) == 6 * 4
     assert all(name.startswith("blocks.") and name.endswith("weight") for name in muon)
     assert groups["head.weight"][0] == groups["blocks.0.norm1.weight"][0] == "AdamW"
+
+
+def test_a_decoder_learns_as_fast_as_what_follows_the_encoder():
+    """Its blocks are called as the encoder's, but lie above them."""
+    groups = names_of(
+        ViT("N/4@28", classes=0),
+        Optimizer(name="muon", learning_rate=1.0, muon_learning_rate=0.1, layer_decay=0.5),
+        objective=lambda model: MaskedAutoencoder(model, Mae(decoder_width=32, decoder_depth=2, decoder_heads=2)),
+    )
+    for name, (kind, group) in groups.items():
+        if name.startswith("decoder."):
+            assert group["peak"] == (0.1 if kind == "Muon" else 1.0), name
+    assert groups["decoder.blocks.0.attn.qkv.weight"][0] == "Muon"
+    assert groups["blocks.0.attn.qkv.weight"][1]["peak"] == 0.1 * 0.5**6
+    assert not groups["decoder.mask_token"][1]["decayed"]
 
 
 def test_frozen_parameters_are_in_no_group():
@@ -96,7 +120,7 @@ def test_the_weight_decay_moves_along_half_a_cosine_and_spares_what_is_never_dec
     c = Optimizer(weight_decay=0.04, weight_decay_end=0.4)
     assert [round(decay_now(c, progress), 9) for progress in (0, 0.5, 1)] == [0.04, 0.22, 0.4]
     assert decay_now(Optimizer(weight_decay=0.3), 0.7) == 0.3
-    optimizers = make_optimizers(ViT("N/4@28"), Optimizer(name="muon", weight_decay=0.04))
+    optimizers = make_optimizers(supervised(ViT("N/4@28")), Optimizer(name="muon", weight_decay=0.04))
     set_decay(optimizers, 0.1)
     found = {group["weight_decay"] for optimizer in optimizers for group in optimizer.param_groups}
     assert found == {0.0, 0.1}

@@ -29,7 +29,8 @@ class Supervised(Objective):
         """`class_weight` (K,) weighs the classes; None for all alike."""
         super().__init__()
         self.model, self.settings = model, settings
-        self._patched = require(model, LeavesPatchesOut, "keep_schedule") if settings.keep_schedule else None
+        if settings.keep_schedule:
+            require(model, LeavesPatchesOut, "keep_schedule")
         self.register_buffer("class_weight", class_weight, persistent=False)
 
     def forward(self, batch: Batch, progress: float) -> tuple[Tensor, Metrics]:
@@ -60,13 +61,14 @@ class Supervised(Objective):
     def _scores(self, batch: Batch, progress: float) -> Tensor:
         """(B, K), from the patches that the keep schedule leaves: a random choice for each picture."""
         share = self.settings.keep_share(progress)
-        if share == 1.0 or self._patched is None:
+        if share == 1.0:
             whole: Tensor = self.model(batch.images, keys=batch.keys)
             return whole
+        patched = require(self.model, LeavesPatchesOut, "keep_schedule")
         height, width = batch.images.shape[2:]
-        grid = self._patched.patch_grid((height, width))
+        grid = patched.patch_grid((height, width))
         cells = draw_cells(len(batch.index), grid, share, draw(batch.keys, KEEP, grid[0] * grid[1]))
-        return self._patched(batch.images, keep=cells, keys=batch.keys)
+        return patched(batch.images, keep=cells, keys=batch.keys)
 
 
 def build_supervised(network: Network, settings: config.Supervised, setting: Setting) -> Supervised:
