@@ -35,7 +35,7 @@ def choose_training(request: FitRequest, data: Data, base: Bundle | None) -> Tra
     situation = situation_of(data.train, len(data.classes), request.model, request.image_size)
     situation = replace(situation, tested="test" in data.splits)
     if base is not None:
-        situation = replace(situation, base=require(base.model, ViT, "fit").config, base_preprocess=base.preprocess)
+        situation = replace(situation, base=base.model.config, base_preprocess=base.preprocess)
     training = _from_recipe(request, situation)
     if training.validation:  # what is set aside is not trained on, which some recipes count
         left = len(data.with_validation(training.validation, request.seed).train)

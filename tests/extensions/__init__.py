@@ -1,0 +1,1 @@
+"""What `tests/test_extend.py` adds to the package from outside."""

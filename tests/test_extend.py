@@ -1,0 +1,159 @@
+"""What a stranger can add without touching the package: an objective, and a family of networks.
+
+`docs/extend.md` walks through both; its code is this file's.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from extensions import conv_family, quadrant_objective
+from PIL import Image
+from safetensors.torch import load_file
+
+import vitreous
+from vitreous.data.batch import Batch, ViewBatch
+from vitreous.model.family import FAMILIES
+from vitreous.objectives.build import OBJECTIVES
+from vitreous.recipes.supervised import RECIPES
+
+HERE = Path(__file__).parent
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    """24x24 pictures, redder to the right and greener down, of one class without and one with a blue square."""
+    rng = np.random.default_rng(0)
+    ramp = np.arange(24) * 10
+    for number in range(40):
+        pixels = rng.integers(0, 20, (24, 24, 3), dtype=np.uint8)
+        pixels[:, :, 0] += ramp[None, :].astype(np.uint8)
+        pixels[:, :, 1] += ramp[:, None].astype(np.uint8)
+        if number % 2:
+            pixels[13:22, 13:22, 2] += 200
+        folder = tmp_path / "photos" / ("plain", "square")[number % 2]
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(folder / f"{number}.png")
+    return tmp_path / "photos"
+
+
+# An objective with a target for each patch
+
+
+@pytest.fixture
+def quadrants(monkeypatch):
+    monkeypatch.setitem(OBJECTIVES, "quadrants", quadrant_objective.KIND)
+    monkeypatch.setitem(RECIPES, "quadrants", quadrant_objective.recipe)
+
+
+def test_the_objective_takes_at_most_60_lines():
+    assert len((HERE / "extensions" / "quadrant_objective.py").read_text().splitlines()) <= 60
+
+
+def test_a_target_for_each_patch_follows_crop_and_flip():
+    """Hand-computed: of a 2x2 grid over the right half of a picture, mirrored."""
+    images = torch.zeros(1, 1, 3, 8, 8)
+    views = {"image": ViewBatch(images, torch.tensor([[[0.0, 0.5, 1.0, 0.5]]]), torch.tensor([[True]]))}
+    batch = Batch(views, torch.tensor([0]), torch.tensor([0]), torch.tensor([0]))
+    found = quadrant_objective.patch_targets(batch, (2, 2))
+    # unmirrored, the cells' centres lie at x = 0.625 and 0.875, y = 0.25 and 0.75: all in the right half
+    assert found.tolist() == [[1, 1, 3, 3]]
+    left = torch.tensor([[[0.0, 0.25, 1.0, 0.5]]])
+    views = {"image": ViewBatch(images, left, torch.tensor([[True]]))}
+    found = quadrant_objective.patch_targets(Batch(views, batch.targets, batch.index, batch.keys), (2, 2))
+    # centres at x = 0.375 and 0.625, mirrored: the right one comes first
+    assert found.tolist() == [[1, 0, 3, 2]]
+
+
+def test_fit_trains_with_it(tmp_path, pictures, quadrants):
+    result = vitreous.fit(pictures, recipe="quadrants", epochs=30, out=tmp_path / "run", workers=0)
+    records = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    losses = [record["loss"] for record in records if "loss" in record]
+    assert losses[-1] < 0.5 * losses[0]
+    assert result.metrics["loss"] < 0.7  # of four quadrants, chance is ln 4 = 1.39
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert config["training"]["objective"]["kind"] == "quadrants"
+    again = vitreous.fit(pictures, recipe="quadrants", epochs=30, out=tmp_path / "run", workers=0)
+    assert again == result
+
+
+# A family
+
+
+@pytest.fixture
+def conv(monkeypatch):
+    monkeypatch.setitem(FAMILIES, "convnet", conv_family.FAMILY)
+
+
+RUN = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from extensions import conv_family
+from vitreous.model.family import FAMILIES
+import torch, vitreous
+torch.set_num_threads(1)
+FAMILIES["convnet"] = conv_family.FAMILY
+from vitreous.train import loop
+loop.Loop.__init__.__kwdefaults__["save_seconds"] = 0.0
+vitreous.fit(sys.argv[2], model="conv-s", epochs=8, out=sys.argv[3], workers=0, changes={"ema": "0.9"})
+"""
+
+
+@pytest.mark.slow
+def test_a_family_is_killed_and_resumed_to_the_same_bits(tmp_path, pictures):
+    def start(out):
+        return subprocess.Popen([sys.executable, "-c", RUN, str(HERE), str(pictures), str(tmp_path / out)])
+
+    assert start("whole").wait(120) == 0
+    process = start("killed")
+    deadline = time.monotonic() + 60
+    while len(list((tmp_path / "killed").glob("checkpoints/step-*"))) < 2:
+        assert process.poll() is None, "it ended before it could be killed"
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert not (tmp_path / "killed" / "result.json").exists()
+    assert start("killed").wait(120) == 0
+    whole, killed = (load_file(tmp_path / name / "bundle" / "model.safetensors") for name in ("whole", "killed"))
+    assert any("running_mean" in name for name in whole)
+    assert all(torch.equal(tensor, killed[name]) for name, tensor in whole.items())
+    logs = [(tmp_path / name / "metrics.jsonl").read_text() for name in ("whole", "killed")]
+    assert logs[0] == logs[1]
+
+
+def test_a_family_goes_all_the_way(tmp_path, pictures, conv, monkeypatch):
+    monkeypatch.setenv("VITREOUS_CACHE", str(tmp_path / "cache"))
+    result = vitreous.fit(pictures, model="conv-s", epochs=20, out=tmp_path / "run", workers=0)
+    assert result.validation is not None
+    assert result.validation.top1 == 1.0
+    described = json.loads((tmp_path / "run" / "bundle" / "config.json").read_text())
+    assert described["vitreous"]["model"]["family"] == "convnet"
+    model = vitreous.load(tmp_path / "run")
+    assert isinstance(model.network, conv_family.ConvNet)
+    assert model.predict(pictures / "plain" / "0.png").label == "plain"
+    assert model.evaluate(pictures).result.top1 == 1.0
+    assert vitreous.probe(tmp_path / "run", pictures).scores[0].accuracy == 1.0
+    seen = model.explain(pictures / "square" / "1.png")
+    assert seen.method == "gradcam"
+    assert seen.map.shape == (24, 24)
+    assert seen.label == "square"
+    assert seen.map[13:22, 13:22].mean() > 2 * seen.map[:13, :13].mean()  # it was the square that spoke for it
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "Convolutional network" in page
+    with pytest.raises(vitreous.UserError, match="needs a network whose attention can be traced"):
+        model.explain(pictures / "square" / "1.png", method="rollout")
+
+
+def test_fine_tuning_a_family_keeps_its_statistics(tmp_path, pictures, conv):
+    first = vitreous.fit(pictures, model="conv-s", epochs=4, out=tmp_path / "first", workers=0)
+    tuned = vitreous.fit(pictures, weights=first.bundle, epochs=2, out=tmp_path / "tuned", workers=0)
+    assert tuned.probe is not None
+    assert tuned.finished
