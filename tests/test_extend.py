@@ -5,6 +5,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -157,3 +158,17 @@ def test_fine_tuning_a_family_keeps_its_statistics(tmp_path, pictures, conv):
     tuned = vitreous.fit(pictures, weights=first.bundle, epochs=2, out=tmp_path / "tuned", workers=0)
     assert tuned.probe is not None
     assert tuned.finished
+
+
+# The page
+
+
+@pytest.mark.parametrize("number", range(6))
+def test_the_code_on_the_page_is_the_code_that_runs(number):
+    page = (HERE.parent / "docs" / "extend.md").read_text()
+    blocks = re.findall(r"^( *)```python\n(.*?)^ *```", page, re.S | re.M)
+    assert len(blocks) == 6
+    indent, block = blocks[number]
+    code = "".join(line.removeprefix(indent) for line in block.splitlines(keepends=True))
+    files = [path.read_text() for path in (HERE / "extensions").glob("*.py")]
+    assert any(code.strip() in text for text in files), code

@@ -39,7 +39,7 @@ class QuadrantObjective(Objective):
 
 
 def patch_targets(batch, grid):
-    """(B, N): 0 to 3 for upper left, upper right, lower left, lower right of the whole picture, by the patch's centre."""
+    """(B, N): 0 to 3 for the upper left, upper right, lower left and lower right quarter, by the patch's centre."""
     view = batch.views["image"]
     top, left, height, width = view.box[:, 0].T[..., None]  # each (B, 1), as shares of the picture
     y, x = ((torch.arange(side) + 0.5) / side for side in grid)
