@@ -263,7 +263,8 @@ def _weights(
         print_json({**found.to_json(), "files": [str(file) for file in files]})
         return 0
     show_weights(found)
-    print(f"\nwritten: {', '.join(printable(str(file)) for file in files)}")
+    if files:
+        print(f"\nwritten: {', '.join(printable(str(file)) for file in files)}")
     return 0
 
 
