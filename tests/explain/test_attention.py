@@ -9,7 +9,7 @@ from known_model import bright_model
 from model.numpy_vit import NumpyViT, softmax
 from weights.tiny_models import random_images, random_model
 
-from vitreous.explain.attention import attention_distance, attention_maps, pool_maps, rollout_maps
+from vitreous.explain.attention import attention_distance, attention_maps, mean_distance, pool_maps, rollout_maps
 from vitreous.model import vit
 
 VARIANTS = {
@@ -195,3 +195,24 @@ def test_all_layers_hold_one_layers_attention_at_a_time(monkeypatch, maps):
     found, _ = maps(model, random_images(model), layers=None)
     assert len(found) == len(made) == 6
     assert alive == [0] * 6
+
+
+def test_a_patch_that_attends_to_no_patch_has_no_distance():
+    """Every patch looks at the register, whose key fits by far best: there is no place that it looks at."""
+    model = bright_model((8, 8), registers=1)
+    with torch.no_grad():
+        model.reg_token[:, :, 0] = 1000.0
+        model.reg_token[:, :, 1] = -1000.0
+        model.reg_token[:, :, 4] = 1000.0
+        model.reg_token[:, :, 5] = -1000.0
+    images = torch.full((1, 3, 8, 8), -0.5)
+    found = attention_distance(model, images)
+    assert np.isfinite(found).all()
+    assert (found == 0).all()
+
+
+def test_queries_that_look_at_no_patch_are_left_out_of_the_mean():
+    """Of three queries, one looks 4 pixels far, one half at 4 and half at 8, and one nowhere."""
+    among = torch.tensor([[[[0.0, 1, 0], [0, 0, 0], [0.5, 0.5, 0]]]])
+    between = torch.tensor([[0.0, 4, 8], [4, 0, 4], [8, 4, 0]])
+    assert mean_distance(among, between).tolist() == [[(4 + 6) / 2]]

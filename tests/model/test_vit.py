@@ -67,6 +67,25 @@ def test_pre_logits_are_what_the_classifier_reads():
     torch.testing.assert_close(model.head(trace.pre_logits), scores)
 
 
+def test_pre_logits_of_a_distilled_model_are_what_each_of_its_classifiers_reads():
+    """DeiT's two classifiers read a token each, not the mean of the two; without them, the mean is what there is."""
+    model = random_model(distilled=True)
+    images, trace = random_images(model), Trace(layers=[])
+    scores = model(images, trace=trace)
+    own, second = model.head(trace.pre_logits), model.head_dist(trace.pre_logits_dist)
+    torch.testing.assert_close((own + second) / 2, scores)
+    assert not torch.allclose(own, scores, atol=1e-3)
+    last = Trace(layers=[-1])
+    model(images, trace=last)
+    torch.testing.assert_close(trace.pre_logits, model.norm(last.tokens[1])[:, 0])
+    torch.testing.assert_close(trace.pre_logits_dist, model.norm(last.tokens[1])[:, 1])
+
+    bare = random_model(distilled=True, classes=0)
+    y = bare(images, trace=trace)
+    torch.testing.assert_close(trace.pre_logits, y)
+    assert trace.pre_logits_dist is None
+
+
 def test_gradients_reach_the_traced_attention():
     model = random_model()
     trace = Trace(tokens=False)

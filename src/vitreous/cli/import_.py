@@ -71,5 +71,5 @@ def import_(
     print(f"bundle:  {printable(made.bundle)}")
     use = "vitreous predict BUNDLE PICTURE" if made.labels else "vitreous fit DATA --weights BUNDLE"
     if made.channels not in (1, 3):
-        use = 'vitreous.load("BUNDLE").vit(images), in Python: picture files can only be read as grey or colour'
+        use = 'vitreous.load("BUNDLE").network(images), in Python: picture files can only be read as grey or colour'
     print(f"use it:  {use.replace('BUNDLE', printable(made.bundle))}")

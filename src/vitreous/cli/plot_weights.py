@@ -43,7 +43,8 @@ def plot_weights(
         print_json({**found.to_json(), "files": [str(file) for file in files]})
         return
     _show(found)
-    print(f"\nwritten: {', '.join(printable(str(file)) for file in files)}")
+    if files:
+        print(f"\nwritten: {', '.join(printable(str(file)) for file in files)}")
 
 
 def _show(found: WeightsView) -> None:

@@ -108,7 +108,7 @@ def check_channels(channels: int) -> None:
     if channels not in (1, 3):
         raise UserError(
             f"the model takes pictures of {channels} channels, and picture files are read as grey (1) or colour (3); "
-            "give its network tensors instead: vitreous.load(MODEL).vit(images)."
+            "give its network tensors instead: vitreous.load(MODEL).network(images)."
         )
 
 

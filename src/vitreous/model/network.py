@@ -102,10 +102,8 @@ def require(network: Network, capability: Callable[..., Capability], what: str) 
     if isinstance(network, kind):
         return network
     need = _NEEDS.get(kind.__name__, kind.__name__)
-    raise UserError(
-        f"{what}: needs {need}, and one of the family {network.config.family!r} is none; give another model, such as "
-        "a Vision Transformer."
-    )
+    advice = "give one" if need == _NEEDS["ViT"] else "give a Vision Transformer"
+    raise UserError(f"{what}: needs {need}, and one of the family {network.config.family!r} is none; {advice}.")
 
 
 Kind = Literal["embedding", "matrix", "norm", "classifier", "other"]

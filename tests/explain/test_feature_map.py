@@ -1,0 +1,118 @@
+"""Grad-CAM on a feature map, against numbers worked out by hand; and what a network without attention is told."""
+
+import pytest
+import tiny_conv
+import torch
+from tiny_conv import TinyConvConfig
+
+from vitreous import UserError
+from vitreous.config.data import Preprocess
+from vitreous.explain.methods import METHODS, check_request, compute_maps, default_method
+from vitreous.explain.place import place_cells
+from vitreous.explain.relevance import feature_map_gradcam
+from vitreous.model.family import build_network
+from vitreous.model.network import Network
+
+
+class Known(Network):
+    """Two channels of 2 x 2 places: the picture's own, and two scores that weigh their places by hand."""
+
+    config = TinyConvConfig(image_size=(2, 2), channels=2, classes=2)
+
+    def feature_map(self, images):
+        return images
+
+    def classify(self, feature_map):
+        a, b = feature_map[:, 0], feature_map[:, 1]
+        first = 4 * a[:, 0, 0] + 8 * a[:, 0, 1] - 2 * b[:, 1, 1]
+        second = 3 * b[:, 0, 0] + 3 * b[:, 1, 0]
+        return torch.stack([first, second], dim=1)
+
+    def forward(self, images, *, keys=None):
+        return self.classify(images)
+
+    def representation(self, images, *, keys=None):
+        return images.flatten(1)
+
+
+PICTURE = torch.tensor([[[[1.0, 2], [3, -4]], [[5.0, 1], [1, 2]]]])
+
+
+def test_it_is_the_papers_by_hand():
+    """Of two classes, the evidence for the first is score 1 - score 2.
+
+    Channel 1: its gradient is 4, 8, 0, 0, with the mean 3. Channel 2: -3, 0, -3, -2, with the mean -2.
+    3 * (1, 2, 3, -4) - 2 * (5, 1, 1, 2) = -7, 4, 7, -16; what is below 0 is cut.
+    """
+    maps, scores = feature_map_gradcam(Known(), PICTURE, torch.tensor([0]))
+    torch.testing.assert_close(maps, torch.tensor([[[0.0, 4], [7, 0]]]))
+    torch.testing.assert_close(scores, torch.tensor([[16.0, 18]]))
+    likeliest, _ = feature_map_gradcam(Known(), PICTURE, None)  # the second class: the same with the other sign
+    torch.testing.assert_close(likeliest, torch.tensor([[[7.0, 0], [0, 16]]]))
+
+
+def test_pictures_of_a_batch_do_not_mix_and_inference_mode_is_no_hindrance():
+    both = torch.cat([PICTURE, -PICTURE])
+    with torch.inference_mode():
+        made = compute_maps(Known(), both * 1, "gradcam", targets=torch.tensor([0, 0]))
+    assert made.layers == ()
+    assert made.maps.shape == (2, 1, 1, 2, 2)
+    torch.testing.assert_close(made.maps[:, 0, 0], torch.tensor([[[0.0, 4], [7, 0]], [[7, 0], [0, 16]]]))
+
+
+def test_where_the_cells_lie_on_the_picture():
+    """A view of the middle 0.5 of a picture of 40 x 40: from 10 to 30, in 2 rows of 10 and 4 columns of 5 pixels."""
+    place = place_cells(40, 40, Preprocess(size=(16, 16), crop=0.5), (2, 4))
+    assert place.box == (10, 10, 30, 30)
+    rows, columns = place.centres()
+    assert rows.tolist() == [15, 25]
+    assert columns.tolist() == [12.5, 17.5, 22.5, 27.5]
+
+
+@pytest.fixture
+def conv(monkeypatch):
+    tiny_conv.register(monkeypatch)
+    return build_network(TinyConvConfig()).eval()
+
+
+def ask(model, method, layer=None, head="mean", **more):
+    check_request(model, method, layer, head, **{"target": False, "query": False, **more})
+
+
+def test_what_can_be_asked_of_a_network_without_attention(conv):
+    assert default_method(conv) == default_method(conv, query=True) == "gradcam"
+    ask(conv, "gradcam", target=True)
+    told = {
+        "attention": "method attention: needs a network whose attention can be traced",
+        "rollout": "method rollout: needs a network whose attention can be traced",
+        "relevance": "method relevance: needs a network whose attention can be traced",
+        "occlusion": "method occlusion: needs a network that can leave patches out",
+    }
+    assert {*told, "gradcam"} == set(METHODS)
+    for method, sentence in told.items():
+        with pytest.raises(UserError, match=sentence):
+            ask(conv, method)
+        with pytest.raises(UserError, match=sentence):
+            compute_maps(conv, torch.zeros(1, 3, 16, 16), method)
+    with pytest.raises(UserError, match="layer 1: gradcam looks at the last feature map"):
+        ask(conv, "gradcam", layer=1)
+    with pytest.raises(UserError, match="head 0: gradcam joins all heads"):
+        ask(conv, "gradcam", head=0)
+    with pytest.raises(UserError, match="query: gradcam explains the answer"):
+        ask(conv, "gradcam", query=True)
+    bare = build_network(TinyConvConfig(classes=0))
+    with pytest.raises(UserError, match="the model has no classifier; fit one first"):
+        ask(bare, "gradcam")
+
+
+def test_a_network_that_tells_nothing_of_places(monkeypatch):
+    class Blind(Network):
+        config = TinyConvConfig()
+
+        def forward(self, images, *, keys=None):
+            return images.mean(dim=(2, 3))
+
+        representation = forward
+
+    with pytest.raises(UserError, match="method gradcam: needs a network with a feature map"):
+        ask(Blind(), "gradcam")

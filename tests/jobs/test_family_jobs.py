@@ -1,0 +1,194 @@
+"""Every verb that asks a model, with a family that the package does not have: an answer, or one clear sentence."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import tiny_conv
+import torch
+from colours import COLOURS, make_pictures
+from PIL import Image
+from tiny_conv import TINY_CONV, TinyConvConfig, make_conv_bundle
+
+from vitreous import (
+    UserError,
+    analyze,
+    export_weights,
+    import_weights,
+    load,
+    models,
+    predict,
+    probe,
+    write_report,
+    write_steps,
+)
+from vitreous.cli import main
+from vitreous.config.data import Preprocess
+from vitreous.jobs.evaluate import evaluate
+from vitreous.jobs.explain_score import score_explanations
+from vitreous.jobs.explain_weights import explain_weights
+from vitreous.model.network import Network
+from vitreous.weights.bundle import Bundle, load_bundle, save_bundle
+
+
+@pytest.fixture(autouse=True)
+def family(monkeypatch, tmp_path):
+    tiny_conv.register(monkeypatch)
+    monkeypatch.setenv("VITREOUS_CACHE", str(tmp_path / "cache"))
+
+
+def run(*arguments):
+    """The exit status of a command."""
+    try:
+        main([str(one) for one in arguments])
+    except SystemExit as end:
+        return end.code
+    return 0
+
+
+@pytest.fixture
+def place(tmp_path):
+    make_conv_bundle(tmp_path / "bundle")
+    make_pictures(tmp_path / "data" / "train", count=6)
+    make_pictures(tmp_path / "data" / "test", seed=50)
+    return tmp_path
+
+
+def test_it_predicts_and_is_evaluated(place):
+    said = predict(place / "bundle", place / "data" / "test")
+    assert [one.label for one in said] == [Path(one.path).parent.name for one in said]
+    found = evaluate(place / "bundle", place / "data")
+    assert (found.split, found.result.n, found.result.top1) == ("test", 12, 1.0)
+    model = load(place / "bundle")
+    assert model.network(torch.zeros(1, 3, 16, 16)).shape == (1, 3)
+    with pytest.raises(UserError, match="vit: needs a Vision Transformer"):
+        _ = model.vit
+
+
+def test_its_features_are_probed_and_kept(place):
+    found = probe(place / "bundle", place / "data", protocol="knn")
+    assert (found.n, found.width, found.scores[0].accuracy) == (12, 8, 1.0)
+    again = probe(place / "bundle", place / "data", protocol="knn")
+    assert again.scores == found.scores
+    assert len(list((place / "cache" / "features").iterdir())) == 2
+    changed = load_bundle(place / "bundle")
+    changed.model.blocks[0][0].running_mean.add_(1.0)  # a buffer matters as a weight does
+    probe(changed, place / "data", protocol="knn")
+    assert len(list((place / "cache" / "features").iterdir())) == 4
+
+
+def test_it_is_explained_by_gradcam_on_the_pictures_own_pixels(place):
+    picture = place / "data" / "test" / "red" / "0.png"
+    found = load(place / "bundle").explain(picture)
+    assert (found.method, found.layers, found.heads, found.label) == ("gradcam", (), (), "red")
+    assert found.maps.shape == (1, 1, 8, 8)  # the stem halves 16 x 16
+    assert found.map.shape == (20, 24)
+    assert found.map[:, :2].max() == 0  # the crop of 20 x 24 leaves two columns out on either side
+    assert found.map[:, 2:22].max() == pytest.approx(found.maps.max(), rel=0.2)
+    found.overlay()
+    blue = load(place / "bundle").explain(picture, target="blue")
+    assert (blue.label, blue.maps.shape) == ("blue", (1, 1, 8, 8))
+    assert not (blue.maps == found.maps).all()
+
+
+def test_the_command_line_explains_it(place, capsys):
+    picture = str(place / "data" / "test" / "red" / "0.png")
+    assert run("explain", place / "bundle", picture, "--out", place / "seen") == 0
+    assert (place / "seen" / "0-gradcam.png").exists()
+    assert run("explain", place / "bundle", picture, "--method", "occlusion") == 2
+    assert "needs a network that can leave patches out" in capsys.readouterr().err
+    assert run("explain", place / "bundle", "--weights", "--out", place / "weights") == 0
+    assert "filters         the first 8 components have 100% of the variance" in capsys.readouterr().out
+    assert sorted(file.name for file in (place / "weights").iterdir()) == ["filters.png", "filters.svg"]
+
+
+def test_what_its_weights_look_like(place):
+    found = explain_weights(place / "bundle", place / "data")
+    assert list(found.figures()) == ["filters"]
+    said = found.to_json()
+    assert sum(said["filter_variance"]) == pytest.approx(1, abs=1e-3)
+    assert {said[name] for name in ("position_similarity", "attention_distance", "even_distance")} == {None}
+
+
+def test_its_report(place):
+    path = write_report(place / "bundle", data=place / "data", out=place / "r.html")
+    text = path.read_text(encoding="utf-8")
+    assert "A Tiny ConvNet of" in text
+    assert "Filters of the first layer" in text
+    assert "Positions" not in text
+    assert "<dt>Depth</dt>" in text
+    assert "Vision Transformer" not in text
+    assert text.count('class="two"') == 3
+    assert write_report(place / "bundle", out=place / "bare.html").exists()
+
+
+class Blind(Network):
+    """A network that neither attends nor has a feature map, nor a convolution."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.config = config
+        self.head = torch.nn.Linear(3, 3)
+        with torch.no_grad():
+            self.head.weight.copy_(torch.eye(3).flip(0))  # channels are red, green, blue; classes in alphabetical order
+            self.head.bias.zero_()
+
+    def forward(self, images, *, keys=None):
+        return self.head(self.representation(images))
+
+    def representation(self, images, *, keys=None):
+        return images.mean(dim=(2, 3))
+
+
+def test_a_network_that_nothing_can_be_seen_in(place, monkeypatch):
+    tiny_conv.register(monkeypatch, replace(TINY_CONV, build=lambda config, seed: Blind(config)))
+    path = save_bundle(place / "blind", Blind(TinyConvConfig()), Preprocess(size=(16, 16)), COLOURS)
+    text = write_report(path, data=place / "data", out=place / "r.html").read_text(encoding="utf-8")
+    assert text.count('class="two"') == 3
+    assert "glow" not in text
+    with pytest.raises(UserError, match="method gradcam: needs a network with a feature map"):
+        load(path).explain(place / "data" / "test" / "red" / "0.png")
+    assert explain_weights(path).figures() == {}
+    assert run("explain", path, "--weights", "--out", place / "weights") == 0
+
+
+def test_it_is_listed_with_its_cost():
+    rows = {row.name: row for row in models()}
+    row = rows["tiny-conv-16"]
+    assert (row.family, row.image_size, row.width, row.tokens) == ("tiny-conv", (16, 16), None, None)
+    assert row.parameters == 3 * 16 * 9 + 2 * (2 * 16 + 16 * 16 * 9 + 16) + 16 * 3 + 3
+    assert rows["B/16"].family == "vit"
+    (large,) = models(["tiny-conv-8"], image_size=64)
+    assert large.image_size == (64, 64)
+    assert "tiny-conv-8" in {row.name for row in models(image_size=17)}
+
+
+def test_the_command_line_lists_it(capsys):
+    assert run("models", "tiny-conv-8") == 0
+    assert "tiny-conv-8" in capsys.readouterr().out
+
+
+def test_it_is_imported_as_it_is_and_exported_to_nobody(place):
+    made = import_weights(place / "bundle", place / "copy", classes=5)
+    assert made.description == "Tiny ConvNet of width 8, depth 2, 16, 5 classes"
+    assert load_bundle(place / "copy").model.config == TinyConvConfig(classes=5)
+    for to in ("google", "huggingface", "timm"):
+        with pytest.raises(UserError, match=f"--to {to}: needs a Vision Transformer, and one of"):
+            export_weights(place / "bundle", place / "out.npz", to)
+
+
+def test_what_only_a_vit_can_do_says_so(place):
+    bundle, picture = place / "bundle", place / "data" / "test" / "red" / "0.png"
+    with pytest.raises(UserError, match="steps: needs a Vision Transformer"):
+        write_steps(bundle, picture, out=place / "s.html")
+    with pytest.raises(UserError, match=r"analysis of .*: needs a Vision Transformer"):
+        analyze([bundle], place / "data", place / "a")
+    with pytest.raises(UserError, match="scores of explanations: needs a Vision Transformer"):
+        score_explanations(bundle, place / "data")
+
+
+def test_a_picture_in_memory_is_explained(place):
+    bundle = load_bundle(place / "bundle")
+    assert isinstance(bundle, Bundle)
+    found = load(place / "bundle").explain(Image.new("RGB", (30, 20), (200, 20, 20)))
+    assert found.label == "red"

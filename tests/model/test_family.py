@@ -1,0 +1,339 @@
+"""The table of families: a ViT's answers against lists written by hand, and a family that the package does not have."""
+
+from dataclasses import replace
+
+import pytest
+import tiny_conv
+import torch
+from tiny_conv import TinyConvConfig
+from torch.utils.flop_counter import FlopCounterMode
+from variants import TINY, VARIANTS, random_images, random_model
+
+from vitreous import UserError, ViT, ViTConfig, preset
+from vitreous.config.model import model_to_json
+from vitreous.model import cost
+from vitreous.model.family import (
+    build_network,
+    called,
+    check_size,
+    classifiers,
+    config_from_json,
+    count_activation_bytes,
+    count_flops,
+    count_parameters,
+    describe,
+    facts,
+    first_convolution,
+    for_classes,
+    inference_batch,
+    lora_targets,
+    named_config,
+    parameter_roles,
+    resize,
+    without_classifier,
+)
+from vitreous.model.lora import add_lora, merge_lora
+from vitreous.model.network import HasFeatureMap, LeavesPatchesOut, Network, Role, TracesAttention, require
+
+
+@pytest.fixture(autouse=True)
+def family(monkeypatch):
+    tiny_conv.register(monkeypatch)
+
+
+def block(number, **more):
+    """The roles of one of a ViT's blocks."""
+    names = {
+        "norm1.weight": ("norm", False),
+        "norm1.bias": ("norm", False),
+        "attn.qkv.weight": ("matrix", True),
+        "attn.qkv.bias": ("other", False),
+        "attn.proj.weight": ("matrix", True),
+        "attn.proj.bias": ("other", False),
+        "norm2.weight": ("norm", False),
+        "norm2.bias": ("norm", False),
+        "mlp.fc1.weight": ("matrix", True),
+        "mlp.fc1.bias": ("other", False),
+        "mlp.fc2.weight": ("matrix", True),
+        "mlp.fc2.bias": ("other", False),
+        **more,
+    }
+    return {f"blocks.{number}.{name}": Role(number, *role) for name, role in names.items()}
+
+
+EMBEDDING = {
+    "patch_embed.proj.weight": Role(-1, "embedding", True),
+    "patch_embed.proj.bias": Role(-1, "embedding", False),
+}
+CLS = {"cls_token": Role(-1, "embedding", False)}
+POSITIONS = {"pos_embed": Role(-1, "embedding", False)}
+NORM = {"norm.weight": Role(2, "norm", False), "norm.bias": Role(2, "norm", False)}
+HEAD = {"head.weight": Role(2, "classifier", True), "head.bias": Role(2, "classifier", False)}
+PLAIN = {**EMBEDDING, **CLS, **POSITIONS, **block(0), **block(1), **NORM, **HEAD}
+RELATIVE = {"attn.rel_pos.relative_position_bias_table": ("other", False)}
+POOL = {
+    "attn_pool.latent": Role(2, "other", False),
+    **{
+        f"attn_pool.{name}.{kind}": Role(2, "other", kind == "weight")
+        for name in ("q", "kv", "proj", "mlp.fc1", "mlp.fc2")
+        for kind in ("weight", "bias")
+    },
+    "attn_pool.norm.weight": Role(2, "norm", False),
+    "attn_pool.norm.bias": Role(2, "norm", False),
+}
+ROLES = {
+    "plain": ({}, PLAIN),
+    "distilled": (
+        {"distilled": True},
+        {
+            **PLAIN,
+            "dist_token": Role(-1, "embedding", False),
+            "head_dist.weight": Role(2, "classifier", True),
+            "head_dist.bias": Role(2, "classifier", False),
+        },
+    ),
+    "registers": ({"registers": 2}, {**PLAIN, "reg_token": Role(-1, "embedding", False)}),
+    "learned-2d": (
+        {"position": "learned-2d"},
+        {
+            **{name: role for name, role in PLAIN.items() if name != "pos_embed"},
+            "pos_embed_y": Role(-1, "embedding", False),
+            "pos_embed_x": Role(-1, "embedding", False),
+        },
+    ),
+    "relative": (
+        {"position": "relative"},
+        {**EMBEDDING, **CLS, **block(0, **RELATIVE), **block(1, **RELATIVE), **NORM, **HEAD},
+    ),
+    "attention pool": ({"pool": "attention"}, {**PLAIN, **POOL}),
+    "mlp classifier": (
+        {"classifier": "mlp"},
+        {
+            **PLAIN,
+            "pre_logits.fc.weight": Role(2, "classifier", True),
+            "pre_logits.fc.bias": Role(2, "classifier", False),
+        },
+    ),
+    "layer scale, qk norm": (
+        {"layer_scale": 0.1, "qk_norm": True, "depth": 1},
+        {
+            **EMBEDDING,
+            **CLS,
+            **POSITIONS,
+            **block(
+                0,
+                **{"ls1.gamma": ("other", False), "ls2.gamma": ("other", False)},
+                **{f"attn.{one}_norm.{kind}": ("norm", False) for one in "qk" for kind in ("weight", "bias")},
+            ),
+            "norm.weight": Role(1, "norm", False),
+            "norm.bias": Role(1, "norm", False),
+            "head.weight": Role(1, "classifier", True),
+            "head.bias": Role(1, "classifier", False),
+        },
+    ),
+    "mean, norm after pooling, no classifier": (
+        {"pool": "mean", "class_token": False, "norm_after_pool": True, "classes": 0},
+        {
+            **EMBEDDING,
+            **POSITIONS,
+            **block(0),
+            **block(1),
+            "fc_norm.weight": Role(2, "norm", False),
+            "fc_norm.bias": Role(2, "norm", False),
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize(("changes", "expected"), ROLES.values(), ids=ROLES)
+def test_the_roles_of_a_vits_parameters(changes, expected):
+    assert parameter_roles(random_model(**changes)) == expected
+
+
+@pytest.mark.parametrize("name", ["plain", "relative"])
+def test_the_roles_with_a_low_rank_change(name):
+    """The parametrised weight is no matrix for Muon any more, and its parts are decayed, as ever."""
+    changes, expected = ROLES[name]
+    model = random_model(**changes)
+    add_lora(model, 2)
+    for number in (0, 1):
+        del (expected := dict(expected))[f"blocks.{number}.attn.qkv.weight"]
+        for kind in ("original", "0.up", "0.down"):
+            expected[f"blocks.{number}.attn.qkv.parametrizations.weight.{kind}"] = Role(number, "other", True)
+    assert parameter_roles(model) == expected
+    learned = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    changed = {f"blocks.{n}.attn.qkv.parametrizations.weight.0.{side}" for n in (0, 1) for side in ("up", "down")}
+    assert learned == {"head.weight", "head.bias", *changed}
+
+
+@pytest.mark.parametrize("changes", VARIANTS.values(), ids=VARIANTS)
+def test_every_parameter_of_every_variant_has_a_role(changes):
+    model = random_model(**changes)
+    assert parameter_roles(model).keys() == dict(model.named_parameters()).keys()
+
+
+def test_a_low_rank_change_is_folded_in():
+    model = random_model()
+    images, plain = random_images(model), random_model()
+    before = model(images)
+    add_lora(model, 2, seed=3)
+    torch.testing.assert_close(model(images), before)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith(".up"):
+                parameter.fill_(0.1)
+    plain.load_state_dict(merge_lora(model.state_dict()))
+    assert not torch.allclose(model(images), before)
+    torch.testing.assert_close(plain(images), model(images))
+
+
+def test_layers_that_a_vit_exchanges_and_changes():
+    distilled, bare = random_model(distilled=True), random_model(classes=0)
+    assert classifiers(distilled) == [distilled.head, distilled.head_dist]
+    assert classifiers(bare) == []
+    assert lora_targets(bare) == [bare.blocks[0].attn.qkv, bare.blocks[1].attn.qkv]
+    rest = without_classifier(distilled, distilled.state_dict())
+    assert set(distilled.state_dict()) - set(rest) == {"head.weight", "head.bias", "head_dist.weight", "head_dist.bias"}
+    assert first_convolution(bare) == ("patch_embed.proj", bare.patch_embed.proj)
+
+
+def test_a_vits_row_in_the_table():
+    c = preset("Ti/16", registers=4)
+    assert (c.family, c.features, c.layers) == ("vit", 192, 12)
+    assert describe(c) == "ViT of width 192, depth 12, patch 16"
+    assert called(c) == "A Vision Transformer"
+    assert facts(c)["Tokens"] == "201: 196 patches, the class token, 4 registers"
+    assert count_parameters(c) == cost.count_parameters(c)
+    assert count_activation_bytes(c) == cost.count_activation_bytes(c)
+    assert inference_batch(c) == cost.inference_batch(c)
+    assert for_classes(replace(c, classifier="mlp"), 7) == replace(c, classes=7)
+    with pytest.raises(UserError, match="the height 100 is not a multiple of the patch 16"):
+        check_size(c, (100, 224))
+    assert isinstance(build_network(replace(c, depth=1)), ViT)
+
+
+def test_fewer_patches_cost_what_a_smaller_picture_does():
+    """Half of 4 x 6 patches are as many as a picture of 2 x 6 has."""
+    c = ViTConfig(**{**TINY, "image_size": (16, 24)})
+    assert count_flops(c, 0.5) == count_flops(replace(c, image_size=(8, 24)))
+    assert count_flops(c, 0.001) == count_flops(replace(c, image_size=(4, 4)))
+
+
+def test_a_resized_vit_is_the_model_resized():
+    model = random_model()
+    state, config = resize(model.state_dict(), model.config, (24, 8))
+    resized = model.resized((24, 8))
+    assert config == resized.config
+    assert all(torch.equal(tensor, state[name]) for name, tensor in resized.state_dict().items())
+
+
+def test_a_configuration_and_its_json():
+    c = ViTConfig(**TINY, sincos_grid=(3, 4))
+    kept = model_to_json(c)
+    assert kept["family"] == "vit"
+    assert config_from_json({**kept, "image_size": [12, 16], "sincos_grid": [3, 4]}) == c
+    assert config_from_json({name: value for name, value in kept.items() if name != "family"}) == c  # an older one's
+    conv = TinyConvConfig(width=4)
+    assert config_from_json(model_to_json(conv)) == conv
+    with pytest.raises(
+        UserError, match=r"c\.json: a model of the family 'mamba', and those known here are tiny-conv, vit"
+    ):
+        config_from_json({"family": "mamba"}, "c.json")
+    with pytest.raises(UserError, match=r"c\.json: 'colour' is unknown to this vitreous"):
+        config_from_json({**kept, "colour": 3}, "c.json")
+
+
+def test_presets_of_any_family():
+    assert named_config("tiny-conv-16", classes=2) == TinyConvConfig(width=16, classes=2)
+    assert named_config("B/16@384") == preset("B/16@384")
+    with pytest.raises(UserError, match="write SIZE/PATCH"):
+        named_config("tiny-conv-99")
+
+
+CONV = TinyConvConfig(width=4, depth=2, image_size=(16, 12), classes=5)
+
+
+def test_what_a_new_family_costs_is_found_by_looking():
+    """Stem 3*4*9; each block 2*4 of the norm and 4*4*9 + 4 of the convolution; classifier 4*5 + 5."""
+    assert count_parameters(CONV) == 108 + 2 * (8 + 148) + 25
+    model = build_network(CONV).eval()
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        model(torch.zeros(1, 3, 16, 12))
+    assert count_flops(CONV) == counter.get_total_flops() == 2 * (8 * 6) * (27 * 4 + 2 * 36 * 4) + 2 * 4 * 5
+    with pytest.raises(UserError, match=r"keep=0\.5: one of the family 'tiny-conv' leaves no patches out"):
+        count_flops(CONV, 0.5)
+    largest = 4 * 4 * 8 * 6  # bytes of four channels of 8 x 6
+    assert inference_batch(CONV) == 128
+    big = replace(CONV, image_size=(1024, 768))
+    assert inference_batch(big) == max(4, 10_000_000 // (largest * 64 * 64))
+    assert inference_batch(replace(CONV, image_size=(256, 192))) == 10_000_000 // (largest * 16 * 16) == 50
+
+
+def test_activation_memory_of_a_new_family_is_what_autograd_keeps():
+    model = build_network(CONV).train()
+    own = {t.untyped_storage().data_ptr() for t in (*model.parameters(), *model.buffers())}
+    kept, alive = {}, []
+
+    def watch(tensor):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            kept[storage.data_ptr()] = storage.nbytes()
+            alive.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(watch, lambda tensor: tensor):
+        model(torch.zeros(2, 3, 16, 12))
+    assert count_activation_bytes(CONV) == pytest.approx(sum(kept.values()) / 2, rel=0.01)
+
+
+def test_a_new_family_describes_itself():
+    assert describe(CONV) == "Tiny ConvNet of width 4, depth 2"
+    assert called(CONV) == "A Tiny ConvNet"
+    assert facts(CONV) == {
+        "Input": "16×12 pixels, 3 channels",
+        "Width": "4",
+        "Depth": "2",
+        "Features": "4",
+        "Classes": "5",
+    }
+
+
+def test_a_new_family_needs_few_lines_to_be_changed():
+    model = build_network(CONV, seed=1)
+    assert torch.equal(build_network(CONV, seed=1).stem.weight, model.stem.weight)
+    state, config = resize(model.state_dict(), CONV, (32, 32))
+    assert config == replace(CONV, image_size=(32, 32))
+    assert state is not None
+    assert all(torch.equal(state[name], tensor) for name, tensor in model.state_dict().items())
+    assert for_classes(CONV, 0) == replace(CONV, classes=0)
+    with pytest.raises(UserError, match="lora=4: the family 'tiny-conv' names no layers"):
+        add_lora(model, 4)
+    roles = parameter_roles(model)
+    assert roles["stem.weight"] == Role(-1, "embedding", True)
+    assert roles["blocks.1.0.weight"] == Role(1, "norm", False)
+    assert roles["blocks.1.2.weight"] == Role(1, "other", True)  # four axes: not what Muon is made for
+    assert roles["blocks.1.2.bias"] == Role(1, "other", False)
+    assert roles["head.weight"] == Role(2, "classifier", True)
+
+
+def test_what_a_network_can_do():
+    vit, conv = random_model(), build_network(CONV)
+    assert isinstance(vit, TracesAttention)
+    assert isinstance(vit, LeavesPatchesOut)
+    assert not isinstance(vit, HasFeatureMap)
+    assert isinstance(conv, HasFeatureMap)
+    assert not isinstance(conv, TracesAttention | LeavesPatchesOut)
+    assert require(vit, TracesAttention, "rollout") is vit
+    assert require(vit, ViT, "steps") is vit
+    sentence = (
+        "rollout: needs a network whose attention can be traced, and one of the family 'tiny-conv' is none; give a"
+    )
+    with pytest.raises(UserError, match=sentence):
+        require(conv, TracesAttention, "rollout")
+    with pytest.raises(UserError, match="steps: needs a Vision Transformer, and"):
+        require(conv, ViT, "steps")
+
+
+def test_a_network_must_answer():
+    with pytest.raises(TypeError, match="abstract"):
+        Network()
