@@ -54,6 +54,14 @@ def test_the_network_answers_in_evaluation_mode_and_is_left_as_it_was():
     assert model.training
 
 
+def test_a_classifier_can_be_trained_on_representations():
+    model = random_model()
+    found = TorchEngine(model, preprocess_of(model)).representations(random_pictures(model))
+    weight = torch.ones(1, model.config.width, requires_grad=True)
+    torch.nn.functional.linear(found, weight).sum().backward()
+    torch.testing.assert_close(weight.grad[0], found.sum(dim=0))
+
+
 def test_it_knows_its_best_batch():
     model = ViT("Ti/16", seed=None)
     assert TorchEngine(model, preprocess_of(model)).batch_size == 16  # measured: docs/log.md

@@ -67,7 +67,7 @@ class TorchEngine:
         with torch.inference_mode(), _evaluating(self.network):
             found = function(normalise(pictures, self.preprocess).to(device)).float().cpu()
         check_numbers(found, what, self.path)
-        return found
+        return found.clone()  # an ordinary tensor, which training may use
 
 
 def check_pictures(pictures: Tensor, preprocess: Preprocess) -> None:
