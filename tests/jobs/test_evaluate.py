@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
+import torch
 from colours import COLOURS, make_bundle, make_pictures
 
 from vitreous import UserError
@@ -74,6 +75,14 @@ def test_worker_processes_change_nothing(bundle, tmp_path):
     data = make_pictures(tmp_path / "p", seed=3)
     alone, helped = (evaluate(bundle, data, batch_size=5, workers=workers).result for workers in (0, 1))
     assert helped == alone
+
+
+def test_damaged_weights_are_named(bundle, tmp_path):
+    damaged = replace(load_bundle(bundle.path), path=tmp_path / "damaged")
+    with torch.no_grad():
+        damaged.model.head.weight[0, 0] = float("nan")
+    with pytest.raises(UserError, match="damaged: gives scores that are not numbers"):
+        evaluate(damaged, make_pictures(tmp_path / "p"))
 
 
 def test_json_and_progress(bundle, tmp_path):

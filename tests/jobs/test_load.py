@@ -1,5 +1,9 @@
 """The notebook's side: load a run and ask it."""
 
+import numpy as np
+import pytest
+from colours import COLOURS, make_bundle, make_pictures
+from PIL import Image
 from test_fit import draw_pictures
 
 import vitreous
@@ -17,3 +21,21 @@ def test_fit_load_predict_evaluate(tmp_path):
     measured = model.evaluate(data)
     assert measured.to_json()["n"] == 24
     assert isinstance(model.vit, vitreous.ViT)
+
+
+def test_one_picture_has_one_prediction_and_a_list_has_a_list(tmp_path):
+    model = vitreous.load(make_bundle(tmp_path / "b"))
+    root = make_pictures(tmp_path / "p", count=1)
+    path = root / "red" / "0.png"
+    for one in (path, str(path), path.read_bytes(), Image.open(path), np.array(Image.open(path))):
+        found = model.predict(one, top=2)
+        assert found.label == "red"
+        assert len(found.top) == 2
+        assert [again.top for again in model.predict([one], top=2)] == [found.top]
+    assert [one.label for one in model.predict([root, path])] == [*COLOURS, "red"]
+    assert model.predict((path,))[0].label == "red"
+    assert "no such file" in model.predict(root / "none.png").error
+    with pytest.raises(vitreous.UserError, match="this is a folder, not a picture; give it in a list"):
+        model.predict(root)
+    with pytest.raises(vitreous.UserError, match="give at least one picture"):
+        model.predict([])

@@ -3,10 +3,15 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from colours import COLOURS, PREPROCESS, make_bundle, make_pictures
+from PIL import Image
 
 from vitreous import UserError
+from vitreous.data.source import open_data
+from vitreous.data.view import Sample
+from vitreous.jobs import predict as predicting
 from vitreous.jobs.predict import predict, predict_each
 from vitreous.weights.bundle import load_bundle, save_bundle
 from vitreous.weights.source import open_weights
@@ -64,6 +69,62 @@ def test_json_of_both_kinds(bundle, tmp_path):
     assert list(said) == ["path", "label", "score", "top"]
     assert said["top"][0] == {"label": "red", "score": said["score"]}
     assert list(bad.to_json()) == ["path", "error"]
+
+
+def test_files_bytes_pictures_and_arrays(bundle, tmp_path):
+    """All of one list, in order; what has no path is called by its kind and place."""
+    make_pictures(tmp_path / "p", count=1)
+    path = tmp_path / "p" / "green" / "0.png"
+    with Image.open(path) as opened:  # not loaded yet, and given twice
+        given = [path, path.read_bytes(), opened, opened, np.array(Image.open(path)), tmp_path / "p", b"cut short"]
+        found = predict(bundle, given, batch_size=3)
+        assert [one.path for one in predict(bundle, tuple(given))] == [one.path for one in found]
+    all_of_p = [str(tmp_path / "p" / colour / "0.png") for colour in COLOURS]
+    assert [one.path for one in found] == [str(path), "bytes#1", "image#2", "image#3", "array#4", *all_of_p, "bytes#6"]
+    for one in found[:5]:  # the same picture, in other batches
+        assert one.score == pytest.approx(found[6].score, abs=1e-5)
+        assert one.label == "green"
+    assert "not a picture of a known kind" in found[-1].error
+    for one in given[1:5]:
+        (alone,) = predict(bundle, one)
+        assert alone.score == pytest.approx(found[0].score, abs=1e-5)
+        assert alone.path.endswith("#0")
+
+
+def test_pictures_of_a_dataset(bundle, tmp_path):
+    source = open_data(make_pictures(tmp_path / "p", count=2)).train
+    found = predict(bundle, [Sample(source, 5), Sample(source, 0)])
+    assert [(one.path, one.label) for one in found] == [(source.name(5), "red"), (source.name(0), "blue")]
+
+
+def test_what_is_no_picture_is_told_before_any_is_read(tmp_path):
+    """Not even the model is opened."""
+    with pytest.raises(UserError, match="an array of float32"):
+        predict(tmp_path / "no-model", [tmp_path / "none.png", np.zeros((5, 5), np.float32)])
+    with pytest.raises(UserError, match="a picture of type int"):
+        predict(tmp_path / "no-model", 5)
+    with pytest.raises(UserError, match="a picture of type NoneType"):
+        predict(tmp_path / "no-model", ["x.png", None])
+    with pytest.raises(UserError, match=r"list\(array\)"):
+        predict(tmp_path / "no-model", np.zeros((2, 5, 5, 3), np.uint8))
+
+
+def test_only_the_engine_is_asked(bundle, tmp_path, monkeypatch):
+    """Whatever answers for a model answers for prediction: here by the colour that is brightest."""
+
+    asked = []
+
+    class Brightest:
+        preprocess, batch_size = PREPROCESS, 2
+
+        def scores(self, pictures):
+            asked.append(len(pictures))
+            return pictures.float().mean(dim=(2, 3)).flip(1)  # the labels are blue, green, red
+
+    monkeypatch.setattr(predicting, "open_engine", lambda bundle: Brightest())
+    found = predict(bundle, make_pictures(tmp_path / "p", count=1))
+    assert [one.label for one in found] == list(COLOURS)
+    assert asked == [2, 1], "at its best batch"
 
 
 def test_predictions_come_as_they_are_made(bundle, tmp_path):

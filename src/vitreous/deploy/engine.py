@@ -36,7 +36,7 @@ class Engine(Protocol):
         """(B, K) float32, one score for each class (logits), of pictures (B, C, H, W) uint8."""
 
     def representations(self, pictures: Tensor) -> Tensor:
-        """(B, D) float32, what the model's classifier would be given, of pictures (B, C, H, W) uint8."""
+        """(B, D) float32, one representation for each of pictures (B, C, H, W) uint8, before any classifier."""
 
 
 class TorchEngine:
@@ -58,7 +58,7 @@ class TorchEngine:
         return self._answer(self.network, pictures, "scores")
 
     def representations(self, pictures: Tensor) -> Tensor:
-        """(B, D) float32, what the classifier would be given, of pictures (B, C, H, W) uint8."""
+        """(B, D) float32, one representation for each of pictures (B, C, H, W) uint8, before any classifier."""
         return self._answer(self.network.representation, pictures, "features")
 
     def _answer(self, function: Callable[[Tensor], Tensor], pictures: Tensor, what: str) -> Tensor:
@@ -67,7 +67,7 @@ class TorchEngine:
         with torch.inference_mode(), _evaluating(self.network):
             found = function(normalise(pictures, self.preprocess).to(device)).float().cpu()
         check_numbers(found, what, self.path)
-        return found
+        return found.clone()  # an ordinary tensor, which training may use
 
 
 def check_pictures(pictures: Tensor, preprocess: Preprocess) -> None:

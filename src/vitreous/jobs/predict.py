@@ -110,7 +110,7 @@ def _name_pictures(pictures: Picture | Sequence[Picture]) -> list[_Named]:
     """Each picture with what its prediction calls it, and each folder replaced by the pictures in it."""
     given = [pictures] if isinstance(pictures, PICTURE_TYPES) else pictures
     if not isinstance(given, Sequence):
-        check_picture(given)
+        check_picture(given)  # which it is not: say so
     named: list[_Named] = []
     for number, picture in enumerate(given):
         check_picture(picture)

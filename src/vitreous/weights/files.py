@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from hashlib import file_digest
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from safetensors import SafetensorError
 from safetensors.torch import save_file
@@ -61,13 +61,21 @@ def new_folder(final: Path) -> Iterator[Path]:
 
 
 def write_file(path: Path, content: str | bytes) -> Path:
-    """Write a file that is whole or as it was before, and on the disk to the last byte; return its path.
-
-    Its folder is made if need be. Text is written as UTF-8. Several processes may write it at once: the last one wins.
-    Whatever the system refuses is a `UserError`. A device or a pipe, such as /dev/stdout, is written to and not
-    replaced.
-    """
+    """Write a file that is whole or as it was before, as `new_file` does, and return its path. Text becomes UTF-8."""
     data = content.encode() if isinstance(content, str) else content
+    with new_file(path) as file:
+        file.write(data)
+    return path
+
+
+@contextmanager
+def new_file(path: Path) -> Iterator[BinaryIO]:
+    """A file to fill, which takes the place of `path` when the block ends well, and is then on the disk for good.
+
+    If anything fails, what was there is as it was, and whatever the system refuses is a `UserError`. Its folder is made
+    if need be. Several processes may write at once: the last one wins. A device or a pipe, such as /dev/stdout, is
+    written to and not replaced.
+    """
     final = path.resolve()  # a link stays, and what it points to is replaced
     temporary = final.with_name(f".new-{secrets.token_hex(8)}")
     try:
@@ -76,10 +84,11 @@ def write_file(path: Path, content: str | bytes) -> Path:
             if final.is_dir():
                 raise UserError(f"{path}: there is a folder of this name; remove it, or choose another name.")
             if path.exists() and not path.is_file():
-                path.write_bytes(data)
-                return path
+                with path.open("wb") as file:
+                    yield file
+                return
             with temporary.open("xb") as file:
-                file.write(data)
+                yield file
                 file.flush()
                 os.fsync(file.fileno())
             temporary.replace(final)
@@ -89,7 +98,6 @@ def write_file(path: Path, content: str | bytes) -> Path:
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
-    return path
 
 
 @contextmanager

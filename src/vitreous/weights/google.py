@@ -5,10 +5,8 @@ Their names and shapes are of JAX: a path with slashes, matrices as (inputs, out
 
 from __future__ import annotations
 
-import os
 import zipfile
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,7 @@ from vitreous.config.data import Preprocess
 from vitreous.config.model import ViTConfig
 from vitreous.errors import UserError
 from vitreous.model.vit import ViT
-from vitreous.weights.files import readable_errors
+from vitreous.weights.files import new_file
 from vitreous.weights.foreign import (
     Foreign,
     Raw,
@@ -81,19 +79,9 @@ def write_google(out: str | Path, model: ViT, preprocess: Preprocess, labels: Se
         raise UserError(f"{out}: Google's format is one file; give a name that ends in .npz.")
     if out.exists() and not _is_export(out):
         raise UserError(f"{out}: there is a file or folder of this name that is no export; choose another name.")
-    part = out.with_name(f".{out.name}.new")
-    try:
-        with readable_errors(out):
-            out.parent.mkdir(parents=True, exist_ok=True)
-            with part.open("wb") as file:
-                arrays: dict[str, Any] = {name: tensor.numpy() for name, tensor in tensors.items()}
-                np.savez(file, **arrays)
-                file.flush()
-                os.fsync(file.fileno())
-            part.replace(out)
-    finally:
-        with suppress(OSError):
-            part.unlink()
+    arrays: dict[str, Any] = {name: tensor.numpy() for name, tensor in tensors.items()}
+    with new_file(out) as file:
+        np.savez(file, **arrays)
     return out
 
 

@@ -1,0 +1,142 @@
+"""The model's view is the same of a file, its bytes, a picture of Pillow's and an array: what Pillow makes by hand."""
+
+import io
+
+import numpy as np
+import pytest
+import torch
+from pictures import make_tree, noise, smooth
+from PIL import Image
+
+from vitreous import UserError
+from vitreous.config.data import Preprocess
+from vitreous.data.decode import PictureError
+from vitreous.data.loader import Loader
+from vitreous.data.packed import ArraySource
+from vitreous.data.source import open_data
+from vitreous.data.view import Sample, look_at, make_view, read_for_view
+
+PLAIN = Preprocess(size=(32, 48), interpolation="bilinear", resize="cover-floor", crop=0.8)
+"""Resized to at least 40x60: its result can be made in two steps of Pillow's, to the bit."""
+GREY = Preprocess(size=(8, 8), mean=(0.5,), std=(0.5,))
+
+
+def by_hand(picture: Image.Image) -> np.ndarray:
+    """What `PLAIN` says, for a picture that is at most 1.5 times as wide as high."""
+    height = int(60 * picture.height / picture.width)
+    resized = picture.resize((60, height), Image.Resampling.BILINEAR)
+    top = (height - 32) // 2
+    return np.asarray(resized.crop((6, top, 54, top + 32))).transpose(2, 0, 1)
+
+
+def test_all_kinds_of_picture_give_the_view_that_pillow_gives(tmp_path):
+    picture, path = smooth(90, 101), tmp_path / "x.png"
+    picture.save(path)
+    source = open_data(make_tree(tmp_path / "tree", {"a": 1, "b": 1})).train
+    source.path(0).write_bytes(path.read_bytes())
+    expected = by_hand(picture)
+    for given in (path, str(path), path.read_bytes(), picture, np.asarray(picture), Sample(source, 0)):
+        view = make_view(given, PLAIN)
+        assert view.dtype == torch.uint8
+        np.testing.assert_array_equal(view.numpy(), expected)
+        assert torch.equal(look_at(given, PLAIN).view, view)
+
+
+@pytest.mark.parametrize("orientation", [1, 6])
+def test_a_large_jpeg_is_decoded_smaller_and_its_whole_is_not(tmp_path, orientation):
+    """600x700 pixels and a view of at least 40x60: a quarter is the smallest that keeps twice that."""
+    stored, exif = smooth(600, 700), Image.Exif()
+    exif[0x0112] = orientation
+    stored.paste(Image.fromarray(noise(600, 700)), mask=Image.new("L", (700, 600), 60))
+    stored.save(tmp_path / "x.jpg", exif=exif)
+    with Image.open(tmp_path / "x.jpg") as decoder:
+        decoder.draft(None, (120, 120))
+        assert decoder.size == (175, 150)
+        small = decoder.convert("RGB").transpose(Image.Transpose.ROTATE_270) if orientation == 6 else decoder.copy()
+    with Image.open(tmp_path / "x.jpg") as decoder:
+        full = decoder.convert("RGB").transpose(Image.Transpose.ROTATE_270) if orientation == 6 else decoder.copy()
+    for given in (tmp_path / "x.jpg", (tmp_path / "x.jpg").read_bytes()):
+        found = look_at(given, PLAIN)
+        np.testing.assert_array_equal(found.view.numpy(), by_hand(small))
+        assert not np.array_equal(found.view.numpy(), by_hand(full)), "the difference would be noticed"
+        np.testing.assert_array_equal(np.asarray(found.whole), np.asarray(full))
+        np.testing.assert_array_equal(np.asarray(read_for_view(given, PLAIN)), np.asarray(small))
+    if orientation == 1:  # 60x51 of 700x600, of which 48x32 in the middle are seen
+        assert found.box == pytest.approx((6 * 700 / 60, 9 * 600 / 51, 54 * 700 / 60, 41 * 600 / 51))
+
+
+def test_a_loader_gives_an_engine_these_very_views(tmp_path):
+    root = make_tree(tmp_path / "tree", {"a": 2, "b": 1}, suffix=".jpg", size=(300, 400))
+    source = open_data(root).train
+    (batch,) = Loader(source, PLAIN, batch_size=3, normalised=False).batches()
+    assert batch.images.dtype == torch.uint8
+    for index in range(3):
+        assert torch.equal(batch.images[index], make_view(source.path(index), PLAIN))
+
+
+def test_grey_and_transparent_arrays():
+    grey = noise(8, 8, 1)
+    for given in (grey, grey[:, :, None]):
+        np.testing.assert_array_equal(make_view(given, GREY).numpy()[0], grey)
+    colour = Preprocess(size=(8, 8))
+    np.testing.assert_array_equal(make_view(grey, colour).numpy(), np.stack([grey] * 3))
+    half = np.concatenate([noise(8, 8), np.full((8, 8, 1), 255, np.uint8)], axis=2)
+    half[:4, :, 3] = 0
+    view = make_view(half, colour).numpy().transpose(1, 2, 0)
+    assert (view[:4] == 255).all(), "transparent is white"
+    np.testing.assert_array_equal(view[4:], half[4:, :, :3])
+    turned = noise(8, 16)[:, ::-2]  # not in one piece of memory
+    np.testing.assert_array_equal(make_view(turned, colour).numpy(), turned.transpose(2, 0, 1))
+
+
+def test_a_picture_of_packed_data():
+    pixels = torch.from_numpy(np.stack([noise(8, 8, seed=seed).transpose(2, 0, 1) for seed in range(2)]))
+    source = ArraySource("x.npz", pixels, np.zeros(2, np.int64), ("a",))
+    assert torch.equal(make_view(Sample(source, 1), Preprocess(size=(8, 8))), pixels[1])
+    assert look_at(Sample(source, 1), Preprocess(size=(8, 8))).whole.size == (8, 8)
+
+
+def test_what_is_given_stays_as_it_is():
+    array = noise(8, 8)
+    before, picture = array.copy(), Image.fromarray(array)
+    found = look_at(array, Preprocess(size=(8, 8)))
+    found.view.zero_()
+    found.whole.paste(0, (0, 0, 8, 8))
+    look_at(picture, Preprocess(size=(8, 8))).whole.paste(0, (0, 0, 8, 8))
+    np.testing.assert_array_equal(array, before)
+    np.testing.assert_array_equal(np.asarray(picture), before)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (np.zeros((8, 8, 3), np.float32), r"an array of float32: pixels are uint8, .*np\.rint\(255 \* array\)"),
+        (np.zeros((8, 8), bool), "an array of bool: pixels are uint8"),
+        (np.zeros((3, 8, 8), np.uint8), r"\(3, 8, 8\): channels come last; give array\.transpose\(1, 2, 0\)"),
+        (np.zeros((2, 8, 8, 3), np.uint8), r"several pictures; give them as a list: list\(array\)"),
+        (np.zeros((8, 8, 2), np.uint8), r"\(8, 8, 2\): give \(height, width\) for grey"),
+        (np.zeros(64, np.uint8), r"\(64,\): give \(height, width\)"),
+        (np.zeros((0, 8, 3), np.uint8), "no pixels"),
+        (torch.zeros(3, 8, 8), r"a picture of type torch\.Tensor: give a path"),
+        (None, "a picture of type NoneType: give a path"),
+        (io.BytesIO(b""), r"a picture of type _io\.BytesIO: give a path, the bytes of a file"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_is_no_picture_is_told(given, says):
+    with pytest.raises(UserError, match=says) as error:
+        make_view(given, Preprocess(size=(8, 8)))
+    assert not isinstance(error.value, PictureError), "a mistake in the call, not a bad file"
+
+
+def test_pictures_that_cannot_be_read(tmp_path):
+    for given, says in (
+        (tmp_path / "none.png", "no such file"),
+        (b"", "0 bytes"),
+        (b"text", "known kind"),
+        (Image.new("RGB", (0, 5)), "0x5: it has no pixels"),
+    ):
+        with pytest.raises(PictureError, match=says):
+            make_view(given, PLAIN)
+    with pytest.raises(UserError, match="pictures of 5 channels"):
+        make_view(noise(8, 8), Preprocess(size=(8, 8), mean=(0.5,) * 5, std=(0.5,) * 5))

@@ -1,0 +1,90 @@
+"""Every verb shows the model the same pixels of a picture: those of `predict`, to the bit."""
+
+import numpy as np
+import pytest
+import torch
+from colours import make_bundle
+from PIL import Image
+
+from vitreous import load
+from vitreous.data.source import open_data
+from vitreous.jobs.evaluate import evaluate
+from vitreous.jobs.explain import explain, explain_each
+from vitreous.jobs.explain_score import score_explanations
+from vitreous.jobs.explain_weights import attention_distances
+from vitreous.jobs.predict import predict
+from vitreous.jobs.probe import FeatureReader
+from vitreous.jobs.report import write_report
+from vitreous.jobs.steps import write_steps
+
+
+@pytest.fixture
+def photographs(tmp_path):
+    """Two large photographs, of which the second was stored lying; a decoder makes them smaller than their size."""
+    rng = np.random.default_rng(0)
+    for orientation, name in ((1, "blue"), (6, "red")):
+        exif = Image.Exif()
+        exif[0x0112] = orientation
+        (tmp_path / "p" / name).mkdir(parents=True)
+        picture = Image.fromarray(rng.integers(0, 256, (400, 600, 3), dtype=np.uint8))
+        picture.save(tmp_path / "p" / name / "0.jpg", exif=exif)
+    return tmp_path / "p"
+
+
+def ask_predict(bundle, folder):
+    predict(bundle, folder)
+
+
+def ask_evaluate(bundle, folder):
+    evaluate(bundle, folder)
+
+
+def ask_probe(bundle, folder):
+    FeatureReader(bundle, None, 0, None).labelled(open_data(folder).train)
+
+
+def ask_explain(bundle, folder):
+    list(explain_each(bundle, folder, method="attention"))
+
+
+def ask_explain_bytes(bundle, folder):
+    for path in sorted(folder.rglob("*.jpg")):
+        explain(bundle, path.read_bytes(), method="attention")
+
+
+def ask_score(bundle, folder):
+    score_explanations(bundle, folder, methods=["attention"])
+
+
+def ask_weights(bundle, folder):
+    attention_distances(bundle, folder)
+
+
+def ask_steps(bundle, folder):
+    for number, path in enumerate(sorted(folder.rglob("*.jpg"))):
+        write_steps(bundle, path, out=folder.parent / f"{number}.html")
+
+
+def ask_report(bundle, folder):
+    write_report(bundle, data=folder, out=folder.parent / "report.html")
+
+
+VERBS = [ask_evaluate, ask_probe, ask_explain, ask_explain_bytes, ask_score, ask_weights, ask_steps, ask_report]
+
+
+@pytest.mark.parametrize("ask", VERBS)
+def test_it_sees_what_predict_sees(ask, photographs, tmp_path, monkeypatch):
+    monkeypatch.setenv("VITREOUS_CACHE", str(tmp_path / "cache"))
+    bundle = load(make_bundle(tmp_path / "b")).bundle
+    seen: list[torch.Tensor] = []
+    bundle.model.patch_embed.register_forward_pre_hook(lambda _, patches: seen.append(patches[0].detach().clone()))
+    ask_predict(bundle, photographs)
+    expected = set(map(digest, torch.cat(seen)))
+    assert len(expected) == 2
+    seen.clear()
+    ask(bundle, photographs)
+    assert set(map(digest, torch.cat([patches for patches in seen if patches.shape[1] == 4]))) == expected
+
+
+def digest(patches: torch.Tensor) -> bytes:
+    return patches.numpy().tobytes()
