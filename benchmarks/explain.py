@@ -27,7 +27,7 @@ from torch import Tensor
 
 from vitreous import Trace, ViT
 from vitreous.explain.attention import attention_maps, rollout_maps
-from vitreous.explain.figures import distance_figure, even_distance
+from vitreous.explain.plots import distance_figure, even_distance
 from vitreous.explain.relevance import relevance_maps
 from vitreous.jobs.explain import explain
 from vitreous.jobs.plot_weights import attention_distances

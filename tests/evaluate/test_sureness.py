@@ -7,7 +7,6 @@ import pytest
 import torch
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax
-
 from vitreous.evaluate.sureness import fit_sureness
 
 

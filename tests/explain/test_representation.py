@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from vitreous import Trace, ViT, ViTConfig
-from vitreous.explain.attention import attention_distance
-from vitreous.explain.homogeneity import (
+from vitreous.explain.analysis.homogeneity import (
     depth_similarity,
     head_similarity,
     mean_cosine,
@@ -17,8 +16,8 @@ from vitreous.explain.homogeneity import (
     patch_attention,
     query_similarity,
 )
-from vitreous.explain.noise import BANDS, band_noise
-from vitreous.explain.representation import (
+from vitreous.explain.analysis.noise import BANDS, band_noise
+from vitreous.explain.analysis.representation import (
     diagonal,
     effective_rank,
     linear_cka,
@@ -26,7 +25,8 @@ from vitreous.explain.representation import (
     log_spectrum,
     singular_values,
 )
-from vitreous.explain.survey import Survey, _Reading, pool_depths
+from vitreous.explain.analysis.survey import Survey, _Reading, pool_depths
+from vitreous.explain.attention import attention_distance
 
 
 def draw(*shape, seed=0):
@@ -283,7 +283,7 @@ def test_a_survey_in_batches_is_the_mean_of_what_a_trace_tells(name):
 
 
 def test_singular_values_stop_where_they_are_known_well_enough(monkeypatch):
-    monkeypatch.setattr("vitreous.explain.survey.SPECTRUM_PICTURES", 4)
+    monkeypatch.setattr("vitreous.explain.analysis.survey.SPECTRUM_PICTURES", 4)
     model, images = tiny(), draw(9, 3, 16, 16)
     survey, short = Survey(model), Survey(model)
     for start in range(0, 9, 3):

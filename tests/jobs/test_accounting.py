@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
+from vitreous.jobs.accounting import training_work
+from vitreous.jobs.start import starting_model
 
 from vitreous.config.data import Preprocess
 from vitreous.config.model import ViTConfig
 from vitreous.config.train import Training
 from vitreous.data.loader import Batch
-from vitreous.jobs.accounting import training_work
-from vitreous.jobs.start import starting_model
 from vitreous.objectives.supervised import Supervised
 from vitreous.train.pace import Pace
 

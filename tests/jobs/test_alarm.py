@@ -5,16 +5,16 @@ import json
 import numpy as np
 import pytest
 import torch
+from vitreous.config.pretrain import Dino, Mae
+from vitreous.jobs.run import Listeners
 
 import vitreous.jobs.pretrain as job
 from vitreous import ViT, ViTConfig
 from vitreous.config.data import Augment, MultiCrop, Preprocess
-from vitreous.config.pretrain import Dino, Mae
 from vitreous.config.train import Optimizer, Training
 from vitreous.data.loader import Loader
 from vitreous.data.packed import ArraySource
 from vitreous.jobs.pretrain import pretrain
-from vitreous.jobs.run import Listeners
 from vitreous.objectives.dino import SelfDistillation
 from vitreous.recipes.pretrain import PRETRAINING
 

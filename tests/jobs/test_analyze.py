@@ -15,12 +15,12 @@ from vitreous.config.data import Preprocess
 from vitreous.data.augment import eval_view, normalise
 from vitreous.data.source import open_data
 from vitreous.evaluate.probe import fit_linear
-from vitreous.explain.noise import BANDS, band_noise
-from vitreous.explain.representation import linear_cka
-from vitreous.explain.survey import pool_depths
+from vitreous.explain.analysis.noise import BANDS, band_noise
+from vitreous.explain.analysis.reading import NOISE, WEIGHT_DECAY
+from vitreous.explain.analysis.representation import linear_cka
+from vitreous.explain.analysis.survey import pool_depths
 from vitreous.jobs.analyze import choose_pictures
 from vitreous.jobs.evaluate import evaluate
-from vitreous.jobs.model_reading import NOISE, WEIGHT_DECAY
 from vitreous.weights.bundle import Bundle, load_bundle, save_bundle
 
 SHAPE = {"width": 16, "depth": 3, "heads": 2, "mlp_width": 32, "patch": 4, "image_size": (16, 16), "classes": 0}
@@ -81,7 +81,7 @@ def test_everything_is_there_by_depth(found):
         assert len(model["probe"]["accuracy"]) == depth + 1
         assert model["probe"]["representation"]["n"] == 15
     data = found.numbers["data"]
-    assert (data["part"], data["pictures"], data["learned_from"], data["classes"]) == ("test", 15, 24, 3)
+    assert (data["split"], data["pictures"], data["learned_from"], data["classes"]) == ("test", 15, 24, 3)
 
 
 def test_probes_and_likeness_are_what_they_say(found, data, colours):
@@ -161,7 +161,7 @@ def test_pictures_without_labels(tmp_path, data):
     found = analyze([plain()], flat, tmp_path / "out")
     assert "probe" not in found.numbers["models"][0]
     assert found.numbers["data"] | {"from": ""} == {
-        "from": "", "part": "all", "pictures": 24, "learned_from": None, "classes": None, "seed": 0,
+        "from": "", "split": "all", "pictures": 24, "learned_from": None, "classes": None, "seed": 0,
     }  # fmt: skip
     assert "no labels" in found.numbers["remarks"][0]
     assert "accuracy by depth and under noise are left out" in found.numbers["remarks"][1]

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 from colours import make_bundle, make_pictures
+from vitreous.jobs.start import classifiers_of
 
 from vitreous import UserError, export_weights, fit, import_weights, load, predict, preset, probe
 from vitreous.cli import main
-from vitreous.jobs.start import classifiers_of
 from vitreous.weights.bundle import load_bundle
 from vitreous.weights.labels import read_labels
 from vitreous.weights.source import open_weights

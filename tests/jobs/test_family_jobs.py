@@ -9,6 +9,8 @@ import torch
 from colours import COLOURS, make_pictures
 from PIL import Image
 from tiny_conv import TINY_CONV, TinyConvConfig, make_conv_bundle
+from vitreous.jobs.explain_score import score_explanations
+from vitreous.jobs.explain_weights import explain_weights
 
 from vitreous import (
     UserError,
@@ -25,8 +27,6 @@ from vitreous import (
 from vitreous.cli import main
 from vitreous.config.data import Preprocess
 from vitreous.jobs.evaluate import evaluate
-from vitreous.jobs.explain_score import score_explanations
-from vitreous.jobs.explain_weights import explain_weights
 from vitreous.model.network import Network
 from vitreous.weights.bundle import Bundle, load_bundle, save_bundle
 

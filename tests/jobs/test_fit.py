@@ -15,16 +15,16 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import load_file
+from vitreous.evaluate.sureness import fit_sureness
+from vitreous.jobs.budget import parse_budget, saved_pace
+from vitreous.jobs.run import Listeners
 
 from vitreous import UserError, ViT
 from vitreous.config.data import Preprocess
 from vitreous.data.loader import Loader
 from vitreous.data.source import open_data
 from vitreous.evaluate.features import predict_logits
-from vitreous.evaluate.sureness import fit_sureness
-from vitreous.jobs.budget import parse_budget, saved_pace
 from vitreous.jobs.fit import fit
-from vitreous.jobs.run import Listeners
 from vitreous.recipes.supervised import RECIPES
 from vitreous.weights.bundle import load_bundle, save_bundle
 

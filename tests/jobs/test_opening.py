@@ -3,12 +3,12 @@
 import pytest
 from colours import make_bundle, make_pictures
 from PIL import Image
+from vitreous.jobs.opening import open_classifier, open_model, open_pictures
 
 from vitreous import UserError
 from vitreous.config.data import Preprocess
 from vitreous.jobs.evaluate import evaluate
 from vitreous.jobs.explain import explain, explain_each
-from vitreous.jobs.opening import open_classifier, open_model, open_pictures
 from vitreous.jobs.plot_weights import plot_weights
 from vitreous.jobs.predict import predict
 from vitreous.jobs.probe import probe

@@ -12,7 +12,7 @@ from vitreous import UserError
 from vitreous.data.augment import eval_view, normalise
 from vitreous.data.decode import open_picture
 from vitreous.explain.attention import attention_distance
-from vitreous.explain.figures import even_distance, filter_components, position_similarity
+from vitreous.explain.plots import even_distance, filter_components, position_similarity
 from vitreous.jobs.plot_weights import attention_distances, neighbour_similarity, plot_weights
 from vitreous.weights.bundle import Bundle, load_bundle
 

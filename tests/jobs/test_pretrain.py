@@ -9,20 +9,20 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import load_file
+from vitreous.config.pretrain import Dino, Mae
+from vitreous.jobs.opening import open_pictures
+from vitreous.jobs.run import Listeners
+from vitreous.jobs.start import ASIDE, set_aside
 
 import vitreous.jobs.pretrain as job
 from vitreous import UserError, ViTConfig
 from vitreous.config.data import Augment, MultiCrop, Preprocess
-from vitreous.config.pretrain import Dino, Mae
 from vitreous.config.train import Optimizer, Training
 from vitreous.data.decode import PictureError
 from vitreous.jobs.fit import fit
-from vitreous.jobs.opening import open_pictures
 from vitreous.jobs.pretrain import pretrain
 from vitreous.jobs.reconstruct import reconstruct
 from vitreous.jobs.report import write_report
-from vitreous.jobs.run import Listeners
-from vitreous.jobs.start import ASIDE, set_aside
 from vitreous.objectives.mae import load_autoencoder
 from vitreous.recipes.pretrain import PRETRAINING
 from vitreous.weights.bundle import load_bundle

@@ -5,17 +5,17 @@ import pytest
 import torch
 from colours import make_bundle
 from PIL import Image
+from vitreous.jobs.explain_score import score_explanations
+from vitreous.jobs.explain_weights import attention_distances
+from vitreous.jobs.steps import write_steps
 
 from vitreous import load
 from vitreous.data.source import open_data
 from vitreous.jobs.evaluate import evaluate
 from vitreous.jobs.explain import explain, explain_each
-from vitreous.jobs.explain_score import score_explanations
-from vitreous.jobs.explain_weights import attention_distances
 from vitreous.jobs.predict import predict
 from vitreous.jobs.probe import FeatureReader
 from vitreous.jobs.report import write_report
-from vitreous.jobs.steps import write_steps
 
 
 @pytest.fixture

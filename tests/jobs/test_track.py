@@ -1,8 +1,8 @@
 """Curves for TensorBoard, read back with its own reader."""
 
 import pytest
-
 from vitreous.jobs.track import tracked
+
 from vitreous.train.loop import Event
 
 

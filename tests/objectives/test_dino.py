@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from vitreous.config.pretrain import Dino, method_from_json, method_to_json
 
 from vitreous import UserError, ViT, ViTConfig
 from vitreous.config.data import MultiCrop
-from vitreous.config.pretrain import Dino, method_from_json, method_to_json
 from vitreous.data.loader import Batch
 from vitreous.objectives.dino import SelfDistillation
 from vitreous.objectives.dino_head import Head

@@ -8,9 +8,9 @@ import pytest
 import torch
 from transformers import ViTMAEConfig, ViTMAEForPreTraining
 from transformers.models.vit_mae.modeling_vit_mae import build_2d_sinusoidal_position_embedding
+from vitreous.config.pretrain import Mae, method_from_json, method_to_json
 
 from vitreous import UserError, ViT, ViTConfig
-from vitreous.config.pretrain import Mae, method_from_json, method_to_json
 from vitreous.data.loader import Batch
 from vitreous.objectives.mae import MaskedAutoencoder, explained, masked_loss, pixels_last, shuffle, unpatchify
 

@@ -6,9 +6,9 @@ from html.parser import HTMLParser
 
 import pytest
 from contents import NASTY, bundle, content, part, plain_page
+from vitreous.report.figures import mistakes
 
 from vitreous.report.content import Content
-from vitreous.report.figures import mistakes
 from vitreous.report.numbers import parameters
 from vitreous.report.page import duration, operations, page
 

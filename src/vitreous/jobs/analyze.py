@@ -16,8 +16,10 @@ from vitreous.config.data import Preprocess
 from vitreous.data.chance import permutation
 from vitreous.data.source import Data, Labels, Source
 from vitreous.errors import UserError
-from vitreous.explain.representation import linear_cka
-from vitreous.jobs.model_reading import NOISE, Chosen, ModelReader, Progress
+from vitreous.evaluate.classify import wilson
+from vitreous.evaluate.probe import LinearProbe, fit_linear
+from vitreous.explain.analysis.reading import NOISE, Chosen, Judge, ModelReader, Progress
+from vitreous.explain.analysis.representation import linear_cka
 from vitreous.jobs.probe import held_out
 from vitreous.model.network import require
 from vitreous.model.vit import ViT
@@ -27,6 +29,8 @@ from vitreous.weights.bundle import Bundle
 from vitreous.weights.files import readable_errors, write_file
 from vitreous.weights.source import open_weights
 
+WEIGHT_DECAY = 1e-2
+"""The same at every depth and for every model, so that only the features differ."""
 FEWEST = 8
 """Pictures below which a comparison between pictures says nothing."""
 
@@ -55,8 +59,8 @@ def analyze(
     """Measure every model on the same pictures; write `analysis.json` and a page with plots, `analysis.html`.
 
     models: bundles, runs or weights, with or without a classifier.
-    pictures: at most so many of the test part (else val, else half of all) are measured, and as many of the training
-        part are learned from by the linear probes. Without labels, what needs them is left out.
+    pictures: at most so many of the test split (else val, else half of all) are measured, and as many of the train
+        split are learned from by the linear probes. Without labels, what needs them is left out.
     preprocess: for weights that do not say how their pictures were prepared; bundles do.
     progress: called with pictures done and in all.
     """
@@ -75,12 +79,12 @@ def analyze(
     for name, bundle in zip(names, bundles, strict=True):  # before any is measured, which takes long
         require(bundle.model, ViT, f"analysis of {name}")
     total = len(bundles) * (len(chosen.measured) + (len(chosen.learned) if chosen.learned is not None else 0))
-    reader = ModelReader(chosen, seed, workers, progress, total)
+    reader = ModelReader(chosen, Judge(_fit, _accuracy), seed, workers, progress, total)
     found = [reader.read(name, bundle) for name, bundle in zip(names, bundles, strict=True)]
     numbers = {
         "data": {
             "from": str(data) if isinstance(data, str | Path) else "data in memory",
-            "part": chosen.part,
+            "split": chosen.split,
             "pictures": len(reader.index or ()),
             "learned_from": None if chosen.learned is None else len(chosen.learned),
             "classes": len(opened.classes) if chosen.learned is not None else None,
@@ -96,6 +100,15 @@ def analyze(
     write_file(described, json.dumps(numbers, allow_nan=False) + "\n")
     write_file(page, analysis_page(numbers))
     return Analysis(numbers, described, page)
+
+
+def _fit(features: Tensor, labels: Tensor, classes: int) -> LinearProbe:
+    return fit_linear(features, labels, classes, weight_decays=[WEIGHT_DECAY])
+
+
+def _accuracy(answers: Tensor, labels: Tensor) -> dict[str, Any]:
+    right = int((answers == labels).sum())
+    return {"value": right / len(labels), "interval": list(wilson(right, len(labels))), "n": len(labels)}
 
 
 def choose_pictures(data: Data, most: int, seed: int) -> Chosen:

@@ -20,7 +20,7 @@ from vitreous.data.source import Data
 from vitreous.data.view import Sample, make_view
 from vitreous.errors import UserError
 from vitreous.explain.attention import attention_distance
-from vitreous.explain.figures import (
+from vitreous.explain.plots import (
     distance_figure,
     even_distance,
     filter_components,

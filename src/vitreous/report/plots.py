@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
-from vitreous.explain import figures
+from vitreous.explain import plots as weight_plots
 from vitreous.report.html import Html
 
 Series = tuple[Sequence[float], Sequence[float]]
@@ -26,7 +26,7 @@ Series = tuple[Sequence[float], Sequence[float]]
 # Colours that stand for the page's own: the file that matplotlib writes has these, the page its variables.
 INK, QUIET, LINE, ACCENT, PAGE = "#010203", "#040506", "#070809", "#0a0b0c", "#0d0e0f"
 VARIABLES = {INK: "--ink", QUIET: "--quiet", LINE: "--line", ACCENT: "--accent", PAGE: "--page"}
-VARIABLES |= {figures.INK: "--quiet", figures.DOT: "--accent"}
+VARIABLES |= {weight_plots.INK: "--quiet", weight_plots.DOT: "--accent"}
 
 SETTINGS: dict[Any, Any] = {
     "svg.fonttype": "none",

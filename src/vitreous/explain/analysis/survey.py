@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from vitreous.errors import UserError
-from vitreous.explain.attention import cell_distances, mean_distance
-from vitreous.explain.homogeneity import (
+from vitreous.explain.analysis.homogeneity import (
     depth_similarity,
     head_similarity,
     mean_cosine,
@@ -24,7 +23,14 @@ from vitreous.explain.homogeneity import (
     patch_attention,
     query_similarity,
 )
-from vitreous.explain.representation import diagonal, effective_rank, log_amplitude, log_spectrum, singular_values
+from vitreous.explain.analysis.representation import (
+    diagonal,
+    effective_rank,
+    log_amplitude,
+    log_spectrum,
+    singular_values,
+)
+from vitreous.explain.attention import cell_distances, mean_distance
 from vitreous.model.trace import Trace
 from vitreous.model.vit import ViT
 

@@ -15,28 +15,34 @@ from vitreous.config.model import grid_of
 from vitreous.data.loader import Loader, choose_workers
 from vitreous.data.source import Source
 from vitreous.errors import UserError
-from vitreous.evaluate.classify import wilson
-from vitreous.evaluate.probe import fit_linear
-from vitreous.explain.noise import BANDS, band_mask, band_noise
-from vitreous.explain.survey import Survey, pool_depths
+from vitreous.explain.analysis.noise import BANDS, band_mask, band_noise
+from vitreous.explain.analysis.survey import Survey, pool_depths
 from vitreous.model.network import require
 from vitreous.model.vit import ViT
 from vitreous.weights.bundle import Bundle
 
-WEIGHT_DECAY = 1e-2
-"""The same at every depth and for every model, so that only the features differ."""
 NOISE = 0.1
 """Root mean square of the noise, where black is 0 and white 1."""
 ELEMENTS = 2**24
 """Numbers that the attention of one layer may have in a batch."""
 
 Progress = Callable[[int, int], None]
+Classifier = Callable[[Tensor], Tensor]
+
+
+class Judge(NamedTuple):
+    """Who says what features are worth."""
+
+    fit: Callable[[Tensor, Tensor, int], Classifier]
+    """A classifier of features (n, D) by labels (n,) of so many classes: scores (m, K) of others (m, D)."""
+    accuracy: Callable[[Tensor, Tensor], dict[str, Any]]
+    """Of answers (n,) beside labels (n,): its "value", its "interval", and "n"."""
 
 
 class Chosen(NamedTuple):
     """The pictures of an analysis."""
 
-    part: str
+    split: str
     measured: Source
     learned: Source | None
     """What probes learn from; None without labels."""
@@ -56,8 +62,11 @@ class Learned(NamedTuple):
 class ModelReader:
     """Reads models one after another, all on the same pictures."""
 
-    def __init__(self, chosen: Chosen, seed: int, workers: int | None, progress: Progress | None, total: int) -> None:
-        self.chosen, self.seed, self.workers, self.progress, self.total = chosen, seed, workers, progress, total
+    def __init__(
+        self, chosen: Chosen, judge: Judge, seed: int, workers: int | None, progress: Progress | None, total: int
+    ) -> None:
+        self.chosen, self.judge, self.seed, self.workers = chosen, judge, seed, workers
+        self.progress, self.total = progress, total
         self.remarks: list[str] = []
         self.index: list[int] | None = None
         """The measured pictures that can be read: the same for every model."""
@@ -73,21 +82,21 @@ class ModelReader:
         tokens = config.prefix + patches
         batch = min(32, max(1, ELEMENTS // (config.heads * tokens**2)))
         learned = None if self.chosen.learned is None else self._learn(name, bundle, model, self.chosen.learned, batch)
-        judge = None if learned is None else self._judge(name, bundle, learned)
+        answer = None if learned is None else self._answering(name, bundle, learned)
         survey, noisy, index = Survey(model), _Noise(bundle, self.seed), []
         for images, at in self._batches(bundle, self.chosen.measured, batch):
             with _named(name):
                 survey.look(images)
-            if judge is not None:
-                noisy.look(images, at, judge)
+            if answer is not None:
+                noisy.look(images, at, answer)
             index += at
         assert self.index in (None, index)
         self.index = index
         found = {"name": name, "shape": _shape(bundle, model), "grid": list(survey.grid), **survey.numbers()}
-        if learned is not None and judge is not None:
+        if learned is not None:
             labels = torch.from_numpy(self.chosen.measured.labels)[index]
-            found["probe"] = _probe_depths(learned, survey, labels, len(self.chosen.measured.classes))
-            found["noise"] = noisy.numbers(labels)
+            found["probe"] = self._probe_depths(learned, survey, labels)
+            found["noise"] = noisy.numbers(lambda answers: self.judge.accuracy(answers, labels))
         return found, survey.depths()
 
     def _batches(self, bundle: Bundle, source: Source, batch: int) -> Iterator[tuple[Tensor, list[int]]]:
@@ -118,7 +127,7 @@ class ModelReader:
         labels = torch.from_numpy(source.labels)[index]
         return Learned(torch.cat(depths).clone(), torch.cat(representations).clone(), labels)
 
-    def _judge(self, name: str, bundle: Bundle, learned: Learned) -> Callable[[Tensor], Tensor]:
+    def _answering(self, name: str, bundle: Bundle, learned: Learned) -> Callable[[Tensor], Tensor]:
         """From images (B, C, H, W) to the data's classes (B,): by the model's own classifier if it has them all."""
         classes = self.chosen.measured.classes
         if set(classes) <= set(bundle.labels):
@@ -126,8 +135,19 @@ class ModelReader:
             own = torch.tensor([number.get(label, -1) for label in bundle.labels])
             return lambda images: own[bundle.model(images).argmax(dim=1)]
         self.remarks.append(f"{name}: its accuracy under noise is that of a linear probe on clean pictures' features.")
-        probe = fit_linear(learned.representations, learned.labels, len(classes), weight_decays=[WEIGHT_DECAY])
+        probe = self.judge.fit(learned.representations, learned.labels, len(classes))
         return lambda images: probe(bundle.model.representation(images)).argmax(dim=1)
+
+    def _probe_depths(self, learned: Learned, survey: Survey, labels: Tensor) -> dict[str, Any]:
+        """Accuracy of a linear probe at each depth, and of one on the representation."""
+        depths, representations, known = learned
+        classes, asked = len(self.chosen.measured.classes), survey.depths()
+
+        def judged(features: Tensor, others: Tensor) -> dict[str, Any]:
+            return self.judge.accuracy(self.judge.fit(features, known, classes)(others).argmax(dim=1), labels)
+
+        accuracy = [judged(depths[:, depth], asked[:, depth]) for depth in range(depths.shape[1])]
+        return {"accuracy": accuracy, "representation": judged(representations, survey.representations())}
 
 
 @contextmanager
@@ -149,37 +169,20 @@ class _Noise:
         self.clean: list[Tensor] = []
         self.answers: list[list[Tensor]] = [[] for _ in self.bands]
 
-    def look(self, images: Tensor, index: list[int], judge: Callable[[Tensor], Tensor]) -> None:
+    def look(self, images: Tensor, index: list[int], answer: Callable[[Tensor], Tensor]) -> None:
         """Ask about a batch (B, C, H, W) once, and once for each band."""
         channels, height, width = images.shape[1:]
         with torch.inference_mode():
-            self.clean.append(judge(images))
+            self.clean.append(answer(images))
             for band, answers in zip(self.bands, self.answers, strict=True):
                 noise = np.stack([band_noise((channels, height, width), band, self.seed, at) for at in index])
-                answers.append(judge(images + NOISE * torch.from_numpy(noise) / self.std))
+                answers.append(answer(images + NOISE * torch.from_numpy(noise) / self.std))
 
-    def numbers(self, labels: Tensor) -> dict[str, Any]:
+    def numbers(self, accuracy: Callable[[Tensor], dict[str, Any]]) -> dict[str, Any]:
         """Accuracy without noise and with noise of each band."""
-        found = [_accuracy(torch.cat(answers), labels) for answers in self.answers]
+        found = [accuracy(torch.cat(answers)) for answers in self.answers]
         bands = [list(band) for band in self.bands]
-        return {"clean": _accuracy(torch.cat(self.clean), labels), "bands": bands, "accuracy": found}
-
-
-def _probe_depths(learned: Learned, survey: Survey, labels: Tensor, classes: int) -> dict[str, Any]:
-    depths, representations, known = learned
-    asked = survey.depths()
-    accuracy = []
-    for depth in range(depths.shape[1]):
-        probe = fit_linear(depths[:, depth], known, classes, weight_decays=[WEIGHT_DECAY])
-        accuracy.append(_accuracy(probe(asked[:, depth]).argmax(dim=1), labels))
-    probe = fit_linear(representations, known, classes, weight_decays=[WEIGHT_DECAY])
-    final = _accuracy(probe(survey.representations()).argmax(dim=1), labels)
-    return {"accuracy": accuracy, "representation": final}
-
-
-def _accuracy(answers: Tensor, labels: Tensor) -> dict[str, Any]:
-    right = int((answers == labels).sum())
-    return {"value": right / len(labels), "interval": list(wilson(right, len(labels))), "n": len(labels)}
+        return {"clean": accuracy(torch.cat(self.clean)), "bands": bands, "accuracy": found}
 
 
 def _shape(bundle: Bundle, model: ViT) -> dict[str, Any]:
