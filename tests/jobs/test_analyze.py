@@ -16,10 +16,10 @@ from vitreous.data.augment import eval_view, normalise
 from vitreous.data.source import open_data
 from vitreous.evaluate.probe import fit_linear
 from vitreous.explain.analysis.noise import BANDS, band_noise
-from vitreous.explain.analysis.reading import NOISE, WEIGHT_DECAY
+from vitreous.explain.analysis.reading import NOISE
 from vitreous.explain.analysis.representation import linear_cka
 from vitreous.explain.analysis.survey import pool_depths
-from vitreous.jobs.analyze import choose_pictures
+from vitreous.jobs.analyze import WEIGHT_DECAY, choose_pictures
 from vitreous.jobs.evaluate import evaluate
 from vitreous.weights.bundle import Bundle, load_bundle, save_bundle
 
@@ -179,13 +179,13 @@ def test_unreadable_pictures_are_named_once(tmp_path, no_page):
 def test_which_pictures_are_taken(data, tmp_path):
     opened = open_data(data)
     chosen = choose_pictures(opened, 9, seed=0)
-    assert chosen.part == "test"
+    assert chosen.split == "test"
     assert np.bincount(chosen.measured.labels).tolist() == np.bincount(chosen.learned.labels).tolist() == [3, 3, 3]
     again, other = choose_pictures(opened, 9, seed=0), choose_pictures(opened, 9, seed=1)
     names = [[one.measured.name(i) for i in range(9)] for one in (chosen, again, other)]
     assert names[0] == names[1] != names[2]
     half = choose_pictures(open_data(data / "train"), 500, seed=0)
-    assert (half.part, len(half.measured), len(half.learned)) == ("half of the train part", 12, 12)
+    assert (half.split, len(half.measured), len(half.learned)) == ("half of the train part", 12, 12)
     held = {half.measured.name(i) for i in range(12)}
     assert not held & {half.learned.name(i) for i in range(12)}
 

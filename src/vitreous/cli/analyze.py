@@ -53,7 +53,7 @@ def analyze(
 def _show(found: Analysis) -> None:
     page, data = console(), found.numbers["data"]
     page.print(
-        f"{data['pictures']:,} pictures ({data['part']}); each number is the mean over the last third of the layers"
+        f"{data['pictures']:,} pictures ({data['split']}); each number is the mean over the last third of the layers"
     )
     page.print()
     names = [printable(model["name"]) for model in found.numbers["models"]]

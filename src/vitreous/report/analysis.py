@@ -48,7 +48,7 @@ def _title(models: Sequence[Numbers]) -> str:
 
 def _lede(numbers: Numbers) -> str:
     data = numbers["data"]
-    said = f"{data['pictures']:,} pictures of {data['from']} ({data['part']})"
+    said = f"{data['pictures']:,} pictures of {data['from']} ({data['split']})"
     if data["learned_from"] is None:
         return f"Measured on {said}, without labels."
     return (
