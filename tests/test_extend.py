@@ -90,7 +90,7 @@ def test_fit_trains_with_it(tmp_path, pictures, quadrants):
 
 @pytest.fixture
 def conv(monkeypatch):
-    monkeypatch.setitem(FAMILIES, "convnet", conv_family.FAMILY)
+    monkeypatch.setitem(FAMILIES, "tiny-conv", conv_family.FAMILY)
 
 
 RUN = """
@@ -100,10 +100,10 @@ from extensions import conv_family
 from vitreous.model.family import FAMILIES
 import torch, vitreous
 torch.set_num_threads(1)
-FAMILIES["convnet"] = conv_family.FAMILY
+FAMILIES["tiny-conv"] = conv_family.FAMILY
 from vitreous.train import loop
 loop.Loop.__init__.__kwdefaults__["save_seconds"] = 0.0
-vitreous.fit(sys.argv[2], model="conv-s", epochs=8, out=sys.argv[3], workers=0, changes={"ema": "0.9"})
+vitreous.fit(sys.argv[2], model="tiny-conv-8", epochs=8, out=sys.argv[3], workers=0, changes={"ema": "0.9"})
 """
 
 
@@ -132,13 +132,13 @@ def test_a_family_is_killed_and_resumed_to_the_same_bits(tmp_path, pictures):
 
 def test_a_family_goes_all_the_way(tmp_path, pictures, conv, monkeypatch):
     monkeypatch.setenv("VITREOUS_CACHE", str(tmp_path / "cache"))
-    result = vitreous.fit(pictures, model="conv-s", epochs=20, out=tmp_path / "run", workers=0)
+    result = vitreous.fit(pictures, model="tiny-conv-8", epochs=20, out=tmp_path / "run", workers=0)
     assert result.validation is not None
     assert result.validation.top1 == 1.0
     described = json.loads((tmp_path / "run" / "bundle" / "config.json").read_text())
-    assert described["vitreous"]["model"]["family"] == "convnet"
+    assert described["vitreous"]["model"]["family"] == "tiny-conv"
     model = vitreous.load(tmp_path / "run")
-    assert isinstance(model.network, conv_family.ConvNet)
+    assert isinstance(model.network, conv_family.TinyConv)
     assert model.predict(pictures / "plain" / "0.png").label == "plain"
     assert model.evaluate(pictures).result.top1 == 1.0
     assert vitreous.probe(tmp_path / "run", pictures).scores[0].accuracy == 1.0
@@ -148,13 +148,13 @@ def test_a_family_goes_all_the_way(tmp_path, pictures, conv, monkeypatch):
     assert seen.label == "square"
     assert seen.map[13:22, 13:22].mean() > 2 * seen.map[:13, :13].mean()  # it was the square that spoke for it
     page = (tmp_path / "run" / "report.html").read_text()
-    assert "Convolutional network" in page
+    assert "Tiny ConvNet" in page
     with pytest.raises(vitreous.UserError, match="needs a network whose attention can be traced"):
         model.explain(pictures / "square" / "1.png", method="rollout")
 
 
 def test_fine_tuning_a_family_keeps_its_statistics(tmp_path, pictures, conv):
-    first = vitreous.fit(pictures, model="conv-s", epochs=4, out=tmp_path / "first", workers=0)
+    first = vitreous.fit(pictures, model="tiny-conv-8", epochs=4, out=tmp_path / "first", workers=0)
     tuned = vitreous.fit(pictures, weights=first.bundle, epochs=2, out=tmp_path / "tuned", workers=0)
     assert tuned.probe is not None
     assert tuned.finished

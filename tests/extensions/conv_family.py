@@ -1,51 +1,54 @@
-"""A new family: a small convolutional network with BatchNorm."""
+"""A new family: a small convolutional network with BatchNorm, and its row in the table."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import nn
 
-from vitreous.model.network import Network, Role
-from vitreous.model.table import Family
+from vitreous.model.family import Family
+from vitreous.model.network import Network
+from vitreous.model.roles import module_roles
 
 
 @dataclass(frozen=True)
-class ConvConfig:
-    family: ClassVar[str] = "convnet"
+class TinyConvConfig:
+    family: ClassVar[str] = "tiny-conv"
 
-    width: int
-    image_size: tuple[int, int] = (24, 24)
+    width: int = 8
+    depth: int = 2
+    image_size: tuple[int, int] = (16, 16)
     channels: int = 3
-    classes: int = 1000
-
-    def __post_init__(self):
-        object.__setattr__(self, "image_size", tuple(self.image_size))
+    classes: int = 3
 
     @property
     def features(self):
-        return 2 * self.width
+        return self.width
 
     @property
     def layers(self):
-        return 2
+        return self.depth
 
 
-class ConvNet(Network):
-    def __init__(self, config, seed=0):
+class TinyConv(Network):
+    def __init__(self, c):
         super().__init__()
-        self.config, width = config, config.width
-        self.stem = nn.Sequential(nn.Conv2d(config.channels, width, 3, 2, 1), nn.BatchNorm2d(width), nn.ReLU())
-        self.body = nn.Sequential(nn.Conv2d(width, 2 * width, 3, 2, 1), nn.BatchNorm2d(2 * width), nn.ReLU())
-        self.head = nn.Linear(2 * width, config.classes) if config.classes else nn.Identity()
-        if seed is not None:
-            draw = torch.Generator().manual_seed(seed)
-            for parameter in self.parameters():
-                if parameter.ndim > 1:
-                    nn.init.normal_(parameter, std=parameter[0].numel() ** -0.5, generator=draw)
-            for layer in (self.stem[0], self.body[0], self.head):
-                if getattr(layer, "bias", None) is not None:
-                    nn.init.zeros_(layer.bias)
+        self.config = c
+        self.stem = nn.Conv2d(c.channels, c.width, 3, stride=2, padding=1, bias=False)
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.BatchNorm2d(c.width), nn.ReLU(), nn.Conv2d(c.width, c.width, 3, padding=1))
+            for _ in range(c.depth)
+        )
+        self.head = nn.Linear(c.width, c.classes) if c.classes else nn.Identity()
+
+    def feature_map(self, images):
+        x = self.stem(images)
+        for block in self.blocks:
+            x = x + block(x)
+        return x
+
+    def classify(self, feature_map):
+        return self.head(feature_map.mean(dim=(2, 3)))
 
     def forward(self, images, *, keys=None):
         return self.classify(self.feature_map(images))
@@ -53,31 +56,29 @@ class ConvNet(Network):
     def representation(self, images, *, keys=None):
         return self.feature_map(images).mean(dim=(2, 3))
 
-    def feature_map(self, images):
-        return self.body(self.stem(images))
 
-    def classify(self, feature_map):
-        return self.head(feature_map.mean(dim=(2, 3)))
-
-
-LAYERS = {"stem": -1, "body": 0, "head": 2}
+def build(config, seed):
+    with torch.random.fork_rng(devices=[]):
+        if seed is not None:
+            torch.manual_seed(seed)
+        return TinyConv(config)
 
 
-def roles(network):
-    def role(name, parameter):
-        place = name.split(".")[0]
-        kind = "classifier" if place == "head" else "matrix" if parameter.ndim > 1 else "norm"
-        return Role(LAYERS[place], "other" if kind == "matrix" else kind, parameter.ndim > 1)
+def layer_of(network):
+    def found(name):
+        if name.startswith("stem"):
+            return -1
+        return int(name.split(".")[1]) if name.startswith("blocks") else network.config.depth
 
-    return {name: role(name, parameter) for name, parameter in network.named_parameters()}
+    return found
 
 
 FAMILY = Family(
-    name="Convolutional network",
-    config=ConvConfig,
-    build=ConvNet,
+    name="Tiny ConvNet",
+    config=TinyConvConfig,
+    build=build,
     classifiers=lambda network: [network.head] if network.config.classes else [],
-    roles=roles,
-    preset=lambda name, **changes: replace(ConvConfig(width=16), **changes),
-    names=("conv-s",),
+    roles=lambda network: module_roles(network, layer_of(network), [network.head]),
+    preset=lambda name, **changes: TinyConvConfig(**{"width": {"tiny-conv-8": 8, "tiny-conv-16": 16}[name], **changes}),
+    names=("tiny-conv-8", "tiny-conv-16"),
 )

@@ -8,7 +8,7 @@ import tiny_conv
 import torch
 from colours import COLOURS, make_pictures
 from PIL import Image
-from tiny_conv import TINY_CONV, TinyConvConfig, make_conv_bundle
+from tiny_conv import FAMILY, TinyConvConfig, make_conv_bundle
 from vitreous.jobs.explain_score import score_explanations
 from vitreous.jobs.explain_weights import explain_weights
 
@@ -141,7 +141,7 @@ class Blind(Network):
 
 
 def test_a_network_that_nothing_can_be_seen_in(place, monkeypatch):
-    tiny_conv.register(monkeypatch, replace(TINY_CONV, build=lambda config, seed: Blind(config)))
+    tiny_conv.register(monkeypatch, replace(FAMILY, build=lambda config, seed: Blind(config)))
     path = save_bundle(place / "blind", Blind(TinyConvConfig()), Preprocess(size=(16, 16)), COLOURS)
     text = write_report(path, data=place / "data", out=place / "r.html").read_text(encoding="utf-8")
     assert text.count('class="two"') == 3
