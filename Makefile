@@ -4,6 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
 
+# A process for each core, with one thread each (tests/conftest.py); then, alone, what depends on the clock.
+SIDE_BY_SIDE := $(BIN)/pytest --numprocesses auto --maxprocesses 8 --dist loadgroup
+ALONE := $(BIN)/pytest
+
 .PHONY: demo test test-fast check docs bench clean
 
 demo: $(READY)  ## the main job, on built-in pictures: train for a minute, then use the model
@@ -13,10 +17,10 @@ demo: $(READY)  ## the main job, on built-in pictures: train for a minute, then 
 	$(BIN)/vitreous predict runs/demo runs/demo-pictures --top 2
 
 test: $(READY)  ## the whole test suite
-	$(BIN)/pytest
+	status=0; $(SIDE_BY_SIDE) -m "not clock" || status=1; $(ALONE) -m clock || status=1; exit $$status
 
 test-fast: $(READY)  ## the test suite without the slow tests
-	$(BIN)/pytest -m "not slow"
+	status=0; $(SIDE_BY_SIDE) -m "not clock and not slow" || status=1; $(ALONE) -m "clock and not slow" || status=1; exit $$status
 
 check: $(READY)  ## format, lint, types, who imports whom, generated pages
 	$(BIN)/ruff format --check .
