@@ -4,6 +4,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
 
+# A process for each core, with one thread each (tests/conftest.py); then, alone, what depends on the clock. Both parts run
+# even where the first fails, unless it is interrupted; the status is that of both.
+define run_tests
+	@trap 'exit 130' INT; status=0; \
+	$(BIN)/pytest --numprocesses auto --maxprocesses 8 --dist loadgroup -m "not clock $(1)" || status=1; \
+	$(BIN)/pytest -m "clock $(1)" || status=1; \
+	exit $$status
+endef
+
 .PHONY: demo test test-fast check docs bench clean
 
 demo: $(READY)  ## the main job, on built-in pictures: train for a minute, then use the model
@@ -13,10 +22,10 @@ demo: $(READY)  ## the main job, on built-in pictures: train for a minute, then 
 	$(BIN)/vitreous predict runs/demo runs/demo-pictures --top 2
 
 test: $(READY)  ## the whole test suite
-	$(BIN)/pytest
+	$(call run_tests)
 
 test-fast: $(READY)  ## the test suite without the slow tests
-	$(BIN)/pytest -m "not slow"
+	$(call run_tests,and not slow)
 
 check: $(READY)  ## format, lint, types, who imports whom, generated pages
 	$(BIN)/ruff format --check .

@@ -1,7 +1,10 @@
-"""Where tests find what a clone does not carry."""
+"""Where tests find what a clone does not carry, and how those that run side by side keep out of each other's way."""
 
 import os
 from pathlib import Path
+
+# Set before torch is imported, and inherited by the processes that tests start: the cores are shared by the tests.
+os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
 import numpy as np
 import pytest
@@ -13,7 +16,27 @@ from vitreous import ViT
 
 torch.set_num_threads(1)  # tiny models gain nothing from more, and lose much where tests share a machine
 
+PROCESSES = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+CORES = max(1, (os.cpu_count() or 1) // PROCESSES)  # this process's share
 SHARED = Path(__file__).parents[2] / "shared" / "data"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Side by side, long tests come first, so that no core waits at the end; one process makes a costly fixture."""
+    if PROCESSES > 1:
+        items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+    for item in items:
+        if "pets_features" in item.fixturenames:
+            item.add_marker(pytest.mark.xdist_group("pets_features"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory):
+    """No test reads or writes the cache of whoever runs the tests, nor that of a process beside it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VITREOUS_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -28,7 +51,7 @@ def shared_data():
 def all_cores():
     """For the few tests that keep a real model busy."""
     threads = torch.get_num_threads()
-    torch.set_num_threads(os.cpu_count() or 1)
+    torch.set_num_threads(CORES)
     yield
     torch.set_num_threads(threads)
 
@@ -42,7 +65,7 @@ def pets_features(shared_data):
     model = ViT("Ti/16", seed=None).eval()
     model.load_state_dict(load_file(shared_data / "vit_ti16_augreg_in21k_ft_in1k.safetensors"))
     threads = torch.get_num_threads()
-    torch.set_num_threads(2)
+    torch.set_num_threads(CORES)
     found = {split: _features(model, shared_data / "pets" / split) for split in ("train", "test")}
     torch.set_num_threads(threads)
     return found

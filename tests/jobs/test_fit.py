@@ -197,6 +197,7 @@ def test_every_recipe_trains(pictures, weights, tmp_path):
                 fit(pictures, recipe=name, weights=weights, epochs=0.1, out=tmp_path / "no", workers=0)
 
 
+@pytest.mark.clock
 def test_a_budget_becomes_a_number_of_steps(pictures, weights, tmp_path):
     begin = time.monotonic()
     result = fit(pictures, weights=weights, budget="9s", out=tmp_path / "run", workers=0)
@@ -205,6 +206,7 @@ def test_a_budget_becomes_a_number_of_steps(pictures, weights, tmp_path):
     assert time.monotonic() - begin < 60  # generous: only that it was a budget at all
 
 
+@pytest.mark.clock
 def test_a_budget_that_is_taken_up_again_keeps_to_its_plan(pictures, weights, tmp_path):
     ways = {"weights": weights, "budget": "6s", "out": tmp_path / "run", "workers": 0}
     calls = itertools.count()
@@ -216,6 +218,7 @@ def test_a_budget_that_is_taken_up_again_keeps_to_its_plan(pictures, weights, tm
     assert json.loads((tmp_path / "run/config.json").read_text()) == config
 
 
+@pytest.mark.clock
 def test_a_time_that_is_up_before_the_training_leaves_one_step(pictures, weights, tmp_path):
     heard = []
     listeners = Listeners(say=heard.append)

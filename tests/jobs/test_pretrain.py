@@ -382,6 +382,7 @@ def test_single_fields_can_be_set(packed, tmp_path):
     assert config["training"]["optimizer"]["rate"] == 2e-3
 
 
+@pytest.mark.clock
 def test_a_budget_becomes_a_number_of_steps(packed, tmp_path):
     result = pretrain(packed, method="dino", budget="6s", out=tmp_path / "run", workers=0)
     assert result.finished

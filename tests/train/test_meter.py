@@ -4,6 +4,8 @@ import subprocess
 import sys
 import time
 
+import pytest
+
 from vitreous.train.meter import Meter, Spent
 
 
@@ -29,6 +31,7 @@ def test_no_counter_no_figure(tmp_path):
     assert Meter(tmp_path).spent().joules is None
 
 
+@pytest.mark.clock
 def test_what_was_spent_before_an_interruption_is_added(tmp_path):
     meter = Meter(tmp_path)
     meter.before = Spent(seconds=100.0, core_hours=2.0, joules=5.0)
