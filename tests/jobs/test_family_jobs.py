@@ -9,8 +9,6 @@ import torch
 from colours import COLOURS, make_pictures
 from PIL import Image
 from tiny_conv import FAMILY, TinyConvConfig, make_conv_bundle
-from vitreous.jobs.explain_score import score_explanations
-from vitreous.jobs.explain_weights import explain_weights
 
 from vitreous import (
     UserError,
@@ -22,11 +20,13 @@ from vitreous import (
     predict,
     probe,
     write_report,
-    write_steps,
+    write_walkthrough,
 )
 from vitreous.cli import main
 from vitreous.config.data import Preprocess
 from vitreous.jobs.evaluate import evaluate
+from vitreous.jobs.plot_weights import plot_weights
+from vitreous.jobs.score_explanations import score_explanations
 from vitreous.model.network import Network
 from vitreous.weights.bundle import Bundle, load_bundle, save_bundle
 
@@ -97,13 +97,13 @@ def test_the_command_line_explains_it(place, capsys):
     assert (place / "seen" / "0-gradcam.png").exists()
     assert run("explain", place / "bundle", picture, "--method", "occlusion") == 2
     assert "needs a network that can leave patches out" in capsys.readouterr().err
-    assert run("explain", place / "bundle", "--weights", "--out", place / "weights") == 0
+    assert run("plot-weights", place / "bundle", "--out", place / "weights") == 0
     assert "filters         the first 8 components have 100% of the variance" in capsys.readouterr().out
     assert sorted(file.name for file in (place / "weights").iterdir()) == ["filters.png", "filters.svg"]
 
 
 def test_what_its_weights_look_like(place):
-    found = explain_weights(place / "bundle", place / "data")
+    found = plot_weights(place / "bundle", place / "data")
     assert list(found.figures()) == ["filters"]
     said = found.to_json()
     assert sum(said["filter_variance"]) == pytest.approx(1, abs=1e-3)
@@ -148,8 +148,8 @@ def test_a_network_that_nothing_can_be_seen_in(place, monkeypatch):
     assert "glow" not in text
     with pytest.raises(UserError, match="method gradcam: needs a network with a feature map"):
         load(path).explain(place / "data" / "test" / "red" / "0.png")
-    assert explain_weights(path).figures() == {}
-    assert run("explain", path, "--weights", "--out", place / "weights") == 0
+    assert plot_weights(path).figures() == {}
+    assert run("plot-weights", path, "--out", place / "weights") == 0
 
 
 def test_it_is_listed_with_its_cost():
@@ -179,8 +179,8 @@ def test_it_is_imported_as_it_is_and_exported_to_nobody(place):
 
 def test_what_only_a_vit_can_do_says_so(place):
     bundle, picture = place / "bundle", place / "data" / "test" / "red" / "0.png"
-    with pytest.raises(UserError, match="steps: needs a Vision Transformer"):
-        write_steps(bundle, picture, out=place / "s.html")
+    with pytest.raises(UserError, match="walkthrough: needs a Vision Transformer"):
+        write_walkthrough(bundle, picture, out=place / "s.html")
     with pytest.raises(UserError, match=r"analysis of .*: needs a Vision Transformer"):
         analyze([bundle], place / "data", place / "a")
     with pytest.raises(UserError, match="scores of explanations: needs a Vision Transformer"):

@@ -5,9 +5,9 @@ import pytest
 import torch
 from colours import make_bundle
 from PIL import Image
-from vitreous.jobs.explain_score import score_explanations
-from vitreous.jobs.explain_weights import attention_distances
-from vitreous.jobs.steps import write_steps
+from vitreous.jobs.score_explanations import score_explanations
+from vitreous.jobs.plot_weights import attention_distances
+from vitreous.jobs.walkthrough import write_walkthrough
 
 from vitreous import load
 from vitreous.data.source import open_data
@@ -62,7 +62,7 @@ def ask_weights(bundle, folder):
 
 def ask_steps(bundle, folder):
     for number, path in enumerate(sorted(folder.rglob("*.jpg"))):
-        write_steps(bundle, path, out=folder.parent / f"{number}.html")
+        write_walkthrough(bundle, path, out=folder.parent / f"{number}.html")
 
 
 def ask_report(bundle, folder):
