@@ -118,10 +118,10 @@ def test_two_folders_for_the_same_part(tmp_path: Path):
 def test_a_test_folder_alone_and_missing_classes(tmp_path: Path):
     make_tree(tmp_path / "test", {"a": 1, "b": 1})
     assert list(open_data(tmp_path).splits) == ["test"]
-    with pytest.raises(UserError, match="no training part, only test"):
+    with pytest.raises(UserError, match="no train split, only test"):
         _ = open_data(tmp_path).train
     make_tree(tmp_path / "train", {"a": 1, "c": 1})
-    with pytest.raises(UserError, match="the test part has class 'b' and the training part does not"):
+    with pytest.raises(UserError, match="the test split has class 'b' and the train split does not"):
         open_data(tmp_path)
 
 

@@ -185,7 +185,7 @@ def test_which_pictures_are_taken(data, tmp_path):
     names = [[one.measured.name(i) for i in range(9)] for one in (chosen, again, other)]
     assert names[0] == names[1] != names[2]
     half = choose_pictures(open_data(data / "train"), 500, seed=0)
-    assert (half.split, len(half.measured), len(half.learned)) == ("half of the train part", 12, 12)
+    assert (half.split, len(half.measured), len(half.learned)) == ("half of the train split", 12, 12)
     held = {half.measured.name(i) for i in range(12)}
     assert not held & {half.learned.name(i) for i in range(12)}
 

@@ -98,13 +98,13 @@ def test_the_command_line_explains_it(place, capsys):
     assert run("explain", place / "bundle", picture, "--method", "occlusion") == 2
     assert "needs a network that can leave patches out" in capsys.readouterr().err
     assert run("plot-weights", place / "bundle", "--out", place / "weights") == 0
-    assert "filters         the first 8 components have 100% of the variance" in capsys.readouterr().out
+    assert "filters             the first 8 components explain 100% of the variance" in capsys.readouterr().out
     assert sorted(file.name for file in (place / "weights").iterdir()) == ["filters.png", "filters.svg"]
 
 
 def test_what_its_weights_look_like(place):
     found = plot_weights(place / "bundle", place / "data")
-    assert list(found.figures()) == ["filters"]
+    assert list(found.plots()) == ["filters"]
     said = found.to_json()
     assert sum(said["filter_variance"]) == pytest.approx(1, abs=1e-3)
     assert {said[name] for name in ("position_similarity", "attention_distance", "even_distance")} == {None}
@@ -148,7 +148,7 @@ def test_a_network_that_nothing_can_be_seen_in(place, monkeypatch):
     assert "glow" not in text
     with pytest.raises(UserError, match="method gradcam: needs a network with a feature map"):
         load(path).explain(place / "data" / "test" / "red" / "0.png")
-    assert plot_weights(path).figures() == {}
+    assert plot_weights(path).plots() == {}
     assert run("plot-weights", path, "--out", place / "weights") == 0
 
 

@@ -82,7 +82,7 @@ def test_pictures_with_classes_keep_them_and_other_mistakes_stay_mistakes(tmp_pa
         make_flat(tmp_path / "data" / name, 2)
     assert open_pictures(tmp_path / "data").classes == ("cat", "dog")
     make_flat(tmp_path / "data" / "test" / "cow", 2)
-    with pytest.raises(UserError, match="the test part has class 'cow' and the training part does not"):
+    with pytest.raises(UserError, match="the test split has class 'cow' and the train split does not"):
         open_pictures(tmp_path / "data")
     with pytest.raises(UserError, match="nothing of this name"):
         open_pictures(tmp_path / "nothing")

@@ -54,7 +54,7 @@ def test_positions_that_are_not_added_have_no_figure(position, tmp_path):
     model = random_model(position=position)
     found = plot_weights(Bundle(model, preprocess_for(model), ()))
     assert position_similarity(model) is None
-    assert set(found.figures()) == {"filters"}
+    assert set(found.plots()) == {"filters"}
     assert found.to_json()["position_similarity"] is None
 
 

@@ -54,7 +54,7 @@ def test_every_protocol_on_a_task_that_is_easy(bundle, data):
 def test_features_are_computed_once_for_all_protocols(bundle, data, cache):
     assert probe(bundle, data).computed == 36 + 15
     first = probe(bundle, data, protocol="linear")
-    assert first.computed == 12  # it alone needs the val part
+    assert first.computed == 12  # it alone needs the val split
     assert len(list(cache.iterdir())) == 3
     again = [probe(bundle, data, protocol=name) for name in ("linear", "knn", "fewshot")]
     assert [found.computed for found in again] == [0, 0, 0]
@@ -73,7 +73,7 @@ def test_which_part_is_judged(bundle, tmp_path):
     make_pictures(tmp_path / "p" / "val", count=3, seed=7)
     assert (probe(bundle, tmp_path / "p").judged, probe(bundle, tmp_path / "p").n) == ("val", 9)
     found = probe(bundle, tmp_path / "p" / "train", protocol="linear")
-    assert (found.judged, found.n, found.known) == ("a fifth of the train part, set aside", 6, 24)
+    assert (found.judged, found.n, found.known) == ("a fifth of the train split, set aside", 6, 24)
 
 
 def test_set_aside_is_a_share_of_each_class():
@@ -128,7 +128,7 @@ def test_bad_input(bundle, data, tmp_path):
     with pytest.raises(UserError, match="none can be set aside"):
         probe(bundle, one_each)
     judged = open_data(data / "test").train
-    with pytest.raises(UserError, match="no training part"):
+    with pytest.raises(UserError, match="no train split"):
         probe(bundle, Data({"val": judged, "test": judged}, COLOURS))
 
 

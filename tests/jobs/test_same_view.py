@@ -5,17 +5,17 @@ import pytest
 import torch
 from colours import make_bundle
 from PIL import Image
-from vitreous.jobs.score_explanations import score_explanations
-from vitreous.jobs.plot_weights import attention_distances
-from vitreous.jobs.walkthrough import write_walkthrough
 
 from vitreous import load
 from vitreous.data.source import open_data
 from vitreous.jobs.evaluate import evaluate
 from vitreous.jobs.explain import explain, explain_each
+from vitreous.jobs.plot_weights import attention_distances
 from vitreous.jobs.predict import predict
 from vitreous.jobs.probe import FeatureReader
 from vitreous.jobs.report import write_report
+from vitreous.jobs.score_explanations import score_explanations
+from vitreous.jobs.walkthrough import write_walkthrough
 
 
 @pytest.fixture

@@ -54,14 +54,14 @@ def _show(found: Evaluation) -> None:
     seen = {name: entry for name, entry in result.per_class.items() if entry["n"]}
     page.print(f"{result.n:,} pictures of {len(seen)} classes ({found.split}), in {found.seconds:.1f} s")
     page.print()
-    figures = table("", "", "")
-    figures.show_header = False
-    figures.add_row("top-1 accuracy", f"{result.top1:.2%}", f"95 % interval: {low:.1%} to {high:.1%}")
+    rows = table("", "", "")
+    rows.show_header = False
+    rows.add_row("top-1 accuracy", f"{result.top1:.2%}", f"95 % interval: {low:.1%} to {high:.1%}")
     if len(result.labels) > 5:
-        figures.add_row("top-5 accuracy", f"{result.top5:.2%}")
-    figures.add_row("calibration error", f"{result.ece:.2%}", "ECE, 15 bins")
-    figures.add_row("cross-entropy", f"{result.loss:.3f}")
-    page.print(figures)
+        rows.add_row("top-5 accuracy", f"{result.top5:.2%}")
+    rows.add_row("calibration error", f"{result.ece:.2%}", "ECE, 15 bins")
+    rows.add_row("cross-entropy", f"{result.loss:.3f}")
+    page.print(rows)
 
     worst = sorted(seen.items(), key=lambda item: (item[1]["accuracy"], item[0]))[:SHOWN]
     classes = table("class" if len(worst) == len(seen) else f"the {SHOWN} hardest classes", "pictures#", "accuracy#")

@@ -59,8 +59,8 @@ def _bar() -> Iterator[tuple[Any, Any]]:
             if "entropy" in event.record:
                 seen["teacher entropy"] = event.record["entropy"]
             seen.update({SHOWN[name]: value for name, value in (event.evaluation or {}).items() if name in SHOWN})
-            figures = "  ".join(f"{name} {value:.3f}" for name, value in seen.items())
-            text = f"epoch {event.epoch + 1}  {figures}  {event.pictures_per_second:.0f} pictures/s"
+            metrics = "  ".join(f"{name} {value:.3f}" for name, value in seen.items())
+            text = f"epoch {event.epoch + 1}  {metrics}  {event.pictures_per_second:.0f} pictures/s"
             if "collapsed" in event.record:
                 text = f"COLLAPSED, see above  {text}"
             bar.update(task, completed=event.step, total=event.steps, description=text, visible=True)

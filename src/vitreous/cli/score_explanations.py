@@ -66,10 +66,10 @@ def _show(found: ExplanationScores) -> None:
     names = ("energy#", "pointing#", "IoU#") if masked else ()
     rows = table("map", "deletion#", "insertion#", *names, "ms per picture#")
     for one in found.scores:
-        figures = [f"{one.deletion:.3f}", f"{one.insertion:.3f}"]
+        numbers = [f"{one.deletion:.3f}", f"{one.insertion:.3f}"]
         if one.energy is not None and one.pointing is not None and one.iou is not None:
-            figures += [f"{one.energy:.1%}", f"{one.pointing:.1%}", f"{one.iou:.3f}"]
-        rows.add_row(one.name, *figures, "" if one.seconds is None else f"{1e3 * one.seconds:.0f}")
+            numbers += [f"{one.energy:.1%}", f"{one.pointing:.1%}", f"{one.iou:.3f}"]
+        rows.add_row(one.name, *numbers, "" if one.seconds is None else f"{1e3 * one.seconds:.0f}")
     page.print(rows)
     page.print()
     page.print("deletion   probability of the class as its most important patches are removed; lower is better")

@@ -1,4 +1,4 @@
-"""What a dataset is: pictures with labels, in parts for training, validation and test."""
+"""What a dataset is: pictures with labels, in splits for training, validation and test."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SPLIT_NAMES: dict[str, Split] = {
     "test": "test",
     "testing": "test",
 }
-"""What people call the parts, in lower case, and what we call them."""
+"""What people call the splits, in lower case, and what we call them."""
 
 
 class NoClassesError(UserError):
@@ -98,7 +98,7 @@ class Source(ABC):
 
 @dataclass(frozen=True)
 class Data:
-    """A dataset: its classes, its parts among "train", "val" and "test", and remarks on what was passed over."""
+    """A dataset: its classes, its splits among "train", "val" and "test", and remarks on what was passed over."""
 
     splits: dict[Split, Source]
     classes: tuple[str, ...]
@@ -112,11 +112,11 @@ class Data:
     def train(self) -> Source:
         """The pictures to train on."""
         if "train" not in self.splits:
-            raise UserError(f"these data have no training part, only {_list(self.splits)}; give some to train on.")
+            raise UserError(f"these data have no train split, only {_list(self.splits)}; give some to train on.")
         return self.splits["train"]
 
     def with_validation(self, fraction: float = 0.1, seed: int = 0) -> Data:
-        """The same data; if there is no validation part, one is split off the training part."""
+        """The same data; if there is no val split, one is made of part of the train split."""
         if "val" in self.splits:
             return self
         train, val = split_validation(self.train, fraction, seed)
@@ -211,8 +211,8 @@ def check_classes(where: str | Path, splits: dict[Split, Source], classes: tuple
         for label in np.unique(source.labels).tolist():
             if label not in known:
                 raise UserError(
-                    f"{where}: the {split} part has class {classes[label]!r} and the training part does not; "
-                    "add pictures of it to the training part, or remove it."
+                    f"{where}: the {split} split has class {classes[label]!r} and the train split does not; "
+                    "add pictures of it to the train split, or remove it."
                 )
 
 

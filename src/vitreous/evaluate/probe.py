@@ -61,7 +61,7 @@ def fit_linear(
     """The best linear classifier of the features (n, D) by labels (n,) from 0 to classes - 1.
 
     weight_decays: strengths to try. The strongest is taken whose validation accuracy is within one standard error of
-        the best: a small validation part cannot tell them apart, and the stronger is the safer. Without
+        the best: a small validation split cannot tell them apart, and the stronger is the safer. Without
         `validation`, the middle one.
     class_weights: (K,) how much each class counts; equally if None.
     """

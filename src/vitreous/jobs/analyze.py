@@ -114,19 +114,19 @@ def _accuracy(answers: Tensor, labels: Tensor) -> dict[str, Any]:
 def choose_pictures(data: Data, most: int, seed: int) -> Chosen:
     """At most `most` pictures to measure and as many to learn from, of all classes alike."""
     labelled = bool(data.classes) and not any((source.labels < 0).any() for source in data.splits.values())
-    parts = data.splits
+    splits = data.splits
     name: str
     learned: Source | None = None
-    if len(parts) == 1 or "train" not in parts:
-        part, measured = list(parts.items())[-1]
-        name = part if len(parts) > 1 else "all"
+    if len(splits) == 1 or "train" not in splits:
+        split, measured = list(splits.items())[-1]
+        name = split if len(splits) > 1 else "all"
         if labelled:
             held = held_out(torch.from_numpy(measured.labels), 0.5, seed).numpy()
             learned, measured = measured.subset(np.flatnonzero(~held)), measured.subset(np.flatnonzero(held))
-            name = f"half of the {part} part"
+            name = f"half of the {split} split"
     else:
-        part = "test" if "test" in parts else "val"
-        name, measured, learned = part, parts[part], parts["train"] if labelled else None
+        split = "test" if "test" in splits else "val"
+        name, measured, learned = split, splits[split], splits["train"] if labelled else None
     if len(measured) < FEWEST:
         raise UserError(
             f"{len(measured)} pictures to measure ({name}): a comparison needs at least {FEWEST}; give more."

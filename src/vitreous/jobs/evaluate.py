@@ -22,7 +22,7 @@ class Evaluation:
     """A result, and what it was measured on."""
 
     split: str
-    """train, val, test, or all where the data have one part only."""
+    """train, val, test, or all where the data have one split only."""
     result: ClassificationResult
     unreadable: dict[str, str]
     """Pictures that were left out: path to reason."""
@@ -48,11 +48,11 @@ def evaluate(
     preprocess: Preprocess | str | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Evaluation:
-    """How well the model does on one part of the data, whose classes are matched to the model's labels by name.
+    """How well the model does on one split of the data, whose classes are matched to the model's labels by name.
 
     model: a bundle, a run, or anything else that `open_weights` takes.
     batch_size: pictures that the model sees at once; if None, as many as is fastest.
-    split: which part; if None, test if there is one, else val, else all.
+    split: which one; if None, test if there is one, else val, else all.
     workers: processes that decode; if None, one a core up to 4, or none for a few pictures.
     progress: called with pictures done and pictures in all.
     """

@@ -51,8 +51,8 @@ class WeightsView:
     distances: NDArray[np.float32] | None
     """(layers, heads) mean attention distance in pixels; None where no pictures were given, or no tokens attend."""
 
-    def figures(self) -> dict[str, Figure]:
-        """The figures by name: filters, positions if the model adds any, distance if pictures were given.
+    def plots(self) -> dict[str, Figure]:
+        """The plots by name: filters, positions if the model adds any, distance if pictures were given.
 
         Of a model without patches, filters alone; none where no convolution looks at the pixels.
         """
@@ -69,7 +69,7 @@ class WeightsView:
         files = []
         with readable_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
-            for name, figure in self.figures().items():
+            for name, figure in self.plots().items():
                 for kind, options in KINDS.items():
                     files.append(folder / f"{name}.{kind}")
                     figure.savefig(files[-1], **options)
@@ -134,7 +134,7 @@ def attention_distances(
 ) -> NDArray[np.float32]:
     """(layers, heads): how far each head looks, in pixels of the input; the mean over `count` pictures of the data.
 
-    The pictures are spread evenly over the part that `evaluate` would take; those that cannot be read are left out.
+    The pictures are spread evenly over the split that `evaluate` would take; those that cannot be read are left out.
     """
     model = require(bundle.model, ViT, "attention distance")
     _, source = choose_split(open_pictures(data), None)

@@ -30,7 +30,7 @@ from vitreous.weights.bundle import Bundle
 
 Protocol = Literal["knn", "linear", "fewshot"]
 HELD_OUT = 0.2
-"""The share that is judged where the data have one part only."""
+"""The share that is judged where the data have one split only."""
 
 Labelled = tuple[Tensor, Tensor]
 """Features (n, D) and labels (n,)."""
@@ -60,7 +60,7 @@ class Probed:
 
     protocol: Protocol
     judged: str
-    """Which pictures were judged: test, val, or a part that was set aside."""
+    """Which pictures were judged: test, val, or pictures that were set aside."""
     n: int
     """How many."""
     known: int
@@ -85,7 +85,7 @@ class Probed:
         return {**asdict(self), "scores": scores, "remarks": list(self.remarks), "seconds": round(self.seconds, 3)}
 
 
-class Parts(NamedTuple):
+class ProbeSplits(NamedTuple):
     """What a probe learns from and what it is judged on."""
 
     train: Labelled
@@ -113,7 +113,7 @@ def probe(
     protocol: "knn", the weighted vote of the nearest training pictures; "linear", a linear classifier; "fewshot", least
         squares from a few pictures a class, the mean of several draws.
     shots: few-shot: how many pictures of each class, each number by itself; 1, 5 and 10 if None.
-    progress: called with pictures done and in all, for each part of the data that the model must look at.
+    progress: called with pictures done and in all, for each split of the data that the model must look at.
     """
     start = time.perf_counter()
     if protocol not in get_args(Protocol):
@@ -122,21 +122,21 @@ def probe(
     check_labelled(opened)
     bundle = open_model(model, preprocess)
     reader = FeatureReader(bundle, batch_size, workers, progress)
-    parts = reader.parts(opened, seed, validate=protocol == "linear")
+    splits = reader.splits(opened, seed, validate=protocol == "linear")
     remarks: list[str] = []
     if protocol == "knn":
-        scores = _nearest(parts, remarks)
+        scores = _nearest(splits, remarks)
     elif protocol == "linear":
-        scores = [_linear(parts, seed, remarks)]
+        scores = [_linear(splits, seed, remarks)]
     else:
-        scores = _few_shot(parts, shots, opened.classes, seed, remarks)
+        scores = _few_shot(splits, shots, opened.classes, seed, remarks)
     return Probed(
         protocol=protocol,
-        judged=parts.judged,
-        n=len(parts.test[1]),
-        known=len(parts.train[1]),
-        classes=parts.classes,
-        width=parts.test[0].shape[1],
+        judged=splits.judged,
+        n=len(splits.test[1]),
+        known=len(splits.train[1]),
+        classes=splits.classes,
+        width=splits.test[0].shape[1],
         scores=tuple(scores),
         computed=reader.computed,
         remarks=(*reader.cache.remarks, *remarks),
@@ -167,10 +167,10 @@ class FeatureReader:
         self.computed = 0
         self.unreadable: dict[str, str] = {}
 
-    def parts(self, data: Data, seed: int, *, validate: bool) -> Parts:
+    def splits(self, data: Data, seed: int, *, validate: bool) -> ProbeSplits:
         """What to learn from and what to judge: test if there is one, else val, else a fifth of all, of each class.
 
-        validate: the val part is wanted too, if it is not the one to be judged.
+        validate: the val split is wanted too, if it is not the one to be judged.
         """
         classes = len(data.classes)
         if len(data.splits) == 1:
@@ -179,12 +179,12 @@ class FeatureReader:
             held = held_out(labels, HELD_OUT, seed)
             if not held.any():
                 raise UserError(f"{len(labels)} pictures, one of each class: none can be set aside to judge; add more.")
-            said = f"a fifth of the {name} part, set aside"
-            return Parts((features[~held], labels[~held]), None, (features[held], labels[held]), classes, said)
+            said = f"a fifth of the {name} split, set aside"
+            return ProbeSplits((features[~held], labels[~held]), None, (features[held], labels[held]), classes, said)
         judged: Split = "test" if "test" in data.splits else "val"
         train, test = self.labelled(data.train), self.labelled(data.splits[judged])
         val = self.labelled(data.splits["val"]) if validate and judged == "test" and "val" in data.splits else None
-        return Parts(train, val, test, classes, judged)
+        return ProbeSplits(train, val, test, classes, judged)
 
     def labelled(self, source: Source) -> Labelled:
         """Features (n, D) and labels (n,) of all pictures that can be read."""
@@ -240,23 +240,23 @@ def _score(scores: Tensor, labels: Tensor, setting: dict[str, float]) -> ProbeSc
     return ProbeScore(setting, right / len(labels), wilson(right, len(labels)))
 
 
-def _nearest(parts: Parts, remarks: list[str]) -> list[ProbeScore]:
-    known, labels = parts.train
+def _nearest(splits: ProbeSplits, remarks: list[str]) -> list[ProbeScore]:
+    known, labels = splits.train
     fitting = [k for k in NEIGHBOURS if k <= len(known)] or [len(known)]
     if left := [k for k in NEIGHBOURS if k > len(known)]:
         remarks.append(f"k = {', '.join(map(str, left))} left out: there are only {len(known)} training pictures.")
-    votes = vote_neighbours(known, labels, parts.test[0], parts.classes, fitting, TEMPERATURE)
-    return [_score(found, parts.test[1], {"k": k}) for k, found in votes.items()]
+    votes = vote_neighbours(known, labels, splits.test[0], splits.classes, fitting, TEMPERATURE)
+    return [_score(found, splits.test[1], {"k": k}) for k, found in votes.items()]
 
 
-def _linear(parts: Parts, seed: int, remarks: list[str]) -> ProbeScore:
+def _linear(splits: ProbeSplits, seed: int, remarks: list[str]) -> ProbeScore:
     """The regularisation is chosen on validation pictures; then all that are not judged are learned from."""
-    (x, y), classes = parts.train, parts.classes
+    (x, y), classes = splits.train, splits.classes
     every = (x, y)
     strengths: Sequence[float] = WEIGHT_DECAYS
-    if parts.val is not None:
-        strengths = [fit_linear(x, y, classes, validation=parts.val).weight_decay]
-        every = torch.cat([x, parts.val[0]]), torch.cat([y, parts.val[1]])
+    if splits.val is not None:
+        strengths = [fit_linear(x, y, classes, validation=splits.val).weight_decay]
+        every = torch.cat([x, splits.val[0]]), torch.cat([y, splits.val[1]])
     elif int(torch.bincount(y)[torch.bincount(y) > 0].min()) >= 2:
         held = held_out(y, 0.1, seed)
         strengths = [fit_linear(x[~held], y[~held], classes, validation=(x[held], y[held])).weight_decay]
@@ -265,14 +265,14 @@ def _linear(parts: Parts, seed: int, remarks: list[str]) -> ProbeScore:
             "a class has one training picture only, so the regularisation could not be chosen by validation."
         )
     found = fit_linear(*every, classes, weight_decays=strengths)
-    return _score(found(parts.test[0]), parts.test[1], {"weight_decay": found.weight_decay})
+    return _score(found(splits.test[0]), splits.test[1], {"weight_decay": found.weight_decay})
 
 
 def _few_shot(
-    parts: Parts, shots: Sequence[int] | None, names: tuple[str, ...], seed: int, remarks: list[str]
+    splits: ProbeSplits, shots: Sequence[int] | None, names: tuple[str, ...], seed: int, remarks: list[str]
 ) -> list[ProbeScore]:
-    (known, labels), (asked, truth) = parts.train, parts.test
-    counts = torch.bincount(labels, minlength=parts.classes)
+    (known, labels), (asked, truth) = splits.train, splits.test
+    counts = torch.bincount(labels, minlength=splits.classes)
     fewest = int(counts[counts > 0].min())
     name = names[int(torch.where(counts == fewest)[0][0])]
     if shots is None:
@@ -289,7 +289,7 @@ def _few_shot(
     accuracies: dict[int, list[float]] = {count: [] for count in shots}
     for draw in range(DRAWS):
         for count, index in draw_shots(labels, list(accuracies), seed + draw).items():
-            scores = F.linear(asked, *fit_least_squares(known[index], labels[index], parts.classes))
+            scores = F.linear(asked, *fit_least_squares(known[index], labels[index], splits.classes))
             accuracies[count].append((scores.argmax(dim=1) == truth).double().mean().item())
     return [
         ProbeScore({"shots": count}, float(np.mean(found)), mean_interval(found, len(truth)), tuple(found))

@@ -94,7 +94,7 @@ def write_report(
         data=None if data is None or isinstance(data, Data) else str(data),
         splits=tuple(one if i else with_examples(one, bundle, opened) for i, one in enumerate(splits)),
         spent=_spent(bundle) if run is None else run.spent,
-        looks=looks(plot_weights(bundle, opened, count=2 * _how_many(bundle.model.config)).figures()),
+        looks=looks(plot_weights(bundle, opened, count=2 * _how_many(bundle.model.config)).plots()),
         card=_card(bundle) if run is None else None,
         left_out=left_out,
     )

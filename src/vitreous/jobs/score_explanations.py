@@ -68,8 +68,8 @@ class ExplanationScores:
         parts: dict[str, Any] = {"baselines": {}, "methods": {}}
         for one in self.scores:
             kind = "baselines" if one.name in BASELINES else "methods"
-            figures = {key: value for key, value in asdict(one).items() if key != "name" and value is not None}
-            parts[kind][one.name] = {key: round(value, 4) for key, value in figures.items()}
+            metrics = {key: value for key, value in asdict(one).items() if key != "name" and value is not None}
+            parts[kind][one.name] = {key: round(value, 4) for key, value in metrics.items()}
         return {"pictures": self.pictures, **parts, "left_out": self.left_out}
 
 
@@ -128,7 +128,7 @@ class _Batch:
 
 
 class _Sums:
-    """Adds up figures by method."""
+    """Adds up metrics by method."""
 
     def __init__(self, bundle: Bundle, methods: Sequence[Method]) -> None:
         self.bundle, self.model = bundle, require(bundle.model, ViT, NEEDS_PATCHES)
@@ -174,8 +174,8 @@ class _Sums:
         for map, mask in zip(maps, batch.masks, strict=True):
             self._sum(name, **localise(map, mask)._asdict())
 
-    def _sum(self, name: str, **figures: float) -> None:
-        for key, value in figures.items():
+    def _sum(self, name: str, **metrics: float) -> None:
+        for key, value in metrics.items():
             self.sums[name][key] = self.sums[name].get(key, 0.0) + value
 
 

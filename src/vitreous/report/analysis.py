@@ -91,8 +91,8 @@ def _shape(c: Numbers) -> str:
     )
 
 
-def _figures(*figures: tuple[Html, str]) -> Html:
-    made = (tag("figure", tag("div", plot, class_="plot"), tag("figcaption", words)) for plot, words in figures)
+def _plots(*plots: tuple[Html, str]) -> Html:
+    made = (tag("figure", tag("div", plot, class_="plot"), tag("figcaption", words)) for plot, words in plots)
     return tag("div", *made, class_="figures", style=TWO)
 
 
@@ -125,7 +125,7 @@ def _attention(models: Sequence[Numbers]) -> Iterable[Html]:
     def distance(model: Numbers) -> list[list[float]]:
         return [[value / max(model["shape"]["size"]) for value in heads] for heads in model["attention_distance"]]
 
-    yield _figures(
+    yield _plots(
         (
             _over_depth(models, 1, distance, "attention distance, of the longer side", share=True),
             "How far a patch looks on average; a dot is a head. High: it gathers from the whole picture, as a shape "
@@ -146,7 +146,7 @@ def _attention(models: Sequence[Numbers]) -> Iterable[Html]:
         ),
     )
     yield tag("h3", "Likeness of depths: attention")
-    yield _figures(
+    yield _plots(
         *(
             (
                 field(model["depth_similarity"], "depth", "depth", (1, 1)),
@@ -163,7 +163,7 @@ def _tokens(models: Sequence[Numbers]) -> Iterable[Html]:
         return [Line(i, list(range(1, len(m[name][-1]) + 1)), m[name][-1]) for i, m in enumerate(models)]
 
     waves = [Line(i, m["frequencies"], m["log_amplitude"][-1]) for i, m in enumerate(models)]
-    yield _figures(
+    yield _plots(
         (
             _over_depth(models, 0, lambda m: [d[-1] for d in m["log_amplitude"]], "log amplitude, highest frequency"),
             "How much neighbouring tokens differ, against what all have in common (natural logarithm). Higher: more "
@@ -193,7 +193,7 @@ def _pictures(models: Sequence[Numbers]) -> Iterable[Html]:
         Line(i, list(range(1, len(m["representation_spectrum"]) + 1)), m["representation_spectrum"])
         for i, m in enumerate(models)
     ]
-    yield _figures(
+    yield _plots(
         (
             _over_depth(models, 0, lambda m: m["picture_rank"], "dimensions in use by pictures"),
             "Effective rank of the pictures' mean tokens. High: pictures are told apart in many ways.",
@@ -221,7 +221,7 @@ def _worth(numbers: Numbers) -> Iterable[Html]:
         lost = [one["value"] - found["clean"]["value"] for one in found["accuracy"]]
         noisy.append(Line(i, middle, lost))
     clean = "; ".join(f"{model['name']} {100 * model['noise']['clean']['value']:.1f} %" for _, model in known)
-    yield _figures(
+    yield _plots(
         (
             lines(probes, "linear probe", "depth" if same else "depth, as a share of all", share=True),
             "Accuracy of a linear classifier on the mean of the patch tokens at each depth, with its 95 % interval. "
@@ -237,15 +237,15 @@ def _worth(numbers: Numbers) -> Iterable[Html]:
 
 def _alike(numbers: Numbers) -> Iterable[Html]:
     names = [model["name"] for model in numbers["models"]]
-    figures = []
+    plots = []
     for pair in sorted(numbers["cka"], key=lambda pair: pair["models"][0] == pair["models"][1]):
         i, j = pair["models"]
         words = f"{names[i]} with itself." if i == j else f"{names[i]} (up) with {names[j]} (across)."
-        figures.append((field(pair["values"], f"depth of {names[j]}", f"depth of {names[i]}", (0, 0)), words))
+        plots.append((field(pair["values"], f"depth of {names[j]}", f"depth of {names[i]}", (0, 0)), words))
     yield tag(
         "p",
         "Linear CKA of the pictures' mean tokens, 0 (empty) to 1 (full): whether two depths arrange the pictures in "
         "the same way, whatever the axes. A full block within a model: layers that change little. Between "
         "models: depths that do the same work.",
     )
-    yield _figures(*figures)
+    yield _plots(*plots)
