@@ -262,12 +262,12 @@ class _Fit(TrainingRun[FitRequest, FitResult]):
         source = self.data.splits[split]
         scores, labels, names = self._answers(network, source)
         if split == "val" and self.training.probe:
-            temperature = fit_temperature(scores, labels)
-            scores = scores / temperature
+            factor = 1 / fit_temperature(scores, labels)
+            scores = factor * scores
             with torch.no_grad():
                 for layer in classifiers(network):
-                    layer.weight.div_(temperature)
-                    layer.bias.div_(temperature)
+                    layer.weight.mul_(factor)
+                    layer.bias.mul_(factor)
         return score_classes(scores, labels, self.data.classes, names=names)
 
     def _answers(self, network: Network, source: Source) -> tuple[Tensor, Tensor, list[str]]:
