@@ -86,12 +86,14 @@ def test_given_weights_fix_the_model_but_not_its_dropout():
 
 def test_fields_of_other_objectives_and_fields_within_fields():
     training = PRETRAINING["dino"](Situation(0, 50_000, 32, 3))
-    new = change(training, parse_changes(["objective.crops.local_views=2", "objective.teacher_temperature=[0.02,0.04]"]))
+    new = change(
+        training, parse_changes(["objective.crops.local_views=2", "objective.teacher_temperature=[0.02,0.04]"])
+    )
     assert new.objective.crops.local_views == 2
     assert new.objective.teacher_temperature == (0.02, 0.04)
     assert new.objective.crops.local_size == training.objective.crops.local_size
     assert new.objective.prototypes == training.objective.prototypes
     with pytest.raises(UserError, match=r"did you mean objective\.crops\.local_views"):
         change(training, {"local_views": "2"})
-    with pytest.raises(UserError, match="objective.prototypes=1: prototypes=1: must be at least 2"):
+    with pytest.raises(UserError, match=r"objective\.prototypes=1: prototypes=1: must be at least 2"):
         change(training, {"objective.prototypes": "1"})

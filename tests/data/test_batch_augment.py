@@ -137,7 +137,9 @@ def test_small_pictures_need_no_python_each():
     batch = views(images, Augment()).mean(0)
     picture = images[0].permute(1, 2, 0).contiguous().numpy()
     single = (
-        torch.stack([train_view(picture, SIZE, Augment(), generator(0, 0, i)).pixels for i in range(2000)]).float().mean(0)
+        torch.stack([train_view(picture, SIZE, Augment(), generator(0, 0, i)).pixels for i in range(2000)])
+        .float()
+        .mean(0)
     )
     assert (batch - single).abs().mean() < 2
 

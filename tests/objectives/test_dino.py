@@ -1,128 +1,22 @@
-"""Self-distillation against the papers' formulas written out in NumPy, and what its parts promise."""
+"""Self-distillation as a whole: put together as the papers say, and the same however a batch is divided."""
 
-import warnings
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from dino_parts import batch, keys_of, numpy_dino, own_products, softmax
 
 from vitreous import UserError, ViT, ViTConfig
 from vitreous.config.data import MultiCrop
 from vitreous.config.objective import Dino
-from vitreous.data.batch import Batch, ViewBatch
-from vitreous.data.chance import sample_keys
 from vitreous.objectives.build import objective_from_json, objective_to_json
 from vitreous.objectives.dino import SelfDistillation
 from vitreous.objectives.dino_head import Head
-from vitreous.objectives.dino_loss import (
-    balanced_answers,
-    distillation_loss,
-    koleo_loss,
-    masked_patch_loss,
-    teacher_answers,
-)
 
 MODEL = ViTConfig(width=16, depth=2, heads=2, mlp_width=32, patch=4, image_size=(16, 16), classes=0, registers=1)
 CROPS = MultiCrop(local_views=3, local_size=(8, 8))
 SETTINGS = Dino(crops=CROPS, hidden=24, bottleneck=8, prototypes=12, momentum=0.9, freeze_last_layer=0.2)
-
-
-def softmax(x):
-    e = np.exp(x - x.max(axis=-1, keepdims=True))
-    return e / e.sum(axis=-1, keepdims=True)
-
-
-def numpy_dino(teacher, student, centre, t, s):
-    """Algorithm 1 of the paper, for any number of views: all pairs of a teacher's view and another one."""
-    total, pairs = 0.0, 0
-    for g in range(len(teacher)):
-        for v in range(len(student)):
-            if g == v:
-                continue
-            for b in range(teacher.shape[1]):
-                answer = softmax((teacher[g, b] - centre) / t)
-                total -= np.sum(answer * np.log(softmax(student[v, b] / s)))
-            pairs += 1
-    return total / (pairs * teacher.shape[1])
-
-
-@pytest.mark.parametrize(("large", "views", "pictures", "prototypes"), [(2, 2, 1, 3), (2, 6, 5, 17), (3, 7, 4, 64)])
-def test_the_loss_is_the_papers_formula(large, views, pictures, prototypes):
-    draw = np.random.default_rng(views)
-    teacher, student = (
-        draw.uniform(-1, 1, (large, pictures, prototypes)),
-        draw.uniform(-1, 1, (views, pictures, prototypes)),
-    )
-    centre = draw.uniform(-0.3, 0.3, prototypes)
-    answers = teacher_answers(torch.from_numpy(teacher), torch.from_numpy(centre), 0.05)
-    loss = distillation_loss(answers, torch.from_numpy(student), 0.1).item()
-    assert abs(loss - numpy_dino(teacher, student, centre, 0.05, 0.1)) <= 1e-6
-
-
-def numpy_sinkhorn(scores, temperature, rounds):
-    """Algorithm 1 of SwAV's appendix: Q is prototypes by pictures, rows to 1/K and columns to 1/B in turns."""
-    q = np.exp(scores / temperature).T
-    q /= q.sum()
-    for _ in range(rounds):
-        q /= q.sum(axis=1, keepdims=True) * q.shape[0]
-        q /= q.sum(axis=0, keepdims=True) * q.shape[1]
-    return (q * q.shape[1]).T
-
-
-@pytest.mark.parametrize(("pictures", "prototypes", "rounds"), [(1, 3, 1), (8, 4, 3), (5, 32, 3)])
-def test_balanced_answers_are_sinkhorns(pictures, prototypes, rounds):
-    scores = np.random.default_rng(prototypes).uniform(-1, 1, (pictures, prototypes))
-    answers = balanced_answers(torch.from_numpy(scores), 0.05, rounds).numpy()
-    assert np.abs(answers - numpy_sinkhorn(scores, 0.05, rounds)).max() <= 1e-6
-
-
-def test_balance_keeps_one_prototype_from_being_the_answer_to_all():
-    scores = torch.rand(16, 4, generator=torch.Generator().manual_seed(0)) * 0.2
-    scores[:, 0] += 0.8
-    assert (teacher_answers(scores, torch.zeros(4), 0.05).argmax(dim=1) == 0).all()
-    shares = balanced_answers(scores, 0.05, 50).sum(dim=0)
-    torch.testing.assert_close(shares, torch.full((4,), 4.0), rtol=0.02, atol=0)
-
-
-@pytest.mark.parametrize(("pictures", "patches", "prototypes"), [(2, 4, 3), (5, 9, 16), (3, 64, 50)])
-def test_the_term_of_masked_patches_is_ibots_formula(pictures, patches, prototypes):
-    draw = np.random.default_rng(patches)
-    mask = draw.random((pictures, patches)) < 0.4
-    mask[0] = False  # in some pictures nothing is masked
-    teacher, student = (draw.uniform(-1, 1, (pictures, patches, prototypes)) for _ in range(2))
-    centre = draw.uniform(-0.3, 0.3, prototypes)
-    total = 0.0
-    for b in range(pictures):
-        mine = [
-            -np.sum(softmax((teacher[b, i] - centre) / 0.06) * np.log(softmax(student[b, i] / 0.1)))
-            for i in range(patches)
-            if mask[b, i]
-        ]
-        total += np.sum(mine) / max(1, len(mine))
-    chosen = torch.from_numpy(mask)
-    answers = teacher_answers(torch.from_numpy(teacher)[chosen], torch.from_numpy(centre), 0.06)
-    weights = torch.from_numpy(np.concatenate([np.full(row.sum(), 1 / max(1, row.sum())) for row in mask]))
-    loss = masked_patch_loss(answers, torch.from_numpy(student)[chosen], 0.1, weights, pictures).item()
-    assert abs(loss - total / pictures) <= 1e-6
-
-
-@pytest.mark.parametrize(("pictures", "width"), [(2, 3), (7, 5), (20, 64)])
-def test_koleo_is_minus_the_log_of_the_nearest_distance(pictures, width):
-    x = np.random.default_rng(width).normal(size=(pictures, width))
-    unit = x / np.linalg.norm(x, axis=1, keepdims=True)
-    nearest = [min(np.linalg.norm(unit[i] - unit[j]) for j in range(pictures) if j != i) for i in range(pictures)]
-    assert abs(koleo_loss(torch.from_numpy(x)).item() + np.mean(np.log(nearest))) <= 1e-6
-
-
-def test_koleo_of_equal_features_is_finite_and_pulls_them_apart():
-    features = torch.ones(4, 6) + 1e-3 * torch.randn(4, 6, generator=torch.Generator().manual_seed(0))
-    features.requires_grad_()
-    koleo_loss(features).backward()
-    assert torch.isfinite(features.grad).all()
-    moved = features.detach() - 1e-4 * features.grad
-    assert koleo_loss(moved) < koleo_loss(features)
-    assert torch.isfinite(koleo_loss(torch.ones(4, 6)))
 
 
 def test_scores_are_cosines_with_prototypes():
@@ -137,20 +31,6 @@ def test_scores_are_cosines_with_prototypes():
     longer = Head(16, SETTINGS, seed=0)
     longer.prototypes.data *= 7
     torch.testing.assert_close(longer(y), wanted)  # a prototype has no length
-
-
-def views(images):
-    """Views (B, V, C, H, W) of whole pictures."""
-    return ViewBatch(images, torch.tensor([0.0, 0.0, 1.0, 1.0]).expand(*images.shape[:2], 4), images[:, :, 0, 0, 0] > 9)
-
-
-def batch(count=6, small=3, dtype=torch.float32, epoch=0):
-    draw = torch.Generator().manual_seed(0)
-    found = {"global": views(torch.randn(count, 2, 3, 16, 16, generator=draw).to(dtype))}
-    if small:
-        found["local"] = views(torch.randn(count, small, 3, 8, 8, generator=draw).to(dtype))
-    keys = torch.from_numpy(sample_keys(0, epoch, np.arange(count)))
-    return Batch(found, torch.full((count,), -1), torch.arange(count), keys)
 
 
 def build(settings=SETTINGS, **more):
@@ -177,16 +57,13 @@ def test_the_loss_of_a_batch_is_put_together_from_single_views():
 
 
 @pytest.fixture
-def own_products():
-    """torch multiplies bfloat16 by itself: some machines only claim to have the instructions that oneDNN would use."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="TF32 acceleration")  # nobody asked for it
-        with torch.backends.mkldnn.flags(enabled=False):
-            yield
+def safe_products():
+    with own_products():
+        yield
 
 
 @pytest.mark.parametrize("more", [{}, {"ibot_weight": 1.0, "koleo_weight": 0.1}], ids=["dino", "dinov2"])
-@pytest.mark.usefixtures("own_products")
+@pytest.mark.usefixtures("safe_products")
 def test_half_precision_of_the_processor_is_no_obstacle(more):
     """Where the processor multiplies bfloat16 the loop casts to it; loss, centre and gradients stay float32."""
     objective = build(replace(SETTINGS, **more))
@@ -200,7 +77,7 @@ def test_half_precision_of_the_processor_is_no_obstacle(more):
     assert abs(loss.item() - plain) < 0.05
 
 
-@pytest.mark.usefixtures("own_products")
+@pytest.mark.usefixtures("safe_products")
 def test_ibots_term_is_computed_in_float32_from_what_half_precision_gives():
     """The heads answer in bfloat16; temperatures this low then want the log-softmax in float32."""
     objective = build(replace(SETTINGS, ibot_weight=1.0))
@@ -224,15 +101,6 @@ def test_ibots_term_is_computed_in_float32_from_what_half_precision_gives():
             answer = softmax(teacher[1][place] / 0.07)
             wanted -= np.sum(answer * np.log(softmax(student[1][place] / 0.1))) / row.sum() / len(mask)
     assert loss == pytest.approx(wanted, abs=1e-5)
-
-
-@pytest.mark.usefixtures("own_products")
-def test_koleo_finds_the_nearest_in_float32_too():
-    """Features that are nearly alike: their cosines in bfloat16 would all be 1."""
-    features = torch.ones(20, 16) + 1e-2 * torch.randn(20, 16, generator=torch.Generator().manual_seed(0))
-    wanted = koleo_loss(features.double()).item()
-    with torch.autocast("cpu", torch.bfloat16):
-        assert koleo_loss(features).item() == pytest.approx(wanted, abs=1e-4)
 
 
 def test_the_teacher_follows_the_student_and_the_centre_follows_the_teacher():
@@ -348,10 +216,6 @@ def test_a_batch_in_which_nothing_is_masked_is_learned_from_without_ibots_term(s
         if parameter.grad is not None:
             torch.testing.assert_close(with_term.get_parameter(name).grad, parameter.grad, atol=1e-6, rtol=1e-4)
     assert with_term.patch_centre.tolist() == [0.0] * 12
-
-
-def keys_of(*index, epoch=0, seed=0):
-    return torch.from_numpy(sample_keys(seed, epoch, np.array(index)))
 
 
 def test_masks_are_in_half_the_views_within_the_shares():

@@ -36,6 +36,8 @@ def test_fewer_pictures_are_set_aside_where_there_is_a_test_split():
 def test_only_given_weights_are_a_start_to_stay_near_to():
     assert small_data(GIVEN).wise_ft_alpha == 0.5
     assert small_data(replace(GIVEN, pictures=50_000)).wise_ft_alpha == 1.0
-    assert small_data(replace(GIVEN, base=replace(GIVEN.base, classes=0))).wise_ft_alpha == 1.0  # as a masked autoencoder
+    assert (
+        small_data(replace(GIVEN, base=replace(GIVEN.base, classes=0))).wise_ft_alpha == 1.0
+    )  # as a masked autoencoder
     alone = small_data(replace(GIVEN, base=None, base_preprocess=None))
     assert (alone.wise_ft_alpha, alone.freeze, alone.probe) == (1.0, 0, False)

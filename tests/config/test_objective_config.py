@@ -22,7 +22,9 @@ def training(objective, **more):
     [
         Supervised(0.1, class_weights=True, keep_schedule=((0.5, 0.25), (0.9, 0.5))),
         Mae(mask=0.6, decoder_width=32, decoder_heads=2, normalise=False),
-        Dino(crops=MultiCrop(local_size=(8, 8)), teacher_temperature=(0.01, 0.02), ibot_weight=1.0, ibot_mask=(0.2, 0.3)),
+        Dino(
+            crops=MultiCrop(local_size=(8, 8)), teacher_temperature=(0.01, 0.02), ibot_weight=1.0, ibot_mask=(0.2, 0.3)
+        ),
     ],
     ids=lambda objective: objective.kind,
 )
