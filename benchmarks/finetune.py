@@ -13,13 +13,14 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from measure import peak_megabytes, write_result
 
 from vitreous.jobs.fit import fit
-from vitreous.jobs.run import Listeners
+from vitreous.run.request import Listeners
 
 PREPROCESS = "mean=0.5,std=0.5,crop=0.9"
 
@@ -44,16 +45,16 @@ def run(data: str, weights: str, **ways: Any) -> dict[str, Any]:
     assert result.test is not None
     row = {
         **ways,
-        "test_accuracy": result.test["top1"],
-        "interval": result.test["top1_interval"],
-        "n": result.test["n"],
-        "validation_accuracy": None if result.validation is None else result.validation["top1"],
-        "frozen_features": result.probe,
+        "test_accuracy": result.test.top1,
+        "interval": result.test.top1_interval,
+        "n": result.test.n,
+        "validation_accuracy": None if result.validation is None else result.validation.top1,
+        "frozen_features": None if result.probe is None else asdict(result.probe),
         "seconds": round(time.monotonic() - start, 1),
         "seconds_to_first_step": round(steps[0], 1),
         "seconds_to_last_step": round(steps[-1], 1),
         "pictures": result.pictures,
-        "pictures_seen": result.spent["pictures"],
+        "pictures_seen": result.spent.pictures,
         "best_step": result.best_step,
         "steps": result.steps,
         "peak_megabytes_of_main_process": round(peak_megabytes()),

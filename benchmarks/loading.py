@@ -24,13 +24,16 @@ import torch
 from measure import write_result
 
 from vitreous.config.train import Training
-from vitreous.data.loader import Batch, Loader
+from vitreous.data.batch import Batch
+from vitreous.data.loader import Loader
 from vitreous.data.source import open_data
-from vitreous.jobs.run import Request
-from vitreous.jobs.start import choose_training, starting_model
-from vitreous.objectives.supervised import Supervised
-from vitreous.train.optimizer import make_optimizers
+from vitreous.objectives.build import build_objective
+from vitreous.objectives.setting import Setting
+from vitreous.run.request import FitRequest
+from vitreous.run.start import choose_training, starting_network
+from vitreous.train.step import Learner, train_step
 from vitreous.weights.source import open_weights
+from vitreous.world import World
 
 PREPROCESS = "mean=0.5,std=0.5,crop=0.9"
 BATCH, STEPS, ROUNDS = 32, 6, 12
@@ -42,10 +45,10 @@ class Trainer:
     def __init__(self, data: str, weights: str) -> None:
         opened, base = open_data(data), open_weights(weights, PREPROCESS)
         changes = {"batch_size": str(BATCH)}
-        self.training: Training = choose_training(Request(data, recipe="notebook", changes=changes), opened, base)
+        self.training: Training = choose_training(FitRequest(data, recipe="notebook", changes=changes), opened, base)
         t = self.training
-        self.objective = Supervised(starting_model(t, base), t).train()
-        self.optimizers = make_optimizers(self.objective, t.optimizer)
+        objective = build_objective(starting_network(t, base), t.objective, Setting(t.seed))
+        self.learner = Learner(objective, t, World())
         # without the cache, as in a first epoch
         self.loader = Loader(opened.train, t.preprocess, t.augment, batch_size=BATCH, workers=2, cache_bytes=0)
 
@@ -59,18 +62,14 @@ class Trainer:
         return (time.perf_counter() - start) / STEPS
 
     def step(self, batch: Batch) -> None:
-        """Forward, backward, update."""
-        loss, _ = self.objective(batch, 0.0)
-        loss.backward()
-        for optimizer in self.optimizers:
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
+        """Forward, backward, update: the step that the training loop takes."""
+        train_step(self.learner, batch, number=0, progress=0.0, after=0.01)
 
 
 def speeds(data: str, weights: str) -> dict[str, Any]:
     """Pictures a second with real pictures and with constant tensors, in turns; the best turn of each counts."""
     trainer = Trainer(data, weights)
-    constant = Batch(torch.zeros(BATCH, 3, 224, 224), torch.zeros(BATCH, dtype=torch.long), torch.arange(BATCH))
+    constant = Batch.of(torch.zeros(BATCH, 3, 224, 224), torch.zeros(BATCH, dtype=torch.long))
     real: list[float] = []
     flat: list[float] = []
     for turn in range(ROUNDS):

@@ -13,7 +13,7 @@ import argparse
 from measure import write_result
 
 from vitreous.jobs.fit import fit
-from vitreous.jobs.run import Listeners
+from vitreous.run.request import Listeners
 
 
 def main() -> None:
@@ -28,13 +28,13 @@ def main() -> None:
         "data": "CIFAR-10",
         "budget": args.budget,
         "seed": 0,
-        "seconds": round(result.spent["seconds"]),
-        "pictures_seen": result.spent["pictures"],
+        "seconds": round(result.spent.seconds),
+        "pictures_seen": result.spent.pictures,
         "steps": result.steps,
-        "flops": result.spent["flops"],
-        "test_accuracy": result.test["top1"],
-        "interval": result.test["top1_interval"],
-        "n": result.test["n"],
+        "flops": result.spent.flops,
+        "test_accuracy": result.test.top1,
+        "interval": result.test.top1_interval,
+        "n": result.test.n,
     }
     print(row)
     print("written:", write_result("scratch", row).name)

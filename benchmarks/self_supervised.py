@@ -31,8 +31,8 @@ from transformers import ViTMAEConfig, ViTMAEForPreTraining
 
 from vitreous.config.data import Preprocess
 from vitreous.config.model import ViTConfig
-from vitreous.config.pretrain import Mae
-from vitreous.data.loader import Batch
+from vitreous.config.objective import Mae
+from vitreous.data.batch import Batch
 from vitreous.data.source import Source, open_data
 from vitreous.evaluate.knn import vote_neighbours
 from vitreous.evaluate.probe import fit_linear
@@ -40,13 +40,14 @@ from vitreous.jobs.analyze import analyze
 from vitreous.jobs.fit import fit
 from vitreous.jobs.pretrain import pretrain
 from vitreous.jobs.probe import probe
-from vitreous.jobs.run import Listeners
+from vitreous.model.family import build_network
 from vitreous.model.network import require
 from vitreous.model.presets import SIZES
 from vitreous.model.vit import ViT
 from vitreous.objectives.mae import MaskedAutoencoder
 from vitreous.recipes.pretrain import PRETRAINING, mae
 from vitreous.recipes.supervised import Situation
+from vitreous.run.request import Listeners
 from vitreous.weights.bundle import Bundle, load_bundle
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -60,14 +61,16 @@ def speed(rounds: int, batch: int = 128) -> dict[str, Any]:
 
 
 def _speed(size: str, rounds: int, batch: int) -> dict[str, Any]:
-    training, method = mae(replace(CIFAR, model=f"{size}/4@32"))
-    c = training.model
+    training = mae(replace(CIFAR, model=f"{size}/4@32"))
+    c, settings = training.model, training.objective
+    assert isinstance(c, ViTConfig)
+    assert isinstance(settings, Mae)
     images, labels = torch.randn(batch, 3, 32, 32), torch.randint(10, (batch,))
-    views = Batch(images, labels, torch.arange(batch))
+    views = Batch.of(images, labels)
     supervised = ViT(replace(c, classes=10))
-    masked = MaskedAutoencoder(ViT(c), method).train()
-    equal = MaskedAutoencoder(ViT(replace(c, class_token=True)), method).train()
-    theirs = _transformers(c, method).train()
+    masked = MaskedAutoencoder(ViT(c), settings).train()
+    equal = MaskedAutoencoder(ViT(replace(c, class_token=True)), settings).train()
+    theirs = _transformers(c, settings).train()
     jobs = {
         "supervised": _step(supervised, lambda: nn.functional.cross_entropy(supervised(images), labels)),
         "mae": _step(masked, lambda: masked(views, 0.0)[0]),
@@ -82,7 +85,7 @@ def _speed(size: str, rounds: int, batch: int) -> dict[str, Any]:
     }
 
 
-def _transformers(c: ViTConfig, method: Mae) -> nn.Module:
+def _transformers(c: ViTConfig, settings: Mae) -> nn.Module:
     return ViTMAEForPreTraining(
         ViTMAEConfig(
             hidden_size=c.width,
@@ -92,12 +95,12 @@ def _transformers(c: ViTConfig, method: Mae) -> nn.Module:
             image_size=c.image_size[0],
             patch_size=c.patch,
             layer_norm_eps=1e-6,
-            decoder_hidden_size=method.decoder_width,
-            decoder_num_hidden_layers=method.decoder_depth,
-            decoder_num_attention_heads=method.decoder_heads,
-            decoder_intermediate_size=4 * method.decoder_width,
-            mask_ratio=method.mask,
-            norm_pix_loss=method.normalise,
+            decoder_hidden_size=settings.decoder_width,
+            decoder_num_hidden_layers=settings.decoder_depth,
+            decoder_num_attention_heads=settings.decoder_heads,
+            decoder_intermediate_size=4 * settings.decoder_width,
+            mask_ratio=settings.mask,
+            norm_pix_loss=settings.normalise,
             attn_implementation="sdpa",  # type: ignore[call-arg]
         )
     )
@@ -142,14 +145,15 @@ def train(data: str, method: str, budget: str, runs: Path, seed: int) -> dict[st
     """One training without labels, what its features are worth, and the untrained network's beside it."""
     run = runs / f"{method}-{seed}"
     result = pretrain(data, method=method, budget=budget, seed=seed, out=run, listeners=SAY)
-    config, _ = PRETRAINING[method](CIFAR)
-    untrained = Bundle(ViT(config.model, seed=seed).eval(), Preprocess(size=config.model.image_size), ())
+    training = PRETRAINING[method](CIFAR)
+    network = build_network(training.model, seed=seed).eval()
+    untrained = Bundle(network, Preprocess(size=training.model.image_size), ())
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     return {
         **judge(str(run), data),
         "untrained": judge(untrained, data),
-        "seconds": result.spent["seconds"],
-        "pictures_seen": result.spent["pictures"],
+        "seconds": result.spent.seconds,
+        "pictures_seen": result.spent.pictures,
         "steps": result.steps,
         "alarms": list(result.alarms),
         "live_knn": [[line["step"], line["val_knn"]] for line in lines if "val_knn" in line],
@@ -179,10 +183,10 @@ def finetune(data: str, budget: str, runs: Path, seed: int) -> dict[str, Any]:
         result = fit(tenth, budget=budget, seed=seed, out=runs / f"tenth-{name}-{seed}", listeners=SAY, **way)
         assert result.test is not None
         rows[name] = {
-            "test_accuracy": result.test["top1"],
-            "interval": result.test["top1_interval"],
-            "seconds": result.spent["seconds"],
-            "pictures_seen": result.spent["pictures"],
+            "test_accuracy": result.test.top1,
+            "interval": result.test.top1_interval,
+            "seconds": result.spent.seconds,
+            "pictures_seen": result.spent.pictures,
             "steps": result.steps,
         }
         print(name, rows[name], flush=True)

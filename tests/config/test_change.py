@@ -1,9 +1,10 @@
-"""`--set NAME=VALUE`: every field by its name, and a sentence for every mistake."""
+"""`NAME=VALUE`: every field by its name, and a sentence for every mistake."""
 
 import pytest
 
 from vitreous.config.change import change, parse_changes
 from vitreous.errors import UserError
+from vitreous.recipes.pretrain import PRETRAINING
 from vitreous.recipes.supervised import Situation, recipe
 
 TRAINING = recipe("scratch-small", Situation(10, 50_000, 32, 3))
@@ -18,17 +19,20 @@ def test_each_kind_of_field():
         "freeze=2",
         "ema=0.99",
         "compile=true",
-        "tokens=[[0.5, 0.25]]",
+        "objective.keep_schedule=[[0.5, 0.25]]",
+        "objective.class_weights=true",
         "optimizer.name=sgd",
         "optimizer.clip=none",
         "augment.crop_scale=[0.3, 1]",
         "model.pool=mean",
     )
-    assert (new.freeze, new.ema, new.compile, new.tokens) == (2, 0.99, True, ((0.5, 0.25),))
+    assert (new.freeze, new.ema, new.compile) == (2, 0.99, True)
+    assert (new.objective.keep_schedule, new.objective.class_weights) == (((0.5, 0.25),), True)
+    assert new.objective.label_smoothing == TRAINING.objective.label_smoothing > 0
     assert (new.optimizer.name, new.optimizer.clip, new.augment.crop_scale) == ("sgd", None, (0.3, 1.0))
     assert new.model.pool == "mean"
     assert new.model.width == TRAINING.model.width
-    assert new.optimizer.rate == TRAINING.optimizer.rate
+    assert new.optimizer.learning_rate == TRAINING.optimizer.learning_rate
 
 
 def test_nothing_changed_is_the_same():
@@ -40,31 +44,56 @@ def test_nothing_changed_is_the_same():
     [
         ("freeze", "write NAME=VALUE"),
         ("freez=2", "did you mean freeze"),
-        ("rate=2", "did you mean optimizer.rate"),
+        ("learning_rate=2", "did you mean optimizer.learning_rate"),
+        ("optimizer.rate=2", "or optimizer.learning_rate?"),
+        ("keep_schedule=[]", "did you mean objective.keep_schedule"),
+        ("objective.mask=0.5", "there is no such field"),
+        ("objective=mae", "there is no such field"),
         ("optimizer=adamw", "there is no such field"),
         ("nowhere.rate=1", "there is no such field"),
-        ("optimizer.rate=fast", "write a number"),
-        ("optimizer.rate=-1", "must be above 0"),
+        ("optimizer.learning_rate=fast", "write a number"),
+        ("optimizer.learning_rate=-1", "must be above 0"),
         ("optimizer.name=adam", "adamw or sgd or muon"),
         ("compile=1", "true or false"),
         ("freeze=1.5", "a whole number"),
-        ("freeze=99", "the model has 6 blocks"),
-        ("tokens=0.5", "numbers in brackets"),
-        ("tokens=[0.5]", "numbers in brackets"),
+        ("freeze=99", "the model has 6 layers"),
+        ("objective.keep_schedule=0.5", "numbers in brackets"),
+        ("objective.keep_schedule=[0.5]", "numbers in brackets"),
         ("augment.crop_scale=[0.5,1,2]", "numbers in brackets"),
-        ("epochs=3", "--epochs"),
-        ("model.image_size=[64,64]", "--image-size"),
-        ("preprocess.mean=[0,0,0]", "--preprocess"),
+        ("objective.keep_schedule=[[0.5,2]]", "rising shares of the steps"),
+        ("epochs=3", "the arguments epochs or budget"),
+        ("seed=3", "the argument seed"),
+        ("model.image_size=[64,64]", "the argument image_size"),
+        ("model.classes=3", "the data"),
+        ("preprocess.mean=[0,0,0]", "the argument preprocess"),
     ],
 )
 def test_a_mistake_is_one_sentence_that_names_it(text, sentence):
-    with pytest.raises(UserError, match="--set") as caught:
+    with pytest.raises(UserError) as caught:
         changed(text)
-    assert sentence in str(caught.value)
-    assert text.partition("=")[0] in str(caught.value)
+    said = str(caught.value)
+    assert sentence in said
+    assert text.partition("=")[0] in said
+    assert said.endswith((".", "?"))
+    assert "--" not in said  # whoever calls it from Python has no flags
 
 
 def test_given_weights_fix_the_model_but_not_its_dropout():
     assert changed("model.drop_path=0.1", weights=True).model.drop_path == 0.1
     with pytest.raises(UserError, match="the weights say what the model is"):
         changed("model.pool=mean", weights=True)
+
+
+def test_fields_of_other_objectives_and_fields_within_fields():
+    training = PRETRAINING["dino"](Situation(0, 50_000, 32, 3))
+    new = change(
+        training, parse_changes(["objective.crops.local_views=2", "objective.teacher_temperature=[0.02,0.04]"])
+    )
+    assert new.objective.crops.local_views == 2
+    assert new.objective.teacher_temperature == (0.02, 0.04)
+    assert new.objective.crops.local_size == training.objective.crops.local_size
+    assert new.objective.prototypes == training.objective.prototypes
+    with pytest.raises(UserError, match=r"did you mean objective\.crops\.local_views"):
+        change(training, {"local_views": "2"})
+    with pytest.raises(UserError, match=r"objective\.prototypes=1: prototypes=1: must be at least 2"):
+        change(training, {"objective.prototypes": "1"})

@@ -6,11 +6,11 @@ import torch
 from pictures import noise, smooth
 from PIL import Image, ImageEnhance, ImageOps
 
-from vitreous.config.data import Augment, MultiCrop, Preprocess
+from vitreous.config.data import Augment, Preprocess, View
 from vitreous.data.augment import (
+    cut_views,
     eval_view,
     mean_colour,
-    multi_crop,
     normalise,
     random_box,
     resample,
@@ -119,16 +119,19 @@ def test_a_training_view_is_its_crop_mirrored_or_not():
     augment = Augment()
     mirrored = 0
     for i in range(40):
-        view = train_view(image, preprocess, augment, generator(5, 0, i))
+        view, shares, flipped = train_view(image, preprocess, augment, generator(5, 0, i))
         box = random_box(60, 80, (0.25, 1.0), (3 / 4, 4 / 3), generator(5, 0, i))
         plain = resample(np.array(image), box, preprocess)
-        assert view.equal(plain) or view.equal(plain.flip(2))
-        mirrored += view.equal(plain.flip(2))
+        assert view.equal(plain.flip(2) if flipped else plain)
+        assert not view.equal(plain if flipped else plain.flip(2))
+        assert shares == pytest.approx((box[0] / 60, box[1] / 80, box[2] / 60, box[3] / 80))
+        mirrored += flipped
     assert 10 <= mirrored <= 30
     without = replace(augment, flip=False)
-    assert train_view(image, preprocess, without, generator(5, 0, 1)).equal(
-        train_view(np.array(image), preprocess, without, generator(5, 0, 1))
-    )
+    cuts = [train_view(kind, preprocess, without, generator(5, 0, 1)) for kind in (image, np.array(image))]
+    assert cuts[0].pixels.equal(cuts[1].pixels)
+    assert cuts[0][1:] == cuts[1][1:]
+    assert not cuts[0].flipped
 
 
 def test_shifts_reflect_the_border():
@@ -137,7 +140,7 @@ def test_shifts_reflect_the_border():
     allowed = {padded[:, y : y + 8, x : x + 8].tobytes() for y in range(5) for x in range(5)}
     augment = Augment(crop_scale=None, pad=2, flip=False)
     found = {
-        train_view(pixels, Preprocess(size=(8, 8)), augment, generator(0, 0, i)).contiguous().numpy().tobytes()
+        train_view(pixels, Preprocess(size=(8, 8)), augment, generator(0, 0, i)).pixels.contiguous().numpy().tobytes()
         for i in range(300)
     }
     assert found == allowed
@@ -149,7 +152,7 @@ def test_erasing_replaces_a_rectangle_by_the_mean():
         augment = Augment(crop_scale=None, pad=0, flip=False, erase=probability)
         shares = []
         for i in range(200):
-            view = train_view(black, GREY, augment, generator(0, 0, i))[0]
+            view = train_view(black, GREY, augment, generator(0, 0, i)).pixels[0]
             hole = view != 0
             if hole.any():
                 assert set(view[hole].tolist()) == {round(0.3 * 255)}
@@ -178,7 +181,7 @@ def test_policies_change_pictures_in_many_ways_and_keep_their_form(policy: str, 
     preprocess = Preprocess(size=(32, 32), mean=(0.5,) * channels, std=(0.5,) * channels)
     image = smooth(32, 32) if channels == 3 else smooth(32, 32).convert("L")
     augment = Augment(policy=policy, crop_scale=None, pad=0, flip=False)
-    views = [train_view(image, preprocess, augment, generator(0, 0, i)) for i in range(100)]
+    views = [train_view(image, preprocess, augment, generator(0, 0, i)).pixels for i in range(100)]
     assert {view.shape for view in views} == {(channels, 32, 32)}
     assert len({view.contiguous().numpy().tobytes() for view in views}) > 40
 
@@ -209,7 +212,7 @@ def test_shrinking():
 def test_another_light_changes_each_colour_by_a_factor_of_its_own():
     picture = np.full((8, 8, 3), 100, dtype=np.uint8)
     augment = Augment(crop_scale=None, pad=0, flip=False, tint=0.3)
-    views = [train_view(picture, Preprocess(size=(8, 8)), augment, generator(0, 0, i)) for i in range(100)]
+    views = [train_view(picture, Preprocess(size=(8, 8)), augment, generator(0, 0, i)).pixels for i in range(100)]
     seen = torch.stack(views)[:, :, 0, 0].float()
     assert all((view == view[:, :1, :1]).all() for view in views)
     assert 70 <= seen.min() < 75
@@ -217,18 +220,29 @@ def test_another_light_changes_each_colour_by_a_factor_of_its_own():
     assert torch.corrcoef(seen.T).fill_diagonal_(0).abs().max() < 0.35
 
 
-def test_multi_crop_views_each_have_their_own_chance():
-    image, preprocess = smooth(100, 120), Preprocess(size=(48, 48))
-    crops = MultiCrop(local_views=3, local_size=(24, 24))
-    large, local = multi_crop(image, preprocess, Augment(), crops, seed=0, epoch=1, index=2)
-    assert (large.shape, local.shape) == ((2, 3, 48, 48), (3, 3, 24, 24))
-    assert not large[0].equal(large[1])
-    again = multi_crop(image, preprocess, Augment(), crops, seed=0, epoch=1, index=2)
-    assert large.equal(again[0])
-    assert local.equal(again[1])
-    more = multi_crop(image, preprocess, Augment(), replace(crops, local_views=5), seed=0, epoch=1, index=2)
-    assert local.equal(more[1][:3])
-    coarse = multi_crop(image, preprocess, Augment(), replace(crops, global_size=36), seed=0, epoch=1, index=2)
-    assert coarse[0].shape == (2, 3, 36, 36)
-    none = multi_crop(image, preprocess, Augment(), replace(crops, local_views=0), seed=0, epoch=1, index=2)
-    assert none[1].shape == (0, 3, 24, 24)
+def test_views_of_several_kinds_each_have_their_own_chance():
+    image, preprocess, augment = smooth(100, 120), Preprocess(size=(48, 48)), Augment()
+    key = {"seed": 0, "epoch": 1, "index": 2}
+
+    def cut(**changes):
+        views = {"global": View(2, (0.4, 1.0)), "local": View(3, (0.05, 0.4), (24, 24)), **changes}
+        return cut_views(image, preprocess, augment, views, **key)
+
+    found = cut()
+    assert list(found) == ["global", "local"]
+    assert [view.pixels.shape for view in found["global"]] == [(3, 48, 48)] * 2
+    assert [view.pixels.shape for view in found["local"]] == [(3, 24, 24)] * 3
+    # numbered through: the views of the second kind go on where those of the first end
+    wide, narrow = replace(augment, crop_scale=(0.4, 1.0)), replace(augment, crop_scale=(0.05, 0.4))
+    ways = [(preprocess, wide)] * 2 + [(replace(preprocess, size=(24, 24)), narrow)] * 3
+    for number, (view, way) in enumerate(zip(found["global"] + found["local"], ways, strict=True)):
+        alone = train_view(image, *way, generator(0, 1, 2, number))
+        assert view.pixels.equal(alone.pixels)
+        assert view[1:] == alone[1:]
+    assert not found["global"][0].pixels.equal(found["global"][1].pixels)
+    more = cut(local=View(5, (0.05, 0.4), (24, 24)))
+    assert all(a.pixels.equal(b.pixels) for a, b in zip(found["local"], more["local"], strict=False))
+    coarse = cut(**{"global": View(2, (0.4, 1.0), (36, 36))})
+    assert [view.pixels.shape for view in coarse["global"]] == [(3, 36, 36)] * 2
+    assert [view.box for view in coarse["global"]] == [view.box for view in found["global"]]
+    assert list(cut(local=View(0, (0.05, 0.4), (24, 24)))) == ["global"]

@@ -6,9 +6,9 @@ import torch
 from pictures import noise, smooth
 from PIL import Image
 
-from vitreous.config.data import Augment, MultiCrop, Preprocess
+from vitreous.config.data import Augment, Preprocess, View
 from vitreous.data.augment import eval_view, train_view
-from vitreous.data.batch_augment import TRIES, eval_batch, multi_crop_batch, random_boxes, to_channels, train_batch
+from vitreous.data.batch_augment import TRIES, cut_batch, eval_batch, random_boxes, to_channels, train_batch
 from vitreous.data.chance import generator, uniforms
 
 SIZE = Preprocess(size=(16, 16))
@@ -20,7 +20,7 @@ def stack(count: int, side: int = 16) -> torch.Tensor:
 
 
 def views(images: torch.Tensor, augment: Augment, preprocess: Preprocess = SIZE, **key: int) -> torch.Tensor:
-    return train_batch(images, np.arange(len(images)), preprocess, augment, **{"seed": 0, "epoch": 0, **key})
+    return train_batch(images, np.arange(len(images)), preprocess, augment, **{"seed": 0, "epoch": 0, **key}).images
 
 
 def test_evaluation_agrees_with_the_single_picture():
@@ -50,10 +50,12 @@ def test_channels_convert_as_in_pillow():
 )
 def test_a_sample_is_the_same_in_any_company(augment: Augment):
     images = stack(12)
-    whole = views(images, augment, epoch=3)
+    cuts = train_batch(images, np.arange(12), SIZE, augment, seed=0, epoch=3)
     some = np.array([7, 2, 11])
     part = train_batch(images[some], some, SIZE, augment, seed=0, epoch=3)
-    torch.testing.assert_close(part, whole[some], atol=0, rtol=0)
+    for own, all_of_it in zip(part, cuts, strict=True):
+        assert own.equal(all_of_it[some])
+    whole = cuts.images
     assert not views(images, augment, epoch=4).equal(whole)
     assert not views(images, augment, epoch=3, seed=1).equal(whole)
     assert not views(images, augment, epoch=3, view=1).equal(whole)
@@ -135,25 +137,36 @@ def test_small_pictures_need_no_python_each():
     batch = views(images, Augment()).mean(0)
     picture = images[0].permute(1, 2, 0).contiguous().numpy()
     single = (
-        torch.stack([train_view(picture, SIZE, Augment(), generator(0, 0, i)) for i in range(2000)]).float().mean(0)
+        torch.stack([train_view(picture, SIZE, Augment(), generator(0, 0, i)).pixels for i in range(2000)])
+        .float()
+        .mean(0)
     )
     assert (batch - single).abs().mean() < 2
 
 
 def test_several_views_are_single_views_with_their_own_chance_and_area():
-    images, crops = stack(5), MultiCrop(local_views=3, local_size=(8, 8), global_scale=(0.5, 1.0))
-    augment = Augment(jitter=0.2, grey=0.3)
-    large, small = multi_crop_batch(images, np.arange(5), SIZE, augment, crops, seed=0, epoch=2)
-    assert large.shape == (5, 2, 3, 16, 16)
-    assert small.shape == (5, 3, 3, 8, 8)
-    wide = replace(augment, crop_scale=crops.global_scale)
-    narrow = replace(augment, crop_scale=crops.local_scale)
-    assert torch.equal(large[:, 1], views(images, wide, epoch=2, view=1))
-    assert torch.equal(small[:, 2], views(images, narrow, replace(SIZE, size=(8, 8)), epoch=2, view=4))
-    coarse = multi_crop_batch(images, np.arange(5), SIZE, augment, replace(crops, global_size=12), seed=0, epoch=2)[0]
-    assert torch.equal(coarse[:, 1], views(images, wide, replace(SIZE, size=(12, 12)), epoch=2, view=1))
-    none = multi_crop_batch(images, np.arange(5), SIZE, augment, MultiCrop(local_views=0), seed=0, epoch=2)[1]
-    assert none.shape[1] == 0
+    images, augment = stack(5), Augment(jitter=0.2, grey=0.3)
+
+    def cut(**changes):
+        kinds = {"global": View(2, (0.5, 1.0)), "local": View(3, (0.05, 0.4), (8, 8)), **changes}
+        return cut_batch(images, np.arange(5), SIZE, augment, kinds, seed=0, epoch=2)
+
+    def single(scale, side, view):
+        size, varied = replace(SIZE, size=(side, side)), replace(augment, crop_scale=scale)
+        return train_batch(images, np.arange(5), size, varied, seed=0, epoch=2, view=view)
+
+    found = cut()
+    large, small = found["global"], found["local"]
+    assert [tensor.shape for tensor in large] == [(5, 2, 3, 16, 16), (5, 2, 4), (5, 2)]
+    assert [tensor.shape for tensor in small] == [(5, 3, 3, 8, 8), (5, 3, 4), (5, 3)]
+    for cuts, number, alone in (
+        (large, 1, single((0.5, 1.0), 16, 1)),
+        (small, 2, single((0.05, 0.4), 8, 4)),
+        (cut(**{"global": View(2, (0.5, 1.0), (12, 12))})["global"], 1, single((0.5, 1.0), 12, 1)),
+    ):
+        for several, one in zip(cuts, alone, strict=True):
+            assert several[:, number].equal(one)
+    assert list(cut(local=View(0, (0.05, 0.4), (8, 8)))) == ["global"]
 
 
 def test_another_light_changes_each_colour_by_a_factor_of_its_own():

@@ -7,16 +7,20 @@ from pictures import noise
 
 from vitreous.data.cache import DEFAULT_LIMIT, PictureCache, available_memory, default_limit
 
+WHOLE, MIDDLE = (0.0, 0.0, 1.0, 1.0), (0.1, 0.25, 1 / 3, 0.5)
+
 
 def test_what_is_put_comes_back_until_it_is_full():
     cache = PictureCache(4, 8 * 8 * 3 * 2 + 10)
     assert cache.get(0) is None
-    cache.put(0, noise(8, 8, seed=0))
-    cache.put(3, noise(8, 8, seed=3))
-    cache.put(1, noise(8, 8, seed=1))  # no room
-    cache.put(0, noise(8, 8, seed=9))  # already there
-    np.testing.assert_array_equal(cache.get(0), noise(8, 8, seed=0))
-    np.testing.assert_array_equal(cache.get(3), noise(8, 8, seed=3))
+    cache.put(0, noise(8, 8, seed=0), WHOLE)
+    cache.put(3, noise(8, 8, seed=3), MIDDLE)
+    cache.put(1, noise(8, 8, seed=1), WHOLE)  # no room
+    cache.put(0, noise(8, 8, seed=9), MIDDLE)  # already there
+    for index, box in ((0, WHOLE), (3, MIDDLE)):
+        kept, seen = cache.get(index)
+        np.testing.assert_array_equal(kept, noise(8, 8, seed=index))
+        assert seen == box
     assert cache.get(1) is None
     assert cache.get(2) is None
     assert cache.used == 384
@@ -26,18 +30,23 @@ def test_forked_processes_share_it():
     cache = PictureCache(2, 10_000)
     child = os.fork()
     if child == 0:
-        cache.put(1, noise(5, 7, seed=1))
-        os._exit(0)
+        try:
+            cache.put(1, noise(5, 7, seed=1), MIDDLE)
+        finally:
+            os._exit(0)
     os.waitpid(child, 0)
-    np.testing.assert_array_equal(cache.get(1), noise(5, 7, seed=1))
+    kept, seen = cache.get(1)
+    np.testing.assert_array_equal(kept, noise(5, 7, seed=1))
+    assert seen == MIDDLE
 
 
 def test_without_memory_or_in_a_fresh_process_it_is_empty():
     cache = PictureCache(2, 0)
-    cache.put(0, noise(4, 4))
+    cache.put(0, noise(4, 4), WHOLE)
     assert cache.get(0) is None
     full = PictureCache(2, 1000)
-    full.put(0, noise(4, 4))
+    full.put(0, noise(4, 4), WHOLE)
+    assert full.get(0) is not None
     assert pickle.loads(pickle.dumps(full)).get(0) is None
     assert 0 < default_limit() <= DEFAULT_LIMIT
 

@@ -7,11 +7,12 @@ import torch
 from pictures import make_tree, noise, smooth
 from PIL import Image
 
-from vitreous.config.data import Augment, MultiCrop, Preprocess
+from vitreous.config.data import Augment, Preprocess, View
 from vitreous.data.augment import eval_view, normalise, shrink, train_view
+from vitreous.data.batch import Batch
 from vitreous.data.builtin import builtin_data
-from vitreous.data.chance import generator
-from vitreous.data.loader import Batch, Loader
+from vitreous.data.chance import generator, sample_keys
+from vitreous.data.loader import FEW, Loader, choose_workers
 from vitreous.data.packed import ArraySource
 from vitreous.data.source import Source, open_data
 from vitreous.errors import UserError
@@ -32,8 +33,13 @@ def packed() -> ArraySource:
     return ArraySource("x", images, np.arange(40) % 3, ("a", "b", "c"))
 
 
-def digest(batches: Iterable[Batch]) -> list[tuple[bytes, bytes, bytes]]:
-    return [(b.images.numpy().tobytes(), b.targets.numpy().tobytes(), b.index.numpy().tobytes()) for b in batches]
+def digest(batches: Iterable[Batch]) -> list[list[bytes]]:
+    """Every number of every batch: views with their geometry, targets, index, and last the keys."""
+    found = []
+    for b in batches:
+        views = [tensor for view in b.views.values() for tensor in (view.images, view.box, view.flipped)]
+        found.append([tensor.numpy().tobytes() for tensor in (*views, b.targets, b.index, b.keys)])
+    return found
 
 
 def test_evaluation_gives_every_picture_once_in_order(source: Source):
@@ -45,7 +51,8 @@ def test_evaluation_gives_every_picture_once_in_order(source: Source):
     assert torch.cat([batch.targets for batch in batches]).tolist() == source.labels.tolist()
     first = normalise(eval_view(source.read(0), SIZE)[None], SIZE)
     torch.testing.assert_close(batches[0].images[:1], first)
-    assert digest(loader.batches(epoch=5)) == digest(batches)  # and again from the cache
+    # and again from the cache; only what a step would draw is another epoch's
+    assert [row[:-1] for row in digest(loader.batches(epoch=5))] == [row[:-1] for row in digest(batches)]
 
 
 def test_training_shuffles_and_cuts_views_by_index_and_epoch(source: Source):
@@ -57,10 +64,14 @@ def test_training_shuffles_and_cuts_views_by_index_and_epoch(source: Source):
         assert len(set(index.tolist())) == 20
         assert index.tolist() == loader.order(epoch)[:20].tolist()
         batch = batches[2]
-        for image, i in zip(batch.images, batch.index.tolist(), strict=True):
+        cuts = batch.views["image"]
+        for row, (image, i) in enumerate(zip(batch.images, batch.index.tolist(), strict=True)):
             kept = shrink(source.read(i, at_least=41), 41)  # 1.15 x 35 = 40.25
             view = train_view(kept, SIZE, Augment(), generator(3, epoch, i))
-            torch.testing.assert_close(image, normalise(view[None], SIZE)[0])
+            torch.testing.assert_close(image, normalise(view.pixels[None], SIZE)[0])
+            assert cuts.box[row, 0].tolist() == pytest.approx(view.box)
+            assert cuts.flipped[row, 0] == view.flipped
+        assert batch.keys.tolist() == sample_keys(3, epoch, batch.index.numpy()).tolist()
         assert batch.targets.tolist() == source.labels[batch.index.numpy()].tolist()
     assert loader.order(0).tolist() != loader.order(1).tolist()
 
@@ -243,17 +254,78 @@ def test_real_pets_give_the_same_bits_for_any_workers(shared_data: Path):
 
 
 def test_several_views_of_each_picture(source: Source, packed: ArraySource):
-    crops = MultiCrop(local_views=3, local_size=(8, 8))
+    views = {"global": View(2, (0.4, 1.0)), "local": View(3, (0.05, 0.4), (8, 8))}
     for pictures in (source, packed):
-        loader = Loader(pictures, SIZE, Augment(jitter=0.2, grey=0.2), batch_size=5, seed=3, crops=crops)
+        loader = Loader(pictures, SIZE, Augment(jitter=0.2, grey=0.2), batch_size=5, seed=3, views=views)
         batch = next(loader.batches(epoch=2))
-        assert batch.images.shape == (5, 2, 3, 32, 32)
-        assert batch.small is not None
-        assert batch.small.shape == (5, 3, 3, 8, 8)
-        assert batch.images.abs().max() <= 1
-        again = Loader(pictures, SIZE, Augment(jitter=0.2, grey=0.2), batch_size=5, seed=3, crops=crops, workers=2)
+        assert list(batch.views) == ["global", "local"]
+        assert batch.views["global"].images.shape == (5, 2, 3, 32, 32)
+        assert batch.views["local"].images.shape == (5, 3, 3, 8, 8)
+        assert all(view.images.abs().max() <= 1 for view in batch.views.values())
+        again = Loader(pictures, SIZE, Augment(jitter=0.2, grey=0.2), batch_size=5, seed=3, views=views, workers=2)
         other = next(again.batches(epoch=2))
         again.close()
-        assert other.small is not None
-        assert torch.equal(batch.images, other.images)
-        assert torch.equal(batch.small, other.small)
+        assert digest([batch]) == digest([other])
+
+
+def test_training_pictures_can_be_looked_at_as_evaluation_does(source: Source, packed: ArraySource):
+    for data, augment in ((source, FULL), (packed, Augment(jitter=0.3, erase=0.5, mixup=0.8))):
+        expected = digest(Loader(data, SIZE, batch_size=6).batches())
+        training = Loader(data, SIZE, augment, batch_size=5, seed=0, decode_once=True)
+        assert digest(training.plain_batches(6)) == expected
+        trained = digest(training.batches(1))
+        assert digest(training.plain_batches(6)) == expected
+        assert trained == digest(Loader(data, SIZE, augment, batch_size=5, decode_once=True).batches(1))
+        workers = Loader(data, SIZE, augment, batch_size=5, workers=2, decode_once=True)
+        assert digest(workers.plain_batches(6)) == expected
+        assert digest(workers.batches(1)) == trained
+        workers.close()
+
+
+def test_one_decoding_serves_a_look_and_the_trainings_views(source: Source, monkeypatch: pytest.MonkeyPatch):
+    read, asked = type(source).read, []
+
+    def counting(self, index, **ways):
+        asked.append(index)
+        return read(self, index, **ways)
+
+    monkeypatch.setattr(type(source), "read", counting)
+    loader = Loader(source, SIZE, Augment(), batch_size=23, cache_bytes=10**7, decode_once=True)
+    list(loader.plain_batches(10))
+    assert sorted(asked) == list(range(23))
+    for epoch in range(3):
+        list(loader.batches(epoch))
+    assert len(asked) == 23
+
+
+def test_engines_take_bytes(source: Source, packed: ArraySource):
+    for data in (source, packed):
+        for given, plain in zip(
+            Loader(data, SIZE, batch_size=6, normalised=False).batches(),
+            Loader(data, SIZE, batch_size=6).batches(),
+            strict=True,
+        ):
+            assert given.images.dtype == torch.uint8
+            torch.testing.assert_close(normalise(given.images, SIZE), plain.images)
+
+
+def test_how_many_processes_decode(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("os.cpu_count", lambda: 64)
+    assert choose_workers(7) == 7
+    assert choose_workers(0, 10**6) == 0
+    assert choose_workers(None) == choose_workers(None, FEW) == 4
+    assert choose_workers(None, FEW - 1) == 0
+    assert choose_workers(2, 5) == 2
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    assert choose_workers(None) == 2
+    monkeypatch.setattr("os.cpu_count", lambda: None)
+    assert choose_workers(None) == 1
+
+
+def test_a_picture_that_stands_in_for_another_has_its_own_key(damaged: Source):
+    loader = Loader(damaged, SIZE, Augment(), batch_size=60, seed=2, unreadable_limit=1.0)
+    batch = next(iter(loader.batches(4)))
+    assert batch.keys.tolist() == sample_keys(2, 4, batch.index.numpy()).tolist()
+    list(loader.plain_batches(7))
+    index = torch.cat([batch.index for batch in loader.plain_batches(7)]).tolist()
+    assert index == [i for i in range(60) if i not in (3, 4, 59)]  # nothing stands in where nothing is trained

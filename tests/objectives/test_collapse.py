@@ -54,18 +54,18 @@ def test_extremes():
 
 
 def test_a_slow_warm_up_is_no_collapse_but_nothing_learned_after_it_is():
-    rising = [{**NOTHING, "rate": step / 300} for step in range(1, 301)]
+    rising = [{**NOTHING, "learning_rate": step / 300} for step in range(1, 301)]
     _, said = hear((rising, 300))
     assert not said
-    alarm, said = hear((rising, 300), ({**NOTHING, "rate": 0.9}, WINDOW))
+    alarm, said = hear((rising, 300), ({**NOTHING, "learning_rate": 0.9}, WINDOW))
     assert list(said) == [300 + WINDOW]
     assert alarm.ringing
 
 
 def test_advice_fits_how_answers_are_kept_apart():
     balanced = {name: value for name, value in ANY.items() if name != "centre"}
-    assert "method.balance=3" in hear((ANY, 2 * WINDOW))[0].said[0]
-    assert "method.balance" not in hear((balanced, 2 * WINDOW))[0].said[0]
+    assert "objective.sinkhorn_iterations=3" in hear((ANY, 2 * WINDOW))[0].said[0]
+    assert "sinkhorn_iterations" not in hear((balanced, 2 * WINDOW))[0].said[0]
 
 
 SIGNS = [

@@ -1,17 +1,17 @@
 """The masked autoencoder against transformers' and against the paper's formulas written out in NumPy."""
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from transformers import ViTMAEConfig, ViTMAEForPreTraining
 from transformers.models.vit_mae.modeling_vit_mae import build_2d_sinusoidal_position_embedding
-from vitreous.config.pretrain import Mae, method_from_json, method_to_json
 
 from vitreous import UserError, ViT, ViTConfig
-from vitreous.data.loader import Batch
+from vitreous.config.objective import Mae
+from vitreous.data.batch import Batch
+from vitreous.objectives.build import objective_from_json, objective_to_json
 from vitreous.objectives.mae import MaskedAutoencoder, explained, masked_loss, pixels_last, shuffle, unpatchify
 
 SIZES = [
@@ -19,13 +19,13 @@ SIZES = [
     {"width": 32, "depth": 1, "heads": 4, "mlp_width": 64, "patch": 8, "image_size": (32, 32)},
     {"width": 16, "depth": 3, "heads": 2, "mlp_width": 16, "patch": 2, "image_size": (8, 8)},
 ]
-METHOD = Mae(mask=0.75, decoder_width=16, decoder_depth=2, decoder_heads=4)
+SETTINGS = Mae(mask=0.75, decoder_width=16, decoder_depth=2, decoder_heads=4)
 
 
-def build(size, method=METHOD, **more):
+def build(size, settings=SETTINGS, **more):
     config = ViTConfig(**size, classes=0, position="sincos-2d", norm_eps=1e-6, **more)
     torch.manual_seed(0)
-    objective = MaskedAutoencoder(ViT(config, seed=1), method, seed=1)
+    objective = MaskedAutoencoder(ViT(config, seed=1), settings, seed=1)
     for parameter in objective.parameters():  # nothing may be hidden by a zero or a one
         parameter.data += 0.1 * torch.randn_like(parameter)
     return objective.eval()
@@ -37,7 +37,7 @@ def pictures(size, count=3):
 
 def theirs(objective, size, normalise):
     """transformers' model with the same weights."""
-    m = objective.method
+    m = objective.settings
     config = ViTMAEConfig(
         hidden_size=size["width"], num_hidden_layers=size["depth"], num_attention_heads=size["heads"],
         intermediate_size=size["mlp_width"], image_size=size["image_size"][0], patch_size=size["patch"],
@@ -84,11 +84,11 @@ def renamed(objective, known):
 @pytest.mark.parametrize("normalise", [True, False])
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size['width']}x{size['depth']}/{size['patch']}")
 def test_loss_and_reconstruction_are_those_of_transformers(size, normalise):
-    method = Mae(mask=0.75, decoder_width=16, decoder_depth=2, decoder_heads=4, normalise=normalise)
-    objective = build(size, method)
+    settings = Mae(mask=0.75, decoder_width=16, decoder_depth=2, decoder_heads=4, normalise=normalise)
+    objective = build(size, settings)
     images = pictures(size)
     noise = torch.rand(3, objective.model.config.patches)
-    keep, masked = shuffle(noise, method.mask)
+    keep, masked = shuffle(noise, settings.mask)
     with torch.no_grad():
         rebuilt, _ = objective.rebuild(images, keep, masked)
         loss = masked_loss(rebuilt, objective.targets(images, masked))
@@ -119,10 +119,10 @@ def numpy_loss(images, rebuilt, hidden, side, normalise):
 @pytest.mark.parametrize("normalise", [True, False])
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size['width']}x{size['depth']}/{size['patch']}")
 def test_the_loss_is_the_papers_formula(size, normalise):
-    method = Mae(mask=0.6, decoder_width=8, decoder_depth=1, decoder_heads=2, normalise=normalise)
-    objective = build(size, method, class_token=False, pool="mean").double()
+    settings = Mae(mask=0.6, decoder_width=8, decoder_depth=1, decoder_heads=2, normalise=normalise)
+    objective = build(size, settings, class_token=False, pool="mean").double()
     images = pictures(size).double()
-    keep, masked = shuffle(torch.rand(3, objective.model.config.patches), method.mask)
+    keep, masked = shuffle(torch.rand(3, objective.model.config.patches), settings.mask)
     masked = masked.sort(dim=1).values
     with torch.no_grad():
         rebuilt, _ = objective.rebuild(images, keep, masked)
@@ -161,25 +161,56 @@ def test_pictures_survive_being_cut_into_patches():
     assert torch.equal(unpatchify(pixels_last(patches, 3), grid, 8), images)
 
 
-def test_masks_of_evaluation_follow_from_the_seed_and_the_picture_alone():
+INDEX = torch.tensor([4, 9, 2])
+
+
+def test_masks_follow_from_seed_epoch_and_picture_alone():
     objective = build(SIZES[0])
     images = pictures(SIZES[0])
-    batch = Batch(images, torch.zeros(3, dtype=torch.int64), torch.tensor([4, 9, 2]))
+    batch = Batch.of(images, index=INDEX, seed=1)
     one, hidden = objective.reconstruct(batch)
     again, _ = objective.reconstruct(batch)
     assert torch.equal(one, again)
-    alone, alone_hidden = objective.reconstruct(Batch(images[1:2], batch.targets[1:2], batch.index[1:2]))
+    alone, alone_hidden = objective.reconstruct(Batch.of(images[1:2], index=INDEX[1:2], seed=1))
     assert torch.equal(alone_hidden[0], hidden[1])
     torch.testing.assert_close(alone[0], one[1], atol=1e-5, rtol=0)
     assert torch.equal(objective(batch, 0.0)[0], objective(batch, 0.5)[0])
-    objective.seed = 2
-    assert not torch.equal(objective.reconstruct(batch)[1], hidden)
+    assert not torch.equal(hidden[0], hidden[1])
+    for other in ({"seed": 2}, {"seed": 1, "epoch": 1}):
+        assert not torch.equal(objective.reconstruct(Batch.of(images, index=INDEX, **other))[1], hidden)
+
+
+def test_no_cell_is_hidden_more_often_than_another():
+    objective = build(SIZES[0])
+    batch = Batch.of(torch.zeros(4000, 3, 16, 16), seed=7)
+    _, masked = shuffle(objective.noise(batch), 0.75)
+    shares = torch.bincount(masked.flatten(), minlength=16) / 4000
+    assert (shares - 0.75).abs().max() < 5 * (0.75 * 0.25 / 4000) ** 0.5
+
+
+def test_the_loss_of_a_batch_is_the_weighted_mean_of_its_parts():
+    """And so are the gradients: masks and stochastic depth follow each picture into its part."""
+    images = pictures(SIZES[0], 10).double()
+    found = {}
+    for parts in (1, 3, 10):
+        objective = build(SIZES[0], drop_path=0.5).double().train()
+        batch = Batch.of(images, epoch=3)
+        total = 0.0
+        for part in batch.split(parts):
+            loss, _ = objective(part, 0.3)
+            share = objective.weigh(part) / objective.weigh(batch)
+            (share * loss).backward()
+            total += share * loss.item()
+        found[parts] = total, torch.cat([p.grad.flatten() for p in objective.parameters()])
+    for parts in (3, 10):
+        assert found[parts][0] == pytest.approx(found[1][0], abs=1e-9)
+        torch.testing.assert_close(found[parts][1], found[1][1], atol=1e-9, rtol=0)
 
 
 def test_reconstruction_keeps_what_was_seen():
     objective = build(SIZES[0])
     images = pictures(SIZES[0])
-    rebuilt, hidden = objective.reconstruct(Batch(images, torch.zeros(3, dtype=torch.int64), torch.arange(3)))
+    rebuilt, hidden = objective.reconstruct(Batch.of(images))
     pixels = hidden.repeat_interleave(4, 1).repeat_interleave(4, 2)[:, None].expand_as(images)
     assert torch.equal(rebuilt[~pixels], images[~pixels])
     assert (rebuilt[pixels] != images[pixels]).float().mean() > 0.99
@@ -191,29 +222,28 @@ def test_saying_nothing_explains_nothing_whatever_the_pictures():
     objective, images = build(SIZES[0]), pictures(SIZES[0])
     every = torch.arange(16).expand(3, 16)
     textured = objective.targets(images, every)
-    silence = masked_loss(torch.zeros_like(textured), textured).item()
-    assert silence == pytest.approx(1 - 1 / 48, abs=1e-5)
-    assert explained(silence, textured) == pytest.approx(0, abs=1e-5)
-    assert explained(silence / 4, textured) == pytest.approx(0.75, abs=1e-5)
-    assert explained(2.0, textured) == 0
+    silence = masked_loss(torch.zeros_like(textured), textured)
+    assert silence.item() == pytest.approx(1 - 1 / 48, abs=1e-5)
+    assert explained(silence, textured).item() == pytest.approx(0, abs=1e-5)
+    assert explained(silence / 4, textured).item() == pytest.approx(0.75, abs=1e-5)
+    assert explained(torch.tensor(2.0), textured) == 0
     images[:, :, :8] = 1.0  # half of each picture
     half = objective.targets(images, every)
-    silence = masked_loss(torch.zeros_like(half), half).item()
-    assert silence == pytest.approx((1 - 1 / 48) / 2, abs=1e-5)
-    assert explained(silence, half) == pytest.approx(0, abs=1e-5)
-    assert explained(0.3, objective.targets(torch.full_like(images, 0.1), every)) == 0
+    silence = masked_loss(torch.zeros_like(half), half)
+    assert silence.item() == pytest.approx((1 - 1 / 48) / 2, abs=1e-5)
+    assert explained(silence, half).item() == pytest.approx(0, abs=1e-5)
+    assert explained(torch.tensor(0.3), objective.targets(torch.full_like(images, 0.1), every)) == 0
 
 
 def trained(images, after=0, **more):
-    """One forward pass in training: the loss, the figures, and the random numbers that would come next."""
+    """One forward pass in training: the loss, the metrics, and the random numbers that would come next."""
     objective = build(SIZES[0], drop_path=0.3, **more).train()
     for _ in range(after):
         objective.after_step(0.5)
     torch.manual_seed(5)
-    count = len(images)
-    loss, figures = objective(Batch(images, torch.zeros(count), torch.arange(count)), 0.0)
+    loss, metrics = objective(Batch.of(images), 0.0)
     assert all(module.training for module in objective.modules())
-    return loss.item(), figures, torch.rand(3).tolist()
+    return loss.item(), metrics, torch.rand(3).tolist()
 
 
 def test_equal_pictures_have_no_spread_though_their_masks_differ():
@@ -237,7 +267,7 @@ def test_the_spread_is_measured_every_tenth_step():
     for step in (0, 1, 5, 10, 19, 20, 30, 47):
         assert ("spread" in trained(images, after=step)[1]) == (step % 10 == 0), step
     objective = build(SIZES[0]).eval()
-    assert "spread" not in objective(Batch(images, torch.zeros(2), torch.arange(2)), 0.0)[1]
+    assert "spread" not in objective(Batch.of(images), 0.0)[1]
 
 
 def test_a_step_count_is_part_of_what_a_checkpoint_keeps():
@@ -249,7 +279,7 @@ def test_a_step_count_is_part_of_what_a_checkpoint_keeps():
 
 
 def test_settings_survive_json_and_nonsense_is_refused():
-    assert method_from_json(method_to_json(METHOD), Path("config.json")) == METHOD
+    assert objective_from_json(objective_to_json(SETTINGS)) == SETTINGS
     with pytest.raises(UserError, match=r"mask=1.0: give the share"):
         Mae(mask=1.0)
     with pytest.raises(UserError, match="decoder_width=10"):

@@ -28,14 +28,16 @@ def test_things_look_as_large_as_in_training(size, crop):
     assert training.augment.crop_scale == (0.35, 1.0)
 
 
-def test_fewer_pictures_are_set_aside_where_there_is_a_test_part():
+def test_fewer_pictures_are_set_aside_where_there_is_a_test_split():
     assert small_data(GIVEN).validation == 0.1
     assert small_data(replace(GIVEN, tested=True)).validation == 0.05
 
 
 def test_only_given_weights_are_a_start_to_stay_near_to():
-    assert small_data(GIVEN).blend == 0.5
-    assert small_data(replace(GIVEN, pictures=50_000)).blend == 1.0
-    assert small_data(replace(GIVEN, base=replace(GIVEN.base, classes=0))).blend == 1.0  # as a masked autoencoder
+    assert small_data(GIVEN).wise_ft_alpha == 0.5
+    assert small_data(replace(GIVEN, pictures=50_000)).wise_ft_alpha == 1.0
+    assert (
+        small_data(replace(GIVEN, base=replace(GIVEN.base, classes=0))).wise_ft_alpha == 1.0
+    )  # as a masked autoencoder
     alone = small_data(replace(GIVEN, base=None, base_preprocess=None))
-    assert (alone.blend, alone.freeze, alone.probe) == (1.0, 0, False)
+    assert (alone.wise_ft_alpha, alone.freeze, alone.probe) == (1.0, 0, False)

@@ -12,7 +12,7 @@ from vitreous.errors import UserError
 
 
 class LabelledBatch(Protocol):
-    """What is needed of a batch: `vitreous.data.loader.Batch` has it."""
+    """What is needed of a batch: `vitreous.data.batch.Batch` has it."""
 
     @property
     def images(self) -> Tensor:

@@ -88,8 +88,8 @@ class SelfDistillation(Objective):
         if self.training and not m.sinkhorn_iterations:
             self._heard.append(scores)
         if m.koleo_weight:
-            loss = loss + m.koleo_weight * torch.stack([koleo_loss(view) for view in own.chunk(views)]).mean()
-        if mask is not None and patches is not None and own_patches is not None and mask.any():
+            loss = loss + m.koleo_weight * torch.stack([koleo_loss(view) for view in own.float().chunk(views)]).mean()
+        if mask is not None and patches is not None and own_patches is not None:
             loss = loss + m.ibot_weight * self._patch_loss(patches, own_patches, mask, progress, frozen)
         return loss, {
             "entropy": entropy(answers).mean() / math.log(m.prototypes),
@@ -106,8 +106,11 @@ class SelfDistillation(Objective):
         move_average(self.head, self.student_head, rate)
         for centre, heard in ((self.centre, self._heard), (self.patch_centre, self._heard_patches)):
             if heard:
-                mean = self.world.mean(torch.cat(heard).mean(dim=0))
-                centre.lerp_(mean, 1 - self.settings.centre_momentum)
+                scores = torch.cat(heard)  # of masked patches perhaps none, and elsewhere more than here
+                total = self.world.mean(scores.sum(dim=0))
+                count = self.world.mean(torch.tensor(float(len(scores)), device=scores.device))
+                if count > 0:
+                    centre.lerp_(total / count, 1 - self.settings.centre_momentum)
                 heard.clear()
 
     def momentum(self, progress: float) -> float:

@@ -55,6 +55,6 @@ def koleo_loss(features: Tensor) -> Tensor:
     Distances are between directions (Sablayrolles et al. 2019, as in DINOv2).
     """
     direction = F.normalize(features, dim=1, eps=1e-8)
-    with torch.no_grad():
+    with torch.no_grad(), torch.autocast(features.device.type, enabled=False):  # in half precision many are as near
         near = (direction @ direction.T).fill_diagonal_(-1).argmax(dim=1)
     return -(F.pairwise_distance(direction, direction[near], eps=1e-8) + 1e-8).log().mean()

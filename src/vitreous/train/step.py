@@ -73,6 +73,8 @@ def _backward(learner: Learner, batch: Batch, progress: float) -> dict[str, floa
         with precision(learner.world.device):
             loss, metrics = learner.call(part, progress)
         (loss * share).backward()
-        for name, value in {"loss": loss, **metrics}.items():
-            totals[name] = totals.get(name, 0.0) + share * value.item()
+        totals["loss"] = totals.get("loss", 0.0) + share * loss.item()
+        pictures = len(part.index) / len(batch.index)  # metrics are means over them, however they weigh in the loss
+        for name, value in metrics.items():
+            totals[name] = totals.get(name, 0.0) + pictures * value.item()
     return totals

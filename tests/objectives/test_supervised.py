@@ -1,0 +1,188 @@
+"""Learning from labels: the loss by hand, and that a batch in parts teaches what the whole one would."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from vitreous import UserError, ViT, ViTConfig
+from vitreous.config.data import Preprocess
+from vitreous.config.objective import Supervised as Settings
+from vitreous.config.train import Optimizer, Training
+from vitreous.data.batch import Batch
+from vitreous.objectives.build import build_objective
+from vitreous.objectives.setting import Setting
+from vitreous.objectives.supervised import Supervised, balance
+from vitreous.train.step import Learner, train_step
+from vitreous.world import World
+
+MODEL = ViTConfig(width=16, depth=3, heads=2, mlp_width=32, patch=4, image_size=(16, 16), classes=3)
+SCHEDULE = ((0.5, 0.5),)
+WEIGHT = torch.tensor([0.3, 1.0, 4.0])
+TARGETS = torch.tensor([0, 0, 2, 1, 0, 2, 2, 1, 0, 1, 2])
+
+
+def batch(targets=TARGETS, epoch=0, dtype=torch.float32):
+    draw = torch.Generator().manual_seed(0)
+    return Batch.of(torch.randn(len(TARGETS), 3, 16, 16, generator=draw).to(dtype), targets, epoch=epoch)
+
+
+def build(settings=None, weight=None, **model):
+    network = ViT(replace(MODEL, **model), seed=1)
+    with torch.no_grad():
+        network.head.weight.normal_(std=0.5, generator=torch.Generator().manual_seed(1))  # it starts at zero
+    return Supervised(network, settings or Settings(), weight).train()
+
+
+def logs(scores):
+    return scores - np.log(np.exp(scores).sum(axis=1, keepdims=True))
+
+
+def scores_of(objective, seen):
+    with torch.no_grad():
+        return objective.model(seen.images).double().numpy()
+
+
+def test_the_loss_is_the_weighted_mean_of_cross_entropies():
+    objective, seen = build(weight=WEIGHT), batch()
+    each = -logs(scores_of(objective, seen))[np.arange(11), TARGETS.numpy()]
+    own = WEIGHT.double().numpy()[TARGETS.numpy()]
+    loss, metrics = objective(seen, 0.0)
+    assert loss.item() == pytest.approx((own * each).sum() / own.sum(), abs=1e-6)
+    assert objective.weigh(seen) == pytest.approx(own.sum())
+    right = scores_of(objective, seen).argmax(axis=1) == TARGETS.numpy()
+    assert metrics["accuracy"].item() == pytest.approx(right.mean())
+
+
+def test_mixed_targets_and_smoothing():
+    soft = torch.rand(11, 3, generator=torch.Generator().manual_seed(3))
+    soft /= soft.sum(dim=1, keepdim=True)
+    objective, seen = build(Settings(label_smoothing=0.2)), batch(soft)
+    target = 0.8 * soft.double().numpy() + 0.2 / 3
+    wanted = -(target * logs(scores_of(objective, seen))).sum(axis=1).mean()
+    loss, metrics = objective(seen, 0.0)
+    assert loss.item() == pytest.approx(wanted, abs=1e-6)
+    assert objective.weigh(seen) == 11
+    right = scores_of(objective, seen).argmax(axis=1) == soft.numpy().argmax(axis=1)
+    assert metrics["accuracy"].item() == pytest.approx(right.mean())
+
+
+def gradients(objective, parts, weighed=None):
+    """Of a whole batch that is worked through in these parts: the loss, and every gradient."""
+    whole = weighed or sum(objective.weigh(part) for part in parts)
+    total = 0.0
+    for part in parts:
+        loss, _ = objective(part, 0.1)
+        share = objective.weigh(part) / whole
+        (share * loss).backward()
+        total += share * loss.item()
+    found = torch.cat([p.grad.flatten() for p in objective.parameters()])
+    objective.zero_grad()
+    return total, found
+
+
+SOFT = torch.nn.functional.one_hot(TARGETS, 3).float().lerp(torch.full((11, 3), 1 / 3), 0.3)
+
+
+@pytest.mark.parametrize("targets", [TARGETS, SOFT], ids=["labels", "mixed"])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("weight", [None, WEIGHT], ids=["alike", "weighted"])
+def test_uneven_parts_teach_what_the_whole_batch_does(targets, smoothing, weight):
+    objective = build(Settings(smoothing), weight).double()
+    seen = batch(targets if targets.ndim == 1 else targets.double(), dtype=torch.float64)
+    single = seen.split(11)
+    uneven = [single[:7], single[7:8], single[8:]]
+    parts = [
+        Batch.of(*(torch.cat([getattr(one, name) for one in rows]) for name in ("images", "targets", "index")))
+        for rows in uneven
+    ]
+    assert [len(part.index) for part in parts] == [7, 1, 3]
+    loss, whole = gradients(objective, [seen])
+    for given in (parts, seen.split(3)):
+        total, found = gradients(objective, given, weighed=objective.weigh(seen))
+        assert total == pytest.approx(loss, abs=1e-9)
+        torch.testing.assert_close(found, whole, atol=1e-9, rtol=0)
+
+
+@pytest.mark.parametrize("weight", [None, WEIGHT], ids=["alike", "weighted"])
+def test_a_step_is_the_same_for_any_accumulate(weight):
+    """Patches that are left out and stochastic depth included: they follow each picture into its part."""
+    settings = Settings(0.1, class_weights=weight is not None, keep_schedule=SCHEDULE)
+    found = {}
+    for accumulate in (1, 4, 11):
+        training = Training(
+            replace(MODEL, drop_path=0.5),
+            Preprocess(size=(16, 16)),
+            settings,
+            optimizer=Optimizer(clip=None),
+            accumulate=accumulate,
+        )
+        objective = build(settings, weight, drop_path=0.5)
+        learner, seen = Learner(objective, training, World()), []
+
+        def check(loss, norm, objective=objective, seen=seen):
+            seen += [loss, norm, torch.cat([p.grad.flatten() for p in objective.parameters()])]
+
+        record = train_step(learner, batch(epoch=2), number=5, progress=0.1, after=0.2, check=check)
+        found[accumulate] = [record["accuracy"], *seen]
+    *numbers, gradient = found[1]
+    for accumulate in (4, 11):
+        *others, other = found[accumulate]
+        assert others == pytest.approx(numbers, rel=1e-6)
+        assert (other - gradient).norm() < 1e-6 * gradient.norm()
+
+
+def kept(objective, seen, progress=0.1):
+    """The patches that a step looks at, (B, M); None for all."""
+    found = []
+    hook = objective.model.register_forward_pre_hook(
+        lambda _, __, more: found.append(more.get("keep")), with_kwargs=True
+    )
+    objective(seen, progress)
+    hook.remove()
+    (one,) = found
+    return one
+
+
+def test_the_patches_that_are_kept_follow_from_the_picture_alone():
+    objective = build(Settings(keep_schedule=SCHEDULE))
+    whole = kept(objective, batch())
+    assert whole.shape == (11, 8)
+    assert all(len(set(row)) == 8 for row in whole.tolist())
+    assert len({tuple(sorted(row)) for row in whole.tolist()}) > 8
+    for parts in (2, 4, 11):
+        assert torch.cat([kept(objective, part) for part in batch().split(parts)]).equal(whole)
+    assert not kept(objective, batch(epoch=1)).equal(whole)
+    assert kept(objective, batch(), progress=0.5) is None
+
+
+def test_classes_count_alike_however_many_pictures_they_have():
+    labels = torch.tensor([0] * 6 + [1] * 3 + [3])
+    weight = balance(labels, 4)
+    assert weight.tolist() == pytest.approx([10 / 18, 10 / 9, 0, 10 / 3])
+    shares = torch.zeros(4).index_add_(0, labels, weight[labels])
+    assert shares.tolist() == pytest.approx([10 / 3, 10 / 3, 0, 10 / 3])
+    setting = Setting(labels=TARGETS)
+    built = build_objective(ViT(MODEL), Settings(class_weights=True), setting)
+    assert built.class_weight.equal(balance(TARGETS, 3))
+    assert build_objective(ViT(MODEL), Settings(), setting).class_weight is None
+    assert "class_weight" not in built.state_dict()  # it follows from the data
+
+
+def test_evaluation_is_plain_whatever_is_trained_with():
+    objective = build(Settings(0.3, keep_schedule=SCHEDULE), WEIGHT, drop_path=0.5)
+    scores = scores_of(objective.eval(), batch())
+    found = objective.train().evaluate(batch().split(3))
+    accuracy = (scores.argmax(axis=1) == TARGETS.numpy()).mean()
+    assert found["accuracy"] == pytest.approx(accuracy)
+    assert found["error"] == pytest.approx((accuracy * (1 - accuracy) / 11) ** 0.5)
+    assert found["loss"] == pytest.approx(-logs(scores)[np.arange(11), TARGETS.numpy()].mean(), abs=1e-6)
+
+
+def test_a_keep_schedule_wants_a_network_of_patches():
+    class Other(torch.nn.Module):
+        config = MODEL
+
+    with pytest.raises(UserError, match="keep_schedule: needs a network that can leave patches out"):
+        Supervised(Other(), Settings(keep_schedule=SCHEDULE))
