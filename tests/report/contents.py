@@ -77,9 +77,7 @@ def content(classes=6):
     distances = np.linspace(1, 6, 4, dtype=np.float32).reshape(2, 2)
     figures = WeightsView(model.model, model.preprocess.size, distances).figures()
     trained = run(classes)
-    return Content(
-        "a <run>", trained.place, model, trained, splits=splits, spent=trained.spent, looks=looks(figures)
-    )
+    return Content("a <run>", trained.place, model, trained, splits=splits, spent=trained.spent, looks=looks(figures))
 
 
 @cache

@@ -8,12 +8,12 @@ from vitreous import UserError
 from vitreous.config.data import Preprocess
 from vitreous.jobs.evaluate import evaluate
 from vitreous.jobs.explain import explain, explain_each
-from vitreous.run.opening import open_classifier, open_model, open_pictures
 from vitreous.jobs.plot_weights import plot_weights
 from vitreous.jobs.predict import predict
 from vitreous.jobs.probe import probe
 from vitreous.jobs.report import write_report
 from vitreous.jobs.walkthrough import write_walkthrough
+from vitreous.run.opening import open_classifier, open_model, open_pictures
 from vitreous.weights.bundle import load_bundle
 
 JOBS = {
