@@ -101,7 +101,8 @@ DAMAGE = {
     "another request": '{"request": {"colour": "red"}, "training": {}}',
     "no training": f"{REQUEST} null}}",
     "a training that is a list": f"{REQUEST} []}}",
-    "a training in words": f'{REQUEST} {{"model": "B/16", "objective": 3, "preprocess": 0, "augment": 0, "optimizer": 0}}}}',
+    "a training in words": f'{REQUEST} {{"model": "B/16", "objective": 3, "preprocess": 0, "augment": 0, '
+    '"optimizer": 0}}',
 }
 
 
