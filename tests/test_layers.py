@@ -10,12 +10,13 @@ PACKAGE = Path(__file__).parents[1] / "src" / "vitreous"
 ROWS = [
     ["cli"],
     ["jobs"],
+    ["run"],
     ["recipes", "report", "deploy"],
     ["train", "evaluate", "explain"],
     ["objectives"],
     ["data", "weights"],
     ["model"],
-    ["config"],
+    ["config", "world"],
     ["errors"],
 ]
 HEIGHT = {room: height for height, row in enumerate(reversed(ROWS)) for room in row}

@@ -5,18 +5,18 @@ import json
 import numpy as np
 import pytest
 import torch
-from vitreous.config.pretrain import Dino, Mae
-from vitreous.jobs.run import Listeners
 
-import vitreous.jobs.pretrain as job
 from vitreous import ViT, ViTConfig
 from vitreous.config.data import Augment, MultiCrop, Preprocess
+from vitreous.config.objective import Dino, Mae
 from vitreous.config.train import Optimizer, Training
 from vitreous.data.loader import Loader
 from vitreous.data.packed import ArraySource
 from vitreous.jobs.pretrain import pretrain
-from vitreous.objectives.dino import SelfDistillation
+from vitreous.objectives.build import build_objective
+from vitreous.objectives.setting import Setting
 from vitreous.recipes.pretrain import PRETRAINING
+from vitreous.run.request import Listeners
 
 BATCH = 12
 MODEL = ViTConfig(
@@ -27,17 +27,17 @@ TRAINING = Training(
     model=MODEL,
     preprocess=Preprocess(size=(8, 8)),
     augment=Augment(crop_scale=None, pad=0, flip=False),
-    optimizer=Optimizer(rate=3e-3, warmup=0.05),
+    objective=Mae(decoder_width=16, decoder_depth=1, decoder_heads=2),
+    optimizer=Optimizer(learning_rate=3e-3, warmup=0.05),
     batch_size=BATCH,
     evaluations=1,
 )
-METHOD = Mae(decoder_width=16, decoder_depth=1, decoder_heads=2)
 
 
 @pytest.fixture
 def go(tmp_path, monkeypatch):
     """A function that trains a tiny masked autoencoder for some steps; it gives the result and what was said."""
-    monkeypatch.setitem(PRETRAINING, "mae", lambda s: (TRAINING, METHOD))
+    monkeypatch.setitem(PRETRAINING, "mae", lambda s: TRAINING)
 
     def train(images, run="run", steps=140, stop_after=10**6):
         path = tmp_path / "pictures.npz"
@@ -105,22 +105,23 @@ def test_what_is_measured_now_and_then_is_the_same_after_an_interruption(go, tmp
     assert [record["step"] for record in records if "spread" in record] == [1, 11, 21]
 
 
-@pytest.mark.parametrize("masked", [0.0, 1.0])
-def test_without_labels_information_is_shown_and_is_the_same_twice(masked):
+@pytest.mark.parametrize("ibot", [0.0, 1.0])
+def test_without_labels_information_is_shown_and_is_the_same_twice(ibot):
     crops = MultiCrop(local_views=2, local_size=(4, 4))
-    method = Dino(crops=crops, hidden=16, bottleneck=8, prototypes=16, masked=masked)
-    objective = SelfDistillation(ViT(MODEL), method).train()
+    settings = Dino(crops=crops, hidden=16, bottleneck=8, prototypes=16, ibot_weight=ibot)
+    objective = build_objective(ViT(MODEL), settings, Setting()).train()
     images = torch.from_numpy(noise(30)).permute(0, 3, 1, 2)
     source = ArraySource("noise", images, np.full(30, -1), ())
-    loader = Loader(source, TRAINING.preprocess, Augment(), batch_size=BATCH, shuffle=False, crops=crops)
+    views = settings.views
+    loader = Loader(source, TRAINING.preprocess, Augment(), batch_size=BATCH, shuffle=False, views=views)
     found = []
     for seed in (0, 1):
         torch.manual_seed(seed)
-        found.append(job._live_figure(objective, loader))
+        found.append(objective.evaluate(loader.batches()))
     assert found[0] == found[1]
     assert found[0].keys() == {"information"}
     assert 0 < found[0]["information"] < 1
     with torch.no_grad():  # a teacher that says the same of all
         objective.head.layers[-1].weight.zero_()
         objective.head.layers[-1].bias.fill_(1.0)
-    assert job._live_figure(objective, loader)["information"] == pytest.approx(0, abs=1e-5)
+    assert objective.evaluate(loader.batches())["information"] == pytest.approx(0, abs=1e-5)

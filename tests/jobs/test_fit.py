@@ -1,43 +1,29 @@
 """`fit` as a person and as a notebook use it: tiny trainings, every promise of the run folder."""
 
 import itertools
-import json
-import os
-import random
 import shutil
-import signal
-import subprocess
-import sys
 import time
+from collections import Counter
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
+from greys import draw_pictures, make_weights
+from greys import quick_fit as quick
 from safetensors.torch import load_file
-from vitreous.evaluate.sureness import fit_sureness
-from vitreous.jobs.budget import parse_budget, saved_pace
-from vitreous.jobs.run import Listeners
 
 from vitreous import UserError, ViT
-from vitreous.config.data import Preprocess
+from vitreous.cli import main
+from vitreous.data.folder import FolderSource
 from vitreous.data.loader import Loader
 from vitreous.data.source import open_data
 from vitreous.evaluate.features import predict_logits
+from vitreous.evaluate.temperature import fit_temperature
 from vitreous.jobs.fit import fit
 from vitreous.recipes.supervised import RECIPES
-from vitreous.weights.bundle import load_bundle, save_bundle
-
-
-def draw_pictures(folder, count=12, side=20, classes=("dark", "light")):
-    """A folder with a folder for each class: grey noise around a level of its own."""
-    draw = np.random.default_rng(0)
-    for level, name in enumerate(classes):
-        (folder / name).mkdir(parents=True)
-        for i in range(count):
-            pixels = draw.integers(0, 60, (side, side, 3)) + 150 * level // (len(classes) - 1)
-            Image.fromarray(pixels.astype(np.uint8)).save(folder / name / f"{i}.png")
-    return folder
+from vitreous.run.budget import parse_budget
+from vitreous.run.folder import read_config
+from vitreous.run.request import Listeners
+from vitreous.weights.bundle import load_bundle
 
 
 @pytest.fixture(scope="module")
@@ -47,14 +33,13 @@ def pictures(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def weights(tmp_path_factory):
-    """A small model that was trained for other classes."""
-    model = ViT("N/4@16", depth=1, width=32, heads=2, mlp_width=32, classes=5, seed=7)
-    place = tmp_path_factory.mktemp("weights") / "bundle"
-    return save_bundle(place, model, Preprocess(size=(16, 16)), list("abcde"))
+    return make_weights(tmp_path_factory.mktemp("weights") / "bundle")
 
 
-def quick(pictures, weights, out, **more):
-    return fit(pictures, weights=weights, epochs=2, out=out, workers=0, **more)
+@pytest.fixture
+def no_page(monkeypatch):
+    """Plots take most of the time, and few tests look at them."""
+    monkeypatch.setattr("vitreous.jobs.fit.write_report", lambda run: None)
 
 
 def test_a_run_leaves_what_the_next_person_needs(pictures, weights, tmp_path):
@@ -63,10 +48,10 @@ def test_a_run_leaves_what_the_next_person_needs(pictures, weights, tmp_path):
     result = quick(pictures, weights, run, listeners=Listeners(say=heard.append))
     assert result.finished
     assert result.classes == ("dark", "light")
-    assert result.validation["n"] == 2
+    assert result.validation.n == 2
     assert result.test is None
     assert {path.name for path in run.iterdir()} == {
-        "config.json", "result.json", "metrics.jsonl", "tensorboard", "checkpoints", "bundle", "report.html",
+        "config.json", "result.json", "metrics.jsonl", "checkpoints", "bundle", "report.html",
     }  # fmt: skip
     bundle = load_bundle(run)
     assert bundle.labels == ("dark", "light")
@@ -80,7 +65,7 @@ def test_a_run_leaves_what_the_next_person_needs(pictures, weights, tmp_path):
     assert "http" not in page.replace("http://www.w3.org", "")  # nothing is fetched from elsewhere
 
 
-def test_fine_tuning_starts_from_the_weights_with_a_new_classifier(pictures, weights, tmp_path):
+def test_fine_tuning_starts_from_the_weights_with_a_new_classifier(pictures, weights, tmp_path, no_page):
     result = fit(pictures, weights=weights, epochs=0.01, recipe="paper-finetune", out=tmp_path / "run", workers=0)
     tuned, base = load_bundle(result.run).model, load_bundle(weights).model
     assert tuned.head.weight.shape == (2, 32)
@@ -90,7 +75,7 @@ def test_fine_tuning_starts_from_the_weights_with_a_new_classifier(pictures, wei
     assert (weight - fresh.blocks[0].mlp.fc1.weight).abs().max() > 0.2
 
 
-def test_a_higher_resolution_resamples_the_positions(pictures, weights, tmp_path):
+def test_a_higher_resolution_resamples_the_positions(pictures, weights, tmp_path, no_page):
     result = quick(pictures, weights, tmp_path / "run", image_size=24)
     bundle = load_bundle(result.run)
     assert bundle.preprocess.size == (24, 24)
@@ -98,102 +83,110 @@ def test_a_higher_resolution_resamples_the_positions(pictures, weights, tmp_path
     torch.testing.assert_close(bundle.model.pos_embed, expected, atol=0.01, rtol=0)
 
 
-def test_from_scratch_on_small_pictures(pictures, tmp_path):
+def test_from_scratch_on_small_pictures(pictures, tmp_path, no_page):
     result = fit(pictures, epochs=1, out=tmp_path / "run", workers=0)
     assert load_bundle(result.run).model.config.image_size == (20, 20)
     assert result.probe is None
 
 
-def test_it_is_as_sure_as_it_is_right(pictures, weights, tmp_path):
+def test_it_is_as_sure_as_it_is_right(pictures, weights, tmp_path, no_page):
     """On the pictures set aside, no factor would make the scores better; the answers are those of the best step."""
     quick(pictures, weights, tmp_path / "run")
     bundle = load_bundle(tmp_path / "run")
     aside = open_data(pictures).with_validation(0.1, 0).splits["val"]
     scores, labels = predict_logits(bundle.model, Loader(aside, bundle.preprocess, batch_size=2).batches())
-    assert fit_sureness(scores, labels) == pytest.approx(1, rel=0.01)
-    best = load_file(sorted((tmp_path / "run/checkpoints").iterdir())[-1] / "best.safetensors")
-    ratio = bundle.model.head.weight / best["head.weight"]
+    assert fit_temperature(scores, labels) == pytest.approx(1, rel=0.01)
+    best = load_file(sorted((tmp_path / "run/checkpoints").glob("step-*"))[-1] / "best.safetensors")
+    ratio = bundle.model.head.weight / best["model|head.weight"]
     assert torch.allclose(ratio, ratio[0, 0].expand_as(ratio), rtol=1e-4)
-    assert torch.equal(bundle.model.blocks[0].attn.qkv.weight, best["blocks.0.attn.qkv.weight"])
+    assert torch.equal(bundle.model.blocks[0].attn.qkv.weight, best["model|blocks.0.attn.qkv.weight"])
 
 
-def test_the_same_command_again_has_nothing_to_do(pictures, weights, tmp_path):
-    first = quick(pictures, weights, tmp_path / "run")
-    heard = []
-    again = quick(pictures, weights, tmp_path / "run", listeners=Listeners(say=heard.append))
-    assert "finished" in heard[0]
-    assert again.validation == first.validation
-    page = (tmp_path / "run/report.html").read_text()
-    (tmp_path / "run/report.html").unlink()
-    quick(pictures, weights, tmp_path / "run", listeners=Listeners(say=heard.append))
-    assert "only its report.html was missing" in heard[1]
-    assert (tmp_path / "run/report.html").read_text() == page
+def test_class_weights_balance_the_classifier_on_frozen_features(weights, tmp_path, no_page):
+    """Where pictures do not tell the classes apart, it says how often each occurs; balanced, that both occur alike."""
+    data = draw_pictures(tmp_path / "data", count=24)
+    for i in range(24):  # light ones that are as dark as the dark ones, and a quarter as many
+        place = data / "light" / f"{i}.png"
+        place.unlink()
+        if i < 6:
+            shutil.copy(data / "dark" / f"{i}.png", place)
+    still = {"optimizer.learning_rate": "1e-12", "validation": "0"}
+    shares = {}
+    for weighted in ("false", "true"):
+        changes = {**still, "objective.class_weights": weighted}
+        result = fit(data, weights=weights, epochs=1, out=tmp_path / weighted, workers=0, changes=changes)
+        bundle = load_bundle(result.run)
+        source = open_data(data).train
+        scores, labels = predict_logits(bundle.model, Loader(source, bundle.preprocess, batch_size=30).batches())
+        light = scores.softmax(dim=1)[:, 1]
+        # A free bias makes the mean over all that count alike equal to the share of the class, exactly.
+        shares[weighted] = light.mean().item(), (light[labels == 0].mean() + light[labels == 1].mean()).item() / 2
+    assert shares["false"][0] == pytest.approx(6 / 30, abs=1e-3)
+    assert shares["true"][1] == pytest.approx(1 / 2, abs=1e-3)
+    assert shares["true"][0] > 0.3
 
 
-def test_it_goes_on_with_the_same_data_only(pictures, weights, tmp_path):
-    data = shutil.copytree(pictures, tmp_path / "data")
-    stop = iter([False, True])
-    assert not quick(data, weights, tmp_path / "run", listeners=Listeners(stop=lambda: next(stop))).finished
-    (data / "dark/0.png").rename(data / "dark/another.png")
-    with pytest.raises(UserError, match=r"data: has other train pictures, or other labels, than when .*run began"):
-        quick(data, weights, tmp_path / "run")
-    (data / "dark/another.png").unlink()
-    with pytest.raises(UserError, match=r"data: has 23 train pictures, and had 24 when .*run began; bring them back"):
-        quick(data, weights, tmp_path / "run")
-    (data / "dark").rename(data / "black")
-    with pytest.raises(UserError, match=r"data: its classes have changed since .*run began"):
-        quick(data, weights, tmp_path / "run")
+def test_every_picture_is_decoded_once_and_at_the_end_validation_is_gone_over_once(
+    pictures, weights, tmp_path, monkeypatch, no_page
+):
+    """But for the page, which shows some of them again."""
+    decoded, passes = Counter(), []
+    read, batches = FolderSource.read, Loader.batches
+
+    def counted_read(source, index, **more):
+        decoded[source.name(index)] += 1
+        return read(source, index, **more)
+
+    def counted_batches(loader, *where):
+        passes.append(len(loader.source))
+        return batches(loader, *where)
+
+    monkeypatch.setattr(FolderSource, "read", counted_read)
+    monkeypatch.setattr(Loader, "batches", counted_batches)
+    result = quick(pictures, weights, tmp_path / "run", listeners=Listeners(step=lambda event: passes.append("step")))
+    assert result.probe is not None
+    assert len(decoded) == 24
+    assert set(decoded.values()) == {1}
+    last = len(passes) - passes[::-1].index("step")
+    assert passes[last:] == [result.validation.n]
 
 
-def test_another_command_in_the_same_place_is_refused(pictures, weights, tmp_path):
-    quick(pictures, weights, tmp_path / "run")
-    with pytest.raises(UserError, match="holds a training with seed=0, not 1"):
-        quick(pictures, weights, tmp_path / "run", seed=1)
+def test_curves_for_tensorboard_only_where_they_are_asked_for(pictures, weights, tmp_path, monkeypatch, no_page):
+    pytest.importorskip("tensorboard")
+    quick(pictures, weights, tmp_path / "asked", tensorboard=True)
+    assert list((tmp_path / "asked/tensorboard").glob("events.*"))
+    monkeypatch.setattr("vitreous.run.track.find_spec", lambda name: None)
+    with pytest.raises(UserError, match="tensorboard: not installed; pip install"):
+        quick(pictures, weights, tmp_path / "refused", tensorboard=True)
+    assert not (tmp_path / "refused").exists()
+    assert quick(pictures, weights, tmp_path / "plain").finished
 
 
-def test_a_pretraining_in_the_same_place_is_refused(pictures, weights, tmp_path):
-    run = tmp_path / "run"
-    run.mkdir()
-    (run / "config.json").write_text(json.dumps({"request": {"data": str(pictures), "method": "mae"}}))
-    with pytest.raises(UserError, match="holds a pretraining"):
-        quick(pictures, weights, run)
+def test_validation_that_chose_the_weights_is_said_without_an_interval(pictures, weights, tmp_path, capsys, no_page):
+    """On the command line and on the model card; the test pictures, which chose nothing, keep theirs."""
+    data, run = tmp_path / "data", tmp_path / "run"
+    for split in ("train", "test"):
+        shutil.copytree(pictures, data / split)
+    main(["fit", str(data), "--weights", str(weights), "--epochs", "1", "--out", str(run), "--workers", "0"])
+    for text, test, validation in (
+        (capsys.readouterr().out, "test accuracy: ", "validation accuracy: "),
+        ((run / "bundle/README.md").read_text(), "- test: ", "- validation: "),
+    ):
+        (unseen,) = (line for line in text.splitlines() if line.startswith(test))
+        (chosen,) = (line for line in text.splitlines() if line.startswith(validation))
+        assert "of 24 pictures (95 % interval " in unseen
+        assert chosen.endswith("of 2 pictures; they chose the weights, so expect somewhat less on new ones")
+        assert text.count("95 %") == 1
 
 
-def test_stopped_and_repeated_equals_uninterrupted(pictures, weights, tmp_path):
-    whole = quick(pictures, weights, tmp_path / "whole")
-    stop = iter([False, True])
-    part = quick(pictures, weights, tmp_path / "part", listeners=Listeners(stop=lambda: next(stop)))
-    assert not part.finished
-    rest = quick(pictures, weights, tmp_path / "part")
-    assert rest.finished
-    assert (tmp_path / "whole/metrics.jsonl").read_text() == (tmp_path / "part/metrics.jsonl").read_text()
-    one, other = (load_file(tmp_path / name / "bundle/model.safetensors") for name in ("whole", "part"))
-    assert all(torch.equal(one[name], other[name]) for name in one)
-    assert rest.validation == whole.validation
-
-
-def test_interrupted_before_the_first_checkpoint_it_fits_the_classifier_again(pictures, weights, tmp_path):
-    whole = quick(pictures, weights, tmp_path / "whole")
-
-    def crash(event):
-        raise RuntimeError("the power is gone")
-
-    with pytest.raises(RuntimeError):
-        quick(pictures, weights, tmp_path / "part", listeners=Listeners(step=crash))
-    assert not list((tmp_path / "part/checkpoints").iterdir())
-    rest = quick(pictures, weights, tmp_path / "part")
-    assert (tmp_path / "whole/metrics.jsonl").read_text() == (tmp_path / "part/metrics.jsonl").read_text()
-    assert rest.validation == whole.validation
-
-
-def test_every_recipe_trains(pictures, weights, tmp_path):
+def test_every_recipe_trains(pictures, weights, tmp_path, no_page):
     for name in RECIPES:
-        scratch = name.startswith("scratch")
+        scratch = name == "plain" or name.startswith("scratch")
         start = {"model": "P/4@16"} if scratch else {"weights": weights}
         result = fit(pictures, recipe=name, epochs=0.1, out=tmp_path / name, workers=0, **start)
         assert result.finished, name
         if scratch:
-            with pytest.raises(UserError, match="cannot start from --weights"):
+            with pytest.raises(UserError, match="cannot start from weights"):
                 fit(pictures, recipe=name, weights=weights, epochs=0.1, out=tmp_path / "no", workers=0)
 
 
@@ -202,7 +195,7 @@ def test_a_budget_becomes_a_number_of_steps(pictures, weights, tmp_path):
     begin = time.monotonic()
     result = fit(pictures, weights=weights, budget="9s", out=tmp_path / "run", workers=0)
     assert result.steps > 1
-    assert saved_pace(json.loads((tmp_path / "run/config.json").read_text())).steps == result.steps
+    assert read_config(tmp_path / "run").pace.steps == result.steps
     assert time.monotonic() - begin < 60  # generous: only that it was a budget at all
 
 
@@ -211,11 +204,11 @@ def test_a_budget_that_is_taken_up_again_keeps_to_its_plan(pictures, weights, tm
     ways = {"weights": weights, "budget": "6s", "out": tmp_path / "run", "workers": 0}
     calls = itertools.count()
     assert not fit(pictures, **ways, listeners=Listeners(stop=lambda: next(calls) >= 3)).finished
-    config = json.loads((tmp_path / "run/config.json").read_text())
+    planned, text = read_config(tmp_path / "run"), (tmp_path / "run/config.json").read_text()
     result = fit(pictures, **ways)
     assert result.finished
-    assert result.steps == saved_pace(config).steps
-    assert json.loads((tmp_path / "run/config.json").read_text()) == config
+    assert result.steps == planned.pace.steps
+    assert (tmp_path / "run/config.json").read_text() == text
 
 
 @pytest.mark.clock
@@ -242,11 +235,11 @@ def test_budgets_that_make_no_sense(text):
 
 
 MISTAKES = {
-    "--recipe 'best': choose one of auto, notebook": {"recipe": "best"},
-    "--budget and --epochs": {"budget": "1m"},
-    "--model and --weights": {"model": "S/16"},
+    "recipe 'best': choose one of auto, plain, notebook": {"recipe": "best"},
+    "budget and epochs: give one": {"budget": "1m"},
+    "model and weights: the weights say": {"model": "S/16"},
     "is not a multiple of the patch 4": {"image_size": 18},
-    "--image-size 0: give the side": {"image_size": 0},
+    "image size 0: give the side": {"image_size": 0},
     "seed=-1: must be a whole number": {"seed": -1},
 }
 
@@ -273,7 +266,7 @@ def test_data_that_cannot_be_learned_from(weights, tmp_path):
         quick(lonely, weights, tmp_path / "run")
 
 
-def test_unreadable_pictures_are_reported_and_too_many_stop(weights, tmp_path):
+def test_unreadable_pictures_are_reported_and_too_many_stop(weights, tmp_path, no_page):
     data = draw_pictures(tmp_path / "data", count=75)
     (data / "dark" / "0.png").write_text("not a picture")
     result = quick(data, weights, tmp_path / "run")
@@ -298,50 +291,3 @@ def test_damaged_weights_are_refused(pictures, weights, tmp_path):
     (hurt / "model.safetensors").write_bytes(content)
     with pytest.raises(UserError, match=r"model\.safetensors: damaged or changed"):
         quick(pictures, hurt, tmp_path / "run")
-
-
-SCRIPT = """
-import sys, torch
-torch.set_num_threads(1)
-import vitreous.train.loop as loop
-loop.Loop.__init__.__kwdefaults__["save_seconds"] = 0.0  # save at every step, so that saving is often interrupted
-from vitreous.jobs.fit import fit
-fit(sys.argv[1], weights=sys.argv[2], epochs=15, out=sys.argv[3], workers=int(sys.argv[4]))
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("workers", "kills"), [(0, 14), (2, 6)])
-def test_killed_at_random_moments_it_ends_with_the_same_bits(pictures, weights, tmp_path, workers, kills):
-    """SIGKILL, saving included: it always goes on, never from before the last save, and ends as if nothing happened."""
-
-    def start(out):
-        words = [sys.executable, "-c", SCRIPT, str(pictures), str(weights), str(out), str(workers)]
-        return subprocess.Popen(words, start_new_session=True)
-
-    def saved():
-        return max((path.name for path in (tmp_path / "hurt/checkpoints").glob("step-*")), default="")
-
-    begin = time.monotonic()
-    assert start(tmp_path / "whole").wait() == 0
-    length = time.monotonic() - begin
-    chance = random.Random(workers)
-    before = ""
-    for _ in range(kills):
-        process = start(tmp_path / "hurt")
-        time.sleep(length * chance.uniform(0.3, 1.0))
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        assert saved() >= before
-        before = saved()
-        if (tmp_path / "hurt/result.json").exists():  # it came through: again from nothing
-            shutil.rmtree(tmp_path / "hurt")
-            before = ""
-    assert start(tmp_path / "hurt").wait() == 0
-    assert (tmp_path / "whole/metrics.jsonl").read_text() == (tmp_path / "hurt/metrics.jsonl").read_text()
-    last = sorted((tmp_path / "whole/checkpoints").glob("step-*"))[-1]
-    for file in last.glob("*.safetensors"):
-        one, other = load_file(file), load_file(tmp_path / "hurt/checkpoints" / last.name / file.name)
-        assert all(torch.equal(one[name], other[name]) for name in one), file.name
-    one, other = (load_file(tmp_path / name / "bundle/model.safetensors") for name in ("whole", "hurt"))
-    assert all(torch.equal(one[name], other[name]) for name in one)

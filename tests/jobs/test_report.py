@@ -26,11 +26,13 @@ def place(tmp_path_factory):
     return root
 
 
-def test_fit_leaves_a_page_with_its_own_figures(place):
+def test_fit_leaves_a_page_with_its_own_numbers(place):
     text = (place / "run" / "report.html").read_text(encoding="utf-8")
     result = json.loads((place / "run" / "result.json").read_text())
-    for part in ("test", "validation"):
-        assert f'id="accuracy-{part}">{100 * result[part]["top1"]:.1f}\u00a0%<' in text
+    for split in ("test", "validation"):
+        assert f'id="accuracy-{split}">{100 * result[split]["top1"]:.1f}\u00a0%<' in text
+    assert text.count("95 % interval") == text.count('class="interval"') == 1  # of the test pictures alone
+    assert f"of {result['validation']['n']} pictures; they chose the weights" in text
     for section in ("Training", "Classes", "Calibration", "Pictures", "Inside the model", "Cost", "Use it"):
         assert f"<h2>{section}</h2>" in text
     assert text.count('class="two"') == 3  # the surest right picture of each colour, with its overlay
@@ -106,14 +108,20 @@ def test_mistakes_are_answered(place, tmp_path):
         write_report(tmp_path / "nowhere")
     with pytest.raises(UserError, match=r"page\.html: a part of this path is a file"):
         write_report(run, out=run / "result.json" / "page.html")
-    result = json.loads((run / "result.json").read_text())
+    kept = (run / "result.json").read_text()
+    result = json.loads(kept)
     del result["test"]["bins"]
-    (run / "result.json").write_text(json.dumps(result))
-    with pytest.raises(UserError, match="older vitreous; say on what to measure it again: --data DATA"):
+    for text in (json.dumps(result), "{}", "{"):
+        (run / "result.json").write_text(text)
+        with pytest.raises(
+            UserError, match=r"result\.json: damaged, or of an older.*; or give the bundle alone: "
+        ):
+            write_report(run)
+    (run / "result.json").write_text(kept)
+    (run / "config.json").rename(run / "elsewhere.json")
+    with pytest.raises(UserError, match=r"missing or damaged \(there is no config\.json\); restore it from a copy"):
         write_report(run)
-    (run / "result.json").write_text("{}")
-    with pytest.raises(UserError, match=r"missing or damaged \(result\.json says nothing\)"):
-        write_report(run)
+    (run / "elsewhere.json").rename(run / "config.json")
     (run / "metrics.jsonl").write_text("{")
     with pytest.raises(UserError, match="missing or damaged"):
         write_report(run)

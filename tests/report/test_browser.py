@@ -63,8 +63,8 @@ def look(text, folder, width=390, *more):
 def test_a_browser_reads_the_report_on_a_phone(classes, tmp_path):
     made = content(classes)
     found, asked = look(plain_page(classes), tmp_path)
-    test, validation = (one.figures for one in made.parts)
-    assert found["values"] == [f"{100 * share:.1f} %" for share in (test["top1"], validation["top1"], test["ece"])]
+    test, validation = (one.result for one in made.splits)
+    assert found["values"] == [f"{100 * share:.1f} %" for share in (test.top1, validation.top1, test.ece)]
     assert {"Loss", "Accuracy", "taken for", "how sure it was", "column of the patch", "a head"} <= set(found["plots"])
     assert found["scroll"] <= found["client"], found["past"]
     assert found["images"] == 12

@@ -1,16 +1,16 @@
-"""The page as text: its figures are those of the results, and nothing in a name can break it."""
+"""The page as text: its numbers are those of the results, and nothing in a name can break it."""
 
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
-from contents import NASTY, bundle, content, part, plain_page
-from vitreous.report.figures import mistakes
+from contents import NASTY, bundle, content, plain_page, scored
 
 from vitreous.report.content import Content
 from vitreous.report.numbers import parameters
 from vitreous.report.page import duration, operations, page
+from vitreous.report.scores import mistakes
 
 VOID = {"meta", "link", "img", "br"}
 
@@ -48,34 +48,45 @@ class Reader(HTMLParser):
 
 
 @pytest.mark.parametrize("classes", [2, 6, 40, 300])
-def test_the_figures_are_those_of_the_results(classes):
+def test_the_numbers_are_those_of_the_results(classes):
     made = content(classes)
     text = Reader(plain_page(classes)).text
-    for one in made.parts:
-        low, high = one.figures["top1_interval"]
-        assert f"Accuracy, {one.name}{100 * one.figures['top1']:.1f} %" in text
-        assert f"of {one.figures['n']} pictures; 95 % interval {100 * low:.1f} to {100 * high:.1f} %" in text
-    assert f"Calibration error, test{100 * made.parts[0].figures['ece']:.1f} %" in text
-    hardest = min(made.parts[0].figures["per_class"].values(), key=lambda entry: entry["accuracy"] if entry["n"] else 2)
+    for one in made.splits:
+        assert f"Accuracy, {one.name}{100 * one.result.top1:.1f} %" in text
+    test, validation = (one.result for one in made.splits)
+    low, high = test.top1_interval
+    assert f"of {test.n} pictures; 95 % interval {100 * low:.1f} to {100 * high:.1f} %" in text
+    assert f"of {validation.n} pictures; they chose the weights, so expect somewhat less of others" in text
+    assert f"Calibration error, test{100 * test.ece:.1f} %" in text
+    hardest = min(test.per_class.values(), key=lambda entry: entry["accuracy"] if entry["n"] else 2)
     assert f"{100 * hardest['accuracy']:.1f} %" in text
-    for pair in made.parts[0].figures["most_confused"][:3]:
-        assert re.sub(r"\s+", " ", pair["true"]) in text
+    for pair in test.most_confused(3):
+        assert re.sub(r"\s+", " ", pair.true) in text
     assert "12,345 pictures seen, 25 TFLOP" in text
     assert "13 min, 0.41 core-hours" in text
     assert "2 Wh" in text
     assert "40 of 8 pictures, 2.5 epochs; the weights of step 30 are kept" in text
 
 
-def test_data_without_parts_are_just_pictures():
-    found = part("all")
-    text = Reader(page(replace(content(), parts=(found,)))).text
-    n, wrong = found.figures["n"], round(found.figures["n"] * (1 - found.figures["top1"]))
+def test_pictures_that_chose_the_weights_have_no_interval_in_words_or_drawn():
+    """Their accuracy is the best of several: an interval would claim more than it can."""
+    test, validation = content().splits
+    for splits, drawn in (((test,), 1), ((validation,), 0), ((test, validation), 1)):
+        made = page(replace(content(), splits=splits))
+        assert Reader(made).text.count("95 % interval") == drawn
+        assert made.count('class="interval"') == drawn
+
+
+def test_data_without_splits_are_just_pictures():
+    found = scored("all")
+    text = Reader(page(replace(content(), splits=(found,)))).text
+    n, wrong = found.result.n, round(found.result.n * (1 - found.result.top1))
     assert f"{wrong} of {n} pictures are taken for something else." in text
     assert f"Its {n} answers on the pictures are sorted" in text
     assert "From the pictures." in text
     assert "Accuracy, all pictures" in text
     assert "all pictures pictures" not in text
-    right = replace(found, figures=found.figures | {"top1": 1.0})
+    right = replace(found, result=replace(found.result, top1=1.0))
     assert f"None: all {n} pictures are right." in str(mistakes(right))
 
 
@@ -90,7 +101,7 @@ def test_a_matrix_up_to_forty_classes_and_pairs_above():
     large = plain_page(300)
     assert "A row is a class" not in large
     assert "Most often confused" in large
-    seen = sum(entry["n"] > 0 for entry in content(300).parts[0].figures["per_class"].values())
+    seen = sum(entry["n"] > 0 for entry in content(300).splits[0].result.per_class.values())
     assert f"All {seen} classes" in large
     assert len(large) < 3e6
 
@@ -126,9 +137,9 @@ def test_plots_take_the_page_colours_and_keep_their_letters():
 
 
 def test_all_right_has_no_mistakes_to_show():
-    perfect = part(classes=2, n=40)
-    figures = dict(perfect.figures, top1=1.0, most_confused=[], surest_wrong=[])
-    made = Reader(page(replace(content(2), parts=(replace(perfect, figures=figures, wrong=()),)))).text
+    found = scored(classes=2, n=40)
+    all_right = replace(found.result, top1=1.0, surest_wrong=())
+    made = Reader(page(replace(content(2), splits=(replace(found, result=all_right, wrong=()),)))).text
     assert "None: all 40 test pictures are right." in made
     assert "Surest and wrong" not in made
     assert "Surest and right" in made

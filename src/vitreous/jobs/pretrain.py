@@ -151,6 +151,10 @@ class _Pretraining(TrainingRun[PretrainRequest, PretrainResult]):
         """Only the report."""
         return self.writing
 
+    def manner(self) -> str:
+        """The method; labels are only looked at."""
+        return f"{self.request.method}, without labels"
+
     def watch(self, listener: Callable[[Event], None]) -> Callable[[Event], None]:
         """A listener that also says when the features collapse; `collapsed` then stands in the events."""
         alarm: Alarm | None = None

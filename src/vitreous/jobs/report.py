@@ -119,6 +119,9 @@ def read_run(folder: Path) -> Finished | None:
         config, result, records = read_config(folder), read_result(folder), records_of(folder)
         if config is None:
             raise ValueError("there is no config.json")
+    except UserError as error:
+        reason = str(error).rstrip(".")
+        raise UserError(f"{reason}; or give the bundle alone: {folder / 'bundle'}.") from None
     except (OSError, ValueError) as error:
         raise UserError(
             f"{folder}: config.json, result.json or metrics.jsonl is missing or damaged ({error}); restore it from a "

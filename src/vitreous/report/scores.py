@@ -37,21 +37,27 @@ def scores(splits: Sequence[SplitScores]) -> Iterable[Html]:
 
 def _accuracy(scored: SplitScores) -> Html:
     found = scored.result
-    low, high = found.top1_interval
     more = f"; {percent(found.top5)} among its first five" if len(found.labels) > 5 else ""
     return tag(
         "div",
         tag("div", f"Accuracy, {_name(scored)}", class_="name"),
         tag("div", percent(found.top1), class_="value", id=f"accuracy-{scored.name}"),
-        tag(
-            "div",
-            tag("i", style=f"left: {100 * low:.2f}%; width: {100 * (high - low):.2f}%"),
-            tag("b", style=f"left: {100 * found.top1:.2f}%"),
-            class_="interval",
-        ),
+        *_interval(scored),
         tag("div", f"of {found.n:,} pictures; {_doubt(scored)}{more}", class_="note"),
         class_="score",
     )
+
+
+def _interval(scored: SplitScores) -> Iterable[Html]:
+    """Where the accuracy lies between 0 and 1, and how surely; nothing of pictures that chose the weights."""
+    if not scored.chose:
+        low, high = scored.result.top1_interval
+        yield tag(
+            "div",
+            tag("i", style=f"left: {100 * low:.2f}%; width: {100 * (high - low):.2f}%"),
+            tag("b", style=f"left: {100 * scored.result.top1:.2f}%"),
+            class_="interval",
+        )
 
 
 def _doubt(scored: SplitScores) -> str:

@@ -37,7 +37,7 @@ def training_from_json(fields: dict[str, Any], where: Path) -> Training:
         if missing := sorted(readers.keys() - fields.keys()):
             raise KeyError(missing[0])
         return Training(**{name: readers[name](value) if name in readers else value for name, value in fields.items()})
-    except (TypeError, KeyError):
+    except (TypeError, KeyError, AttributeError):
         raise UserError(
             f"{where}: its training has other fields than this version of vitreous knows; go on with the version that "
             "began it, or write the run to another folder."

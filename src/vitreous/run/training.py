@@ -104,6 +104,10 @@ class TrainingRun(ABC, Generic[Asked, Result]):
     def end(self, network: Network, outcome: Outcome, pace: Pace) -> Ending[Result]:
         """Measure the kept network, and say what it all came to; it may still change the network."""
 
+    def manner(self) -> str:
+        """What it learns by, in a word or two."""
+        return self.training.objective.kind
+
     def watch(self, listener: Callable[[Event], None]) -> Callable[[Event], None]:
         """The listener, with what the verb wants to hear itself."""
         return listener
@@ -169,7 +173,7 @@ class TrainingRun(ABC, Generic[Asked, Result]):
         classes = f" of {len(self.data.classes)} classes" if self.data.classes else ""
         self.listeners.say(
             f"{'Going on with' if resumed else 'Training'} a {describe(c)} at {c.image_size[0]}x{c.image_size[1]} "
-            f"({self.training.objective.kind}): {pictures} pictures{classes}."
+            f"({self.manner()}): {pictures} pictures{classes}."
         )
         for note in self.data.notes:
             self.listeners.say(note)

@@ -1,8 +1,9 @@
 """Curves for TensorBoard, read back with its own reader."""
 
 import pytest
-from vitreous.jobs.track import tracked
 
+from vitreous import UserError
+from vitreous.run.track import check_tensorboard, tracked
 from vitreous.train.loop import Event
 
 
@@ -35,10 +36,9 @@ def test_steps_that_are_taken_again_count_once(tmp_path):
     assert [step for step, _ in curve(tmp_path, "train/loss")] == [1, 2, 3, 4]
 
 
-def test_without_the_package_nothing_is_written(tmp_path, monkeypatch):
-    monkeypatch.setattr("vitreous.jobs.track.find_spec", lambda name: None)
-    heard = []
-    with tracked(heard.append, tmp_path) as listener:
-        listener(events(1)[0])
-    assert len(heard) == 1
-    assert not list(tmp_path.iterdir())
+def test_without_the_package_there_is_one_sentence(monkeypatch):
+    monkeypatch.setattr("vitreous.run.track.find_spec", lambda name: None)
+    with pytest.raises(
+        UserError, match=r"tensorboard: not installed; pip install 'vitreous\[track\]', or leave it out"
+    ):
+        check_tensorboard()

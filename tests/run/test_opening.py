@@ -14,6 +14,7 @@ from vitreous.jobs.predict import predict
 from vitreous.jobs.probe import probe
 from vitreous.jobs.report import write_report
 from vitreous.jobs.walkthrough import write_walkthrough
+from vitreous.run.opening import open_classifier, open_model, open_pictures
 from vitreous.weights.bundle import load_bundle
 
 JOBS = {
@@ -57,8 +58,8 @@ def make_flat(root, count):
 WITHOUT_LABELS = {
     "flat": ({"": 3}, {"train": 3}, "no labels (there are pictures but no class folders): 3 train pictures."),
     "one class": ({"cat": 2}, {"train": 2}, "no labels (there is only one class, 'cat'): 2 train pictures."),
-    "flat parts": ({"train": 2, "test": 3}, {"train": 2, "test": 3}, "no class folders): 2 train, 3 test pictures."),
-    "one class in parts": (
+    "flat splits": ({"train": 2, "test": 3}, {"train": 2, "test": 3}, "no class folders): 2 train, 3 test pictures."),
+    "one class in splits": (
         {"train/cat": 2, "val/cat": 1, "test/cat": 3},
         {"train": 2, "val": 1, "test": 3},
         "(there is only one class, 'cat'): 2 train, 1 val, 3 test pictures.",
@@ -66,12 +67,12 @@ WITHOUT_LABELS = {
 }
 
 
-@pytest.mark.parametrize(("folders", "parts", "note"), WITHOUT_LABELS.values(), ids=WITHOUT_LABELS)
-def test_pictures_without_classes_are_taken_as_such_and_test_stays_apart(tmp_path, folders, parts, note):
+@pytest.mark.parametrize(("folders", "splits", "note"), WITHOUT_LABELS.values(), ids=WITHOUT_LABELS)
+def test_pictures_without_classes_are_taken_as_such_and_test_stays_apart(tmp_path, folders, splits, note):
     for name, count in folders.items():
         make_flat(tmp_path / "data" / name, count)
     data = open_pictures(tmp_path / "data")
-    assert {split: len(source) for split, source in data.splits.items()} == parts
+    assert {split: len(source) for split, source in data.splits.items()} == splits
     assert data.classes == ()
     assert data.notes[0].startswith(f"{tmp_path / 'data'}")
     assert data.notes[0].endswith(note)

@@ -6,14 +6,16 @@ import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
-from vitreous.jobs.accounting import training_work
-from vitreous.jobs.start import starting_model
 
 from vitreous.config.data import Preprocess
 from vitreous.config.model import ViTConfig
+from vitreous.config.objective import Supervised
 from vitreous.config.train import Training
-from vitreous.data.loader import Batch
-from vitreous.objectives.supervised import Supervised
+from vitreous.data.batch import Batch
+from vitreous.objectives.build import build_objective
+from vitreous.objectives.setting import Setting
+from vitreous.run.cost import training_work
+from vitreous.run.start import starting_network
 from vitreous.train.pace import Pace
 
 MODEL = ViTConfig(width=64, depth=4, heads=2, mlp_width=256, patch=4, image_size=(32, 32), classes=10, pool="mean")
@@ -22,8 +24,8 @@ TRAINING = Training(MODEL, Preprocess(size=(32, 32)))
 
 def counted(training, progress):
     """Operations of one picture's step, forward and backward, by `torch.utils.flop_counter`."""
-    objective = Supervised(starting_model(training, None), training)
-    batch = Batch(torch.rand(4, 3, 32, 32), torch.arange(4), torch.arange(4))
+    objective = build_objective(starting_network(training, None), training.objective, Setting())
+    batch = Batch.of(torch.rand(4, 3, 32, 32), torch.arange(4))
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:  # the fused one is not counted
         objective(batch, progress)[0].backward()
     return counter.get_total_flops() / 4
@@ -39,8 +41,8 @@ def test_operations_of_a_step(changes, tolerance):
     assert training_work(training, 1, Pace(1), 1).flops == pytest.approx(counted(training, 0.5), rel=tolerance)
 
 
-def test_the_token_schedule_counts_as_far_as_it_went():
-    training = replace(TRAINING, tokens=((0.5, 0.25),))
+def test_the_keep_schedule_counts_as_far_as_it_went():
+    training = replace(TRAINING, objective=Supervised(keep_schedule=((0.5, 0.25),)))
     few, all_ = counted(training, 0.0), counted(training, 1.0)
     assert few < 0.4 * all_
     assert training_work(training, 100, Pace(10), 5).flops == pytest.approx(100 * few, rel=0.05)
@@ -48,8 +50,8 @@ def test_the_token_schedule_counts_as_far_as_it_went():
 
 
 def test_a_bent_pace_counts_the_steps_that_were_taken():
-    """Half the training in five steps with few tokens, the other half in one with all."""
-    training = replace(TRAINING, tokens=((0.5, 0.25),))
+    """Half the training in five steps with few patches, the other half in one with all."""
+    training = replace(TRAINING, objective=Supervised(keep_schedule=((0.5, 0.25),)))
     few, all_ = counted(training, 0.0), counted(training, 1.0)
     work = training_work(training, 6, Pace(10, [(5, 6)]), 6)
     assert work.flops == pytest.approx(5 * few + all_, rel=0.05)
