@@ -113,9 +113,7 @@ def test_mistakes_are_answered(place, tmp_path):
     del result["test"]["bins"]
     for text in (json.dumps(result), "{}", "{"):
         (run / "result.json").write_text(text)
-        with pytest.raises(
-            UserError, match=r"result\.json: damaged, or of an older.*; or give the bundle alone: "
-        ):
+        with pytest.raises(UserError, match=r"result\.json: damaged, or of an older.*; or give the bundle alone: "):
             write_report(run)
     (run / "result.json").write_text(kept)
     (run / "config.json").rename(run / "elsewhere.json")
