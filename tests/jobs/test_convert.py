@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 from colours import make_bundle, make_pictures
-from vitreous.jobs.start import classifiers_of
 
 from vitreous import UserError, export_weights, fit, import_weights, load, predict, preset, probe
 from vitreous.cli import main
+from vitreous.model.family import classifiers
 from vitreous.weights.bundle import load_bundle
 from vitreous.weights.labels import read_labels
 from vitreous.weights.source import open_weights
@@ -183,7 +183,7 @@ def test_fine_tuning_from_a_file_of_another_project(tmp_path, name):
     assert tuned.model.config.classes == len(tuned.labels) == 3
     assert tuned.model.config.distilled == (name == "distilled")
     assert evaluate_on(tuned, pictures) > 0.9
-    for layer in classifiers_of(tuned.model):
+    for layer in classifiers(tuned.model):
         assert layer.weight.abs().sum() > 0
     assert tuned.preprocess.mean == (0.485, 0.456, 0.406)
 

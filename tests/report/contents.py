@@ -75,7 +75,7 @@ def content(classes=6):
     splits = (scored("test", classes), scored("validation", classes, n=50, seed=1))
     model = bundle(classes)
     distances = np.linspace(1, 6, 4, dtype=np.float32).reshape(2, 2)
-    figures = WeightsView(model.model, model.preprocess.size, distances).figures()
+    figures = WeightsView(model.model, model.preprocess.size, distances).plots()
     trained = run(classes)
     return Content("a <run>", trained.place, model, trained, splits=splits, spent=trained.spent, looks=looks(figures))
 

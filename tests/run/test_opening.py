@@ -3,7 +3,6 @@
 import pytest
 from colours import make_bundle, make_pictures
 from PIL import Image
-from vitreous.jobs.opening import open_classifier, open_model, open_pictures
 
 from vitreous import UserError
 from vitreous.config.data import Preprocess
