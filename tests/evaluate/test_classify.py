@@ -8,7 +8,7 @@ import torch
 from sklearn.metrics import accuracy_score, confusion_matrix, log_loss, top_k_accuracy_score
 
 from vitreous import UserError
-from vitreous.evaluate.classify import expected_calibration_error, score_classes, wilson
+from vitreous.evaluate.classify import ClassificationResult, expected_calibration_error, score_classes, wilson
 
 
 def random_scores(n=300, classes=8, seed=0):
@@ -141,3 +141,13 @@ def test_nothing_and_nonsense_are_refused():
         score_classes(torch.zeros(0, 3), torch.zeros(0, dtype=torch.long))
     with pytest.raises(UserError, match="not numbers"):
         score_classes(torch.tensor([[float("nan"), 1.0]]), torch.tensor([0]))
+
+
+@pytest.mark.parametrize("n", [1, 300])
+def test_a_result_is_the_same_after_json(n):
+    scores, targets = random_scores(n)
+    result = score_classes(scores, targets, list("abcdefgh"), names=[f"picture {i}" for i in range(n)])
+    again = ClassificationResult.from_json(json.loads(json.dumps(result.to_json())))
+    assert again == result
+    assert again.most_confused() == result.most_confused()
+    assert again.per_class == result.per_class

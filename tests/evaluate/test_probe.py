@@ -30,6 +30,21 @@ def test_the_same_optimum_as_scikit_learn(strength):
     np.testing.assert_allclose(probe(x).softmax(1).numpy(), expected, atol=2e-4)
 
 
+def test_class_weights_have_the_optimum_of_scikit_learn():
+    """The loss is a mean over weights, scikit-learn's a sum over weighted pictures."""
+    x, y = clouds()
+    weights = torch.tensor([0.2, 1.0, 3.0, 0.5, 2.0])
+    probe = fit_linear(x, y, 5, weight_decays=[1e-2], class_weights=weights)
+    scaler = StandardScaler().fit(x.double().numpy())
+    strength = 1e-2 * weights[y].sum().item()
+    reference = LogisticRegression(
+        C=1 / strength, class_weight=dict(enumerate(weights.tolist())), tol=1e-8, max_iter=10_000
+    )
+    reference.fit(scaler.transform(x.double().numpy()), y.numpy())
+    expected = reference.predict_proba(scaler.transform(x.double().numpy()))
+    np.testing.assert_allclose(probe(x).softmax(1).numpy(), expected, atol=2e-4)
+
+
 def test_validation_chooses_the_regularisation():
     """With few and noisy points a strong one must win, with many a weak one, as trying each by hand says."""
     for n, spread in ((30, 2.5), (600, 0.5)):

@@ -90,7 +90,7 @@ class Augment:
     erase: float = 0.0
     """Probability that a random rectangle is replaced by the mean colour."""
     mixup: float = 0.0
-    """Mixup's alpha; 0 for none. With CutMix too, each batch takes one of the two at random."""
+    """Mixup's alpha; 0 for none. With CutMix too, each pair of pictures takes one of the two at random."""
     cutmix: float = 0.0
     """CutMix's alpha; 0 for none."""
 

@@ -30,7 +30,7 @@ class ViewBatch:
     """(B, V, C, H, W) float32, normalised; uint8 where the loader was told not to."""
     box: Tensor
     """(B, V, 4) float32: top, left, height and width as shares of the upright picture; a shifted view may reach beyond
-    its border, where pixels are reflected."""
+    the border of what evaluation sees, where its pixels are reflected."""
     flipped: Tensor
     """(B, V) bool: mirrored left to right after it was cut."""
 

@@ -122,7 +122,7 @@ class MaskedAutoencoder(Objective):
             truth = take(patches, masked)
             rebuilt = rebuilt * patches_spread(truth) + truth.mean(dim=2, keepdim=True)
         filled = patches.scatter(1, masked[:, :, None].expand_as(rebuilt), rebuilt.to(patches.dtype))
-        hidden = torch.zeros(patches.shape[:2], dtype=torch.bool).scatter(1, masked, True)
+        hidden = torch.zeros(patches.shape[:2], dtype=torch.bool, device=masked.device).scatter(1, masked, True)
         return unpatchify(filled, grid, self.model.config.patch), hidden.view(-1, *grid)
 
 
