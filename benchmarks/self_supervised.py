@@ -46,7 +46,7 @@ from vitreous.model.presets import SIZES
 from vitreous.model.vit import ViT
 from vitreous.objectives.mae import MaskedAutoencoder
 from vitreous.recipes.pretrain import PRETRAINING, mae
-from vitreous.recipes.supervised import Situation
+from vitreous.recipes.situation import Situation
 from vitreous.run.request import Listeners
 from vitreous.weights.bundle import Bundle, load_bundle
 

@@ -28,6 +28,15 @@ class World:
         dist.all_reduce(total)
         return total / self.size
 
+    @property
+    def first(self) -> bool:
+        """Whether this process is the one that writes files."""
+        return self.rank == 0
+
+    def mean_number(self, value: float) -> float:
+        """The mean over all processes of a number."""
+        return value if self.size == 1 else self.mean(torch.tensor([value], device=self.device)).item()
+
     def gather(self, tensor: Tensor) -> list[Tensor]:
         """The tensor (n, ...) of every process, in the order of their ranks; n may differ."""
         if self.size == 1:

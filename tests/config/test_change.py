@@ -5,7 +5,8 @@ import pytest
 from vitreous.config.change import change, parse_changes
 from vitreous.errors import UserError
 from vitreous.recipes.pretrain import PRETRAINING
-from vitreous.recipes.supervised import Situation, recipe
+from vitreous.recipes.situation import Situation
+from vitreous.recipes.supervised import recipe
 
 TRAINING = recipe("scratch-small", Situation(10, 50_000, 32, 3))
 

@@ -25,6 +25,7 @@ from vitreous.model.family import (
     facts,
     first_convolution,
     for_classes,
+    for_size,
     inference_batch,
     lora_targets,
     named_config,
@@ -221,7 +222,7 @@ def test_fewer_patches_cost_what_a_smaller_picture_does():
 
 def test_a_resized_vit_is_the_model_resized():
     model = random_model()
-    state, config = resize(model.state_dict(), model.config, (24, 8))
+    state, config = resize(model.state_dict(), model.config, (24, 8)), for_size(model.config, (24, 8))
     resized = model.resized((24, 8))
     assert config == resized.config
     assert all(torch.equal(tensor, state[name]) for name, tensor in resized.state_dict().items())
@@ -301,7 +302,7 @@ def test_a_new_family_describes_itself():
 def test_a_new_family_needs_few_lines_to_be_changed():
     model = build_network(CONV, seed=1)
     assert torch.equal(build_network(CONV, seed=1).stem.weight, model.stem.weight)
-    state, config = resize(model.state_dict(), CONV, (32, 32))
+    state, config = resize(model.state_dict(), CONV, (32, 32)), for_size(CONV, (32, 32))
     assert config == replace(CONV, image_size=(32, 32))
     assert state is not None
     assert all(torch.equal(state[name], tensor) for name, tensor in model.state_dict().items())

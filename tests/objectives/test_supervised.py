@@ -176,7 +176,7 @@ def test_evaluation_is_plain_whatever_is_trained_with():
     found = objective.train().evaluate(batch().split(3))
     accuracy = (scores.argmax(axis=1) == TARGETS.numpy()).mean()
     assert found["accuracy"] == pytest.approx(accuracy)
-    assert found["error"] == pytest.approx((accuracy * (1 - accuracy) / 11) ** 0.5)
+    assert found["standard_error"] == pytest.approx((accuracy * (1 - accuracy) / 11) ** 0.5)
     assert found["loss"] == pytest.approx(-logs(scores)[np.arange(11), TARGETS.numpy()].mean(), abs=1e-6)
 
 

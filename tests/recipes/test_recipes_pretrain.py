@@ -14,7 +14,7 @@ from vitreous.objectives.build import build_objective
 from vitreous.objectives.collapse import TELLS
 from vitreous.objectives.setting import Setting
 from vitreous.recipes.pretrain import PRETRAINING
-from vitreous.recipes.supervised import Situation
+from vitreous.recipes.situation import Situation
 from vitreous.run.saved import training_from_json, training_to_json
 from vitreous.train.optimizer import make_optimizers
 

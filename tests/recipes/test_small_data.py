@@ -8,7 +8,8 @@ import pytest
 
 from vitreous.config.data import Preprocess
 from vitreous.model.presets import preset
-from vitreous.recipes.supervised import Situation, small_data
+from vitreous.recipes.situation import Situation
+from vitreous.recipes.supervised import small_data
 
 GIVEN = Situation(
     classes=37,

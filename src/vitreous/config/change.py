@@ -42,13 +42,14 @@ def parse_changes(texts: Iterable[str]) -> dict[str, str]:
     return changes
 
 
-def change(training: Training, changes: Mapping[str, str], *, weights: bool = False) -> Training:
+def change(training: Training, changes: Mapping[str, object], *, weights: bool = False) -> Training:
     """The training with these fields changed, checked as a whole; "objective.crops.local_views" is a field too.
 
+    changes: values, or texts as a person writes them ("1e-4", "[0.2,1.0]", "none").
     weights: the model comes from given weights.
     """
     nested: dict[str, Any] = {}
-    for name, text in changes.items():
+    for name, value in changes.items():
         *path, last = name.split(".")
         if name in ELSEWHERE:
             raise UserError(f"{name}: is set by {ELSEWHERE[name]}.")
@@ -62,12 +63,22 @@ def change(training: Training, changes: Mapping[str, str], *, weights: bool = Fa
         place = nested
         for part in path:
             place = place.setdefault(part, {})
-        place[last] = _Value(read_value(name, text, _values(owner)[last]))
+        place[last] = _Value(read_value(name, as_text(value), _values(owner)[last]))
     try:
         changed: Training = _replaced(training, nested)
     except UserError as error:
-        raise UserError(f"{' '.join(f'{name}={text}' for name, text in changes.items())}: {error}") from None
+        raise UserError(f"{' '.join(f'{name}={as_text(value)}' for name, value in changes.items())}: {error}") from None
     return changed
+
+
+def as_text(value: object) -> str:
+    """A value as a person would write it, which `read_value` reads again."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def as_texts(changes: Mapping[str, object] | None) -> dict[str, str]:
+    """Changes as a request keeps them."""
+    return {name: as_text(value) for name, value in (changes or {}).items()}
 
 
 class _Value:
@@ -91,7 +102,7 @@ def read_value(place: str, text: str, hint: Any) -> Any:
     if type(None) in choices and text.lower() in ("none", "null"):
         return None
     for kind in choices:
-        if get_origin(kind) is Literal and text in get_args(kind):
+        if (get_origin(kind) is Literal and text in get_args(kind)) or kind is str:
             return text
         if kind is bool and text.lower() in ("true", "false"):
             return text.lower() == "true"
@@ -119,7 +130,7 @@ def _shaped(value: Any, hint: Any) -> Any:
 
 
 def _wanted(choices: tuple[Any, ...]) -> str:
-    words = {bool: "true or false", int: "a whole number", float: "a number", type(None): "none"}
+    words = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", type(None): "none"}
     found = []
     for kind in choices:
         if get_origin(kind) is Literal:

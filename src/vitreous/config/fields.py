@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
-from typing import Any, TypeVar
+from dataclasses import fields, is_dataclass
+from typing import Any, TypeVar, get_type_hints
 
 from vitreous.errors import UserError
 
@@ -12,13 +12,27 @@ T = TypeVar("T")
 
 
 def from_fields(kind: type[T], values: Mapping[str, Any], where: object) -> T:
-    """The dataclass `kind` with these fields, in which JSON has lists for tuples; `where` is the file they are from."""
+    """The dataclass `kind` with these fields, as JSON keeps them; `where` is the file they are from.
+
+    JSON has lists for tuples, and for a field that is a dataclass itself its fields.
+    """
     known = {item.name for item in fields(kind)}  # type: ignore[arg-type]
     if unknown := sorted(set(values) - known):
         raise UserError(f"{where}: {unknown[0]!r} is unknown to this vitreous; install a newer one.")
+    hints = get_type_hints(kind)
     try:
-        return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
+        return kind(**{name: _value(hints[name], value, where) for name, value in values.items()})
     except UserError as error:
-        raise UserError(f"{where}: {error}") from None
+        raise error if str(error).startswith(str(where)) else UserError(f"{where}: {error}") from None
     except TypeError as error:
-        raise UserError(f"{where}: {error}; save the bundle with vitreous.") from None
+        raise UserError(f"{where}: {error}; use the version that wrote it.") from None
+
+
+def _value(hint: Any, value: Any, where: object) -> Any:
+    if isinstance(hint, type) and is_dataclass(hint) and isinstance(value, Mapping):
+        return from_fields(hint, value, where)
+    return _tuples(value)
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(_tuples(item) for item in value) if isinstance(value, list) else value

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import Field, asdict, dataclass
+from dataclasses import Field, asdict, dataclass, replace
 from typing import Any, ClassVar, Literal, Protocol, get_args
 
 from vitreous.errors import UserError
@@ -121,6 +121,11 @@ class ViTConfig:
         """N, the number of patch tokens at `image_size`."""
         rows, columns = self.grid
         return rows * columns
+
+    def resized(self, image_size: tuple[int, int], patch: int | None = None) -> ViTConfig:
+        """The same model for pictures, or patches, of another size; fixed positions still count the cells of before."""
+        sincos_grid = self.sincos_grid or (self.grid if self.position == "sincos-2d" else None)
+        return replace(self, image_size=image_size, patch=patch or self.patch, sincos_grid=sincos_grid)
 
     @property
     def prefix(self) -> int:

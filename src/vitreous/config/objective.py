@@ -23,6 +23,11 @@ class ObjectiveConfig:
         return {"image": View()}
 
     @property
+    def evaluates_views(self) -> bool:
+        """Whether it is evaluated on these views of pictures set aside; else on pictures as evaluation sees them."""
+        return set(self.views) != {"image"}
+
+    @property
     def stages(self) -> tuple[float, ...]:
         """Up to which shares of the training a step costs the same; the last is 1."""
         return (1.0,)
@@ -83,6 +88,11 @@ class Mae(ObjectiveConfig):
     decoder_heads: int = 16
     normalise: bool = True
     """Rebuild each patch less its own mean and over its own spread: better features, greyer pictures."""
+
+    @property
+    def evaluates_views(self) -> bool:
+        """As it learns: from crops."""
+        return True
 
     def __post_init__(self) -> None:
         if not 0 < self.mask < 1:

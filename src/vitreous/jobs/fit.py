@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from vitreous.config.change import as_texts
+from vitreous.config.objective import Supervised
 from vitreous.config.train import Training
-from vitreous.data.loader import Loader
 from vitreous.data.source import Data, Source, Split
 from vitreous.errors import UserError
 from vitreous.evaluate.classify import ClassificationResult, score_classes
@@ -46,7 +48,7 @@ def fit(
     recipe: str = "auto",
     preprocess: str | None = None,
     seed: int = 0,
-    changes: Mapping[str, str] | None = None,
+    changes: Mapping[str, object] | None = None,
     out: str | Path | None = None,
     workers: int | None = None,
     device: str = "auto",
@@ -57,12 +59,14 @@ def fit(
 
     data: anything `open_data` takes, or "builtin". weights: what to fine-tune: all that `open_weights` takes.
     budget: a time such as "5m" that the whole may take; or epochs. out: the run folder, by default runs/NAME.
-    changes: single fields of the recipe's `Training`, such as {"freeze": "6", "optimizer.learning_rate": "1e-4"}.
+    changes: single fields of the recipe's `Training`, such as {"freeze": 6, "optimizer.learning_rate": 1e-4}.
     device: where to compute; "auto" takes an accelerator where there is one. tensorboard: write curves for it too.
     """
     check_request(budget, epochs, image_size)
     if weights is not None and model is not None:
         raise UserError("model and weights: the weights say which model it is; give one of the two.")
+    if weights is None and preprocess is not None:
+        raise UserError("preprocess: describes how the pictures of given weights were prepared; leave it out.")
     request = FitRequest(
         same_place(data),
         None if weights is None else same_place(weights),
@@ -73,7 +77,7 @@ def fit(
         recipe,
         preprocess,
         seed,
-        dict(changes or {}),
+        as_texts(changes),
     )
     run = Path(out) if out is not None else Path("runs") / run_name(data)
     machine = machine_of(workers, device, tensorboard)
@@ -112,7 +116,7 @@ class _Fit(TrainingRun[FitRequest, FitResult]):
         """New or from weights; then whitened, or with a classifier on frozen features, where the recipe says so."""
         self.validation = None
         if "val" in self.data.splits:
-            self.validation = self.keep_open(self._ordered(self.data.splits["val"]))
+            self.validation = self.keep_open(self.evaluation_loader(self.data.splits["val"]))
         if self.checkpointed:  # what it holds takes the place of all that follows; weights need not be there any more
             self._check_weights_if_there()
             return starting_network(self.training, None)
@@ -148,17 +152,6 @@ class _Fit(TrainingRun[FitRequest, FitResult]):
                 f"{self.base.preprocess.crop:.0%}. Set preprocess.crop to change that."
             )
 
-    def _ordered(self, source: Source) -> Loader:
-        """A loader for evaluation; pictures that cannot be read are left out, and reported."""
-        t = self.training
-        return Loader(
-            source,
-            t.preprocess,
-            batch_size=inference_batch(t.model),
-            workers=self.machine.workers,
-            unreadable_limit=1.0,
-        )
-
     def _fit_classifier(self, network: Network) -> None:
         """Fit the classifier to features of the frozen network, computed once: a first answer within seconds."""
         meter, classes = Meter(), len(self.data.classes)
@@ -170,7 +163,8 @@ class _Fit(TrainingRun[FitRequest, FitResult]):
         held_out = None
         if self.validation is not None:
             held_out = compute_features(function, self.validation.batches())
-        weighted = getattr(self.training.objective, "class_weights", False)
+        objective = self.training.objective
+        weighted = isinstance(objective, Supervised) and objective.class_weights
         classifier = fit_linear(
             features,
             labels,
@@ -203,23 +197,22 @@ class _Fit(TrainingRun[FitRequest, FitResult]):
 
     def ending_seconds(self) -> float:
         """What the test split and the report will take, judged by pictures seen so far or by a few."""
-        if "test" not in self.data.splits:
+        if "test" not in self.data.splits or not self.training.model.classes:
             return self.writing
         source = self.data.splits["test"]
-        pictures = len(source) + len(self.data.splits.get("val", ()))
         if self.look is None:
             some = source.subset(list(range(min(64, len(source)))))
             meter = Meter()
-            self._answers(self.objective.model, some)
+            self._answers(copy.deepcopy(self.objective.model), some)
             self.look = meter.seconds / len(some)
-        return self.writing + self.look * pictures
+        return self.writing + self.look * len(source)
 
     def end(self, network: Network, outcome: Outcome, pace: Pace) -> Ending[FitResult]:
         """How well the kept weights do on the val and the test split."""
         network.to(self.world.device)
         measured: dict[Split, ClassificationResult] = {}
-        labelled = bool(self.data.classes) and self.training.model.classes == len(self.data.classes)
-        for split in ("val", "test") if outcome.finished and labelled else ():
+        labels = self.data.classes if self.training.model.classes else ()
+        for split in ("val", "test") if outcome.finished and labels else ():
             if split in self.data.splits:
                 measured[split] = self._measure(network, split)
         network.cpu()
@@ -246,12 +239,12 @@ class _Fit(TrainingRun[FitRequest, FitResult]):
             training=self.training,
             recipe=self.request.recipe,
             weights=self.request.weights,
-            labels=self.data.classes,
+            labels=labels,
             pictures=len(self.data.train),
             scores=accuracy_lines(result),
             spent=spent,
         )
-        return Ending(result, self.data.classes, card)
+        return Ending(result, labels, card)
 
     def work(self, outcome: Outcome, pace: Pace) -> Spent:
         """Of all steps, the keep schedule counted in."""
@@ -272,8 +265,9 @@ class _Fit(TrainingRun[FitRequest, FitResult]):
 
     def _answers(self, network: Network, source: Source) -> tuple[Tensor, Tensor, list[str]]:
         """Scores (n, K), labels (n,) and names of all pictures that can be read."""
-        loader = self.validation if source is self.data.splits.get("val") else self._ordered(source)
-        assert loader is not None
+        known = source is self.data.splits.get("val") and not self.training.objective.evaluates_views
+        loader = self.validation if known and self.validation is not None else self.plain_loader(source)
+        network.eval()
         try:
             scores, labels = compute_features(self._on_device(network), loader.batches())
         finally:

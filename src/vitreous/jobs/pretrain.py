@@ -9,10 +9,10 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from vitreous.config.change import change
+from vitreous.config.change import as_texts, change
 from vitreous.config.train import Training
 from vitreous.data.loader import Loader
-from vitreous.data.source import Data, Source
+from vitreous.data.source import Data
 from vitreous.errors import UserError
 from vitreous.evaluate.features import compute_features
 from vitreous.evaluate.knn import vote_neighbours
@@ -38,7 +38,7 @@ WORK = 1e12
 """Floating-point operations that it may take, with four times as many pictures known as asked: some ten seconds on two
 cores."""
 UNUSED = frozenset(
-    {"freeze", "lora", "compile", "validation", "probe", "wise_ft_alpha"}
+    {"freeze", "lora", "validation", "probe", "wise_ft_alpha"}
     | {"augment.mixup", "augment.cutmix", "model.patch_dropout"}
 )
 """Fields of a training that labels or given weights belong to."""
@@ -53,7 +53,7 @@ def pretrain(
     budget: str | None = None,
     epochs: float | None = None,
     seed: int = 0,
-    changes: Mapping[str, str] | None = None,
+    changes: Mapping[str, object] | None = None,
     out: str | Path | None = None,
     workers: int | None = None,
     device: str = "auto",
@@ -64,7 +64,7 @@ def pretrain(
 
     data: anything `fit` takes, or a folder of pictures without class folders; labels are not learned from. method: mae,
     dino, dinov2, or supervised for comparison, which needs labels. out: the run folder, by default runs/NAME-METHOD.
-    changes: single fields of the recipe, such as {"optimizer.learning_rate": "1e-4", "objective.koleo_weight": "0.1"}.
+    changes: single fields of the recipe, such as {"optimizer.learning_rate": 1e-4, "objective.koleo_weight": 0.1}.
     """
     if method not in (*PRETRAINING, "supervised"):
         raise UserError(f"method {method!r}: choose one of {', '.join(PRETRAINING)} or supervised.")
@@ -86,7 +86,16 @@ def pretrain(
             listeners=listeners,
         )
         return PretrainResult.of_fit(done)
-    request = PretrainRequest(same_place(data), method, model, image_size, budget, epochs, seed, dict(changes or {}))
+    request = PretrainRequest(
+        same_place(data),
+        method,
+        model,
+        image_size,
+        budget,
+        epochs,
+        seed,
+        as_texts(changes),
+    )
     machine = machine_of(workers, device, tensorboard)
     return _Pretraining(request, run, machine, listeners or Listeners(), write_report).run()
 
@@ -126,26 +135,13 @@ class _Pretraining(TrainingRun[PretrainRequest, PretrainResult]):
         asked = some_of(self.data.splits["val"], few, self.training.seed)
         device = self.world.device
         if not self.data.classes:
-            loader = self.keep_open(self._aside_loader(asked))
+            loader = self.keep_open(self.evaluation_loader(asked))
             return lambda objective: objective.evaluate(batch.to(device) for batch in loader.batches())
         known, asking = (
             Loader(source, self.training.preprocess, batch_size=100, unreadable_limit=1.0)
             for source in (some_of(self.data.train, 4 * few, self.training.seed), asked)
         )
         return lambda objective: {"knn": knn_accuracy(objective, known, asking, len(self.data.classes))}
-
-    def _aside_loader(self, source: Source) -> Loader:
-        """The views that are trained on, of pictures set aside, the same each time."""
-        t = self.training
-        return Loader(
-            source,
-            t.preprocess,
-            t.augment,
-            batch_size=t.batch_size,
-            seed=t.seed,
-            shuffle=False,
-            views=t.objective.views,
-        )
 
     def ending_seconds(self) -> float:
         """Only the report."""

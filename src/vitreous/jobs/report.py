@@ -160,7 +160,10 @@ def _measured(finished: Finished) -> list[SplitScores]:
     result = finished.result
     assert isinstance(result, FitResult)
     found = [] if result.test is None else [SplitScores("test", result.test)]
-    return found if result.validation is None else [*found, SplitScores("validation", result.validation, chose=True)]
+    if (validation := result.validation) is not None:
+        calibrated = finished.config.training.probe
+        found.append(SplitScores("validation", validation, chose=True, calibrated=calibrated))
+    return found
 
 
 def _spent(bundle: Bundle) -> Spent | None:

@@ -112,8 +112,14 @@ def inference_batch(config: ModelConfig) -> int:
     return max(FEWEST, min(MOST, CACHED // max(1, largest_activation(family.build, config))))
 
 
-def resize(state: dict[str, Tensor], config: ModelConfig, size: Size) -> tuple[dict[str, Tensor], ModelConfig]:
-    """A network's tensors and configuration for pictures (height, width) of another size."""
+def for_size(config: ModelConfig, size: Size) -> ModelConfig:
+    """The configuration of the same network for pictures (height, width) of another size."""
+    changed: ModelConfig = family_of(config).for_size(config, size)
+    return changed
+
+
+def resize(state: dict[str, Tensor], config: ModelConfig, size: Size) -> dict[str, Tensor]:
+    """A network's tensors for pictures (height, width) of another size; `for_size` is its configuration then."""
     return family_of(config).resize(state, config, size)
 
 
@@ -148,7 +154,7 @@ def first_convolution(network: Network) -> tuple[str, nn.Conv2d] | None:
     from torch import nn
 
     for name, module in network.named_modules():
-        if isinstance(module, nn.Conv2d) and module.in_channels * module.groups == network.config.channels:
+        if isinstance(module, nn.Conv2d) and module.in_channels == network.config.channels:
             return name, module
     return None
 

@@ -5,7 +5,6 @@ A grid is (rows, columns). A table lists a grid's cells row by row.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -142,8 +141,7 @@ def resample_state(
 
     patch: another side of a patch, which also changes the grid; None for the same.
     """
-    sincos_grid = config.sincos_grid or (config.grid if config.position == "sincos-2d" else None)
-    new = replace(config, image_size=image_size, patch=patch or config.patch, sincos_grid=sincos_grid)
+    new = config.resized(image_size, patch)
     how = config.position_resampling
     moved = dict(state)
     for name, tensor in state.items():

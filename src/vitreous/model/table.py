@@ -23,9 +23,13 @@ Size = tuple[int, int]
 """Height and width of a picture in pixels."""
 
 
-def _same_state(state: State, config: Any, size: Size) -> tuple[State, Any]:
+def _same_state(state: State, config: Any, size: Size) -> State:
     """Of a network whose weights fit pictures of any size."""
-    return state, replace(config, image_size=size)
+    return state
+
+
+def _other_size(config: Any, size: Size) -> Any:
+    return replace(config, image_size=size)
 
 
 def _other_classes(config: Any, classes: int) -> Any:
@@ -73,8 +77,10 @@ class Family:
     inference_batch: Callable[[Any], int] | None = None
     """(config): how many pictures at once are fastest where no gradient is needed."""
 
-    resize: Callable[[State, Any, Size], tuple[State, Any]] = _same_state
-    """(state, config, size): tensors and configuration for pictures of another size."""
+    for_size: Callable[[Any, Size], Any] = _other_size
+    """(config, size): the configuration of the same network for pictures of another size."""
+    resize: Callable[[State, Any, Size], State] = _same_state
+    """(state, config, size): the tensors that belong to that configuration."""
     for_classes: Callable[[Any, int], Any] = _other_classes
     """(config, classes): the configuration with a new classifier of so many outputs, or with 0 none."""
     check_size: Callable[[Any, Size], None] = _any_size

@@ -63,10 +63,14 @@ def _lora_targets(network: ViT) -> list[nn.Linear]:
     return [block.attn.qkv for block in network.blocks if isinstance(block, Block)]
 
 
-def _resize(state: dict[str, Tensor], config: ViTConfig, size: Size) -> tuple[dict[str, Tensor], ViTConfig]:
+def _for_size(config: ViTConfig, size: Size) -> ViTConfig:
+    return config.resized(size)
+
+
+def _resize(state: dict[str, Tensor], config: ViTConfig, size: Size) -> dict[str, Tensor]:
     from vitreous.model.position import resample_state
 
-    return resample_state(state, config, size)
+    return resample_state(state, config, size)[0]
 
 
 def _for_classes(config: ViTConfig, classes: int) -> ViTConfig:
@@ -110,6 +114,7 @@ VIT = Family(
     flops=cost.count_flops,
     activation_bytes=cost.count_activation_bytes,
     inference_batch=cost.inference_batch,
+    for_size=_for_size,
     resize=_resize,
     for_classes=_for_classes,
     check_size=_check_size,

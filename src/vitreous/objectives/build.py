@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from vitreous.config.data import MultiCrop
+from vitreous.config.fields import from_fields
 from vitreous.config.objective import Dino, Mae, ObjectiveConfig, Supervised
 from vitreous.errors import UserError
 from vitreous.model.network import Network
@@ -43,12 +43,10 @@ def objective_to_json(config: ObjectiveConfig) -> dict[str, Any]:
     return {"kind": config.kind, **asdict(config)}
 
 
-def objective_from_json(fields: dict[str, Any]) -> ObjectiveConfig:
-    """The same objective again."""
+def objective_from_json(fields: Mapping[str, Any], where: object = "objective") -> ObjectiveConfig:
+    """The same objective again; `where` is the file that it comes from."""
     rest = dict(fields)
     kind = rest.pop("kind")
     if kind not in OBJECTIVES:
         raise UserError(f"objective {kind!r}: unknown to this vitreous; it knows {', '.join(OBJECTIVES)}.")
-    if isinstance(rest.get("crops"), dict):
-        rest["crops"] = MultiCrop(**rest["crops"])
-    return OBJECTIVES[kind].config(**rest)
+    return from_fields(OBJECTIVES[kind].config, rest, where)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Sequence
 from functools import partial
 from typing import ClassVar, Self
 
@@ -97,6 +98,10 @@ class SelfDistillation(Objective):
             "spread": feature_spread(features),
             **({} if m.sinkhorn_iterations else {"centre": self.centre.norm()}),
         }
+
+    def is_better(self, new: dict[str, float], best: dict[str, float], history: Sequence[dict[str, float]]) -> bool:
+        """The more the answers tell apart, the better."""
+        return new[self.watched] > best[self.watched]
 
     @torch.no_grad()
     def after_step(self, progress: float) -> None:

@@ -76,13 +76,12 @@ class MaskedAutoencoder(Objective):
 
     def roles(self) -> dict[str, Role]:
         """The decoder's blocks lie above the encoder's layers, and learn as fast as the last; Muon takes matrices."""
-        found = super().roles()
-        for name, parameter in self.decoder.named_parameters(prefix="decoder"):
-            role = found[name]
-            if name == "decoder.mask_token":
-                found[name] = role._replace(decayed=False)
-            elif name.startswith("decoder.blocks.") and parameter.ndim == 2:
-                found[name] = role._replace(kind="matrix")
+        found, matrices = super().roles(), {p for p in self.decoder.blocks.parameters() if p.ndim == 2}
+        for name, parameter in self.named_parameters():
+            if parameter is self.decoder.mask_token:
+                found[name] = found[name]._replace(decayed=False)
+            elif parameter in matrices:
+                found[name] = found[name]._replace(kind="matrix")
         return found
 
     def noise(self, batch: Batch) -> Tensor:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
-from typing import ClassVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +32,15 @@ class Objective(nn.Module, ABC):
     def forward(self, batch: Batch, progress: float) -> tuple[Tensor, Metrics]:
         """The loss of a batch and its metrics, when `progress` (0 to 1) of the training is done."""
 
+    def train(self, mode: bool = True) -> Self:
+        """Training mode, but for layers that are frozen and keep statistics (BatchNorm): those stay as they are too."""
+        super().train(mode)
+        for module in self.modules():
+            weights, statistics = list(module.parameters(recurse=False)), list(module.buffers(recurse=False))
+            if weights and statistics and not any(weight.requires_grad for weight in weights):
+                module.training = False
+        return self
+
     def weigh(self, batch: Batch) -> float:
         """How much a batch counts beside others: its loss is a mean over so much."""
         return float(len(batch.index))
@@ -50,6 +59,10 @@ class Objective(nn.Module, ABC):
                 total += own * {"loss": loss, **metrics}[self.watched].item()
                 weight += own
         return {self.watched: total / max(1e-9, weight)}
+
+    def is_better(self, new: dict[str, float], best: dict[str, float], history: Sequence[dict[str, float]]) -> bool:
+        """Whether new metrics of an evaluation beat the best; `history` has those of all evaluations so far."""
+        return new[self.watched] < best[self.watched]
 
     def extras(self) -> Mapping[str, nn.Module]:
         """What is saved beside the network, by name."""

@@ -11,7 +11,7 @@ from vitreous.config.model import ViTConfig
 from vitreous.config.objective import Dino, Mae
 from vitreous.config.train import Optimizer, Training
 from vitreous.errors import UserError
-from vitreous.recipes.supervised import MANY, SMALL_SIDE, Situation, small_side, with_fields
+from vitreous.recipes.situation import MANY, SMALL_SIDE, Situation, small_side, with_fields
 
 MEAN: dict[str, Any] = {"pool": "mean", "class_token": False}
 """Features that are the mean of the patches' tokens."""

@@ -4,69 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 
-from vitreous.config.data import Augment, Preprocess
-from vitreous.config.model import ModelConfig, ViTConfig
+from vitreous.config.data import Augment
+from vitreous.config.model import ViTConfig
 from vitreous.config.objective import Supervised
 from vitreous.config.train import Optimizer, Training
 from vitreous.errors import UserError
-from vitreous.model.family import for_classes, named_config
-
-SMALL_SIDE = 64
-"""Pictures up to this side are looked at as they are, in patches of 4 pixels."""
-MANY = 10_000
-"""Pictures that are many: enough for a whitened start, which does harm with few, and to trust what they teach
-(docs/log.md)."""
-
-
-Schedule = tuple[tuple[float, float], ...]
-
-
-@dataclass(frozen=True)
-class Situation:
-    """What is known before a training: the data, the weights to start from, and what the person asked for."""
-
-    classes: int
-    pictures: int
-    """In the train split."""
-    side: int
-    """The typical short side of a picture, in pixels."""
-    channels: int
-    base: ModelConfig | None = None
-    """The model that the given weights belong to; None when training from scratch."""
-    base_preprocess: Preprocess | None = None
-    model: str | None = None
-    image_size: int | None = None
-    tested: bool = False
-    """Whether the data have a test split."""
-
-    def built(self, default: str, **changes: object) -> tuple[ModelConfig, Preprocess]:
-        """The model to train and what its pictures go through first: the weights' own, or a preset's.
-
-        changes: fields to set, those that a model of this family has.
-        """
-        if self.base is not None and self.base_preprocess is not None:
-            size = (self.image_size, self.image_size) if self.image_size is not None else self.base.image_size
-            config, preprocess = for_classes(self.base, self.classes), replace(self.base_preprocess, size=size)
-        else:
-            config = named_config(self.model or default, classes=self.classes, channels=self.channels)
-            size = config.image_size if self.image_size is None else (self.image_size, self.image_size)
-            grey = (0.5,) * self.channels
-            preprocess = Preprocess(size=size, mean=grey, std=grey)
-        return with_fields(config, image_size=size, **changes), preprocess
-
-
-def with_fields(config: ModelConfig, **changes: object) -> ModelConfig:
-    """The configuration with these fields set, those of them that its family has."""
-    known = {field.name for field in fields(config)}
-    changed: ModelConfig = replace(config, **{name: new for name, new in changes.items() if name in known})
-    return changed
-
-
-def labelled(model: ModelConfig, schedule: Schedule = (), smoothing: float = 0.0) -> Supervised:
-    """Cross-entropy, with a keep schedule where the model can leave patches out."""
-    return Supervised(smoothing, keep_schedule=schedule if isinstance(model, ViTConfig) else ())
+from vitreous.model.family import named_config
+from vitreous.recipes.situation import MANY, SMALL_SIDE, Situation, labelled, small_side, with_fields
 
 
 def notebook(s: Situation) -> Training:
@@ -156,17 +102,6 @@ def mae_finetune(s: Situation) -> Training:
         batch_size=64,
         objective=labelled(model, ((0.6, 0.5),) if small else (), smoothing=0.1),
     )
-
-
-def small_side(s: Situation) -> int:
-    """The side at which small pictures are looked at, in whole patches of 4."""
-    if s.image_size is None:
-        return min(SMALL_SIDE, max(8, 4 * round(s.side / 4)))
-    if s.image_size % 4 or s.image_size < 8:
-        raise UserError(
-            f"image size {s.image_size}: for small pictures give a multiple of 4, at least 8, such as 28 or 32."
-        )
-    return s.image_size
 
 
 def scratch_small(s: Situation) -> Training:

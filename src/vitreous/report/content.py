@@ -32,6 +32,8 @@ class SplitScores:
     result: ClassificationResult
     chose: bool = False
     """The weights were chosen by these pictures."""
+    calibrated: bool = False
+    """The temperature was fitted to validation pictures."""
     wrong: tuple[Example, ...] = ()
     right: tuple[Example, ...] = ()
     without: str | None = None

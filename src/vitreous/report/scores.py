@@ -71,6 +71,11 @@ def _name(scored: SplitScores) -> str:
     return "all pictures" if scored.name == "all" else scored.name
 
 
+def _fitted(scored: SplitScores) -> str:
+    """What must be added of a calibration that was fitted to the pictures it is measured on."""
+    return "; the temperature was fitted to these pictures" if scored.chose and scored.calibrated else ""
+
+
 def _pictures(scored: SplitScores) -> str:
     """What the split's pictures are called in a sentence; where the data have no splits, just that."""
     return "pictures" if scored.name == "all" else f"{scored.name} pictures"
@@ -81,7 +86,7 @@ def _certainty(scored: SplitScores) -> Html:
         "div",
         tag("div", f"Calibration error, {_name(scored)}", class_="name"),
         tag("div", percent(scored.result.ece), class_="value", id="ece"),
-        tag("div", "how far its certainty is from its accuracy, on average", class_="note"),
+        tag("div", f"how far its certainty is from its accuracy, on average{_fitted(scored)}", class_="note"),
         class_="score",
     )
 
@@ -156,7 +161,7 @@ def calibration(scored: SplitScores) -> list[Html]:
         tag(
             "p",
             f"On average it was {percent(sure)} sure and {percent(scored.result.top1)} right: {judged}. "
-            f"Expected calibration error: {percent(scored.result.ece)}.",
+            f"Expected calibration error: {percent(scored.result.ece)}{_fitted(scored)}.",
         ),
         tag(
             "p",

@@ -53,7 +53,7 @@ def plan(
     Speed is measured on a copy, on batches as the training will load them. `deadline` is in seconds by the meter;
     `ending` is what follows the last step. Where the time is up before the first, one step is left, and no timetable.
     """
-    left = deadline - ending - meter.seconds
+    left = deadline - ending - world.mean_number(meter.seconds)
     one_step = replace(training, epochs=1 / loader.steps_per_epoch, evaluations=1)
     if left <= 0:
         return one_step, None
@@ -63,14 +63,14 @@ def plan(
     before = 0.0
     for end in training.objective.stages:
         learner = Learner(copy.deepcopy(objective), training, world)
-        stages.append((end, step_seconds(learner, batches, (before + end) / 2, seconds)))
+        stages.append((end, world.mean_number(step_seconds(learner, batches, (before + end) / 2, seconds))))
         before = end
     evaluation = 0.0
     if evaluate is not None:
         began = time.monotonic()
         evaluate(copy.deepcopy(objective).eval())
-        evaluation = time.monotonic() - began
-    left = deadline - ending - meter.seconds
+        evaluation = world.mean_number(time.monotonic() - began)
+    left = deadline - ending - world.mean_number(meter.seconds)
     reserve = (1 - MARGIN) * left
     left -= reserve
     if left <= 0:
@@ -97,6 +97,6 @@ def step_seconds(learner: Learner, batches: Iterator[Batch], progress: float, se
             started = time.perf_counter()  # the first step warms up
             continue
         steps += 1
-        if time.perf_counter() - started > seconds:
+        if learner.world.agree(time.perf_counter() - started > seconds):
             break
     return (time.perf_counter() - started) / max(1, steps)

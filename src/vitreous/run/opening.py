@@ -14,6 +14,7 @@ from vitreous.deploy.engine import Engine, TorchEngine
 from vitreous.errors import UserError
 from vitreous.weights.bundle import Bundle
 from vitreous.weights.source import open_weights, with_preprocess
+from vitreous.world import find_device
 
 BUILTIN = "builtin"
 
@@ -54,9 +55,9 @@ def open_classifier(model: str | Path | Bundle, preprocess: Preprocess | str | N
     return bundle
 
 
-def open_engine(bundle: Bundle) -> Engine:
-    """What answers for a model."""
-    return TorchEngine(bundle.model, bundle.preprocess, path=bundle.path)
+def open_engine(bundle: Bundle, device: str = "auto") -> Engine:
+    """What answers for a model; "auto" computes on an accelerator where there is one."""
+    return TorchEngine(bundle.model.to(find_device(device)), bundle.preprocess, path=bundle.path)
 
 
 def list_pictures(given: str | Path | Sequence[str | Path]) -> list[Path]:

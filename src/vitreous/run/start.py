@@ -15,12 +15,13 @@ from vitreous.data.decode import Header, PictureError
 from vitreous.data.loader import Loader
 from vitreous.data.source import Data, Source
 from vitreous.errors import UserError
-from vitreous.model.family import build_network, family_of, parameter_roles
+from vitreous.model.family import build_network, parameter_roles, resize, without_classifier
 from vitreous.model.initialise import whiten_patches
 from vitreous.model.lora import add_lora
 from vitreous.model.network import Network, require
 from vitreous.model.vit import ViT
-from vitreous.recipes.supervised import Situation, recipe
+from vitreous.recipes.situation import Situation
+from vitreous.recipes.supervised import recipe
 from vitreous.run.request import FitRequest
 from vitreous.weights.bundle import Bundle
 
@@ -70,11 +71,10 @@ def starting_network(training: Training, base: Bundle | None) -> Network:
     roles = parameter_roles(network)
     if base is not None:
         given = base.model
-        state, _ = family_of(given.config).resize(given.state_dict(), given.config, training.model.image_size)
-        new = {name for name, role in roles.items() if role.kind == "classifier"}
-        old = {name for name, role in parameter_roles(given).items() if role.kind == "classifier"}
-        fresh = {name: tensor for name, tensor in network.state_dict().items() if name in new}
-        network.load_state_dict({**{name: tensor for name, tensor in state.items() if name not in old}, **fresh})
+        state = resize(given.state_dict(), given.config, training.model.image_size)
+        own = without_classifier(network, network.state_dict())
+        fresh = {name: tensor for name, tensor in network.state_dict().items() if name not in own}
+        network.load_state_dict({**without_classifier(given, state), **fresh})
     if training.freeze:
         for name, parameter in network.named_parameters():
             if roles[name].layer < training.freeze:

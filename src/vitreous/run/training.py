@@ -15,9 +15,9 @@ from torch import Tensor
 
 from vitreous.config.train import Training
 from vitreous.data.loader import Loader, choose_workers
-from vitreous.data.source import Data
+from vitreous.data.source import Data, Source
 from vitreous.errors import UserError
-from vitreous.model.family import build_network, describe
+from vitreous.model.family import build_network, describe, inference_batch
 from vitreous.model.lora import merge_lora
 from vitreous.model.network import Network
 from vitreous.objectives.build import build_objective, objective_to_json
@@ -157,7 +157,8 @@ class TrainingRun(ABC, Generic[Asked, Result]):
             table = self._plan()
             steps = max(1, round(self.training.epochs * self.loader.steps_per_epoch))
             saved = RunConfig.of(self.request, self.training, steps, opened, weights=self.weights, probe=self.probe)
-            saved.write(self.folder)
+            if self.world.first:
+                saved.write(self.folder)
         pace = saved.pace
         outcome = self._train(saved, pace, table)
         return self._finish(outcome, pace)
@@ -189,6 +190,28 @@ class TrainingRun(ABC, Generic[Asked, Result]):
             workers=self.machine.workers,
             views=t.objective.views,
             decode_once=t.probe,
+        )
+
+    def plain_loader(self, source: Source) -> Loader:
+        """Pictures as evaluation sees them; those that cannot be read are left out, and reported."""
+        t = self.training
+        batch, workers = inference_batch(t.model), self.machine.workers
+        return Loader(source, t.preprocess, batch_size=batch, workers=workers, unreadable_limit=1.0)
+
+    def evaluation_loader(self, source: Source) -> Loader:
+        """What the objective is evaluated on: plain pictures, or its own views of them, the same each time."""
+        t = self.training
+        if not t.objective.evaluates_views:
+            return self.plain_loader(source)
+        return Loader(
+            source,
+            t.preprocess,
+            t.augment,
+            batch_size=t.batch_size,
+            seed=t.seed,
+            shuffle=False,
+            views=t.objective.views,
+            unreadable_limit=1.0,
         )
 
     def _plan(self) -> Timetable | None:
@@ -238,10 +261,11 @@ class TrainingRun(ABC, Generic[Asked, Result]):
             return lambda step: None
 
         def clock() -> float:
-            return float(self.world.mean(torch.tensor(self.meter.seconds)))  # so that all processes bend alike
+            return self.world.mean_number(self.meter.seconds)  # so that all processes bend alike
 
         def written() -> None:
-            saved.bent(pace.bends).write(self.folder)
+            if self.world.first:
+                saved.bent(pace.bends).write(self.folder)
 
         return Timekeeper(pace, table, clock=clock, written=written).check
 

@@ -1,7 +1,7 @@
 """The only training loop. It knows no objective by name, no data format and no screen.
 
-Everything random in a step is a function of the seed and the step's number, so a training that is interrupted and taken
-up again ends with the same bits as one that was not.
+Everything random in a step is a function of the seed, the epoch and the picture (dropout: of the step), so a training
+that is interrupted and resumed ends with the same bits as one that was not.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Kept = dict[str, dict[str, Tensor]]
 
 
 Evaluate = Callable[[Objective], dict[str, float]]
-"""Metrics on the validation split of an objective with the weights that would be kept; see `is_better`."""
+"""Metrics on the validation split of an objective with the weights that would be kept."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ class Loop:
         self.pictures = 0
         self.best: Kept = {}
         self.best_step, self.best_metrics = -1, dict[str, float]()
-        self.highest = 0.0  # accuracy of any evaluation so far
+        self.history: list[dict[str, float]] = []  # metrics of all evaluations so far
         self.first_loss: float | None = None
         self.remarks: list[str] = []
 
@@ -218,8 +218,8 @@ class Loop:
         with torch.inference_mode():
             metrics = self.evaluate(found)
         self._log({"step": self.step, **{f"val_{name}": value for name, value in metrics.items()}})
-        self.highest = max(self.highest, metrics.get("accuracy", 0.0))
-        if self.keep_last or not self.best or is_better(metrics, self.best_metrics, self.highest):
+        self.history.append(metrics)
+        if self.keep_last or not self.best or found.is_better(metrics, self.best_metrics, self.history):
             self._keep(found, metrics)
         return metrics
 
@@ -229,12 +229,16 @@ class Loop:
         self.best_step, self.best_metrics = self.step, metrics
 
     def _log(self, record: dict[str, float]) -> None:
+        if not self.world.first:
+            return
         path = self.folder / "metrics.jsonl"
         with readable_errors(path), path.open("a") as file:
             file.write(json.dumps(record) + "\n")
 
     def save(self) -> None:
         """Write a checkpoint of the present step; before the first, the weights that the result is blended with."""
+        if not self.world.first:
+            return
         folder = self.folder / "checkpoints"
         if self.start:
             save_start(folder, self.start)
@@ -242,7 +246,7 @@ class Loop:
             "pictures": self.pictures,
             "best_step": self.best_step,
             "best_metrics": self.best_metrics,
-            "highest": self.highest,
+            "history": self.history,
             "first_loss": self.first_loss,
             "spent": asdict(self.meter.spent()),
         }
@@ -258,7 +262,7 @@ class Loop:
         point, self.remarks = load_newest(folder)
         if point is not None:
             self.step, self.best = point.step, point.best
-            self.pictures, self.highest = point.facts["pictures"], point.facts["highest"]
+            self.pictures, self.history = point.facts["pictures"], point.facts["history"]
             self.first_loss, self.meter.before = point.facts["first_loss"], Spent(**point.facts["spent"])
             self.best_step, self.best_metrics = point.facts["best_step"], point.facts["best_metrics"]
             self.objective.load_state_dict(point.module)
@@ -266,7 +270,7 @@ class Loop:
             if self.ema is not None:
                 self.ema.load_state_dict(point.ema)
             if self.start:
-                self.start = load_start(folder)
+                self.start = {name: tensor.to(self.world.device) for name, tensor in load_start(folder).items()}
         log = self.folder / "metrics.jsonl"
         lines = log.read_text().splitlines(keepends=True) if log.exists() else []
         write_file(log, "".join(line for line in lines if point is not None and _logged_step(line) <= self.step))
@@ -274,20 +278,6 @@ class Loop:
 
 def _copied(model: nn.Module) -> dict[str, Tensor]:
     return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
-
-
-def is_better(new: dict[str, float], old: dict[str, float], highest: float) -> bool:
-    """Whether new metrics beat old ones: the lowest loss, among those within a standard error of the highest accuracy.
-
-    Where there is no accuracy, the lowest loss. On few pictures the loss says more than the accuracy: it ranked weights
-    as the test split did where accuracy did not (docs/log.md).
-    """
-    if "accuracy" not in new:
-        return new["loss"] < old["loss"]
-    floor = highest - new["error"]
-    if new["accuracy"] < floor:
-        return False
-    return old["accuracy"] < floor or new["loss"] < old["loss"]
 
 
 def _logged_step(line: str) -> float:

@@ -129,4 +129,4 @@ def unpack_optimizers(
     for name, value in packed.items():
         parameter_name, key = name.split("|")
         parameter = parameters[parameter_name]
-        owner[parameter].state[parameter][key] = value.clone()
+        owner[parameter].state[parameter][key] = value.to(parameter.device, copy=True)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from vitreous.config.data import Preprocess
 from vitreous.errors import UserError
-from vitreous.model.family import build_network, first_convolution, for_classes, resize, without_classifier
+from vitreous.model.family import build_network, first_convolution, for_classes, for_size, resize, without_classifier
 from vitreous.model.network import Network, require
 from vitreous.model.position import resample_state
 from vitreous.model.vit import ViT
@@ -42,7 +42,7 @@ def adapt(
         vit = require(model, ViT, f"--patch {patch}")
         state, config = resample_state(state, vit.config, size or vit.config.image_size, patch)
     elif size is not None:
-        state, config = resize(state, config, size)
+        state, config = resize(state, config, size), for_size(config, size)
     if size is not None:
         preprocess = replace(preprocess, size=size)
     if channels is not None and channels != config.channels:
