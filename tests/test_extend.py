@@ -6,10 +6,12 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +25,7 @@ import vitreous
 from vitreous.data.batch import Batch, ViewBatch
 from vitreous.model.family import FAMILIES
 from vitreous.objectives.build import OBJECTIVES
+from vitreous.recipes.pretrain import PRETRAINING
 from vitreous.recipes.supervised import RECIPES
 
 HERE = Path(__file__).parent
@@ -153,11 +156,51 @@ def test_a_family_goes_all_the_way(tmp_path, pictures, conv, monkeypatch):
         model.explain(pictures / "square" / "1.png", method="rollout")
 
 
-def test_fine_tuning_a_family_keeps_its_statistics(tmp_path, pictures, conv):
+def test_frozen_layers_keep_their_statistics(tmp_path, pictures, conv):
     first = vitreous.fit(pictures, model="tiny-conv-8", epochs=4, out=tmp_path / "first", workers=0)
     tuned = vitreous.fit(pictures, weights=first.bundle, epochs=2, out=tmp_path / "tuned", workers=0)
     assert tuned.probe is not None
-    assert tuned.finished
+    before, after = (load_file(Path(run.bundle) / "model.safetensors") for run in (first, tuned))
+    same = {name for name, tensor in before.items() if torch.equal(tensor, after[name])}
+    frozen = {name for name in before if name.startswith(("stem.", "blocks.0."))}  # half of two layers
+    assert frozen <= same
+    assert "blocks.1.0.running_mean" not in same
+
+
+def test_measuring_before_the_training_changes_no_statistics(tmp_path, pictures, conv, monkeypatch):
+    """How long the test split takes is tried on a copy, and in evaluation mode."""
+    for split in ("train", "test"):
+        shutil.copytree(pictures, tmp_path / "data" / split)
+    seen = []
+
+    def plan(training, objective, *args, **more):
+        seen.extend(int(tensor) for name, tensor in objective.state_dict().items() if "num_batches" in name)
+        return replace(training, epochs=1), None
+
+    monkeypatch.setattr("vitreous.run.training.plan", plan)
+    vitreous.fit(tmp_path / "data", model="tiny-conv-8", budget="1m", out=tmp_path / "run", workers=0)
+    assert seen == [0, 0]
+
+
+# Objectives that are no classifiers
+
+
+@pytest.mark.parametrize("method", ["mae", "dino"])
+def test_fit_trains_whatever_a_recipe_describes(tmp_path, pictures, monkeypatch, method):
+    def recipe(situation):
+        training = PRETRAINING[method](replace(situation, classes=0, model="F/8@24"))
+        if method == "dino":
+            small = {"hidden": 16, "bottleneck": 8, "prototypes": 16}
+            return replace(training, batch_size=12, objective=replace(training.objective, **small))
+        return replace(training, batch_size=12)
+
+    monkeypatch.setitem(RECIPES, method, recipe)
+    result = vitreous.fit(pictures, recipe=method, epochs=3, out=tmp_path / "run", workers=0)
+    assert result.finished
+    assert result.validation is None
+    assert set(result.metrics) == {{"mae": "loss", "dino": "information"}[method]}
+    assert vitreous.load(tmp_path / "run").labels == ()
+    assert (tmp_path / "run" / "decoder").is_dir() == (method == "mae")
 
 
 # The page

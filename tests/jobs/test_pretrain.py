@@ -186,7 +186,7 @@ def test_it_goes_on_with_the_same_data_only(tmp_path):
     config = json.loads((run / "config.json").read_text())
     config["training"]["objective"]["sharpness"] = 1
     (run / "config.json").write_text(json.dumps(config))
-    with pytest.raises(UserError, match=r"config.json: its training has other fields than this version"):
+    with pytest.raises(UserError, match=r"config.json: objective: 'sharpness' is unknown to this vitreous"):
         begin(40, labels)
 
 

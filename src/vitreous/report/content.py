@@ -32,12 +32,12 @@ class SplitScores:
     result: ClassificationResult
     chose: bool = False
     """The weights were chosen by these pictures."""
-    calibrated: bool = False
-    """The temperature was fitted to validation pictures."""
     wrong: tuple[Example, ...] = ()
     right: tuple[Example, ...] = ()
     without: str | None = None
     """Why there are no examples, where they cannot be shown."""
+    calibrated: bool = False
+    """The temperature was fitted to validation pictures."""
 
 
 @dataclass(frozen=True)
