@@ -209,7 +209,7 @@ def test_bad_input(data, tmp_path, no_page):
     }.values():
         with pytest.raises(UserError, match=says):
             analyze(*arguments, tmp_path / "out")
-    with pytest.raises(UserError, match="--pictures 3: give at least 8"):
+    with pytest.raises(UserError, match="pictures=3: give at least 8"):
         analyze([model], data, tmp_path / "out", pictures=3)
     with pytest.raises(UserError, match="is a file, not a folder"):
         analyze([model], data, tmp_path / "file" / "out")

@@ -17,10 +17,9 @@ from vitreous.data.chance import permutation
 from vitreous.data.source import Data, Labels, Source
 from vitreous.errors import UserError
 from vitreous.evaluate.classify import wilson
-from vitreous.evaluate.probe import LinearProbe, fit_linear
+from vitreous.evaluate.probe import LinearProbe, fit_linear, held_out
 from vitreous.explain.analysis.reading import NOISE, Chosen, Judge, ModelReader, Progress
 from vitreous.explain.analysis.representation import linear_cka
-from vitreous.jobs.probe import held_out
 from vitreous.model.network import require
 from vitreous.model.vit import ViT
 from vitreous.report.analysis import analysis_page
@@ -67,7 +66,7 @@ def analyze(
     if not models:
         raise UserError("no models: give at least one bundle, run or file of weights.")
     if pictures < FEWEST:
-        raise UserError(f"--pictures {pictures}: give at least {FEWEST}; fewer say nothing about pictures in general.")
+        raise UserError(f"pictures={pictures}: give at least {FEWEST}; fewer say nothing about pictures in general.")
     folder = _make_folder(Path(out))
     opened = open_pictures(data)
     chosen = choose_pictures(opened, pictures, seed)

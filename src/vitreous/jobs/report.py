@@ -216,7 +216,7 @@ def _find(data: Data, names: set[str]) -> dict[str, tuple[Source, int]]:
     """Where pictures of these names are; validation pictures may have been training ones."""
     order: tuple[Split, ...] = ("test", "val", "train")
     found: dict[str, tuple[Source, int]] = {}
-    for source in (data.splits[part] for part in order if part in data.splits):
+    for source in (data.splits[split] for split in order if split in data.splits):
         if len(found) == len(names):
             break
         for index in range(len(source)):
