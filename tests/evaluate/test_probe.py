@@ -110,8 +110,8 @@ def test_mistakes():
 def test_real_features_of_pets(pets_features):
     """88.9 % with timm's model and another L-BFGS."""
     x, y = pets_features["train"]
-    held_out = torch.arange(len(x)) % 10 == 0
-    probe = fit_linear(x[~held_out], y[~held_out], 37, validation=(x[held_out], y[held_out]))
+    aside = torch.arange(len(x)) % 10 == 0
+    probe = fit_linear(x[~aside], y[~aside], 37, validation=(x[aside], y[aside]))
     probe = fit_linear(x, y, 37, weight_decays=[probe.weight_decay])
     features, labels = pets_features["test"]
     accuracy = (probe(features).argmax(1) == labels).double().mean().item()
