@@ -41,7 +41,7 @@ def test_import_says_what_it_found_and_what_it_took_for_granted(capsys, tmp_path
     assert status == 0
     recognised, aside, assumed = err.splitlines()
     assert recognised.startswith(f"vitreous: {deit}: DeiT ViT(128 wide, 2 deep)/8, 32, 5 classes, 2 heads (assumed")
-    assert aside.endswith("the model is its part 'model'; left aside: epoch")
+    assert aside.endswith("the model is its entry 'model'; left aside: epoch")
     assert "usual for DeiT: mean=0.485,0.456,0.406,std=0.229,0.224,0.225,crop=0.875" in assumed
     assert "classes: ant, bee, cat, dog, emu\n" in out
     bundle = load_bundle(tmp_path / "b")
@@ -227,7 +227,7 @@ BREEDS = {
 @pytest.mark.slow
 @pytest.mark.usefixtures("all_cores")
 def test_the_real_weights_features_tell_pets_apart(shared_data, tmp_path, monkeypatch):
-    """Neighbours' vote on features of the bare file: ten known pictures a class, and five asked. Chance is 3 %."""
+    """Neighbours' vote on features of the bare file: ten known pictures per class, and five asked. Chance is 3 %."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     for part, count in (("train", 10), ("test", 5)):
         for breed in sorted((shared_data / "pets" / part).iterdir()):

@@ -75,24 +75,28 @@ def analyze(
     total = len(bundles) * (len(chosen.measured) + (len(chosen.learned) if chosen.learned is not None else 0))
     reader = ModelReader(chosen, Judge(_fit, _accuracy), seed, workers, progress, total)
     measured, depths = zip(*(reader.read(name, bundle) for name, bundle in bundles), strict=True)
-    labelled = chosen.learned is not None
-    unlabelled = () if labelled else ("without labels, accuracy by depth and under noise are left out.",)
+    unlabelled = ("without labels, accuracy by depth and under noise are left out.",)
     numbers = Numbers(
-        data=MeasuredOn(
-            source=str(data) if isinstance(data, str | Path) else "data in memory",
-            split=chosen.split,
-            pictures=len(reader.index or ()),
-            learned_from=None if chosen.learned is None else len(chosen.learned),
-            classes=len(opened.classes) if labelled else None,
-            seed=seed,
-        ),
+        data=_describe(data, chosen, len(reader.index or ()), seed),
         summary=summarise(measured),
         models=measured,
         cka=_compare(depths),
         noise_strength=NOISE,
-        remarks=(*opened.notes, *unlabelled, *reader.remarks),
+        remarks=(*opened.notes, *(unlabelled if chosen.learned is None else ()), *reader.remarks),
     )
     return _write(folder, numbers)
+
+
+def _describe(data: str | Path | Data, chosen: Chosen, pictures: int, seed: int) -> MeasuredOn:
+    learned = chosen.learned
+    return MeasuredOn(
+        source="data in memory" if isinstance(data, Data) else str(data),
+        split=chosen.split,
+        pictures=pictures,
+        learned_from=None if learned is None else len(learned),
+        classes=None if learned is None else len(learned.classes),
+        seed=seed,
+    )
 
 
 def _write(folder: Path, numbers: Numbers) -> Analysis:

@@ -79,13 +79,7 @@ def import_weights(
     heads: how many heads each block has, where the source does not tell. epsilon: another one for every LayerNorm.
     entry: which model of a training file that holds several: "student"; else the averaged one, such as "teacher".
     """
-    for name, value in (("image_size", image_size), ("patch", patch)):
-        if value is not None and value < 1:
-            raise UserError(f"{name}={value}: give a number of pixels, for example 16.")
-    if heads is not None and heads < 1:
-        raise UserError(f"heads={heads}: give the number of heads of a block, for example 12.")
-    if epsilon is not None and not epsilon > 0:
-        raise UserError(f"epsilon={epsilon}: must be above 0, for example 1e-6.")
+    _check_numbers(image_size, patch, heads, epsilon)
     out = Path(out)
     check_replaceable(out, BUNDLE)
     opened = open_weights(source, preprocess, heads=heads, entry=entry)
@@ -100,22 +94,20 @@ def import_weights(
         epsilon=epsilon,
     )
     names = _names(labels, opened, model.config.classes)
-    numbered = labels is None and (opened.info.get("numbered") is True or len(opened.labels) != len(names))
-    description = describe("", model.config).strip()
-    name, notes = _without_places(str(source), opened)
-    info = {**opened.info, "imported": name, "notes": notes, "numbered": numbered} if notes else opened.info
-    save_bundle(out, model, prepared, names, card=_card(name, notes, description, prepared), info=info)
-    parameters = sum(parameter.numel() for parameter in model.parameters())
-    return Imported(
-        str(out),
-        description,
-        parameters,
-        model.config.channels,
-        preprocess_text(prepared),
-        names,
-        numbered,
-        opened.notes,
+    made = Imported(
+        bundle=str(out),
+        description=describe("", model.config).strip(),
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        channels=model.config.channels,
+        preprocess=preprocess_text(prepared),
+        labels=names,
+        numbered=labels is None and (opened.info.get("numbered") is True or len(opened.labels) != len(names)),
+        notes=opened.notes,
     )
+    name, notes = _without_places(str(source), opened)
+    info = {**opened.info, "imported": name, "notes": notes, "numbered": made.numbered} if notes else opened.info
+    save_bundle(out, model, prepared, names, card=_card(name, notes, made.description, prepared), info=info)
+    return made
 
 
 def export_weights(source: str | Path | Bundle, out: str | Path, to: Format) -> Path:
@@ -133,6 +125,16 @@ def export_weights(source: str | Path | Bundle, out: str | Path, to: Format) -> 
     _check_apart(out, bundle)
     model = require(bundle.model, ViT, f"to={to!r}")
     return WRITERS[to](out, model, bundle.preprocess, bundle.labels, bundle.info)
+
+
+def _check_numbers(image_size: int | None, patch: int | None, heads: int | None, epsilon: float | None) -> None:
+    for name, value in (("image_size", image_size), ("patch", patch)):
+        if value is not None and value < 1:
+            raise UserError(f"{name}={value}: give a number of pixels, for example 16.")
+    if heads is not None and heads < 1:
+        raise UserError(f"heads={heads}: give the number of heads of a block, for example 12.")
+    if epsilon is not None and not epsilon > 0:
+        raise UserError(f"epsilon={epsilon}: must be above 0, for example 1e-6.")
 
 
 def _check_apart(out: Path, opened: Bundle) -> None:

@@ -66,7 +66,7 @@ class Explanation:
         return self._drawn(self.picture, self.place, self.maps.mean(axis=(0, 1)))
 
     def grid(self) -> Image.Image:
-        """Every map over the picture: a row a layer, a column a head; a single row or column is wrapped."""
+        """Every map over the picture: one row per layer, one column per head; a single row or column is wrapped."""
         small = self.picture.copy()
         small.thumbnail((PANEL, PANEL))
         place = self.place.scaled(small.height, small.width)
