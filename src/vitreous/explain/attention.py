@@ -39,9 +39,8 @@ class _Rollout(Trace):
 
     def record_attention(self, layer: int, attention: Tensor) -> None:
         mixed = attention.mean(dim=1)
-        mixed = (
-            mixed + torch.eye(mixed.shape[1], device=mixed.device)
-        ) / 2  # the residual branch carries each token on
+        stay = torch.eye(mixed.shape[1], device=mixed.device)  # the residual branch carries each token on
+        mixed = (mixed + stay) / 2
         self.rolled = mixed if self.rolled is None else mixed @ self.rolled
         if self.wanted is None or layer in self.wanted:
             self.attention[layer] = self.rolled[:, None, self.askers, self.prefix :].mean(dim=2)
