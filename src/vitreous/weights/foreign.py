@@ -35,9 +35,9 @@ class Raw:
     kind: Literal["safetensors", "torch", "npz"]
     tensors: dict[str, Tensor]
     entry: str | None = None
-    """The part of the file that they were in: "model", "teacher"; None if they are all there is."""
+    """The entry of the file that they were in: "model", "teacher"; None if they are all there is."""
     aside: dict[str, int] = field(default_factory=dict)
-    """Other parts of the file, and how many tensors each has: an optimizer's state, the student."""
+    """Other entries of the file, and how many tensors each has: an optimizer's state, the student."""
     models: tuple[str, ...] = ()
     """Those of them that hold a model too."""
     config: dict[str, Any] | None = None
