@@ -115,6 +115,13 @@ def _measure(
     return Measured(opened, (SplitScores(found.split, found.result),), left_out)
 
 
+def _recall(finished: Finished | None) -> Measured:
+    """What the training itself measured; nothing of a bundle alone."""
+    if finished is None:
+        return Measured()
+    return Measured(_data_of(finished.config), tuple(_measured(finished)), finished.result.remarks)
+
+
 class Finished(NamedTuple):
     """A training that has ended, as its folder keeps it."""
 
@@ -169,15 +176,12 @@ def told(place: str, finished: Finished) -> Run:
     )
 
 
-def _recall(finished: Finished | None) -> Measured:
-    """What the training itself measured, test before validation, which chose the weights; nothing without one."""
-    if finished is None:
-        return Measured()
+def _measured(finished: Finished) -> list[SplitScores]:
+    """The splits that the training measured, test before validation, which chose the weights."""
     result = finished.result
     assert isinstance(result, FitResult)
-    test = () if result.test is None else (SplitScores("test", result.test),)
-    validation = () if result.validation is None else (SplitScores("validation", result.validation, chose=True),)
-    return Measured(_data_of(finished.config), (*test, *validation), result.remarks)
+    found = [] if result.test is None else [SplitScores("test", result.test)]
+    return found if result.validation is None else [*found, SplitScores("validation", result.validation, chose=True)]
 
 
 def _spent(bundle: Bundle) -> Spent | None:
