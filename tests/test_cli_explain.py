@@ -178,7 +178,7 @@ def test_mistakes(capsys, bundle, pictures, tmp_path):
         ("plot-weights", "--data", data, "--count", "0"): "count=0: must be at least 1",
         ("score-explanations", data, "--masks", str(tmp_path)): "there is no such mask",
         ("score-explanations", data, "--count", "0"): "count=0: the data have 6 pictures",
-        ("score-explanations", data, "--split", "val"): "--split val: the data have only train",
+        ("score-explanations", data, "--split", "val"): "split='val': the data have only train",
     }.items():
         status, out, err = run(capsys, verb, bundle, *args)
         assert (status, out) == (2, ""), (verb, args)

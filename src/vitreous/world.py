@@ -75,5 +75,5 @@ def find_device(name: str = "auto") -> torch.device:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0].rstrip(".")
-        raise UserError(f"device {name!r}: not to be had here ({reason}); give auto, cpu or cuda.") from None
+        raise UserError(f"device {name!r}: not available here ({reason}); give auto, cpu or cuda.") from None
     return device

@@ -63,7 +63,7 @@ def test_the_surest_answers_by_hand():
     )
     wrong = [(one.picture, one.true, one.predicted, round(one.confidence, 3)) for one in found.surest_wrong]
     assert wrong == [("b", "cat", "dog", 0.8), ("f", "dog", "cat", 0.6)]
-    assert [one.picture for one in found.surest_right] == ["d", "e"]  # one a class, though "a" was right and sure too
+    assert [one.picture for one in found.surest_right] == ["d", "e"]  # one per class, though "a" was right and sure too
     unnamed = score_classes(chance, torch.tensor([0, 0, 1, 0, 1, 1]), probabilities=True)
     assert unnamed.surest_wrong[0].picture == "1"
 

@@ -8,7 +8,7 @@ from vitreous import UserError, ViT, ViTConfig
 from vitreous.config.data import Preprocess
 from vitreous.data.builtin import builtin_data
 from vitreous.data.loader import Loader
-from vitreous.evaluate.features import compute_features, predict_logits
+from vitreous.evaluate.features import compute_features
 
 PREPROCESS = Preprocess(size=(28, 28), mean=(0.3,), std=(0.3,))
 
@@ -20,7 +20,7 @@ def model():
     )
     model = ViT(config)
     torch.nn.init.normal_(model.head.weight, generator=torch.Generator().manual_seed(0))
-    return model
+    return model.eval()
 
 
 @pytest.fixture(scope="module")
@@ -33,26 +33,15 @@ def batches(source, size):
 
 
 def test_all_pictures_in_their_order(model, source):
-    scores, labels = predict_logits(model, batches(source, 16))
+    scores, labels = compute_features(model, batches(source, 16))
     assert scores.shape == (30, 10)
     assert scores.dtype == torch.float32
     assert labels.tolist() == source.labels.tolist()
-    one, _ = predict_logits(model, batches(source, 7))
+    one, _ = compute_features(model, batches(source, 7))
     torch.testing.assert_close(one, scores)
 
 
-def test_the_model_is_asked_in_evaluation_mode_and_left_as_it_was(model, source):
-    model.train()
-    first, _ = predict_logits(model, batches(source, 30))
-    assert model.training
-    torch.testing.assert_close(predict_logits(model, batches(source, 30))[0], first)
-    model.eval()
-    predict_logits(model, batches(source, 30))
-    assert not model.training
-
-
 def test_features_of_a_function_with_progress(model, source):
-    model.eval()
     done = []
     features, labels = compute_features(model.representation, batches(source, 12), done.append)
     assert features.shape == (30, 32)
@@ -63,4 +52,4 @@ def test_features_of_a_function_with_progress(model, source):
 
 def test_no_batches_are_refused(model):
     with pytest.raises(UserError, match="no pictures that can be read"):
-        predict_logits(model, [])
+        compute_features(model, [])

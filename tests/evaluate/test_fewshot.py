@@ -1,4 +1,4 @@
-"""Least squares from a few pictures a class, against the normal equations and scikit-learn's ridge regression."""
+"""Least squares from a few pictures per class, against the normal equations and scikit-learn's ridge regression."""
 
 import numpy as np
 import pytest

@@ -7,7 +7,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
 from vitreous import UserError
-from vitreous.evaluate.probe import fit_linear
+from vitreous.evaluate.probe import fit_linear, held_out
 
 
 def clouds(n=240, features=12, classes=5, spread=1.6, seed=0):
@@ -110,9 +110,16 @@ def test_mistakes():
 def test_real_features_of_pets(pets_features):
     """88.9 % with timm's model and another L-BFGS."""
     x, y = pets_features["train"]
-    held_out = torch.arange(len(x)) % 10 == 0
-    probe = fit_linear(x[~held_out], y[~held_out], 37, validation=(x[held_out], y[held_out]))
+    aside = torch.arange(len(x)) % 10 == 0
+    probe = fit_linear(x[~aside], y[~aside], 37, validation=(x[aside], y[aside]))
     probe = fit_linear(x, y, 37, weight_decays=[probe.weight_decay])
     features, labels = pets_features["test"]
     accuracy = (probe(features).argmax(1) == labels).double().mean().item()
     assert accuracy == pytest.approx(0.889, abs=0.01)
+
+
+def test_held_out_is_a_share_of_each_class():
+    labels = torch.tensor([0] * 20 + [1] * 3 + [2])
+    held = held_out(labels, 0.2, seed=0)
+    assert torch.bincount(labels[held], minlength=3).tolist() == [4, 1, 0]
+    assert not torch.equal(held, held_out(labels, 0.2, seed=1))

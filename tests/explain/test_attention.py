@@ -85,6 +85,14 @@ def test_rollout(changes):
             np.testing.assert_allclose(found[layer][b, 0], read_from(product, model.config), atol=1e-6)
 
 
+def test_rollout_is_computed_where_the_model_is():
+    """On any other device than the processor: meta tensors compute nothing, but refuse to be mixed with others."""
+    model = random_model()
+    images = random_images(model)
+    found, _ = rollout_maps(model.to("meta"), images.to("meta"), layers=None)
+    assert [one.device.type for one in found.values()] == ["meta"] * model.config.depth
+
+
 @pytest.mark.parametrize("changes", [{"pool": "class+mean", "registers": 1}, {"distilled": True}], ids=str)
 def test_rollout_of_class_tokens(changes):
     """Of what stands beside the mean the class token's row; of two class tokens the mean of their rows."""

@@ -24,7 +24,7 @@ def test_each_patch_is_spread_over_its_own_pixels(size, box):
     assert place.box == box
     assert place.grid == (2, 3)
     values = np.array([[1.0, 2.0, 5.0], [4.0, 0.0, 3.0]])
-    found = place.spread(values)
+    found = place.upsample(values)
     assert found.shape == size
     left, top, right, bottom = box
     for y in range(size[0]):
@@ -49,7 +49,7 @@ def test_padding_at_the_right_and_bottom_lies_outside_the_picture():
     place = place_patches(11, 14, Preprocess(size=(11, 14)), patch=4)
     assert place.grid == (3, 4)
     assert place.step == (4, 4)
-    assert place.spread(np.ones((3, 4))).min() == 1
+    assert place.upsample(np.ones((3, 4))).min() == 1
     rows, columns = place.centres()
     assert rows.tolist() == [2, 6, 10]
     assert columns.tolist() == [2, 6, 10, 14]

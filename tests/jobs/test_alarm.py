@@ -85,7 +85,7 @@ def test_a_decoder_that_rebuilds_nothing_is_said(go):
     assert said == list(result.alarms)
     assert any("the decoder rebuilds nothing of what is hidden" in text for text in said)
     last = [record["loss"] for record in records if "loss" in record][-20:]
-    assert np.mean(last) > 0.98 * (1 - 1 / 12)  # 12 numbers a patch
+    assert np.mean(last) > 0.98 * (1 - 1 / 12)  # 12 numbers per patch
 
 
 def test_an_ordinary_training_rings_nothing(go):

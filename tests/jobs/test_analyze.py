@@ -66,22 +66,29 @@ def found(tmp_path_factory, data, colours):
 
 
 def test_everything_is_there_by_depth(found):
-    first, second = found.numbers["models"]
-    assert json.loads(found.json.read_text()) == found.numbers
-    assert (first["name"], second["name"]) == ("colours", "model 2")
-    assert (first["grid"], second["grid"]) == ([2, 2], [2, 6])
+    first, second = found.numbers.models
+    written = json.loads(found.json.read_text())
+    assert set(written) == {"data", "summary", "models", "cka", "noise_strength", "remarks"}
+    assert set(written["data"]) == {"from", "split", "pictures", "learned_from", "classes", "seed"}
+    assert {"name", "shape", "grid", "attention_distance", "probe", "noise"} <= set(written["models"][0])
+    assert written["models"][1]["token_rank"] == list(second.measures.token_rank)
+    assert written["models"][0]["noise"]["clean"] == {
+        "value": first.noise.clean.value, "interval": list(first.noise.clean.interval), "n": 15,
+    }  # fmt: skip
+    assert (first.name, second.name) == ("colours", "model 2")
+    assert (first.grid, second.grid) == ((2, 2), (2, 6))
     for model, depth in ((first, 1), (second, 3)):
         for name in ("attention_distance", "mutual_information"):
-            assert np.shape(model[name]) == (depth, 2)  # two heads
+            assert np.shape(getattr(model.measures, name)) == (depth, 2)  # two heads
         for name in ("head_similarity", "query_similarity"):
-            assert np.shape(model[name]) == (depth,)
+            assert np.shape(getattr(model.measures, name)) == (depth,)
         for name in ("token_similarity", "token_rank", "picture_rank", "log_amplitude", "token_spectrum"):
-            assert len(model[name]) == depth + 1
-        assert np.shape(model["depth_similarity"]) == (depth, depth)
-        assert len(model["probe"]["accuracy"]) == depth + 1
-        assert model["probe"]["representation"]["n"] == 15
-    data = found.numbers["data"]
-    assert (data["split"], data["pictures"], data["learned_from"], data["classes"]) == ("test", 15, 24, 3)
+            assert len(getattr(model.measures, name)) == depth + 1
+        assert np.shape(model.measures.depth_similarity) == (depth, depth)
+        assert len(model.probe.accuracy) == depth + 1
+        assert model.probe.representation.n == 15
+    data = found.numbers.data
+    assert (data.split, data.pictures, data.learned_from, data.classes) == ("test", 15, 24, 3)
 
 
 def test_probes_and_likeness_are_what_they_say(found, data, colours):
@@ -92,13 +99,13 @@ def test_probes_and_likeness_are_what_they_say(found, data, colours):
     )
     labels = torch.from_numpy(opened.splits["test"].labels)
     for features, expected in (
-        ((known[:, 0], asked[:, 0]), found.numbers["models"][0]["probe"]["accuracy"][0]),
-        ((known[:, 1], asked[:, 1]), found.numbers["models"][0]["probe"]["accuracy"][1]),
-        ((y_known, y_asked), found.numbers["models"][0]["probe"]["representation"]),
+        ((known[:, 0], asked[:, 0]), found.numbers.models[0].probe.accuracy[0]),
+        ((known[:, 1], asked[:, 1]), found.numbers.models[0].probe.accuracy[1]),
+        ((y_known, y_asked), found.numbers.models[0].probe.representation),
     ):
         probe = fit_linear(features[0], torch.from_numpy(opened.train.labels), 3, weight_decays=[WEIGHT_DECAY])
-        assert expected["value"] == (probe(features[1]).argmax(1) == labels).double().mean().item()
-    pairs = {tuple(pair["models"]): pair["values"] for pair in found.numbers["cka"]}
+        assert expected.value == (probe(features[1]).argmax(1) == labels).double().mean().item()
+    pairs = {pair.models: pair.values for pair in found.numbers.cka}
     assert set(pairs) == {(0, 0), (0, 1), (1, 1)}
     assert np.shape(pairs[0, 1]) == (2, 4)
     assert pairs[0, 0][0][1] == pytest.approx(linear_cka(asked[:, 0], asked[:, 1]), abs=1e-4)
@@ -107,17 +114,17 @@ def test_probes_and_likeness_are_what_they_say(found, data, colours):
 
 def test_noise_meets_the_models_own_classifier(found, data, colours):
     bundle, source = load_bundle(colours), open_data(data).splits["test"]
-    noise = found.numbers["models"][0]["noise"]
-    assert noise["clean"]["value"] == evaluate(bundle, data).result.top1
-    assert noise["bands"] == [list(band) for band in BANDS]
+    noise = found.numbers.models[0].noise
+    assert noise.clean.value == evaluate(bundle, data).result.top1
+    assert noise.bands == BANDS
     images = images_of(source, bundle.preprocess)
-    for band, accuracy in zip(BANDS, noise["accuracy"], strict=True):
+    for band, accuracy in zip(BANDS, noise.accuracy, strict=True):
         added = torch.stack([torch.from_numpy(band_noise((3, 16, 16), band, 0, i)) for i in range(15)]) * NOISE / 0.5
         with torch.no_grad():
             right = bundle.model(images + added).argmax(1) == torch.from_numpy(source.labels)
-        assert accuracy["value"] == right.double().mean().item()
-    assert any("model 2: its accuracy under noise is that of a linear probe" in r for r in found.numbers["remarks"])
-    assert not any("colours:" in r for r in found.numbers["remarks"])
+        assert accuracy.value == right.double().mean().item()
+    assert any("model 2: its accuracy under noise is that of a linear probe" in r for r in found.numbers.remarks)
+    assert not any("colours:" in r for r in found.numbers.remarks)
 
 
 def test_the_page_shows_the_numbers_and_needs_nothing_else(found):
@@ -125,10 +132,23 @@ def test_the_page_shows_the_numbers_and_needs_nothing_else(found):
     assert page.count("<svg") == 4 + 2 + 5 + 2 + 2 + 3
     assert not re.search(r'(src|href)="(?!data:|#)', page)
     assert "<script" not in page
-    for row in found.numbers["summary"]:
-        assert row["measure"].replace("'", "&#x27;") in page
-    best = next(row for row in found.numbers["summary"] if row["measure"] == "linear probe of the representation")
-    assert f"{100 * best['values'][0]:.1f}\u00a0%" in page
+    for row in found.numbers.summary:
+        assert row.measure.replace("'", "&#x27;") in page
+    best = next(row for row in found.numbers.summary if row.measure == "linear probe of the representation")
+    assert f"{100 * best.values[0]:.1f}\u00a0%" in page
+
+
+def test_what_is_a_share_is_shown_as_one(found):
+    shares = {row.measure for row in found.numbers.summary if row.share}
+    assert shares == {
+        "attention distance, of the longer side",
+        "linear probe of the representation",
+        "linear probe at its best depth",
+        "accuracy without noise",
+        "accuracy with low-frequency noise",
+        "accuracy with high-frequency noise",
+    }
+    assert len(found.numbers.summary) == 13
 
 
 def test_names_that_are_html_stay_text(tmp_path, data):
@@ -146,10 +166,10 @@ def test_one_and_many_of_the_same_name(tmp_path, data, no_page):
         save_bundle(tmp_path / place / "same", model.model, model.preprocess, ())
     names = [tmp_path / "a", tmp_path / "b" / "bundle", tmp_path / "a" / "same", tmp_path / "b" / "same"]
     found = analyze(names, data, tmp_path / "out").numbers
-    assert [one["name"] for one in found["models"]] == ["a", "b", "same (3)", "same (4)"]
-    values = [{**one, "name": ""} for one in found["models"]]
+    assert [one.name for one in found.models] == ["a", "b", "same (3)", "same (4)"]
+    values = [replace(one, name="") for one in found.models]
     assert values[0] == values[1] == values[2] == values[3]
-    assert all(np.diag(pair["values"]) == pytest.approx(1) for pair in found["cka"])
+    assert all(np.diag(pair.values) == pytest.approx(1) for pair in found.cka)
 
 
 def test_pictures_without_labels(tmp_path, data):
@@ -159,21 +179,22 @@ def test_pictures_without_labels(tmp_path, data):
     for i, path in enumerate(sorted(data.glob("train/*/*.png"))):
         (flat / f"{i}.png").write_bytes(path.read_bytes())
     found = analyze([plain()], flat, tmp_path / "out")
-    assert "probe" not in found.numbers["models"][0]
-    assert found.numbers["data"] | {"from": ""} == {
+    written = json.loads(found.json.read_text())
+    assert not {"probe", "noise"} & set(written["models"][0])
+    assert written["data"] | {"from": ""} == {
         "from": "", "split": "all", "pictures": 24, "learned_from": None, "classes": None, "seed": 0,
     }  # fmt: skip
-    assert "no labels" in found.numbers["remarks"][0]
-    assert "accuracy by depth and under noise are left out" in found.numbers["remarks"][1]
+    assert "no labels" in found.numbers.remarks[0]
+    assert "accuracy by depth and under noise are left out" in found.numbers.remarks[1]
     assert "linear probe" not in found.page.read_text()
-    assert analyze([plain()], data / "train" / "red", tmp_path / "out").numbers["data"]["pictures"] == 8
+    assert analyze([plain()], data / "train" / "red", tmp_path / "out").numbers.data.pictures == 8
 
 
 def test_unreadable_pictures_are_named_once(tmp_path, no_page):
     root = make_pictures(tmp_path / "p", count=80)
     (root / "red" / "0.png").write_bytes(b"")
     found = analyze([plain(), plain(registers=1)], root, tmp_path / "out").numbers
-    assert sum(remark.startswith("left out:") for remark in found["remarks"]) == 1
+    assert sum(remark.startswith("left out:") for remark in found.remarks) == 1
 
 
 def test_which_pictures_are_taken(data, tmp_path):
@@ -209,7 +230,7 @@ def test_bad_input(data, tmp_path, no_page):
     }.values():
         with pytest.raises(UserError, match=says):
             analyze(*arguments, tmp_path / "out")
-    with pytest.raises(UserError, match="--pictures 3: give at least 8"):
+    with pytest.raises(UserError, match="pictures=3: give at least 8"):
         analyze([model], data, tmp_path / "out", pictures=3)
     with pytest.raises(UserError, match="is a file, not a folder"):
         analyze([model], data, tmp_path / "file" / "out")
@@ -217,9 +238,9 @@ def test_bad_input(data, tmp_path, no_page):
 
 def test_models_of_other_classes_are_judged_by_a_probe(data, tmp_path, no_page):
     found = analyze([plain(classes=5)], data, tmp_path / "out").numbers
-    assert "class" not in found["models"][0]["name"]
-    assert "that of a linear probe" in found["remarks"][0]
-    assert found["models"][0]["noise"]["clean"] == found["models"][0]["probe"]["representation"]
+    assert "class" not in found.models[0].name
+    assert "that of a linear probe" in found.remarks[0]
+    assert found.models[0].noise.clean == found.models[0].probe.representation
 
 
 VARIANTS = {
@@ -243,10 +264,10 @@ def test_any_model(name, data, tmp_path, no_page):
     if bundle.labels:
         torch.nn.init.normal_(bundle.model.head.weight, generator=torch.Generator().manual_seed(0))
         bundle = replace(bundle, labels=COLOURS)
-    found = analyze([bundle], data, tmp_path / "out").numbers["models"][0]
-    assert np.isfinite(found["mutual_information"]).all()
+    found = analyze([bundle], data, tmp_path / "out").numbers.models[0]
+    assert np.isfinite(found.measures.mutual_information).all()
     if bundle.labels:
-        assert found["noise"]["clean"]["value"] == evaluate(bundle, data).result.top1
+        assert found.noise.clean.value == evaluate(bundle, data).result.top1
 
 
 def test_the_command(capsys, tmp_path, data, colours, no_page):

@@ -41,7 +41,7 @@ def test_import_says_what_it_found_and_what_it_took_for_granted(capsys, tmp_path
     assert status == 0
     recognised, aside, assumed = err.splitlines()
     assert recognised.startswith(f"vitreous: {deit}: DeiT ViT(128 wide, 2 deep)/8, 32, 5 classes, 2 heads (assumed")
-    assert aside.endswith("the model is its part 'model'; left aside: epoch")
+    assert aside.endswith("the model is its entry 'model'; left aside: epoch")
     assert "usual for DeiT: mean=0.485,0.456,0.406,std=0.229,0.224,0.225,crop=0.875" in assumed
     assert "classes: ant, bee, cat, dog, emu\n" in out
     bundle = load_bundle(tmp_path / "b")
@@ -78,8 +78,8 @@ def test_import_without_the_classifier(tmp_path, deit):
 MISTAKES = {
     "labels of another number": (("--labels", "{names}"), "names.txt: has 2 names, and the classifier 5 outputs"),
     "a size that the patch does not divide": (("--image-size", "33"), "not a multiple of the patch 8"),
-    "no size": (("--image-size", "0"), "--image-size 0: give a number of pixels"),
-    "no channels": (("--channels", "0"), "--channels 0: give the number of channels"),
+    "no size": (("--image-size", "0"), "image_size=0: give a number of pixels"),
+    "no channels": (("--channels", "0"), "channels=0: give the number of channels"),
     "preprocessing that is none": (("--preprocess", "colour=1"), "'colour' is not one of mean"),
 }
 
@@ -125,7 +125,7 @@ def test_timms_folder_says_all_that_a_bundle_says(tmp_path):
 
 
 def test_an_unknown_format(tmp_path):
-    with pytest.raises(UserError, match="--to onnx: choose one of huggingface, timm, google"):
+    with pytest.raises(UserError, match="to='onnx': choose one of huggingface, timm, google"):
         export_weights(make_bundle(tmp_path / "b"), tmp_path / "out", "onnx")
 
 
@@ -227,7 +227,7 @@ BREEDS = {
 @pytest.mark.slow
 @pytest.mark.usefixtures("all_cores")
 def test_the_real_weights_features_tell_pets_apart(shared_data, tmp_path, monkeypatch):
-    """Neighbours' vote on features of the bare file: ten known pictures a class, and five asked. Chance is 3 %."""
+    """Neighbours' vote on features of the bare file: ten known pictures per class, and five asked. Chance is 3 %."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     for part, count in (("train", 10), ("test", 5)):
         for breed in sorted((shared_data / "pets" / part).iterdir()):

@@ -130,7 +130,7 @@ def test_a_hugging_face_model_goes_to_timm_with_timms_epsilon(tmp_path):
     export_weights(tmp_path / "b", tmp_path / "t", "timm")
     assert open_weights(tmp_path / "t").model.config.norm_eps == 1e-6
     for wrong in (0.0, float("nan")):
-        with pytest.raises(UserError, match="--epsilon"):
+        with pytest.raises(UserError, match=f"epsilon={wrong}: must be above 0"):
             import_weights(tmp_path / "hf", tmp_path / "c", epsilon=wrong)
 
 

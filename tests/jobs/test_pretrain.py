@@ -96,9 +96,9 @@ def test_a_lost_report_is_written_again_as_it_was(packed, tmp_path, method):
 def test_without_its_pictures_a_report_is_written_without_them(flat, tmp_path):
     data = shutil.copytree(flat, tmp_path / "data")
     quick(data, tmp_path / "run")
-    assert "What it imagines" in (tmp_path / "run/report.html").read_text()
+    assert "Reconstructions" in (tmp_path / "run/report.html").read_text()
     shutil.rmtree(data)
-    assert "What it imagines" not in write_report(tmp_path / "run").read_text()
+    assert "Reconstructions" not in write_report(tmp_path / "run").read_text()
 
 
 @pytest.mark.parametrize("method", TINY)

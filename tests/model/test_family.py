@@ -326,13 +326,17 @@ def test_what_a_network_can_do():
     assert not isinstance(conv, TracesAttention | LeavesPatchesOut)
     assert require(vit, TracesAttention, "rollout") is vit
     assert require(vit, ViT, "steps") is vit
-    sentence = (
-        "rollout: needs a network whose attention can be traced, and one of the family 'tiny-conv' is none; give a"
-    )
-    with pytest.raises(UserError, match=sentence):
-        require(conv, TracesAttention, "rollout")
-    with pytest.raises(UserError, match="steps: needs a Vision Transformer, and"):
-        require(conv, ViT, "steps")
+    for capability, sentence in (
+        (
+            TracesAttention,
+            "needs a network whose attention can be traced; a network of the family 'tiny-conv' has none.",
+        ),
+        (LeavesPatchesOut, "needs a network that can leave patches out; a network of the family 'tiny-conv' cannot."),
+        (ViT, "needs a Vision Transformer; a network of the family 'tiny-conv' is not one."),
+    ):
+        with pytest.raises(UserError) as error:
+            require(conv, capability, "steps")
+        assert str(error.value) == f"steps: {sentence} Use a Vision Transformer."
 
 
 def test_a_network_must_answer():

@@ -1,4 +1,4 @@
-"""The figures by which a collapse shows, against their formulas, and the alarm's patience."""
+"""The metrics by which a collapse shows, against their formulas, and the alarm's patience."""
 
 import math
 from itertools import cycle
@@ -29,7 +29,7 @@ def hear(*stretches):
     return alarm, said
 
 
-def test_figures_are_their_formulas():
+def test_metrics_are_their_formulas():
     draw = np.random.default_rng(0)
     answers = draw.dirichlet(np.ones(7), size=5)
     each = -(answers * np.log(answers)).sum(axis=1)
@@ -64,8 +64,8 @@ def test_a_slow_warm_up_is_no_collapse_but_nothing_learned_after_it_is():
 
 def test_advice_fits_how_answers_are_kept_apart():
     balanced = {name: value for name, value in ANY.items() if name != "centre"}
-    assert "objective.sinkhorn_iterations=3" in hear((ANY, 2 * WINDOW))[0].said[0]
-    assert "sinkhorn_iterations" not in hear((balanced, 2 * WINDOW))[0].said[0]
+    assert "objective.sinkhorn_iterations=3" in hear((ANY, 2 * WINDOW))[0].sentences[0]
+    assert "sinkhorn_iterations" not in hear((balanced, 2 * WINDOW))[0].sentences[0]
 
 
 SIGNS = [
@@ -83,17 +83,17 @@ def test_a_collapse_is_said_once_and_soon(record, says):
     assert WINDOW <= step - 50 <= WINDOW + AVERAGE < 200
     assert says in said[step]
     assert f"from step {step - WINDOW + 1} on" in said[step]
-    assert alarm.ringing == alarm.said == list(said.values())
+    assert alarm.ringing == alarm.sentences == tuple(said.values())
 
 
 @pytest.mark.parametrize(
-    ("figure", "low", "above"), [("information", 0.001, 0.03), ("spread", 0.01, 0.08), ("explained", 0.0, 0.015)]
+    ("metric", "low", "above"), [("information", 0.001, 0.03), ("spread", 0.01, 0.08), ("explained", 0.0, 0.015)]
 )
-def test_a_lucky_batch_is_no_cure_and_hovering_about_the_threshold_is_no_health(figure, low, above):
+def test_a_lucky_batch_is_no_cure_and_hovering_about_the_threshold_is_no_health(metric, low, above):
     for values in ([low] * 24 + [0.15], [low, above]):
-        (step,) = hear((HEALTHY, 50), ([{**HEALTHY, figure: value} for value in values], 200))[1]
+        (step,) = hear((HEALTHY, 50), ([{**HEALTHY, metric: value} for value in values], 200))[1]
         assert step - 50 <= WINDOW + AVERAGE + 1
-    assert not hear(([{**HEALTHY, figure: value} for value in (above, 2 * above)], 400))[1]
+    assert not hear(([{**HEALTHY, metric: value} for value in (above, 2 * above)], 400))[1]
 
 
 def test_what_is_measured_now_and_then_is_heard_too():
@@ -115,5 +115,5 @@ def test_bad_moments_are_not_a_collapse_and_a_cure_is_heard():
 def test_of_two_signs_the_one_that_is_still_there_rings():
     alarm, said = hear((ONE, 150), ({**ONE, **ALIKE}, 150), ({**ONE, "spread": 0.3}, 50))
     assert len(said) == 2
-    assert "get the same features" in alarm.said[-1]
-    assert alarm.ringing == alarm.said[:1]
+    assert "get the same features" in alarm.sentences[-1]
+    assert alarm.ringing == alarm.sentences[:1]

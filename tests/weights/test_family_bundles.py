@@ -90,7 +90,7 @@ def test_a_family_that_nobody_knows(tmp_path, monkeypatch):
 
 def test_the_number_of_heads_is_no_question(tmp_path):
     path, _ = make_conv_bundle(tmp_path / "b")
-    with pytest.raises(UserError, match="a model of the family 'tiny-conv' has no heads; leave --heads out"):
+    with pytest.raises(UserError, match="a model of the family 'tiny-conv' has no heads; leave heads out"):
         open_weights(path, heads=3)
 
 
@@ -108,9 +108,9 @@ def test_other_classes_and_pictures():
         assert torch.equal(changed(images), torch.zeros(2, 7))
     bare, _ = adapt(model, PREPROCESS, classes=0)
     assert isinstance(bare.head, nn.Identity)
-    with pytest.raises(UserError, match="--patch 8: needs a Vision Transformer"):
+    with pytest.raises(UserError, match="patch=8: needs a Vision Transformer"):
         adapt(model, PREPROCESS, patch=8)
-    with pytest.raises(UserError, match="--epsilon 1e-06: needs a Vision Transformer"):
+    with pytest.raises(UserError, match="epsilon=1e-06: needs a Vision Transformer"):
         adapt(model, PREPROCESS, epsilon=1e-6)
 
 
@@ -123,5 +123,5 @@ def test_grey_pictures_give_what_they_gave_in_equal_channels():
     with torch.inference_mode():
         torch.testing.assert_close(grey(one), model(three))
     uneven = Preprocess(size=(16, 16), mean=(0.4, 0.5, 0.6), std=(0.5, 0.5, 0.5))
-    with pytest.raises(UserError, match="--channels 1: the first convolution has no bias or pads the picture"):
+    with pytest.raises(UserError, match="channels=1: the first convolution has no bias or pads the picture"):
         adapt(model, uneven, channels=1)

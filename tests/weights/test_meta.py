@@ -43,7 +43,7 @@ def check(path, config, state, family, crop=0.875):
     assert f": {family} ViT(128 wide, 2 deep)/8, 32" in bundle.notes[0]
     assert bundle.preprocess.mean == (0.485, 0.456, 0.406)
     assert bundle.preprocess.crop == crop
-    assert "--preprocess" in bundle.notes[-1]
+    assert "preprocess='mean" in bundle.notes[-1]
     return bundle
 
 
@@ -75,7 +75,7 @@ def test_a_training_file_prefers_averaged_weights_and_says_so(tmp_path):
     torch.save(deit_training(raw, state), tmp_path / "checkpoint.pth")
     bundle = check(tmp_path / "checkpoint.pth", ViTConfig(**BASE), state, "DeiT")
     assert bundle.notes[1].endswith(
-        "the model is its part 'model_ema' (vitreous import --part model takes another); left aside: "
+        "the model is its entry 'model_ema' (vitreous import --entry model takes another); left aside: "
         f"model ({len(raw)} tensors), optimizer (1 tensor), lr_scheduler, epoch, scaler, args"
     )
 
@@ -93,7 +93,7 @@ def test_dino_training_file(tmp_path):
     torch.save(dino_training(teacher, student), tmp_path / "full.pth")
     bundle = check(tmp_path / "full.pth", ViTConfig(**{**BASE, "classes": 0}), teacher, "DINO")
     said = bundle.notes[1]
-    assert "the model is its part 'teacher' (vitreous import --part student takes another)" in said
+    assert "the model is its entry 'teacher' (vitreous import --entry student takes another)" in said
     assert f"student ({len(student) + 8} tensors), optimizer (1 tensor), epoch, args, dino_loss (1 tensor)" in said
     assert "the self-supervised head (8 tensors)" in said
 
@@ -134,7 +134,7 @@ def test_dinov2_teacher_of_a_training_in_chunks(tmp_path):
     assert "the mask token (1 tensor), the self-supervised head (2 tensors)" in bundle.notes[1]
     torch.save(dinov2_training(state, dinov2(registers=4)), tmp_path / "model.pth")
     said = check(tmp_path / "model.pth", config, plain, "DINOv2").notes[1]
-    assert "the model is its part 'teacher' (vitreous import --part student takes another)" in said
+    assert "the model is its entry 'teacher' (vitreous import --entry student takes another)" in said
     student = len(dinov2(registers=4)) + 2
     assert f"student ({student} tensors), dino_loss (1 tensor), ibot_patch_loss (1 tensor), optimizer, iter" in said
 

@@ -142,9 +142,11 @@ def test_a_bare_file_has_its_familys_preprocessing_and_that_is_said(tmp_path):
     found = open_weights(path)
     assert found.preprocess == Preprocess(size=(16, 16), crop=0.9)
     recognised, assumed = found.notes
-    assert recognised.startswith(f"{path}: timm ViT(128 wide, 2 deep)/4, 16, 5 classes, 2 heads (assumed; --heads ")
+    assert recognised.startswith(
+        f"{path}: timm ViT(128 wide, 2 deep)/4, 16, 5 classes, 2 heads (assumed; vitreous import --heads N "
+    )
     assert re.search(r"does not say how its pictures were prepared; .* timm: mean=0.5,std=0.5,crop=0.9", assumed)
-    assert "--preprocess" in assumed
+    assert "preprocess='mean=" in assumed
     assert len(open_weights(path, "mean=0.5").notes) == 2, "half of it said is not all of it"
     assert len(open_weights(path, SAID).notes) == 1
     headless = write(tmp_path / "h.safetensors", random_model(**TELLING, classes=0))

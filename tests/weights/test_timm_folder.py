@@ -61,7 +61,7 @@ def test_the_mean_of_the_patches_is_said_only_there(tmp_path):
 def test_what_cannot_be_followed(tmp_path):
     for number, wrong in enumerate(({"crop_mode": "border"}, {"interpolation": "hamming"})):
         place = folder(tmp_path / str(number), {"architecture": "x", "pretrained_cfg": SAID | wrong})
-        with pytest.raises(UserError, match=r"asks for interpolation .* say the preprocessing whole: --preprocess"):
+        with pytest.raises(UserError, match=r"asks for interpolation .* say the preprocessing whole: preprocess='"):
             open_weights(place, "mean=0.5,std=0.5")
         said = open_weights(place, "mean=0.5,std=0.5,crop=0.8,interpolation=bilinear")
         assert said.preprocess == Preprocess(size=(32, 32), crop=0.8, interpolation="bilinear")

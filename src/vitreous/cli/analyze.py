@@ -45,24 +45,23 @@ def analyze(
             models, data, out, pictures=pictures, seed=seed, workers=workers, preprocess=preprocess, progress=bar
         )
     if json:
-        print_json(found.numbers)
+        print_json(found.numbers.to_json())
     else:
         _show(found)
 
 
 def _show(found: Analysis) -> None:
-    page, data = console(), found.numbers["data"]
-    page.print(
-        f"{data['pictures']:,} pictures ({data['split']}); each number is the mean over the last third of the layers"
-    )
+    page, numbers = console(), found.numbers
+    measured = f"{numbers.data.pictures:,} pictures ({numbers.data.split})"
+    page.print(f"{measured}; each number is the mean over the last third of the layers")
     page.print()
-    names = [printable(model["name"]) for model in found.numbers["models"]]
+    names = [printable(model.name) for model in numbers.models]
     rows = table("", *(f"{name}#" for name in names))
-    for row in found.numbers["summary"]:
-        rows.add_row(row["measure"], *(f"{v:.1%}" if row["share"] else f"{v:.3f}" for v in row["values"]))
+    for row in numbers.summary:
+        rows.add_row(row.measure, *(f"{value:.1%}" if row.share else f"{value:.3f}" for value in row.values))
     page.print(rows)
     page.print()
-    for remark in found.numbers["remarks"]:
+    for remark in numbers.remarks:
         page.print(f"note: {printable(remark)}")
     page.print(f"page     {found.page}")
     page.print(f"numbers  {found.json}")

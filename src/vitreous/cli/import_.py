@@ -21,7 +21,7 @@ def import_(
     classes: Annotated[int | None, option("COUNT")] = None,
     heads: Annotated[int | None, option("COUNT")] = None,
     epsilon: Annotated[float | None, option("NUMBER")] = None,
-    part: Annotated[str | None, option("NAME")] = None,
+    entry: Annotated[str | None, option("NAME")] = None,
     json: Flag = False,
 ) -> None:
     """Turn anyone's ViT weights into a bundle: Google, timm, Hugging Face, DeiT, DINO, DINOv2, MAE.
@@ -40,7 +40,7 @@ def import_(
         classes: 0 drops the classifier; any other number replaces it with a new one, all zeros.
         heads: Attention heads per block, if the source does not say and the usual number for its width is wrong.
         epsilon: The epsilon of every LayerNorm. The formats of timm and Google allow only 1e-6.
-        part: Which model to take from a training file that holds several, by its name there: student, teacher, model,
+        entry: Which model to take from a training file that holds several, by its name there: student, teacher, model,
             model_ema. Default: the averaged one; the command lists the others.
         json: Print one JSON object.
     """
@@ -57,7 +57,7 @@ def import_(
         classes=classes,
         heads=heads,
         epsilon=epsilon,
-        part=part,
+        entry=entry,
     )
     if json:
         print_json(asdict(made))

@@ -58,9 +58,9 @@ def _show_splits(page: Console, found: HealthReport) -> None:
 
 
 def _show_pictures(page: Console, found: HealthReport) -> None:
-    for name, spread in (("width", found.width), ("height", found.height)):
-        if spread:
-            page.print(f"{name:8}{spread['min']:.0f} to {spread['max']:.0f} pixels, median {spread['median']:.0f}")
+    for name, sizes in (("width", found.width), ("height", found.height)):
+        if sizes:
+            page.print(f"{name:8}{sizes['min']:.0f} to {sizes['max']:.0f} pixels, median {sizes['median']:.0f}")
     for name, counts in (("modes", found.modes), ("formats", found.formats)):
         if counts:
             page.print(f"{name:8}{', '.join(f'{kind} {count:,}' for kind, count in counts.items())}")

@@ -93,7 +93,7 @@ def _show(found: Probed) -> None:
     for score in found.scores:
         low, high = score.interval
         row = [f"{score.setting[name]:g}", f"{score.accuracy:.2%}", f"{low:.1%} to {high:.1%}"]
-        scores.add_row(*row, *([f"{score.spread:.2%}"] if few else []))
+        scores.add_row(*row, *([f"{score.std:.2%}"] if few else []))
     page.print(scores)
     for remark in found.remarks:
         page.print(f"note: {printable(remark)}")

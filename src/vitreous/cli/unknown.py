@@ -1,4 +1,4 @@
-"""Sentences about words that are no verb, and about options that have become one."""
+"""Sentences about words that are no verb, and about options that moved or were renamed."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ MOVED = {
     ("explain", "--score"): "score-explanations MODEL DATA",
 }
 """Options that earlier versions had, and the verb that does this now."""
+RENAMED = {("import", "--part"): "--entry"}
+"""Options that earlier versions called something else, and what they are called now."""
 
 
 def unknown_verb(word: str, verbs: Iterable[str]) -> UserError:
@@ -29,7 +31,10 @@ def unknown_verb(word: str, verbs: Iterable[str]) -> UserError:
 
 
 def refuse_moved(verb: str, args: Sequence[str]) -> None:
-    """Say which verb does now what an option of this one did."""
+    """Say what an option that this verb no longer has is called now, or which verb does the same."""
     for arg in args:
-        if command := MOVED.get((verb, arg)):
-            raise UserError(f"{verb} {arg}: this is a command of its own now: vitreous {command}.")
+        name = arg.partition("=")[0]
+        if command := MOVED.get((verb, name)):
+            raise UserError(f"{verb} {name}: this is a command of its own now: vitreous {command}.")
+        if option := RENAMED.get((verb, name)):
+            raise UserError(f"{verb} {name}: this option is called {option} now.")

@@ -202,9 +202,9 @@ def wilson(right: float, count: int, z: float = 1.959963984540054) -> tuple[floa
     """The interval that holds the true share with 95 %, where `right` of `count` were so; sound at 0 and at 1 too."""
     share = right / count
     middle = share + z * z / (2 * count)
-    spread = z * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
+    half = z * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
     scale = 1 + z * z / count
-    return max(0.0, (middle - spread) / scale), min(1.0, (middle + spread) / scale)
+    return max(0.0, (middle - half) / scale), min(1.0, (middle + half) / scale)
 
 
 def _distinct(labels: Sequence[str]) -> tuple[str, ...]:

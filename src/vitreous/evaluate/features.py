@@ -46,15 +46,3 @@ def compute_features(
         raise UserError("there are no pictures that can be read; check the data.")
     with torch.no_grad():  # copies that are ordinary tensors, which training may use
         return torch.cat(rows).clone(), torch.cat(labels).clone()
-
-
-def predict_logits(
-    model: torch.nn.Module, batches: Iterable[LabelledBatch], progress: Callable[[int], None] | None = None
-) -> tuple[Tensor, Tensor]:
-    """(n, K) float32 class scores of a model, in evaluation mode for the time being, and (n,) labels."""
-    was_training = model.training
-    model.eval()
-    try:
-        return compute_features(model, batches, progress)
-    finally:
-        model.train(was_training)

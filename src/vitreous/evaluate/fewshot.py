@@ -1,6 +1,6 @@
 """What frozen features are worth with a few labels: regularised least squares, solved in closed form.
 
-The measure of "An Image is Worth 16x16 Words", section 4.1: representations of a few pictures a class are mapped to
+The measure of "An Image is Worth 16x16 Words", section 4.1: representations of a few pictures per class are mapped to
 targets in {-1, 1}^K. The constants are those of its authors' public code. Letters: n pictures, D features, K classes.
 """
 
@@ -34,8 +34,8 @@ def fit_least_squares(
     features: (n, D) as the model gives them; labels: (n,). The result does the standardisation too.
     """
     x = features.double()
-    spread, mean = torch.std_mean(x, dim=0, correction=0)
-    scale = spread + 1e-5
+    std, mean = torch.std_mean(x, dim=0, correction=0)
+    scale = std + 1e-5
     x = F.pad((x - mean) / scale, (0, 1), value=BIAS)  # (n, D + 1)
     y = 2 * F.one_hot(labels, classes).double() - 1
     if len(x) >= x.shape[1]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -84,6 +85,16 @@ def fit_linear(
     return LinearProbe(*probes[chosen], strengths[chosen], tuple(trials))
 
 
+def held_out(labels: Tensor, fraction: float, seed: int) -> Tensor:
+    """(n,) bool: a random share of each class, at least one picture and never all."""
+    rng = np.random.default_rng(seed)
+    chosen = np.zeros(len(labels), dtype=bool)
+    for label in np.unique(labels.numpy()):
+        members = rng.permutation(np.flatnonzero(labels.numpy() == label))
+        chosen[members[: min(max(round(len(members) * fraction), 1), len(members) - 1)]] = True
+    return torch.from_numpy(chosen)
+
+
 def _solve(start: Tensor, x: Tensor, labels: Tensor, strength: float, class_weights: Tensor | None) -> Tensor:
     """(K, D + 1) weights and biases at which mean loss + strength / 2 |weights|^2 is least; biases are free."""
     parameters = start.clone().requires_grad_()
@@ -110,9 +121,9 @@ def _solve(start: Tensor, x: Tensor, labels: Tensor, strength: float, class_weig
 
 
 def _standard(features: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and spread (D,) in float64; a feature that never varies has spread 1, and so no influence."""
-    spread, mean = torch.std_mean(features.double(), dim=0, correction=0)
-    return mean, torch.where(spread > 1e-12, spread, 1.0)
+    """Mean and standard deviation (D,) in float64; a feature that never varies has 1, and so no influence."""
+    std, mean = torch.std_mean(features.double(), dim=0, correction=0)
+    return mean, torch.where(std > 1e-12, std, 1.0)
 
 
 def _unfold(weights: Tensor, mean: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
@@ -122,12 +133,12 @@ def _unfold(weights: Tensor, mean: Tensor, scale: Tensor) -> tuple[Tensor, Tenso
 
 
 def _try(probe: tuple[Tensor, Tensor], strength: float, train: Labelled, validation: Labelled | None) -> Trial:
-    def judge(part: Labelled) -> tuple[float, float]:
-        scores = F.linear(part[0].float(), *probe)
-        accuracy = (scores.argmax(dim=1) == part[1]).double().mean().item()
-        return accuracy, F.cross_entropy(scores.double(), part[1]).item()
+    def judge(features: Tensor, labels: Tensor) -> tuple[float, float]:
+        scores = F.linear(features.float(), *probe)
+        accuracy = (scores.argmax(dim=1) == labels).double().mean().item()
+        return accuracy, F.cross_entropy(scores.double(), labels).item()
 
-    return Trial(strength, judge(train)[0], *(judge(validation) if validation is not None else (None, None)))
+    return Trial(strength, judge(*train)[0], *(judge(*validation) if validation is not None else (None, None)))
 
 
 def _check(features: Tensor, labels: Tensor, classes: int, weight_decays: Sequence[float]) -> None:

@@ -39,7 +39,8 @@ class _Rollout(Trace):
 
     def record_attention(self, layer: int, attention: Tensor) -> None:
         mixed = attention.mean(dim=1)
-        mixed = (mixed + torch.eye(mixed.shape[1])) / 2  # the residual branch carries each token on
+        stay = torch.eye(mixed.shape[1], device=mixed.device)  # the residual branch carries each token on
+        mixed = (mixed + stay) / 2
         self.rolled = mixed if self.rolled is None else mixed @ self.rolled
         if self.wanted is None or layer in self.wanted:
             self.attention[layer] = self.rolled[:, None, self.askers, self.prefix :].mean(dim=2)
@@ -104,7 +105,7 @@ def as_grid(values: Tensor, grid: tuple[int, int]) -> Tensor:
 
 
 class _Distances(Trace):
-    """Reduces each layer's attention to one distance a picture and head, (B, h)."""
+    """Reduces each layer's attention to one distance per picture and head, (B, h)."""
 
     def __init__(self, patch: int) -> None:
         super().__init__(None, tokens=False)

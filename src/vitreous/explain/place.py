@@ -28,7 +28,7 @@ class Place:
     step: tuple[float, float]
     """Height and width of a patch, in the picture's pixels."""
 
-    def spread(self, patches: NDArray[np.floating]) -> Map:
+    def upsample(self, patches: NDArray[np.floating]) -> Map:
         """Values of patches (..., rows, columns) as values of pixels (..., height, width).
 
         Linear between the centres of patches, constant beyond the outermost, and 0 where the model did not look.

@@ -119,7 +119,7 @@ def positions_figure(model: ViT) -> Figure | None:
 
 
 def distance_figure(distances: NDArray[np.floating], even: float | None = None) -> Figure:
-    """The mean attention distance (layers, heads), a dot a head, by depth.
+    """The mean attention distance (layers, heads), one dot per head, by depth.
 
     even: the distance of a head that looks everywhere alike, drawn as a line.
     """

@@ -1,4 +1,4 @@
-"""What a masked autoencoder imagines, beside what it saw and what was there."""
+"""What a masked autoencoder rebuilds, beside what it saw and what was there."""
 
 from __future__ import annotations
 

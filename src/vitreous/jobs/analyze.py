@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations_with_replacement
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -17,10 +17,11 @@ from vitreous.data.chance import permutation
 from vitreous.data.source import Data, Labels, Source
 from vitreous.errors import UserError
 from vitreous.evaluate.classify import wilson
-from vitreous.evaluate.probe import LinearProbe, fit_linear
+from vitreous.evaluate.probe import LinearProbe, fit_linear, held_out
+from vitreous.explain.analysis.numbers import Accuracy, Likeness, MeasuredOn, Numbers, Table
 from vitreous.explain.analysis.reading import NOISE, Chosen, Judge, ModelReader, Progress
 from vitreous.explain.analysis.representation import linear_cka
-from vitreous.jobs.probe import held_out
+from vitreous.explain.analysis.summary import summarise
 from vitreous.model.network import require
 from vitreous.model.vit import ViT
 from vitreous.report.analysis import analysis_page
@@ -39,8 +40,7 @@ FEWEST = 8
 class Analysis:
     """What was measured, and where it lies."""
 
-    numbers: dict[str, Any]
-    """What analysis.json has."""
+    numbers: Numbers
     json: Path
     page: Path
 
@@ -67,37 +67,41 @@ def analyze(
     if not models:
         raise UserError("no models: give at least one bundle, run or file of weights.")
     if pictures < FEWEST:
-        raise UserError(f"--pictures {pictures}: give at least {FEWEST}; fewer say nothing about pictures in general.")
+        raise UserError(f"pictures={pictures}: give at least {FEWEST}; fewer say nothing about pictures in general.")
     folder = _make_folder(Path(out))
     opened = open_pictures(data)
     chosen = choose_pictures(opened, pictures, seed)
-    remarks = list(opened.notes)
-    if chosen.learned is None:
-        remarks.append("without labels, accuracy by depth and under noise are left out.")
-    bundles = [_open(model, preprocess) for model in models]
-    names = _names(models)
-    for name, bundle in zip(names, bundles, strict=True):  # before any is measured, which takes long
-        require(bundle.model, ViT, f"analysis of {name}")
+    bundles = _open_all(models, preprocess)
     total = len(bundles) * (len(chosen.measured) + (len(chosen.learned) if chosen.learned is not None else 0))
     reader = ModelReader(chosen, Judge(_fit, _accuracy), seed, workers, progress, total)
-    found = [reader.read(name, bundle) for name, bundle in zip(names, bundles, strict=True)]
-    numbers = {
-        "data": {
-            "from": str(data) if isinstance(data, str | Path) else "data in memory",
-            "split": chosen.split,
-            "pictures": len(reader.index or ()),
-            "learned_from": None if chosen.learned is None else len(chosen.learned),
-            "classes": len(opened.classes) if chosen.learned is not None else None,
-            "seed": seed,
-        },
-        "summary": summarise([one for one, _ in found]),
-        "models": [one for one, _ in found],
-        "cka": _compare([depths for _, depths in found]),
-        "noise_strength": NOISE,
-        "remarks": [*remarks, *reader.remarks],
-    }
+    measured, depths = zip(*(reader.read(name, bundle) for name, bundle in bundles), strict=True)
+    unlabelled = ("without labels, accuracy by depth and under noise are left out.",)
+    numbers = Numbers(
+        data=_describe(data, chosen, len(reader.index or ()), seed),
+        summary=summarise(measured),
+        models=measured,
+        cka=_compare(depths),
+        noise_strength=NOISE,
+        remarks=(*opened.notes, *(unlabelled if chosen.learned is None else ()), *reader.remarks),
+    )
+    return _write(folder, numbers)
+
+
+def _describe(data: str | Path | Data, chosen: Chosen, pictures: int, seed: int) -> MeasuredOn:
+    learned = chosen.learned
+    return MeasuredOn(
+        source="data in memory" if isinstance(data, Data) else str(data),
+        split=chosen.split,
+        pictures=pictures,
+        learned_from=None if learned is None else len(learned),
+        classes=None if learned is None else len(learned.classes),
+        seed=seed,
+    )
+
+
+def _write(folder: Path, numbers: Numbers) -> Analysis:
     described, page = folder / "analysis.json", folder / "analysis.html"
-    write_file(described, json.dumps(numbers, allow_nan=False) + "\n")
+    write_file(described, json.dumps(numbers.to_json(), allow_nan=False) + "\n")
     write_file(page, analysis_page(numbers))
     return Analysis(numbers, described, page)
 
@@ -106,9 +110,9 @@ def _fit(features: Tensor, labels: Tensor, classes: int) -> LinearProbe:
     return fit_linear(features, labels, classes, weight_decays=[WEIGHT_DECAY])
 
 
-def _accuracy(answers: Tensor, labels: Tensor) -> dict[str, Any]:
+def _accuracy(answers: Tensor, labels: Tensor) -> Accuracy:
     right = int((answers == labels).sum())
-    return {"value": right / len(labels), "interval": list(wilson(right, len(labels))), "n": len(labels)}
+    return Accuracy(right / len(labels), wilson(right, len(labels)), len(labels))
 
 
 def choose_pictures(data: Data, most: int, seed: int) -> Chosen:
@@ -147,59 +151,25 @@ def _of_all_classes(labels: Labels, most: int, seed: int) -> Labels:
     return np.sort(order[np.argsort(turn[order], kind="stable")][:most])
 
 
-def _compare(depths: Sequence[Tensor]) -> list[dict[str, Any]]:
+def _compare(depths: Sequence[Tensor]) -> tuple[Likeness, ...]:
     """CKA of every two models, and of each with itself: rows are depths of the first, columns of the second."""
-    return [
-        {
-            "models": [i, j],
-            "values": [
-                [round(linear_cka(depths[i][:, a], depths[j][:, b]), 5) for b in range(depths[j].shape[1])]
-                for a in range(depths[i].shape[1])
-            ],
-        }
-        for i in range(len(depths))
-        for j in range(i, len(depths))
-    ]
+
+    def compare(one: Tensor, other: Tensor) -> Table:
+        return tuple(
+            tuple(round(linear_cka(one[:, a], other[:, b]), 5) for b in range(other.shape[1]))
+            for a in range(one.shape[1])
+        )
+
+    pairs = combinations_with_replacement(range(len(depths)), 2)
+    return tuple(Likeness((i, j), compare(depths[i], depths[j])) for i, j in pairs)
 
 
-def summarise(models: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows of a table, one a measure: its name, whether it is a share, and a value a model.
-
-    Of what has a depth, the mean of the last third of the layers.
-    """
-
-    def late(values: Sequence[Any]) -> float:
-        return float(np.mean(values[-max(1, len(values) // 3) :]))
-
-    def distance(model: dict[str, Any]) -> float:
-        return late(model["attention_distance"]) / float(max(model["shape"]["size"]))
-
-    rows: dict[str, Callable[[dict[str, Any]], float]] = {
-        "attention distance, of the longer side": distance,
-        "mutual information of queries and keys": lambda m: late(m["mutual_information"]),
-        "likeness of two heads' attention": lambda m: late(m["head_similarity"]),
-        "likeness of two places' attention": lambda m: late(m["query_similarity"]),
-        "likeness of two places' tokens": lambda m: late(m["token_similarity"]),
-        "log amplitude of the highest frequency": lambda m: late([depth[-1] for depth in m["log_amplitude"]]),
-        "dimensions in use by a picture's tokens": lambda m: late(m["token_rank"]),
-        "dimensions in use by representations": lambda m: float(m["representation_rank"]),
-    }
-    if all("probe" in model for model in models):
-        rows |= {
-            "linear probe of the representation": lambda m: float(m["probe"]["representation"]["value"]),
-            "linear probe at its best depth": lambda m: max(float(one["value"]) for one in m["probe"]["accuracy"]),
-            "accuracy without noise": lambda m: float(m["noise"]["clean"]["value"]),
-            "accuracy with low-frequency noise": lambda m: float(m["noise"]["accuracy"][0]["value"]),
-            "accuracy with high-frequency noise": lambda m: float(m["noise"]["accuracy"][-1]["value"]),
-        }
-    return [
-        {
-            "measure": name,
-            "share": name.startswith(("attention distance", "linear probe", "accuracy")),
-            "values": [round(value(model), 4) for model in models],
-        }
-        for name, value in rows.items()
-    ]
+def _open_all(models: Sequence[str | Path | Bundle], preprocess: Preprocess | str | None) -> list[tuple[str, Bundle]]:
+    """The models and their names, all of a kind that can be analysed: before any is measured, which takes long."""
+    bundles = [(name, _open(model, preprocess)) for name, model in zip(_names(models), models, strict=True)]
+    for name, bundle in bundles:
+        require(bundle.model, ViT, f"analysis of {name}")
+    return bundles
 
 
 def _open(model: str | Path | Bundle, preprocess: Preprocess | str | None) -> Bundle:

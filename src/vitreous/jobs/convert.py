@@ -68,7 +68,7 @@ def import_weights(
     classes: int | None = None,
     heads: int | None = None,
     epsilon: float | None = None,
-    part: str | None = None,
+    entry: str | None = None,
 ) -> Imported:
     """Write a bundle of the weights at `source`; see `open_weights` for what that may be.
 
@@ -77,18 +77,12 @@ def import_weights(
     image_size, patch, channels: resample the model to other pictures; see `vitreous.weights.adapt`.
     classes: 0 leaves the classifier out; another number puts a new one of zeros in its place.
     heads: how many heads each block has, where the source does not tell. epsilon: another one for every LayerNorm.
-    part: which model of a training file that holds several: "student"; else the averaged one, such as "teacher".
+    entry: which model of a training file that holds several: "student"; else the averaged one, such as "teacher".
     """
-    for name, value in (("image-size", image_size), ("patch", patch)):
-        if value is not None and value < 1:
-            raise UserError(f"--{name} {value}: give a number of pixels, for example 16.")
-    if heads is not None and heads < 1:
-        raise UserError(f"--heads {heads}: give the number of heads of a block, for example 12.")
-    if epsilon is not None and not epsilon > 0:
-        raise UserError(f"--epsilon {epsilon}: must be above 0, for example 1e-6.")
+    _check_numbers(image_size, patch, heads, epsilon)
     out = Path(out)
     check_replaceable(out, BUNDLE)
-    opened = open_weights(source, preprocess, heads=heads, part=part)
+    opened = open_weights(source, preprocess, heads=heads, entry=entry)
     _check_apart(out, opened)
     model, prepared = adapt(
         opened.model,
@@ -100,22 +94,20 @@ def import_weights(
         epsilon=epsilon,
     )
     names = _names(labels, opened, model.config.classes)
-    numbered = labels is None and (opened.info.get("numbered") is True or len(opened.labels) != len(names))
-    description = describe("", model.config).strip()
-    name, notes = _without_places(str(source), opened)
-    info = {**opened.info, "imported": name, "notes": notes, "numbered": numbered} if notes else opened.info
-    save_bundle(out, model, prepared, names, card=_card(name, notes, description, prepared), info=info)
-    parameters = sum(parameter.numel() for parameter in model.parameters())
-    return Imported(
-        str(out),
-        description,
-        parameters,
-        model.config.channels,
-        preprocess_text(prepared),
-        names,
-        numbered,
-        opened.notes,
+    made = Imported(
+        bundle=str(out),
+        description=describe("", model.config).strip(),
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        channels=model.config.channels,
+        preprocess=preprocess_text(prepared),
+        labels=names,
+        numbered=labels is None and (opened.info.get("numbered") is True or len(opened.labels) != len(names)),
+        notes=opened.notes,
     )
+    name, notes = _without_places(str(source), opened)
+    info = {**opened.info, "imported": name, "notes": notes, "numbered": made.numbered} if notes else opened.info
+    save_bundle(out, model, prepared, names, card=_card(name, notes, made.description, prepared), info=info)
+    return made
 
 
 def export_weights(source: str | Path | Bundle, out: str | Path, to: Format) -> Path:
@@ -125,14 +117,24 @@ def export_weights(source: str | Path | Bundle, out: str | Path, to: Format) -> 
     to: huggingface (a folder for `from_pretrained`), timm (a folder for "local-dir:"), google (an .npz).
     """
     if to not in get_args(Format):
-        raise UserError(f"--to {to}: choose one of {', '.join(get_args(Format))}.")
+        raise UserError(f"to={to!r}: choose one of {', '.join(get_args(Format))}.")
     out = Path(out)
     if to in FOLDERS:
         check_replaceable(out, FOLDERS[to])
     bundle = open_model(source)
     _check_apart(out, bundle)
-    model = require(bundle.model, ViT, f"--to {to}")
+    model = require(bundle.model, ViT, f"to={to!r}")
     return WRITERS[to](out, model, bundle.preprocess, bundle.labels, bundle.info)
+
+
+def _check_numbers(image_size: int | None, patch: int | None, heads: int | None, epsilon: float | None) -> None:
+    for name, value in (("image_size", image_size), ("patch", patch)):
+        if value is not None and value < 1:
+            raise UserError(f"{name}={value}: give a number of pixels, for example 16.")
+    if heads is not None and heads < 1:
+        raise UserError(f"heads={heads}: give the number of heads of a block, for example 12.")
+    if epsilon is not None and not epsilon > 0:
+        raise UserError(f"epsilon={epsilon}: must be above 0, for example 1e-6.")
 
 
 def _check_apart(out: Path, opened: Bundle) -> None:

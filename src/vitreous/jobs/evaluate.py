@@ -53,7 +53,7 @@ def evaluate(
     model: a bundle, a run, or anything else that `open_weights` takes.
     batch_size: pictures that the model sees at once; if None, as many as is fastest.
     split: which one; if None, test if there is one, else val, else all.
-    workers: processes that decode; if None, one a core up to 4, or none for a few pictures.
+    workers: processes that decode; if None, one per core, at most 4, or none for a few pictures.
     progress: called with pictures done and pictures in all.
     """
     opened = open_dataset(data)

@@ -59,14 +59,14 @@ class Explanation:
     @property
     def map(self) -> NDArray[np.float32]:
         """(height, width) of the picture: the mean of `maps` at each pixel, 0 where the model did not look."""
-        return self.place.spread(self.maps.mean(axis=(0, 1)))
+        return self.place.upsample(self.maps.mean(axis=(0, 1)))
 
     def overlay(self) -> Image.Image:
         """The map over the picture; what the model did not see is dark, and the place that was asked for has a ring."""
         return self._drawn(self.picture, self.place, self.maps.mean(axis=(0, 1)))
 
     def grid(self) -> Image.Image:
-        """Every map over the picture: a row a layer, a column a head; a single row or column is wrapped."""
+        """Every map over the picture: one row per layer, one column per head; a single row or column is wrapped."""
         small = self.picture.copy()
         small.thumbnail((PANEL, PANEL))
         place = self.place.scaled(small.height, small.width)
@@ -81,7 +81,7 @@ class Explanation:
 
     def _drawn(self, picture: Image.Image, place: Place, patches: NDArray[np.float32]) -> Image.Image:
         """The patches' numbers over the picture, which may be smaller than the one that was given."""
-        made = overlay(picture, place.spread(patches), place.seen())
+        made = overlay(picture, place.upsample(patches), place.seen())
         if self.query is not None:
             mark(
                 made, self.query[0] * made.width / self.picture.width, self.query[1] * made.height / self.picture.height

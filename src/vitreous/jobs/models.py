@@ -33,7 +33,7 @@ class ModelRow:
 def models(names: Sequence[str] = (), *, image_size: int | None = None) -> list[ModelRow]:
     """The cost of the named models, or of all that the image size suits."""
     if image_size is not None and image_size < 1:
-        raise UserError(f"--image-size {image_size}: give the side of the picture in pixels, for example 224.")
+        raise UserError(f"image_size={image_size}: give the side of the picture in pixels, for example 224.")
     sized = {} if image_size is None else {"image_size": (image_size, image_size)}
     if names:
         return [_row(name, named_config(name, **sized)) for name in names]
@@ -42,7 +42,7 @@ def models(names: Sequence[str] = (), *, image_size: int | None = None) -> list[
     if not fitting:
         presets = [named_config(name) for name in listed]
         sides = sorted({config.patch for config in presets if isinstance(config, ViTConfig)})
-        raise UserError(f"--image-size {image_size}: no preset has a patch that divides it; patches are {sides}.")
+        raise UserError(f"image_size={image_size}: no preset has a patch that divides it; patches are {sides}.")
     return [_row(name, config) for name, config in fitting]
 
 

@@ -177,7 +177,7 @@ class _Pretraining(TrainingRun[PretrainRequest, PretrainResult]):
             pictures=len(self.data.train),
             steps=pace.steps,
             metrics=outcome.best_metrics,
-            alarms=tuple(heard(self.folder).said),
+            alarms=heard(self.folder).sentences,
             spent=self.spent(outcome, pace),
             remarks=(*outcome.remarks, *(f"{name}: {why}" for name, why in sorted(self.loader.unreadable.items()))),
         )

@@ -24,7 +24,7 @@ from vitreous.evaluate.feature_cache import FeatureCache, StoredFeatures, defaul
 from vitreous.evaluate.features import compute_features
 from vitreous.evaluate.fewshot import DRAWS, SHOTS, draw_shots, fit_least_squares, mean_interval
 from vitreous.evaluate.knn import NEIGHBOURS, TEMPERATURE, vote_neighbours
-from vitreous.evaluate.probe import WEIGHT_DECAYS, fit_linear
+from vitreous.evaluate.probe import WEIGHT_DECAYS, fit_linear, held_out
 from vitreous.run.opening import open_dataset, open_engine, open_model
 from vitreous.weights.bundle import Bundle
 
@@ -49,7 +49,7 @@ class ProbeScore:
     """Few-shot: the accuracies of which `accuracy` is the mean."""
 
     @property
-    def spread(self) -> float | None:
+    def std(self) -> float | None:
         """The standard deviation over the draws."""
         return float(np.std(self.draws, ddof=1)) if self.draws else None
 
@@ -81,7 +81,7 @@ class Probed:
         scores = []
         for score in self.scores:
             found = {**score.setting, "accuracy": score.accuracy, "interval": list(score.interval)}
-            scores.append(found | ({"spread": score.spread, "draws": list(score.draws)} if score.draws else {}))
+            scores.append(found | ({"std": score.std, "draws": list(score.draws)} if score.draws else {}))
         return {**asdict(self), "scores": scores, "remarks": list(self.remarks), "seconds": round(self.seconds, 3)}
 
 
@@ -111,7 +111,7 @@ def probe(
 
     model: a bundle, a run, or anything else that `open_weights` takes.
     protocol: "knn", the weighted vote of the nearest training pictures; "linear", a linear classifier; "fewshot", least
-        squares from a few pictures a class, the mean of several draws.
+        squares from a few pictures per class, the mean of several draws.
     shots: few-shot: how many pictures of each class, each number by itself; 1, 5 and 10 if None.
     progress: called with pictures done and in all, for each split of the data that the model must look at.
     """
@@ -225,16 +225,6 @@ class FeatureReader:
         return StoredFeatures(features, index, {i: loader.unreadable[source.name(i)] for i in missing})
 
 
-def held_out(labels: Tensor, fraction: float, seed: int) -> Tensor:
-    """(n,) bool: a random share of each class, at least one picture and never all."""
-    rng = np.random.default_rng(seed)
-    chosen = np.zeros(len(labels), dtype=bool)
-    for label in np.unique(labels.numpy()):
-        members = rng.permutation(np.flatnonzero(labels.numpy() == label))
-        chosen[members[: min(max(round(len(members) * fraction), 1), len(members) - 1)]] = True
-    return torch.from_numpy(chosen)
-
-
 def _score(scores: Tensor, labels: Tensor, setting: dict[str, float]) -> ProbeScore:
     right = int((scores.argmax(dim=1) == labels).sum())
     return ProbeScore(setting, right / len(labels), wilson(right, len(labels)))
@@ -282,10 +272,10 @@ def _few_shot(
     for count in shots:
         if not 1 <= count <= fewest:
             raise UserError(
-                f"--shots {count}: class {name!r} has {fewest} training pictures; give numbers from 1 to {fewest}."
+                f"shots={count}: class {name!r} has {fewest} training pictures; give numbers from 1 to {fewest}."
             )
     if not shots:
-        raise UserError("--shots: give at least one number of pictures a class, such as 1,5,10.")
+        raise UserError("shots: give at least one number of pictures per class, such as 1,5,10.")
     accuracies: dict[int, list[float]] = {count: [] for count in shots}
     for draw in range(DRAWS):
         for count, index in draw_shots(labels, list(accuracies), seed + draw).items():

@@ -68,37 +68,58 @@ def write_report(
     name = where.stem if where.is_file() else where.name
     default = Path(place) / REPORT if finished is not None else Path(f"{name}-report.html")
     path = Path(out) if out is not None else default
-    run = None if finished is None else told(place, finished)
-    if run is not None and finished is not None and isinstance(finished.result, PretrainResult):
+    if finished is not None and isinstance(finished.result, PretrainResult):
         if data is not None:
             raise UserError(
                 f"{place}: a training without labels, so there is no classifier to measure; leave the data out, or see "
                 f"what its features are worth: vitreous probe {place} {data}."
             )
-        return write_file(path, pretraining_page(name, run, _rebuilt(Path(place), bundle, finished.config)))
-    opened: Data | None = None
-    splits: list[SplitScores] = []
-    left_out: tuple[str, ...] = ()
-    if data is not None:
-        opened = open_dataset(data)
-        found = evaluate(bundle, opened, split=split, progress=progress)
-        splits = [SplitScores(found.split, found.result)]
-        left_out = tuple(f"{picture}: {why}" for picture, why in found.unreadable.items())
-    elif finished is not None:
-        opened, splits, left_out = _data_of(finished.config), _measured(finished), finished.result.remarks
-    content = Content(
+        rebuilt = _rebuilt(Path(place), bundle, finished.config)
+        return write_file(path, pretraining_page(name, told(place, finished), rebuilt))
+    measured = _recall(finished) if data is None else _measure(bundle, data, split, progress)
+    run = None if finished is None else told(place, finished)
+    source = None if data is None or isinstance(data, Data) else str(data)
+    return write_file(path, page(_content(name, place, bundle, run, source, measured)))
+
+
+def _content(name: str, place: str, bundle: Bundle, run: Run | None, source: str | None, measured: Measured) -> Content:
+    """All that the page of a classifier shows; source: the data that it was measured on, if a person named them."""
+    return Content(
         name=name,
         place=place,
         bundle=bundle,
         run=run,
-        data=None if data is None or isinstance(data, Data) else str(data),
-        splits=tuple(one if i else with_examples(one, bundle, opened) for i, one in enumerate(splits)),
+        data=source,
+        splits=tuple(one if i else with_examples(one, bundle, measured.data) for i, one in enumerate(measured.splits)),
         spent=_spent(bundle) if run is None else run.spent,
-        looks=looks(plot_weights(bundle, opened, count=2 * _how_many(bundle.model.config)).plots()),
+        looks=looks(plot_weights(bundle, measured.data, count=2 * _how_many(bundle.model.config)).plots()),
         card=_card(bundle) if run is None else None,
-        left_out=left_out,
+        left_out=measured.left_out,
     )
-    return write_file(path, page(content))
+
+
+class Measured(NamedTuple):
+    """How well a model does, and the pictures that it was measured on, where they are."""
+
+    data: Data | None = None
+    splits: tuple[SplitScores, ...] = ()
+    left_out: tuple[str, ...] = ()
+
+
+def _measure(
+    bundle: Bundle, data: str | Path | Data, split: Split | None, progress: Callable[[int, int], None] | None
+) -> Measured:
+    opened = open_dataset(data)
+    found = evaluate(bundle, opened, split=split, progress=progress)
+    left_out = tuple(f"{picture}: {why}" for picture, why in found.unreadable.items())
+    return Measured(opened, (SplitScores(found.split, found.result),), left_out)
+
+
+def _recall(finished: Finished | None) -> Measured:
+    """What the training itself measured; nothing of a bundle alone."""
+    if finished is None:
+        return Measured()
+    return Measured(_data_of(finished.config), tuple(_measured(finished)), finished.result.remarks)
 
 
 class Finished(NamedTuple):
@@ -219,7 +240,7 @@ def _find(data: Data, names: set[str]) -> dict[str, tuple[Source, int]]:
     """Where pictures of these names are; validation pictures may have been training ones."""
     order: tuple[Split, ...] = ("test", "val", "train")
     found: dict[str, tuple[Source, int]] = {}
-    for source in (data.splits[part] for part in order if part in data.splits):
+    for source in (data.splits[split] for split in order if split in data.splits):
         if len(found) == len(names):
             break
         for index in range(len(source)):

@@ -146,7 +146,9 @@ class _Sums:
             self._sum(method, seconds=time.perf_counter() - start)
             patches = maps.numpy()
             self._removal(method, batch, patches, targets)
-            self._localise(method, batch, (place.spread(one) for place, one in zip(batch.places, patches, strict=True)))
+            self._localise(
+                method, batch, (place.upsample(one) for place, one in zip(batch.places, patches, strict=True))
+            )
         self._removal("even", batch, batch.noise(), targets)
         self._removal("centre", batch, np.stack([centre_patches(place) for place in batch.places]), targets)
         seen = np.stack([centre_patches(place, place.box) for place in batch.places])

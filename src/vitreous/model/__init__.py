@@ -1,1 +1,1 @@
-"""The Vision Transformer family."""
+"""Networks and their families: the Vision Transformer, and the table where others are added."""

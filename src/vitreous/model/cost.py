@@ -65,7 +65,7 @@ def count_activation_bytes(c: ViTConfig) -> int:
     for Q in _queries(c, T):
         kept += 2 * T * D + (Q + 2 * T) * D + Q * D + h * Q  # before and after norm 1; q, k, v; what was read
         kept += 2 * Q * D + {"gelu": 2, "relu": 1, "swiglu": 4}[c.mlp] * Q * M  # around norm 2; inside the MLP
-        kept += 2 * (Q + T)  # mean and spread of the norms
+        kept += 2 * (Q + T)  # mean and standard deviation of the norms
         if c.layer_scale is not None:
             kept += 2 * Q * D
         if c.qk_norm:

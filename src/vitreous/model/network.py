@@ -89,11 +89,11 @@ class HasFeatureMap(Protocol):
 
 
 _NEEDS = {
-    "TracesAttention": "a network whose attention can be traced",
-    "LeavesPatchesOut": "a network that can leave patches out",
-    "HasFeatureMap": "a network with a feature map",
-    "ViT": "a Vision Transformer",
+    "TracesAttention": ("a network whose attention can be traced", "has none"),
+    "LeavesPatchesOut": ("a network that can leave patches out", "cannot"),
+    "HasFeatureMap": ("a network with a feature map", "has none"),
 }
+"""What each capability asks for, and what is said of a network without it."""
 
 
 def require(network: Network, capability: Callable[..., Capability], what: str) -> Capability:
@@ -101,9 +101,10 @@ def require(network: Network, capability: Callable[..., Capability], what: str) 
     kind = cast("type[Capability]", capability)
     if isinstance(network, kind):
         return network
-    need = _NEEDS.get(kind.__name__, kind.__name__)
-    advice = "give one" if need == _NEEDS["ViT"] else "give a Vision Transformer"
-    raise UserError(f"{what}: needs {need}, and one of the family {network.config.family!r} is none; {advice}.")
+    need, lack = _NEEDS.get(kind.__name__, ("a Vision Transformer", "is not one"))
+    raise UserError(
+        f"{what}: needs {need}; a network of the family {network.config.family!r} {lack}. Use a Vision Transformer."
+    )
 
 
 Kind = Literal["embedding", "matrix", "norm", "classifier", "other"]

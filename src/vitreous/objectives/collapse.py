@@ -1,4 +1,4 @@
-"""How it shows that features collapse: every picture gets the same answer. And who says so, in words."""
+"""Collapse: every picture gets the same answer. The metrics that show it, and the alarm that says so in words."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor
 WINDOW = 100
 """So many steps in a row must look collapsed before it is said: half of what a person should have to wait."""
 AVERAGE = 20
-"""Figures are averaged over so many steps: a lucky batch is no cure, and some are measured only now and then."""
+"""Metrics are averaged over so many steps: a lucky batch is no cure, and some are measured only now and then."""
 TELLS, ALIKE, EXPLAINS = 0.02, 0.05, 0.01
 """Below this information, this spread, or this share of the hidden patches explained, something is wrong."""
 
@@ -42,19 +42,25 @@ def feature_spread(features: Tensor) -> Tensor:
 class Alarm:
     """Listens to the records of a training; says once of each sign of collapse that it is there, and what to change."""
 
-    said: list[str] = field(default_factory=list)
+    _sentences: dict[str, str] = field(default_factory=dict)
+    """Each sign that was ever said to be there, and the sentence about it."""
     _since: dict[str, int] = field(default_factory=dict)
     """Each sign that is there now, and the step at which it was first seen."""
     _recent: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
-    """Each figure's steps and values of late."""
+    """Each metric's steps and values of late."""
     _step: int = 0
     _fastest: float = 0.0
     """The highest learning rate so far: until it is reached, a training has hardly begun."""
 
     @property
-    def ringing(self) -> list[str]:
+    def sentences(self) -> tuple[str, ...]:
+        """All that was said, in the order of the steps."""
+        return tuple(self._sentences.values())
+
+    @property
+    def ringing(self) -> tuple[str, ...]:
         """What was said of signs that are still there."""
-        return [text for text in self.said if any(sign in text for sign in self._since if self._lasts(sign))]
+        return tuple(sentence for sign, sentence in self._sentences.items() if self._lasts(sign))
 
     def hear(self, record: Mapping[str, float]) -> str | None:
         """The sentence to say after a step, if there is one."""
@@ -67,16 +73,16 @@ class Alarm:
         signs = _signs(self._averaged(record), warm=not rising)
         self._since = {sign: self._since.get(sign, self._step) for sign in signs}
         for sign, since in self._since.items():
-            if self._lasts(sign) and not any(sign in text for text in self.said):
-                self.said.append(f"Collapse: {sign}, from step {since} on ({signs[sign]}).")
-                return self.said[-1]
+            if self._lasts(sign) and sign not in self._sentences:
+                self._sentences[sign] = f"Collapse: {sign}, from step {since} on ({signs[sign]})."
+                return self._sentences[sign]
         return None
 
     def _lasts(self, sign: str) -> bool:
-        return self._step - self._since[sign] + 1 >= WINDOW
+        return sign in self._since and self._step - self._since[sign] + 1 >= WINDOW
 
     def _averaged(self, record: Mapping[str, float]) -> dict[str, float]:
-        """The mean of each figure over the last steps, as far as it was measured in them."""
+        """The mean of each metric over the last steps, as far as it was measured in them."""
         for name, value in record.items():
             self._recent.setdefault(name, []).append((self._step, value))
         first = self._step - AVERAGE + 1

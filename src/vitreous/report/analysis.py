@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
+from vitreous.explain.analysis.numbers import ModelNumbers, Numbers, Shape, Table, Values
 from vitreous.report.analysis_plots import COLOURS, Line, field, lines
 from vitreous.report.html import Html, document, facts, table, tag
 from vitreous.report.numbers import parameters
 from vitreous.report.plots import VARIABLES, shortened
 
-Numbers = dict[str, Any]
 TWO = "grid-template-columns: repeat(auto-fit, minmax(min(100%, 22rem), 1fr))"
 """Two plots in a row, or one on a phone: three are too small to be compared."""
 
 
 def analysis_page(numbers: Numbers) -> str:
-    """The whole page as text, from what `analysis.json` has."""
-    models = numbers["models"]
+    """The whole page as text, from what was measured."""
+    models = numbers.models
     sections = [
         ("Side by side", list(_summary(numbers))),
         ("Where it looks", list(_attention(models))),
@@ -35,46 +34,44 @@ def analysis_page(numbers: Numbers) -> str:
         ),
         *(tag("section", tag("h2", name), *content) for name, content in sections if content),
     ]
-    if numbers["remarks"]:
-        remarks = tag("ul", *(tag("li", remark) for remark in numbers["remarks"]))
+    if numbers.remarks:
+        remarks = tag("ul", *(tag("li", remark) for remark in numbers.remarks))
         body.append(tag("section", tag("h2", "Remarks"), remarks))
     return document(f"{_title(models)}: vitreous", body)
 
 
-def _title(models: Sequence[Numbers]) -> str:
-    names = [model["name"] for model in models]
+def _title(models: Sequence[ModelNumbers]) -> str:
+    names = [model.name for model in models]
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def _lede(numbers: Numbers) -> str:
-    data = numbers["data"]
-    said = f"{data['pictures']:,} pictures of {data['from']} ({data['split']})"
-    if data["learned_from"] is None:
+    data = numbers.data
+    said = f"{data.pictures:,} pictures of {data.source} ({data.split})"
+    if data.learned_from is None:
         return f"Measured on {said}, without labels."
-    return (
-        f"Measured on {said}; linear probes learned from {data['learned_from']:,} others, of {data['classes']} classes."
-    )
+    return f"Measured on {said}; linear probes learned from {data.learned_from:,} others, of {data.classes} classes."
 
 
-def _key(models: Sequence[Numbers]) -> Html:
+def _key(models: Sequence[ModelNumbers]) -> Html:
     """Which colour is whose."""
     parts = []
     for number, model in enumerate(models):
         colour = COLOURS[number % len(COLOURS)]
         shown = f"var({VARIABLES[colour]})" if colour in VARIABLES else colour
-        parts.append(tag("span", tag("span", "●", style=f"color: {shown}"), f"\u00a0{model['name']}\u2003"))
+        parts.append(tag("span", tag("span", "●", style=f"color: {shown}"), f"\u00a0{model.name}\u2003"))
     return tag("p", *parts)
 
 
 def _summary(numbers: Numbers) -> Iterable[Html]:
-    models = numbers["models"]
+    models = numbers.models
     yield _key(models)
     yield tag("p", "What has a depth is here the mean over the last third of the layers.", class_="quiet")
-    rows = [[row["measure"], *(_value(value, row["share"]) for value in row["values"])] for row in numbers["summary"]]
-    made = table(["", *(shortened(model["name"], 20) for model in models)], rows, numbers=len(models))
+    rows = [[row.measure, *(_value(value, row.share) for value in row.values)] for row in numbers.summary]
+    made = table(["", *(shortened(model.name, 20) for model in models)], rows, numbers=len(models))
     yield tag("div", made, style="overflow-x: auto")
     yield tag("h3", "The models")
-    yield facts({model["name"]: _shape(model["shape"]) for model in models})
+    yield facts({model.name: _shape(model.shape) for model in models})
 
 
 def _value(value: float, share: bool) -> str:
@@ -83,11 +80,11 @@ def _value(value: float, share: bool) -> str:
     return f"{value:.1f}" if abs(value) >= 10 else f"{value:.3f}"
 
 
-def _shape(c: Numbers) -> str:
-    size = "×".join(map(str, c["size"]))
+def _shape(c: Shape) -> str:
+    size = "×".join(map(str, c.size))
     return (
-        f"width {c['width']}, depth {c['depth']}, {c['heads']} heads, patches of {c['patch']} pixels, pictures of "
-        f"{size}; {parameters(c['parameters'])}"
+        f"width {c.width}, depth {c.depth}, {c.heads} heads, patches of {c.patch} pixels, pictures of "
+        f"{size}; {parameters(c.parameters)}"
     )
 
 
@@ -97,51 +94,58 @@ def _plots(*plots: tuple[Html, str]) -> Html:
 
 
 def _over_depth(
-    models: Sequence[Numbers],
+    models: Sequence[ModelNumbers],
     first: int,
-    values: Callable[[Numbers], Sequence[Any]],
+    values: Callable[[ModelNumbers], Values | Table],
     title: str,
     *,
     share: bool = False,
 ) -> Html:
-    """One line a model. Depths are counted where all models have as many, else they are shares of the whole.
+    """One line per model. Depths are counted where all models have as many, else they are shares of the whole.
 
-    values: a number a depth, or several, whose mean is drawn with them; the first belongs to depth `first`.
+    values: one number per depth, or several, whose mean is drawn with them; the first belongs to depth `first`.
     """
-    same = len({model["shape"]["depth"] for model in models}) == 1
+    same = len({model.shape.depth for model in models}) == 1
     series = []
     for number, model in enumerate(models):
         found = values(model)
-        whole = 1 if same else model["shape"]["depth"]
+        whole = 1 if same else model.shape.depth
         x = [(first + i) / whole for i in range(len(found))]
-        if isinstance(found[0], list):
-            series.append(Line(number, x, [sum(one) / len(one) for one in found], dots=found))
-        else:
-            series.append(Line(number, x, found))
+        y = [sum(one) / len(one) if isinstance(one, tuple) else one for one in found]
+        series.append(Line(number, x, y, dots=[one for one in found if isinstance(one, tuple)]))
     return lines(series, title, "depth" if same else "depth, as a share of all", share=share)
 
 
-def _attention(models: Sequence[Numbers]) -> Iterable[Html]:
-    def distance(model: Numbers) -> list[list[float]]:
-        return [[value / max(model["shape"]["size"]) for value in heads] for heads in model["attention_distance"]]
+def _highest(model: ModelNumbers) -> Values:
+    """(L + 1,): the log amplitude of the highest frequency."""
+    return tuple(amplitudes[-1] for amplitudes in model.measures.log_amplitude)
 
+
+def _numbered(model: int, values: Values) -> Line:
+    """A model's values over 1, 2, 3, ..."""
+    return Line(model, range(1, len(values) + 1), values)
+
+
+def _attention(models: Sequence[ModelNumbers]) -> Iterable[Html]:
     yield _plots(
         (
-            _over_depth(models, 1, distance, "attention distance, of the longer side", share=True),
+            _over_depth(
+                models, 1, lambda m: m.relative_distance(), "attention distance, of the longer side", share=True
+            ),
             "How far a patch looks on average; a dot is a head. High: it gathers from the whole picture, as a shape "
             "needs. Low: from its neighbours, as texture needs.",
         ),
         (
-            _over_depth(models, 1, lambda m: m["mutual_information"], "mutual information of queries and keys"),
+            _over_depth(models, 1, lambda m: m.measures.mutual_information, "mutual information of queries and keys"),
             "Whether where a patch looks depends on which patch it is. 0: all patches look at the same places, the "
             "attention has collapsed into one map. 1: each has a place of its own.",
         ),
         (
-            _over_depth(models, 1, lambda m: m["head_similarity"], "likeness of heads"),
+            _over_depth(models, 1, lambda m: m.measures.head_similarity, "likeness of heads"),
             "Mean cosine similarity of two heads' attention. Near 1: the heads do the same work several times.",
         ),
         (
-            _over_depth(models, 1, lambda m: m["query_similarity"], "likeness of places: attention"),
+            _over_depth(models, 1, lambda m: m.measures.query_similarity, "likeness of places: attention"),
             "Mean cosine similarity of two patches' attention. Near 1 tells of collapse, as mutual information near 0.",
         ),
     )
@@ -149,8 +153,8 @@ def _attention(models: Sequence[Numbers]) -> Iterable[Html]:
     yield _plots(
         *(
             (
-                field(model["depth_similarity"], "depth", "depth", (1, 1)),
-                f"{model['name']}: cosine similarity of two layers' attention. A full block: layers that look at the "
+                field(model.measures.depth_similarity, "depth", "depth", (1, 1)),
+                f"{model.name}: cosine similarity of two layers' attention. A full block: layers that look at the "
                 "same places.",
             )
             for model in models
@@ -158,14 +162,12 @@ def _attention(models: Sequence[Numbers]) -> Iterable[Html]:
     )
 
 
-def _tokens(models: Sequence[Numbers]) -> Iterable[Html]:
-    def last(name: str) -> list[Line]:
-        return [Line(i, list(range(1, len(m[name][-1]) + 1)), m[name][-1]) for i, m in enumerate(models)]
-
-    waves = [Line(i, m["frequencies"], m["log_amplitude"][-1]) for i, m in enumerate(models)]
+def _tokens(models: Sequence[ModelNumbers]) -> Iterable[Html]:
+    waves = [Line(i, m.measures.frequencies, m.measures.log_amplitude[-1]) for i, m in enumerate(models)]
+    spectra = [_numbered(i, m.measures.token_spectrum[-1]) for i, m in enumerate(models)]
     yield _plots(
         (
-            _over_depth(models, 0, lambda m: [d[-1] for d in m["log_amplitude"]], "log amplitude, highest frequency"),
+            _over_depth(models, 0, _highest, "log amplitude, highest frequency"),
             "How much neighbouring tokens differ, against what all have in common (natural logarithm). Higher: more "
             "detail and texture is kept. Falling: the layers smooth it away.",
         ),
@@ -174,28 +176,25 @@ def _tokens(models: Sequence[Numbers]) -> Iterable[Html]:
             "The same for all frequencies along the diagonal of the grid, relative to frequency 0.",
         ),
         (
-            _over_depth(models, 0, lambda m: m["token_similarity"], "likeness of places: tokens"),
+            _over_depth(models, 0, lambda m: m.measures.token_similarity, "likeness of places: tokens"),
             "Mean cosine similarity of two patches' tokens. Near 1: a picture's tokens say all the same.",
         ),
         (
-            _over_depth(models, 0, lambda m: m["token_rank"], "dimensions in use by tokens"),
+            _over_depth(models, 0, lambda m: m.measures.token_rank, "dimensions in use by tokens"),
             "Effective rank of one picture's tokens. High: tokens are told apart in many ways.",
         ),
         (
-            lines(last("token_spectrum"), "singular values of tokens, last layer", "number"),
+            lines(spectra, "singular values of tokens, last layer", "number"),
             "Natural logarithm, relative to the largest, mean over pictures. A steep fall: few directions hold all.",
         ),
     )
 
 
-def _pictures(models: Sequence[Numbers]) -> Iterable[Html]:
-    spectra = [
-        Line(i, list(range(1, len(m["representation_spectrum"]) + 1)), m["representation_spectrum"])
-        for i, m in enumerate(models)
-    ]
+def _pictures(models: Sequence[ModelNumbers]) -> Iterable[Html]:
+    spectra = [_numbered(i, m.measures.representation_spectrum) for i, m in enumerate(models)]
     yield _plots(
         (
-            _over_depth(models, 0, lambda m: m["picture_rank"], "dimensions in use by pictures"),
+            _over_depth(models, 0, lambda m: m.measures.picture_rank, "dimensions in use by pictures"),
             "Effective rank of the pictures' mean tokens. High: pictures are told apart in many ways.",
         ),
         (
@@ -206,21 +205,19 @@ def _pictures(models: Sequence[Numbers]) -> Iterable[Html]:
 
 
 def _worth(numbers: Numbers) -> Iterable[Html]:
-    models = numbers["models"]
-    known = [(i, model) for i, model in enumerate(models) if "probe" in model]
-    if not known:
+    same = len({model.shape.depth for model in numbers.models}) == 1
+    probes, noisy, clean = [], [], []
+    for i, model in enumerate(numbers.models):
+        if model.probe is None or model.noise is None:
+            continue
+        accuracy, noise = model.probe.accuracy, model.noise
+        x = [depth if same else depth / model.shape.depth for depth in range(len(accuracy))]
+        probes.append(Line(i, x, [one.value for one in accuracy], band=[one.interval for one in accuracy]))
+        middle = [sum(band) / 2 for band in noise.bands]
+        noisy.append(Line(i, middle, [one.value - noise.clean.value for one in noise.accuracy]))
+        clean.append(f"{model.name} {100 * noise.clean.value:.1f} %")
+    if not probes:
         return
-    same = len({model["shape"]["depth"] for _, model in known}) == 1
-    probes, noisy = [], []
-    for i, model in known:
-        accuracy, depth = model["probe"]["accuracy"], model["shape"]["depth"]
-        x = [d if same else d / depth for d in range(len(accuracy))]
-        probes.append(Line(i, x, [one["value"] for one in accuracy], band=[tuple(one["interval"]) for one in accuracy]))
-        found = model["noise"]
-        middle = [sum(band) / 2 for band in found["bands"]]
-        lost = [one["value"] - found["clean"]["value"] for one in found["accuracy"]]
-        noisy.append(Line(i, middle, lost))
-    clean = "; ".join(f"{model['name']} {100 * model['noise']['clean']['value']:.1f} %" for _, model in known)
     yield _plots(
         (
             lines(probes, "linear probe", "depth" if same else "depth, as a share of all", share=True),
@@ -229,19 +226,19 @@ def _worth(numbers: Numbers) -> Iterable[Html]:
         ),
         (
             lines(noisy, "accuracy lost to noise", "frequency of the noise, of the highest", share=True),
-            f"Noise of one range of frequencies, root mean square {numbers['noise_strength']:g} of the range from "
-            f"black to white. A deep fall: the model relies on those frequencies. Without noise: {clean}.",
+            f"Noise of one range of frequencies, root mean square {numbers.noise_strength:g} of the range from "
+            f"black to white. A deep fall: the model relies on those frequencies. Without noise: {'; '.join(clean)}.",
         ),
     )
 
 
 def _alike(numbers: Numbers) -> Iterable[Html]:
-    names = [model["name"] for model in numbers["models"]]
+    names = [model.name for model in numbers.models]
     plots = []
-    for pair in sorted(numbers["cka"], key=lambda pair: pair["models"][0] == pair["models"][1]):
-        i, j = pair["models"]
+    for pair in sorted(numbers.cka, key=lambda pair: pair.models[0] == pair.models[1]):
+        i, j = pair.models
         words = f"{names[i]} with itself." if i == j else f"{names[i]} (up) with {names[j]} (across)."
-        plots.append((field(pair["values"], f"depth of {names[j]}", f"depth of {names[i]}", (0, 0)), words))
+        plots.append((field(pair.values, f"depth of {names[j]}", f"depth of {names[i]}", (0, 0)), words))
     yield tag(
         "p",
         "Linear CKA of the pictures' mean tokens, 0 (empty) to 1 (full): whether two depths arrange the pictures in "

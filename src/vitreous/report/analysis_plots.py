@@ -1,4 +1,4 @@
-"""Plots of an analysis: one line or one field a model, in the page's colours."""
+"""Plots of an analysis: one line or one field per model, in the page's colours."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def _body(name: str, run: Run, rebuilt: Image.Image | None) -> Iterable[Html]:
     yield facts(_facts(run))
     if rebuilt is not None:
         caption = "Each row: a picture, the patches that the model saw of it, and what it made of them."
-        yield tag("h2", "What it imagines")
+        yield tag("h2", "Reconstructions")
         yield tag("figure", image(rebuilt, caption), tag("figcaption", caption))
     yield tag("h2", "Use it")
     place = shlex.quote(run.place)

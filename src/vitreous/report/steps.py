@@ -179,8 +179,8 @@ def _queries(s: Steps) -> list[Html]:
     norm = "LayerNorm brings its numbers to mean 0 and variance 1, then rescales them."
     normed = "Its query, and the key and value of the followed patch" + (", normed" if c.qk_norm else "")
     said = (
-        f"We open block {s.layer + 1} of {c.depth} (--layer {s.layer}) and look at head {s.head + 1} of {c.heads} "
-        f"(--head {s.head}). Every token is turned into a query (what am I looking for?), a key (what do I have?) and "
+        f"We open block {s.layer + 1} of {c.depth} (layer={s.layer}) and look at head {s.head + 1} of {c.heads} "
+        f"(head={s.head}). Every token is turned into a query (what am I looking for?), a key (what do I have?) and "
         f"a value (what do I give?), d = {d} numbers each. The one that asks here is {s.name_of(s.asker)}."
     )
     k = s.config.prefix + s.cell

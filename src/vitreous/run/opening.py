@@ -35,8 +35,8 @@ def open_pictures(data: str | Path | Data) -> Data:
             raise
         opened = open_data(data, labelled=False)
         reason = str(error).removeprefix(f"{data}: ").split(";")[0]
-        parts = ", ".join(f"{len(source):,} {part}" for part, source in opened.splits.items())
-        return replace(opened, notes=(f"{data}: no labels ({reason}): {parts} pictures.", *opened.notes))
+        counts = ", ".join(f"{len(source):,} {split}" for split, source in opened.splits.items())
+        return replace(opened, notes=(f"{data}: no labels ({reason}): {counts} pictures.", *opened.notes))
 
 
 def open_model(model: str | Path | Bundle, preprocess: Preprocess | str | None = None) -> Bundle:
@@ -83,7 +83,7 @@ def names_of(source: Source, unreadable: Container[str]) -> list[str]:
 def choose_split(data: Data, split: Split | None) -> tuple[str, Source]:
     """The split of the data to measure on, and its name: the one asked for, else test, else val, else all."""
     if split is not None and split not in data.splits:
-        raise UserError(f"--split {split}: the data have only {', '.join(data.splits)}; choose one of these.")
+        raise UserError(f"split={split!r}: the data have only {', '.join(data.splits)}; choose one of these.")
     for name in (split,) if split is not None else ("test", "val", "train"):
         if name in data.splits:
             return ("all" if len(data.splits) == 1 and split is None else name), data.splits[name]

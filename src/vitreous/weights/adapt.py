@@ -39,7 +39,7 @@ def adapt(
     state = dict(model.state_dict())
     size = (image_size, image_size) if isinstance(image_size, int) else image_size
     if patch is not None:
-        vit = require(model, ViT, f"--patch {patch}")
+        vit = require(model, ViT, f"patch={patch}")
         state, config = resample_state(state, vit.config, size or vit.config.image_size, patch)
     elif size is not None:
         state, config = resize(state, config, size), for_size(config, size)
@@ -51,11 +51,11 @@ def adapt(
         config = replace(config, channels=channels)
     if classes is not None and classes != config.classes:
         if classes < 0:
-            raise UserError(f"--classes {classes}: must be 0 (no classifier) or more.")
+            raise UserError(f"classes={classes}: must be 0 (no classifier) or more.")
         state = without_classifier(model, state)
         config = for_classes(config, classes)
     if epsilon is not None:
-        require(model, ViT, f"--epsilon {epsilon:g}")
+        require(model, ViT, f"epsilon={epsilon:g}")
         config = replace(config, norm_eps=epsilon)
     if config == model.config:
         return model, preprocess
@@ -67,10 +67,10 @@ def adapt(
 
 def _check_channels(old: int, new: int) -> None:
     if new < 1:
-        raise UserError(f"--channels {new}: give the number of channels, 1 for grey pictures, 3 for colour.")
+        raise UserError(f"channels={new}: give the number of channels, 1 for grey pictures, 3 for colour.")
     if old not in (1, 3) and new != 1:
         raise UserError(
-            f"--channels {new}: the model takes {old} channels, and none of them can be told to be red, green or blue; "
+            f"channels={new}: the model takes {old} channels, and none of them can be told to be red, green or blue; "
             "leave it at them, or give 1."
         )
 
@@ -82,13 +82,13 @@ def _rechannel(
 
     To one: channel c saw (g - mean_c) / std_c of a grey value g, and the sum over c is again of the form
     (g - mean) / std, with kernels added up at their scale and the difference of the means in the bias.
-    To n, of m: channel c has the kernel, mean and spread of channel c mod m, and m/n of its weight. This is timm's rule
+    To n, of m: channel c has the kernel, mean and std of channel c mod m, and m/n of its weight. This is timm's rule
     for m = 3: n terms instead of m are summed, and the sum must stay as large as what later layers were trained on.
     """
     found = first_convolution(model)
     if found is None or found[1].groups != 1:
         raise UserError(
-            f"--channels {channels}: no convolution looks at the pixels of a model of the family "
+            f"channels={channels}: no convolution looks at the pixels of a model of the family "
             f"{model.config.family!r}, so its channels cannot be changed; leave it out."
         )
     name, convolution = found
@@ -103,8 +103,8 @@ def _rechannel(
             changed[f"{name}.bias"] = (state[f"{name}.bias"].double() + shift).float()
         elif (means != means[0]).any():
             raise UserError(
-                "--channels 1: the first convolution has no bias or pads the picture, so it cannot take up the "
-                "difference between the channels' means; give one number for all: --preprocess 'mean=0.5'."
+                "channels=1: the first convolution has no bias or pads the picture, so it cannot take up the "
+                "difference between the channels' means; give one number for all: preprocess='mean=0.5'."
             )
         weight = (weight * (std[0] / stds)[:, None, None]).sum(1, keepdim=True)
     else:

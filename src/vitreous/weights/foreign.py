@@ -35,9 +35,9 @@ class Raw:
     kind: Literal["safetensors", "torch", "npz"]
     tensors: dict[str, Tensor]
     entry: str | None = None
-    """The part of the file that they were in: "model", "teacher"; None if they are all there is."""
+    """The entry of the file that they were in: "model", "teacher"; None if they are all there is."""
     aside: dict[str, int] = field(default_factory=dict)
-    """Other parts of the file, and how many tensors each has: an optimizer's state, the student."""
+    """Other entries of the file, and how many tensors each has: an optimizer's state, the student."""
     models: tuple[str, ...] = ()
     """Those of them that hold a model too."""
     config: dict[str, Any] | None = None
@@ -96,7 +96,7 @@ def describe(source: str, c: ModelConfig, *, heads_assumed: bool = False) -> str
         said.append(f"{c.channels} channel{'s' * (c.channels > 1)}")
     said.append(f"{c.classes} class{'es' * (c.classes > 1)}" if c.classes else "no classifier")
     if isinstance(c, ViTConfig) and heads_assumed and known is None:
-        said.append(f"{c.heads} head{'s' * (c.heads > 1)} (assumed; --heads of vitreous import says another number)")
+        said.append(f"{c.heads} head{'s' * (c.heads > 1)} (assumed; vitreous import --heads N sets another number)")
     return ", ".join(said)
 
 
@@ -107,7 +107,7 @@ def augreg_default(c: ViTConfig) -> Preprocess:
 
 
 def imagenet_default(c: ViTConfig, family: str = "") -> Preprocess:
-    """DeiT, DINO, DINOv2 and MAE: ImageNet's mean and spread, short side to 256 of which 224 are seen.
+    """DeiT, DINO, DINOv2 and MAE: ImageNet's mean and standard deviation, short side to 256 of which 224 are seen.
 
     DeiT III sees the whole short side, and so does MAE above 224 pixels.
     """
@@ -183,7 +183,7 @@ def no_grid(where: str, count: int) -> UserError:
     """The error for positions that fit no grid."""
     return UserError(
         f"{where}: its {count} positions make no square of patches; say the picture's size too, "
-        "for example --preprocess 'size=224x160'."
+        "for example preprocess='size=224x160'."
     )
 
 
@@ -198,7 +198,7 @@ def blocks_of(names: Iterable[str], before: str, after: str) -> int:
 
 
 def other_count(names: int, classes: int, field: str) -> tuple[str, ...]:
-    """What is said of names that are not one a class."""
+    """What is said of names that are not one per class."""
     if names in (0, classes) or not classes:
         return ()
     return (f"{field} has {names} names and the classifier {classes} outputs, so the classes are numbered",)

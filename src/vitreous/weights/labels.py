@@ -10,17 +10,19 @@ from vitreous.errors import UserError
 
 
 def read_labels(path: str | Path) -> tuple[str, ...]:
-    """One name a class, in the classifier's order.
+    """One name per class, in the classifier's order.
 
-    A text file with a name a line; or JSON: a list of names, a list of pairs [id, name], or an object from number to
-    name.
+    A text file with one name per line; or JSON: a list of names, a list of pairs [id, name], or an object from
+    number to name.
     """
     path = Path(path)
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise UserError(f"{path}: cannot be read ({reason}); give a text or JSON file with a name a class.") from None
+        raise UserError(
+            f"{path}: cannot be read ({reason}); give a text or JSON file with one name per class."
+        ) from None
     if path.suffix != ".json" and not text.lstrip().startswith(("[", "{")):
         return _checked(path, [line.strip() for line in text.strip().splitlines()])
     try:

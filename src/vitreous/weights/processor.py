@@ -66,7 +66,7 @@ def to_processor(preprocess: Preprocess, where: str) -> dict[str, Any]:
     elif rows != columns:
         raise UserError(
             f"{where}: Hugging Face's processors cannot resize to cover {rows}x{columns}; import the model with "
-            "--preprocess resize=stretch, or at a square size."
+            "preprocess='resize=stretch', or at a square size."
         )
     else:
         kind, size, cropped = "BitImageProcessor", {"shortest_edge": rows}, True
@@ -113,6 +113,6 @@ def default_processor(kind: str, config: ViTConfig) -> dict[str, Any]:
 
 
 def _channels(value: Any, channels: int) -> tuple[float, ...]:
-    """One number a channel, of a list or of one number for all."""
+    """One number per channel, of a list or of one number for all."""
     numbers = tuple(float(number) for number in value) if isinstance(value, list) else (float(value),)
     return numbers * channels if len(numbers) == 1 else numbers

@@ -46,36 +46,38 @@ _DAMAGED = (OSError, EOFError, ValueError, KeyError, RuntimeError, MemoryError, 
 """What reading a damaged archive raises."""
 
 
-def read_raw(path: Path, size: tuple[int, int] | None = None, heads: int | None = None, part: str | None = None) -> Raw:
+def read_raw(
+    path: Path, size: tuple[int, int] | None = None, heads: int | None = None, entry: str | None = None
+) -> Raw:
     """What a file or a folder holds: tensors, and the descriptions beside them.
 
-    size, heads: what the person said of the model. part: which of a training file's models; None for the best.
+    size, heads: what the person said of the model. entry: which of a training file's models; None for the best.
     """
     if not path.exists():
         raise UserError(f"{path}: there is no such file; check the path.")
-    raw = _one_of_a_pair(_read_folder(path, part) if path.is_dir() else _read_file(path, part), part)
-    if part is not None and raw.entry != part:
-        raise no_part(raw.where, part, (raw.entry, *raw.models) if raw.entry else raw.models)
+    raw = _one_of_a_pair(_read_folder(path, entry) if path.is_dir() else _read_file(path, entry), entry)
+    if entry is not None and raw.entry != entry:
+        raise no_entry(raw.where, entry, (raw.entry, *raw.models) if raw.entry else raw.models)
     folder = path if path.is_dir() else path.parent
     config, processor = (read_json(folder / name) for name in ("config.json", "preprocessor_config.json"))
     return replace(raw, config=config, processor=processor, size=size, heads=heads)
 
 
-def no_part(where: object, part: str, has: Sequence[str] = ()) -> UserError:
-    """The error for a part that is not there."""
+def no_entry(where: object, entry: str, has: Sequence[str] = ()) -> UserError:
+    """The error for an entry that is not there."""
     if not has:
-        return UserError(f"{where}: has no parts to choose from, it is one model; leave --part {part} out.")
-    return UserError(f"{where}: has no part {part!r} that holds a model; choose one of {', '.join(has)}.")
+        return UserError(f"{where}: holds one model and no entries to choose from; leave entry={entry!r} out.")
+    return UserError(f"{where}: has no entry {entry!r} that holds a model; choose one of {', '.join(has)}.")
 
 
-def _read_folder(folder: Path, part: str | None) -> Raw:
+def _read_folder(folder: Path, entry: str | None) -> Raw:
     """The one file with weights in a folder."""
-    names = sorted(entry.name for entry in folder.iterdir() if entry.suffix in SUFFIXES and entry.is_file())
+    names = sorted(file.name for file in folder.iterdir() if file.suffix in SUFFIXES and file.is_file())
     usual = [name for name in USUAL if name in names]
     if (folder / INDEX).exists() and USUAL[0] not in names:
         return _read_shards(folder)
     if usual or len(names) == 1:
-        return _read_file(folder / (usual or names)[0], part)
+        return _read_file(folder / (usual or names)[0], entry)
     if names:
         raise UserError(f"{folder}: holds {', '.join(names)}; give the path of the one that is meant.")
     has = ", ".join(sorted(entry.name for entry in folder.iterdir())[:5]) or "nothing"
@@ -106,7 +108,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
     return found
 
 
-def _read_file(path: Path, part: str | None) -> Raw:
+def _read_file(path: Path, entry: str | None) -> Raw:
     try:
         with path.open("rb") as file:
             start = file.read(64)
@@ -117,9 +119,9 @@ def _read_file(path: Path, part: str | None) -> Raw:
     if start.startswith(b"version https://git-lfs"):
         raise UserError(f"{path}: a pointer of Git LFS, not the file itself; get it with git lfs pull.")
     if start.startswith(b"PK"):
-        return _read_zip(path, part)
+        return _read_zip(path, entry)
     if start[:1] == b"\x80":  # an older torch file is a pickle
-        return _unwrap(path, _load(path, mapped=False), part)
+        return _unwrap(path, _load(path, mapped=False), entry)
     if path.suffix == ".safetensors" or start[8:9] == b"{":
         return Raw(str(path), "safetensors", read_safetensors(path))
     raise UserError(
@@ -141,7 +143,7 @@ def read_safetensors(path: Path) -> dict[str, Tensor]:
         raise UserError(f"{path}: cannot be read ({error.strerror or error}); check its mode and owner.") from None
 
 
-def _read_zip(path: Path, part: str | None) -> Raw:
+def _read_zip(path: Path, entry: str | None) -> Raw:
     """An .npz or a file of torch: both are zip archives."""
     try:
         with zipfile.ZipFile(path) as archive:
@@ -149,7 +151,7 @@ def _read_zip(path: Path, part: str | None) -> Raw:
     except _DAMAGED as error:
         raise UserError(f"{path}: damaged or cut short ({error}); get it again.") from None
     if any(name.endswith("/data.pkl") or name == "data.pkl" for name in names):
-        return _unwrap(path, _load(path, mapped=True), part)
+        return _unwrap(path, _load(path, mapped=True), entry)
     if names and all(name.endswith(".npy") for name in names):
         return Raw(str(path), "npz", _read_npz(path))
     raise UserError(
@@ -187,18 +189,18 @@ def _load(path: Path, *, mapped: bool) -> Any:
         raise UserError(f"{path}: damaged, or no checkpoint of PyTorch ({reason}); get it again.") from None
 
 
-def _unwrap(path: Path, found: Any, part: str | None) -> Raw:
+def _unwrap(path: Path, found: Any, wanted: str | None) -> Raw:
     """The tensors of one model in what was loaded; everything else is counted."""
     if not isinstance(found, dict):
         raise UserError(f"{path}: holds {type(found).__name__}, not tensors by name; give a state_dict.")
     models = [name for name, value in found.items() if isinstance(name, str) and _holds_model(value)]
     known = (name for name in _ENTRIES if _holds_tensors(found.get(name)))
-    entry = part if part in models else next(known, None)
+    entry = wanted if wanted in models else next(known, None)
     if entry is None and not _holds_tensors(found) and models:
         if len(models) > 1:
             raise UserError(
                 f"{path}: holds the models {' and '.join(models)}, and which is meant is not known; say it: "
-                f"vitreous import SOURCE BUNDLE --part {models[0]}."
+                f"vitreous import SOURCE BUNDLE --entry {models[0]}."
             )
         entry = models[0]
     state = found if entry is None else found[entry]
@@ -220,13 +222,13 @@ def _unwrapped(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return tensors
 
 
-def _one_of_a_pair(raw: Raw, part: str | None) -> Raw:
+def _one_of_a_pair(raw: Raw, entry: str | None) -> Raw:
     """Of a teacher and a student whose tensors lie side by side, the one that is meant; the rest is counted."""
     words = Counter(name.partition(".")[0] for name in raw.tensors)
     pair = [word for word in _PAIR if word in words]
     if not pair or (len(pair) < 2 and list(words) != pair):  # a model may have something of its own that is called so
         return raw
-    taken = part if part in pair else pair[0]
+    taken = entry if entry in pair else pair[0]
     start = f"{taken}."
     own = {name.removeprefix(start): tensor for name, tensor in raw.tensors.items() if name.startswith(start)}
     aside = {word: count for word, count in words.items() if word != taken} | raw.aside

@@ -18,7 +18,7 @@ from vitreous.weights.google import read_google
 from vitreous.weights.huggingface import read_huggingface
 from vitreous.weights.mapping import build_model
 from vitreous.weights.meta import read_meta
-from vitreous.weights.reading import no_part, read_json, read_raw
+from vitreous.weights.reading import no_entry, read_json, read_raw
 from vitreous.weights.timm import read_timm
 
 EXAMPLE = "mean=0.5,std=0.5,crop=0.9,interpolation=bicubic"
@@ -43,7 +43,7 @@ def open_weights(
     preprocess: Preprocess | str | None = None,
     *,
     heads: int | None = None,
-    part: str | None = None,
+    entry: str | None = None,
 ) -> Bundle:
     """The model at `source` with all that belongs to it.
 
@@ -53,18 +53,18 @@ def open_weights(
     preprocess: whole, or as text ("mean=0.5,std=0.5") the fields that should differ from the source's own, or from the
         family's usual ones where the source has none.
     heads: how many heads each block has, where neither tensors nor a description tell.
-    part: which model of a training file that holds several, by its name there; None for the averaged one.
+    entry: which model of a training file that holds several, by its name there; None for the averaged one.
     """
     path = hub.fetch(str(source)) if str(source).startswith(hub.PREFIX) else Path(source)
     if path.name == WEIGHTS and path.is_file() and _has_section(path.parent):
         path = path.parent
     if _is_bundle(path):
-        if part is not None:
-            raise no_part(path, part)
+        if entry is not None:
+            raise no_entry(path, entry)
         bundle = load_bundle(path)
         _check_heads(bundle.model.config, heads, path)
         return with_preprocess(bundle, preprocess)
-    bundle, assumed = _open_foreign(path, preprocess, heads, part)
+    bundle, assumed = _open_foreign(path, preprocess, heads, entry)
     for note in bundle.notes:
         log.info(note)
     if assumed:
@@ -88,7 +88,7 @@ def with_preprocess(bundle: Bundle, preprocess: Preprocess | str | None) -> Bund
 def _other_channels(where: object, channels: int) -> UserError:
     return UserError(
         f"{where}: takes pictures of {channels} channel{'s' * (channels > 1)}; give as many numbers in mean and in "
-        "std, or one: --preprocess 'mean=0.5,std=0.5'."
+        "std, or one: preprocess='mean=0.5,std=0.5'."
     )
 
 
@@ -96,9 +96,9 @@ def _check_heads(config: ModelConfig, said: int | None, where: object) -> None:
     if said is None:
         return
     if not isinstance(config, ViTConfig):
-        raise UserError(f"{where}: a model of the family {config.family!r} has no heads; leave --heads out.")
+        raise UserError(f"{where}: a model of the family {config.family!r} has no heads; leave heads out.")
     if said != config.heads:
-        raise UserError(f"{where}: says itself that it has {config.heads} heads, not {said}; leave --heads out.")
+        raise UserError(f"{where}: says itself that it has {config.heads} heads, not {said}; leave heads out.")
 
 
 def _is_bundle(path: Path) -> bool:
@@ -125,10 +125,10 @@ def _has_section(folder: Path) -> bool:
 
 
 def _open_foreign(
-    path: Path, preprocess: Preprocess | str | None, heads: int | None, part: str | None
+    path: Path, preprocess: Preprocess | str | None, heads: int | None, entry: str | None
 ) -> tuple[Bundle, str | None]:
     """The model of another project's file, and a warning if its preprocessing had to be assumed."""
-    raw = read_raw(path, _size(preprocess), heads, part)
+    raw = read_raw(path, _size(preprocess), heads, entry)
     found = _recognise(raw)
     _check_heads(found.config, heads, raw.where)
     aside = {name for names in found.aside.values() for name in names}
@@ -138,12 +138,12 @@ def _open_foreign(
     if raw.aside or found.aside:
         others = [f"{what} ({_tensors(len(names))})" for what, names in found.aside.items()]
         others += [f"{name} ({_tensors(count)})" if count else name for name, count in raw.aside.items()]
-        other = f" (vitreous import --part {'|'.join(raw.models)} takes another)" if raw.models else ""
-        entry = f"the model is its part {raw.entry!r}{other}; " if raw.entry else ""
-        notes.append(f"{raw.where}: {entry}left aside: {', '.join(others)}")
+        other = f" (vitreous import --entry {'|'.join(raw.models)} takes another)" if raw.models else ""
+        taken = f"the model is its entry {raw.entry!r}{other}; " if raw.entry else ""
+        notes.append(f"{raw.where}: {taken}left aside: {', '.join(others)}")
     notes += [f"{raw.where}: {note}" for note in found.notes]
     if found.problem is not None and not _said(preprocess) >= set(WHOLE):
-        raise UserError(f"{found.problem}; say the preprocessing whole: --preprocess '{EXAMPLE}'.")
+        raise UserError(f"{found.problem}; say the preprocessing whole: preprocess='{EXAMPLE}'.")
     labels = found.labels or tuple(str(number) for number in range(found.config.classes))
     info = {"imported": str(path), "family": found.family, "notes": notes, "numbered": not found.labels}
     bundle = with_preprocess(Bundle(model, found.preprocess, labels, info, path, tuple(notes)), preprocess)
@@ -181,7 +181,7 @@ def _warning(raw: Raw, found: Foreign, said: Preprocess | str | None, prepared: 
         return None
     return (
         f"{raw.where}: does not say how its pictures were prepared; taken is what is usual for {found.family}: "
-        f"{preprocess_text(prepared)}. If that is wrong, say it: --preprocess 'mean=...,std=...'"
+        f"{preprocess_text(prepared)}. If that is wrong, say it: preprocess='mean=...,std=...'."
     )
 
 

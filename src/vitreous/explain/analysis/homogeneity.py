@@ -27,12 +27,12 @@ def mutual_information(attention: Tensor) -> Tensor:
     attention: (B, h, N, N), read as p(k | q), with p(q) = 1/N. 0: all queries look at the same places, wherever those
     are; 1: each looks at a place of its own.
     """
-    spread = torch.special.entr(attention).sum(dim=-1).mean(dim=-1)  # H(k | q)
+    conditional = torch.special.entr(attention).sum(dim=-1).mean(dim=-1)  # H(k | q)
     keys = torch.special.entr(attention.mean(dim=-2)).sum(dim=-1)  # H(k)
     queries = torch.tensor(attention.shape[-2], dtype=attention.dtype).log()  # H(q)
     scale = (queries * keys).sqrt()
     # One place that all look at leaves nothing to share: no information, not 0/0.
-    return torch.where(scale > 0, (keys - spread).clamp_min(0) / scale.clamp_min(1e-12), 0.0)
+    return torch.where(scale > 0, (keys - conditional).clamp_min(0) / scale.clamp_min(1e-12), 0.0)
 
 
 def mean_cosine(vectors: Tensor) -> Tensor:

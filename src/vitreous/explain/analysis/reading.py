@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from vitreous.data.loader import Loader, choose_workers
 from vitreous.data.source import Source
 from vitreous.errors import UserError
 from vitreous.explain.analysis.noise import BANDS, band_mask, band_noise
+from vitreous.explain.analysis.numbers import Accuracy, ModelNumbers, Probes, Shape, UnderNoise
 from vitreous.explain.analysis.survey import Survey, pool_depths
 from vitreous.model.network import require
 from vitreous.model.vit import ViT
@@ -35,8 +36,8 @@ class Judge(NamedTuple):
 
     fit: Callable[[Tensor, Tensor, int], Classifier]
     """A classifier of features (n, D) by labels (n,) of so many classes: scores (m, K) of others (m, D)."""
-    accuracy: Callable[[Tensor, Tensor], dict[str, Any]]
-    """Of answers (n,) beside labels (n,): its "value", its "interval", and "n"."""
+    accuracy: Callable[[Tensor, Tensor], Accuracy]
+    """Of answers (n,) beside labels (n,)."""
 
 
 class Chosen(NamedTuple):
@@ -72,7 +73,7 @@ class ModelReader:
         """The measured pictures that can be read: the same for every model."""
         self._done = 0
 
-    def read(self, name: str, bundle: Bundle) -> tuple[dict[str, Any], Tensor]:
+    def read(self, name: str, bundle: Bundle) -> tuple[ModelNumbers, Tensor]:
         """All numbers of a model, and its pictures' mean tokens (n, L + 1, D)."""
         model = require(bundle.model, ViT, f"analysis of {name}").eval()
         config = model.config
@@ -92,12 +93,16 @@ class ModelReader:
             index += at
         assert self.index in (None, index)
         self.index = index
-        found = {"name": name, "shape": _shape(bundle, model), "grid": list(survey.grid), **survey.numbers()}
-        if learned is not None:
-            labels = torch.from_numpy(self.chosen.measured.labels)[index]
-            found["probe"] = self._probe_depths(learned, survey, labels)
-            found["noise"] = noisy.numbers(lambda answers: self.judge.accuracy(answers, labels))
-        return found, survey.depths()
+        labels = torch.from_numpy(self.chosen.measured.labels)[index]
+        numbers = ModelNumbers(
+            name=name,
+            shape=_shape(bundle, model),
+            grid=survey.grid,
+            measures=survey.measures(),
+            probe=None if learned is None else self._probe_depths(learned, survey, labels),
+            noise=None if learned is None else noisy.judged(lambda answers: self.judge.accuracy(answers, labels)),
+        )
+        return numbers, survey.depths()
 
     def _batches(self, bundle: Bundle, source: Source, batch: int) -> Iterator[tuple[Tensor, list[int]]]:
         """Images (B, C, H, W) and their indices."""
@@ -138,16 +143,18 @@ class ModelReader:
         probe = self.judge.fit(learned.representations, learned.labels, len(classes))
         return lambda images: probe(bundle.model.representation(images)).argmax(dim=1)
 
-    def _probe_depths(self, learned: Learned, survey: Survey, labels: Tensor) -> dict[str, Any]:
+    def _probe_depths(self, learned: Learned, survey: Survey, labels: Tensor) -> Probes:
         """Accuracy of a linear probe at each depth, and of one on the representation."""
         depths, representations, known = learned
         classes, asked = len(self.chosen.measured.classes), survey.depths()
 
-        def judged(features: Tensor, others: Tensor) -> dict[str, Any]:
+        def judged(features: Tensor, others: Tensor) -> Accuracy:
             return self.judge.accuracy(self.judge.fit(features, known, classes)(others).argmax(dim=1), labels)
 
-        accuracy = [judged(depths[:, depth], asked[:, depth]) for depth in range(depths.shape[1])]
-        return {"accuracy": accuracy, "representation": judged(representations, survey.representations())}
+        return Probes(
+            accuracy=tuple(judged(depths[:, depth], asked[:, depth]) for depth in range(depths.shape[1])),
+            representation=judged(representations, survey.representations()),
+        )
 
 
 @contextmanager
@@ -178,21 +185,23 @@ class _Noise:
                 noise = np.stack([band_noise((channels, height, width), band, self.seed, at) for at in index])
                 answers.append(answer(images + NOISE * torch.from_numpy(noise) / self.std))
 
-    def numbers(self, accuracy: Callable[[Tensor], dict[str, Any]]) -> dict[str, Any]:
+    def judged(self, accuracy: Callable[[Tensor], Accuracy]) -> UnderNoise:
         """Accuracy without noise and with noise of each band."""
-        found = [accuracy(torch.cat(answers)) for answers in self.answers]
-        bands = [list(band) for band in self.bands]
-        return {"clean": accuracy(torch.cat(self.clean)), "bands": bands, "accuracy": found}
+        return UnderNoise(
+            clean=accuracy(torch.cat(self.clean)),
+            bands=tuple(self.bands),
+            accuracy=tuple(accuracy(torch.cat(answers)) for answers in self.answers),
+        )
 
 
-def _shape(bundle: Bundle, model: ViT) -> dict[str, Any]:
+def _shape(bundle: Bundle, model: ViT) -> Shape:
     c = model.config
-    return {
-        "width": c.width,
-        "depth": c.depth,
-        "heads": c.heads,
-        "patch": c.patch,
-        "size": list(bundle.preprocess.size),
-        "classes": c.classes,
-        "parameters": sum(parameter.numel() for parameter in model.parameters()),
-    }
+    return Shape(
+        width=c.width,
+        depth=c.depth,
+        heads=c.heads,
+        patch=c.patch,
+        size=bundle.preprocess.size,
+        classes=c.classes,
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
+    )

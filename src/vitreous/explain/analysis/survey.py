@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,6 +22,7 @@ from vitreous.explain.analysis.homogeneity import (
     patch_attention,
     query_similarity,
 )
+from vitreous.explain.analysis.numbers import Measures, Table, Values
 from vitreous.explain.analysis.representation import (
     diagonal,
     effective_rank,
@@ -118,8 +118,8 @@ class Survey:
         with torch.inference_mode():
             y = self.model.representation(images, trace=trace)
             trace.finish()
-        for name, found in trace.sums.items():
-            for depth, value in found.items():
+        for name, by_depth in trace.sums.items():
+            for depth, value in by_depth.items():
                 before = self._sums[name].get(depth)
                 self._sums[name][depth] = value.double() if before is None else before + value
         self.grid = trace.grid
@@ -136,20 +136,30 @@ class Survey:
         """(n, D): what the classifier reads."""
         return torch.cat(self._representations).clone()
 
-    def numbers(self) -> dict[str, Any]:
-        """The means over pictures, as JSON has them; lists by depth start at depth 1 for attention, else at 0."""
-        found: dict[str, Any] = {}
-        for name, sums in self._sums.items():
-            count = self._spectra if name in ("token_spectrum", "token_rank") else self.pictures
-            found[name] = [_plain(sums[depth] / count) for depth in sorted(sums)]
-        found["depth_similarity"] = found["depth_similarity"][0]
+    def measures(self) -> Measures:
+        """The means over pictures."""
         steps = len(diagonal(self.grid)) - 1
-        found["frequencies"] = [round(i / steps, 4) for i in range(steps + 1)]
-        found["picture_rank"] = _plain(effective_rank(singular_values(self.depths().transpose(0, 1))))
-        values = singular_values(self.representations())
-        found["representation_rank"] = _plain(effective_rank(values))
-        found["representation_spectrum"] = _plain(log_spectrum(values))
-        return found
+        spectrum = singular_values(self.representations())
+        return Measures(
+            attention_distance=_table(self._mean("attention_distance", self.pictures)),
+            mutual_information=_table(self._mean("mutual_information", self.pictures)),
+            head_similarity=_values(self._mean("head_similarity", self.pictures)),
+            query_similarity=_values(self._mean("query_similarity", self.pictures)),
+            log_amplitude=_table(self._mean("log_amplitude", self.pictures)),
+            token_similarity=_values(self._mean("token_similarity", self.pictures)),
+            token_spectrum=_table(self._mean("token_spectrum", self._spectra)),
+            token_rank=_values(self._mean("token_rank", self._spectra)),
+            depth_similarity=_table(self._mean("depth_similarity", self.pictures)[0]),
+            frequencies=tuple(round(i / steps, 4) for i in range(steps + 1)),
+            picture_rank=_values(effective_rank(singular_values(self.depths().transpose(0, 1)))),
+            representation_rank=_rounded(effective_rank(spectrum)).item(),
+            representation_spectrum=_values(log_spectrum(spectrum)),
+        )
+
+    def _mean(self, name: str, count: int) -> Tensor:
+        """(depths, ...): the sums of this name over so many pictures, divided by their number."""
+        sums = self._sums[name]
+        return torch.stack([sums[depth] / count for depth in sorted(sums)])
 
 
 def pool_depths(model: ViT, images: Tensor) -> tuple[Tensor, Tensor]:
@@ -160,6 +170,14 @@ def pool_depths(model: ViT, images: Tensor) -> tuple[Tensor, Tensor]:
     return trace.depths(), y
 
 
-def _plain(values: Tensor) -> Any:
-    """Numbers with the digits that mean something."""
-    return torch.round(values.double(), decimals=5).tolist()
+def _rounded(values: Tensor) -> Tensor:
+    """The digits that mean something."""
+    return torch.round(values.double(), decimals=5)
+
+
+def _values(values: Tensor) -> Values:
+    return tuple(_rounded(values).tolist())
+
+
+def _table(values: Tensor) -> Table:
+    return tuple(map(_values, values))

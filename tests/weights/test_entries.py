@@ -31,7 +31,7 @@ BACKBONE = {"teacher": timm_like(classes=0), "student": timm_like(classes=0)}
 CLASSIFIER = {"model_ema": timm_like(), "model": timm_like()}
 LATER = {"teacher": dinov2(), "student": dinov2()}
 
-# A file's name: (what it holds, its models by part with the best first, the configuration that they have)
+# A file's name: (what it holds, its models by entry with the best first, the configuration that they have)
 FILES = {
     "dino": (dino_training(**BACKBONE), BACKBONE, ViTConfig(**SHAPE, classes=0)),
     "deit": (
@@ -59,76 +59,85 @@ def scores(model):
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_each_part_can_be_taken(tmp_path, name):
+def test_each_entry_can_be_taken(tmp_path, name):
     path, (_, models, config) = saved(tmp_path, name), FILES[name]
     best, other = models
-    for part, taken, left in ((None, best, other), (best, best, other), (other, other, best)):
-        bundle = open_weights(path, part=part)
+    for entry, taken, left in ((None, best, other), (best, best, other), (other, other, best)):
+        bundle = open_weights(path, entry=entry)
         expected = NumpyViT(config, models[taken])(pictures())
         np.testing.assert_allclose(scores(bundle.model), expected, atol=1e-5)
-        said = f"the model is its part {taken!r} (vitreous import --part {left} takes another); left aside: "
+        said = f"the model is its entry {taken!r} (vitreous import --entry {left} takes another); left aside: "
         assert said in bundle.notes[1]
         assert f"{left} (" in bundle.notes[1].split("left aside")[1]
 
 
 def test_teacher_and_student_in_a_safetensors_file(tmp_path):
     save_file(FILES["dinov2"][0]["model"], tmp_path / "m.safetensors")
-    for part, taken in ((None, "teacher"), ("student", "student")):
-        found = open_weights(tmp_path / "m.safetensors", part=part).model
+    for entry, taken in ((None, "teacher"), ("student", "student")):
+        found = open_weights(tmp_path / "m.safetensors", entry=entry).model
         assert torch.equal(found.norm.weight, LATER[taken]["norm.weight"])
 
 
-def test_import_takes_a_part_and_other_verbs_the_best(capsys, tmp_path):
+def test_import_takes_an_entry_and_other_verbs_the_best(capsys, tmp_path):
     path = saved(tmp_path, "deit")
-    main(["import", str(path), str(tmp_path / "b"), "--part", "model"])
+    main(["import", str(path), str(tmp_path / "b"), "--entry", "model"])
     printed = capsys.readouterr()
-    assert "the model is its part 'model' (vitreous import --part model_ema takes another)" in printed.err
+    assert "the model is its entry 'model' (vitreous import --entry model_ema takes another)" in printed.err
     assert "'model'" in (tmp_path / "b" / "README.md").read_text()
     assert torch.equal(load(tmp_path / "b").vit.head.weight, CLASSIFIER["model"]["head.weight"])
     assert torch.equal(load(path).vit.head.weight, CLASSIFIER["model_ema"]["head.weight"])
 
 
+@pytest.mark.parametrize("option", [["--part", "model"], ["--part=model"]])
+def test_the_option_of_earlier_versions_is_refused_with_its_name_now(capsys, tmp_path, option):
+    with pytest.raises(SystemExit) as end:
+        main(["import", str(saved(tmp_path, "deit")), str(tmp_path / "b"), *option])
+    assert end.value.code == 2
+    assert capsys.readouterr().err == "vitreous: import --part: this option is called --entry now.\n"
+    assert not (tmp_path / "b").exists()
+
+
 MISTAKES = {
-    "a part that is not there": ("dino", "model_ema"),
-    "a part without a model": ("dino", "optimizer"),
-    "a part with tensors, but no model": ("dino", "dino_loss"),
-    "a part that is a number": ("dino", "epoch"),
-    "a part of a pair that is not there": ("dinov2", "model_ema"),
+    "an entry that is not there": ("dino", "model_ema"),
+    "an entry without a model": ("dino", "optimizer"),
+    "an entry with tensors, but no model": ("dino", "dino_loss"),
+    "an entry that is a number": ("dino", "epoch"),
+    "an entry of a pair that is not there": ("dinov2", "model_ema"),
 }
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-def test_a_part_that_is_no_model(capsys, tmp_path, name):
-    file, part = MISTAKES[name]
+def test_an_entry_that_is_no_model(capsys, tmp_path, name):
+    file, entry = MISTAKES[name]
     with pytest.raises(SystemExit) as end:
-        main(["import", str(saved(tmp_path, file)), str(tmp_path / "b"), "--part", part])
+        main(["import", str(saved(tmp_path, file)), str(tmp_path / "b"), "--entry", entry])
     assert end.value.code == 2
-    said = f"{file}.pth: has no part {part!r} that holds a model; choose one of teacher, student."
+    said = f"{file}.pth: has no entry {entry!r} that holds a model; choose one of teacher, student."
     assert capsys.readouterr().err.strip().endswith(said)
     assert not (tmp_path / "b").exists()
 
 
-def test_one_model_has_no_parts(tmp_path):
+def test_one_model_has_no_entries(tmp_path):
     torch.save(timm_like(), tmp_path / "bare.pth")
     save_file(timm_like(), tmp_path / "w.safetensors")
     model = random_model()
     save_bundle(tmp_path / "b", model, preprocess_for(model), LABELS)
     for source in ("bare.pth", "w.safetensors", "b"):
-        with pytest.raises(UserError, match=f"{source}: has no parts to choose from, it is one model; leave --part"):
-            import_weights(tmp_path / source, tmp_path / "out", part="teacher")
+        with pytest.raises(UserError, match=f"{source}: holds one model and no entries to choose from; leave entry="):
+            import_weights(tmp_path / source, tmp_path / "out", entry="teacher")
 
 
 def test_a_model_under_a_name_that_nobody_knows(tmp_path):
     states = {"encoder": timm_like(), "momentum": timm_like()}
     torch.save({**states, "epoch": 3}, tmp_path / "w.pth")
-    with pytest.raises(UserError, match=r"holds the models encoder and momentum, .* --part encoder"):
+    with pytest.raises(UserError, match=r"holds the models encoder and momentum, .* --entry encoder"):
         open_weights(tmp_path / "w.pth")
-    found = open_weights(tmp_path / "w.pth", part="momentum").model
+    found = open_weights(tmp_path / "w.pth", entry="momentum").model
     assert torch.equal(found.head.weight, states["momentum"]["head.weight"])
     torch.save({"encoder": states["encoder"], "epoch": 3}, tmp_path / "one.pth")
     alone = open_weights(tmp_path / "one.pth")
     assert torch.equal(alone.model.head.weight, states["encoder"]["head.weight"])
-    assert alone.notes[1].endswith("the model is its part 'encoder'; left aside: epoch")
+    assert alone.notes[1].endswith("the model is its entry 'encoder'; left aside: epoch")
 
 
 def test_something_called_teacher_inside_a_model_is_not_taken_for_it(tmp_path):
@@ -145,4 +154,4 @@ def test_a_student_without_its_teacher(tmp_path):
     torch.save(file, tmp_path / "w.pth")
     found = open_weights(tmp_path / "w.pth")
     assert torch.equal(found.model.norm.weight, BACKBONE["student"]["norm.weight"])
-    assert "the model is its part 'student'; left aside: " in found.notes[1]
+    assert "the model is its entry 'student'; left aside: " in found.notes[1]
