@@ -116,7 +116,7 @@ def test_damaged_pickles(tmp_path: Path):
         pickle.dumps([1]): "holds no dictionary",
         pickle.dumps({b"data": cifar_rows(2, 0)}, 2): "has no 'labels'",
         pickle.dumps({b"data": np.zeros((2, 5)), b"labels": [0, 1]}, 2): "has no uint8 'data'",
-        pickle.dumps({b"data": cifar_rows(2, 0), b"labels": [0]}, 2): "one number a picture",
+        pickle.dumps({b"data": cifar_rows(2, 0), b"labels": [0]}, 2): "one number per picture",
     }
     for content, message in cases.items():
         (tmp_path / "data_batch_1").write_bytes(content)
@@ -204,7 +204,7 @@ def test_npz_with_mistakes(tmp_path: Path):
         ({"a": images}, "has no arrays called x_train and y_train"),
         ({"images": images, "labels": labels[:1]}, "2 pictures and 1 labels"),
         ({"images": images, "labels": labels * 1.5}, "labels is float64"),
-        ({"images": images, "labels": np.eye(2, dtype=int)}, "give one whole number a picture"),
+        ({"images": images, "labels": np.eye(2, dtype=int)}, "give one whole number per picture"),
         ({"images": images.astype(int), "labels": labels}, "images is int64; give uint8"),
         ({"images": images[0], "labels": labels}, r"shape \(4, 4\)"),
         ({"images": images, "labels": -labels}, "label -1 is not one of"),

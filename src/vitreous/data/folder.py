@@ -156,7 +156,7 @@ def open_list(path: Path) -> Data:
     """Data from a CSV or JSONL with path, label and perhaps split; paths count from the file's own folder."""
     rows = list(_csv_rows(path) if path.suffix.lower() == ".csv" else _jsonl_rows(path))
     if not rows:
-        raise UserError(f"{path}: the list is empty; give a line a picture, with path and label.")
+        raise UserError(f"{path}: the list is empty; give one line per picture, with path and label.")
     first = path.parent / rows[0][0]
     if not first.is_file():
         raise UserError(f"{path}: there is no file {first}; write paths as seen from the folder of the list.")

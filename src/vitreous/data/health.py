@@ -113,8 +113,8 @@ def inspect_data(data: Data, progress: Callable[[int, int], None] | None = None)
         pictures=sum(len(source) for source in data.splits.values()),
         classes=list(data.classes),
         splits={split: _part(source) for split, source in data.splits.items()},
-        width=_spread(sizes[:, 0]),
-        height=_spread(sizes[:, 1]),
+        width=_range(sizes[:, 0]),
+        height=_range(sizes[:, 1]),
         modes=dict(seen.modes.most_common()),
         formats=dict(seen.formats.most_common()),
         unreadable=seen.unreadable,
@@ -196,7 +196,7 @@ def _part(source: Source) -> PartReport:
     )
 
 
-def _spread(values: NDArray[np.int64]) -> dict[str, float]:
+def _range(values: NDArray[np.int64]) -> dict[str, float]:
     if not len(values):
         return {}
     return {"min": float(values.min()), "median": float(np.median(values)), "max": float(values.max())}

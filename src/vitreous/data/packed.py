@@ -179,7 +179,7 @@ def _read_python_batch(path: Path, label_key: bytes) -> tuple[Pixels, Labels]:
     if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8 or pixels.ndim != 2 or pixels.shape[1] != 3072:
         raise UserError(f"{path}: has no uint8 'data' of n x 3072, so it is not CIFAR; download the file again.")
     if not isinstance(labels, list) or len(labels) != len(pixels) or not all(type(x) is int for x in labels):
-        raise UserError(f"{path}: has no {label_key.decode()!r}, one number a picture; download the file again.")
+        raise UserError(f"{path}: has no {label_key.decode()!r}, one number per picture; download the file again.")
     return pixels.reshape(-1, 3, 32, 32), np.array(labels, dtype=np.int64)
 
 
@@ -285,7 +285,7 @@ def _npz_labels(path: Path, key: str, array: NDArray[Any]) -> Labels:
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
     if array.ndim != 1 or array.dtype.kind not in "iu":
-        raise UserError(f"{path}: {key} is {array.dtype} of shape {array.shape}; give one whole number a picture.")
+        raise UserError(f"{path}: {key} is {array.dtype} of shape {array.shape}; give one whole number per picture.")
     return array.astype(np.int64)
 
 
