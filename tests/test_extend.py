@@ -84,6 +84,7 @@ def test_fit_trains_with_it(tmp_path, pictures, quadrants):
     assert result.metrics["loss"] < 0.7  # of four quadrants, chance is ln 4 = 1.39
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     assert config["training"]["objective"]["kind"] == "quadrants"
+    assert "Patch accuracy" in (tmp_path / "run" / "report.html").read_text()  # its metrics are drawn too
     again = vitreous.fit(pictures, recipe="quadrants", epochs=30, out=tmp_path / "run", workers=0)
     assert again == result
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from vitreous.config.change import as_texts
 from vitreous.config.objective import Supervised
 from vitreous.config.train import Training
+from vitreous.data.loader import Loader
 from vitreous.data.source import Data, Source, Split
 from vitreous.errors import UserError
 from vitreous.evaluate.classify import ClassificationResult, score_classes
@@ -27,7 +28,7 @@ from vitreous.run.cost import training_work
 from vitreous.run.folder import weights_digest
 from vitreous.run.opening import names_of, open_dataset
 from vitreous.run.request import FitRequest, Listeners, check_request, run_name, same_place
-from vitreous.run.result import FitResult, FrozenProbe
+from vitreous.run.result import FitResult, FrozenProbe, read_result
 from vitreous.run.start import choose_training, starting_network, whiten
 from vitreous.run.training import Ending, TrainingRun, machine_of
 from vitreous.train.loop import Evaluate, Outcome
@@ -90,9 +91,16 @@ class _Fit(TrainingRun[FitRequest, FitResult]):
     look: float | None = None  # seconds that it takes to look at a picture, where that is known
     base: Bundle | None = None
 
+    validation: Loader | None = None
+
+    def read_result(self) -> FitResult:
+        """With accuracies."""
+        result = read_result(self.folder)
+        assert isinstance(result, FitResult)  # as its request is
+        return result
+
     def open_data(self) -> Data:
         """With labels."""
-        self.unreadable: dict[str, str] = {}
         return open_dataset(self.request.data)
 
     def _open_weights(self) -> Bundle | None:
@@ -114,7 +122,6 @@ class _Fit(TrainingRun[FitRequest, FitResult]):
 
     def start_network(self) -> Network:
         """New or from weights; then whitened, or with a classifier on frozen features, where the recipe says so."""
-        self.validation = None
         if "val" in self.data.splits:
             self.validation = self.keep_open(self.evaluation_loader(self.data.splits["val"]))
         if self.checkpointed:  # what it holds takes the place of all that follows; weights need not be there any more

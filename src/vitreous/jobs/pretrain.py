@@ -26,7 +26,7 @@ from vitreous.recipes.pretrain import PRETRAINING
 from vitreous.run.card import pretrain_card
 from vitreous.run.opening import open_pictures
 from vitreous.run.request import Listeners, PretrainRequest, check_request, run_name, same_place
-from vitreous.run.result import PretrainResult
+from vitreous.run.result import PretrainResult, read_result
 from vitreous.run.start import ASIDE, set_aside, situation_of, some_of, whiten
 from vitreous.run.training import Ending, TrainingRun, machine_of, records_of
 from vitreous.train.loop import Evaluate, Event, Outcome
@@ -104,6 +104,12 @@ class _Pretraining(TrainingRun[PretrainRequest, PretrainResult]):
     """What a training without labels is about: views, live metrics of features, alarms."""
 
     keep_last: ClassVar[bool] = True
+
+    def read_result(self) -> PretrainResult:
+        """With the last live metrics."""
+        result = read_result(self.folder)
+        assert isinstance(result, PretrainResult)  # as its request is
+        return result
 
     def open_data(self) -> Data:
         """With labels or without."""

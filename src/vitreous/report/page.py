@@ -18,6 +18,9 @@ from vitreous.report.plots import Series, curves, page_style, to_svg
 from vitreous.report.scores import calibration, classes, examples, mistakes, percent, scores
 from vitreous.train.meter import Spent
 
+DRAWN = frozenset({"step", "loss", "accuracy", "standard_error", "learning_rate", "norm"})
+"""Keys of records that have a plot of their own, or none."""
+
 
 def page(content: Content) -> str:
     """The whole page as text."""
@@ -73,7 +76,7 @@ def describe(content: Content) -> str:
 
 
 def training_curves(records: list[dict[str, float]]) -> Iterable[Html]:
-    """Loss, accuracy and learning rate over the steps, those of them that were recorded."""
+    """Loss, accuracy, learning rate, and whatever else the objective recorded, over the steps."""
 
     def series(**keys: str) -> dict[str, Series]:
         made: dict[str, Series] = {}
@@ -83,11 +86,14 @@ def training_curves(records: list[dict[str, float]]) -> Iterable[Html]:
                 made[name] = ([step for step, _ in found], [value for _, value in found])
         return made
 
+    recorded = dict.fromkeys(key.removeprefix("val_") for record in records for key in record)
+    others = [key for key in recorded if key not in DRAWN]
     plots = [
         curves(found, title, share=title == "Accuracy")
         for title, found in (
             ("Loss", series(training="loss", validation="val_loss")),
             ("Accuracy", series(training="accuracy", validation="val_accuracy")),
+            *((key.replace("_", " ").capitalize(), series(training=key, validation=f"val_{key}")) for key in others),
             ("Learning rate", series(rate="learning_rate")),
         )
         if found

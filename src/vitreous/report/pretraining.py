@@ -24,6 +24,8 @@ CURVES = {
     "spread": "spread of the features",
     "centre": "norm of the centre",
 }
+DRAWN = frozenset({"step", "learning_rate", "norm"})
+"""Keys of records that need no plot."""
 SHARES = ("val_knn", "entropy", "information", "val_information", "explained")
 
 
@@ -70,7 +72,8 @@ def _body(name: str, run: Run, rebuilt: Image.Image | None) -> Iterable[Html]:
 
 def _series(records: list[dict[str, float]]) -> Iterable[tuple[str, str, tuple[list[float], list[float]]]]:
     """Each metric that was recorded, its name, and its steps and values."""
-    for key, name in CURVES.items():
+    recorded = dict.fromkeys(key for record in records for key in record if key not in DRAWN)
+    for key, name in {**CURVES, **{key: key.replace("_", " ") for key in recorded if key not in CURVES}}.items():
         found = [(record["step"], record[key]) for record in records if key in record]
         if found:
             steps, values = zip(*found, strict=True)

@@ -26,7 +26,7 @@ from vitreous.objectives.setting import Setting
 from vitreous.run.budget import TIME_IS_UP, parse_budget, plan
 from vitreous.run.folder import METRICS, REPORT, RESULT, RunConfig, check_same_request, make_run_folder, read_config
 from vitreous.run.request import Listeners, Machine, Request
-from vitreous.run.result import FitResult, FrozenProbe, PretrainResult, read_result
+from vitreous.run.result import FitResult, FrozenProbe, PretrainResult
 from vitreous.run.saved import training_to_json
 from vitreous.run.track import check_tensorboard, tracked
 from vitreous.train.loop import Evaluate, Event, Loop, Outcome
@@ -69,12 +69,22 @@ class TrainingRun(ABC, Generic[Asked, Result]):
         self.deadline = None if request.budget is None else parse_budget(request.budget)
         self.probe: FrozenProbe | None = None
         self.weights: str | None = None
+        self.unreadable: dict[str, str] = {}
+        # what follows is made on the way, in this order
+        self.open: ExitStack
+        self.saved: RunConfig | None = None
         self.training: Training
         self.data: Data
+        self.checkpointed = False
         self.loader: Loader
         self.objective: Objective
+        self.evaluate: Evaluate | None = None
 
     # What a verb fills in
+
+    @abstractmethod
+    def read_result(self) -> Result:
+        """What a finished training came to."""
 
     @abstractmethod
     def open_data(self) -> Data:
@@ -124,7 +134,7 @@ class TrainingRun(ABC, Generic[Asked, Result]):
         if saved is not None:
             check_same_request(saved, self.request, self.folder)
             if (self.folder / RESULT).exists():
-                result: Result = read_result(self.folder)  # type: ignore[assignment]
+                result = self.read_result()
                 self.listeners.say(self._restore_report())
                 return result
         if self.machine.tensorboard:
