@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from vitreous.config.model import ViTConfig
     from vitreous.errors import UserError
     from vitreous.jobs.analyze import analyze
-    from vitreous.jobs.convert import export_weights, import_weights
+    from vitreous.jobs.export import export_weights
     from vitreous.jobs.fit import fit
+    from vitreous.jobs.import_ import import_weights
     from vitreous.jobs.inspect import inspect
     from vitreous.jobs.load import Model, load
     from vitreous.jobs.models import models
@@ -43,9 +44,9 @@ _HOMES = {
     "ViT": "vitreous.model.vit",
     "ViTConfig": "vitreous.config.model",
     "analyze": "vitreous.jobs.analyze",
-    "export_weights": "vitreous.jobs.convert",
+    "export_weights": "vitreous.jobs.export",
     "fit": "vitreous.jobs.fit",
-    "import_weights": "vitreous.jobs.convert",
+    "import_weights": "vitreous.jobs.import_",
     "inspect": "vitreous.jobs.inspect",
     "load": "vitreous.jobs.load",
     "models": "vitreous.jobs.models",

@@ -28,7 +28,7 @@ def export(
         to: huggingface: a folder for from_pretrained, with its image processor. timm: a folder for local-dir. google:
             an .npz with the tensor names of the paper's code.
     """
-    from vitreous.jobs.convert import export_weights
+    from vitreous.jobs.export import export_weights
     from vitreous.run.opening import open_model
 
     opened = open_model(bundle)

@@ -44,7 +44,7 @@ def import_(
             model_ema. Default: the averaged one; the command lists the others.
         json: Print one JSON object.
     """
-    from vitreous.jobs.convert import import_weights
+    from vitreous.jobs.import_ import import_weights
 
     made = import_weights(
         source,

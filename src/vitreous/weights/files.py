@@ -241,6 +241,13 @@ def check_replaceable(out: Path, ours: frozenset[str]) -> None:
         )
 
 
+def check_apart(out: Path, source: Path | None) -> None:
+    """Refuse to write over what is read."""
+    read = None if source is None else source.resolve()
+    if read is not None and out.resolve() in (read, *read.parents):
+        raise UserError(f"{out}: is or holds the source {source}, which would be lost; choose another place.")
+
+
 def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
     """Write a .safetensors file that may be read by whoever may read a new file here."""
     path.touch()

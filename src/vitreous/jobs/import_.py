@@ -1,42 +1,23 @@
-"""`vitreous import` and `vitreous export`: from anybody's weights to a bundle, and a bundle as others read it."""
+"""`vitreous import`: from anybody's weights to a bundle."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
 
 from vitreous.config.data import Preprocess
 from vitreous.errors import UserError
-from vitreous.model.network import require
-from vitreous.model.vit import ViT
-from vitreous.run.opening import open_model
 from vitreous.weights import hub
 from vitreous.weights.adapt import adapt
 from vitreous.weights.bundle import Bundle, save_bundle
-from vitreous.weights.files import check_replaceable
+from vitreous.weights.files import check_apart, check_replaceable
 from vitreous.weights.foreign import describe
-from vitreous.weights.google import write_google
-from vitreous.weights.huggingface import write_huggingface
 from vitreous.weights.labels import read_labels
 from vitreous.weights.source import open_weights, preprocess_text
-from vitreous.weights.timm import write_timm
-
-Format = Literal["huggingface", "timm", "google"]
 
 BUNDLE = frozenset({"config.json", "model.safetensors", "README.md"})
-FOLDERS: dict[str, frozenset[str]] = {
-    "huggingface": frozenset({"config.json", "model.safetensors", "preprocessor_config.json"}),
-    "timm": frozenset({"config.json", "model.safetensors"}),
-}
-"""What a folder of each format holds, besides its manifest; google is one file."""
-
-WRITERS: dict[Format, Callable[..., Path]] = {
-    "huggingface": write_huggingface,
-    "timm": write_timm,
-    "google": write_google,
-}
+"""What a bundle holds, besides its manifest."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +64,7 @@ def import_weights(
     out = Path(out)
     check_replaceable(out, BUNDLE)
     opened = open_weights(source, preprocess, heads=heads, entry=entry)
-    _check_apart(out, opened)
+    check_apart(out, opened.path)
     model, prepared = adapt(
         opened.model,
         opened.preprocess,
@@ -110,23 +91,6 @@ def import_weights(
     return made
 
 
-def export_weights(source: str | Path | Bundle, out: str | Path, to: Format) -> Path:
-    """Write a model as others read it, and return where.
-
-    source: a bundle, a run, or anything that can be imported.
-    to: huggingface (a folder for `from_pretrained`), timm (a folder for "local-dir:"), google (an .npz).
-    """
-    if to not in get_args(Format):
-        raise UserError(f"to={to!r}: choose one of {', '.join(get_args(Format))}.")
-    out = Path(out)
-    if to in FOLDERS:
-        check_replaceable(out, FOLDERS[to])
-    bundle = open_model(source)
-    _check_apart(out, bundle)
-    model = require(bundle.model, ViT, f"to={to!r}")
-    return WRITERS[to](out, model, bundle.preprocess, bundle.labels, bundle.info)
-
-
 def _check_numbers(image_size: int | None, patch: int | None, heads: int | None, epsilon: float | None) -> None:
     for name, value in (("image_size", image_size), ("patch", patch)):
         if value is not None and value < 1:
@@ -135,13 +99,6 @@ def _check_numbers(image_size: int | None, patch: int | None, heads: int | None,
         raise UserError(f"heads={heads}: give the number of heads of a block, for example 12.")
     if epsilon is not None and not epsilon > 0:
         raise UserError(f"epsilon={epsilon}: must be above 0, for example 1e-6.")
-
-
-def _check_apart(out: Path, opened: Bundle) -> None:
-    """Refuse to write over what is read."""
-    source = None if opened.path is None else opened.path.resolve()
-    if source is not None and out.resolve() in (source, *source.parents):
-        raise UserError(f"{out}: is or holds the source {opened.path}, which would be lost; choose another place.")
 
 
 def _without_places(source: str, opened: Bundle) -> tuple[str, list[str]]:

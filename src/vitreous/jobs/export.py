@@ -1,0 +1,48 @@
+"""`vitreous export`: a model as others read it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal, get_args
+
+from vitreous.errors import UserError
+from vitreous.model.network import require
+from vitreous.model.vit import ViT
+from vitreous.run.opening import open_model
+from vitreous.weights.bundle import Bundle
+from vitreous.weights.files import check_apart, check_replaceable
+from vitreous.weights.google import write_google
+from vitreous.weights.huggingface import write_huggingface
+from vitreous.weights.timm import write_timm
+
+Format = Literal["huggingface", "timm", "google"]
+
+FOLDERS: dict[str, frozenset[str]] = {
+    "huggingface": frozenset({"config.json", "model.safetensors", "preprocessor_config.json"}),
+    "timm": frozenset({"config.json", "model.safetensors"}),
+}
+"""What a folder of each format holds, besides its manifest; google is one file."""
+
+WRITERS: dict[Format, Callable[..., Path]] = {
+    "huggingface": write_huggingface,
+    "timm": write_timm,
+    "google": write_google,
+}
+
+
+def export_weights(source: str | Path | Bundle, out: str | Path, to: Format) -> Path:
+    """Write a model as others read it, and return where.
+
+    source: a bundle, a run, or anything that can be imported.
+    to: huggingface (a folder for `from_pretrained`), timm (a folder for "local-dir:"), google (an .npz).
+    """
+    if to not in get_args(Format):
+        raise UserError(f"to={to!r}: choose one of {', '.join(get_args(Format))}.")
+    out = Path(out)
+    if to in FOLDERS:
+        check_replaceable(out, FOLDERS[to])
+    bundle = open_model(source)
+    check_apart(out, bundle.path)
+    model = require(bundle.model, ViT, f"to={to!r}")
+    return WRITERS[to](out, model, bundle.preprocess, bundle.labels, bundle.info)
