@@ -102,7 +102,7 @@ def test_what_is_measured_now_and_then_is_the_same_after_an_interruption(go, tmp
         go(slopes(), "parts", steps=25, stop_after=stop)
     assert (tmp_path / "whole/metrics.jsonl").read_text() == (tmp_path / "parts/metrics.jsonl").read_text()
     records = [json.loads(line) for line in (tmp_path / "parts/metrics.jsonl").read_text().splitlines()]
-    assert [record["step"] for record in records if "spread" in record] == [1, 11, 21]
+    assert [record["step"] for record in records if "feature_std" in record] == [1, 11, 21]
 
 
 @pytest.mark.parametrize("ibot", [0.0, 1.0])

@@ -246,6 +246,9 @@ def test_a_configuration_and_its_json():
 
 def test_presets_of_any_family():
     assert named_config("tiny-conv-16", classes=2) == TinyConvConfig(width=16, classes=2)
+    assert named_config("tiny-conv-16@32") == TinyConvConfig(width=16, image_size=(32, 32))
+    with pytest.raises(UserError, match="write the side of the picture after the @"):
+        named_config("tiny-conv-16@large")
     assert named_config("B/16@384") == preset("B/16@384")
     with pytest.raises(UserError, match="write SIZE/PATCH"):
         named_config("tiny-conv-99")

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 import torch
 
-from vitreous.objectives.collapse import AVERAGE, WINDOW, Alarm, entropy, feature_spread, information
+from vitreous.objectives.collapse import AVERAGE, WINDOW, Alarm, entropy, feature_std, information
 
-HEALTHY = {"entropy": 0.6, "information": 0.4, "spread": 0.5, "centre": 1.0, "explained": 0.3}
-ONE = {"entropy": 0.001, "information": 0.0, "spread": 0.3, "centre": 0.0}
-ANY = {"entropy": 0.999, "information": 0.001, "spread": 0.3, "centre": 0.1}
-ALIKE = {"spread": 0.001}
-NOTHING = {"spread": 0.3, "explained": 0.0}
+HEALTHY = {"entropy": 0.6, "information": 0.4, "feature_std": 0.5, "centre": 1.0, "explained": 0.3}
+ONE = {"entropy": 0.001, "information": 0.0, "feature_std": 0.3, "centre": 0.0}
+ANY = {"entropy": 0.999, "information": 0.001, "feature_std": 0.3, "centre": 0.1}
+ALIKE = {"feature_std": 0.001}
+NOTHING = {"feature_std": 0.3, "explained": 0.0}
 
 
 def hear(*stretches):
@@ -39,7 +39,7 @@ def test_metrics_are_their_formulas():
     assert information(found).item() == pytest.approx(-(mean * np.log(mean)).sum() - each.mean())
     features = draw.normal(size=(9, 4))
     unit = features / np.linalg.norm(features, axis=1, keepdims=True)
-    assert feature_spread(torch.from_numpy(features)) == pytest.approx(unit.std(axis=0).mean() * 2, rel=1e-6)
+    assert feature_std(torch.from_numpy(features)) == pytest.approx(unit.std(axis=0).mean() * 2, rel=1e-6)
 
 
 def test_extremes():
@@ -47,10 +47,8 @@ def test_extremes():
     assert information(one).item() == pytest.approx(0, abs=1e-6)
     assert information(every).item() == pytest.approx(0, abs=1e-6)
     assert information(torch.eye(8)).item() == pytest.approx(math.log(8))
-    assert feature_spread(torch.ones(5, 6)) == pytest.approx(0, abs=1e-6)
-    assert feature_spread(torch.randn(4000, 64, generator=torch.Generator().manual_seed(0))) == pytest.approx(
-        1, abs=0.02
-    )
+    assert feature_std(torch.ones(5, 6)) == pytest.approx(0, abs=1e-6)
+    assert feature_std(torch.randn(4000, 64, generator=torch.Generator().manual_seed(0))) == pytest.approx(1, abs=0.02)
 
 
 def test_a_slow_warm_up_is_no_collapse_but_nothing_learned_after_it_is():
@@ -87,7 +85,7 @@ def test_a_collapse_is_said_once_and_soon(record, says):
 
 
 @pytest.mark.parametrize(
-    ("metric", "low", "above"), [("information", 0.001, 0.03), ("spread", 0.01, 0.08), ("explained", 0.0, 0.015)]
+    ("metric", "low", "above"), [("information", 0.001, 0.03), ("feature_std", 0.01, 0.08), ("explained", 0.0, 0.015)]
 )
 def test_a_lucky_batch_is_no_cure_and_hovering_about_the_threshold_is_no_health(metric, low, above):
     for values in ([low] * 24 + [0.15], [low, above]):
@@ -101,7 +99,7 @@ def test_what_is_measured_now_and_then_is_heard_too():
     alarm, said = hear((rare, 200))
     assert list(said) == [WINDOW]
     assert alarm.ringing
-    assert not hear(([{"spread": 0.3}] + [{}] * 9, 300))[1]
+    assert not hear(([{"feature_std": 0.3}] + [{}] * 9, 300))[1]
     assert not hear(({}, 300))[1]
 
 
@@ -113,7 +111,7 @@ def test_bad_moments_are_not_a_collapse_and_a_cure_is_heard():
 
 
 def test_of_two_signs_the_one_that_is_still_there_rings():
-    alarm, said = hear((ONE, 150), ({**ONE, **ALIKE}, 150), ({**ONE, "spread": 0.3}, 50))
+    alarm, said = hear((ONE, 150), ({**ONE, **ALIKE}, 150), ({**ONE, "feature_std": 0.3}, 50))
     assert len(said) == 2
     assert "get the same features" in alarm.sentences[-1]
     assert alarm.ringing == alarm.sentences[:1]

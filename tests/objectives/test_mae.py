@@ -249,15 +249,15 @@ def trained(images, after=0, **more):
 def test_equal_pictures_have_no_spread_though_their_masks_differ():
     different = pictures(SIZES[0], 40)
     for pool in ({}, {"class_token": False, "pool": "mean"}):
-        assert trained(different[:1].expand(40, -1, -1, -1), **pool)[1]["spread"] < 1e-4
-        assert trained(different, **pool)[1]["spread"] > 0.05
+        assert trained(different[:1].expand(40, -1, -1, -1), **pool)[1]["feature_std"] < 1e-4
+        assert trained(different, **pool)[1]["feature_std"] > 0.05
 
 
 def test_measuring_the_spread_leaves_no_trace_in_the_training():
     images = pictures(SIZES[0], 8)
     with_it, without = trained(images, after=10), trained(images, after=11)
-    assert "spread" in with_it[1]
-    assert "spread" not in without[1]
+    assert "feature_std" in with_it[1]
+    assert "feature_std" not in without[1]
     assert with_it[0] == without[0]
     assert with_it[2] == without[2]
 
@@ -265,9 +265,9 @@ def test_measuring_the_spread_leaves_no_trace_in_the_training():
 def test_the_spread_is_measured_every_tenth_step():
     images = pictures(SIZES[0], 2)
     for step in (0, 1, 5, 10, 19, 20, 30, 47):
-        assert ("spread" in trained(images, after=step)[1]) == (step % 10 == 0), step
+        assert ("feature_std" in trained(images, after=step)[1]) == (step % 10 == 0), step
     objective = build(SIZES[0]).eval()
-    assert "spread" not in objective(Batch.of(images), 0.0)[1]
+    assert "feature_std" not in objective(Batch.of(images), 0.0)[1]
 
 
 def test_a_step_count_is_part_of_what_a_checkpoint_keeps():

@@ -54,11 +54,17 @@ def config_from_json(fields: Mapping[str, Any], where: object = "model") -> Mode
 
 
 def named_config(name: str, **changes: Any) -> ModelConfig:
-    """The preset of any family that has this name, such as "B/16"; `changes` set fields."""
-    for family in FAMILIES.values():
-        if family.preset is not None and name in family.names:
-            config: ModelConfig = family.preset(name, **changes)
+    """The preset of any family that has this name, such as "B/16" or "L/16@384"; `changes` set fields."""
+    base, _, side = name.partition("@")
+    for key, family in FAMILIES.items():
+        if key == "vit" or family.preset is None or base not in family.names:
+            continue  # a ViT's sizes and patches go beyond those that are listed
+        config: ModelConfig = family.preset(base, **changes)
+        if not side:
             return config
+        if not side.isdigit():
+            raise UserError(f"model {name!r}: write the side of the picture after the @, in pixels.")
+        return for_size(config, (int(side), int(side)))
     return preset(name, **changes)
 
 
@@ -179,5 +185,13 @@ def facts(config: ModelConfig) -> dict[str, str]:
 
 def called(config: ModelConfig) -> str:
     """One of the family, as the start of a sentence: "A Vision Transformer", "An EfficientNet"."""
-    name = family_of(config).name
-    return f"{'An' if name[0] in 'AEIOU' else 'A'} {name}"
+    return _with_article(family_of(config).name)
+
+
+def described(config: ModelConfig) -> str:
+    """The same with its size: "A ViT of width 192, depth 12, patch 16"."""
+    return _with_article(describe(config))
+
+
+def _with_article(text: str) -> str:
+    return f"{'An' if text[0] in 'AEIOU' else 'A'} {text}"

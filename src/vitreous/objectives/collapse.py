@@ -32,7 +32,7 @@ def information(answers: Tensor) -> Tensor:
     return entropy(answers.mean(dim=0)) - entropy(answers).mean()
 
 
-def feature_spread(features: Tensor) -> Tensor:
+def feature_std(features: Tensor) -> Tensor:
     """The standard deviation of the features' directions (n, D) times sqrt(D): 1 if spread evenly, 0 if all alike."""
     direction = F.normalize(features.float(), dim=1)
     return direction.std(dim=0, correction=0).mean() * math.sqrt(features.shape[1])
@@ -94,9 +94,9 @@ def _signs(mean: Mapping[str, float], warm: bool) -> dict[str, str]:
     """What looks collapsed in a record's averages, and what to change; `warm`: the learning rate no longer rises."""
     signs = {}
     slower = "lower optimizer.learning_rate and optimizer.muon_learning_rate"
-    if mean.get("spread", 1.0) < ALIKE:
+    if mean.get("feature_std", 1.0) < ALIKE:
         signs["all pictures get the same features"] = (
-            f"their standard deviation is {mean['spread']:.3f} of what it could be; {slower}, or take pictures that "
+            f"their standard deviation is {mean['feature_std']:.3f} of what it could be; {slower}, or take pictures that "
             "differ more"
         )
     if warm and mean.get("explained", 1.0) < EXPLAINS:

@@ -22,7 +22,7 @@ from vitreous.model.draws import draw, fold
 from vitreous.model.network import LeavesPatchesOut, Network, require
 from vitreous.model.position import draw_cells
 from vitreous.model.vit import ViT
-from vitreous.objectives.collapse import entropy, feature_spread, information
+from vitreous.objectives.collapse import entropy, feature_std, information
 from vitreous.objectives.dino_head import Head
 from vitreous.objectives.dino_loss import (
     balanced_answers,
@@ -95,7 +95,7 @@ class SelfDistillation(Objective):
         return loss, {
             "entropy": entropy(answers).mean() / math.log(m.prototypes),
             "information": information(answers) / math.log(m.prototypes),
-            "spread": feature_spread(features),
+            "feature_std": feature_std(features),
             **({} if m.sinkhorn_iterations else {"centre": self.centre.norm()}),
         }
 

@@ -22,7 +22,7 @@ from vitreous.model.initialise import Linear
 from vitreous.model.network import Network, Role, require
 from vitreous.model.position import Grid, Layout, sincos_2d
 from vitreous.model.vit import Block, ViT
-from vitreous.objectives.collapse import feature_spread
+from vitreous.objectives.collapse import feature_std
 from vitreous.objectives.objective import Metrics, Objective
 from vitreous.objectives.setting import Setting
 from vitreous.weights.files import check_manifest
@@ -55,16 +55,16 @@ class MaskedAutoencoder(Objective):
         loss = masked_loss(rebuilt, targets)
         metrics = {"explained": explained(loss.detach(), targets)}
         if self.training and self.taken.item() % EVERY == 0:
-            metrics["spread"] = self.spread(batch.images[:SOME])
+            metrics["feature_std"] = self.whole_feature_std(batch.images[:SOME])
         return loss, metrics
 
     @torch.no_grad()
-    def spread(self, images: Tensor) -> Tensor:
+    def whole_feature_std(self, images: Tensor) -> Tensor:
         """How far apart the features of whole pictures are; masks would set even equal pictures apart."""
         self.model.eval()
         features = self.model.representation(images)
         self.model.train(self.training)
-        return feature_spread(features)
+        return feature_std(features)
 
     def after_step(self, progress: float) -> None:
         """Count: an interrupted training compares features in the same steps as another."""

@@ -105,7 +105,7 @@ def mae_finetune(s: Situation) -> Training:
 
 
 def scratch_small(s: Situation) -> Training:
-    """Small pictures (CIFAR, MNIST) from nothing on few cores: a narrow model, Muon, and few tokens at first.
+    """Small pictures (CIFAR, MNIST) from scratch on few cores: a narrow model, Muon, and few tokens at first.
 
     In minutes, many cheap steps teach more than few expensive ones. Positions are fixed, and for many pictures the
     patch projection starts whitened: what need not be learned is worth several points in a short training
@@ -131,7 +131,7 @@ def scratch_small(s: Situation) -> Training:
 
 
 def scratch(s: Situation) -> Training:
-    """Photographs from nothing: a small model, strong variation, and few tokens at first."""
+    """Photographs from scratch: a small model, strong variation, and few tokens at first."""
     _from_nothing(s, "scratch")
     model, preprocess = s.built("Ti/16@160", drop_path=0.05)
     return Training(
@@ -146,7 +146,7 @@ def scratch(s: Situation) -> Training:
 
 
 def plain(s: Situation) -> Training:
-    """A network of any family from nothing: AdamW, random crops, nothing that only some networks can do."""
+    """A network of any family from scratch: AdamW, random crops, nothing that only some networks can do."""
     _from_nothing(s, "plain")
     model, preprocess = s.built("Ti/16@160")
     small = max(model.image_size) <= SMALL_SIDE

@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 from PIL import Image
 
-from vitreous.model.family import describe as family
+from vitreous.model.family import described
 from vitreous.report.content import Run
 from vitreous.report.html import Html, document, facts, image, tag
 from vitreous.report.plots import curves
@@ -21,7 +21,7 @@ CURVES = {
     "information": "what answers tell apart, of ln K",
     "val_information": "the same, of pictures set aside",
     "explained": "hidden patches explained",
-    "spread": "spread of the features",
+    "feature_std": "standard deviation of the features",
     "centre": "norm of the centre",
 }
 DRAWN = frozenset({"step", "learning_rate", "norm"})
@@ -45,7 +45,7 @@ def _body(name: str, run: Run, rebuilt: Image.Image | None) -> Iterable[Html]:
         tag("h1", name),
         tag(
             "p",
-            f"A {family(c)} for pictures of {c.image_size[0]}×{c.image_size[1]} pixels, which learned by {run.way} "
+            f"{described(c)} for pictures of {c.image_size[0]}×{c.image_size[1]} pixels, which learned by {run.way} "
             f"from {run.pictures:,} pictures of {run.data}, without labels.",
             class_="lede",
         ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from vitreous.config.train import Training
-from vitreous.model.family import describe
+from vitreous.model.family import described
 from vitreous.run.request import PretrainRequest
 from vitreous.run.result import PretrainResult
 from vitreous.train.meter import Spent
@@ -30,7 +30,7 @@ def model_card(
     lines = [
         f"# {name}",
         "",
-        f"A {describe(model)} that sorts pictures of {size} pixels into {len(labels)} classes: "
+        f"{described(model)} that sorts pictures of {size} pixels into {len(labels)} classes: "
         f"{', '.join(labels[:20])}{', ...' if len(labels) > 20 else ''}.",
         "",
         "## How well it does",
@@ -67,7 +67,7 @@ def pretrain_card(name: str, request: PretrainRequest, training: Training, resul
     lines = [
         f"# {name}",
         "",
-        f"A {describe(c)} for pictures of {c.image_size[0]}x{c.image_size[1]} pixels that learned from pictures "
+        f"{described(c)} for pictures of {c.image_size[0]}x{c.image_size[1]} pixels that learned from pictures "
         f"without labels, by {request.method}. It has no classifier: it gives a representation of {c.features} "
         "numbers.",
         "",

@@ -47,7 +47,7 @@ def choose_training(request: FitRequest, data: Data, base: Bundle | None) -> Tra
 
 
 def situation_of(source: Source, classes: int, model: str | None, image_size: int | None) -> Situation:
-    """What is known of pictures before a training from nothing."""
+    """What is known of pictures before a training from scratch."""
     headers = some_headers(source)
     return Situation(
         classes=classes,

@@ -183,7 +183,7 @@ class TrainingRun(ABC, Generic[Asked, Result]):
         pictures = ", ".join(f"{len(source):,} {split}" for split, source in splits.items())
         classes = f" of {len(self.data.classes)} classes" if self.data.classes else ""
         self.listeners.say(
-            f"{'Going on with' if resumed else 'Training'} a {describe(c)} at {c.image_size[0]}x{c.image_size[1]} "
+            f"{'Resuming' if resumed else 'Training'}: {describe(c)} at {c.image_size[0]}x{c.image_size[1]} "
             f"({self.manner()}): {pictures} pictures{classes}."
         )
         for note in self.data.notes:
