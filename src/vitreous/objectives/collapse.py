@@ -96,8 +96,8 @@ def _signs(mean: Mapping[str, float], warm: bool) -> dict[str, str]:
     slower = "lower optimizer.learning_rate and optimizer.muon_learning_rate"
     if mean.get("feature_std", 1.0) < ALIKE:
         signs["all pictures get the same features"] = (
-            f"their standard deviation is {mean['feature_std']:.3f} of what it could be; {slower}, or take pictures that "
-            "differ more"
+            f"their standard deviation is {mean['feature_std']:.3f} of what it could be; {slower}, or take pictures "
+            "that differ more"
         )
     if warm and mean.get("explained", 1.0) < EXPLAINS:
         signs["the decoder rebuilds nothing of what is hidden"] = (
