@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 import torch
-from greys import draw_pictures, make_weights
+from greys import draw_pictures
 from greys import quick_fit as quick
 from safetensors.torch import load_file
 
@@ -24,22 +24,6 @@ from vitreous.run.budget import parse_budget
 from vitreous.run.folder import read_config
 from vitreous.run.request import Listeners
 from vitreous.weights.bundle import load_bundle
-
-
-@pytest.fixture(scope="module")
-def pictures(tmp_path_factory):
-    return draw_pictures(tmp_path_factory.mktemp("data") / "pictures")
-
-
-@pytest.fixture(scope="module")
-def weights(tmp_path_factory):
-    return make_weights(tmp_path_factory.mktemp("weights") / "bundle")
-
-
-@pytest.fixture
-def no_page(monkeypatch):
-    """Plots take most of the time, and few tests look at them."""
-    monkeypatch.setattr("vitreous.jobs.fit.write_report", lambda run: None)
 
 
 def test_a_run_leaves_what_the_next_person_needs(pictures, weights, tmp_path):

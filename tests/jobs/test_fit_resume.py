@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from greys import draw_pictures, make_weights, stop_after
+from greys import make_weights, stop_after
 from greys import quick_fit as quick
 from safetensors.torch import load_file
 
@@ -21,22 +21,6 @@ from vitreous.jobs.pretrain import pretrain
 from vitreous.run.request import Listeners
 from vitreous.train.loop import Loop
 from vitreous.weights.bundle import load_bundle
-
-
-@pytest.fixture(scope="module")
-def pictures(tmp_path_factory):
-    return draw_pictures(tmp_path_factory.mktemp("data") / "pictures")
-
-
-@pytest.fixture(scope="module")
-def weights(tmp_path_factory):
-    return make_weights(tmp_path_factory.mktemp("weights") / "bundle")
-
-
-@pytest.fixture
-def no_page(monkeypatch):
-    """Plots take most of the time, and few tests look at them."""
-    monkeypatch.setattr("vitreous.jobs.fit.write_report", lambda run: None)
 
 
 def test_the_same_command_again_has_nothing_to_do(pictures, weights, tmp_path):

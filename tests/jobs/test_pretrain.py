@@ -16,27 +16,13 @@ from vitreous import UserError
 from vitreous.jobs.fit import fit
 from vitreous.jobs.pretrain import pretrain
 from vitreous.jobs.report import write_report
-from vitreous.recipes.pretrain import PRETRAINING
 from vitreous.run.opening import open_pictures
 from vitreous.run.request import Listeners
 from vitreous.run.start import ASIDE, set_aside
 from vitreous.train.loop import Loop
 from vitreous.weights.bundle import load_bundle
 
-
-@pytest.fixture(autouse=True)
-def tiny(monkeypatch):
-    """Recipes of the same kinds that take no time."""
-    for name, training in TINY.items():
-        monkeypatch.setitem(PRETRAINING, name, lambda s, made=training: made)
-
-
-@pytest.fixture(scope="module")
-def packed(tmp_path_factory):
-    (images, labels), (others, truth) = draw(), draw(12, seed=1)
-    path = tmp_path_factory.mktemp("data") / "pictures.npz"
-    np.savez(path, x_train=images, y_train=labels, x_val=others, y_val=truth)
-    return path
+pytestmark = pytest.mark.usefixtures("tiny")
 
 
 @pytest.fixture(scope="module")

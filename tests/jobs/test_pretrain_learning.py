@@ -25,20 +25,7 @@ from vitreous.run.request import Listeners
 from vitreous.train.loop import Loop
 from vitreous.weights.bundle import load_bundle
 
-
-@pytest.fixture(autouse=True)
-def tiny(monkeypatch):
-    """Recipes of the same kinds that take no time."""
-    for name, training in TINY.items():
-        monkeypatch.setitem(PRETRAINING, name, lambda s, made=training: made)
-
-
-@pytest.fixture(scope="module")
-def packed(tmp_path_factory):
-    (images, labels), (others, truth) = draw(), draw(12, seed=1)
-    path = tmp_path_factory.mktemp("data") / "pictures.npz"
-    np.savez(path, x_train=images, y_train=labels, x_val=others, y_val=truth)
-    return path
+pytestmark = pytest.mark.usefixtures("tiny")
 
 
 NOTHING = Optimizer(learning_rate=1e-12, muon_learning_rate=1e-12)

@@ -1,0 +1,42 @@
+"""What the tests of `fit` and of `pretrain` share."""
+
+import numpy as np
+import pytest
+from greys import draw_pictures, make_weights
+from tiny_pretraining import TINY, draw
+
+from vitreous.recipes.pretrain import PRETRAINING
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    """A folder of grey pictures, dark and light."""
+    return draw_pictures(tmp_path_factory.mktemp("data") / "pictures")
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory):
+    """A bundle to fine-tune."""
+    return make_weights(tmp_path_factory.mktemp("weights") / "bundle")
+
+
+@pytest.fixture
+def no_page(monkeypatch):
+    """Plots take most of the time, and few tests look at them."""
+    monkeypatch.setattr("vitreous.jobs.fit.write_report", lambda run: None)
+
+
+@pytest.fixture
+def tiny(monkeypatch):
+    """Recipes of the same kinds that take no time."""
+    for name, training in TINY.items():
+        monkeypatch.setitem(PRETRAINING, name, lambda s, made=training: made)
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory):
+    """Pictures in an .npz, with a val split."""
+    (images, labels), (others, truth) = draw(), draw(12, seed=1)
+    path = tmp_path_factory.mktemp("data") / "pictures.npz"
+    np.savez(path, x_train=images, y_train=labels, x_val=others, y_val=truth)
+    return path
