@@ -72,8 +72,11 @@ def find_device(name: str = "auto") -> torch.device:
         return found or torch.device("cpu")
     try:
         device = torch.device(name)
+    except RuntimeError:
+        raise UserError(f"device {name!r}: there is no such kind; give auto, cpu or cuda.") from None
+    try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0].rstrip(".")
-        raise UserError(f"device {name!r}: not available here ({reason}); give auto, cpu or cuda.") from None
+        raise UserError(f"device {name!r}: not available here ({reason}); give auto or cpu.") from None
     return device

@@ -46,7 +46,7 @@ def test_nothing_changed_is_the_same():
         ("freeze", "write NAME=VALUE"),
         ("freez=2", "did you mean freeze"),
         ("learning_rate=2", "did you mean optimizer.learning_rate"),
-        ("optimizer.rate=2", "or optimizer.learning_rate?"),
+        ("optimizer.rate=2", "is called optimizer.learning_rate now"),
         ("keep_schedule=[]", "did you mean objective.keep_schedule"),
         ("objective.mask=0.5", "there is no such field"),
         ("objective=mae", "there is no such field"),
@@ -98,3 +98,18 @@ def test_fields_of_other_objectives_and_fields_within_fields():
         change(training, {"local_views": "2"})
     with pytest.raises(UserError, match=r"objective\.prototypes=1: prototypes=1: must be at least 2"):
         change(training, {"objective.prototypes": "1"})
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("optimizer.rate", "optimizer.learning_rate"),
+        ("tokens", "objective.keep_schedule"),
+        ("method.balance", "objective.sinkhorn_iterations"),
+        ("method.mask", "objective.mask"),
+    ],
+)
+def test_a_field_that_was_renamed_says_what_it_is_called_now(old, new):
+    training = recipe("scratch", Situation(3, 100, 100, 3))
+    with pytest.raises(UserError, match=f"^{old}: is called {new} now.$"):
+        change(training, {old: "1"})

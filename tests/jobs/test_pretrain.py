@@ -57,7 +57,7 @@ def test_a_run_leaves_what_the_next_person_needs(packed, tmp_path, method):
     assert "without labels" in (run / "bundle/README.md").read_text()
     page = (run / "report.html").read_text()
     assert page.count("<svg") >= 3
-    assert "No sign of a collapse" in page
+    assert "Too few steps to tell whether features collapse" in page
     assert "http" not in page.replace("http://www.w3.org", "")
     again = []
     assert quick(packed, run, method, listeners=Listeners(say=again.append)) == result

@@ -27,6 +27,20 @@ ELSEWHERE = {
     "model.channels": "the data, which say how many there are",
 }
 """Fields that have a place of their own."""
+RENAMED = {
+    "optimizer.rate": "optimizer.learning_rate",
+    "optimizer.muon_rate": "optimizer.muon_learning_rate",
+    "blend": "wise_ft_alpha",
+    "tokens": "objective.keep_schedule",
+    "label_smoothing": "objective.label_smoothing",
+    "class_weights": "objective.class_weights",
+    "method.balance": "objective.sinkhorn_iterations",
+    "method.masked": "objective.ibot_weight",
+    "method.masked_share": "objective.ibot_mask",
+    "method.koleo": "objective.koleo_weight",
+    "method.frozen": "objective.freeze_last_layer",
+}
+"""Fields by the names that they had in the first version."""
 FREE = frozenset({"drop_path", "dropout", "patch_dropout"})
 """Fields of a model that given weights say nothing about."""
 
@@ -53,6 +67,9 @@ def change(training: Training, changes: Mapping[str, object], *, weights: bool =
         *path, last = name.split(".")
         if name in ELSEWHERE:
             raise UserError(f"{name}: is set by {ELSEWHERE[name]}.")
+        new = RENAMED.get(name) or (f"objective.{name[7:]}" if name.startswith("method.") else None)
+        if new is not None:
+            raise UserError(f"{name}: is called {new} now.")
         owner: Any = training
         for part in path:
             owner = getattr(owner, part, None)

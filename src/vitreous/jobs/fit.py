@@ -189,7 +189,7 @@ class _Fit(TrainingRun[FitRequest, FitResult]):
             self.probe = FrozenProbe(self.probe.seconds, accuracy)
             self.listeners.say(
                 f"A classifier on frozen features, after {meter.seconds:.0f} s: {accuracy:.1%} of the validation "
-                "pictures right. Now everything is trained from there."
+                "pictures right. Training goes on from there."
             )
 
     def _on_device(self, function: Callable[..., Tensor]) -> Callable[[Tensor], Tensor]:

@@ -36,6 +36,11 @@ def draw_cells(pictures: int, grid: Grid, share: float, chance: Tensor | None = 
     return chance.argsort(dim=1, stable=True)[:, : max(1, round(share * cells))]
 
 
+def take_cells(values: Tensor, cells: Tensor) -> Tensor:
+    """(B, N, X) at cells (B, M): (B, M, X)."""
+    return values.gather(1, cells[:, :, None].expand(-1, -1, values.shape[2]))
+
+
 def resample_grid(table: Tensor, old: Grid, new: Grid, how: Resampling) -> Tensor:
     """A table (old rows x columns, D) seen from another grid: (new rows x columns, D). Same grid, same table."""
     if old == new:
@@ -106,7 +111,8 @@ class RelativeBias(nn.Module):
         index = F.pad(index, (layout.prefix, 0, layout.prefix, 0), value=count + 2)
         index[:, : layout.prefix, layout.prefix :] = count
         index[:, layout.prefix :, : layout.prefix] = count + 1
-        return table[index].permute(0, 3, 1, 2)
+        # not table[index]: its gradient is added up in another order each time, where there are several threads
+        return F.embedding(index, table).permute(0, 3, 1, 2)
 
 
 def offsets(grid: Grid) -> int:

@@ -30,6 +30,7 @@ from vitreous.model.position import (
     resample_grid,
     resample_state,
     sincos_2d,
+    take_cells,
 )
 from vitreous.model.presets import preset
 from vitreous.model.trace import Trace
@@ -112,8 +113,9 @@ class ViT(Network):
             keep = self._drop_patches(patches, grid, keys)
         cells = self.cell_positions(grid)
         if keep is not None:
-            patches = patches.gather(1, keep[:, :, None].expand(-1, -1, patches.shape[2]))
-            cells = None if cells is None else cells[keep]
+            patches = take_cells(patches, keep)
+            # not cells[keep]: its gradient is added up in another order each time, where there are several threads
+            cells = None if cells is None else take_cells(cells.expand(len(keep), -1, -1), keep)
         z: Tensor = self.patch_embed(patches)
         if cells is not None:
             z = z + cells

@@ -20,7 +20,7 @@ from vitreous.errors import UserError
 from vitreous.model.draws import draw
 from vitreous.model.initialise import Linear
 from vitreous.model.network import Network, Role, require
-from vitreous.model.position import Grid, Layout, sincos_2d
+from vitreous.model.position import Grid, Layout, sincos_2d, take_cells
 from vitreous.model.vit import Block, ViT
 from vitreous.objectives.collapse import feature_std
 from vitreous.objectives.objective import Metrics, Objective
@@ -102,7 +102,7 @@ class MaskedAutoencoder(Objective):
     def targets(self, images: Tensor, masked: Tensor) -> Tensor:
         """(B, M, P*P*C): what the masked patches are, each normalised by itself if the settings say so."""
         patches, _ = self.model.patchify(images)
-        patches = pixels_last(take(patches, masked), self.model.config.channels)
+        patches = pixels_last(take_cells(patches, masked), self.model.config.channels)
         if not self.settings.normalise:
             return patches
         return (patches - patches.mean(dim=2, keepdim=True)) / patches_spread(patches)
@@ -118,7 +118,7 @@ class MaskedAutoencoder(Objective):
         patches, grid = self.model.patchify(batch.images)
         patches = pixels_last(patches, self.model.config.channels)
         if self.settings.normalise:
-            truth = take(patches, masked)
+            truth = take_cells(patches, masked)
             rebuilt = rebuilt * patches_spread(truth) + truth.mean(dim=2, keepdim=True)
         filled = patches.scatter(1, masked[:, :, None].expand_as(rebuilt), rebuilt.to(patches.dtype))
         hidden = torch.zeros(patches.shape[:2], dtype=torch.bool, device=masked.device).scatter(1, masked, True)
@@ -217,11 +217,6 @@ def explained(loss: Tensor, targets: Tensor) -> Tensor:
     variance = targets.var(correction=0)
     share = (1 - loss / variance).clamp(min=0)
     return torch.where(variance > 1e-6, share, torch.zeros_like(share))  # less is rounding: nothing to explain
-
-
-def take(patches: Tensor, cells: Tensor) -> Tensor:
-    """(B, N, X) at cells (B, M): (B, M, X)."""
-    return patches.gather(1, cells[:, :, None].expand(-1, -1, patches.shape[2]))
 
 
 def pixels_last(patches: Tensor, channels: int) -> Tensor:

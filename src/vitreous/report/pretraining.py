@@ -9,6 +9,7 @@ from dataclasses import asdict
 from PIL import Image
 
 from vitreous.model.family import described
+from vitreous.objectives.collapse import WINDOW
 from vitreous.report.content import Run
 from vitreous.report.html import Html, document, facts, image, tag
 from vitreous.report.plots import curves
@@ -53,7 +54,8 @@ def _body(name: str, run: Run, rebuilt: Image.Image | None) -> Iterable[Html]:
     for alarm in run.alarms:
         yield tag("p", tag("strong", alarm), class_="alarm")
     if not run.alarms:
-        yield tag("p", "No sign of a collapse was seen.")
+        unseen = "No sign of a collapse was seen."
+        yield tag("p", unseen if run.steps >= WINDOW else "Too few steps to tell whether features collapse.")
     yield tag("h2", "Training")
     plots = [curves({name: found}, name, share=key in SHARES) for key, name, found in _series(run.records)]
     yield tag("div", *(tag("figure", plot, class_="plot") for plot in plots), class_="figures")

@@ -19,22 +19,23 @@ from vitreous.train.pace import Timetable
 from vitreous.train.step import Learner, train_step
 from vitreous.world import World
 
-_PART = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|d)?")
+_PART = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|d)")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 MARGIN = 0.97
 """The share of the time left that is planned for: a machine is never as quiet as while it is measured."""
 
 
 def parse_budget(text: str) -> float:
-    """Seconds of "90s", "5m", "1h30m" or "2h"; a bare number is minutes."""
-    parts = _PART.findall(text.strip())
-    if not parts or "".join(number + unit for number, unit in parts) != text.strip() or not _total(parts) > 0:
-        raise UserError(f"budget {text!r}: write a time such as 90s, 5m or 1h30m.")
+    """Seconds of "90s", "5m", "1h30m" or "2h"."""
+    written = str(text).strip()
+    parts = _PART.findall(written)
+    if not parts or "".join(number + unit for number, unit in parts) != written or not _total(parts) > 0:
+        raise UserError(f"budget {text!r}: write a time with its unit, such as 90s, 5m or 1h30m.")
     return _total(parts)
 
 
 def _total(parts: list[tuple[str, str]]) -> float:
-    return sum(float(number) * _SECONDS[unit or "m"] for number, unit in parts)
+    return sum(float(number) * _SECONDS[unit] for number, unit in parts)
 
 
 def plan(

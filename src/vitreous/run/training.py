@@ -139,7 +139,6 @@ class TrainingRun(ABC, Generic[Asked, Result]):
                 return result
         if self.machine.tensorboard:
             check_tensorboard()
-        make_run_folder(self.folder)
         with ExitStack() as self.open:
             return self._run(saved)
 
@@ -152,6 +151,7 @@ class TrainingRun(ABC, Generic[Asked, Result]):
             saved.check_data(opened, self.folder)
             self.training, self.probe, self.weights = saved.training, saved.probe, saved.weights
         self.data = self.split_data(opened)
+        make_run_folder(self.folder)  # not before: a mistake in the request should leave nothing behind
         self._say_what(resumed=saved is not None)
         self.checkpointed = has_checkpoint(self.folder / "checkpoints")
         self.loader = self.keep_open(self._training_loader())
