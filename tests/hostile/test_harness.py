@@ -1,0 +1,31 @@
+"""The instrument itself: it must notice what it is there to notice."""
+
+import pytest
+from commands import MB, check_ended_well, check_refused
+
+
+def test_a_refusal_is_one_sentence(commands):
+    check_refused(commands("predict", "nowhere", "nothing.jpg"), "nowhere")
+
+
+def test_an_answer_is_no_refusal(commands):
+    outcome = commands("models")
+    check_ended_well(outcome, seconds=5, memory=200 * MB)
+    assert "Ti/16" in outcome.stdout
+    with pytest.raises(AssertionError):
+        check_refused(outcome)
+
+
+@pytest.mark.parametrize(
+    ("code", "complaint"),
+    [
+        ("import time; time.sleep(60)", "still running"),
+        ("raise KeyError('x')", "KeyError"),
+        ("x = bytearray(300 * 2**20); x[::4096] = bytes(len(x[::4096]))", "3.. MB"),
+        ("import os, time; os.fork() or time.sleep(60)", "left behind"),
+        ("import time; time.sleep(1.2)", "1.. s"),
+    ],
+)
+def test_what_is_wrong_is_noticed(commands, code, complaint):
+    with pytest.raises(AssertionError, match=complaint):
+        check_ended_well(commands(code=code, limit=2), seconds=1, memory=200 * MB)
