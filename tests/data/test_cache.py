@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 from pictures import noise
 
-from vitreous.data.cache import DEFAULT_LIMIT, PictureCache, available_memory, default_limit
+from vitreous.data.cache import DEFAULT_LIMIT, PictureCache, default_limit
+from vitreous.memory import available_memory
 
 WHOLE, MIDDLE = (0.0, 0.0, 1.0, 1.0), (0.1, 0.25, 1 / 3, 0.5)
 

@@ -19,6 +19,7 @@ class Outcome:
     stdout: str
     stderr: str
     seconds: float
+    """Of processor time, its children included: tests run side by side, so the clock says little."""
     peak: int
     """Bytes of memory beyond what the imported package takes."""
     timed_out: bool
@@ -90,7 +91,7 @@ class Commands:
 
 def check_ended_well(outcome: Outcome, *, seconds: float, memory: int) -> None:
     """No traceback, in time, within memory, and no process left behind: whatever the answer is."""
-    assert not outcome.timed_out, f"still running after {outcome.seconds:.1f} s: {outcome.stderr}"
+    assert not outcome.timed_out, f"still running, after {outcome.seconds:.1f} s of processor time: {outcome.stderr}"
     assert "Traceback" not in outcome.stderr + outcome.stdout, outcome.stderr
     assert outcome.seconds < seconds, f"{outcome.seconds:.1f} s: {outcome.stderr}"
     assert outcome.peak < memory, f"{outcome.peak / MB:.0f} MB: {outcome.stderr}"
@@ -98,7 +99,7 @@ def check_ended_well(outcome: Outcome, *, seconds: float, memory: int) -> None:
 
 
 def check_refused(outcome: Outcome, *names: str, seconds: float = SECOND, memory: int = 200 * MB) -> None:
-    """Status 2 and one sentence on stderr that names the file or the field, within a second and 200 MB."""
+    """Status 2 and one sentence on stderr that names the file or the field, within a second of processor time and 200 MB."""
     check_ended_well(outcome, seconds=seconds, memory=memory)
     assert outcome.status == 2, (outcome.status, outcome.stdout, outcome.stderr)
     lines = [line for line in outcome.stderr.splitlines() if line.strip()]

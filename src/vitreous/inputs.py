@@ -1,0 +1,91 @@
+"""Files that a person names, read with bounds: a pipe is not waited for, and a huge or endless file is not swallowed."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from vitreous.errors import UserError
+
+MOST_TEXT = 64 * 2**20
+"""Bytes of a description (JSON, labels, a manifest); larger ones are a mistake or an attack."""
+
+
+def open_input(path: Path) -> BinaryIO:
+    """The file, opened for reading, if it is an ordinary one; a folder, a pipe or a device is refused at once."""
+    try:
+        # Without O_NONBLOCK, opening a pipe waits until somebody writes into it.
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (OSError, ValueError) as error:  # ValueError: a name with a null byte
+        raise UserError(f"{path}: cannot be read ({reason(error)}); check its name, mode and owner.") from None
+    try:
+        kind = file_kind(os.fstat(handle).st_mode)
+        if kind != "file":
+            raise UserError(f"{path}: this is a {kind}, not a file; give an ordinary file.")
+        return os.fdopen(handle, "rb")
+    except BaseException:
+        os.close(handle)
+        raise
+
+
+def read_bytes(path: Path, most: int = MOST_TEXT) -> bytes:
+    """All bytes of an ordinary file of at most `most` bytes."""
+    with open_input(path) as file:
+        try:
+            content = file.read(most + 1)
+        except OSError as error:
+            raise UserError(f"{path}: cannot be read ({reason(error)}); check the disk.") from None
+    if len(content) > most:
+        raise UserError(f"{path}: more than {size_text(most)}, which is too large for what it should be; check it.")
+    return content
+
+
+def read_text(path: Path, most: int = MOST_TEXT) -> str:
+    """The text of an ordinary UTF-8 file."""
+    try:
+        return read_bytes(path, most).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not text in UTF-8 (byte {error.start}); save it as UTF-8.") from None
+
+
+def read_json(path: Path, most: int = MOST_TEXT) -> Any:
+    """What a JSON file says; see `parse_json`."""
+    return parse_json(read_text(path, most), path)
+
+
+def parse_json(text: str, where: object) -> Any:
+    """What JSON text says. NaN and infinity, which are not JSON, and nesting beyond all reason are refused."""
+    try:
+        return json.loads(text, parse_constant=_no_constant)
+    except RecursionError:
+        raise UserError(f"{where}: nested too deeply to be read as JSON; check the file.") from None
+    except ValueError as error:
+        raise UserError(f"{where}: not valid JSON ({str(error)[:200]}); restore it from a copy, or mend it.") from None
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not a number that JSON has")
+
+
+def file_kind(mode: int) -> str:
+    """What a file's mode says it is, in a person's words: "file", "folder", "pipe", "device" or "socket"."""
+    kinds = {stat.S_IFREG: "file", stat.S_IFDIR: "folder", stat.S_IFIFO: "pipe", stat.S_IFSOCK: "socket"}
+    return kinds.get(stat.S_IFMT(mode), "device")
+
+
+def reason(error: Exception) -> str:
+    """Why the system refused, in its own words."""
+    return getattr(error, "strerror", None) or str(error)
+
+
+def size_text(count: int) -> str:
+    """Bytes for a person: "512 MB", "1.5 GB"."""
+    amount, unit = float(count), "bytes"
+    for unit in ("bytes", "kB", "MB", "GB", "TB", "PB"):
+        if amount < 1000 or unit == "PB":
+            break
+        amount /= 1000
+    return f"{amount:,.0f} {unit}" if amount >= 10 or unit == "bytes" else f"{amount:.1f} {unit}"
