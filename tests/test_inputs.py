@@ -55,7 +55,7 @@ def test_a_file_with_a_hole_of_a_terabyte_is_refused_by_its_size(tmp_path):
 
 def test_bytes_that_are_no_text_are_located(tmp_path):
     (tmp_path / "latin.txt").write_bytes("Käfer".encode("latin-1"))
-    with pytest.raises(UserError, match="UTF-8 .byte 1"):
+    with pytest.raises(UserError, match=r"UTF-8 .byte 1"):
         read_text(tmp_path / "latin.txt")
 
 

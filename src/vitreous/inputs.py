@@ -1,4 +1,4 @@
-"""Files that a person names, read with bounds: a pipe is not waited for, and a huge or endless file is not swallowed."""
+"""Files that a person names, read with bounds: no pipe is waited for, no huge or endless file is swallowed."""
 
 from __future__ import annotations
 

@@ -16,7 +16,8 @@ def check_memory(needed: float, what: str, instead: str) -> None:
     available = available_memory()
     if available is not None and needed > available:
         raise UserError(
-            f"{what}: needs about {size_text(int(min(needed, 1e18)))} of memory, and there are {size_text(available)}; {instead}."
+            f"{what}: needs about {size_text(int(min(needed, 1e18)))} of memory, and there are {size_text(available)}; "
+            f"{instead}."
         )
 
 

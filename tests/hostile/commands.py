@@ -99,7 +99,7 @@ def check_ended_well(outcome: Outcome, *, seconds: float, memory: int) -> None:
 
 
 def check_refused(outcome: Outcome, *names: str, seconds: float = SECOND, memory: int = 200 * MB) -> None:
-    """Status 2 and one sentence on stderr that names the file or the field, within a second of processor time and 200 MB."""
+    """Status 2 and one sentence on stderr that names the file or field, within a processor second and 200 MB."""
     check_ended_well(outcome, seconds=seconds, memory=memory)
     assert outcome.status == 2, (outcome.status, outcome.stdout, outcome.stderr)
     lines = [line for line in outcome.stderr.splitlines() if line.strip()]
