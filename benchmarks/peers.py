@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+import torchvision_on_cpu  # noqa: F401  (before transformers)
 from torch import Tensor, nn
 
 from vitreous import ViT, ViTConfig

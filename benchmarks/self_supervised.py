@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torchvision_on_cpu  # noqa: F401  (before transformers)
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator

@@ -9,6 +9,7 @@ os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = os.environ["OPEN
 import numpy as np
 import pytest
 import torch
+import torchvision_on_cpu  # noqa: F401  (before transformers and timm)
 from PIL import Image
 from safetensors.torch import load_file
 
