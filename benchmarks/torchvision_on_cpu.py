@@ -6,6 +6,6 @@ operators exist. Import this before transformers or timm.
 
 import torch
 
-LIBRARY = torch.library.Library("torchvision", "DEF")
+LIBRARY = torch.library.Library("torchvision", "DEF")  # type: ignore[no-untyped-call]
 for _name in ("nms", "qnms"):
-    LIBRARY.define(f"{_name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    LIBRARY.define(f"{_name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")  # type: ignore[no-untyped-call]
