@@ -1,6 +1,7 @@
 """Where tests find what a clone does not carry, and how those that run side by side keep out of each other's way."""
 
 import os
+import sys
 from pathlib import Path
 
 # Set before torch is imported, and inherited by the processes that tests start: the cores are shared by the tests.
@@ -9,11 +10,13 @@ os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = os.environ["OPEN
 import numpy as np
 import pytest
 import torch
-import torchvision_on_cpu  # noqa: F401  (before transformers and timm)
+import torchvision_on_cpu  # before transformers and timm
 from PIL import Image
 from safetensors.torch import load_file
 
 from vitreous import ViT
+
+sys.path.remove(str(Path(torchvision_on_cpu.__file__).parent))  # its explain.py would hide the folder of that name
 
 torch.set_num_threads(1)  # tiny models gain nothing from more, and lose much where tests share a machine
 

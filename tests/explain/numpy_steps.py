@@ -29,7 +29,8 @@ def expected_steps(model, image, cell, asker, layer, head):
     if c.position == "relative":
         bias = truth.relative(f"{name}.attn.rel_pos.relative_position_bias_table", head, None)[asker]
     scores = products / np.sqrt(d) + (0 if bias is None else bias)
-    weights = np.exp(scores) / np.exp(scores).sum()
+    seen = truth.seen(name, None)[asker]
+    weights = seen * np.exp(scores) / (seen * np.exp(scores)).sum()
     attention = [one[:, asker] for one in truth.attention]  # a layer: (h, T)
     attended = w.get(f"{name}.ls1.gamma", 1) * truth.msa(x, f"{name}.attn", None)[asker]
     middle = z[asker] + attended if first else truth.norm(z[asker] + attended, f"{name}.norm1")
@@ -55,6 +56,7 @@ def expected_steps(model, image, cell, asker, layer, head):
         "products": products,
         "bias": bias,
         "scores": scores,
+        "seen": None if truth.seen(name, None).all() else seen,
         "weights": weights,
         "summed": sum(weight * value for weight, value in zip(weights, v, strict=True)),
         "heads": attention[layer],

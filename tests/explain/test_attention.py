@@ -10,7 +10,8 @@ from model.numpy_vit import NumpyViT, softmax
 from weights.tiny_models import random_images, random_model
 
 from vitreous.explain.attention import attention_distance, attention_maps, mean_distance, pool_maps, rollout_maps
-from vitreous.model import vit
+from vitreous.model import neighbourhood
+from vitreous.model.trace import Trace
 
 VARIANTS = {
     "class token": {},
@@ -18,6 +19,8 @@ VARIANTS = {
     "mean without class token": {"pool": "mean", "class_token": False},
     "mean with registers": {"pool": "mean", "registers": 2},
     "relative": {"position": "relative"},
+    "neighbourhood": {"attention": "neighbourhood", "window": 3},
+    "axial": {"attention": "axial", "pool": "mean"},
 }
 
 
@@ -66,7 +69,7 @@ def test_attention_of_two_class_tokens_is_their_mean():
 
 
 def vitreous_attention(model, images):
-    trace = vit.Trace()
+    trace = Trace()
     with torch.no_grad():
         model(images, trace=trace)
     return trace.attention
@@ -148,7 +151,13 @@ def test_pooling_by_attention_shows_what_its_query_reads():
     np.testing.assert_allclose(found.flatten(2), pool_truth(model, images), atol=1e-6)
 
 
-@pytest.mark.parametrize("changes", [{}, {"registers": 2}, {"pool": "mean", "class_token": False}])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        *({}, {"registers": 2}, {"pool": "mean", "class_token": False}),
+        *({"attention": "neighbourhood", "window": 3}, {"attention": "axial", "registers": 1}),
+    ],
+)
 def test_distance(changes):
     """Loops over queries and keys, as the text says it."""
     model = random_model(**changes)
@@ -190,7 +199,7 @@ def test_a_model_that_looks_at_what_is_bright(size, changes):
 def test_all_layers_hold_one_layers_attention_at_a_time(monkeypatch, maps):
     """When a layer makes its attention, that of every layer before is gone."""
     made, alive = [], []
-    original = vit.attend
+    original = neighbourhood.attend
 
     def watched(*args, **options):
         out, attention = original(*args, **options)
@@ -198,7 +207,7 @@ def test_all_layers_hold_one_layers_attention_at_a_time(monkeypatch, maps):
         made.append(weakref.ref(attention))
         return out, attention
 
-    monkeypatch.setattr(vit, "attend", watched)
+    monkeypatch.setattr(neighbourhood, "attend", watched)
     model = random_model(depth=6)
     found, _ = maps(model, random_images(model), layers=None)
     assert len(found) == len(made) == 6

@@ -10,7 +10,7 @@ from weights.tiny_models import random_images, random_model
 
 from vitreous.explain import relevance
 from vitreous.explain.relevance import evidence, gradcam_maps, relevance_maps
-from vitreous.model import vit
+from vitreous.model import neighbourhood
 
 VARIANTS = {
     "class token": {},
@@ -19,6 +19,8 @@ VARIANTS = {
     "tanh classifier": {"classifier": "mlp"},
     "attention pooling": {"pool": "attention"},
     "no bias of place": {"position": "none"},
+    "neighbourhood": {"attention": "neighbourhood", "window": 1},
+    "axial": {"attention": "axial", "pool": "mean"},
 }
 SMALL = {"image_size": (8, 8), "heads": 2, "width": 8, "mlp_width": 8}
 
@@ -34,7 +36,7 @@ class Disturbed(NumpyViT):
         heads, maps = [], []
         for h in range(c.heads):
             q, k, v = (qkv[:, part * c.width + h * d : part * c.width + (h + 1) * d] for part in range(3))
-            A = softmax(q @ k.T / np.sqrt(d))
+            A = softmax(np.where(self.seen(name, keep), q @ k.T / np.sqrt(d), -np.inf))
             maps.append(A.copy())
             if self.attention_change is not None and self.attention_change[0][:2] == (layer, h):
                 A[self.attention_change[0][2:]] += self.attention_change[1]
@@ -180,13 +182,13 @@ def test_frozen_weights_and_a_caller_without_gradients_change_nothing():
 
 
 def test_layers_below_the_first_stay_fused(monkeypatch):
-    explicit, original = [], vit.attend
+    explicit, original = [], neighbourhood.attend
 
     def watched(*args, **options):
-        explicit.append(options["explicit"])
+        explicit.append(args[4])
         return original(*args, **options)
 
-    monkeypatch.setattr(vit, "attend", watched)
+    monkeypatch.setattr(neighbourhood, "attend", watched)
     model = random_model(depth=4)
     relevance_maps(model, random_images(model), None, layers=[2])
     assert explicit == [False, False, True, True]

@@ -4,9 +4,9 @@ from dataclasses import fields
 
 import numpy as np
 import pytest
-from explain.numpy_steps import expected_steps
 from model.numpy_vit import NumpyViT, softmax
 from model.variants import VARIANTS, random_images, random_model
+from numpy_steps import expected_steps
 
 from vitreous import UserError
 from vitreous.explain.steps import Steps, follow

@@ -122,16 +122,35 @@ class NumpyViT:
             scores = q @ k.T / np.sqrt(d)
             if self.c.position == "relative":
                 scores = scores + self.relative(f"{name}.rel_pos.relative_position_bias_table", h, keep)
+            scores = np.where(self.seen(name, keep), scores, -np.inf)
             A = softmax(scores)
             maps.append(A)
             heads.append(A @ v)
         self.attention.append(np.stack(maps))
         return self.dense(np.concatenate(heads, axis=1), f"{name}.proj")
 
+    def cells(self, keep):
+        """Row and column of each token; None for those without a place."""
+        cells = [(r, c) for r in range(self.rows) for c in range(self.columns)]
+        return [None] * self.prefix + (cells if keep is None else [cells[i] for i in keep])
+
+    def seen(self, name, keep):
+        """The explicit mask of limited attention: which token (row) may attend to which (column)."""
+        cells, along_rows = self.cells(keep), int(name.split(".")[1]) % 2 == 0
+
+        def sees(query, key):
+            if query is None or key is None or self.c.attention == "full":
+                return True
+            down, right = abs(query[0] - key[0]), abs(query[1] - key[1])
+            if self.c.attention == "axial":
+                return down == 0 if along_rows else right == 0
+            return max(down, right) <= (self.c.window - 1) / 2
+
+        return np.array([[sees(query, key) for key in cells] for query in cells])
+
     def relative(self, table, head, keep):
         table = self.w[table][:, head]
-        cells = [(r, c) for r in range(self.rows) for c in range(self.columns)]
-        cells = [None] * self.prefix + (cells if keep is None else [cells[i] for i in keep])
+        cells = self.cells(keep)
         bias = np.empty((len(cells), len(cells)))
         for i, query in enumerate(cells):
             for j, key in enumerate(cells):

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal, Protocol, get_args
 
 from vitreous.errors import UserError
 
+Attention = Literal["full", "neighbourhood", "axial"]
 Position = Literal["learned-1d", "learned-2d", "sincos-2d", "relative", "none"]
 PositionScope = Literal["all", "class", "patches"]
 Resampling = Literal["bicubic", "bicubic-plain", "bilinear"]
@@ -102,6 +103,11 @@ class ViTConfig:
     """Initial value of a learned per-channel scale of each branch; None for no scale."""
     qk_norm: bool = False
     """LayerNorm on each head's queries and keys."""
+    attention: Attention = "full"
+    """What a patch attends to: all patches, those in a square around it, or in turn its row and its column. The class
+    token and its like attend to all tokens, and all to them."""
+    window: int | None = None
+    """Side of that square in patches, odd: a neighbourhood of 7 reaches 3 patches far. Cut at the picture's borders."""
 
     drop_path: float = 0.0
     """Stochastic depth: probability of skipping the last block's branches, growing linearly from 0 at the first."""
@@ -183,6 +189,7 @@ class ViTConfig:
 
     def _check_choices(self) -> None:
         choices = {
+            "attention": Attention,
             "position": Position,
             "position_scope": PositionScope,
             "position_resampling": Resampling,
@@ -224,7 +231,20 @@ class ViTConfig:
             raise UserError(
                 "classifier='mlp': there is none with classes=0; give the number of classes, or classifier='linear'."
             )
+        self._check_window()
         check_image_size(self.image_size, self.patch, self.pad)
+
+    def _check_window(self) -> None:
+        if self.attention != "neighbourhood":
+            if self.window is not None:
+                raise UserError(
+                    f"window={self.window}: only attention='neighbourhood' has one; set it, or leave the window out."
+                )
+        elif not isinstance(self.window, int) or self.window < 1 or self.window % 2 == 0:
+            raise UserError(
+                f"window={self.window}: attention='neighbourhood' needs the side of the square around each patch, an "
+                "odd number of patches; give 3, 5, 7 or another."
+            )
 
 
 def grid_of(size: tuple[int, int], patch: int) -> tuple[int, int]:

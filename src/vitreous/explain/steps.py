@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from vitreous.config.model import ViTConfig
 from vitreous.errors import UserError
 from vitreous.model.layers import split_heads
+from vitreous.model.neighbourhood import reach_mask
 from vitreous.model.position import Grid, Layout
 from vitreous.model.trace import Trace
 from vitreous.model.vit import Attention, Block, ViT
@@ -69,8 +70,10 @@ class Steps:
     """(T,) q k^T / sqrt(d), with the relative bias where the model has one."""
     bias: Numbers | None
     """(T,) that bias."""
+    seen: Numbers | None
+    """(T,) 1 for the tokens that the asker may attend to, 0 for the others; None where it may attend to all."""
     weights: Numbers
-    """(T,) softmax of the scores."""
+    """(T,) softmax of the scores of those."""
     summed: Numbers
     """(d,) the values, weighted and added."""
     heads: Numbers
@@ -189,7 +192,8 @@ def _attention(attn: Attention, x: Tensor, layout: Layout, asker: int, head: int
     bias = None if attn.rel_pos is None else attn.rel_pos(layout)[0, :, asker]
     scores = products / q.shape[2] ** 0.5
     scores = scores if bias is None else scores + bias
-    weights = scores.softmax(dim=1)
+    seen = None if attn.reach.covers(layout.grid) else reach_mask(attn.reach, layout)[0, 0, asker]
+    weights = (scores if seen is None else scores.masked_fill(~seen, float("-inf"))).softmax(dim=1)
     summed = (weights[:, None] @ v)[:, 0]  # (h, d)
     return {
         "query": q[head, asker],
@@ -198,6 +202,7 @@ def _attention(attn: Attention, x: Tensor, layout: Layout, asker: int, head: int
         "products": products[head],
         "bias": None if bias is None else bias[head],
         "scores": scores[head],
+        "seen": None if seen is None else seen.float(),
         "weights": weights[head],
         "summed": summed[head],
         "heads": weights,

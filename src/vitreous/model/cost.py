@@ -6,7 +6,10 @@ the counts against real models, torch's own FLOP counter, and what autograd real
 
 from __future__ import annotations
 
+import math
+
 from vitreous.config.model import ViTConfig
+from vitreous.model.reach import count_scores, reach_of, tiles_of
 
 
 def count_parameters(c: ViTConfig) -> int:
@@ -42,9 +45,9 @@ def count_flops(c: ViTConfig, keep: float = 1.0) -> int:
     D, N = c.width, max(1, round(keep * c.patches))
     T = c.prefix + N
     total = _product(N, c.channels * c.patch**2, D)
-    for Q in _queries(c, T):
+    for layer, Q in enumerate(_queries(c, T)):
         total += _product(Q, D, D) + _product(T, D, 2 * D)  # q; k and v
-        total += 2 * _product(Q, D, T)  # q k^T, and attention times v, over all heads
+        total += 4 * D * _scores(c, layer, Q, N)  # q k^T, and attention times v, over all heads
         total += _product(Q, D, D) + _mlp_flops(c, Q)
     if c.pool == "attention":
         total += (
@@ -62,8 +65,8 @@ def count_activation_bytes(c: ViTConfig) -> int:
     """
     D, M, T, h = c.width, c.mlp_width, c.prefix + c.patches, c.heads
     kept = c.patches * c.channels * c.patch**2
-    for Q in _queries(c, T):
-        kept += 2 * T * D + (Q + 2 * T) * D + Q * D + h * Q  # before and after norm 1; q, k, v; what was read
+    for layer, Q in enumerate(_queries(c, T)):
+        kept += 2 * T * D + _kept_of_attention(c, layer, Q)  # before and after norm 1
         kept += 2 * Q * D + {"gelu": 2, "relu": 1, "swiglu": 4}[c.mlp] * Q * M  # around norm 2; inside the MLP
         kept += 2 * (Q + T)  # mean and standard deviation of the norms
         if c.layer_scale is not None:
@@ -93,6 +96,28 @@ def inference_batch(c: ViTConfig) -> int:
 def _queries(c: ViTConfig, tokens: int) -> list[int]:
     """How many of the tokens ask in each block: all, but in the last block only those that are read."""
     return [tokens] * (c.depth - 1) + [c.tokens_read or tokens]
+
+
+def _scores(c: ViTConfig, layer: int, queries: int, patches: int) -> int:
+    """Pairs of a query and a key that a block computes for one head.
+
+    A bias, or patches left out, need the full matrix whatever the reach.
+    """
+    if queries <= c.prefix or c.position == "relative" or patches < c.patches:
+        return queries * (c.prefix + patches)
+    return count_scores(reach_of(c, layer), c.grid, c.prefix)
+
+
+def _kept_of_attention(c: ViTConfig, layer: int, queries: int) -> int:
+    """Numbers that a block's attention keeps of one picture: q, k, v, what was read, and a sum for each query."""
+    D, T, h = c.width, c.prefix + c.patches, c.heads
+    tiles = None if queries <= c.prefix or c.position == "relative" else tiles_of(reach_of(c, layer), c.grid)
+    whole = (queries + 2 * T) * D
+    if tiles is None:
+        return whole + queries * D + h * queries
+    cut = math.prod(tiles.count) * (2 * tiles.queries * D + 2 * (tiles.keys + c.prefix) * D + h * tiles.queries)
+    of_prefix = whole + c.prefix * (D + h) if c.prefix else 0
+    return cut + of_prefix + T * D
 
 
 def _dense(inputs: int, outputs: int) -> int:

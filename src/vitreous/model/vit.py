@@ -18,7 +18,8 @@ from vitreous.config.model import ViTConfig, check_image_size, grid_of
 from vitreous.errors import UserError
 from vitreous.model.draws import draw
 from vitreous.model.initialise import Convolution, Linear, initialise
-from vitreous.model.layers import AttentionPool, LayerScale, PreLogits, attend, split_heads
+from vitreous.model.layers import AttentionPool, LayerScale, PreLogits, split_heads
+from vitreous.model.neighbourhood import attend_within
 from vitreous.model.network import Network
 from vitreous.model.position import (
     Grid,
@@ -33,6 +34,7 @@ from vitreous.model.position import (
     take_cells,
 )
 from vitreous.model.presets import preset
+from vitreous.model.reach import reach_of
 from vitreous.model.trace import Trace
 
 PATCHES, BLOCKS = 0, 1
@@ -64,7 +66,7 @@ class ViT(Network):
             self.pos_embed_y = nn.Parameter(torch.empty(c.grid[0], c.width // 2))
             self.pos_embed_x = nn.Parameter(torch.empty(c.grid[1], c.width // 2))
 
-        self.blocks = nn.ModuleList(Block(c, drop_path=c.drop_path * i / max(1, c.depth - 1)) for i in range(c.depth))
+        self.blocks = nn.ModuleList(Block(c, c.drop_path * i / max(1, c.depth - 1), layer=i) for i in range(c.depth))
 
         norm_tokens = c.norm == "before" and not c.norm_after_pool
         self.norm = nn.LayerNorm(c.width, c.norm_eps) if norm_tokens else nn.Identity()
@@ -246,12 +248,12 @@ class PatchProjection(nn.Module):
 class Block(nn.Module):
     """Equations 2 and 3: attention, then MLP, each in a residual branch with its LayerNorm."""
 
-    def __init__(self, c: ViTConfig, drop_path: float) -> None:
+    def __init__(self, c: ViTConfig, drop_path: float, layer: int = 0) -> None:
         super().__init__()
         self.norm_first = c.norm == "before"
         self.drop_path = drop_path
         self.norm1 = nn.LayerNorm(c.width, c.norm_eps)
-        self.attn = Attention(c)
+        self.attn = Attention(c, layer)
         self.ls1 = LayerScale(c.width) if c.layer_scale is not None else nn.Identity()
         self.norm2 = nn.LayerNorm(c.width, c.norm_eps)
         self.mlp = MLP(c)
@@ -288,9 +290,9 @@ class Block(nn.Module):
 class Attention(nn.Module):
     """Multi-head self-attention, MSA of equation 2: softmax(q k^T / sqrt(d)) v for each head."""
 
-    def __init__(self, c: ViTConfig) -> None:
+    def __init__(self, c: ViTConfig, layer: int = 0) -> None:
         super().__init__()
-        self.heads, self.dropout = c.heads, c.dropout
+        self.heads, self.dropout, self.reach = c.heads, c.dropout, reach_of(c, layer)
         self.qkv = Linear(c.width, 3 * c.width)
         self.q_norm = nn.LayerNorm(c.width // c.heads, c.norm_eps) if c.qk_norm else nn.Identity()
         self.k_norm = nn.LayerNorm(c.width // c.heads, c.norm_eps) if c.qk_norm else nn.Identity()
@@ -311,7 +313,7 @@ class Attention(nn.Module):
             k, v = (split_heads(part, self.heads) for part in kv.chunk(2, dim=2))
         q, k = self.q_norm(q), self.k_norm(k)
         bias = None if self.rel_pos is None else self.rel_pos(layout)[:, :, :read].to(q.dtype)
-        out, attention = attend(q, k, v, bias, explicit=record is not None)
+        out, attention = attend_within(self.reach, layout, q, k, v, bias, explicit=record is not None)
         if record is not None and attention is not None:
             record(attention)
         return F.dropout(self.proj(out), self.dropout, self.training)

@@ -231,9 +231,10 @@ def _softmax(s: Steps) -> list[Html]:
     if c.prefix:
         shares["tokens without a place"] = s.weights[: c.prefix].sum()
     total = " and ".join(f"{percent(share)} to {name}" for name, share in shares.items())
+    near = "" if s.seen is None else f"Only the {int(s.seen.sum())} tokens within reach take part. "
     said = (
-        "e is raised to each score, and all are divided by their sum: the weights are positive and add up to 1, so a "
-        f"better fit takes attention from the others. Here it goes {total}."
+        f"{near}e is raised to each score, and all are divided by their sum: the weights are positive and add up to 1, "
+        f"so a better fit takes attention from the others. Here it goes {total}."
     )
     caption = f"The weights of the patches; the brightest has {percent(s.weights[c.prefix :].max())}"
     figure = tag("figure", weight_map(s, s.weights, outlined=True), tag("figcaption", caption))
