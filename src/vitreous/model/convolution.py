@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.init import ones_, zeros_
 
+from vitreous.errors import UserError
 from vitreous.model.initialise import Convolution
 
 EPSILON = 1e-8
@@ -67,6 +68,15 @@ def pad_same(x: Tensor, kernel: int, stride: int, value: float = 0.0) -> Tensor:
     if not rows and not columns:
         return x
     return F.pad(x, (columns // 2, columns - columns // 2, rows // 2, rows - rows // 2), value=value)
+
+
+def check_images(images: Tensor, channels: int) -> None:
+    """Refuse what are not pictures of so many channels, (B, C, H, W)."""
+    if images.ndim != 4 or images.shape[1] != channels:
+        raise UserError(
+            f"images of shape {tuple(images.shape)}: expected (B, {channels}, H, W); "
+            "convert the pictures, or build the model with that number of channels."
+        )
 
 
 @torch.no_grad()

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitreous.config.bit import GROUPS, BiTConfig, Root
-from vitreous.model.convolution import StandardisedConvolution, initialise_convolutions, pad_same
+from vitreous.model.convolution import StandardisedConvolution, check_images, initialise_convolutions, pad_same
 from vitreous.model.initialise import Linear
 from vitreous.model.network import Network
 
@@ -156,6 +156,7 @@ class Trunk(nn.Module):
 
     def feature_map(self, images: Tensor) -> Tensor:
         """(B, D, h, w): the last stage's features, after the final norm if there is one."""
+        check_images(images, self.stem.conv.in_channels)
         images = images.contiguous(memory_format=torch.channels_last)  # faster on a CPU, and all else follows
         out: Tensor = self.norm(self.stages(self.stem(images)))
         return out
