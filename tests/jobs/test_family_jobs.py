@@ -173,7 +173,7 @@ def test_it_is_imported_as_it_is_and_exported_to_nobody(place):
     assert made.description == "Tiny ConvNet of width 8, depth 2, 16, 5 classes"
     assert load_bundle(place / "copy").model.config == TinyConvConfig(classes=5)
     for to in ("google", "huggingface", "timm"):
-        with pytest.raises(UserError, match=f"to={to!r}: needs a Vision Transformer; a network of the family"):
+        with pytest.raises(UserError, match=f"to={to!r}: there are no networks of the family 'tiny-conv'"):
             export_weights(place / "bundle", place / "out.npz", to)
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from vitreous.errors import UserError
-from vitreous.model.network import require
-from vitreous.model.vit import ViT
 from vitreous.run.opening import open_model
+from vitreous.weights.bit import write_google_bit, write_huggingface_bit
 from vitreous.weights.bundle import Bundle
+from vitreous.weights.efficientnet import write_huggingface_efficientnet
 from vitreous.weights.files import check_apart, check_replaceable
 from vitreous.weights.google import write_google
 from vitreous.weights.huggingface import write_huggingface
@@ -24,11 +24,16 @@ FOLDERS: dict[str, frozenset[str]] = {
 }
 """What a folder of each format holds, besides its manifest; google is one file."""
 
-WRITERS: dict[Format, Callable[..., Path]] = {
-    "huggingface": write_huggingface,
-    "timm": write_timm,
-    "google": write_google,
+WRITERS: dict[Format, dict[str, Callable[..., Path]]] = {
+    "huggingface": {
+        "vit": write_huggingface,
+        "bit": write_huggingface_bit,
+        "efficientnet": write_huggingface_efficientnet,
+    },
+    "timm": {"vit": write_timm, "bit": write_timm, "efficientnet": write_timm},
+    "google": {"vit": write_google, "bit": write_google_bit},
 }
+"""By format, and by the family of the model."""
 
 
 def export_weights(source: str | Path | Bundle, out: str | Path, to: Format) -> Path:
@@ -44,5 +49,9 @@ def export_weights(source: str | Path | Bundle, out: str | Path, to: Format) -> 
         check_replaceable(out, FOLDERS[to])
     bundle = open_model(source)
     check_apart(out, bundle.path)
-    model = require(bundle.model, ViT, f"to={to!r}")
-    return WRITERS[to](out, model, bundle.preprocess, bundle.labels, bundle.info)
+    family = bundle.model.config.family
+    if family not in WRITERS[to]:
+        others = " or ".join(repr(name) for name, writers in WRITERS.items() if family in writers)
+        instead = f"choose {others}" if others else "use its bundle as it is"
+        raise UserError(f"to={to!r}: there are no networks of the family {family!r} in this format; {instead}.")
+    return WRITERS[to][family](out, bundle.model, bundle.preprocess, bundle.labels, bundle.info)

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 from vitreous.config.fields import from_fields
 from vitreous.config.model import ModelConfig
 from vitreous.errors import UserError
+from vitreous.model.bit_family import BIT
 from vitreous.model.cost import CACHED, FEWEST, MOST
+from vitreous.model.efficientnet_family import EFFICIENTNET
 from vitreous.model.presets import preset
 from vitreous.model.table import Family as Family
 from vitreous.model.table import Size, plain_description, plain_facts
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 
     from vitreous.model.network import Network, Role
 
-FAMILIES: dict[str, Family] = {"vit": VIT}
+FAMILIES: dict[str, Family] = {"vit": VIT, "bit": BIT, "efficientnet": EFFICIENTNET}
 """By the name that configurations and bundles have."""
 
 

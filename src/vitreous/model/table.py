@@ -5,8 +5,9 @@ Few fields are needed; what is left out is found by looking at a network, built 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from vitreous.config.model import ModelConfig
@@ -92,6 +93,20 @@ class Family:
     """(config): "ViT of width 192, depth 12, patch 16"."""
     facts: Callable[[Any], dict[str, str]] | None = None
     """(config): what it is made of, for reports."""
+
+
+def preset_of(config: type[Any], presets: Mapping[str, Mapping[str, Any]]) -> Callable[..., Any]:
+    """(name, **changes) to a configuration, for a family whose sizes are a table from names to fields."""
+    known = {field.name for field in fields(config)}
+
+    def preset(name: str, **changes: Any) -> Any:
+        if unknown := sorted(set(changes) - known):
+            near = get_close_matches(unknown[0], known, n=1)
+            like = f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(sorted(known))}."
+            raise UserError(f"model {name!r} has no field {unknown[0]!r}; {like}")
+        return config(**{**presets[name], **changes})
+
+    return preset
 
 
 _COMMON = ("image_size", "channels", "classes")

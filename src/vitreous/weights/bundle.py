@@ -21,9 +21,9 @@ from vitreous.errors import UserError
 from vitreous.model.family import called, check_size, config_from_json, describe
 from vitreous.model.network import Network
 from vitreous.weights.files import check_manifest, new_folder, restore_folder, write_tensors
-from vitreous.weights.mapping import build_model
+from vitreous.weights.mapping import build_model, relaid
 from vitreous.weights.reading import read_safetensors
-from vitreous.weights.timm import timm_config
+from vitreous.weights.timm import in_timm, timm_config
 
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 FORMAT = 1
@@ -70,7 +70,7 @@ def save_bundle(
         "training": info or {},
     }
     described = json.dumps(timm_config(model.config, preprocess, labels) | {"vitreous": section}, indent=2)
-    state = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
+    state = relaid(model.state_dict(), in_timm(model.config).rules)
     with new_folder(path) as folder:
         (folder / CONFIG).write_text(described + "\n", encoding="utf-8")
         (folder / CARD).write_text(_plain_card(model.config, labels) if card is None else card, encoding="utf-8")
@@ -88,7 +88,8 @@ def load_bundle(path: str | Path) -> Bundle:
     preprocess = from_fields(Preprocess, section["preprocess"], where)
     labels = tuple(str(label) for label in section["labels"])
     _check(config, preprocess, labels, where)
-    model = build_model(config, read_safetensors(folder / WEIGHTS), folder / WEIGHTS)
+    tensors = read_safetensors(folder / WEIGHTS)
+    model = build_model(config, tensors, folder / WEIGHTS, rules=in_timm(config).rules)
     return Bundle(model, preprocess, labels, dict(section["training"]), folder)
 
 

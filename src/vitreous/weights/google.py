@@ -6,7 +6,7 @@ Their names and shapes are of JAX: a path with slashes, matrices as (inputs, out
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,8 @@ from vitreous.weights.foreign import (
 )
 from vitreous.weights.mapping import Rule, same, to_theirs
 
+EXPORTED = ("embedding/kernel.npy", "resnet/root_block/standardized_conv2d/kernel.npy")
+"""One of these is in every .npz that is written here: of a ViT, of a BiT."""
 _PREFIXES = ("", "opt/target/")
 _QUERY = "Transformer/encoderblock_0/MultiHeadDotProductAttention_1/query/kernel"
 _MLP = "Transformer/encoderblock_0/MlpBlock_3/Dense_0/kernel"
@@ -74,7 +76,11 @@ def write_google(out: str | Path, model: ViT, preprocess: Preprocess, labels: Se
     out = Path(out)
     if reason := _why_not(model.config):
         raise UserError(f"{out}: Google's .npz has no word for {reason}; export to another format.")
-    tensors = to_theirs(model.state_dict(), _rules(model.config, ""))
+    return write_npz(out, to_theirs(model.state_dict(), _rules(model.config, "")))
+
+
+def write_npz(out: Path, tensors: Mapping[str, Tensor]) -> Path:
+    """One file with these arrays, new or in the place of an earlier export."""
     if out.suffix != ".npz":
         raise UserError(f"{out}: Google's format is one file; give a name that ends in .npz.")
     if out.exists() and not _is_export(out):
@@ -89,7 +95,7 @@ def _is_export(path: Path) -> bool:
     if not zipfile.is_zipfile(path):
         return False
     with zipfile.ZipFile(path) as archive:
-        return "embedding/kernel.npy" in archive.namelist()
+        return not set(EXPORTED).isdisjoint(archive.namelist())
 
 
 def _why_not(c: ViTConfig) -> str | None:
@@ -143,7 +149,7 @@ def _rules(c: ViTConfig, prefix: str) -> list[Rule]:
         return [weight, same(f"{ours}.bias", f"{theirs}/bias")]
 
     rules = [
-        Rule("patch_embed.proj.weight", (f"{prefix}embedding/kernel",), _from_convolution, _to_convolution),
+        kernels("patch_embed.proj.weight", f"{prefix}embedding/kernel"),
         same("patch_embed.proj.bias", f"{prefix}embedding/bias"),
         same("cls_token", f"{prefix}cls"),
         same("pos_embed", prefix + _POSITIONS),
@@ -162,10 +168,6 @@ def _rules(c: ViTConfig, prefix: str) -> list[Rule]:
     return rules
 
 
-def _from_convolution(weight: Tensor) -> tuple[Tensor]:
-    """(D, C, P, P) to (P, P, C, D)."""
-    return (weight.permute(2, 3, 1, 0),)
-
-
-def _to_convolution(parts: Sequence[Tensor]) -> Tensor:
-    return parts[0].permute(3, 2, 0, 1)
+def kernels(ours: str, theirs: str) -> Rule:
+    """A convolution's: (D, C, P, P), and theirs (P, P, C, D)."""
+    return Rule(ours, (theirs,), lambda w: (w.permute(2, 3, 1, 0),), lambda parts: parts[0].permute(3, 2, 0, 1))

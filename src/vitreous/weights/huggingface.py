@@ -62,8 +62,7 @@ def read_huggingface(raw: Raw) -> Foreign | None:
         what: [name for name in shapes if name.startswith((start, prefix + start))] for what, start in _ASIDE.items()
     }
     config = _config(kind, shapes, prefix, said, raw)
-    labels = said.get("id2label") or {}
-    names = tuple(str(labels[key]) for key in sorted(labels, key=int))
+    names = read_labels(said)
 
     def usual() -> Preprocess:
         return from_processor(default_processor(kind, config), config, raw.where)
@@ -180,7 +179,11 @@ def write_huggingface(
     tensors: dict[str, Tensor] = to_theirs(model.state_dict(), _rules(kind, c, prefix))
     if kind == "dinov2_with_registers":  # theirs always has one, which nothing reads but masked training
         tensors[f"{prefix}embeddings.mask_token"] = torch.zeros(1, c.width)
-    described = _describe(kind, c, labels)
+    return write_folder(out, _describe(kind, c) | label_maps(labels), processor, tensors)
+
+
+def write_folder(out: Path, described: dict[str, Any], processor: dict[str, Any], tensors: dict[str, Tensor]) -> Path:
+    """A folder of theirs: config.json, preprocessor_config.json and the tensors."""
     with new_folder(out) as folder:
         (folder / "config.json").write_text(json.dumps(described, indent=2) + "\n", encoding="utf-8")
         (folder / "preprocessor_config.json").write_text(json.dumps(processor, indent=2) + "\n", encoding="utf-8")
@@ -224,7 +227,7 @@ def _kind_for(c: ViTConfig, info: dict[str, Any], where: str) -> str:
     return kind
 
 
-def _describe(kind: str, c: ViTConfig, labels: Sequence[str]) -> dict[str, Any]:
+def _describe(kind: str, c: ViTConfig) -> dict[str, Any]:
     """Their config.json."""
     names = {"vit": "ViT", "deit": "DeiT", "vit_mae": "ViTMAE", "dinov2": "Dinov2"}
     name = names.get(kind, "Dinov2WithRegisters")
@@ -251,10 +254,23 @@ def _describe(kind: str, c: ViTConfig, labels: Sequence[str]) -> dict[str, Any]:
         described["use_swiglu_ffn"] = c.mlp == "swiglu"
         described["layerscale_value"] = c.layer_scale
         described |= {"num_register_tokens": c.registers} if c.registers else {"use_mask_token": False}
-    if c.classes:
-        described["id2label"] = {str(k): label for k, label in enumerate(labels)}
-        described["label2id"] = {name: k for k, name in enumerate(_told_apart(labels))}
     return described
+
+
+def label_maps(labels: Sequence[str]) -> dict[str, Any]:
+    """The classes' names in their config.json, if there are classes."""
+    if not labels:
+        return {}
+    return {
+        "id2label": {str(k): label for k, label in enumerate(labels)},
+        "label2id": {name: k for k, name in enumerate(_told_apart(labels))},
+    }
+
+
+def read_labels(said: dict[str, Any]) -> tuple[str, ...]:
+    """The classes' names that their config.json has, by number."""
+    labels = said.get("id2label") or {}
+    return tuple(str(labels[key]) for key in sorted(labels, key=int))
 
 
 def _told_apart(labels: Sequence[str]) -> list[str]:

@@ -45,6 +45,11 @@ def same(ours: str, theirs: str) -> Rule:
     return Rule(ours, (theirs,))
 
 
+def pointwise(ours: str, theirs: str) -> Rule:
+    """A matrix that is kept as a 1x1 convolution."""
+    return Rule(ours, (theirs,), lambda w: (w[:, :, None, None],), lambda parts: parts[0][:, :, 0, 0])
+
+
 def thirds(ours: str, theirs: Iterable[str]) -> Rule:
     """Queries, keys and values apart, which we keep one above the other."""
     return Rule(ours, tuple(theirs), lambda tensor: tensor.chunk(3), lambda parts: torch.cat(list(parts)))
@@ -116,6 +121,17 @@ def to_theirs(state: Mapping[str, Tensor], rules: Sequence[Rule]) -> dict[str, T
         ours = state[rule.ours].detach().cpu()
         parts = (ours,) if rule.split is None else rule.split(ours)
         found.update({name: part.clone().contiguous() for name, part in zip(rule.theirs, parts, strict=True)})
+    return found
+
+
+def relaid(state: Mapping[str, Tensor], rules: Sequence[Rule]) -> dict[str, Tensor]:
+    """Our tensors, those that a rule is for as it has them, the others as they are; none is copied that need not be."""
+    ruled = {rule.ours: rule for rule in rules}
+    found: dict[str, Tensor] = {}
+    for name, tensor in state.items():
+        rule = ruled.get(name) or same(name, name)
+        parts = (tensor,) if rule.split is None else rule.split(tensor)
+        found.update(zip(rule.theirs, (part.detach().cpu().contiguous() for part in parts), strict=True))
     return found
 
 

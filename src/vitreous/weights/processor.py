@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from vitreous.config.data import Interpolation, Preprocess
-from vitreous.config.model import ViTConfig
+from vitreous.config.model import ModelConfig, ViTConfig
 from vitreous.errors import UserError
 from vitreous.weights.foreign import IMAGENET_MEAN, IMAGENET_STD, share
 
@@ -15,7 +15,7 @@ _SHORT_SIDE = ("BitImageProcessor", "CLIPImageProcessor")
 """Those to which a plain number as size means the short side."""
 
 
-def from_processor(said: dict[str, Any], config: ViTConfig, where: str) -> Preprocess:
+def from_processor(said: dict[str, Any], config: ModelConfig, where: str) -> Preprocess:
     """What theirs does to a picture."""
     size, crop = said.get("size") or {}, said.get("crop_size")
     kind = str(said.get("image_processor_type", said.get("feature_extractor_type", ""))).removesuffix("Fast")
@@ -38,6 +38,7 @@ def from_processor(said: dict[str, Any], config: ViTConfig, where: str) -> Prepr
         f"crop_pct {said.get('crop_pct')}": said.get("crop_pct") is not None,
         f"rescale_factor {factor}": abs(factor * 255 - 1) > 1e-6,
         "do_rescale false": said.get("do_rescale") is False,
+        "rescale_offset": bool(said.get("rescale_offset")),
         "do_resize false": said.get("do_resize") is False,
         f"resample {resample}": resample not in _RESAMPLE,
         "do_normalize without image_mean and image_std": normalised and not {"image_mean", "image_std"} <= set(said),
@@ -45,10 +46,15 @@ def from_processor(said: dict[str, Any], config: ViTConfig, where: str) -> Prepr
     if reason := next((name for name, holds in odd.items() if holds), None):
         raise UserError(f"{where}: preprocessor_config.json beside it asks for what cannot be done here ({reason})")
     assert kept is not None
+    mean, std = (0.0,) * config.channels, (1.0,) * config.channels
+    if normalised:
+        mean, std = (_channels(said[name], config.channels) for name in ("image_mean", "image_std"))
+    if kind == "EfficientNetImageProcessor" and said.get("include_top", True):  # it divides twice
+        std = tuple(value * value for value in std)
     return Preprocess(
         size=seen,
-        mean=_channels(said["image_mean"], config.channels) if normalised else (0.0,) * config.channels,
-        std=_channels(said["image_std"], config.channels) if normalised else (1.0,) * config.channels,
+        mean=mean,
+        std=std,
         crop=kept,
         interpolation=_RESAMPLE[resample],
         resize="stretch" if "height" in size else "cover-floor",

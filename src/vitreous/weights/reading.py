@@ -38,8 +38,11 @@ _ENTRIES = ("teacher", "model_ema", "state_dict_ema", "model", "state_dict", "st
 """Under which a training file may keep a model, the best first: averaged weights before raw ones."""
 _PAIR = ("teacher", "student")
 """Which DINOv2 keeps in one module, told apart by the first word of each name; the better first."""
-_PROJECTIONS = ("patch_embed.proj.weight", "patch_embeddings.projection.weight")
-"""How the name ends of a tensor that every model has."""
+_PROJECTIONS = (
+    *("patch_embed.proj.weight", "patch_embeddings.projection.weight"),
+    *("stem.conv.weight", "conv_stem.weight", "embedder.convolution.weight", "embeddings.convolution.weight"),
+)
+"""How the name ends of the tensor that looks at the pixels: every model has one."""
 _WRAPPERS = ("module.", "_orig_mod.")
 """What `DistributedDataParallel` and `torch.compile` put before every name."""
 _DAMAGED = (OSError, EOFError, ValueError, KeyError, RuntimeError, MemoryError, zipfile.BadZipFile, zlib.error)

@@ -11,7 +11,9 @@ from vitreous.config.data import Preprocess
 from vitreous.config.model import ModelConfig, ViTConfig
 from vitreous.errors import UserError
 from vitreous.weights import hub
+from vitreous.weights.bit import read_bit
 from vitreous.weights.bundle import WEIGHTS, Bundle, load_bundle
+from vitreous.weights.efficientnet import read_efficientnet
 from vitreous.weights.files import restore_folder
 from vitreous.weights.foreign import MALFORMED, Foreign, Raw, describe
 from vitreous.weights.google import read_google
@@ -31,7 +33,8 @@ ADAPTERS: dict[str, Callable[[Raw], Foreign | None]] = {
     "huggingface": read_huggingface,
     "meta": read_meta,
     "timm": read_timm,
-    # BiT, the hybrids and EfficientNet: one entry more each, when their models are here.
+    "bit": read_bit,
+    "efficientnet": read_efficientnet,
 }
 """Who may know what was read, asked in this order; the first that does not answer None has it."""
 
@@ -194,13 +197,14 @@ def unknown(raw: Raw) -> UserError:
     names = list(raw.tensors)
     kinds = {
         "a text model": ("word_embeddings", "embed_tokens", "wte.weight", "tok_embeddings", "shared.weight"),
-        "a convolutional network or a hybrid, which cannot be opened yet": (
+        "a convolutional network or a hybrid of another kind": (
             *("conv1.", "conv_root", "conv_stem", "bn1.", "patch_embed.backbone."),
         ),
     }
     what = next((kind for kind, marks in kinds.items() if any(mark in n for n in names for mark in marks)), None)
     return UserError(
-        f"{raw.where}: not a Vision Transformer of timm, Hugging Face, Google, DeiT, DINO, DINOv2 or MAE"
+        f"{raw.where}: not a Vision Transformer of timm, Hugging Face, Google, DeiT, DINO, DINOv2 or MAE, a BiT or an "
+        "EfficientNet"
         f"{f', but by its tensors {what}' if what else ''} (its first tensors: {', '.join(names[:3]) or 'none'}); "
         "give another file."
     )

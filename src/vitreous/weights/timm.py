@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
-from vitreous.config.data import Interpolation, Preprocess
+from vitreous.config.data import Preprocess
 from vitreous.config.model import ModelConfig, Pool, PositionScope, ViTConfig
 from vitreous.errors import UserError
 from vitreous.model.network import Network
 from vitreous.model.presets import SIZES
+from vitreous.weights.bit import bit_in_timm
+from vitreous.weights.efficientnet import efficientnet_in_timm
 from vitreous.weights.files import new_folder, write_tensors
 from vitreous.weights.foreign import (
     Foreign,
@@ -30,16 +31,12 @@ from vitreous.weights.foreign import (
     imagenet_default,
     is_hybrid,
     no_grid,
-    other_count,
     other_epsilon,
     shape_of,
     sides,
-    stated,
 )
-from vitreous.weights.mapping import same, to_theirs
-
-UNKNOWN_TO_TIMM = "vitreous"
-"""The architecture of a model that timm has no word for: timm then refuses it by this name."""
+from vitreous.weights.mapping import relaid
+from vitreous.weights.timm_layout import UNKNOWN_TO_TIMM, TimmModel, stated_by_timm
 
 _WORDS = {"Ti": "tiny", "S": "small", "B": "base", "L": "large", "H": "huge", "g": "giant"}
 # The plain models that timm has.
@@ -71,24 +68,25 @@ def timm_config(config: ModelConfig, preprocess: Preprocess, labels: Sequence[st
 
     For a model that timm has no word for, `architecture` is one that it does not know, and `timm` says why.
     """
-    described: dict[str, Any] = {"architecture": UNKNOWN_TO_TIMM}
-    if reason := why_not_timm(config):
-        described["timm"] = f"timm has no word for {reason}; open this model with vitreous."
-    elif isinstance(config, ViTConfig):
-        described["architecture"], arguments = _architecture(config)
-        if preprocess.size != config.image_size:  # without img_size timm would build it for 224, and resample twice
-            arguments |= {"img_size": list(config.image_size), "dynamic_img_size": True}
-        if arguments:
-            described["model_args"] = arguments
-    described["num_classes"] = config.classes
-    if isinstance(config, ViTConfig):
-        described |= {"num_features": config.width, "global_pool": _POOLS[config.pool]}
-    else:
-        described["num_features"] = config.features
+    model = in_timm(config)
+    described: dict[str, Any] = {"architecture": model.architecture}
+    arguments = dict(model.arguments)
+    fixed = isinstance(config, ViTConfig) and preprocess.size == config.image_size
+    if model.missing:
+        described["timm"] = f"timm has no word for {model.missing}; open this model with vitreous."
+    elif (
+        isinstance(config, ViTConfig) and not fixed
+    ):  # without img_size timm would build it for 224, and resample twice
+        arguments |= {"img_size": list(config.image_size), "dynamic_img_size": True}
+    if arguments:
+        described["model_args"] = arguments
+    described |= {"num_classes": config.classes, "num_features": model.features}
+    if model.global_pool is not None:
+        described["global_pool"] = model.global_pool
     described["label_names"] = list(labels)
     described["pretrained_cfg"] = {
         "input_size": [config.channels, *preprocess.size],
-        "fixed_input_size": preprocess.size == config.image_size,
+        "fixed_input_size": fixed,
         "interpolation": preprocess.interpolation,
         "crop_pct": preprocess.crop,
         "crop_mode": _CROPS[preprocess.resize],
@@ -98,18 +96,46 @@ def timm_config(config: ModelConfig, preprocess: Preprocess, labels: Sequence[st
         "label_names": list(labels),
         "pool_size": None,
     }
-    if isinstance(config, ViTConfig):
-        described["pretrained_cfg"] |= {
-            "first_conv": "patch_embed.proj",
-            "classifier": ["head", "head_dist"] if config.distilled else "head",
-        }
+    named = {"first_conv": model.first_conv, "classifier": model.classifier}
+    described["pretrained_cfg"] |= {name: value for name, value in named.items() if value is not None}
     return described
 
 
+def in_timm(config: ModelConfig) -> TimmModel:
+    """A model in timm's words."""
+    if config.family not in IN_TIMM:
+        return TimmModel(config.features, missing=f"the family {config.family!r}")
+    return IN_TIMM[config.family](config)
+
+
+def _vit_in_timm(c: ViTConfig) -> TimmModel:
+    missing = _why_not(c)
+    architecture, arguments = (UNKNOWN_TO_TIMM, {}) if missing else _architecture(c)
+    return TimmModel(
+        features=c.width,
+        architecture=architecture,
+        arguments=arguments,
+        missing=missing,
+        global_pool=_POOLS[c.pool],
+        first_conv="patch_embed.proj",
+        classifier=["head", "head_dist"] if c.distilled else "head",
+    )
+
+
+IN_TIMM: dict[str, Callable[[Any], TimmModel]] = {
+    "vit": _vit_in_timm,
+    "bit": bit_in_timm,
+    "efficientnet": efficientnet_in_timm,
+}
+"""What each family is called there, by the name of the family."""
+
+
 def why_not_timm(c: ModelConfig) -> str | None:
-    """What timm's VisionTransformer cannot be told by a config.json, or None if it can be told all."""
-    if not isinstance(c, ViTConfig):
-        return f"the family {c.family!r}"
+    """What timm cannot be told by a config.json, or None if it can be told all."""
+    return in_timm(c).missing
+
+
+def _why_not(c: ViTConfig) -> str | None:
     odd = {
         "LayerNorm after the branches": c.norm == "after",
         f"{c.position} positions": c.position not in ("learned-1d", "none"),
@@ -174,7 +200,7 @@ def write_timm(
     out = Path(out)
     if reason := why_not_timm(model.config):
         raise UserError(f"{out}: timm has no word for {reason}; export to another format, or use the bundle as it is.")
-    state = to_theirs(model.state_dict(), [same(name, name) for name in model.state_dict()])
+    state = relaid(model.state_dict(), in_timm(model.config).rules)
     with new_folder(out) as folder:
         described = timm_config(model.config, preprocess, labels)
         (folder / "config.json").write_text(json.dumps(described, indent=2) + "\n", encoding="utf-8")
@@ -190,26 +216,12 @@ def read_timm(raw: Raw) -> Foreign | None:
     arguments = said.get("model_args") or {}
     _check_arguments(str(said.get("architecture", "")), arguments, raw.where)
     config, heads_assumed = recognise(raw.shapes, raw.where, raw.size, arguments, heads=raw.heads)
-    pretrained = said.get("pretrained_cfg") or said  # older folders have its fields one level up
+    pretrained = said.get("pretrained_cfg") or said
     if (said.get("global_pool") or pretrained.get("global_pool")) == "avg":
         config = replace(config, pool="mean")
     usual = augreg_default if config.classes else imagenet_default
-    preprocess, problem = usual(config), None
-    if "mean" in pretrained:
-        read = partial(_preprocess, pretrained, config, raw.where)
-        preprocess, problem = stated(read, partial(usual, config), raw.where, "config.json")
-    labels = tuple(str(label) for label in said.get("label_names") or pretrained.get("label_names") or ())
-    return Foreign(
-        family="timm",
-        config=config,
-        rules=(),
-        preprocess=preprocess,
-        assumed="mean" not in pretrained,
-        labels=labels if len(labels) == config.classes else (),
-        problem=problem,
-        heads_assumed=heads_assumed,
-        notes=other_count(len(labels), config.classes, "label_names of config.json"),
-    )
+    found = Foreign("timm", config, (), usual(config), assumed=True, heads_assumed=heads_assumed)
+    return stated_by_timm(raw, found)
 
 
 def _check_arguments(architecture: str, arguments: dict[str, Any], where: str) -> None:
@@ -223,24 +235,6 @@ def _check_arguments(architecture: str, arguments: dict[str, Any], where: str) -
         raise UserError(
             f"{where}: config.json beside it asks for {unknown[0]}, which is not known here; give another model."
         )
-
-
-def _preprocess(said: dict[str, Any], config: ViTConfig, where: str) -> Preprocess:
-    """What timm calls the data config."""
-    how, mode = said.get("interpolation", "bicubic"), said.get("crop_mode", "center")
-    modes = {"center": "cover", "squash": "stretch"}
-    if how not in get_args(Interpolation) or mode not in modes:
-        raise UserError(
-            f"{where}: config.json asks for interpolation {how!r} and crop mode {mode!r}, which are not known"
-        )
-    return Preprocess(
-        size=tuple(said["input_size"][1:]) if "input_size" in said else config.image_size,
-        mean=tuple(said["mean"]),
-        std=tuple(said["std"]),
-        crop=said.get("crop_pct") or 1.0,
-        interpolation=how,
-        resize=modes[mode],  # type: ignore[arg-type]
-    )
 
 
 def recognise(

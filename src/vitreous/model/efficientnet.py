@@ -1,0 +1,180 @@
+"""EfficientNet: inverted bottlenecks with depthwise convolutions, squeeze-and-excitation, batch norm and swish.
+
+Parameter names follow timm's (`blocks.1.0.conv_dw`). Letters in shapes: B pictures, C channels, H x W pixels, D
+features, h x w places on the last map, K classes.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitreous.config.efficientnet import EfficientNetConfig, Stage
+from vitreous.model.convolution import PaddedConvolution, check_images, initialise_convolutions
+from vitreous.model.draws import draw
+from vitreous.model.initialise import Convolution, Linear
+from vitreous.model.network import Network
+
+DROPOUT, BLOCKS = 0, 1
+"""Streams of `draw`: for dropout, and for the stochastic depth of block 0, then of block 1 and so on."""
+MOMENTUM = 0.01
+"""Share of a batch in the running statistics: TensorFlow's decay of 0.99."""
+
+
+class Norm(nn.BatchNorm2d):
+    """Batch norm as every layer has it."""
+
+    def __init__(self, channels: int, eps: float) -> None:
+        super().__init__(channels, eps, MOMENTUM)
+
+
+class NormSwish(Norm):
+    """Batch norm, then swish: x * sigmoid(x)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, H, W), as it came."""
+        return F.silu(super().forward(x))
+
+
+class SqueezeExcite(nn.Module):
+    """Each channel times a number between 0 and 1 that follows from the means of all channels."""
+
+    def __init__(self, channels: int, squeezed: int) -> None:
+        super().__init__()
+        self.conv_reduce = Convolution(channels, squeezed, 1)
+        self.conv_expand = Convolution(squeezed, channels, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, H, W), as it came."""
+        means = x.mean(dim=(2, 3), keepdim=True)
+        gate: Tensor = self.conv_expand(F.silu(self.conv_reduce(means))).sigmoid()
+        return x * gate
+
+
+class Residual(nn.Module):
+    """A block whose input is added to what it computes, where both have one shape."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int, drop_path: float) -> None:
+        super().__init__()
+        self.skips, self.drop_path = stride == 1 and inputs == outputs, drop_path
+
+    def branch(self, x: Tensor) -> Tensor:
+        """(B, inputs, H, W) to (B, outputs, H/stride, W/stride)."""
+        raise NotImplementedError
+
+    def forward(self, x: Tensor, chance: Tensor | None = None) -> Tensor:
+        """The same; chance: (B,) in [0, 1) that decides on stochastic depth; None: torch's generator."""
+        y = self.branch(x)
+        if not self.skips:
+            return y
+        if self.training and self.drop_path:
+            chance = torch.rand(len(x), device=x.device) if chance is None else chance
+            kept = chance[:, None, None, None] >= self.drop_path
+            y = y * (kept / (1 - self.drop_path)).to(y.dtype)  # scaled so that the mean stays
+        return x + y
+
+
+class Separable(Residual):
+    """The first stage's block: each channel by itself, then all of them at each place."""
+
+    def __init__(self, c: EfficientNetConfig, inputs: int, stage: Stage, stride: int, drop_path: float) -> None:
+        super().__init__(inputs, stage.outputs, stride, drop_path)
+        padded = partial(PaddedConvolution, same=c.padding == "same")
+        self.conv_dw = padded(inputs, inputs, stage.kernel, stride, groups=inputs)
+        self.bn1 = NormSwish(inputs, c.norm_eps)
+        self.se = SqueezeExcite(inputs, max(1, inputs // 4))
+        self.conv_pw = padded(inputs, stage.outputs, 1)
+        self.bn2 = Norm(stage.outputs, c.norm_eps)
+
+    def branch(self, x: Tensor) -> Tensor:
+        """(B, inputs, H, W) to (B, outputs, H/stride, W/stride)."""
+        y: Tensor = self.bn2(self.conv_pw(self.se(self.bn1(self.conv_dw(x)))))
+        return y
+
+
+class MBConv(Residual):
+    """The inverted bottleneck: more channels, each of them by itself, and fewer again."""
+
+    def __init__(self, c: EfficientNetConfig, inputs: int, stage: Stage, stride: int, drop_path: float) -> None:
+        super().__init__(inputs, stage.outputs, stride, drop_path)
+        padded = partial(PaddedConvolution, same=c.padding == "same")
+        inner = inputs * stage.expansion
+        self.conv_pw = padded(inputs, inner, 1)
+        self.bn1 = NormSwish(inner, c.norm_eps)
+        self.conv_dw = padded(inner, inner, stage.kernel, stride, groups=inner)
+        self.bn2 = NormSwish(inner, c.norm_eps)
+        self.se = SqueezeExcite(inner, max(1, inputs // 4))
+        self.conv_pwl = padded(inner, stage.outputs, 1)
+        self.bn3 = Norm(stage.outputs, c.norm_eps)
+
+    def branch(self, x: Tensor) -> Tensor:
+        """(B, inputs, H, W) to (B, outputs, H/stride, W/stride)."""
+        y = self.bn2(self.conv_dw(self.bn1(self.conv_pw(x))))
+        out: Tensor = self.bn3(self.conv_pwl(self.se(y)))
+        return out
+
+
+class EfficientNet(Network):
+    """An EfficientNet. Weights are drawn from `seed` alone (None: left undefined, to be loaded); the classifier starts
+    at 0."""
+
+    config: EfficientNetConfig
+
+    def __init__(self, config: EfficientNetConfig, *, seed: int | None = 0) -> None:
+        super().__init__()
+        self.config = c = config
+        self.conv_stem = PaddedConvolution(c.channels, c.stem_width, 3, 2, same=c.padding == "same")
+        self.bn1 = NormSwish(c.stem_width, c.norm_eps)
+        self.blocks = nn.Sequential()
+        number = 0
+        for stage in c.stages:
+            block = Separable if stage.expansion == 1 else MBConv
+            blocks = nn.Sequential()
+            for place in range(stage.blocks):
+                inputs, stride = (stage.outputs, 1) if place else (stage.inputs, stage.stride)
+                blocks.append(block(c, inputs, stage, stride, c.drop_path * number / c.layers))
+                number += 1
+            self.blocks.append(blocks)
+        self.conv_head = PaddedConvolution(c.stages[-1].outputs, c.features, 1)
+        self.bn2 = NormSwish(c.features, c.norm_eps)
+        self.classifier = Linear(c.features, c.classes) if c.classes else nn.Identity()
+        if seed is not None:
+            initialise_convolutions(self, seed)
+
+    def feature_map(self, images: Tensor, *, keys: Tensor | None = None) -> Tensor:
+        """(B, D, h, w): the last features that still have a place.
+
+        keys: (B,) int64 from which stochastic depth is drawn in training; None: torch's generator.
+        """
+        check_images(images, self.config.channels)
+        images = images.contiguous(memory_format=torch.channels_last)  # faster on a CPU, and all else follows
+        x: Tensor = self.bn1(self.conv_stem(images))
+        if not self.training or not self.config.drop_path:
+            keys = None
+        for number, block in enumerate(block for stage in self.blocks.children() for block in stage.children()):
+            x = block(x, None if keys is None else draw(keys, BLOCKS + number, 1)[:, 0])
+        out: Tensor = self.bn2(self.conv_head(x))
+        return out
+
+    def classify(self, feature_map: Tensor, *, keys: Tensor | None = None) -> Tensor:
+        """(B, D, h, w) to (B, K): the classifier reads the mean over all places, of which dropout leaves some out."""
+        y, p = feature_map.mean(dim=(2, 3)), self.config.dropout
+        if not self.config.classes or not self.training or not p:
+            pass
+        elif keys is None:
+            y = F.dropout(y, p)
+        else:
+            y = y * ((draw(keys, DROPOUT, y.shape[1]) >= p) / (1 - p)).to(y.dtype)
+        scores: Tensor = self.classifier(y)
+        return scores
+
+    def forward(self, images: Tensor, *, keys: Tensor | None = None) -> Tensor:
+        """Class scores (B, K); the representation (B, D) when there is no classifier."""
+        return self.classify(self.feature_map(images, keys=keys), keys=keys)
+
+    def representation(self, images: Tensor, *, keys: Tensor | None = None) -> Tensor:
+        """(B, D): the mean of the feature map."""
+        return self.feature_map(images, keys=keys).mean(dim=(2, 3))

@@ -1,0 +1,202 @@
+"""ResNet-v2 with group norm and standardised kernels: the trunk that BiT is, and that hybrids put before a Transformer.
+
+Parameter names follow timm's (`stem.conv`, `stages.0.blocks.0.norm1`). Letters in shapes: B pictures, C channels,
+H x W pixels, D channels of the last stage, h x w places on its map, K classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitreous.config.bit import GROUPS, BiTConfig, Root
+from vitreous.model.convolution import StandardisedConvolution, check_images, initialise_convolutions, pad_same
+from vitreous.model.initialise import Linear
+from vitreous.model.network import Network
+
+
+class NormReLU(nn.GroupNorm):
+    """Group norm, then ReLU."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__(GROUPS, channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, H, W), as it came."""
+        return F.relu(super().forward(x), inplace=True)
+
+
+class RootBlock(nn.Module):
+    """How pixels enter.
+
+    normed: with norm and ReLU between convolution and pooling, where the blocks have theirs at the end (hybrids).
+    same: padded as TensorFlow does it (hybrids). BiT pads both sides alike, zeros before the pooling too.
+    """
+
+    def __init__(self, channels: int, width: int, root: Root, *, normed: bool = False, same: bool = False) -> None:
+        super().__init__()
+        self.pooled, self.same = root == "7x7", same
+        kernel, stride = (7, 2) if self.pooled else (3, 1)
+        self.conv = StandardisedConvolution(channels, width, kernel, stride, same=same)
+        self.norm = NormReLU(width) if normed else nn.Identity()
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(B, C, H, W) to (B, width, H/4, W/4), or as large as it came without pooling."""
+        x: Tensor = self.norm(self.conv(images))
+        if not self.pooled:
+            return x
+        x = pad_same(x, 3, 2, value=float("-inf")) if self.same else F.pad(x, (1, 1, 1, 1))
+        return F.max_pool2d(x, 3, 2)
+
+
+class Block(nn.Module):
+    """A bottleneck with norm and ReLU before each convolution: what is added to the stream is a plain sum (BiT)."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int, first: bool, same: bool) -> None:
+        super().__init__()
+        inner = outputs // 4
+        self.downsample = Projection(inputs, outputs, stride, same=same) if first else None
+        self.norm1 = NormReLU(inputs)
+        self.conv1 = StandardisedConvolution(inputs, inner, 1)
+        self.norm2 = NormReLU(inner)
+        self.conv2 = StandardisedConvolution(inner, inner, 3, stride, same=same)
+        self.norm3 = NormReLU(inner)
+        self.conv3 = StandardisedConvolution(inner, outputs, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, inputs, H, W) to (B, outputs, H/stride, W/stride)."""
+        y = self.norm1(x)
+        shortcut = x if self.downsample is None else self.downsample(y)
+        out: Tensor = self.conv3(self.norm3(self.conv2(self.norm2(self.conv1(y)))))
+        return out + shortcut
+
+
+class NormedBlock(nn.Module):
+    """A bottleneck with a norm after each convolution, and ReLU after the sum (the hybrids')."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int, first: bool, same: bool) -> None:
+        super().__init__()
+        inner = outputs // 4
+        self.downsample = Projection(inputs, outputs, stride, normed=True, same=same) if first else None
+        self.conv1 = StandardisedConvolution(inputs, inner, 1)
+        self.norm1 = NormReLU(inner)
+        self.conv2 = StandardisedConvolution(inner, inner, 3, stride, same=same)
+        self.norm2 = NormReLU(inner)
+        self.conv3 = StandardisedConvolution(inner, outputs, 1)
+        self.norm3 = nn.GroupNorm(GROUPS, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, inputs, H, W) to (B, outputs, H/stride, W/stride)."""
+        shortcut = x if self.downsample is None else self.downsample(x)
+        out: Tensor = self.norm3(self.conv3(self.norm2(self.conv2(self.norm1(self.conv1(x))))))
+        return F.relu(out + shortcut, inplace=True)
+
+
+class Projection(nn.Module):
+    """The shortcut where a stage begins and the stream changes its shape."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int, *, normed: bool = False, same: bool = False) -> None:
+        super().__init__()
+        self.conv = StandardisedConvolution(inputs, outputs, 1, stride, same=same)
+        self.norm = nn.GroupNorm(GROUPS, outputs) if normed else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, inputs, H, W) to (B, outputs, H/stride, W/stride)."""
+        out: Tensor = self.norm(self.conv(x))
+        return out
+
+
+class Stage(nn.Module):
+    """Blocks of one width; the first takes every `stride`-th place."""
+
+    def __init__(
+        self, block: type[Block | NormedBlock], inputs: int, outputs: int, depth: int, stride: int, same: bool
+    ):
+        super().__init__()
+        first = block(inputs, outputs, stride, True, same)
+        self.blocks = nn.Sequential(first, *(block(outputs, outputs, 1, False, same) for _ in range(depth - 1)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, inputs, H, W) to (B, outputs, H/stride, W/stride)."""
+        out: Tensor = self.blocks(x)
+        return out
+
+
+class Trunk(nn.Module):
+    """A root block and stages of bottlenecks, without a classifier.
+
+    depths: blocks of each stage; stage i gives 256 * width * 2**i channels.
+    preactivated: norm before the convolutions and once at the end, as in BiT; otherwise after them, as in hybrids.
+    same: padded as TensorFlow does it.
+    """
+
+    def __init__(
+        self,
+        depths: Sequence[int],
+        *,
+        width: float = 1.0,
+        channels: int = 3,
+        root: Root = "7x7",
+        preactivated: bool = True,
+        same: bool = False,
+    ) -> None:
+        super().__init__()
+        inputs = round(64 * width)
+        self.stem = RootBlock(channels, inputs, root, normed=not preactivated, same=same)
+        block = Block if preactivated else NormedBlock
+        self.stages = nn.Sequential()
+        for number, depth in enumerate(depths):
+            outputs = round(256 * width) * 2**number
+            self.stages.append(Stage(block, inputs, outputs, depth, 1 if number == 0 else 2, same))
+            inputs = outputs
+        self.norm = NormReLU(inputs) if preactivated else nn.Identity()
+
+    def feature_map(self, images: Tensor) -> Tensor:
+        """(B, D, h, w): the last stage's features, after the final norm if there is one."""
+        check_images(images, self.stem.conv.in_channels)
+        images = images.contiguous(memory_format=torch.channels_last)  # faster on a CPU, and all else follows
+        out: Tensor = self.norm(self.stages(self.stem(images)))
+        return out
+
+
+class Head(nn.Module):
+    """The classifier, under timm's name for it."""
+
+    def __init__(self, features: int, classes: int) -> None:
+        super().__init__()
+        self.fc = Linear(features, classes) if classes else nn.Identity()
+
+    def forward(self, y: Tensor) -> Tensor:
+        """(B, D) to (B, K)."""
+        out: Tensor = self.fc(y)
+        return out
+
+
+class BiT(Trunk, Network):
+    """A BiT. Weights are drawn from `seed` alone (None: left undefined, to be loaded); the classifier starts at 0."""
+
+    config: BiTConfig
+
+    def __init__(self, config: BiTConfig, *, seed: int | None = 0) -> None:
+        c = config
+        super().__init__(c.depths, width=c.width, channels=c.channels, root=c.root)
+        self.config = c
+        self.head = Head(c.features, c.classes)
+        if seed is not None:
+            initialise_convolutions(self, seed)
+
+    def classify(self, feature_map: Tensor) -> Tensor:
+        """(B, D, h, w) to (B, K): the classifier reads the mean over all places."""
+        scores: Tensor = self.head(feature_map.mean(dim=(2, 3)))
+        return scores
+
+    def forward(self, images: Tensor, *, keys: Tensor | None = None) -> Tensor:
+        """Class scores (B, K); the representation (B, D) when there is no classifier."""
+        return self.classify(self.feature_map(images))
+
+    def representation(self, images: Tensor, *, keys: Tensor | None = None) -> Tensor:
+        """(B, D): the mean of the feature map."""
+        return self.feature_map(images).mean(dim=(2, 3))
