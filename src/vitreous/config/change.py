@@ -23,6 +23,7 @@ ELSEWHERE = {
     "preprocess.resize": "the argument preprocess",
     "model.image_size": "the argument image_size",
     "model.patch": "the argument model",
+    "model.stem": "the argument model",
     "model.classes": "the data, which say how many there are",
     "model.channels": "the data, which say how many there are",
 }

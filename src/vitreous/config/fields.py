@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, TypeVar, get_args, get_type_hints
 
 from vitreous.errors import UserError
 
@@ -14,7 +14,8 @@ T = TypeVar("T")
 def from_fields(kind: type[T], values: Mapping[str, Any], where: object) -> T:
     """The dataclass `kind` with these fields, as JSON keeps them; `where` is the file they are from.
 
-    JSON has lists for tuples, and for a field that is a dataclass itself its fields.
+    JSON has lists for tuples, and for a field that is a dataclass itself its fields; where it may be one of several,
+    it is the one that has them.
     """
     known = {item.name for item in fields(kind)}  # type: ignore[arg-type]
     if unknown := sorted(set(values) - known):
@@ -29,8 +30,11 @@ def from_fields(kind: type[T], values: Mapping[str, Any], where: object) -> T:
 
 
 def _value(hint: Any, value: Any, where: object) -> Any:
-    if isinstance(hint, type) and is_dataclass(hint) and isinstance(value, Mapping):
-        return from_fields(hint, value, where)
+    if isinstance(value, Mapping):
+        kinds = [kind for kind in (hint, *get_args(hint)) if isinstance(kind, type) and is_dataclass(kind)]
+        having = [kind for kind in kinds if set(value) <= {item.name for item in fields(kind)}]  # one of several
+        if kinds:
+            return from_fields((having or kinds)[0], value, where)
     return _tuples(value)
 
 

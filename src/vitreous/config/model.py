@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import Field, asdict, dataclass, replace
 from typing import Any, ClassVar, Literal, Protocol, get_args
 
+from vitreous.config.stem import Stem
 from vitreous.errors import UserError
 
 Attention = Literal["full", "neighbourhood", "axial"]
@@ -68,13 +69,15 @@ class ViTConfig:
     mlp_width: int
     """Hidden units of each block's MLP; for SwiGLU, the number of gated units."""
     patch: int
-    """P, the side of a square patch in pixels."""
+    """P, the side of a square patch in pixels; of a hybrid, of what one token stands for."""
     image_size: tuple[int, int] = (224, 224)
     """Height and width the position embeddings belong to; other sizes are resampled on the fly."""
     channels: int = 3
     classes: int = 1000
     """K, the classifier's outputs; 0 for no classifier: the model then returns the representation y."""
 
+    stem: Stem | None = None
+    """What looks at the pixels first: patches are then cut from its feature map (a hybrid); None for pixels."""
     position: Position = "learned-1d"
     position_scope: PositionScope = "all"
     """Which tokens a learned 1-D table has entries for: all, all but registers (DINOv2), or patches."""
@@ -121,6 +124,13 @@ class ViTConfig:
     def grid(self) -> tuple[int, int]:
         """Rows and columns of patches at `image_size`."""
         return grid_of(self.image_size, self.patch)
+
+    @property
+    def kernel(self) -> tuple[int, int]:
+        """What the patch projection reads: channels, and the side of a patch in pixels or places of a stem's map."""
+        if self.stem is None:
+            return self.channels, self.patch
+        return self.stem.features, self.patch // self.stem.stride
 
     @property
     def patches(self) -> int:
@@ -232,6 +242,7 @@ class ViTConfig:
                 "classifier='mlp': there is none with classes=0; give the number of classes, or classifier='linear'."
             )
         self._check_window()
+        self._check_stem()
         check_image_size(self.image_size, self.patch, self.pad)
 
     def _check_window(self) -> None:
@@ -244,6 +255,20 @@ class ViTConfig:
             raise UserError(
                 f"window={self.window}: attention='neighbourhood' needs the side of the square around each patch, an "
                 "odd number of patches; give 3, 5, 7 or another."
+            )
+
+    def _check_stem(self) -> None:
+        if self.stem is None:
+            return
+        if self.patch % self.stem.stride:
+            raise UserError(
+                f"patch={self.patch}: the stem halves the picture down to 1/{self.stem.stride} of its side, so a patch "
+                f"has a multiple of {self.stem.stride} pixels; {_nearest(self.patch, self.stem.stride)}."
+            )
+        if self.patch_dropout:
+            raise UserError(
+                f"patch_dropout={self.patch_dropout}: the stem looks at all patches at once, so none can be left out; "
+                "set it to 0, or use a model without a stem."
             )
 
 

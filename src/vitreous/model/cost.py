@@ -10,12 +10,15 @@ import math
 
 from vitreous.config.model import ViTConfig
 from vitreous.model.reach import count_scores, reach_of, tiles_of
+from vitreous.model.stem_cost import count_stem_flops, count_stem_kept, count_stem_parameters, largest_stem_map
 
 
 def count_parameters(c: ViTConfig) -> int:
     """Learned numbers, all of them."""
     D, rows, columns = c.width, *c.grid
-    embedding = _dense(c.channels * c.patch**2, D) + c.prefix * D
+    embedding = _dense(_patch_numbers(c), D) + c.prefix * D
+    if c.stem is not None:
+        embedding += count_stem_parameters(c.stem, c.channels)
     positions = {
         "learned-1d": (c.prefix_positions + c.patches) * D,
         "learned-2d": (rows + columns) * (D // 2),
@@ -44,7 +47,9 @@ def count_flops(c: ViTConfig, keep: float = 1.0) -> int:
     """
     D, N = c.width, max(1, round(keep * c.patches))
     T = c.prefix + N
-    total = _product(N, c.channels * c.patch**2, D)
+    total = _product(N, _patch_numbers(c), D)
+    if c.stem is not None:
+        total += count_stem_flops(c.stem, c.channels, _padded_size(c))
     for layer, Q in enumerate(_queries(c, T)):
         total += _product(Q, D, D) + _product(T, D, 2 * D)  # q; k and v
         total += 4 * D * _scores(c, layer, Q, N)  # q k^T, and attention times v, over all heads
@@ -64,7 +69,9 @@ def count_activation_bytes(c: ViTConfig) -> int:
     Within 2 % of what autograd keeps; with a relative bias, which goes without fused attention, up to a quarter less.
     """
     D, M, T, h = c.width, c.mlp_width, c.prefix + c.patches, c.heads
-    kept = c.patches * c.channels * c.patch**2
+    kept = c.patches * _patch_numbers(c)
+    if c.stem is not None:
+        kept += count_stem_kept(c.stem, c.channels, _padded_size(c))
     for layer, Q in enumerate(_queries(c, T)):
         kept += 2 * T * D + _kept_of_attention(c, layer, Q)  # before and after norm 1
         kept += 2 * Q * D + {"gelu": 2, "relu": 1, "swiglu": 4}[c.mlp] * Q * M  # around norm 2; inside the MLP
@@ -90,12 +97,25 @@ FEWEST, MOST = 4, 128
 
 def inference_batch(c: ViTConfig) -> int:
     """How many pictures to look at at once where no gradient is needed."""
-    return max(FEWEST, min(MOST, CACHED // (4 * (c.prefix + c.patches) * _mlp_hidden(c))))
+    largest = (c.prefix + c.patches) * _mlp_hidden(c)
+    if c.stem is not None:
+        largest = max(largest, largest_stem_map(c.stem, c.channels, _padded_size(c)))
+    return max(FEWEST, min(MOST, CACHED // (4 * largest)))
 
 
 def _queries(c: ViTConfig, tokens: int) -> list[int]:
     """How many of the tokens ask in each block: all, but in the last block only those that are read."""
     return [tokens] * (c.depth - 1) + [c.tokens_read or tokens]
+
+
+def _patch_numbers(c: ViTConfig) -> int:
+    """What the projection reads of a patch."""
+    channels, side = c.kernel
+    return channels * side**2
+
+
+def _padded_size(c: ViTConfig) -> tuple[int, int]:
+    return c.grid[0] * c.patch, c.grid[1] * c.patch
 
 
 def _scores(c: ViTConfig, layer: int, queries: int, patches: int) -> int:

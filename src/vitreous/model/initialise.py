@@ -31,11 +31,18 @@ def initialise(model: ViT, seed: int) -> None:
     """Draw all weights from `seed`.
 
     Matrices of the blocks: Xavier uniform, q, k and v each on its own; the MLPs' biases: normal, 1e-6. Patch projection
-    and tanh layer: LeCun normal. Positions and registers: normal, 0.02. Class token, its like and classifier: zero.
+    and tanh layer: LeCun normal. Positions and registers: normal, 0.02. Class token, its like and classifier: zero. A
+    hybrid's stem: as a convolutional network's.
     """
+    from vitreous.model.convolution import initialise_convolutions  # which is made of the layers above
+
     draw = torch.Generator().manual_seed(seed)
+    if model.patch_embed.backbone is not None:
+        initialise_convolutions(model.patch_embed.backbone, seed)
     for name, parameter in model.named_parameters():
         *_, owner, kind = name.split(".") if "." in name else ("", "", name)
+        if name.startswith("patch_embed.backbone."):
+            continue
         if kind == "gamma":
             constant_(parameter, model.config.layer_scale or 0.0)
         elif owner.startswith("norm") or owner.endswith("norm"):

@@ -96,9 +96,19 @@ _NEEDS = {
 """What each capability asks for, and what is said of a network without it."""
 
 
+def has_stem(network: Network) -> bool:
+    """Whether it is a hybrid: a convolutional stem sees the pixels, and mixes patches before they are tokens."""
+    return getattr(network.config, "stem", None) is not None
+
+
 def require(network: Network, capability: Callable[..., Capability], what: str) -> Capability:
     """The same network, typed as the capability (a Protocol above, or a class), or a sentence why `what` needs it."""
     kind = cast("type[Capability]", capability)
+    if capability is LeavesPatchesOut and has_stem(network):
+        raise UserError(
+            f"{what}: needs {_NEEDS['LeavesPatchesOut'][0]}; a hybrid's stem looks at all patches at once, so none can "
+            "be hidden from it. Use a model without a stem, such as S/16."
+        )
     if isinstance(network, kind):
         return network
     need, lack = _NEEDS.get(kind.__name__, ("a Vision Transformer", "is not one"))

@@ -155,7 +155,7 @@ def resample_state(
             prefix, cells = tensor[0, : config.prefix_positions], tensor[0, config.prefix_positions :]
             moved[name] = torch.cat([prefix, resample_grid(cells, config.grid, new.grid, how)])[None]
         elif name == "patch_embed.proj.weight":
-            moved[name] = resample_patch(tensor, new.patch)
+            moved[name] = resample_patch(tensor, new.kernel[1])
         elif name in ("pos_embed_y", "pos_embed_x"):
             moved[name] = resample_axis(tensor, new.grid[name == "pos_embed_x"], how)
         elif name.endswith("relative_position_bias_table"):

@@ -20,7 +20,7 @@ from vitreous.model.draws import draw
 from vitreous.model.initialise import Convolution, Linear, initialise
 from vitreous.model.layers import AttentionPool, LayerScale, PreLogits, split_heads
 from vitreous.model.neighbourhood import attend_within
-from vitreous.model.network import Network
+from vitreous.model.network import LeavesPatchesOut, Network, require
 from vitreous.model.position import (
     Grid,
     Layout,
@@ -35,6 +35,7 @@ from vitreous.model.position import (
 )
 from vitreous.model.presets import preset
 from vitreous.model.reach import reach_of
+from vitreous.model.stem import build_stem
 from vitreous.model.trace import Trace
 
 PATCHES, BLOCKS = 0, 1
@@ -110,6 +111,8 @@ class ViT(Network):
 
     def embed(self, images: Tensor, keep: Tensor | None = None, keys: Tensor | None = None) -> tuple[Tensor, Layout]:
         """Equation 1: z_0 = [x_class; x_1 E; ...; x_N E] + E_pos, (B, T, D), and how the tokens lie on the picture."""
+        if keep is not None:
+            require(self, LeavesPatchesOut, "keep")  # a hybrid cannot
         patches, grid = self.patchify(images)
         if keep is None:
             keep = self._drop_patches(patches, grid, keys)
@@ -173,7 +176,7 @@ class ViT(Network):
         return normed
 
     def patchify(self, images: Tensor) -> tuple[Tensor, Grid]:
-        """Flattened patches (B, N, C*P*P), row by row, and their grid."""
+        """Flattened patches (B, N, C*P*P), row by row, and their grid; of a hybrid, of the stem's feature map."""
         c, p = self.config, self.config.patch
         if images.ndim != 4 or images.shape[1] != c.channels:
             raise UserError(
@@ -184,9 +187,11 @@ class ViT(Network):
         if c.pad:
             images = F.pad(images, (0, -images.shape[3] % p, 0, -images.shape[2] % p))
         rows, columns = images.shape[2] // p, images.shape[3] // p
-        patches = images.reshape(-1, c.channels, rows, p, columns, p)
+        seen = images if self.patch_embed.backbone is None else self.patch_embed.backbone(images)
+        channels, side = c.kernel
+        patches = seen.reshape(-1, channels, rows, side, columns, side)
         patches = patches.permute(0, 2, 4, 1, 3, 5)  # (B, rows, columns, C, P, P)
-        return patches.reshape(-1, rows * columns, c.channels * p * p), (rows, columns)
+        return patches.reshape(-1, rows * columns, channels * side * side), (rows, columns)
 
     def cell_positions(self, grid: Grid) -> Tensor | None:
         """E_pos of the patches, (N, D), for a grid of any shape; None where positions are not added to the tokens."""
@@ -234,11 +239,13 @@ class ViT(Network):
 
 
 class PatchProjection(nn.Module):
-    """E of equation 1. The weight has a convolution's shape, (D, C, P, P), as every checkpoint stores it."""
+    """E of equation 1, after a hybrid's stem. The weight has a convolution's shape, (D, C, P, P), as in every file."""
 
     def __init__(self, c: ViTConfig) -> None:
         super().__init__()
-        self.proj = Convolution(c.channels, c.width, c.patch, stride=c.patch)
+        channels, side = c.kernel
+        self.backbone = None if c.stem is None else build_stem(c.stem, c.channels)
+        self.proj = Convolution(channels, c.width, side, stride=side)
 
     def forward(self, patches: Tensor) -> Tensor:
         """(B, N, C*P*P) to (B, N, D)."""

@@ -7,8 +7,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from vitreous.config.model import ViTConfig, check_image_size
+from vitreous.config.stem import ConvStem, Stem
 from vitreous.model import cost
-from vitreous.model.presets import NAMES, preset
+from vitreous.model.presets import NAMES, hybrid_name, preset
 from vitreous.model.table import Family, Size, classes_text, input_text
 
 if TYPE_CHECKING:
@@ -82,19 +83,50 @@ def _check_size(config: ViTConfig, size: Size) -> None:
 
 
 def _describe(c: ViTConfig) -> str:
-    return f"ViT of width {c.width}, depth {c.depth}, patch {c.patch}"
+    """A hybrid by its published name first, if it has one: "Hybrid R26+S/32: ResNet-26 stem, ViT of width 384, ..."."""
+    near = {"neighbourhood": f", attention to {c.window}×{c.window} patches", "axial": ", axial attention"}
+    size = f"width {c.width}, depth {c.depth}"
+    if c.stem is None:
+        return f"ViT of {size}, patch {c.patch}{near.get(c.attention, '')}"
+    named = hybrid_name(c)
+    whole = f"{_stem_text(c.stem)}, ViT of {size}, a token for {c.patch}×{c.patch} pixels{near.get(c.attention, '')}"
+    return f"Hybrid {named}: {whole}" if named else f"Hybrid: {whole}"
+
+
+def _stem_text(stem: Stem) -> str:
+    if isinstance(stem, ConvStem):
+        return f"stem of {len(stem.widths)} convolution{'s' * (len(stem.widths) > 1)}"
+    if not stem.depths:
+        return "stem of a ResNet's root"
+    return f"ResNet-{3 * sum(stem.depths) + 2} stem"
+
+
+def _reach_text(c: ViTConfig) -> str:
+    return {
+        "neighbourhood": f"to the {c.window}×{c.window} patches around each; the class token and its like to all",
+        "axial": "along rows and columns in turn; the class token and its like to all",
+    }[c.attention]
+
+
+def _stem_facts(stem: Stem) -> str:
+    if isinstance(stem, ConvStem):
+        return f"3×3 convolutions of {', '.join(map(str, stem.widths))} channels, each pooled to half the side"
+    stages = f", then stages of {', '.join(map(str, stem.depths))} blocks" if stem.depths else ""
+    return f"7×7 convolution and pooling{stages}: {stem.features:,} channels, 1/{stem.stride} of the side"
 
 
 def _facts(c: ViTConfig) -> dict[str, str]:
     rows, columns = c.grid
     return {
         "Input": input_text(c),
+        **({} if c.stem is None else {"Stem": _stem_facts(c.stem)}),
         "Patches": f"{rows}×{columns} of {c.patch}×{c.patch} pixels",
         "Tokens": f"{c.prefix + c.patches}: {c.patches} patches"
         + (", the class token" if c.class_token else "")
         + (", the distillation token" if c.distilled else "")
         + (f", {c.registers} registers" if c.registers else ""),
         "Width, depth, heads": f"{c.width}, {c.depth}, {c.heads}",
+        **({} if c.attention == "full" else {"Attention": _reach_text(c)}),
         "MLP": f"{c.mlp_width} units, {c.mlp}",
         "Positions": c.position,
         "Answer is read from": POOLS[c.pool],

@@ -189,8 +189,9 @@ class SelfDistillation(Objective):
 
 def build_dino(network: Network, settings: Dino, setting: Setting) -> SelfDistillation:
     """Any network can learn from its own average; leaving patches out and masks want one of patches."""
-    if settings.keep < 1:
-        require(network, LeavesPatchesOut, "keep")
+    for wanted, name in ((settings.keep < 1, "keep"), (settings.ibot_weight > 0, "ibot_weight")):
+        if wanted:
+            require(network, LeavesPatchesOut, name)
     return SelfDistillation(network, settings, setting.seed, setting.world)
 
 

@@ -19,7 +19,7 @@ from vitreous.data.batch import Batch
 from vitreous.errors import UserError
 from vitreous.model.draws import draw
 from vitreous.model.initialise import Linear
-from vitreous.model.network import Network, Role, require
+from vitreous.model.network import LeavesPatchesOut, Network, Role, require
 from vitreous.model.position import Grid, Layout, sincos_2d, take_cells
 from vitreous.model.vit import Block, ViT
 from vitreous.objectives.collapse import feature_std
@@ -181,7 +181,9 @@ class Decoder(nn.Module):
 
 def build_mae(network: Network, settings: Mae, setting: Setting) -> MaskedAutoencoder:
     """Only a network of patches can be shown some of them."""
-    return MaskedAutoencoder(require(network, ViT, "mae"), settings, setting.seed)
+    model = require(network, ViT, "mae")
+    require(network, LeavesPatchesOut, "mae")
+    return MaskedAutoencoder(model, settings, setting.seed)
 
 
 def load_autoencoder(folder: Path, model: Network) -> MaskedAutoencoder:

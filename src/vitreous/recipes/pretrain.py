@@ -11,7 +11,7 @@ from vitreous.config.model import ViTConfig
 from vitreous.config.objective import Dino, Mae
 from vitreous.config.train import Optimizer, Training
 from vitreous.errors import UserError
-from vitreous.recipes.situation import MANY, SMALL_SIDE, Situation, small_side, with_fields
+from vitreous.recipes.situation import MANY, SMALL_SIDE, Situation, small_side, starts_with_patches, with_fields
 
 MEAN: dict[str, Any] = {"pool": "mean", "class_token": False}
 """Features that are the mean of the patches' tokens."""
@@ -35,7 +35,7 @@ def mae(s: Situation) -> Training:
         optimizer=MUON,
         epochs=30 if small else 100,
         batch_size=256 if small else 64,
-        whiten=s.pictures >= MANY,
+        whiten=s.pictures >= MANY and starts_with_patches(model),
     )
 
 
@@ -65,7 +65,7 @@ def dino(s: Situation) -> Training:
         sinkhorn_iterations=3,
         teacher_temperature=(0.01, 0.01) if small else (0.02, 0.02),
         freeze_last_layer=0.02,
-        keep=0.5,
+        keep=0.5 if starts_with_patches(model) else 1.0,
     )
     return Training(
         model=model,
@@ -75,7 +75,7 @@ def dino(s: Situation) -> Training:
         optimizer=replace(MUON, muon_learning_rate=0.015, weight_decay=0.04, warmup=0.1, clip=3.0),
         epochs=30 if small else 100,
         batch_size=128 if small else 64,
-        whiten=s.pictures >= MANY,
+        whiten=s.pictures >= MANY and starts_with_patches(model),
     )
 
 

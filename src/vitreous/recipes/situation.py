@@ -66,7 +66,12 @@ def with_fields(config: ModelConfig, **changes: object) -> ModelConfig:
 
 def labelled(model: ModelConfig, schedule: Schedule = (), smoothing: float = 0.0) -> Supervised:
     """Cross-entropy, with a keep schedule where the model can leave patches out."""
-    return Supervised(smoothing, keep_schedule=schedule if isinstance(model, ViTConfig) else ())
+    return Supervised(smoothing, keep_schedule=schedule if starts_with_patches(model) else ())
+
+
+def starts_with_patches(model: ModelConfig) -> bool:
+    """Whether pixels enter as patches: some can then be left out, and their projection can start whitened."""
+    return isinstance(model, ViTConfig) and model.stem is None
 
 
 def small_side(s: Situation) -> int:

@@ -12,7 +12,15 @@ from vitreous.config.objective import Supervised
 from vitreous.config.train import Optimizer, Training
 from vitreous.errors import UserError
 from vitreous.model.family import named_config
-from vitreous.recipes.situation import MANY, SMALL_SIDE, Situation, labelled, small_side, with_fields
+from vitreous.recipes.situation import (
+    MANY,
+    SMALL_SIDE,
+    Situation,
+    labelled,
+    small_side,
+    starts_with_patches,
+    with_fields,
+)
 
 
 def notebook(s: Situation) -> Training:
@@ -124,7 +132,7 @@ def scratch_small(s: Situation) -> Training:
         epochs=30,
         batch_size=64 if few else 128,
         objective=labelled(model) if few else labelled(model, ((0.6, 0.375), (0.9, 0.625)), smoothing=0.1),
-        whiten=not few,
+        whiten=not few and starts_with_patches(model),
         validation=0.1 if few else 0.02,
         evaluations=10 if few else 5,
     )

@@ -18,7 +18,7 @@ from vitreous.errors import UserError
 from vitreous.model.family import build_network, parameter_roles, resize, without_classifier
 from vitreous.model.initialise import whiten_patches
 from vitreous.model.lora import add_lora
-from vitreous.model.network import Network, require
+from vitreous.model.network import Network, has_stem, require
 from vitreous.model.vit import ViT
 from vitreous.recipes.situation import Situation
 from vitreous.recipes.supervised import recipe
@@ -86,13 +86,16 @@ def starting_network(training: Training, base: Bundle | None) -> Network:
 
 def whiten(network: Network, training: Training, source: Source, workers: int) -> None:
     """Let the network's patch projection start whitened, from at most 2000 pictures of all over the source."""
+    vit = require(network, ViT, "whiten")
+    if has_stem(vit):
+        raise UserError("whiten=true: a hybrid's stem looks at the pixels, not the patch projection; set whiten=false.")
     height, width = training.model.image_size
     most = max(1, min(2000, WHITENING // (height * width)))
     some = source.subset(list(range(0, len(source), -(-len(source) // most))))
     loader = Loader(some, training.preprocess, batch_size=64, workers=workers, unreadable_limit=1.0)
     with closing(loader):
         images = torch.cat([batch.images for batch in loader.batches()])
-    whiten_patches(require(network, ViT, "whiten"), images, training.seed)
+    whiten_patches(vit, images, training.seed)
 
 
 def set_aside(data: Data, seed: int) -> Data:

@@ -14,7 +14,7 @@ from vitreous.config.data import Preprocess
 from vitreous.config.model import ModelConfig, ViTConfig
 from vitreous.errors import UserError
 from vitreous.model import family as families
-from vitreous.model.presets import SIZES
+from vitreous.model.presets import SIZES, hybrid_name
 from vitreous.weights.mapping import Rule
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -86,6 +86,8 @@ def describe(source: str, c: ModelConfig, *, heads_assumed: bool = False) -> str
         shape = (c.width, c.depth, c.heads, c.mlp_width)
         known = next((f"-{name}" for name, size in SIZES.items() if size == shape), None)
         name = f"ViT{known or f'({c.width} wide, {c.depth} deep)'}/{c.patch}"
+        if c.stem is not None:
+            name = f"hybrid {hybrid_name(c) or name}"
     else:
         name = families.describe(c)
     height, width = c.image_size
@@ -152,11 +154,6 @@ def shape_of(shapes: Shapes, name: str, axes: int, where: str) -> tuple[int, ...
             f"ax{'es' if axes > 1 else 'is'}; the file is damaged, or not of a known model."
         )
     return shapes[name]
-
-
-def is_hybrid(names: Iterable[str]) -> bool:
-    """Whether a convolutional network comes before the patches; no adapter knows those yet."""
-    return any("patch_embed.backbone." in name or "conv_root" in name for name in names)
 
 
 def sides(said: Any) -> tuple[int, int] | None:

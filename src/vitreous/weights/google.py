@@ -15,20 +15,22 @@ from torch import Tensor, cat
 
 from vitreous.config.data import Preprocess
 from vitreous.config.model import ViTConfig
+from vitreous.config.stem import ConvStem, ResNetStem
 from vitreous.errors import UserError
 from vitreous.model.vit import ViT
 from vitreous.weights.files import new_file
 from vitreous.weights.foreign import (
     Foreign,
     Raw,
+    Shapes,
     augreg_default,
     blocks_of,
     grid_for_count,
-    is_hybrid,
     no_grid,
     other_epsilon,
     shape_of,
 )
+from vitreous.weights.hybrid import google_stem_rules, read_google_stem
 from vitreous.weights.mapping import Rule, same, to_theirs
 
 EXPORTED = ("embedding/kernel.npy", "resnet/root_block/standardized_conv2d/kernel.npy")
@@ -43,9 +45,13 @@ def read_google(raw: Raw) -> Foreign | None:
     """The paper's models by their names; the tanh layer of pre-training is kept where there is one."""
     shapes = raw.shapes
     prefix = next((p for p in _PREFIXES if {p + _QUERY, p + _MLP, p + "embedding/kernel"} <= set(shapes)), None)
-    if prefix is None or prefix + _POSITIONS not in shapes or is_hybrid(shapes):
+    if prefix is None or prefix + _POSITIONS not in shapes:
         return None
     patch, _, channels, width = shape_of(shapes, prefix + "embedding/kernel", 4, raw.where)
+    stem = None
+    if f"{prefix}conv_root/kernel" in shapes:
+        stem, channels = read_google_stem(shapes, prefix, raw.where)
+        patch *= stem.stride
     count = shape_of(shapes, prefix + _POSITIONS, 3, raw.where)[1]
     class_token = prefix + "cls" in shapes
     grid = grid_for_count(count - class_token, patch, raw.size)
@@ -63,12 +69,13 @@ def read_google(raw: Raw) -> Foreign | None:
         image_size=(grid[0] * patch, grid[1] * patch),
         channels=channels,
         classes=classes,
+        stem=stem,
         class_token=class_token,
         pool="class" if class_token else "mean",
         classifier="mlp" if tanh else "linear",
     )
     spare = {} if classes else {"the pre-training layer": [n for n in shapes if n.startswith(f"{prefix}pre_logits/")]}
-    return Foreign("Google", config, _rules(config, prefix), augreg_default(config), assumed=True, aside=spare)
+    return Foreign("Google", config, _rules(config, prefix, shapes), augreg_default(config), assumed=True, aside=spare)
 
 
 def write_google(out: str | Path, model: ViT, preprocess: Preprocess, labels: Sequence[str], info: Any) -> Path:
@@ -102,6 +109,8 @@ def _why_not(c: ViTConfig) -> str | None:
     odd = {
         f"{c.position} positions": c.position != "learned-1d" or c.prefix_positions != c.prefix,
         "LayerNorm after the branches": c.norm == "after",
+        f"{c.attention} attention": c.attention != "full",
+        "a light convolutional stem": isinstance(c.stem, ConvStem),
         f"{c.mlp} in the MLP": c.mlp != "gelu",
         "registers or a distillation token": c.registers > 0 or c.distilled,
         f"pooling {c.pool!r}": c.pool != ("class" if c.class_token else "mean") or c.norm_after_pool,
@@ -112,8 +121,8 @@ def _why_not(c: ViTConfig) -> str | None:
     return next((name for name, holds in odd.items() if holds), None)
 
 
-def _rules(c: ViTConfig, prefix: str) -> list[Rule]:
-    """Each of our tensors with theirs."""
+def _rules(c: ViTConfig, prefix: str, shapes: Shapes | None = None) -> list[Rule]:
+    """Each of our tensors with theirs. shapes: of the file that is read."""
     d = c.width // c.heads
 
     def kernel(ours: str, theirs: str) -> list[Rule]:
@@ -157,6 +166,8 @@ def _rules(c: ViTConfig, prefix: str) -> list[Rule]:
         *kernel("pre_logits.fc", f"{prefix}pre_logits"),
         *kernel("head", f"{prefix}head"),
     ]
+    if isinstance(c.stem, ResNetStem):
+        rules += google_stem_rules(c.stem, prefix, shapes)
     for layer in range(c.depth):
         ours, theirs = f"blocks.{layer}", f"{prefix}Transformer/encoderblock_{layer}"
         rules += norm(f"{ours}.norm1", f"{theirs}/LayerNorm_0")

@@ -195,6 +195,8 @@ def _kind_for(c: ViTConfig, info: dict[str, Any], where: str) -> str:
     """The family that can say what this model is."""
     odd = {
         "no class token": not c.class_token,
+        "a convolutional stem": c.stem is not None,
+        f"{c.attention} attention": c.attention != "full",
         f"{c.position} positions": c.position != "learned-1d",
         "LayerNorm after the branches": c.norm == "after",
         f"pooling {c.pool!r}": c.pool in ("mean", "attention") or c.norm_after_pool,

@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from vitreous.weights.foreign import Foreign, Raw, imagenet_default, is_hybrid
+from vitreous.weights.foreign import Foreign, Raw, imagenet_default
+from vitreous.weights.hybrid import has_backbone
 from vitreous.weights.mapping import same
 from vitreous.weights.timm import CORE, recognise
 
@@ -38,7 +39,7 @@ _RENAMED = (
 
 def read_meta(raw: Raw) -> Foreign | None:
     """One of the four by its names, and by where in the file it is."""
-    if is_hybrid(raw.tensors) or (raw.kind == "safetensors" and not _MARKS.search("\n".join(raw.tensors))):
+    if has_backbone(raw.shapes) or (raw.kind == "safetensors" and not _MARKS.search("\n".join(raw.tensors))):
         return None
     prefix = _BACKBONE if any(name.startswith(_BACKBONE) for name in raw.tensors) else ""
     aside: dict[str, list[str]] = {}

@@ -29,12 +29,12 @@ from vitreous.weights.foreign import (
     grid_for_count,
     heads_for,
     imagenet_default,
-    is_hybrid,
     no_grid,
     other_epsilon,
     shape_of,
     sides,
 )
+from vitreous.weights.hybrid import first_convolution_name, has_backbone, read_stem, timm_architecture
 from vitreous.weights.mapping import relaid
 from vitreous.weights.timm_layout import UNKNOWN_TO_TIMM, TimmModel, stated_by_timm
 
@@ -117,7 +117,7 @@ def _vit_in_timm(c: ViTConfig) -> TimmModel:
         arguments=arguments,
         missing=missing,
         global_pool=_POOLS[c.pool],
-        first_conv="patch_embed.proj",
+        first_conv=first_convolution_name(c),
         classifier=["head", "head_dist"] if c.distilled else "head",
     )
 
@@ -138,6 +138,9 @@ def why_not_timm(c: ModelConfig) -> str | None:
 def _why_not(c: ViTConfig) -> str | None:
     odd = {
         "LayerNorm after the branches": c.norm == "after",
+        f"{c.attention} attention": c.attention != "full",
+        "this convolutional stem": c.stem is not None and timm_architecture(c) is None,
+        "a hybrid with a distillation token": c.stem is not None and c.distilled,
         f"{c.position} positions": c.position not in ("learned-1d", "none"),
         "positions for the class token but not for registers": c.registers > 0
         and c.prefix_positions not in (0, c.prefix),
@@ -155,16 +158,19 @@ def _architecture(c: ViTConfig) -> tuple[str, dict[str, Any]]:
     """timm's name of the nearest model it has, and the arguments in which this one differs."""
     shape = (c.width, c.depth, c.heads, c.mlp_width)
     known = _DISTILLED if c.distilled else _ENTRIES
+    hybrid = timm_architecture(c)
     size = next((name for name in known if SIZES[name] == shape), None)
     size = size or next((name for name in known if SIZES[name][0] == c.width), "B")
     entries = known[size]
     wanted = f"{c.patch}_{c.image_size[0]}"
     entry = wanted if wanted in entries else "16_224" if "16_224" in entries else "14_224"
     patch, side = (int(part) for part in entry.split("_"))
+    if hybrid is not None:
+        patch, side = (1 if c.stem is not None and c.stem.stride > 4 else 8), hybrid[1]
     width, depth, heads, mlp_width = SIZES[size]
     said: dict[str, tuple[Any, Any]] = {  # timm's argument: (what the name says, what is)
         "img_size": ((side, side), c.image_size),
-        "patch_size": (patch, c.patch),
+        "patch_size": (patch, c.kernel[1]),
         "embed_dim": (width, c.width),
         "depth": (depth, c.depth),
         "num_heads": (heads, c.heads),
@@ -183,6 +189,8 @@ def _architecture(c: ViTConfig) -> tuple[str, dict[str, Any]]:
     arguments = {name: value for name, (usual, value) in said.items() if value != usual}
     if "img_size" in arguments:
         arguments["img_size"] = list(c.image_size)
+    if hybrid is not None:
+        return hybrid[0], arguments
     kind = f"deit_{_WORDS[size]}_distilled" if c.distilled else f"vit_{_WORDS[size]}"
     return f"{kind}_patch{entry}", arguments
 
@@ -210,7 +218,9 @@ def write_timm(
 
 def read_timm(raw: Raw) -> Foreign | None:
     """timm's models by the tensors that they have, and what a hub config.json says beside."""
-    if not raw.tensors.keys() >= set(CORE) or is_hybrid(raw.tensors):
+    if not raw.tensors.keys() >= set(CORE):
+        return None
+    if has_backbone(raw.shapes) and read_stem(raw.shapes, raw.where) is None:
         return None
     said = raw.config or {}
     arguments = said.get("model_args") or {}
@@ -256,6 +266,10 @@ def recognise(
         return shape_of(shapes, name, axes, where)
 
     width, channels, patch, _ = shape("patch_embed.proj.weight", 4)
+    stem = None
+    if (found := read_stem(shapes, where)) is not None:
+        stem, channels = found
+        patch *= stem.stride
     class_token = "cls_token" in shapes
     registers = shape("reg_token", 3)[1] if "reg_token" in shapes else 0
     inner, outer = shape("blocks.0.mlp.fc1.weight", 2)[0], shape("blocks.0.mlp.fc2.weight", 2)[1]
@@ -275,6 +289,7 @@ def recognise(
         patch=patch,
         image_size=(grid[0] * patch, grid[1] * patch),
         channels=channels,
+        stem=stem,
         classes=shape("head.weight", 2)[0] if "head.weight" in shapes else 0,
         position="learned-1d" if "pos_embed" in shapes else "learned-2d",
         position_scope=scope,
