@@ -237,7 +237,8 @@ def test_a_configuration_and_its_json():
     conv = TinyConvConfig(width=4)
     assert config_from_json(model_to_json(conv)) == conv
     with pytest.raises(
-        UserError, match=r"c\.json: a model of the family 'mamba', and those known here are tiny-conv, vit"
+        UserError,
+        match=r"c\.json: a model of the family 'mamba', and those known here are bit, efficientnet, tiny-conv, vit",
     ):
         config_from_json({"family": "mamba"}, "c.json")
     with pytest.raises(UserError, match=r"c\.json: 'colour' is unknown to this vitreous"):

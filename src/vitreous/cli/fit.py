@@ -37,11 +37,12 @@ def fit(
     Args:
         data: A folder with one subfolder per class, a .csv, .jsonl or .npz, CIFAR or MNIST files, or the word builtin.
         weights: Start from this model: a bundle, a run folder, or anything that `vitreous import` reads.
-        model: Train this model from scratch, such as S/16 or Ti/4@32. Default: what suits the pictures.
+        model: Train this model from scratch, such as S/16, Ti/4@32, bit-r50x1 or efficientnet-b0. Default: what suits
+            the pictures.
         image_size: Side of the model's input in pixels; position embeddings are resampled to it.
         budget: How long everything may take, such as 90s, 5m or 1h30m; the number of steps follows from it.
         epochs: How many times to go through the pictures, instead of a budget.
-        recipe: auto, notebook, paper-finetune, paper-pretrain, plain, scratch, scratch-small, small-data or
+        recipe: auto, bit, notebook, paper-finetune, paper-pretrain, plain, scratch, scratch-small, small-data or
             mae-finetune.
         out: The run folder. Default: runs/ and the name of the data.
         preprocess: Changes to the weights' preprocessing, such as "mean=0.5,std=0.5,crop=0.9,interpolation=bicubic".

@@ -18,8 +18,8 @@ def models(
     """List the model presets with their parameters, GFLOPs and activation memory.
 
     Args:
-        names: Which models, as SIZE/PATCH or SIZE/PATCH@PIXELS, such as B/16, L/16@384 or Ti/4@32x64. Default: all
-            presets.
+        names: Which models: SIZE/PATCH or SIZE/PATCH@PIXELS, such as B/16, L/16@384 or Ti/4@32x64; or the name of
+            another, such as bit-r50x1 or efficientnet-b0@260. Default: all presets.
         image_size: Side of the input in pixels, instead of each model's own.
         json: Print one JSON list.
     """

@@ -11,7 +11,7 @@ from vitreous.config.objective import ObjectiveConfig, Supervised
 from vitreous.errors import UserError
 
 OptimizerName = Literal["adamw", "sgd", "muon"]
-Decay = Literal["cosine", "linear", "constant"]
+Decay = Literal["cosine", "linear", "steps", "constant"]
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Optimizer:
     warmup: float = 0.05
     """Share of the steps in which the learning rate rises from 0."""
     decay: Decay = "cosine"
-    """How the learning rate then falls to 0."""
+    """How the learning rate then falls: to 0, or in steps, to a tenth when 30 %, 60 % and 90 % of all are done."""
 
     def __post_init__(self) -> None:
         for name, allowed in (("name", OptimizerName), ("decay", Decay)):

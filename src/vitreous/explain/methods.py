@@ -12,9 +12,9 @@ from torch import Tensor
 from vitreous.config.model import ViTConfig
 from vitreous.errors import UserError
 from vitreous.explain.attention import attention_maps, pool_maps, rollout_maps
-from vitreous.explain.occlusion import occlusion_maps
+from vitreous.explain.occlusion import occluded_grid, occlusion_maps
 from vitreous.explain.relevance import feature_map_gradcam, gradcam_maps, relevance_maps
-from vitreous.model.network import HasFeatureMap, LeavesPatchesOut, Network, TracesAttention, require
+from vitreous.model.network import HasFeatureMap, Network, TracesAttention, require
 from vitreous.model.trace import Trace
 
 Method = Literal["attention", "rollout", "relevance", "gradcam", "occlusion"]
@@ -51,7 +51,7 @@ def compute_maps(
     query: the patch whose attention is shown; None for what the answer is read from.
     """
     if method == "occlusion":
-        maps, scores = occlusion_maps(require(model, LeavesPatchesOut, "method occlusion"), images, targets)
+        maps, scores = occlusion_maps(model, images, targets)
         return Maps((), maps[:, None, None], scores)
     if method == "gradcam" and not isinstance(model, TracesAttention):
         maps, scores = feature_map_gradcam(require(model, HasFeatureMap, "method gradcam"), images, targets)
@@ -112,11 +112,7 @@ def check_request(
     if method in ABOUT_A_CLASS and not model.config.classes:
         other = "use attention or rollout" if isinstance(model, TracesAttention) else "fit one first"
         raise UserError(f"method {method}: it explains a class, and the model has no classifier; {other}.")
-    if (
-        method == "occlusion"
-        and isinstance(model, LeavesPatchesOut)
-        and model.patch_grid(model.config.image_size) == (1, 1)
-    ):
+    if method == "occlusion" and occluded_grid(model, model.config.image_size) == (1, 1):
         raise UserError(
             "method occlusion: the model sees a single patch, and without it there is nothing; use another."
         )
@@ -135,12 +131,10 @@ def check_request(
 
 
 def _check_capability(model: Network, method: Method) -> None:
-    if method == "occlusion":
-        require(model, LeavesPatchesOut, "method occlusion")
-    elif method != "gradcam":
-        require(model, TracesAttention, f"method {method}")
-    elif not isinstance(model, TracesAttention):
+    if method == "gradcam" and not isinstance(model, TracesAttention):
         require(model, HasFeatureMap, "method gradcam")
+    elif method not in ("gradcam", "occlusion"):
+        require(model, TracesAttention, f"method {method}")
 
 
 def _check_layer_and_head(

@@ -1,22 +1,26 @@
 """The slow referee: what happens to the answer when a part of the picture is not there.
 
-Patches are left out, not painted over: a ViT takes any set of patches, and so sees no grey square that no picture ever
-had ("Missingness Bias in Model Debugging", Jain et al.).
+A ViT takes any set of patches, so they are left out, not painted over: it sees no grey square that no picture ever had
+("Missingness Bias in Model Debugging", Jain et al.). For other networks the square cannot be helped: places are painted
+in the mean colour (Zeiler and Fergus 2014).
 """
 
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from vitreous.explain.relevance import evidence
-from vitreous.model.network import LeavesPatchesOut
+from vitreous.model.network import LeavesPatchesOut, Network
 
 BATCH = 32
+CELLS = 14
+"""Rows and columns, at most, into which a picture is cut for a network that has no patches: as many as a ViT's."""
 
 
 def occlusion_maps(
-    model: LeavesPatchesOut,
+    model: Network | LeavesPatchesOut,
     images: Tensor,
     targets: Tensor | None,
     *,
@@ -27,18 +31,24 @@ def occlusion_maps(
 
     A window of `window` x `window` patches moves in steps of `stride`; a patch gets the mean loss of log-odds of the
     windows that hide it, and 0 where hiding it helps. Unless said otherwise, a window has two sevenths of the grid's
-    shorter side and moves by three quarters of its own: 25 positions on 14 x 14 patches.
+    shorter side and moves by three quarters of its own: 25 positions on 14 x 14 patches. For a network without patches,
+    squares of pixels stand for them.
     """
     with torch.inference_mode():
         scores: Tensor = model(images)
         targets = scores.argmax(dim=1) if targets is None else targets
-        grid = model.patch_grid((images.shape[2], images.shape[3]))
+        grid = occluded_grid(model, (images.shape[2], images.shape[3]))
         window = window or max(1, round(min(grid) * 2 / 7))
         hidden = windows(grid, window, stride or max(1, window * 3 // 4))
         whole = evidence(scores, targets)
         lost = torch.stack([_lost(model, images[i : i + 1], targets[i], whole[i], hidden) for i in range(len(images))])
     counts = hidden.sum(dim=0)
     return (lost @ hidden.float() / counts).clamp(min=0).reshape(-1, *grid), scores
+
+
+def occluded_grid(model: Network | LeavesPatchesOut, size: tuple[int, int]) -> tuple[int, int]:
+    """Rows and columns of what can be hidden of a picture (height, width): its patches, or squares of pixels."""
+    return model.patch_grid(size) if isinstance(model, LeavesPatchesOut) else (min(CELLS, size[0]), min(CELLS, size[1]))
 
 
 def windows(grid: tuple[int, int], window: int, stride: int) -> Tensor:
@@ -54,11 +64,20 @@ def windows(grid: tuple[int, int], window: int, stride: int) -> Tensor:
     return hidden.reshape(-1, grid[0] * grid[1])
 
 
-def _lost(model: LeavesPatchesOut, image: Tensor, target: Tensor, whole: Tensor, hidden: Tensor) -> Tensor:
+def _lost(model: Network | LeavesPatchesOut, image: Tensor, target: Tensor, whole: Tensor, hidden: Tensor) -> Tensor:
     """(W,) the evidence that one picture loses with each window hidden."""
-    visible = (~hidden).nonzero()[:, 1].reshape(len(hidden), -1)
     found = [
-        evidence(model(image.expand(len(keep), -1, -1, -1), keep=keep), target.expand(len(keep)))
-        for keep in torch.split(visible, BATCH)
+        evidence(_scores_without(model, image, part), target.expand(len(part))) for part in torch.split(hidden, BATCH)
     ]
     return whole - torch.cat(found)
+
+
+def _scores_without(model: Network | LeavesPatchesOut, image: Tensor, hidden: Tensor) -> Tensor:
+    """(W, K): the scores of one picture (1, C, H, W) with the cells of each row of `hidden` (W, N) not there."""
+    if isinstance(model, LeavesPatchesOut):
+        keep = (~hidden).nonzero()[:, 1].reshape(len(hidden), -1)
+        return model(image.expand(len(keep), -1, -1, -1), keep=keep)
+    size = (image.shape[2], image.shape[3])
+    cells = hidden.float().reshape(-1, 1, *occluded_grid(model, size))
+    scores: Tensor = model(image * (1 - F.interpolate(cells, size, mode="nearest")))  # 0 is the mean colour
+    return scores

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from vitreous.config.bit import BiTConfig
+from vitreous.model import convolution_cost as cost
 from vitreous.model.table import Family, classes_text, input_text, preset_of
 
 if TYPE_CHECKING:
@@ -79,6 +81,10 @@ BIT = Family(
     roles=_roles,
     preset=preset_of(BiTConfig, PRESETS),
     names=tuple(PRESETS),
+    parameters=partial(cost.count_parameters, cost.bit_layers),
+    flops=partial(cost.count_flops, cost.bit_layers),
+    activation_bytes=partial(cost.count_activation_bytes, cost.bit_layers),
+    inference_batch=partial(cost.inference_batch, cost.bit_layers),
     describe=_describe,
     facts=_facts,
 )

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from vitreous.config.efficientnet import EfficientNetConfig
+from vitreous.model import convolution_cost as cost
 from vitreous.model.table import Family, classes_text, input_text, preset_of
 
 if TYPE_CHECKING:
@@ -92,6 +94,10 @@ EFFICIENTNET = Family(
     roles=_roles,
     preset=preset_of(EfficientNetConfig, PRESETS),
     names=tuple(PRESETS),
+    parameters=partial(cost.count_parameters, cost.efficientnet_layers),
+    flops=partial(cost.count_flops, cost.efficientnet_layers),
+    activation_bytes=partial(cost.count_activation_bytes, cost.efficientnet_layers),
+    inference_batch=partial(cost.inference_batch, cost.efficientnet_layers),
     describe=_describe,
     facts=_facts,
 )

@@ -6,6 +6,7 @@ A new family is a file with its configuration, its network and its row, and one 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from vitreous.config.fields import from_fields
@@ -16,7 +17,7 @@ from vitreous.model.cost import CACHED, FEWEST, MOST
 from vitreous.model.efficientnet_family import EFFICIENTNET
 from vitreous.model.presets import preset
 from vitreous.model.table import Family as Family
-from vitreous.model.table import Size, plain_description, plain_facts
+from vitreous.model.table import Size, check_whole, plain_description, plain_facts
 from vitreous.model.vit_family import VIT
 
 if TYPE_CHECKING:
@@ -67,6 +68,9 @@ def named_config(name: str, **changes: Any) -> ModelConfig:
         if not side.isdigit():
             raise UserError(f"model {name!r}: write the side of the picture after the @, in pixels.")
         return for_size(config, (int(side), int(side)))
+    others = [other for key, family in FAMILIES.items() if key != "vit" for other in family.names]
+    if "/" not in base and (near := get_close_matches(base.lower(), others, n=1, cutoff=0.6)):
+        raise UserError(f"model {name!r}: there is none of this name; did you mean {near[0]!r}?")
     return preset(name, **changes)
 
 
@@ -93,8 +97,7 @@ def count_flops(config: ModelConfig, keep: float = 1.0) -> int:
     family = family_of(config)
     if family.flops is not None:
         return family.flops(config, keep)
-    if keep != 1.0:
-        raise UserError(f"keep={keep}: one of the family {config.family!r} leaves no patches out; give 1.")
+    check_whole(config, keep)
     from vitreous.model.measure import measure_flops
 
     return measure_flops(family.build, config)

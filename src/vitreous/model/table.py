@@ -95,6 +95,12 @@ class Family:
     """(config): what it is made of, for reports."""
 
 
+def check_whole(config: ModelConfig, keep: float) -> None:
+    """Refuse to count a network that has no patches as if some of them were left out."""
+    if keep != 1.0:
+        raise UserError(f"keep={keep}: one of the family {config.family!r} leaves no patches out; give 1.")
+
+
 def preset_of(config: type[Any], presets: Mapping[str, Mapping[str, Any]]) -> Callable[..., Any]:
     """(name, **changes) to a configuration, for a family whose sizes are a table from names to fields."""
     known = {field.name for field in fields(config)}

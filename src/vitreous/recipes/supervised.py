@@ -67,6 +67,40 @@ def paper_pretrain(s: Situation) -> Training:
     )
 
 
+def bit(s: Situation) -> Training:
+    """BiT-HyperRule, how BiT is fine-tuned whatever the data: SGD, batch 512, steps, resolution and MixUp by its size.
+
+    Pictures under 96 x 96 pixels are looked at with 128, others with 480. Crops are square and of a fixed size, of
+    pictures a little larger (160 and 512); the published ones are of pictures made square first.
+    """
+    side, larger = (128, 160) if s.side < 96 else (480, 512)
+    model, preprocess = replace(s, image_size=s.image_size or side).built("bit-r50x1")
+    steps, warmup = next(rule for most, rule in _HYPER_RULE.items() if s.pictures < most)
+    batch = min(512, s.pictures)
+    share = (side / larger) ** 2
+    return Training(
+        model=model,
+        preprocess=replace(preprocess, crop=1.0, interpolation="bilinear", resize="stretch"),
+        augment=Augment(crop_scale=(share, share), crop_ratio=(1.0, 1.0), mixup=0.0 if s.pictures < BIT_SMALL else 0.1),
+        optimizer=Optimizer(
+            name="sgd",
+            learning_rate=0.003 * batch / 512,
+            weight_decay=0.0,
+            warmup=warmup / steps,
+            decay="steps",
+            clip=None,
+        ),
+        epochs=steps / (s.pictures // batch),
+        batch_size=batch,
+        accumulate=max(1, batch // 16),
+    )
+
+
+BIT_SMALL = 20_000
+_HYPER_RULE: dict[float, tuple[int, int]] = {BIT_SMALL: (500, 100), 500_000: (10_000, 500), math.inf: (20_000, 500)}
+"""Pictures, fewer than: (steps, of them for the learning rate to rise)."""
+
+
 def small_data(s: Situation) -> Training:
     """Good weights, few pictures: the classifier first, on frozen features; then the upper half of the blocks.
 
@@ -192,6 +226,7 @@ RECIPES: dict[str, Callable[[Situation], Training]] = {
     "notebook": notebook,
     "paper-finetune": paper_finetune,
     "paper-pretrain": paper_pretrain,
+    "bit": bit,
     "scratch": scratch,
     "scratch-small": scratch_small,
     "small-data": small_data,
