@@ -1,8 +1,8 @@
 """The slow referee: what happens to the answer when a part of the picture is not there.
 
 A ViT takes any set of patches, so they are left out, not painted over: it sees no grey square that no picture ever had
-("Missingness Bias in Model Debugging", Jain et al.). For other networks the square cannot be helped: places are painted
-in the mean colour (Zeiler and Fergus 2014).
+("Missingness Bias in Model Debugging", Jain et al.). For other networks, hybrids too, the square cannot be helped:
+places are painted in the mean colour (Zeiler and Fergus 2014).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitreous.explain.relevance import evidence
-from vitreous.model.network import LeavesPatchesOut, Network
+from vitreous.model.network import LeavesPatchesOut, Network, can_leave_patches_out
 
 BATCH = 32
 CELLS = 14
@@ -74,7 +74,7 @@ def _lost(model: Network | LeavesPatchesOut, image: Tensor, target: Tensor, whol
 
 def _scores_without(model: Network | LeavesPatchesOut, image: Tensor, hidden: Tensor) -> Tensor:
     """(W, K): the scores of one picture (1, C, H, W) with the cells of each row of `hidden` (W, N) not there."""
-    if isinstance(model, LeavesPatchesOut):
+    if can_leave_patches_out(model):
         keep = (~hidden).nonzero()[:, 1].reshape(len(hidden), -1)
         return model(image.expand(len(keep), -1, -1, -1), keep=keep)
     size = (image.shape[2], image.shape[3])

@@ -24,7 +24,7 @@ from vitreous.errors import UserError
 from vitreous.explain.methods import METHODS, Method, check_request, compute_maps
 from vitreous.explain.place import Map, Place, place_patches
 from vitreous.explain.score import centre_map, centre_patches, localise, removal_curves, seen_centre_map
-from vitreous.model.network import require
+from vitreous.model.network import LeavesPatchesOut, require
 from vitreous.model.vit import ViT
 from vitreous.run.opening import choose_split, open_classifier, open_pictures
 from vitreous.weights.bundle import Bundle
@@ -92,6 +92,7 @@ def score_explanations(
     """
     bundle = open_classifier(model, preprocess)
     require(bundle.model, ViT, NEEDS_PATCHES)
+    require(bundle.model, LeavesPatchesOut, NEEDS_PATCHES)
     for method in methods:
         check_request(bundle.model, method, None, "mean", target=False, query=False)
     _, source = choose_split(open_pictures(data), split)

@@ -10,9 +10,10 @@ from vitreous.config.data import Preprocess
 from vitreous.data.augment import normalise, to_image
 from vitreous.data.view import look_at
 from vitreous.deploy.engine import check_numbers
+from vitreous.errors import UserError
 from vitreous.explain.place import place_patches
 from vitreous.explain.steps import follow
-from vitreous.model.network import require
+from vitreous.model.network import has_stem, require
 from vitreous.model.vit import ViT
 from vitreous.report.steps import Walk, steps_page
 from vitreous.run.opening import open_model
@@ -39,6 +40,11 @@ def write_walkthrough(
     """
     bundle = open_model(model, preprocess)
     vit = require(bundle.model, ViT, "walkthrough")
+    if has_stem(vit):
+        raise UserError(
+            "walkthrough: it follows pixels through equation 1, and a hybrid's stem comes before that; use vitreous "
+            "explain and plot-weights."
+        )
     p, path = bundle.preprocess, Path(picture)
     seen = look_at(path, p)
     whole = seen.whole

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Literal, NamedTuple, Protocol, TypeVar, cast, runtime_checkable
+from typing import Literal, NamedTuple, Protocol, TypeGuard, TypeVar, cast, runtime_checkable
 
 from torch import Tensor, nn
 
@@ -96,9 +96,14 @@ _NEEDS = {
 """What each capability asks for, and what is said of a network without it."""
 
 
-def has_stem(network: Network) -> bool:
+def has_stem(network: Network | LeavesPatchesOut) -> bool:
     """Whether it is a hybrid: a convolutional stem sees the pixels, and mixes patches before they are tokens."""
     return getattr(network.config, "stem", None) is not None
+
+
+def can_leave_patches_out(network: Network | LeavesPatchesOut) -> TypeGuard[LeavesPatchesOut]:
+    """Whether it takes any set of patches: one of the class of those that do, and no hybrid."""
+    return isinstance(network, LeavesPatchesOut) and not has_stem(network)
 
 
 def require(network: Network, capability: Callable[..., Capability], what: str) -> Capability:
