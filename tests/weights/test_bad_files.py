@@ -209,13 +209,14 @@ def test_a_wrong_number_of_axes_in_a_hugging_face_file(tmp_path, name):
 
 
 @pytest.mark.parametrize("kind", ["google", "timm", "training file"])
-def test_hybrids_come_later_and_that_is_said(tmp_path, kind):
+def test_a_stem_that_is_not_whole_or_not_known_is_said(tmp_path, kind):
     path = tmp_path / "w.npz"
     if kind == "google":
         np.savez(path, **google(), **{"conv_root/kernel": np.zeros((7, 7, 3, 64), np.float32)})
-    else:
-        state = {**timm_like(), "patch_embed.backbone.stem.conv.weight": torch.zeros(64, 3, 7, 7)}
-        torch.save(state if kind == "timm" else {"model": state}, path)
+        refused(path, "gn_root/bias, gn_root/scale are missing")
+        return
+    state = {**timm_like(), "patch_embed.backbone.stem.conv.weight": torch.zeros(64, 3, 7, 7)}
+    torch.save(state if kind == "timm" else {"model": state}, path)
     refused(path, "a convolutional network or a hybrid of another kind")
 
 

@@ -189,8 +189,9 @@ def facts(config: ModelConfig) -> dict[str, str]:
 
 
 def called(config: ModelConfig) -> str:
-    """One of the family, as the start of a sentence: "A Vision Transformer", "An EfficientNet"."""
-    return _with_article(family_of(config).name)
+    """One of the family, as the start of a sentence: "A Vision Transformer", "A hybrid R26+S/32", "An EfficientNet"."""
+    family = family_of(config)
+    return _with_article(family.name if family.title is None else family.title(config))
 
 
 def described(config: ModelConfig) -> str:

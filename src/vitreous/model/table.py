@@ -89,6 +89,8 @@ class Family:
     lora_targets: Callable[[Any], Sequence[nn.Linear]] = _no_layers
     """(network): the layers that a low-rank change is learned for."""
 
+    title: Callable[[Any], str] | None = None
+    """(config): as a person says it, where that is not the family's name for all: "hybrid R26+S/32"."""
     describe: Callable[[Any], str] | None = None
     """(config): "ViT of width 192, depth 12, patch 16"."""
     facts: Callable[[Any], dict[str, str]] | None = None

@@ -83,14 +83,18 @@ def _check_size(config: ViTConfig, size: Size) -> None:
 
 
 def _describe(c: ViTConfig) -> str:
-    """A hybrid by its published name first, if it has one: "Hybrid R26+S/32: ResNet-26 stem, ViT of width 384, ..."."""
+    """ "ViT of width 192, ..."; "hybrid R26+S/32 (ResNet-26 stem, ViT of width 384, ...)", named if it has a name."""
     near = {"neighbourhood": f", attention to {c.window}×{c.window} patches", "axial": ", axial attention"}
     size = f"width {c.width}, depth {c.depth}"
     if c.stem is None:
         return f"ViT of {size}, patch {c.patch}{near.get(c.attention, '')}"
-    named = hybrid_name(c)
     whole = f"{_stem_text(c.stem)}, ViT of {size}, a token for {c.patch}×{c.patch} pixels{near.get(c.attention, '')}"
-    return f"Hybrid {named}: {whole}" if named else f"Hybrid: {whole}"
+    return f"{_title(c)} ({whole})"
+
+
+def _title(c: ViTConfig) -> str:
+    """As a person says it: "hybrid R26+S/32"."""
+    return "Vision Transformer" if c.stem is None else " ".join(["hybrid", *filter(None, [hybrid_name(c)])])
 
 
 def _stem_text(stem: Stem) -> str:
@@ -151,6 +155,7 @@ VIT = Family(
     for_classes=_for_classes,
     check_size=_check_size,
     lora_targets=_lora_targets,
+    title=_title,
     describe=_describe,
     facts=_facts,
 )

@@ -18,7 +18,7 @@ from vitreous.config.data import Preprocess
 from vitreous.config.fields import from_fields
 from vitreous.config.model import ModelConfig, model_to_json
 from vitreous.errors import UserError
-from vitreous.model.family import called, check_size, config_from_json, describe
+from vitreous.model.family import called, check_size, config_from_json, described
 from vitreous.model.network import Network
 from vitreous.weights.files import check_manifest, new_folder, restore_folder, write_tensors
 from vitreous.weights.mapping import build_model, relaid
@@ -144,7 +144,7 @@ def _plain_card(config: ModelConfig, labels: Sequence[str]) -> str:
     height, width = config.image_size
     return (
         f"# {called(config)}\n\n"
-        f"{describe(config)}, for pictures of {height}x{width}.\n\n"
+        f"{described(config)}, for pictures of {height}x{width}.\n\n"
         f"{len(labels)} classes: {some or 'none; it gives representations'}.\n\n"
         "Saved by vitreous: `vitreous predict THIS_FOLDER picture.jpg`.\n"
     )
