@@ -4,7 +4,7 @@
 
 One block of ViT-Ti with patches of 8 pixels, the class token in front, one picture, one thread: forward, and forward
 with backward. Each runs in turn; what counts is the best round, in seconds of the processor, which other programs on
-the machine disturb less than the clock. "Masked" is the same neighbourhood by the full matrix. With a fixed window, time
+the machine disturb less than the clock. "Masked" is the same neighbourhood by the full matrix. With a fixed window time
 should grow as the number of patches does: `growth` is the exponent between the two largest grids, 1 for linear, 2 for
 quadratic. Memory: numbers that training keeps, counted. Writes benchmarks/results/attention_cost.json.
 """
