@@ -1,0 +1,222 @@
+"""BiT against timm, `transformers` and NumPy, and the trunk that hybrids use against timm's."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import timm
+import torch
+from networks import SMALL_BIT, pictures, scrambled
+from timm.models.vision_transformer_hybrid import _resnetv2
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import BitConfig, BitForImageClassification
+
+from vitreous import UserError
+from vitreous.config.bit import BiTConfig
+from vitreous.config.model import model_to_json
+from vitreous.model import measure
+from vitreous.model.family import (
+    FAMILIES,
+    build_network,
+    classifiers,
+    config_from_json,
+    count_activation_bytes,
+    count_flops,
+    count_parameters,
+    describe,
+    facts,
+    for_size,
+    named_config,
+    parameter_roles,
+)
+from vitreous.model.network import HasFeatureMap
+from vitreous.model.resnet import Trunk
+
+# with 1,000 classes; those of the paper's table, to the last one
+PUBLISHED = {
+    "bit-r50x1": 25_549_352,
+    "bit-r50x3": 217_319_080,
+    "bit-r101x1": 44_541_480,
+    "bit-r101x3": 387_934_888,
+    "bit-r152x2": 236_335_208,
+    "bit-r152x4": 936_533_224,
+}
+SMALL = replace(SMALL_BIT, root="3x3")
+
+
+def in_transformers(network):
+    """The same network there, by the names that its code gives the tensors."""
+    c = network.config
+    config = BitConfig(
+        num_channels=c.channels,
+        embedding_size=c.root_width,
+        hidden_sizes=list(c.stage_widths),
+        depths=list(c.depths),
+        num_labels=c.classes,
+    )
+    model = BitForImageClassification(config).eval()
+    renamed = {}
+    for name, tensor in network.state_dict().items():
+        theirs = "bit." + name.replace("stem.conv", "embedder.convolution")
+        theirs = theirs.replace("stages", "encoder.stages").replace("blocks", "layers")
+        renamed[theirs.replace("bit.head.fc", "classifier.1")] = tensor
+    model.load_state_dict(renamed)
+    return model
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"channels": 1}, {"depths": (1, 1, 1, 1)}, {"width": 1.0, "channels": 5}], ids=str
+)
+@pytest.mark.parametrize("size", [(32, 32), (37, 50)], ids=str)
+@torch.no_grad()
+def test_the_scores_are_those_of_transformers(changes, size):
+    network = scrambled(replace(SMALL_BIT, **changes))
+    images = pictures(network.config, size=size)
+    theirs = in_transformers(network)
+    assert (network(images) - theirs(images).logits).abs().max() < 1e-4
+    network, theirs, images = network.double(), theirs.double(), images.double()
+    assert (network(images) - theirs(images).logits).abs().max() < 1e-10
+
+
+@pytest.mark.slow
+@torch.no_grad()
+def test_the_scores_of_a_real_size_are_those_of_transformers_and_timm():
+    network = scrambled(named_config("bit-r50x1"))
+    images = pictures(network.config, 1, size=(96, 128))
+    scores = network(images)
+    assert (scores - in_transformers(network)(images).logits).abs().max() < 1e-4
+    theirs = timm.create_model("resnetv2_50x1_bit").eval()
+    state = network.state_dict()
+    theirs.load_state_dict(state | {"head.fc.weight": state["head.fc.weight"][:, :, None, None]})
+    assert (scores - theirs(images)).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_every_size_has_as_many_parameters_as_published_and_timms_tensors(name):
+    config = named_config(name)
+    assert count_parameters(config) == PUBLISHED[name]
+    with torch.device("meta"):
+        ours = build_network(config, seed=None).state_dict()
+        theirs = timm.create_model(f"resnetv2_{name.removeprefix('bit-r')}_bit").state_dict()
+    assert sum(tensor.numel() for tensor in theirs.values()) == PUBLISHED[name]
+    shapes = {key: tuple(tensor.shape) for key, tensor in theirs.items()}
+    shapes["head.fc.weight"] = shapes["head.fc.weight"][:2]  # a 1x1 convolution there
+    assert {key: tuple(tensor.shape) for key, tensor in ours.items()} == shapes
+
+
+def test_the_small_one_is_for_pictures_of_32_pixels():
+    config = named_config("bit-r11x0.5", classes=10)
+    assert (config.image_size, config.depth, describe(config)) == ((32, 32), 11, "BiT ResNet-11x0.5")
+    network = build_network(config)
+    assert network.stem(torch.zeros(1, 3, 32, 32)).shape == (1, 32, 32, 32)  # no pixel is left out at the root
+    assert network.feature_map(torch.zeros(1, 3, 32, 32)).shape == (1, 512, 8, 8)
+    assert sum(parameter.numel() for parameter in network.parameters()) == count_parameters(config)
+
+
+@pytest.mark.parametrize(
+    "config", [SMALL_BIT, SMALL, for_size(SMALL_BIT, (45, 70)), named_config("bit-r50x1")], ids=describe
+)
+def test_operations_and_memory_are_those_that_torch_counts(config):
+    with torch.device("meta"):
+        network = build_network(config, seed=None).eval()
+        with FlopCounterMode(display=False) as counter:
+            network(torch.empty(1, config.channels, *config.image_size))
+    assert count_flops(config) == counter.get_total_flops()
+    with pytest.raises(UserError, match="leaves no patches out"):
+        count_flops(config, keep=0.5)
+    kernels = sum(p.numel() for p in network.parameters() if p.ndim == 4) * 4  # standardised once for all pictures
+    kept = measure.measure_activation_bytes(FAMILIES["bit"].build, config) - kernels // 2
+    assert count_activation_bytes(config) == pytest.approx(kept, rel=0.04)
+
+
+def test_kernels_are_standardised():
+    network = build_network(SMALL_BIT, seed=3)
+    kernel = network.stages[0].blocks[0].conv2.kernel_weight().detach().numpy()
+    raw = network.stages[0].blocks[0].conv2.weight.detach().numpy().astype(np.float64)
+    mean, variance = raw.mean(axis=(1, 2, 3), keepdims=True), raw.var(axis=(1, 2, 3), keepdims=True)
+    np.testing.assert_allclose(kernel, (raw - mean) / np.sqrt(variance + 1e-8), atol=1e-5)
+
+
+@pytest.mark.parametrize("size", [(32, 32), (45, 70)], ids=str)
+@torch.no_grad()
+def test_the_trunk_of_hybrids_is_timms(size):
+    theirs = _resnetv2((1, 2)).eval()
+    ours = Trunk((1, 2), preactivated=False, same=True)
+    ours.load_state_dict(theirs.state_dict())
+    images = torch.randn(2, 3, *size)
+    assert (ours.feature_map(images) - theirs(images)).abs().max() < 1e-4
+
+
+def test_the_parts_of_a_network():
+    network = scrambled(SMALL_BIT)
+    assert isinstance(network, HasFeatureMap)
+    images = pictures(SMALL_BIT)
+    with torch.no_grad():
+        features = network.feature_map(images)
+        assert features.shape == (2, 256, 4, 4)
+        assert torch.equal(network.classify(features), network(images))
+        assert torch.equal(network.representation(images), features.mean(dim=(2, 3)))
+        bare = build_network(replace(SMALL_BIT, classes=0))
+        assert bare(images).shape == (2, SMALL_BIT.features)
+    assert classifiers(bare) == []
+    assert classifiers(network) == [network.head.fc]
+    with pytest.raises(UserError, match=r"images of shape \(2, 1, 8, 8\): expected \(B, 3, H, W\)"):
+        network(torch.zeros(2, 1, 8, 8))
+
+
+def test_layers_and_roles():
+    roles = parameter_roles(build_network(SMALL_BIT))
+    layers = {name: role.layer for name, role in roles.items()}
+    assert layers["stem.conv.weight"] == -1
+    assert layers["stages.0.blocks.0.conv1.weight"] == 0
+    assert layers["stages.1.blocks.0.downsample.conv.weight"] == 1
+    assert layers["stages.1.blocks.1.norm3.bias"] == 2
+    assert layers["norm.weight"] == layers["head.fc.weight"] == SMALL_BIT.layers == 3
+    kinds = {name: (role.kind, role.decayed) for name, role in roles.items()}
+    assert kinds["stem.conv.weight"] == ("embedding", True)
+    assert kinds["stages.0.blocks.0.norm2.weight"] == ("norm", False)
+    assert kinds["stages.0.blocks.0.conv2.weight"] == ("other", True)
+    assert kinds["head.fc.bias"] == ("classifier", False)
+
+
+def test_first_weights_follow_from_the_seed_alone():
+    one, two, other = (build_network(SMALL_BIT, seed).state_dict() for seed in (1, 1, 2))
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    assert not torch.equal(one["stem.conv.weight"], other["stem.conv.weight"])
+    assert not one["head.fc.weight"].any()
+    kernel = one["stages.1.blocks.0.conv1.weight"]  # 64 outputs of 1x1
+    assert kernel.std().item() == pytest.approx((2 / 64) ** 0.5, rel=0.05)
+
+
+def test_what_is_said_of_it():
+    config = named_config("bit-r101x3@480")
+    assert describe(config) == "BiT ResNet-101x3"
+    assert facts(config)["Blocks"] == "33, in stages of 3, 4, 23, 3"
+    assert facts(config)["Input"] == "480×480 pixels, 3 channels"
+    assert config_from_json(model_to_json(config)) == config
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"depths": ()}, "depths=()"),
+        ({"depths": (1, 0)}, "depths=(1, 0)"),
+        ({"width": 0.3}, "width=0.3: must be a multiple of 0.5"),
+        ({"width": -1.0}, "width=-1.0"),
+        ({"root": "5x5"}, "root='5x5'"),
+        ({"image_size": (0, 3)}, "image_size=(0, 3)"),
+        ({"channels": 0}, "channels=0"),
+        ({"classes": -1}, "classes=-1"),
+    ],
+)
+def test_what_cannot_be(changes, says):
+    with pytest.raises(UserError) as caught:
+        BiTConfig(**changes)
+    assert str(caught.value).startswith(says)
+
+
+def test_a_name_that_is_nearly_right():
+    with pytest.raises(UserError, match=r"model 'bit-r50x2': there is none of this name; did you mean 'bit-r"):
+        named_config("bit-r50x2")
+    with pytest.raises(UserError, match=r"model 'bit-r50x1' has no field 'dephts'; did you mean 'depths'\?"):
+        named_config("bit-r50x1", dephts=(1,))
