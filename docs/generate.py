@@ -55,7 +55,8 @@ def model_table() -> str:
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
     for row in models():
-        shape = f"{row.image_size[0]} | {row.tokens} | {row.width} | {row.depth} | {row.heads}"
+        of_tokens = ("" if one is None else str(one) for one in (row.tokens, row.width, row.depth, row.heads))
+        shape = " | ".join([str(row.image_size[0]), *of_tokens])
         page.append(f"| {row.name} | {shape} | {row.parameters:,} | {row.gflops:,.2f} | {row.activation_mb:,.1f} |")
     return "\n".join([*page, ""])
 
