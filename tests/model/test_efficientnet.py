@@ -172,6 +172,22 @@ def test_dropout_is_a_function_of_the_sample_and_keeps_the_mean():
     assert scores.std(dim=0).min() > 0
 
 
+@torch.no_grad()
+def test_the_first_hundred_batches_count_alike():
+    norm = build_network(SMALL_EFFICIENTNET).bn1.train()
+    draw = torch.Generator().manual_seed(0)
+    batches = [torch.randn(4, 16, 3, 3, generator=draw) + 2 for _ in range(130)]
+    means = torch.stack([batch.mean(dim=(0, 2, 3)) for batch in batches])
+    for number, batch in enumerate(batches):
+        norm(batch)
+        if number == 9:
+            torch.testing.assert_close(norm.running_mean, means[:10].mean(dim=0))
+    expected = means[:100].mean(dim=0)
+    for mean in means[100:]:
+        expected = 0.99 * expected + 0.01 * mean
+    torch.testing.assert_close(norm.running_mean, expected)
+
+
 def test_later_blocks_are_skipped_more_often():
     network = build_network(named_config("efficientnet-b0"))
     rates = [block.drop_path for stage in network.blocks.children() for block in stage.children()]

@@ -220,3 +220,19 @@ def test_a_name_that_is_nearly_right():
         named_config("bit-r50x2")
     with pytest.raises(UserError, match=r"model 'bit-r50x1' has no field 'dephts'; did you mean 'depths'\?"):
         named_config("bit-r50x1", dephts=(1,))
+
+
+def test_the_first_block_that_is_not_frozen_learns():
+    network, images = scrambled(SMALL_BIT), pictures(SMALL_BIT)
+    network(images).sum().backward()
+    wanted = {name: parameter.grad.clone() for name, parameter in network.named_parameters()}
+    frozen = {name for name, role in parameter_roles(network).items() if role.layer < 1}
+    for name, parameter in network.named_parameters():
+        parameter.grad = None
+        parameter.requires_grad_(name not in frozen)
+    network(images).sum().backward()  # torch itself crashes here, where channels come last
+    for name, parameter in network.named_parameters():
+        if name in frozen:
+            assert parameter.grad is None
+        else:
+            torch.testing.assert_close(parameter.grad, wanted[name], atol=1e-5, rtol=1e-4)

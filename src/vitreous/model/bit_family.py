@@ -64,6 +64,7 @@ def _describe(c: BiTConfig) -> str:
 
 def _facts(c: BiTConfig) -> dict[str, str]:
     return {
+        "Model": _describe(c),
         "Input": input_text(c),
         "Root": "7×7 convolution and pooling" if c.root == "7x7" else "3×3 convolution, no pooling",
         "Blocks": f"{c.layers}, in stages of {', '.join(map(str, c.depths))}",

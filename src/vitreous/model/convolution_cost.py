@@ -51,7 +51,7 @@ def count_flops(layers: Layers, c: ModelConfig, keep: float) -> int:
 
 
 def count_activation_bytes(layers: Layers, c: ModelConfig) -> int:
-    """Bytes of one picture that a float32 training step keeps for the backward pass; within 7 %, large maps within 2 %."""
+    """Bytes of one picture that a float32 training step keeps for the backward pass, within 7 %."""
     return 4 * (sum(layer.kept for layer in layers(c)) + c.features)
 
 

@@ -21,14 +21,25 @@ from vitreous.model.network import Network
 DROPOUT, BLOCKS = 0, 1
 """Streams of `draw`: for dropout, and for the stochastic depth of block 0, then of block 1 and so on."""
 MOMENTUM = 0.01
-"""Share of a batch in the running statistics: TensorFlow's decay of 0.99."""
+"""Share of a batch in the running statistics once there were a hundred: TensorFlow's decay of 0.99."""
 
 
 class Norm(nn.BatchNorm2d):
-    """Batch norm as every layer has it."""
+    """Batch norm as every layer has it.
+
+    The first hundred batches count alike in the running statistics: at 1 % each from the beginning, a short training
+    would end with those that it began with.
+    """
 
     def __init__(self, channels: int, eps: float) -> None:
         super().__init__(channels, eps, MOMENTUM)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, H, W), as it came."""
+        if self.training and not x.is_meta:
+            assert self.num_batches_tracked is not None
+            self.momentum = max(MOMENTUM, 1 / (1 + int(self.num_batches_tracked)))
+        return super().forward(x)
 
 
 class NormSwish(Norm):

@@ -75,6 +75,7 @@ def _describe(c: EfficientNetConfig) -> str:
 
 def _facts(c: EfficientNetConfig) -> dict[str, str]:
     return {
+        "Model": _describe(c),
         "Input": input_text(c),
         "Scaled from B0": f"width by {c.width:g}, depth by {c.depth:g}",
         "Blocks": f"{c.layers}, in stages of {', '.join(str(stage.blocks) for stage in c.stages)}",

@@ -18,11 +18,22 @@ from vitreous.model.initialise import Linear
 from vitreous.model.network import Network
 
 
-class NormReLU(nn.GroupNorm):
-    """Group norm, then ReLU."""
+class Norm(nn.GroupNorm):
+    """Group norm as every layer has it."""
 
     def __init__(self, channels: int) -> None:
         super().__init__(GROUPS, channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, H, W), as it came."""
+        if torch.is_grad_enabled() and not x.requires_grad:
+            # behind frozen layers: torch 2.13 crashes where channels come last and no gradient of x is wanted
+            return super().forward(x.contiguous()).contiguous(memory_format=torch.channels_last)
+        return super().forward(x)
+
+
+class NormReLU(Norm):
+    """Group norm, then ReLU."""
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, H, W), as it came."""
@@ -86,7 +97,7 @@ class NormedBlock(nn.Module):
         self.conv2 = StandardisedConvolution(inner, inner, 3, stride, same=same)
         self.norm2 = NormReLU(inner)
         self.conv3 = StandardisedConvolution(inner, outputs, 1)
-        self.norm3 = nn.GroupNorm(GROUPS, outputs)
+        self.norm3 = Norm(outputs)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, inputs, H, W) to (B, outputs, H/stride, W/stride)."""
@@ -101,7 +112,7 @@ class Projection(nn.Module):
     def __init__(self, inputs: int, outputs: int, stride: int, *, normed: bool = False, same: bool = False) -> None:
         super().__init__()
         self.conv = StandardisedConvolution(inputs, outputs, 1, stride, same=same)
-        self.norm = nn.GroupNorm(GROUPS, outputs) if normed else nn.Identity()
+        self.norm = Norm(outputs) if normed else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, inputs, H, W) to (B, outputs, H/stride, W/stride)."""

@@ -32,6 +32,7 @@ def adapt(
         of the resize (FlexiViT), so that a patch and the same patch resized give the same token.
     channels: any number from 1 or 3, or 1 from any number. To 1, kernels are added up: a grey picture gives the tokens
         that it gave in equal channels. To more, they are repeated in turn and scaled so that tokens keep their size.
+        BiT brings each kernel to one size itself, so in grey its channels are as they were but for their strength.
     classes: a new classifier of zeros with so many outputs, or with 0 none.
     epsilon: of every LayerNorm; formats that know one alone need it. No tensor changes.
     """

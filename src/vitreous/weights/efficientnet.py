@@ -150,7 +150,7 @@ def _read_huggingface(raw: Raw, prefix: str) -> Foreign | None:
         dropout=said.get("dropout_rate", 0.5),
         drop_path=said.get("drop_connect_rate", 0.2),
     )
-    usual = _described(config)
+    usual = _described(replace(config, image_size=sides(said.get("image_size")) or config.image_size))
     odd = {name: said[name] for name in _FIXED if name in said and _plain(said[name]) != _plain(usual[name])}
     if odd:
         name, value = next(iter(odd.items()))
@@ -204,8 +204,11 @@ def _rules(c: EfficientNetConfig, prefix: str) -> list[Rule]:
     return [same(ours, theirs) for ours, theirs in names.items()]
 
 
-_FIXED = ("hidden_dim", "strides", "kernel_sizes", "expand_ratios", "out_channels", "num_block_repeats", "hidden_act")
-"""Fields of theirs that are alike in every EfficientNet, or follow from its width."""
+_FIXED = (
+    *("hidden_dim", "hidden_act", "strides", "kernel_sizes", "expand_ratios", "out_channels", "num_block_repeats"),
+    "depthwise_padding",
+)
+"""Fields of theirs that are alike in every EfficientNet, or follow from its width and its pictures' size."""
 
 
 def _described(c: EfficientNetConfig) -> dict[str, Any]:

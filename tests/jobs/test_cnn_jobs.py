@@ -1,0 +1,202 @@
+"""BiT and EfficientNet through every verb: trained from scratch, used, explained, reported, exported, and resumed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from colours import make_pictures
+from safetensors.torch import load_file
+
+import vitreous
+from vitreous.cli import main
+from vitreous.config.model import ViTConfig
+from vitreous.recipes.situation import Situation
+from vitreous.recipes.supervised import bit, recipe
+from vitreous.run.folder import read_config
+from vitreous.train.optimizer import rate_factor
+
+MODELS = {"bit": "bit-r11x0.5@16", "efficientnet": "efficientnet-b0@32"}
+NAMES = {"bit": "BiT ResNet-11x0.5", "efficientnet": "EfficientNet of width 0.5, depth 0.3"}
+SMALLER = {"bit": {}, "efficientnet": {"model.width": "0.5", "model.depth": "0.3", "model.dropout": "0.0"}}
+
+
+def run(*arguments):
+    """The exit status of a command."""
+    try:
+        main([str(one) for one in arguments])
+    except SystemExit as end:
+        return end.code or 0
+    return 0
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    place = tmp_path_factory.mktemp("cnn")
+    make_pictures(place / "data" / "train", count=8)
+    make_pictures(place / "data" / "test", seed=50)
+    return place
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def trained(request, place):
+    """(family, run folder): three colours, learned in a few steps."""
+    family = request.param
+    out = place / family
+    changes = {"batch_size": "8", "evaluations": "2", **SMALLER[family]}
+    vitreous.fit(place / "data", model=MODELS[family], epochs=12, out=out, workers=0, changes=changes)
+    return family, out
+
+
+def test_it_learns_and_says_what_it_is(trained, place):
+    family, out = trained
+    config = read_config(out)
+    assert config.training.model.family == family
+    assert config.training.optimizer.name == "adamw"  # the recipe for any family
+    found = vitreous.load(out).evaluate(place / "data")
+    assert found.result.top1 > 0.6
+    card = (out / "bundle" / "README.md").read_text()
+    article = "An" if family == "efficientnet" else "A"
+    assert f"{article} {NAMES[family]} that sorts pictures" in card
+    page = (out / "report.html").read_text()
+    assert NAMES[family] in page
+    assert "Filters of the first layer" in page
+    assert "Vision Transformer" not in page
+
+
+def test_it_predicts_and_its_features_are_probed(trained, place):
+    _, out = trained
+    said = vitreous.predict(out, place / "data" / "test")
+    assert sum(one.label == Path(one.path).parent.name for one in said) > 0.6 * len(said)
+    assert vitreous.probe(out, place / "data", protocol="knn").scores[0].accuracy > 0.6
+
+
+def test_it_is_explained_by_gradcam_and_by_occlusion(trained, place, capsys):
+    _, out = trained
+    picture = place / "data" / "test" / "red" / "0.png"
+    assert run("explain", out, picture, "--out", out / "seen") == 0
+    assert run("explain", out, picture, "--method", "occlusion", "--out", out / "seen") == 0
+    assert {file.name for file in (out / "seen").iterdir()} == {"0-gradcam.png", "0-occlusion.png"}
+    assert run("explain", out, picture, "--method", "rollout") == 2
+    assert "needs a network whose attention can be traced" in capsys.readouterr().err
+    found = vitreous.load(out).explain(picture, method="occlusion")
+    assert found.maps.shape == (1, 1, 14, 14)
+    assert found.map.max() > 0
+
+
+@pytest.mark.parametrize("to", ["huggingface", "google"])
+def test_the_command_line_exports_and_imports_it(trained, capsys, to):
+    family, out = trained
+    place = out / ("m.npz" if to == "google" else to)
+    status = run("export", out, place, "--to", to)
+    said = capsys.readouterr()
+    if (family, to) == ("bit", "huggingface"):
+        assert status == 2
+        assert "no word for a 3x3 root block" in said.err
+    elif (family, to) == ("efficientnet", "google"):
+        assert status == 2
+        assert "no networks of the family 'efficientnet' in this format" in said.err
+    else:
+        assert status == 0
+        assert run("import", place, out / f"back-{to}") == 0
+        assert NAMES[family] in capsys.readouterr().err
+        one, two = (load_file(folder / "model.safetensors") for folder in (out / "bundle", out / f"back-{to}"))
+        assert all(torch.equal(tensor, two[name]) for name, tensor in one.items())
+
+
+def test_it_is_fine_tuned_at_another_size_from_its_bundle(trained, place):
+    family, out = trained
+    changes = {"batch_size": "8"}
+    result = vitreous.fit(
+        place / "data", weights=out, image_size=40, epochs=1, out=out / "tuned", workers=0, changes=changes
+    )
+    training = read_config(out / "tuned").training
+    assert (training.model.family, training.model.image_size) == (family, (40, 40))
+    assert training.freeze == training.model.layers // 2
+    assert result.finished
+
+
+RUN = """
+import sys
+import torch, vitreous
+torch.set_num_threads(1)
+from vitreous.train import loop
+loop.Loop.__init__.__kwdefaults__["save_seconds"] = 0.0
+changes = {"batch_size": "8", "model.width": "0.25", "model.depth": "0.3", "model.drop_path": "0.5"}
+vitreous.fit(sys.argv[1], model="efficientnet-b0@16", epochs=6, out=sys.argv[2], workers=0, changes=changes)
+"""
+
+
+@pytest.mark.slow
+def test_killed_and_resumed_to_the_same_bits_with_batch_norm_and_stochastic_depth(place):
+    def start(out):
+        return subprocess.Popen([sys.executable, "-c", RUN, str(place / "data"), str(place / out)])
+
+    assert start("whole").wait(300) == 0
+    process = start("killed")
+    deadline = time.monotonic() + 300
+    while len(list((place / "killed").glob("checkpoints/step-*"))) < 2:
+        assert process.poll() is None, "it ended before it could be killed"
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert not (place / "killed" / "result.json").exists()
+    assert start("killed").wait(300) == 0
+    whole, killed = (load_file(place / name / "bundle" / "model.safetensors") for name in ("whole", "killed"))
+    assert any("running_var" in name for name in whole)
+    assert all(torch.equal(tensor, killed[name]) for name, tensor in whole.items())
+    logs = [(place / name / "metrics.jsonl").read_text() for name in ("whole", "killed")]
+    assert logs[0] == logs[1]
+
+
+@pytest.mark.parametrize(
+    ("pictures", "side", "expected"),
+    [
+        (1_000, 64, (128, 500, 0.2, 0.0)),
+        (19_999, 300, (480, 500, 0.2, 0.0)),
+        (20_000, 300, (480, 10_000, 0.05, 0.1)),
+        (499_999, 95, (128, 10_000, 0.05, 0.1)),
+        (500_000, 96, (480, 20_000, 0.025, 0.1)),
+    ],
+)
+def test_the_hyper_rule(pictures, side, expected):
+    training = bit(Situation(10, pictures, side, 3))
+    steps = training.epochs * (pictures // training.batch_size)
+    found = training.model.image_size[0], round(steps), training.optimizer.warmup, training.augment.mixup
+    assert found == expected
+    assert training.model.family == "bit"
+    o = training.optimizer
+    assert (o.name, o.momentum, o.weight_decay, o.clip, o.learning_rate) == ("sgd", 0.9, 0.0, None, 0.003)
+    assert training.preprocess.size == training.model.image_size
+
+
+def test_a_smaller_batch_learns_slower_in_proportion():
+    training = bit(Situation(10, 100, 64, 3))
+    assert (training.batch_size, training.optimizer.learning_rate) == (100, pytest.approx(0.003 * 100 / 512))
+    assert bit(Situation(10, 100, 64, 3, image_size=64)).model.image_size == (64, 64)
+
+
+def test_the_learning_rate_falls_in_steps():
+    o = bit(Situation(10, 1000, 64, 3)).optimizer
+    rates = [rate_factor(o, at, at + 0.01) for at in (0.09, 0.25, 0.31, 0.59, 0.61, 0.89, 0.91)]
+    assert rates == pytest.approx([0.5, 1, 0.1, 0.1, 0.01, 0.01, 0.001])
+
+
+def test_auto_takes_what_any_family_can():
+    training = recipe("auto", Situation(10, 1000, 32, 3, model="bit-r11x0.5"))
+    assert training == recipe("plain", Situation(10, 1000, 32, 3, model="bit-r11x0.5"))
+    assert isinstance(recipe("auto", Situation(10, 1000, 32, 3)).model, ViTConfig)
+
+
+def test_all_of_them_are_listed(capsys):
+    assert run("models", "--json") == 0
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    assert rows["bit-r50x1"]["parameters"] == 25_549_352
+    assert rows["efficientnet-l2"]["family"] == "efficientnet"
+    assert rows["efficientnet-b7"]["image_size"] == [600, 600]
