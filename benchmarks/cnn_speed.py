@@ -23,13 +23,15 @@ from vitreous.model.family import build_network, for_size, named_config
 
 def their_bit() -> nn.Module:
     """R50x1: the defaults of its configuration."""
-    return BitForImageClassification(BitConfig(num_labels=1000))
+    model: nn.Module = BitForImageClassification(BitConfig(num_labels=1000))  # type: ignore[call-arg,no-untyped-call]
+    return model
 
 
 def their_efficientnet() -> nn.Module:
     """B0."""
-    config = EfficientNetConfig(width_coefficient=1.0, depth_coefficient=1.0, hidden_dim=1280, num_labels=1000)
-    return EfficientNetForImageClassification(config)
+    sizes = {"width_coefficient": 1.0, "depth_coefficient": 1.0, "hidden_dim": 1280, "num_labels": 1000}
+    model: nn.Module = EfficientNetForImageClassification(EfficientNetConfig(**sizes))  # type: ignore[arg-type,no-untyped-call]
+    return model
 
 
 THEIRS = {"bit-r50x1": their_bit, "efficientnet-b0": their_efficientnet}
@@ -41,7 +43,7 @@ def step_job(network: nn.Module, images: Tensor, scores: Callable[[Tensor], Tens
 
     def job() -> object:
         optimizer.zero_grad(set_to_none=True)
-        F.cross_entropy(scores(images), labels).backward()
+        torch.autograd.backward(F.cross_entropy(scores(images), labels))
         return optimizer.step()
 
     return job
@@ -50,7 +52,8 @@ def step_job(network: nn.Module, images: Tensor, scores: Callable[[Tensor], Tens
 def jobs(name: str, images: Tensor) -> dict[str, Callable[[], object]]:
     """A training step of ours, and of theirs in both layouts."""
     ours = build_network(for_size(named_config(name), (images.shape[2], images.shape[3])))
-    first, last = THEIRS[name](), THEIRS[name]().to(memory_format=torch.channels_last)
+    first, last = THEIRS[name](), THEIRS[name]()
+    last.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     turned = images.contiguous(memory_format=torch.channels_last)
     return {
         "vitreous": step_job(ours, images, ours),

@@ -230,7 +230,7 @@ def test_the_first_block_that_is_not_frozen_learns():
     for name, parameter in network.named_parameters():
         parameter.grad = None
         parameter.requires_grad_(name not in frozen)
-    network(images).sum().backward()  # torch itself crashes here, where channels come last
+    network(images.contiguous(memory_format=torch.channels_last)).sum().backward()  # torch itself crashes on such maps
     for name, parameter in network.named_parameters():
         if name in frozen:
             assert parameter.grad is None

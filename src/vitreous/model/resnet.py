@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -23,13 +22,6 @@ class Norm(nn.GroupNorm):
 
     def __init__(self, channels: int) -> None:
         super().__init__(GROUPS, channels)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, C, H, W), as it came."""
-        if torch.is_grad_enabled() and not x.requires_grad:
-            # behind frozen layers: torch 2.13 crashes where channels come last and no gradient of x is wanted
-            return super().forward(x.contiguous()).contiguous(memory_format=torch.channels_last)
-        return super().forward(x)
 
 
 class NormReLU(Norm):
@@ -168,7 +160,9 @@ class Trunk(nn.Module):
     def feature_map(self, images: Tensor) -> Tensor:
         """(B, D, h, w): the last stage's features, after the final norm if there is one."""
         check_images(images, self.stem.conv.in_channels)
-        images = images.contiguous(memory_format=torch.channels_last)  # faster on a CPU, and all else follows
+        # Channels first, whatever came: last is no faster with group norm on a CPU, and there torch 2.13 crashes in the
+        # backward pass of a norm behind frozen layers, which asks for no gradient of its input.
+        images = images.contiguous()
         out: Tensor = self.norm(self.stages(self.stem(images)))
         return out
 

@@ -96,7 +96,8 @@ def timm_config(config: ModelConfig, preprocess: Preprocess, labels: Sequence[st
         "label_names": list(labels),
         "pool_size": None,
     }
-    named = {"first_conv": model.first_conv, "classifier": model.classifier}
+    # timm takes the first layer of every file for one of three channels, and would convert it once more
+    named = {"first_conv": model.first_conv if config.channels == 3 else None, "classifier": model.classifier}
     described["pretrained_cfg"] |= {name: value for name, value in named.items() if value is not None}
     return described
 
