@@ -71,7 +71,7 @@ def count_activation_bytes(c: ViTConfig) -> int:
     D, M, T, h = c.width, c.mlp_width, c.prefix + c.patches, c.heads
     kept = c.patches * _patch_numbers(c)
     if c.stem is not None:
-        kept += count_stem_kept(c.stem, c.channels, _padded_size(c), c.kernel[1])
+        kept += count_stem_kept(c.stem, c.channels, _padded_size(c))
     for layer, Q in enumerate(_queries(c, T)):
         kept += 2 * T * D + _kept_of_attention(c, layer, Q)  # before and after norm 1
         kept += 2 * Q * D + {"gelu": 2, "relu": 1, "swiglu": 4}[c.mlp] * Q * M  # around norm 2; inside the MLP

@@ -45,13 +45,10 @@ def count_stem_flops(stem: Stem, channels: int, size: Size) -> int:
     return sum(2 * layer.inputs * layer.outputs * layer.kernel**2 * layer.places for layer in layers)
 
 
-def count_stem_kept(stem: Stem, channels: int, size: Size, side: int) -> int:
-    """Numbers of one picture that training keeps for the backward pass, besides the patches cut from the feature map.
-
-    side: of those patches. Where they are single places, map and patches are one; else the last ReLU keeps the map too.
-    """
+def count_stem_kept(stem: Stem, channels: int, size: Size) -> int:
+    """Numbers of one picture that training keeps for the backward pass, besides the patches cut from the feature map."""
     kept = sum(layer.kept for layer in stem_layers(stem, channels, size))
-    if side > 1 and isinstance(stem, ResNetStem) and stem.depths:
+    if isinstance(stem, ResNetStem) and stem.depths:  # the last ReLU keeps the map itself too
         kept += stem.features * (size[0] // stem.stride) * (size[1] // stem.stride)
     return kept
 
