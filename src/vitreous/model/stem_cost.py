@@ -46,7 +46,7 @@ def count_stem_flops(stem: Stem, channels: int, size: Size) -> int:
 
 
 def count_stem_kept(stem: Stem, channels: int, size: Size) -> int:
-    """Numbers of one picture that training keeps for the backward pass, besides the patches cut from the feature map."""
+    """Numbers of one picture that training keeps for the backward pass, besides the patches cut from the map."""
     kept = sum(layer.kept for layer in stem_layers(stem, channels, size))
     if isinstance(stem, ResNetStem) and stem.depths:  # the last ReLU keeps the map itself too
         kept += stem.features * (size[0] // stem.stride) * (size[1] // stem.stride)
