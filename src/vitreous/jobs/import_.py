@@ -11,9 +11,9 @@ from vitreous.errors import UserError
 from vitreous.weights import hub
 from vitreous.weights.adapt import adapt
 from vitreous.weights.bundle import Bundle, save_bundle
-from vitreous.weights.files import check_apart, check_replaceable
 from vitreous.weights.foreign import describe
 from vitreous.weights.labels import read_labels
+from vitreous.weights.ours import check_apart, check_elsewhere, check_folder
 from vitreous.weights.source import open_weights, preprocess_text
 
 BUNDLE = frozenset({"config.json", "model.safetensors", "README.md"})
@@ -62,7 +62,8 @@ def import_weights(
     """
     _check_numbers(image_size, patch, heads, epsilon)
     out = Path(out)
-    check_replaceable(out, BUNDLE)
+    check_elsewhere(out)
+    check_folder(out, BUNDLE)
     opened = open_weights(source, preprocess, heads=heads, entry=entry)
     check_apart(out, opened.path)
     model, prepared = adapt(
