@@ -25,7 +25,7 @@ from vitreous.model.network import Network
 from vitreous.objectives.supervised import balance
 from vitreous.run.card import model_card
 from vitreous.run.cost import training_work
-from vitreous.run.folder import weights_digest
+from vitreous.run.folder import run_place, weights_digest
 from vitreous.run.opening import names_of, open_dataset
 from vitreous.run.request import FitRequest, Listeners, check_request, run_name, same_place
 from vitreous.run.result import FitResult, FrozenProbe, read_result
@@ -80,7 +80,7 @@ def fit(
         seed,
         as_texts(changes),
     )
-    run = Path(out) if out is not None else Path("runs") / run_name(data)
+    run = run_place(out, data, run_name(data))
     machine = machine_of(workers, device, tensorboard)
     return _Fit(request, run, machine, listeners or Listeners(), write_report).run()
 

@@ -26,8 +26,9 @@ from torch import Tensor
 from vitreous.errors import UserError
 from vitreous.inputs import reason
 from vitreous.weights.manifest import write_manifest
-from vitreous.weights.ours import check_file, check_folder
+from vitreous.weights.ours import check_file, check_folder, real_path
 
+_UNFINISHED = ".new-"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
 _NOT_A_FOLDER = (errno.ENOTDIR, errno.EEXIST)
@@ -40,7 +41,7 @@ def new_folder(final: Path) -> Iterator[Path]:
     Then it has a manifest and is on the disk to the last byte. What is there before must be empty or ours. If anything
     fails, `final` is as it was, and a full disk or a missing permission is a `UserError`.
     """
-    final = _real(final)
+    final = real_path(final)  # a link stays, and what it points to is replaced
     check_folder(final)
     temporary = final.with_name(f".{final.name}.new")
     try:
@@ -84,8 +85,8 @@ def new_file(path: Path) -> Iterator[BinaryIO]:
     if need be. Several processes may write at once: the last one wins. A device or a pipe, such as /dev/stdout, is
     written to and not replaced.
     """
-    final = _real(path)
-    temporary = final.with_name(f".new-{secrets.token_hex(8)}")
+    final = real_path(path)  # a link stays, and what it points to is replaced
+    temporary = final.with_name(f"{_UNFINISHED}{secrets.token_hex(8)}")
     try:
         with readable_errors(path):
             final.parent.mkdir(parents=True, exist_ok=True)
@@ -108,12 +109,9 @@ def new_file(path: Path) -> Iterator[BinaryIO]:
             temporary.unlink(missing_ok=True)
 
 
-def _real(path: Path) -> Path:
-    """Where a path leads: a link stays, and what it points to is replaced."""
-    try:
-        return path.resolve()
-    except (RuntimeError, ValueError, OSError) as error:  # links in a circle, a null byte
-        raise _unwritable(path, error) from None
+def is_unfinished(path: Path) -> bool:
+    """Whether this is what `new_file` was writing when its process was killed."""
+    return path.name.startswith(_UNFINISHED) and path.is_file()
 
 
 def _unwritable(path: Path, error: Exception) -> UserError:

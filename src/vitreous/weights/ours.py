@@ -55,6 +55,14 @@ def name_output(out: str | Path, what: str) -> Path:
     return Path(out)
 
 
+def real_path(path: Path) -> Path:
+    """Where a path leads, links followed."""
+    try:
+        return path.resolve()
+    except (RuntimeError, ValueError, OSError) as error:  # links in a circle, a null byte, no folder to start from
+        raise UserError(f"{path}: leads nowhere ({str(error)[:200]}); choose another place.") from None
+
+
 def check_file(path: str | Path) -> Path:
     """The file to write, as a path; refused unless there is none yet, or an empty one, or one of ours.
 
@@ -109,7 +117,8 @@ def check_folder(out: Path, files: frozenset[str] | None = None) -> None:
 
 def check_elsewhere(out: Path) -> None:
     """Refuse to replace the folder that a person is in, or one that holds it."""
-    if out.resolve() in (Path.cwd(), *Path.cwd().parents):
+    here = real_path(Path())
+    if real_path(out) in (here, *here.parents):
         raise UserError(
             f"{out}: is or holds the folder you are in, and would be replaced as a whole; name a new folder."
         )
@@ -117,6 +126,6 @@ def check_elsewhere(out: Path) -> None:
 
 def check_apart(out: Path, source: Path | None) -> None:
     """Refuse to write over what is read."""
-    read = None if source is None else source.resolve()
-    if read is not None and out.resolve() in (read, *read.parents):
+    read = None if source is None else real_path(source)
+    if read is not None and real_path(out) in (read, *read.parents):
         raise UserError(f"{out}: is or holds the source {source}, which would be lost; choose another place.")
