@@ -129,9 +129,6 @@ class PictureMaker:
         views = {name: _stacked([one[name] for one in cuts]) for name in (cuts[0] if cuts else ())}
         return Made(views, np.array(taken, dtype=np.int64), unreadable)
 
-    def __getitem__(self, task: Task) -> Made:
-        return self.make(task)
-
     def _readable(
         self, index: int, epoch: int | None, unreadable: dict[int, str]
     ) -> tuple[int, dict[str, list[Cut]]] | None:
