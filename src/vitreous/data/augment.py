@@ -34,7 +34,7 @@ _PIL: dict[Interpolation, Image.Resampling] = {
 }
 
 MOST_RESIZED = 2**24
-"""Pixels of a picture resized as a whole. Of a strip as long as 270 times its width, at 224 pixels, only the centre is."""
+"""Pixels of a picture resized as a whole; of a strip 300 times as long as wide, at 224 pixels, only the centre is."""
 
 ERASE_AREA = (0.02, 1 / 3)
 ERASE_RATIO = (0.3, 3.3)

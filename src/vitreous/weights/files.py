@@ -26,6 +26,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from vitreous.errors import UserError
+from vitreous.inputs import as_text
 
 MANIFEST = "manifest.json"
 
@@ -62,7 +63,7 @@ def new_folder(final: Path) -> Iterator[Path]:
 
 def write_file(path: Path, content: str | bytes) -> Path:
     """Write a file that is whole or as it was before, as `new_file` does, and return its path. Text becomes UTF-8."""
-    data = content.encode() if isinstance(content, str) else content
+    data = as_text(content).encode() if isinstance(content, str) else content  # it may name files of any bytes
     with new_file(path) as file:
         file.write(data)
     return path
