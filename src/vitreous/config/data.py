@@ -9,7 +9,7 @@ from typing import Literal, get_args
 from vitreous.errors import UserError
 
 Interpolation = Literal["bicubic", "bilinear", "nearest", "lanczos"]
-Resize = Literal["cover", "cover-floor", "stretch"]
+Resize = Literal["cover", "cover-floor", "stretch", "stretch-floor"]
 Policy = Literal["none", "randaugment", "trivial"]
 
 
@@ -28,8 +28,9 @@ class Preprocess:
     """The share of the resized picture's side that the centre crop keeps; 1 keeps the whole short side."""
     interpolation: Interpolation = "bicubic"
     resize: Resize = "cover"
-    """cover: in its proportions, as tightly as it can (timm, torchvision). cover-floor: the same, but of two pixels in
-    the middle the upper left one is the centre (`transformers`). stretch: to the very size, whatever its proportions.
+    """cover: in its proportions, as tightly as it can (timm, torchvision). stretch: to the very size, whatever its
+    proportions. cover-floor, stretch-floor: the same, but of two pixels in the middle the upper left one is the centre
+    (`transformers`).
     """
 
     @property

@@ -45,7 +45,6 @@ class Loader:
     evaluation it is left out. More than `unreadable_limit` of all pictures, and more than one, is an error.
 
     views: what is cut from each picture in training, by name; `augment` says all but its area and size.
-    decode_once: training pictures will also be looked at as evaluation does, by `plain_batches`.
     normalised: False gives pictures as bytes, which engines take.
     """
 
@@ -62,7 +61,6 @@ class Loader:
         views: Mapping[str, View] = PLAIN,
         cache_bytes: int | None = None,
         unreadable_limit: float = 0.01,
-        decode_once: bool = False,
         normalised: bool = True,
     ) -> None:
         if len(source) == 0:
@@ -79,7 +77,7 @@ class Loader:
         self._allowed = max(1 if unreadable_limit else 0, math.floor(unreadable_limit * len(source)))
         self._limit = unreadable_limit
         self._labels = torch.from_numpy(source.labels)
-        wanted = Wanted(preprocess, augment, views, seed, decode_once)
+        wanted = Wanted(preprocess, augment, views, seed)
         self._maker = choose_maker(source, wanted, cache_bytes, self._allowed, self.shuffle)
         self.workers = 0 if isinstance(self._maker, BatchMaker) else workers
         self._processes = Workers(self._maker.make, self.workers) if self.workers else None

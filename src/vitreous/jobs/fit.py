@@ -12,6 +12,7 @@ from torch import Tensor
 from vitreous.config.change import as_texts
 from vitreous.config.objective import Supervised
 from vitreous.config.train import Training
+from vitreous.data.copies import note_copies
 from vitreous.data.loader import Loader
 from vitreous.data.source import Data, Source, Split
 from vitreous.errors import UserError
@@ -101,7 +102,7 @@ class _Fit(TrainingRun[FitRequest, FitResult]):
 
     def open_data(self) -> Data:
         """With labels."""
-        return open_dataset(self.request.data)
+        return note_copies(open_dataset(self.request.data))
 
     def _open_weights(self) -> Bundle | None:
         if self.request.weights is None:
@@ -165,11 +166,11 @@ class _Fit(TrainingRun[FitRequest, FitResult]):
         network.to(self.world.device).eval()
         function = self._on_device(network.representation)
         pictures = self.loader.plain_batches(inference_batch(self.training.model))
-        features, labels = compute_features(function, pictures)
+        features, labels = compute_features(function, pictures, len(self.data.train))
         self.look = meter.seconds / len(labels)
         held_out = None
         if self.validation is not None:
-            held_out = compute_features(function, self.validation.batches())
+            held_out = compute_features(function, self.validation.batches(), len(self.data.splits["val"]))
         objective = self.training.objective
         weighted = isinstance(objective, Supervised) and objective.class_weights
         classifier = fit_linear(
@@ -276,7 +277,7 @@ class _Fit(TrainingRun[FitRequest, FitResult]):
         loader = self.validation if known and self.validation is not None else self.plain_loader(source)
         network.eval()
         try:
-            scores, labels = compute_features(self._on_device(network), loader.batches())
+            scores, labels = compute_features(self._on_device(network), loader.batches(), len(source))
         finally:
             self.unreadable.update(loader.unreadable)
             if loader is not self.validation:

@@ -197,7 +197,9 @@ def knn_accuracy(objective: Objective, known: Loader, asked: Loader, classes: in
     device = next(network.parameters()).device
 
     def features_of(loader: Loader) -> tuple[Tensor, Tensor]:
-        return compute_features(lambda images: network.representation(images.to(device)).cpu(), loader.batches())
+        return compute_features(
+            lambda images: network.representation(images.to(device)).cpu(), loader.batches(), len(loader.source)
+        )
 
     features, labels = features_of(known)
     wanted, truth = features_of(asked)

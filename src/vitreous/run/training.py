@@ -212,7 +212,6 @@ class TrainingRun(ABC, Generic[Asked, Result]):
             seed=t.seed,
             workers=self.machine.workers,
             views=t.objective.views,
-            decode_once=t.probe,
         )
 
     def plain_loader(self, source: Source) -> Loader:

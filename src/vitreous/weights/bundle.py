@@ -20,7 +20,7 @@ from vitreous.config.data import Preprocess
 from vitreous.config.fields import from_fields
 from vitreous.config.model import ModelConfig, model_to_json
 from vitreous.errors import UserError
-from vitreous.inputs import read_json
+from vitreous.inputs import as_text, read_json
 from vitreous.model.family import called, check_size, config_from_json, describe
 from vitreous.model.network import Network
 from vitreous.weights.files import new_folder, restore_folder, write_tensors
@@ -79,7 +79,8 @@ def save_bundle(
     state = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
     with new_folder(path) as folder:
         (folder / CONFIG).write_text(described + "\n", encoding="utf-8")
-        (folder / CARD).write_text(_plain_card(model.config, labels) if card is None else card, encoding="utf-8")
+        text = _plain_card(model.config, labels) if card is None else card
+        (folder / CARD).write_text(as_text(text), encoding="utf-8")
         write_tensors(folder / WEIGHTS, state)
     return path
 

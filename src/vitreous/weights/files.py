@@ -24,7 +24,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from vitreous.errors import UserError
-from vitreous.inputs import reason
+from vitreous.inputs import as_text, reason
 from vitreous.weights.manifest import write_manifest
 from vitreous.weights.ours import check_file, check_folder, real_path
 
@@ -66,7 +66,7 @@ def new_folder(final: Path) -> Iterator[Path]:
 
 def write_file(path: Path, content: str | bytes) -> Path:
     """Write a file that is whole or as it was before, as `new_file` does, and return its path. Text becomes UTF-8."""
-    data = content.encode() if isinstance(content, str) else content
+    data = as_text(content).encode() if isinstance(content, str) else content  # it may name files of any bytes
     with new_file(path) as file:
         file.write(data)
     return path
