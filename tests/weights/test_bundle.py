@@ -150,7 +150,7 @@ EDITS = {
     "'colour' is unknown to this vitreous": lambda section: section["model"].update(colour=1),
     "has no field 'preprocess'": lambda section: section.pop("preprocess"),
     "heads=3: does not divide width=16": lambda section: section["model"].update(heads=3),
-    "missing 1 required positional argument: 'width'": lambda section: section["model"].pop("width"),
+    "'width' is missing; use the version": lambda section: section["model"].pop("width"),
     "has no section 'vitreous'": lambda section: section.clear(),
     r"blocks.2.attn.proj.bias, .* and 6 more are missing": lambda section: section["model"].update(depth=3),
     r"blocks.1.attn.proj.bias, .* and 6 more belong to no part of the model": lambda section: section["model"].update(

@@ -6,11 +6,15 @@ import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from vitreous.config.fields import check_types, shown
 from vitreous.errors import UserError
 
 Interpolation = Literal["bicubic", "bilinear", "nearest", "lanczos"]
 Resize = Literal["cover", "cover-floor", "stretch", "stretch-floor"]
 Policy = Literal["none", "randaugment", "trivial"]
+
+LEAST_CROP = 0.05
+"""Of a smaller share the resized picture would be enormous, and next to nothing of it seen."""
 
 
 @dataclass(frozen=True)
@@ -44,24 +48,24 @@ class Preprocess:
         return math.floor(self.size[0] / self.crop), math.floor(self.size[1] / self.crop)
 
     def __post_init__(self) -> None:
-        size = (self.size, self.size) if isinstance(self.size, int) else tuple(self.size)
-        object.__setattr__(self, "size", size)
-        object.__setattr__(self, "mean", tuple(self.mean))
-        object.__setattr__(self, "std", tuple(self.std))
-        if len(size) != 2 or min(size) < 1:
-            raise UserError(f"size={size}: must be one side or (height, width), in pixels.")
+        if isinstance(self.size, int):
+            object.__setattr__(self, "size", (self.size, self.size))
+        for name in ("size", "mean", "std"):
+            if isinstance(value := getattr(self, name), list):
+                object.__setattr__(self, name, tuple(value))
+        check_types(self)
+        if min(self.size) < 1:
+            raise UserError(f"size={self.size}: must be one side or (height, width), in pixels.")
         if not self.mean:
             raise UserError("mean=(): give a number for each channel: 1 for grey pictures, 3 for colour.")
         if len(self.std) != len(self.mean):
-            raise UserError(f"std={self.std}: give as many numbers as mean has, {len(self.mean)}.")
-        if not all(math.isfinite(value) for value in self.mean):
-            raise UserError(f"mean={self.mean}: must be finite numbers, for pixels between 0 and 1.")
-        if not all(math.isfinite(value) and value > 0 for value in self.std):
-            raise UserError(f"std={self.std}: must be above 0, for pixels between 0 and 1.")
-        if not 0 < self.crop <= 1:
-            raise UserError(f"crop={self.crop}: must be above 0 and at most 1.")
-        _check_choice("interpolation", self.interpolation, get_args(Interpolation))
-        _check_choice("resize", self.resize, get_args(Resize))
+            raise UserError(f"std={shown(self.std)}: give as many numbers as mean has, {len(self.mean)}.")
+        if not all(abs(value) <= 1e6 for value in self.mean):
+            raise UserError(f"mean={shown(self.mean)}: must be between -1e6 and 1e6, for pixels between 0 and 1.")
+        if not all(1e-6 <= value <= 1e6 for value in self.std):
+            raise UserError(f"std={shown(self.std)}: must be above 0 (1e-6 to 1e6), for pixels between 0 and 1.")
+        if not LEAST_CROP <= self.crop <= 1:
+            raise UserError(f"crop={self.crop}: must be at least {LEAST_CROP} and at most 1.")
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import Field, asdict, dataclass, replace
-from typing import Any, ClassVar, Literal, Protocol, get_args
+from typing import Any, ClassVar, Literal, Protocol
 
+from vitreous.config.fields import check_types
 from vitreous.errors import UserError
 
 Position = Literal["learned-1d", "learned-2d", "sincos-2d", "relative", "none"]
@@ -14,6 +15,9 @@ NormPlace = Literal["before", "after"]
 Mlp = Literal["gelu", "relu", "swiglu"]
 Pool = Literal["class", "mean", "class+mean", "attention"]
 Classifier = Literal["linear", "mlp"]
+
+DEEPEST = 10_000
+"""Blocks; ten times as many as anybody has trained."""
 
 
 class ModelConfig(Protocol):
@@ -157,48 +161,35 @@ class ViTConfig:
     def __post_init__(self) -> None:
         if isinstance(self.image_size, int):
             object.__setattr__(self, "image_size", (self.image_size, self.image_size))
-        else:
+        elif isinstance(self.image_size, list):
             object.__setattr__(self, "image_size", tuple(self.image_size))
+        check_types(self)
         self._check_numbers()
-        self._check_choices()
         self._check_combinations()
 
     def _check_numbers(self) -> None:
-        for name in ("width", "depth", "heads", "mlp_width", "patch", "channels", "classes", "registers"):
-            if not isinstance(getattr(self, name), int):
-                raise UserError(f"{name}={getattr(self, name)!r}: must be a whole number.")
-        if not self.norm_eps > 0:
-            raise UserError(f"norm_eps={self.norm_eps}: must be above 0.")
+        if not 1e-30 <= self.norm_eps <= 1:  # less is 0 in float32, more drowns what is normalised
+            raise UserError(f"norm_eps={self.norm_eps}: must be above 0 and at most 1, for example 1e-6.")
         for name in ("width", "depth", "heads", "mlp_width", "patch", "channels"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name}={getattr(self, name)}: must be at least 1.")
+        if self.depth > DEEPEST:
+            raise UserError(f"depth={self.depth}: must be at most {DEEPEST:,}.")
         for name in ("classes", "registers"):
             if getattr(self, name) < 0:
                 raise UserError(f"{name}={getattr(self, name)}: must be 0 or more.")
         for name in ("drop_path", "dropout", "patch_dropout"):
             if not 0 <= getattr(self, name) < 1:
                 raise UserError(f"{name}={getattr(self, name)}: must be at least 0 and below 1.")
-        if len(self.image_size) != 2 or min(self.image_size) < 1:
-            raise UserError(f"image_size={self.image_size}: must be one side or (height, width), in pixels.")
-
-    def _check_choices(self) -> None:
-        choices = {
-            "position": Position,
-            "position_scope": PositionScope,
-            "position_resampling": Resampling,
-            "norm": NormPlace,
-            "mlp": Mlp,
-            "pool": Pool,
-            "classifier": Classifier,
-        }
-        for name, allowed in choices.items():
-            if getattr(self, name) not in get_args(allowed):
-                raise UserError(f"{name}={getattr(self, name)!r}: choose one of {', '.join(get_args(allowed))}.")
+        if min(self.image_size) < 1 or min(self.sincos_grid or (1,)) < 1:
+            name = "image_size" if min(self.image_size) < 1 else "sincos_grid"
+            raise UserError(f"{name}={getattr(self, name)}: must be at least 1 on both sides.")
 
     def _check_combinations(self) -> None:
         if self.width % self.heads:
-            near = [h for h in range(1, self.width + 1) if self.width % h == 0]
-            best = min(near, key=lambda h: abs(h - self.heads))
+            nearby = range(max(1, self.heads - 1000), min(self.heads + 1000, self.width) + 1)
+            fitting = [heads for heads in nearby if self.width % heads == 0] or [1]
+            best = min(fitting, key=lambda heads: abs(heads - self.heads))
             raise UserError(f"heads={self.heads}: does not divide width={self.width}; {best} does.")
         if self.pool.startswith("class") and not self.class_token:
             raise UserError(
