@@ -51,7 +51,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         status = _run(args)
         sys.stdout.flush()
     except UserError as error:
-        print(f"vitreous: {error}", file=sys.stderr)
+        from vitreous.cli.terminal import printable
+
+        print(f"vitreous: {printable(str(error))}", file=sys.stderr)  # it may name a file with a line end in its name
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)
