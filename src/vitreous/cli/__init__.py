@@ -85,7 +85,9 @@ def _attempt(args: list[str]) -> int:
 
 
 def _say(error: UserError | MachineError) -> int:
-    print(f"vitreous: {error}", file=sys.stderr)
+    from vitreous.cli.terminal import printable
+
+    print(f"vitreous: {printable(str(error))}", file=sys.stderr)  # it may name a file with a line end in its name
     return 2 if isinstance(error, UserError) else 1
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,7 +21,7 @@ class OutputFiles:
 
     def __init__(self, folder: str, pictures: Sequence[Path]) -> None:
         self.folder = Path(folder)
-        self.taken = {path.resolve() for path in pictures}
+        self.taken = {_real(path) for path in pictures}
 
     def name(self, picture: str | Path, *endings: str) -> list[Path]:
         """A file for each ending, with a number if any of these names is taken."""
@@ -28,8 +29,8 @@ class OutputFiles:
         while True:
             name = stem if number == 1 else f"{stem}-{number}"
             files = [self.folder / f"{name}{ending}" for ending in endings]
-            if self.taken.isdisjoint(file.resolve() for file in files):
-                self.taken.update(file.resolve() for file in files)
+            if self.taken.isdisjoint(map(_real, files)):
+                self.taken.update(map(_real, files))
                 return files
             number += 1
 
@@ -43,6 +44,10 @@ class OutputFiles:
             raise UserError(
                 f"--out {self.folder}: cannot be written to ({error.strerror}); give another folder."
             ) from None
+
+
+def _real(path: Path) -> str:
+    return os.path.realpath(path)  # `Path.resolve` fails at a link to itself
 
 
 def parse_point(text: str | None) -> tuple[float, float] | None:

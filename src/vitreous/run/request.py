@@ -78,6 +78,8 @@ def check_request(budget: str | None, epochs: float | None, image_size: int | No
 def same_place(path: str | Path) -> str:
     """A path as a request keeps it: however it was written, one place is one text. A name with a colon stays."""
     text = str(path)
+    if not text:
+        raise UserError("an empty path: give a folder or a file.")
     return text if ":" in text else str(Path(text))
 
 
