@@ -41,11 +41,15 @@ GROUPS = {
     },
 }
 """Every verb by the task it belongs to, with the first line of its help."""
+whole_process = False
+"""Whether this process was started for one command, so that a person waits for all of it, start-up included."""
 VERBS = {verb: line for group in GROUPS.values() for verb, line in group.items()}
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run one command and exit with its status; a person's mistake is one sentence on stderr and status 2."""
+    global whole_process
+    whole_process = argv is None
     args = list(sys.argv[1:] if argv is None else argv)
     try:
         status = _run(args)

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from vitreous import cli
 from vitreous.cli.terminal import printable
 
 if TYPE_CHECKING:
@@ -23,8 +24,10 @@ SHOWN = {"accuracy": "val accuracy", "knn": "k-NN", "information": "information"
 def listening() -> Iterator[Listeners]:
     """Messages on stderr, a progress line on a terminal, and a first Ctrl-C that stops between two steps."""
     from vitreous.run.request import Listeners
+    from vitreous.train.meter import process_began
 
     stopped = False
+    began = process_began() if cli.whole_process else None
 
     def stop(*_: Any) -> None:
         nonlocal stopped
@@ -34,7 +37,7 @@ def listening() -> Iterator[Listeners]:
     previous = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         with _bar() as (say, step):
-            yield Listeners(say=say, step=step, stop=lambda: stopped)
+            yield Listeners(say=say, step=step, stop=lambda: stopped, began=began)
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)

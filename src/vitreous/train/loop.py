@@ -130,8 +130,8 @@ class Loop:
     ) -> Outcome:
         """Train to the end, or until `stop` says so, in which case all is saved to go on later."""
         self._resume()
-        if self.step == 0 and self.training.probe and self.evaluate is not None and not self.best:
-            self._evaluate()
+        if self.step == 0 < self.steps and self.training.probe and self.evaluate is not None and not self.best:
+            self._evaluate()  # a good start is the first candidate
         saved, timer = time.monotonic(), _Timer(self.loader.batch_size)
         for epoch, batch in self._batches():
             if self.world.agree(stop()):
@@ -143,7 +143,7 @@ class Loop:
                 self.save()
                 saved = time.monotonic()
             self.check_clock(self.step)
-        if self.step < self.steps:
+        if self.step < self.steps or self.steps == 0:
             self.save()
         if not self.best or self.keep_last:  # there was no evaluation yet, or not at this step
             self._keep(self._result(), self.best_metrics)
@@ -219,9 +219,15 @@ class Loop:
             metrics = self.evaluate(found)
         self._log({"step": self.step, **{f"val_{name}": value for name, value in metrics.items()}})
         self.history.append(metrics)
-        if self.keep_last or not self.best or found.is_better(metrics, self.best_metrics, self.history):
+        if self.keep_last or not self.best or self._is_better(found, metrics):
             self._keep(found, metrics)
         return metrics
+
+    def _is_better(self, found: Objective, metrics: dict[str, float]) -> bool:
+        """Whether to keep these weights rather than the best so far; never where they are worse than a good start."""
+        if self.training.probe and found.is_worse(metrics, self.history[0]):
+            return False
+        return found.is_better(metrics, self.best_metrics, self.history)
 
     def _keep(self, objective: Objective, metrics: dict[str, float]) -> None:
         """Remember the present weights as the best."""
