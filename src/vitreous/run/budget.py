@@ -14,7 +14,7 @@ from vitreous.data.batch import Batch
 from vitreous.data.loader import Loader
 from vitreous.errors import UserError
 from vitreous.objectives.objective import Objective
-from vitreous.run.stages import MARGIN
+from vitreous.run.stages import MARGIN, MEASURING
 from vitreous.train.meter import Meter
 from vitreous.train.pace import Timetable
 from vitreous.train.step import Learner, train_step
@@ -84,7 +84,7 @@ def plan(
         return least, None
     stages = measure_stages(training, objective, loader, world, left())
     free, evaluations = left(), training.evaluations
-    while evaluations > 1 and evaluations * evaluation > afterwards.evaluating:
+    while evaluations > 1 and evaluations * evaluation > min(afterwards.evaluating, MEASURING * free):
         evaluations -= 1
     table = Timetable(
         deadline - (1 - MARGIN) / MARGIN * free, tuple(stages), evaluations, evaluation, afterwards.ending

@@ -89,7 +89,7 @@ def plan_stages(work: Work, costs: Costs, budget: float) -> StagePlan:
     val, test = _divide(looks, work)
     free -= costs.look * (work.passes * val + test)
     each = costs.look + costs.learn
-    features = min(work.features, max(work.fewest, _whole(free / each)))
+    features = min(work.features, max(work.fewest, int(free / each)))
     left, worth = free - each * features, costs.look * work.steps
     return StagePlan(work, features, _whole(val), _whole(test), left, worth, _enough(work, costs))
 
@@ -112,6 +112,7 @@ def _enough(work: Work, costs: Costs) -> float:
 
 
 def _whole(number: float) -> int:
+    """Rounded down, but for what floating-point numbers have lost."""
     return int(number + 1e-9)
 
 
