@@ -44,6 +44,8 @@ GROUPS = {
     },
 }
 """Every verb by the task it belongs to, with the first line of its help."""
+whole_process = False
+"""Whether this process was started for one command, so that a person waits for all of it, start-up included."""
 VERBS = {verb: line for group in GROUPS.values() for verb, line in group.items()}
 
 
@@ -53,6 +55,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     0: done. 1: the machine refused (memory, disk, handles, output), in one sentence. 2: a person's mistake, in one
     sentence. 128 + n: ended by signal n. 141: whoever read the output wanted no more. A traceback is a bug.
     """
+    global whole_process
+    whole_process = argv is None
     args = list(sys.argv[1:] if argv is None else argv)
     with reliable_streams():
         status = _attempt(args)

@@ -67,6 +67,7 @@ class Training:
     optimizer: Optimizer = field(default_factory=Optimizer)
 
     epochs: float = 10
+    """0 only where a budget leaves no time for steps after a classifier on frozen features."""
     batch_size: int = 64
     accumulate: int = 1
     """A batch is worked through in this many parts, to save memory."""
@@ -103,7 +104,7 @@ class Training:
         for name in ("batch_size", "accumulate", "evaluations"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name}={getattr(self, name)}: must be at least 1.")
-        if not 0 < self.epochs < 1e9:
+        if not 0 <= self.epochs < 1e9:
             raise UserError(f"epochs={self.epochs}: must be above 0, and finite.")
         if not 0 <= self.seed < 2**31:
             raise UserError(f"seed={self.seed}: must be a whole number from 0 to {2**31 - 1}.")

@@ -104,9 +104,9 @@ class Loader:
             if len(made.taken):
                 yield self._batch(made, epoch)
 
-    def plain_batches(self, batch_size: int) -> Iterator[Batch]:
-        """All pictures in their order as evaluation sees them; those that cannot be read are left out."""
-        order = np.arange(len(self.source), dtype=np.int64)
+    def plain_batches(self, batch_size: int, order: Index | None = None) -> Iterator[Batch]:
+        """Pictures as evaluation sees them, all in their order if None is given; unreadable ones are left out."""
+        order = np.arange(len(self.source), dtype=np.int64) if order is None else order
         tasks = [Task(None, order[start : start + batch_size]) for start in range(0, len(order), batch_size)]
         for made in self._made(tasks):
             if len(made.taken):

@@ -54,6 +54,8 @@ class Listeners:
     say: Callable[[str], None] = lambda text: None
     step: Callable[[Event], None] = lambda event: None
     stop: Callable[[], bool] = lambda: False
+    began: float | None = None
+    """When the person began to wait, by `time.monotonic`; None: with the call."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,8 @@ def check_request(budget: str | None, epochs: float | None, image_size: int | No
     """Refuse what makes no sense in any training."""
     if budget is not None and epochs is not None:
         raise UserError("budget and epochs: give one of the two; the other follows from it.")
+    if epochs is not None and not 0 < epochs < 1e9:
+        raise UserError(f"epochs={epochs}: must be above 0, and finite.")
     if image_size is not None and image_size < 1:
         raise UserError(f"image size {image_size}: give the side of the picture in pixels, for example 224.")
 
