@@ -42,7 +42,7 @@ def test_a_run_leaves_what_the_next_person_needs(pictures, weights, tmp_path):
     assert bundle.labels == ("dark", "light")
     assert bundle.info["request"]["epochs"] == 2
     card = (run / "bundle" / "README.md").read_text()
-    assert "2 classes: dark, light" in card
+    assert "2 classes: `dark`, `light`" in card
     assert "floating-point operations" in card
     assert any("frozen features" in text for text in heard)
     page = (run / "report.html").read_text()

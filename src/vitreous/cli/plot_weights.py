@@ -31,11 +31,12 @@ def plot_weights(
         preprocess: Changes to the model's preprocessing, such as "mean=0.5,std=0.5,crop=0.9,interpolation=bicubic".
         json: Print one JSON object.
     """
-    from vitreous.jobs.plot_weights import PICTURES
+    from vitreous.jobs.plot_weights import PICTURES, check_plots
     from vitreous.jobs.plot_weights import plot_weights as plot
 
     if data is None and count is not None:
         raise UserError(f"--count {count}: counts the pictures of --data; add that, or leave --count out.")
+    check_plots(out)
     with progress("measuring attention distance") as bar:
         found = plot(model, data, count=PICTURES if count is None else count, preprocess=preprocess, progress=bar)
     files = found.save(out)

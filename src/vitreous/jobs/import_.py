@@ -13,6 +13,7 @@ from vitreous.weights.adapt import adapt
 from vitreous.weights.bundle import Bundle, save_bundle
 from vitreous.weights.foreign import describe
 from vitreous.weights.labels import read_labels
+from vitreous.weights.markdown import code
 from vitreous.weights.ours import check_apart, check_elsewhere, check_folder
 from vitreous.weights.source import open_weights, preprocess_text
 
@@ -130,10 +131,10 @@ def _card(source: str, notes: Sequence[str], description: str, preprocess: Prepr
         [
             f"# {description}",
             "",
-            f"Imported by vitreous from `{source}`; its licence and its data are those of that source.",
+            f"Imported by vitreous from {code(source)}; its licence and its data are those of that source.",
             "",
-            *([f"- {note}" for note in notes] or ["- a bundle"]),
-            f"- preprocessing: `{preprocess_text(preprocess)}`",
+            *([f"- {code(note)}" for note in notes] or ["- a bundle"]),
+            f"- preprocessing: {code(preprocess_text(preprocess))}",
             "",
             f"Use it: `{use}`.",
             "",

@@ -37,7 +37,8 @@ from vitreous.run.start import set_aside, some_of
 from vitreous.run.training import records_of
 from vitreous.train.meter import Spent
 from vitreous.weights.bundle import CARD, Bundle
-from vitreous.weights.files import write_file
+from vitreous.weights.files import write_file, write_output
+from vitreous.weights.ours import check_file
 
 EACH = 6
 """Pictures of each kind on a page."""
@@ -65,7 +66,8 @@ def write_report(
 
     model: a run, whose training is then told; a bundle; or anything else that `open_weights` takes.
     data: measure it on these; if None, a run's own metrics are shown, and of a bundle what its weights say.
-    out: the file; if None, report.html in a run's folder, or NAME-report.html here.
+    out: the file; if None, report.html in a run's folder, or NAME-report.html here. A page of ours is replaced, any
+        other file is not.
     seconds: about how long it may take: then fewer pictures are explained; None for as long as it takes.
     """
     hurry = Hurry(seconds)
@@ -75,7 +77,10 @@ def write_report(
     where = Path(place).resolve()
     name = where.stem if where.is_file() else where.name
     default = Path(place) / REPORT if finished is not None else Path(f"{name}-report.html")
-    path = Path(out) if out is not None else default
+    if finished is not None and out is None:  # in a run folder, report.html is the run's own, marked or not
+        path, write = default, write_file
+    else:
+        path, write = check_file(default if out is None else out), write_output
     if finished is not None and isinstance(finished.result, PretrainResult):
         if data is not None:
             raise UserError(
@@ -83,11 +88,11 @@ def write_report(
                 f"what its features are worth: vitreous probe {place} {data}."
             )
         rebuilt = _rebuilt(Path(place), bundle, finished.config)
-        return write_file(path, pretraining_page(name, told(place, finished), rebuilt))
+        return write(path, pretraining_page(name, told(place, finished), rebuilt))
     measured = _recall(finished) if data is None else _measure(bundle, data, split, progress)
     run = None if finished is None else told(place, finished)
     source = None if data is None or isinstance(data, Data) else str(data)
-    return write_file(path, page(_content(name, place, bundle, run, source, measured, hurry)))
+    return write(path, page(_content(name, place, bundle, run, source, measured, hurry)))
 
 
 class Hurry:
