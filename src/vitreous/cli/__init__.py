@@ -16,6 +16,7 @@ from vitreous.cli.failures import explain_failure
 from vitreous.cli.streams import reliable_streams
 from vitreous.errors import MachineError, UserError
 from vitreous.interrupt import Interrupted, interruptible
+from vitreous.memory import check_address_space
 
 GROUPS = {
     "train and use": {
@@ -44,6 +45,8 @@ GROUPS = {
     },
 }
 """Every verb by the task it belongs to, with the first line of its help."""
+LIBRARIES = 600 * 10**6
+"""Bytes of addresses that torch and the rest take; some of them end the process where there are fewer."""
 VERBS = {verb: line for group in GROUPS.values() for verb, line in group.items()}
 
 
@@ -85,7 +88,9 @@ def _attempt(args: list[str]) -> int:
 
 
 def _say(error: UserError | MachineError) -> int:
-    print(f"vitreous: {error}", file=sys.stderr)
+    from vitreous.cli.terminal import printable
+
+    print(f"vitreous: {printable(str(error))}", file=sys.stderr)  # it may name a file with a line end in its name
     return 2 if isinstance(error, UserError) else 1
 
 
@@ -125,6 +130,7 @@ def _parse(verb: str, args: list[str]) -> int | None:
     from vitreous.cli.terminal import say_logs
     from vitreous.cli.unknown import refuse_moved
 
+    check_address_space(LIBRARIES)
     refuse_moved(verb, args)
     say_logs()
     status: int | None = tyro.cli(load_verb(verb), prog=f"vitreous {verb}", args=args)
