@@ -16,6 +16,7 @@ from vitreous.cli.failures import explain_failure
 from vitreous.cli.streams import reliable_streams
 from vitreous.errors import MachineError, UserError
 from vitreous.interrupt import Interrupted, interruptible
+from vitreous.memory import check_address_space
 
 GROUPS = {
     "train and use": {
@@ -44,9 +45,11 @@ GROUPS = {
     },
 }
 """Every verb by the task it belongs to, with the first line of its help."""
+VERBS = {verb: line for group in GROUPS.values() for verb, line in group.items()}
 whole_process = False
 """Whether this process was started for one command, so that a person waits for all of it, start-up included."""
-VERBS = {verb: line for group in GROUPS.values() for verb, line in group.items()}
+LIBRARIES = 600 * 10**6
+"""Bytes of addresses that torch and the rest take; some of them end the process where there are fewer."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -131,6 +134,7 @@ def _parse(verb: str, args: list[str]) -> int | None:
     from vitreous.cli.terminal import say_logs
     from vitreous.cli.unknown import refuse_moved
 
+    check_address_space(LIBRARIES)
     refuse_moved(verb, args)
     say_logs()
     status: int | None = tyro.cli(load_verb(verb), prog=f"vitreous {verb}", args=args)
