@@ -79,13 +79,16 @@ def test_one_number_for_a_model_of_grey_pictures(tmp_path):
 @pytest.mark.parametrize(
     ("config", "says"),
     [
-        ({"model_args": {"act_layer": "quick_gelu"}}, "asks for act_layer 'quick_gelu'"),
-        ({"model_args": {"norm_layer": "rmsnorm"}}, "asks for norm_layer"),
-        ({"architecture": "vit_base_patch16_clip_quickgelu_224"}, "asks for quickgelu"),
+        ({"model_args": {"act_layer": "quick_gelu"}}, "config.json beside it asks for act_layer 'quick_gelu'"),
+        ({"model_args": {"norm_layer": "rmsnorm"}}, "config.json beside it asks for norm_layer"),
+        (
+            {"architecture": "vit_base_patch16_clip_quickgelu_224"},
+            "'vit_base_patch16_clip_quickgelu_224' has QuickGELU",
+        ),
     ],
 )
 def test_arguments_that_are_not_understood(tmp_path, config, says):
-    with pytest.raises(UserError, match=f"config.json beside it {says}"):
+    with pytest.raises(UserError, match=says):
         open_weights(folder(tmp_path / "f", config))
 
 

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from vitreous.config.data import Preprocess
-from vitreous.config.fields import from_fields
+from vitreous.config.fields import from_fields, shown
 from vitreous.config.model import ModelConfig, model_to_json
 from vitreous.errors import UserError
+from vitreous.inputs import read_json
 from vitreous.model.family import called, check_size, config_from_json, describe
 from vitreous.model.network import Network
 from vitreous.weights.files import check_manifest, new_folder, restore_folder, write_tensors
@@ -84,12 +85,10 @@ def load_bundle(path: str | Path) -> Bundle:
     check_manifest(folder)
     section = _read_section(folder / CONFIG)
     where = str(folder / CONFIG)
-    config = config_from_json(section["model"], where)
-    preprocess = from_fields(Preprocess, section["preprocess"], where)
-    labels = tuple(str(label) for label in section["labels"])
-    _check(config, preprocess, labels, where)
+    config = config_from_json(section.model, where)
+    _check(config, section.preprocess, section.labels, where)
     model = build_model(config, read_safetensors(folder / WEIGHTS), folder / WEIGHTS)
-    return Bundle(model, preprocess, labels, dict(section["training"]), folder)
+    return Bundle(model, section.preprocess, section.labels, section.training, folder)
 
 
 def find_bundle(path: Path) -> Path:
@@ -108,19 +107,27 @@ def find_bundle(path: Path) -> Path:
     raise UserError(f"{path}: not a bundle, for it has no {WEIGHTS} (it holds {has}); give a bundle or a run folder.")
 
 
-def _read_section(path: Path) -> dict[str, Any]:
+@dataclass(frozen=True)
+class _Section:
     """Our own section of config.json."""
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-        section = config["vitreous"]
-        version = int(section["format"])
-    except (OSError, ValueError, KeyError, TypeError):
-        raise UserError(f"{path}: has no section 'vitreous' with a format; save the bundle with vitreous.") from None
-    if version > FORMAT:
-        raise UserError(f"{path}: written in format {version}, and this vitreous reads {FORMAT}; install a newer one.")
-    if missing := [name for name in ("model", "preprocess", "labels", "training") if name not in section]:
-        raise UserError(f"{path}: 'vitreous' has no field {missing[0]!r}; save the bundle with vitreous.")
-    return dict(section)
+
+    format: int
+    model: dict[str, Any]
+    preprocess: Preprocess
+    labels: tuple[str, ...]
+    training: dict[str, Any]
+
+
+def _read_section(path: Path) -> _Section:
+    config = read_json(path)
+    section = config.get("vitreous") if isinstance(config, dict) else None
+    if not isinstance(section, dict) or "format" not in section:
+        raise UserError(f"{path}: has no section 'vitreous' with a format; save the bundle with vitreous.")
+    if isinstance(section["format"], int) and section["format"] > FORMAT:
+        raise UserError(
+            f"{path}: written in format {section['format']}, and this vitreous reads {FORMAT}; install a newer one."
+        )
+    return from_fields(_Section, section, path)
 
 
 def _check(config: ModelConfig, preprocess: Preprocess, labels: Sequence[str], where: str) -> None:
@@ -130,6 +137,8 @@ def _check(config: ModelConfig, preprocess: Preprocess, labels: Sequence[str], w
             f"{where}: there are {len(labels)} labels and the classifier has {config.classes} outputs; "
             "give one label for each output, in its order."
         )
+    if len(labels) > 1 and len(set(labels)) == 1:
+        raise UserError(f"{where}: all {len(labels)} labels are {shown(labels[0])}; give each class a name of its own.")
     if preprocess.channels != config.channels:
         raise UserError(
             f"{where}: the preprocessing gives {preprocess.channels} channels and the model takes {config.channels}; "

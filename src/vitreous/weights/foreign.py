@@ -11,6 +11,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from vitreous.config.data import Preprocess
+from vitreous.config.fields import shown
 from vitreous.config.model import ModelConfig, ViTConfig
 from vitreous.errors import UserError
 from vitreous.model import family as families
@@ -124,9 +125,21 @@ def stated(
     try:
         return read(), None
     except UserError as error:
-        return usual(), error
+        if str(error).startswith(where):
+            return usual(), error
+        return usual(), UserError(f"{where}: {file} beside it is malformed ({str(error).rstrip('.')})")
     except MALFORMED as error:
-        return usual(), UserError(f"{where}: {file} beside it is malformed ({type(error).__name__}: {error})")
+        return usual(), UserError(f"{where}: {file} beside it is malformed ({type(error).__name__}: {shown(error)})")
+
+
+def check_agreement(where: str, stated: Mapping[str, tuple[Any, Any]]) -> None:
+    """Refuse a description that contradicts the tensors. stated: by field, what is said and what is there."""
+    for name, (said, there) in stated.items():
+        if said is not None and said != there:
+            raise UserError(
+                f"{where}: config.json beside it says {name} {shown(said)}, and the tensors are of a model with "
+                f"{there}; give the two that belong together."
+            )
 
 
 def heads_for(width: int, where: str) -> int:

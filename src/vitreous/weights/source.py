@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from vitreous.config.data import Preprocess
+from vitreous.config.fields import shown
 from vitreous.config.model import ModelConfig, ViTConfig
 from vitreous.errors import UserError
 from vitreous.weights import hub
@@ -15,11 +16,13 @@ from vitreous.weights.bundle import WEIGHTS, Bundle, load_bundle
 from vitreous.weights.files import restore_folder
 from vitreous.weights.foreign import MALFORMED, Foreign, Raw, describe
 from vitreous.weights.google import read_google
-from vitreous.weights.huggingface import read_huggingface
+from vitreous.weights.huggingface import FAMILIES, read_huggingface
+from vitreous.weights.labels import IMAGENET, imagenet_names, repeated_names
 from vitreous.weights.mapping import build_model
 from vitreous.weights.meta import read_meta
 from vitreous.weights.reading import no_entry, read_json, read_raw
 from vitreous.weights.timm import read_timm
+from vitreous.weights.timm_architectures import OPENED
 
 EXAMPLE = "mean=0.5,std=0.5,crop=0.9,interpolation=bicubic"
 FIELDS = ("mean", "std", "crop", "interpolation", "size", "resize")
@@ -144,12 +147,25 @@ def _open_foreign(
     notes += [f"{raw.where}: {note}" for note in found.notes]
     if found.problem is not None and not _said(preprocess) >= set(WHOLE):
         raise UserError(f"{found.problem}; say the preprocessing whole: preprocess='{EXAMPLE}'.")
-    labels = found.labels or tuple(str(number) for number in range(found.config.classes))
-    info = {"imported": str(path), "family": found.family, "notes": notes, "numbered": not found.labels}
+    labels = found.labels or _usual_labels(found.config.classes)
+    if not found.labels and found.config.classes == IMAGENET:
+        notes.append(
+            f"{raw.where}: names no classes; its {IMAGENET:,} outputs are taken to be ImageNet's, from {labels[0]} to "
+            f"{labels[-1]} (vitreous import --labels FILE gives others)"
+        )
+    if repeated := repeated_names(labels):
+        notes.append(f"{raw.where}: {repeated}")
+    numbered = not found.labels and found.config.classes != IMAGENET
+    info = {"imported": str(path), "family": found.family, "notes": notes, "numbered": numbered}
     bundle = with_preprocess(Bundle(model, found.preprocess, labels, info, path, tuple(notes)), preprocess)
     if bundle.preprocess.channels != found.config.channels:
         raise _other_channels(raw.where, found.config.channels)
     return bundle, _warning(raw, found, preprocess, bundle.preprocess)
+
+
+def _usual_labels(classes: int) -> tuple[str, ...]:
+    """The names of classes that nobody named: ImageNet's for so many outputs, else numbers."""
+    return imagenet_names() if classes == IMAGENET else tuple(str(number) for number in range(classes))
 
 
 def _recognise(raw: Raw) -> Foreign:
@@ -161,7 +177,7 @@ def _recognise(raw: Raw) -> Foreign:
     except MALFORMED as error:
         if raw.config is None:
             raise
-        reason = f"{type(error).__name__}: {error}"
+        reason = f"{type(error).__name__}: {shown(str(error))}"
         raise UserError(f"{raw.where}: config.json beside it is malformed ({reason}); get it again.") from None
     if found is None:
         raise unknown(raw)
@@ -190,13 +206,23 @@ def _tensors(count: int) -> str:
 
 
 def unknown(raw: Raw) -> UserError:
-    """The error for tensors that no adapter knows."""
+    """The error for tensors that no adapter knows; by the name of the type, if a config.json says it."""
     names = list(raw.tensors)
+    said = raw.config or {}
+    for field, known in (("model_type", FAMILIES), ("architecture", OPENED)):
+        if (kind := said.get(field)) and str(kind) not in known:
+            return UserError(
+                f"{raw.where}: config.json beside it says {field} {shown(kind)}, and a model of this type cannot be "
+                f"opened; those that can are {', '.join(known)}."
+            )
     kinds = {
         "a text model": ("word_embeddings", "embed_tokens", "wte.weight", "tok_embeddings", "shared.weight"),
         "a convolutional network or a hybrid, which cannot be opened yet": (
             *("conv1.", "conv_root", "conv_stem", "bn1.", "patch_embed.backbone."),
         ),
+        "CLIP or SigLIP, which cannot be opened": ("vision_model.embeddings.", "visual.transformer.", "text_model."),
+        "a Swin Transformer, which cannot be opened": ("relative_position_index", "layers.0.blocks.0.attn"),
+        "one with rotary positions such as EVA-02 or DINOv3, which cannot be opened": ("rope", "periods"),
     }
     what = next((kind for kind, marks in kinds.items() if any(mark in n for n in names for mark in marks)), None)
     return UserError(

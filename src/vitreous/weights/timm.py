@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from vitreous.config.data import Interpolation, Preprocess
+from vitreous.config.fields import shown, typed
 from vitreous.config.model import ModelConfig, Pool, PositionScope, ViTConfig
 from vitreous.errors import UserError
 from vitreous.model.network import Network
@@ -25,6 +26,7 @@ from vitreous.weights.foreign import (
     Shapes,
     augreg_default,
     blocks_of,
+    check_agreement,
     grid_for_count,
     heads_for,
     imagenet_default,
@@ -37,6 +39,7 @@ from vitreous.weights.foreign import (
     stated,
 )
 from vitreous.weights.mapping import same, to_theirs
+from vitreous.weights.timm_architectures import Architecture
 
 UNKNOWN_TO_TIMM = "vitreous"
 """The architecture of a model that timm has no word for: timm then refuses it by this name."""
@@ -187,18 +190,24 @@ def read_timm(raw: Raw) -> Foreign | None:
     if not raw.tensors.keys() >= set(CORE) or is_hybrid(raw.tensors):
         return None
     said = raw.config or {}
-    arguments = said.get("model_args") or {}
-    _check_arguments(str(said.get("architecture", "")), arguments, raw.where)
-    config, heads_assumed = recognise(raw.shapes, raw.where, raw.size, arguments, heads=raw.heads)
     pretrained = said.get("pretrained_cfg") or said  # older folders have its fields one level up
-    if (said.get("global_pool") or pretrained.get("global_pool")) == "avg":
+    architecture = str(said.get("architecture") or pretrained.get("architecture") or "")
+    arguments = said.get("model_args") or {}
+    _check_arguments(architecture, arguments, raw.where)
+    defined = Architecture.named(architecture)
+    arguments = ({} if defined.heads is None else {"num_heads": defined.heads}) | arguments
+    config, heads_assumed = recognise(raw.shapes, raw.where, raw.size, arguments, heads=raw.heads)
+    config = replace(config, norm_eps=defined.epsilon)
+    if (arguments.get("global_pool") or said.get("global_pool") or pretrained.get("global_pool")) == "avg":
         config = replace(config, pool="mean")
+    check_agreement(raw.where, _stated(said, arguments, config, raw.size))
     usual = augreg_default if config.classes else imagenet_default
     preprocess, problem = usual(config), None
     if "mean" in pretrained:
         read = partial(_preprocess, pretrained, config, raw.where)
         preprocess, problem = stated(read, partial(usual, config), raw.where, "config.json")
-    labels = tuple(str(label) for label in said.get("label_names") or pretrained.get("label_names") or ())
+    names = said.get("label_names") or pretrained.get("label_names") or ()
+    labels: tuple[str, ...] = typed(tuple[str, ...], names, "label_names")
     return Foreign(
         family="timm",
         config=config,
@@ -212,13 +221,43 @@ def read_timm(raw: Raw) -> Foreign | None:
     )
 
 
+def is_timm(config: dict[str, Any] | None) -> bool:
+    """Whether a config.json is of timm's hub."""
+    return config is not None and ("architecture" in config or "pretrained_cfg" in config)
+
+
+def _stated(
+    said: dict[str, Any], arguments: dict[str, Any], c: ViTConfig, size: tuple[int, int] | None
+) -> dict[str, tuple[Any, Any]]:
+    """What config.json says and the tensors show too: both, by the name of the field."""
+    facts: dict[str, Any] = {
+        "embed_dim": c.width,
+        "depth": c.depth,
+        "patch_size": c.patch,
+        "in_chans": c.channels,
+        "num_classes": c.classes,
+        "class_token": c.class_token,
+        "reg_tokens": c.registers,
+        "qk_norm": c.qk_norm,
+    }
+    if size is None and (stated_size := sides(arguments.get("img_size"))):
+        arguments = {**arguments, "img_size": stated_size}
+        facts["img_size"] = c.image_size
+    pairs = {name: (arguments[name], fact) for name, fact in facts.items() if name in arguments}
+    if "num_classes" in said:
+        pairs["num_classes"] = (said["num_classes"], c.classes)
+    if "num_features" in said:
+        pairs["num_features"] = (said["num_features"], c.width)
+    return pairs
+
+
 def _check_arguments(architecture: str, arguments: dict[str, Any], where: str) -> None:
     """Refuse a model that is told to be something else than its tensors show."""
+    if reason := Architecture.why_not(architecture):
+        raise UserError(f"{where}: a model of timm's type {shown(architecture)} {reason}; give another model.")
     unknown = sorted(set(arguments) - _UNDERSTOOD)
     if arguments.get("act_layer", "gelu") not in ("gelu", "relu", None):
-        unknown.append(f"act_layer {arguments['act_layer']!r}")
-    if "quickgelu" in architecture:
-        unknown.append("quickgelu")
+        unknown.append(f"act_layer {shown(arguments['act_layer'])}")
     if unknown:
         raise UserError(
             f"{where}: config.json beside it asks for {unknown[0]}, which is not known here; give another model."
