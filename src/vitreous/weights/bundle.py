@@ -19,6 +19,7 @@ from vitreous.config.fields import from_fields, shown
 from vitreous.config.model import ModelConfig, model_to_json
 from vitreous.errors import UserError
 from vitreous.inputs import read_json
+from vitreous.memory import check_memory
 from vitreous.model.family import called, check_size, config_from_json, describe
 from vitreous.model.network import Network
 from vitreous.weights.files import check_manifest, new_folder, restore_folder, write_tensors
@@ -62,7 +63,7 @@ def save_bundle(
     """
     path = Path(path)
     labels = tuple(labels)
-    _check(model.config, preprocess, labels, str(path))
+    check_parts(model.config, preprocess, labels, str(path))
     section = {
         "format": FORMAT,
         "model": model_to_json(model.config),
@@ -86,7 +87,7 @@ def load_bundle(path: str | Path) -> Bundle:
     section = _read_section(folder / CONFIG)
     where = str(folder / CONFIG)
     config = config_from_json(section.model, where)
-    _check(config, section.preprocess, section.labels, where)
+    check_parts(config, section.preprocess, section.labels, where)
     model = build_model(config, read_safetensors(folder / WEIGHTS), folder / WEIGHTS)
     return Bundle(model, section.preprocess, section.labels, section.training, folder)
 
@@ -123,14 +124,14 @@ def _read_section(path: Path) -> _Section:
     section = config.get("vitreous") if isinstance(config, dict) else None
     if not isinstance(section, dict) or "format" not in section:
         raise UserError(f"{path}: has no section 'vitreous' with a format; save the bundle with vitreous.")
-    if isinstance(section["format"], int) and section["format"] > FORMAT:
+    if (version := section["format"]) != FORMAT:
         raise UserError(
-            f"{path}: written in format {section['format']}, and this vitreous reads {FORMAT}; install a newer one."
+            f"{path}: written in format {shown(version)}, and this vitreous reads {FORMAT}; install a newer one."
         )
     return from_fields(_Section, section, path)
 
 
-def _check(config: ModelConfig, preprocess: Preprocess, labels: Sequence[str], where: str) -> None:
+def check_parts(config: ModelConfig, preprocess: Preprocess, labels: Sequence[str], where: str) -> None:
     """Refuse parts that do not belong together."""
     if len(labels) != config.classes:
         raise UserError(
@@ -145,6 +146,8 @@ def _check(config: ModelConfig, preprocess: Preprocess, labels: Sequence[str], w
             "give as many numbers in mean and std as the model has channels."
         )
     check_size(config, preprocess.size)
+    height, width = preprocess.size
+    check_memory(4 * preprocess.channels * height * width, f"{where}: size {height}x{width}", "choose a smaller size")
 
 
 def _plain_card(config: ModelConfig, labels: Sequence[str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -23,6 +24,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 MALFORMED = (TypeError, KeyError, ValueError, AttributeError, IndexError)
 """What reading a description raises that is not as it should be."""
+_NUMBER = re.compile("[0-9]{1,9}")
 _HEADS = {1152: 16, 1664: 16}
 """By width, for models of timm's that are no preset: So400m and gigantic."""
 
@@ -205,7 +207,7 @@ def blocks_of(names: Iterable[str], before: str, after: str) -> int:
     numbers = [
         int(digits)
         for name in names
-        if name.startswith(before) and (digits := name[len(before) :].split(after)[0]).isdigit()
+        if name.startswith(before) and _NUMBER.fullmatch(digits := name[len(before) :].split(after)[0])
     ]
     return max(numbers, default=-1) + 1
 

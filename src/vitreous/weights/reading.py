@@ -13,6 +13,7 @@ import argparse
 import os
 import pickle
 import re
+import warnings
 import zipfile
 import zlib
 from collections import Counter
@@ -172,10 +173,10 @@ def _read_npz(path: Path) -> dict[str, Tensor]:
             arrays = {name: file[name] for name in file.files}
     except _DAMAGED as error:
         raise UserError(f"{path}: damaged, or not plain numbers ({_reason(error)}); get it again.") from None
-    if odd := [name for name, array in arrays.items() if array.dtype.kind not in "fiu" or array.dtype.itemsize > 8]:
-        raise UserError(
-            f"{path}: {_plain(odd[0])} holds {arrays[odd[0]].dtype}, not numbers that PyTorch knows; give another file."
-        )
+    for name, array in arrays.items():
+        kind = array.dtype if isinstance(array, np.ndarray) else type(array).__name__  # bytes of what is no array
+        if not isinstance(kind, np.dtype) or kind.kind not in "fiuc" or kind.itemsize > 8:
+            raise UserError(f"{path}: {_plain(name)} holds {kind}, not numbers that PyTorch knows; give another file.")
     native = {name: array.astype(array.dtype.newbyteorder("="), copy=False) for name, array in arrays.items()}
     return {name: torch.from_numpy(array) for name, array in native.items()}
 
@@ -209,7 +210,8 @@ def _plain(text: str) -> str:
 def _load(path: Path, *, mapped: bool) -> Any:
     """What a file of torch holds, without running anything in it."""
     try:
-        with torch.serialization.safe_globals([argparse.Namespace]):
+        with torch.serialization.safe_globals([argparse.Namespace]), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of pickles in newer protocols, which are refused anyway
             return torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
     except pickle.UnpicklingError as error:
         found = re.search(r"GLOBAL (\S+)", str(error))

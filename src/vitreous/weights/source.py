@@ -11,8 +11,9 @@ from vitreous.config.data import Preprocess
 from vitreous.config.fields import shown
 from vitreous.config.model import ModelConfig, ViTConfig
 from vitreous.errors import UserError
+from vitreous.inputs import reason
 from vitreous.weights import hub
-from vitreous.weights.bundle import WEIGHTS, Bundle, load_bundle
+from vitreous.weights.bundle import WEIGHTS, Bundle, check_parts, load_bundle
 from vitreous.weights.files import restore_folder
 from vitreous.weights.foreign import MALFORMED, Foreign, Raw, describe
 from vitreous.weights.google import read_google
@@ -21,7 +22,7 @@ from vitreous.weights.labels import IMAGENET, imagenet_names, repeated_names
 from vitreous.weights.mapping import build_model
 from vitreous.weights.meta import read_meta
 from vitreous.weights.reading import no_entry, read_json, read_raw
-from vitreous.weights.timm import read_timm
+from vitreous.weights.timm import check_architecture, read_timm
 from vitreous.weights.timm_architectures import OPENED
 
 EXAMPLE = "mean=0.5,std=0.5,crop=0.9,interpolation=bicubic"
@@ -59,6 +60,7 @@ def open_weights(
     entry: which model of a training file that holds several, by its name there; None for the averaged one.
     """
     path = hub.fetch(str(source)) if str(source).startswith(hub.PREFIX) else Path(source)
+    _check_name(path)
     if path.name == WEIGHTS and path.is_file() and _has_section(path.parent):
         path = path.parent
     if _is_bundle(path):
@@ -74,6 +76,16 @@ def open_weights(
         log.warning(assumed)
         bundle = replace(bundle, notes=(*bundle.notes, assumed))
     return bundle
+
+
+def _check_name(path: Path) -> None:
+    """Refuse a name that no file can have, or that leads round in circles; whether something is there comes later."""
+    try:
+        path.stat()
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: cannot be read ({reason(error)}); check its name, mode and owner.") from None
 
 
 def with_preprocess(bundle: Bundle, preprocess: Preprocess | str | None) -> Bundle:
@@ -160,6 +172,7 @@ def _open_foreign(
     bundle = with_preprocess(Bundle(model, found.preprocess, labels, info, path, tuple(notes)), preprocess)
     if bundle.preprocess.channels != found.config.channels:
         raise _other_channels(raw.where, found.config.channels)
+    check_parts(found.config, bundle.preprocess, labels, raw.where)
     return bundle, _warning(raw, found, preprocess, bundle.preprocess)
 
 
@@ -170,6 +183,7 @@ def _usual_labels(classes: int) -> tuple[str, ...]:
 
 def _recognise(raw: Raw) -> Foreign:
     """What the first adapter that knows it makes of it."""
+    check_architecture(raw)
     try:
         found = next((foreign for read in ADAPTERS.values() if (foreign := read(raw)) is not None), None)
     except UserError as error:  # of a configuration that cannot be: it does not know the file
@@ -177,8 +191,8 @@ def _recognise(raw: Raw) -> Foreign:
     except MALFORMED as error:
         if raw.config is None:
             raise
-        reason = f"{type(error).__name__}: {shown(str(error))}"
-        raise UserError(f"{raw.where}: config.json beside it is malformed ({reason}); get it again.") from None
+        why = f"{type(error).__name__}: {shown(str(error))}"
+        raise UserError(f"{raw.where}: config.json beside it is malformed ({why}); get it again.") from None
     if found is None:
         raise unknown(raw)
     return found

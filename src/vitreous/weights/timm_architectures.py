@@ -6,9 +6,8 @@ Tests hold it against timm itself, every architecture of its `vision_transformer
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
-OPENED = ("vit_*", "deit_*", "deit3_*", "flexivit_*", "eva_large_*", "beit3_*")
+OPENED = ("vit_*", "deit_*", "deit3_*", "flexivit_*", "eva_large_*")
 """The types of timm's that can be opened, apart from the exceptions below."""
 
 _HEADS = {
@@ -22,7 +21,6 @@ _HEADS = {
     "betwixt": 10,
     "base": 12,
     "so150m": 14,
-    "so150m2": 13,
     "so400m": 16,
     "large": 16,
     "huge": 16,
@@ -35,10 +33,9 @@ _OTHER_HEADS = {
     r"vit_base_patch16_gap_224": 16,
     r"vit_giant_patch14_(reg\d_)?(dinov2|tipsv2)": 24,
     r"test_vit2?$": 2,
-    r"test_vit3$": 3,
 }
 """Where the word does not tell."""
-_SIZE = re.compile(r"(?:vit|deit3?|flexivit|eva|beit3)_(?P<size>[a-z]+[0-9a-z]*)(?:_|$)")
+_SIZE = re.compile(r"(?:vit|deit3?|flexivit|eva)_(?P<size>[a-z]+[0-9a-z]*)(?:_|$)")
 
 _REFUSED = {
     r"quickgelu": "has QuickGELU in its MLPs, which is not known here",
@@ -51,29 +48,23 @@ _REFUSED = {
     r"_(r26|r50|resnet)": "is a hybrid with a convolutional network, and cannot be opened yet",
     r"_(18x2|xp|intern300m|dlittle|dwee|dpwee|pwee)_|^test_vit4|^aimv2_": "has blocks of another kind, and cannot be "
     "opened",
-    r"^(beit|beitv2|eva02|eva_giant|samvit|naflexvit|vitamin|cait|convit|volo|xcit|tnt)_": (
+    r"so150m2": "has no biases of q, k and v, and cannot be opened",
+    r"^test_vit3": "pools over registers too, and cannot be opened",
+    r"^(beit|beitv2|beit3|eva02|eva_giant|samvit|naflexvit|vitamin|cait|convit|volo|xcit|tnt)_": (
         f"cannot be opened; those that can are {', '.join(OPENED)}"
     ),
 }
 """Types whose tensors look much like a plain ViT's, and which are none."""
 
 
-@dataclass(frozen=True)
-class Architecture:
-    """What an architecture fixes that no tensor shows."""
+def heads_of(name: str) -> int | None:
+    """How many heads the architecture of this name has; None if it is not known here."""
+    heads = next((heads for pattern, heads in _OTHER_HEADS.items() if re.match(pattern, name)), None)
+    if heads is None and (size := _SIZE.match(name)):
+        heads = _HEADS.get(size["size"])
+    return heads
 
-    heads: int | None = None
-    epsilon: float = 1e-6
 
-    @classmethod
-    def named(cls, name: str) -> Architecture:
-        """The architecture of a name; one that is not known here says nothing of the heads."""
-        heads = next((heads for pattern, heads in _OTHER_HEADS.items() if re.match(pattern, name)), None)
-        if heads is None and (size := _SIZE.match(name)):
-            heads = _HEADS.get(size["size"])
-        return cls(heads, epsilon=1e-5 if name.startswith("beit3_") else 1e-6)
-
-    @staticmethod
-    def why_not(name: str) -> str | None:
-        """Why a model of this name cannot be opened; None if it can, or if the name is not known here."""
-        return next((reason for pattern, reason in _REFUSED.items() if re.search(pattern, name)), None)
+def why_not(name: str) -> str | None:
+    """Why a model of this name cannot be opened; None if it can, or if the name is not known here."""
+    return next((reason for pattern, reason in _REFUSED.items() if re.search(pattern, name)), None)
