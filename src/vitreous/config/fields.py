@@ -89,7 +89,8 @@ def _is_kind(value: Any, hint: Any) -> bool:
         return number and abs(value) <= LARGEST and math.isfinite(value)
     if isinstance(hint, type) and is_dataclass(hint):
         return isinstance(value, hint | Mapping)
-    return hint is Any or not isinstance(hint, type) or isinstance(value, hint)
+    kind = get_origin(hint) or hint
+    return not isinstance(kind, type) or isinstance(value, kind)
 
 
 def _wanted(hint: Any) -> str:
@@ -99,5 +100,5 @@ def _wanted(hint: Any) -> str:
     if get_origin(hint) is tuple:
         inner = get_args(hint)
         return "must be a list" if inner[-1] is ... else f"must be a list of {len(inner)}"
-    words = {bool: "true or false", int: "a whole number", float: "a finite number", str: "a text"}
-    return f"must be {words.get(hint) or f'the fields of {hint.__name__}'}"
+    words: dict[Any, str] = {bool: "true or false", int: "a whole number", float: "a finite number", str: "a text"}
+    return f"must be {words.get(hint, 'an object with fields')}"

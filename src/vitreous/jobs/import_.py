@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,10 +13,12 @@ from vitreous.weights import hub
 from vitreous.weights.adapt import adapt
 from vitreous.weights.bundle import Bundle, save_bundle
 from vitreous.weights.foreign import describe
-from vitreous.weights.labels import read_labels
+from vitreous.weights.labels import read_labels, repeated_names
 from vitreous.weights.markdown import code
 from vitreous.weights.ours import check_apart, check_elsewhere, check_folder
 from vitreous.weights.source import open_weights, preprocess_text
+
+log = logging.getLogger("vitreous")
 
 BUNDLE = frozenset({"config.json", "model.safetensors", "README.md"})
 """What a bundle holds, besides its manifest."""
@@ -77,6 +80,9 @@ def import_weights(
         epsilon=epsilon,
     )
     names = _names(labels, opened, model.config.classes)
+    repeated = repeated_names(names) if labels is not None else None
+    if repeated is not None:
+        log.warning("labels: %s", repeated)
     made = Imported(
         bundle=str(out),
         description=describe("", model.config).strip(),
@@ -85,7 +91,7 @@ def import_weights(
         preprocess=preprocess_text(prepared),
         labels=names,
         numbered=labels is None and (opened.info.get("numbered") is True or len(opened.labels) != len(names)),
-        notes=opened.notes,
+        notes=opened.notes if repeated is None else (*opened.notes, f"labels: {repeated}"),
     )
     name, notes = _without_places(str(source), opened)
     info = {**opened.info, "imported": name, "notes": notes, "numbered": made.numbered} if notes else opened.info
@@ -99,8 +105,8 @@ def _check_numbers(image_size: int | None, patch: int | None, heads: int | None,
             raise UserError(f"{name}={value}: give a number of pixels, for example 16.")
     if heads is not None and heads < 1:
         raise UserError(f"heads={heads}: give the number of heads of a block, for example 12.")
-    if epsilon is not None and not epsilon > 0:
-        raise UserError(f"epsilon={epsilon}: must be above 0, for example 1e-6.")
+    if epsilon is not None and not 1e-30 <= epsilon <= 1:
+        raise UserError(f"epsilon={epsilon}: must be above 0 and at most 1, for example 1e-6.")
 
 
 def _without_places(source: str, opened: Bundle) -> tuple[str, list[str]]:
