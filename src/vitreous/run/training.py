@@ -61,6 +61,8 @@ class TrainingRun(ABC, Generic[Asked, Result]):
 
     keep_last: ClassVar[bool] = False
     """Keep the last weights, not the best by validation."""
+    writing: ClassVar[float] = 4.5
+    """Seconds that the bundle, the report and the end of the process take on two quiet cores."""
 
     def __init__(
         self,
@@ -77,7 +79,7 @@ class TrainingRun(ABC, Generic[Asked, Result]):
         self.world = World(device=machine.device)
         self.clock: Clock | None = None
         if request.budget is not None:
-            self.clock = Clock(request.budget, parse_budget(request.budget), self.meter, self.world)
+            self.clock = Clock(request.budget, parse_budget(request.budget), self.writing, self.meter, self.world)
         self.probe: FrozenProbe | None = None
         self.weights: str | None = None
         self.unreadable: dict[str, str] = {}
