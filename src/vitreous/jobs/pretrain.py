@@ -104,11 +104,11 @@ def pretrain(
         as_texts(changes),
     )
     machine = machine_of(workers, device, tensorboard)
-    return _Pretraining(request, run, machine, listeners or Listeners(), _write_page).run()
 
+    def write_page(folder: Path, seconds: float | None) -> None:
+        write_report(folder, seconds=seconds)
 
-def _write_page(run: Path, seconds: float | None) -> None:
-    write_report(run, seconds=seconds)
+    return _Pretraining(request, run, machine, listeners or Listeners(), write_page).run()
 
 
 class _Pretraining(TrainingRun[PretrainRequest, PretrainResult]):

@@ -133,6 +133,9 @@ class TrainingRun(ABC, Generic[Asked, Result]):
         """What it learns by, in a word or two."""
         return self.training.objective.kind
 
+    def say_start(self, steps: int) -> None:
+        """What is to be said before the first step of a new training."""
+
     def watch(self, listener: Callable[[Event], None]) -> Callable[[Event], None]:
         """The listener, with what the verb wants to hear itself."""
         return listener
@@ -186,6 +189,7 @@ class TrainingRun(ABC, Generic[Asked, Result]):
             facts = {"weights": self.weights, "probe": self.probe, "parts": self.parts}
             saved = RunConfig.of(self.request, self.training, int(steps), opened, **facts)
             self._keep_config(saved)
+            self.say_start(saved.steps)
         self.config = saved
         pace = saved.pace
         outcome = self._train(pace, table)
