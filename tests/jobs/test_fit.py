@@ -224,7 +224,7 @@ MISTAKES = {
     "model and weights: the weights say": {"model": "S/16"},
     "is not a multiple of the patch 4": {"image_size": 18},
     "image size 0: give the side": {"image_size": 0},
-    "seed=-1: must be a whole number": {"seed": -1},
+    "seed=-1: give a whole number": {"seed": -1},
 }
 
 

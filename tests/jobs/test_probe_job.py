@@ -109,7 +109,7 @@ def test_bad_input(bundle, data, tmp_path):
         probe(bundle, data, protocol="fewshot", shots=[0])
     with pytest.raises(UserError, match="at least one number"):
         probe(bundle, data, protocol="fewshot", shots=[])
-    with pytest.raises(UserError, match="choose one of knn, linear, fewshot"):
+    with pytest.raises(UserError, match="give one of knn, linear, fewshot"):
         probe(bundle, data, protocol="magic")
     flat = open_data(data / "train", labelled=False)
     with pytest.raises(UserError, match="the pictures have no labels"):

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
+from vitreous.arguments import Count, Workers
 from vitreous.cli.terminal import Flag, console, option, print_json, printable, progress, say_left_out, table
 
 if TYPE_CHECKING:
@@ -18,8 +19,8 @@ def evaluate(
     model: Annotated[str, tyro.conf.Positional, option("MODEL")],
     data: Annotated[str, tyro.conf.Positional, option("DATA")],
     split: Annotated[Literal["test", "val", "train"] | None, option("test|val|train")] = None,
-    batch_size: Annotated[int | None, option("COUNT")] = None,
-    workers: Annotated[int | None, option("COUNT")] = None,
+    batch_size: Annotated[Count | None, option("COUNT")] = None,
+    workers: Annotated[Workers | None, option("COUNT")] = None,
     preprocess: Annotated[str | None, option("TEXT")] = None,
     json: Flag = False,
 ) -> None:

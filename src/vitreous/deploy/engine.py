@@ -84,7 +84,10 @@ def check_pictures(pictures: Tensor, preprocess: Preprocess) -> None:
 def check_numbers(values: Tensor, what: str, path: Path | None = None) -> None:
     """Refuse answers that mean nothing. what: "scores", "features"; path: where the model was read from."""
     if not torch.isfinite(values).all():
-        raise UserError(f"{path or 'the model'}: gives {what} that are not numbers; its weights are damaged.")
+        raise UserError(
+            f"{path or 'the model'}: gives {what} that are not numbers: its weights are damaged, or its "
+            "training diverged."
+        )
 
 
 @contextmanager

@@ -135,7 +135,10 @@ def score_classes(
         raise UserError("there are no pictures to judge; give data with at least one.")
     scores = scores.double()
     if not torch.isfinite(scores).all():
-        raise UserError("the model gives scores that are not numbers (NaN or infinite); its weights are damaged.")
+        raise UserError(
+            "the model gives scores that are not numbers (NaN or infinite): its weights are damaged, or its "
+            "training diverged."
+        )
     chance = scores if probabilities else scores.softmax(dim=1)
     count, classes = chance.shape
     confidence, predicted = chance.max(dim=1)

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vitreous.arguments import Count, Seed, Workers, checked
 from vitreous.config.data import Preprocess
 from vitreous.data.chance import permutation
 from vitreous.data.source import Data, Labels, Source
@@ -25,10 +26,9 @@ from vitreous.explain.analysis.summary import summarise
 from vitreous.model.network import require
 from vitreous.model.vit import ViT
 from vitreous.report.analysis import analysis_page
-from vitreous.run.opening import open_pictures
+from vitreous.run.opening import open_model, open_pictures
 from vitreous.weights.bundle import Bundle
 from vitreous.weights.files import readable_errors, write_file
-from vitreous.weights.source import open_weights
 
 WEIGHT_DECAY = 1e-2
 """The same at every depth and for every model, so that only the features differ."""
@@ -45,14 +45,15 @@ class Analysis:
     page: Path
 
 
+@checked
 def analyze(
     models: Sequence[str | Path | Bundle],
     data: str | Path | Data,
     out: str | Path,
     *,
-    pictures: int = 500,
-    seed: int = 0,
-    workers: int | None = None,
+    pictures: Count = 500,
+    seed: Seed = 0,
+    workers: Workers | None = None,
     preprocess: Preprocess | str | None = None,
     progress: Progress | None = None,
 ) -> Analysis:
@@ -61,7 +62,7 @@ def analyze(
     models: bundles, runs or weights, with or without a classifier.
     pictures: at most so many of the test split (else val, else half of all) are measured, and as many of the train
         split are learned from by the linear probes. Without labels, what needs them is left out.
-    preprocess: for weights that do not say how their pictures were prepared; bundles do.
+    preprocess: changes to every model's preprocessing.
     progress: called with pictures done and in all.
     """
     if not models:
@@ -166,19 +167,10 @@ def _compare(depths: Sequence[Tensor]) -> tuple[Likeness, ...]:
 
 def _open_all(models: Sequence[str | Path | Bundle], preprocess: Preprocess | str | None) -> list[tuple[str, Bundle]]:
     """The models and their names, all of a kind that can be analysed: before any is measured, which takes long."""
-    bundles = [(name, _open(model, preprocess)) for name, model in zip(_names(models), models, strict=True)]
+    bundles = [(name, open_model(model, preprocess)) for name, model in zip(_names(models), models, strict=True)]
     for name, bundle in bundles:
         require(bundle.model, ViT, f"analysis of {name}")
     return bundles
-
-
-def _open(model: str | Path | Bundle, preprocess: Preprocess | str | None) -> Bundle:
-    """A model; one of our own bundles says itself how its pictures are prepared."""
-    if isinstance(model, Bundle):
-        return model
-    path = Path(model)
-    own = (path / "manifest.json").exists() or (path / "bundle").is_dir()
-    return open_weights(model, None if own else preprocess)
 
 
 def _names(models: Sequence[str | Path | Bundle]) -> list[str]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from vitreous.arguments import Count, Workers, checked
 from vitreous.config.data import Preprocess
 from vitreous.data.loader import Loader, choose_workers
 from vitreous.data.source import Data, Split
@@ -38,13 +39,14 @@ class Evaluation:
         }
 
 
+@checked
 def evaluate(
     model: str | Path | Bundle,
     data: str | Path | Data,
     *,
     split: Split | None = None,
-    batch_size: int | None = None,
-    workers: int | None = None,
+    batch_size: Count | None = None,
+    workers: Workers | None = None,
     preprocess: Preprocess | str | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Evaluation:

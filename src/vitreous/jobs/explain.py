@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
+from vitreous.arguments import checked
 from vitreous.config.data import Preprocess
 from vitreous.data.augment import normalise
 from vitreous.data.decode import PictureError
@@ -106,6 +107,7 @@ class Explanation:
         }
 
 
+@checked
 def explain(
     model: str | Path | Bundle,
     picture: Picture,
@@ -133,6 +135,7 @@ def explain(
     return _Request(bundle, method, layer, head, target, query).answer(picture)
 
 
+@checked
 def explain_each(
     model: str | Path | Bundle,
     pictures: str | Path | Sequence[str | Path],

@@ -13,6 +13,7 @@ import torch
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from vitreous.arguments import Count, checked
 from vitreous.config.data import Preprocess
 from vitreous.data.augment import normalise
 from vitreous.data.decode import PictureError
@@ -90,11 +91,12 @@ class WeightsView:
         }
 
 
+@checked
 def plot_weights(
     model: str | Path | Bundle,
     data: str | Path | Data | None = None,
     *,
-    count: int = PICTURES,
+    count: Count | None = None,
     preprocess: Preprocess | str | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> WeightsView:
@@ -102,12 +104,12 @@ def plot_weights(
 
     Of a model without patches and attention, what there is of it: the filters of its first layer.
     """
-    if count < 1:
-        raise UserError(f"count={count}: must be at least 1.")
+    if count is not None and data is None:
+        raise UserError(f"count={count}: counts the pictures of data; give data too, or leave count out.")
     bundle = open_model(model, preprocess)
     found = None
     if data is not None and isinstance(bundle.model, ViT):
-        found = attention_distances(bundle, data, count=count, progress=progress)
+        found = attention_distances(bundle, data, count=count or PICTURES, progress=progress)
     return WeightsView(bundle.model, bundle.preprocess.size, found)
 
 

@@ -17,6 +17,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from vitreous.arguments import Count, checked
 from vitreous.config.data import Preprocess
 from vitreous.data.decode import PictureError
 from vitreous.data.view import PICTURE_TYPES, Picture, Sample, check_picture, make_view
@@ -63,12 +64,13 @@ class Prediction:
         return {"path": self.path, "label": self.label, "score": self.score, "top": top}
 
 
+@checked
 def predict(
     model: str | Path | Bundle,
     pictures: Picture | Sequence[Picture],
     *,
-    top: int = 5,
-    batch_size: int | None = None,
+    top: Count = 5,
+    batch_size: Count | None = None,
     preprocess: Preprocess | str | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Prediction]:
@@ -76,12 +78,13 @@ def predict(
     return list(predict_each(model, pictures, top=top, batch_size=batch_size, preprocess=preprocess, progress=progress))
 
 
+@checked
 def predict_each(
     model: str | Path | Bundle,
     pictures: Picture | Sequence[Picture],
     *,
-    top: int = 5,
-    batch_size: int | None = None,
+    top: Count = 5,
+    batch_size: Count | None = None,
     preprocess: Preprocess | str | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Iterator[Prediction]:
@@ -93,8 +96,6 @@ def predict_each(
     top: how many labels to give for each.
     progress: called with pictures done and pictures in all.
     """
-    if top < 1 or (batch_size is not None and batch_size < 1):
-        raise UserError(f"top={top}, batch_size={batch_size}: must be at least 1.")
     named = _name_pictures(pictures)
     bundle = open_classifier(model, preprocess)
     engine = open_engine(bundle)

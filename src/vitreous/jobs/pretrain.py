@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from vitreous.arguments import Epochs, Pixels, Seed, Workers, checked
 from vitreous.config.change import as_texts, change
 from vitreous.config.train import Training
 from vitreous.data.loader import Loader
@@ -44,18 +45,19 @@ UNUSED = frozenset(
 """Fields of a training that labels or given weights belong to."""
 
 
+@checked
 def pretrain(
     data: str | Path,
     *,
     method: str = "mae",
     model: str | None = None,
-    image_size: int | None = None,
+    image_size: Pixels | None = None,
     budget: str | None = None,
-    epochs: float | None = None,
-    seed: int = 0,
+    epochs: Epochs | None = None,
+    seed: Seed = 0,
     changes: Mapping[str, object] | None = None,
     out: str | Path | None = None,
-    workers: int | None = None,
+    workers: Workers | None = None,
     device: str = "auto",
     tensorboard: bool = False,
     listeners: Listeners | None = None,
@@ -68,7 +70,7 @@ def pretrain(
     """
     if method not in (*PRETRAINING, "supervised"):
         raise UserError(f"method {method!r}: choose one of {', '.join(PRETRAINING)} or supervised.")
-    check_request(budget, epochs, image_size)
+    check_request(budget, epochs, model, image_size)
     run = Path(out) if out is not None else Path("runs") / f"{run_name(data)}-{method}"
     if method == "supervised":
         done = fit(

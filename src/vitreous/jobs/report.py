@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from PIL import Image
 
+from vitreous.arguments import checked
 from vitreous.config.data import Preprocess
 from vitreous.config.model import ModelConfig
 from vitreous.data.decode import PictureError
@@ -46,6 +47,7 @@ WORK = 6e11
 GONE = "The pictures are no longer where they were, so none can be shown."
 
 
+@checked
 def write_report(
     model: str | Path | Bundle,
     *,
@@ -61,9 +63,16 @@ def write_report(
     data: measure it on these; if None, a run's own metrics are shown, and of a bundle what its weights say.
     out: the file; if None, report.html in a run's folder, or NAME-report.html here.
     """
+    if split is not None and data is None:
+        raise UserError(f"split={split!r}: a split of data to measure on; give data too, or leave split out.")
     bundle = open_model(model, preprocess)
     finished = None if isinstance(model, Bundle) else read_run(Path(model))
     place = str(bundle.path or "BUNDLE") if isinstance(model, Bundle) else str(model)
+    if finished is not None and data is None and preprocess is not None:
+        raise UserError(
+            "preprocess: the page shows what the training measured, with its own preprocessing; give data to measure "
+            "anew, or leave preprocess out."
+        )
     where = Path(place).resolve()
     name = where.stem if where.is_file() else where.name
     default = Path(place) / REPORT if finished is not None else Path(f"{name}-report.html")
@@ -92,7 +101,11 @@ def _content(name: str, place: str, bundle: Bundle, run: Run | None, source: str
         data=source,
         splits=tuple(one if i else with_examples(one, bundle, measured.data) for i, one in enumerate(measured.splits)),
         spent=_spent(bundle) if run is None else run.spent,
-        looks=looks(plot_weights(bundle, measured.data, count=2 * _how_many(bundle.model.config)).plots()),
+        looks=looks(
+            plot_weights(
+                bundle, measured.data, count=None if measured.data is None else 2 * _how_many(bundle.model.config)
+            ).plots()
+        ),
         card=_card(bundle) if run is None else None,
         left_out=measured.left_out,
     )

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
+from vitreous.arguments import Count, checked
 from vitreous.config.data import Preprocess
 from vitreous.data.augment import normalise
 from vitreous.data.decode import PictureError, open_values, read_header
@@ -73,6 +74,7 @@ class ExplanationScores:
         return {"pictures": self.pictures, **parts, "left_out": self.left_out}
 
 
+@checked
 def score_explanations(
     model: str | Path | Bundle,
     data: str | Path | Data,
@@ -80,7 +82,7 @@ def score_explanations(
     methods: Sequence[Method] = METHODS,
     masks: str | Path | None = None,
     split: Split | None = None,
-    count: int | None = None,
+    count: Count | None = None,
     preprocess: Preprocess | str | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> ExplanationScores:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 
+from vitreous.arguments import checked
 from vitreous.config.data import Preprocess
 from vitreous.data.augment import normalise, to_image
 from vitreous.data.view import look_at
@@ -20,6 +21,7 @@ from vitreous.weights.bundle import Bundle
 from vitreous.weights.files import write_file
 
 
+@checked
 def write_walkthrough(
     model: str | Path | Bundle,
     picture: str | Path,

@@ -217,6 +217,8 @@ class Loop:
         assert self.evaluate is not None
         with torch.inference_mode():
             metrics = self.evaluate(found)
+        if not all(map(math.isfinite, metrics.values())):
+            raise self._diverged("the metrics on the validation pictures are no numbers any more")
         self._log({"step": self.step, **{f"val_{name}": value for name, value in metrics.items()}})
         self.history.append(metrics)
         if self.keep_last or not self.best or found.is_better(metrics, self.best_metrics, self.history):
@@ -226,7 +228,12 @@ class Loop:
     def _keep(self, objective: Objective, metrics: dict[str, float]) -> None:
         """Remember the present weights as the best."""
         self.best = {name: _copied(module) for name, module in {"model": objective.model, **objective.extras()}.items()}
+        if not all(bool(tensor.isfinite().all()) for tensors in self.best.values() for tensor in tensors.values()):
+            raise self._diverged("the weights are no finite numbers any more")
         self.best_step, self.best_metrics = self.step, metrics
+
+    def _diverged(self, what: str) -> DivergedError:
+        return DivergedError(f"step {self.step}: {what}: the training diverged; train with a lower learning rate.")
 
     def _log(self, record: dict[str, float]) -> None:
         if not self.world.first:
