@@ -65,11 +65,19 @@ class Range:
         return f"from {self.least:,.0f} to {self.most:,.0f}"
 
 
+@dataclass(frozen=True)
+class Wanted:
+    """What to give, in words, where the type says too little."""
+
+    words: str
+
+
 Count = Annotated[int, Range(1)]
 Seed = Annotated[int, Range(0, 2**31 - 1)]
 Workers = Annotated[int, Range(0)]
 Pixels = Annotated[int, Range(1)]
 Epochs = Annotated[float, Range(above=0, most=1e9)]
+Budget = Annotated[str, Wanted("a time with its unit, such as 90s, 5m or 1h30m")]
 
 Place = Callable[[str, object], str]
 """What a sentence calls an argument, of its name and its value: "top=0", or "--top 0" on the command line."""
@@ -303,6 +311,8 @@ def _word(hint: Any, beside: Sequence[Any]) -> str:
     origin = get_origin(hint)
     if origin is Annotated:
         kind, *remarks = get_args(hint)
+        if said := [remark.words for remark in remarks if isinstance(remark, Wanted)]:
+            return said[0]
         ranges = [str(remark) for remark in remarks if isinstance(remark, Range)]
         return " ".join([wanted(kind), *ranges])
     if origin is Literal:

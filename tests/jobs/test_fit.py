@@ -223,7 +223,7 @@ MISTAKES = {
     "budget and epochs: give one": {"budget": "1m"},
     "model and weights: the weights say": {"model": "S/16"},
     "is not a multiple of the patch 4": {"image_size": 18},
-    "image size 0: give the side": {"image_size": 0},
+    "image_size=0: give a whole number of at least 1": {"image_size": 0},
     "seed=-1: give a whole number": {"seed": -1},
 }
 

@@ -50,6 +50,8 @@ def evaluate(
 
 
 def _show(found: Evaluation) -> None:
+    from vitreous.evaluate.classify import ENOUGH
+
     result, page = found.result, console()
     low, high = result.top1_interval
     seen = {name: entry for name, entry in result.per_class.items() if entry["n"]}
@@ -64,12 +66,15 @@ def _show(found: Evaluation) -> None:
     rows.add_row("cross-entropy", f"{result.loss:.3f}")
     page.print(rows)
 
-    worst = sorted(seen.items(), key=lambda item: (item[1]["accuracy"], item[0]))[:SHOWN]
-    classes = table("class" if len(worst) == len(seen) else f"the {SHOWN} hardest classes", "pictures#", "accuracy#")
+    few = len(seen) <= SHOWN
+    worst = result.hardest(SHOWN, least=1 if few else ENOUGH)
+    classes = table("class" if few else f"the {len(worst)} hardest classes", "pictures#", "accuracy#")
     for name, entry in worst:
         classes.add_row(printable(name), f"{entry['n']:,}", f"{entry['accuracy']:.1%}")
     page.print()
-    page.print(classes)
+    page.print(
+        classes if worst else f"No class has {ENOUGH} pictures, too few to say which are hard; --json lists all."
+    )
 
     if pairs := result.most_confused(SHOWN):
         confused = table("true class", "predicted as", "pictures#", "share of class#")

@@ -50,7 +50,7 @@ class Argument:
 def parse(verb: str, function: Callable[..., int | None], args: Sequence[str]) -> int | None:
     """Call the verb's function with what the command says, and return its status."""
     arguments = arguments_of(function)
-    _refuse_repeated(arguments, args)
+    _check_options(arguments, args)
 
     @wraps(function)
     def call(**given: Any) -> int | None:
@@ -116,7 +116,7 @@ def _sentence(verb: str, arguments: dict[str, Argument], args: Sequence[str], ev
         return UserError(f"{verb}: the command cannot be read; see `vitreous {verb} --help`.")
     for flag in (argument.name for argument in arguments.values() if argument.flag):
         if _value(args, flag) == words[0]:
-            return UserError(f"{flag} {_short(words[0])}: this option takes no value; leave {_short(words[0])} out.")
+            return _no_value(flag, words[0])
     return UserError(
         f"{_short(words[0])}: one word too many for {verb}; put quotes around a name with spaces, and see "
         f"`vitreous {verb} --help`."
@@ -127,6 +127,10 @@ def _wrong_value(argument: Argument, value: str | None) -> UserError:
     if value is None or value.startswith("--"):
         return UserError(f"{argument.name}: a value is missing; give {wanted(argument.hint)}.")
     return UserError(f"{argument.name} {_short(value)}: give {wanted(argument.hint)}.")
+
+
+def _no_value(flag: str, value: str) -> UserError:
+    return UserError(f"{flag} {_short(value)}: this option takes no value; leave {_short(value)} out.")
 
 
 def _missing(verb: str, argument: Argument) -> UserError:
@@ -162,12 +166,17 @@ def _meant(verb: str, word: str, arguments: dict[str, Argument]) -> str:
     return f"did you mean {near[0]}?" if near else f"`vitreous {verb} --help` lists them."
 
 
-def _refuse_repeated(arguments: dict[str, Argument], args: Sequence[str]) -> None:
-    """Refuse an option that is there twice: tyro would take the last without a word."""
+def _check_options(arguments: dict[str, Argument], args: Sequence[str]) -> None:
+    """Refuse what tyro would take without a word: an option that is there twice, of which it takes the last, and a flag
+    with a value, which it takes for the next argument."""
     once = {argument.name for argument in arguments.values() if not (argument.positional or argument.repeats)}
+    flags = {argument.name for argument in arguments.values() if argument.flag}
     seen: set[str] = set()
     for arg in args[: args.index("--")] if "--" in args else args:
-        name = arg.partition("=")[0].replace("_", "-")
+        name, equals, value = arg.partition("=")
+        name = name.replace("_", "-")
+        if equals and name in flags:
+            raise _no_value(name, value)
         if name in seen:
             raise UserError(f"{name}: given twice; give it once.")
         if name in once:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from vitreous.arguments import Epochs, Pixels, Seed, Workers
+from vitreous.arguments import Budget, Epochs, Pixels, Seed, Workers
 from vitreous.cli.listening import closing_text, listening
 from vitreous.cli.terminal import Flag, option, print_json
 
@@ -19,7 +19,7 @@ def pretrain(
     method: Annotated[Literal["mae", "dino", "dinov2", "supervised"], option("mae|dino|dinov2|supervised")] = "mae",
     model: Annotated[str | None, option("SIZE/PATCH")] = None,
     image_size: Annotated[Pixels | None, option("PIXELS")] = None,
-    budget: Annotated[str | None, option("TIME")] = None,
+    budget: Annotated[Budget | None, option("TIME")] = None,
     epochs: Annotated[Epochs | None, option("COUNT")] = None,
     out: Annotated[str | None, option("RUN")] = None,
     seed: Annotated[Seed, option("NUMBER")] = 0,

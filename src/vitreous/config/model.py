@@ -88,7 +88,7 @@ class ViTConfig:
     """Rows and columns that fixed positions count cells on, when it is not the grid of `image_size`: after a resize."""
     norm: NormPlace = "before"
     """LayerNorm before each branch (ViT), or after each sum as in the original Transformer, then with no final norm."""
-    norm_eps: Annotated[float, Range(above=0)] = 1e-6
+    norm_eps: Annotated[float, Range(above=0, most=1)] = 1e-6
     mlp: Mlp = "gelu"
     class_token: bool = True
     distilled: bool = False

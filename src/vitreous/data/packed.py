@@ -305,10 +305,9 @@ def _join(where: Path, parts: dict[Any, list[tuple[Pixels, Labels]]], names: tup
     if not len(every):
         raise UserError(f"{where}: there are no pictures in it; check what it is.")
     if every.min() < 0 or (names and every.max() >= len(names)):
-        wrong = every.min() if every.min() < 0 else every.max()
-        raise UserError(
-            f"{where}: label {wrong} is not one of the {len(names)} classes; check the labels and their names."
-        )
+        low, high = every.min(), every.max()
+        wrong = f"{low} is below 0" if low < 0 else f"{high} is not one of the {len(names)} classes that have names"
+        raise UserError(f"{where}: label {wrong}; check the labels and their names.")
     classes = names or tuple(str(i) for i in range(int(every.max()) + 1))
     splits: dict[Split, Source] = {
         split: ArraySource(f"{where}/{split}", torch.from_numpy(images), labels, classes)

@@ -19,13 +19,14 @@ from vitreous.data.source import Data, Labels, Source
 from vitreous.errors import UserError
 from vitreous.evaluate.classify import wilson
 from vitreous.evaluate.probe import LinearProbe, fit_linear, held_out
-from vitreous.explain.analysis.numbers import Accuracy, Likeness, MeasuredOn, Numbers, Table
+from vitreous.explain.analysis.numbers import Accuracy, Likeness, MeasuredOn, ModelNumbers, Numbers, Table
 from vitreous.explain.analysis.reading import NOISE, Chosen, Judge, ModelReader, Progress
 from vitreous.explain.analysis.representation import linear_cka
 from vitreous.explain.analysis.summary import summarise
-from vitreous.model.network import require
+from vitreous.model.network import evaluating, require
 from vitreous.model.vit import ViT
 from vitreous.report.analysis import analysis_page
+from vitreous.run.needs import check_explanation_memory
 from vitreous.run.opening import open_model, open_pictures
 from vitreous.weights.bundle import Bundle
 from vitreous.weights.files import readable_errors, write_file
@@ -75,7 +76,7 @@ def analyze(
     bundles = _open_all(models, preprocess)
     total = len(bundles) * (len(chosen.measured) + (len(chosen.learned) if chosen.learned is not None else 0))
     reader = ModelReader(chosen, Judge(_fit, _accuracy), seed, workers, progress, total)
-    measured, depths = zip(*(reader.read(name, bundle) for name, bundle in bundles), strict=True)
+    measured, depths = zip(*(_read(reader, name, bundle) for name, bundle in bundles), strict=True)
     unlabelled = ("without labels, accuracy by depth and under noise are left out.",)
     numbers = Numbers(
         data=_describe(data, chosen, len(reader.index or ()), seed),
@@ -86,6 +87,11 @@ def analyze(
         remarks=(*opened.notes, *(unlabelled if chosen.learned is None else ()), *reader.remarks),
     )
     return _write(folder, numbers)
+
+
+def _read(reader: ModelReader, name: str, bundle: Bundle) -> tuple[ModelNumbers, Tensor]:
+    with evaluating(bundle.model):
+        return reader.read(name, bundle)
 
 
 def _describe(data: str | Path | Data, chosen: Chosen, pictures: int, seed: int) -> MeasuredOn:
@@ -170,6 +176,7 @@ def _open_all(models: Sequence[str | Path | Bundle], preprocess: Preprocess | st
     bundles = [(name, open_model(model, preprocess)) for name, model in zip(_names(models), models, strict=True)]
     for name, bundle in bundles:
         require(bundle.model, ViT, f"analysis of {name}")
+        check_explanation_memory(bundle, "attention")
     return bundles
 
 

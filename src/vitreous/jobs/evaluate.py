@@ -14,6 +14,7 @@ from vitreous.data.loader import Loader, choose_workers
 from vitreous.data.source import Data, Split
 from vitreous.evaluate.classify import ClassificationResult, score_classes
 from vitreous.evaluate.features import compute_features
+from vitreous.run.needs import check_inference_memory
 from vitreous.run.opening import choose_split, names_of, open_classifier, open_dataset, open_engine
 from vitreous.weights.bundle import Bundle
 
@@ -64,7 +65,8 @@ def evaluate(
     source = source.relabelled(bundle.labels)
     start = time.perf_counter()
     engine = open_engine(bundle)
-    batch = engine.batch_size if batch_size is None else batch_size
+    batch = min(batch_size or engine.batch_size, len(source))
+    check_inference_memory(bundle, batch)
     loader = Loader(
         source,
         engine.preprocess,

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from vitreous.arguments import Epochs, Pixels, Seed, Workers, checked
+from vitreous.arguments import Budget, Epochs, Pixels, Seed, Workers, checked
 from vitreous.config.change import as_texts
 from vitreous.config.objective import Supervised
 from vitreous.config.train import Training
@@ -46,7 +46,7 @@ def fit(
     weights: str | Path | None = None,
     model: str | None = None,
     image_size: Pixels | None = None,
-    budget: str | None = None,
+    budget: Budget | None = None,
     epochs: Epochs | None = None,
     recipe: str = "auto",
     preprocess: str | None = None,

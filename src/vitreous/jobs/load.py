@@ -56,8 +56,8 @@ class Model:
     def predict(self, picture: Picture | Sequence[Picture], top: Count = 5) -> Prediction | list[Prediction]:
         """What is on a picture: label, score and the first few; of a list, one such answer for each.
 
-        A picture is a file, a file's bytes, a picture of Pillow's, or an array (H, W) or (H, W, C) uint8. In a list, a
-        folder stands for all pictures in it.
+        A picture is a file, a file's bytes, a picture of Pillow's, an array (H, W) or (H, W, C) uint8, or a tensor
+        (H, W) or (C, H, W) uint8. In a list, a folder stands for all pictures in it.
         """
         if not isinstance(picture, PICTURE_TYPES):
             return predict(self.bundle, picture, top=top)

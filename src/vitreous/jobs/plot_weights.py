@@ -29,8 +29,9 @@ from vitreous.explain.plots import (
     position_similarity,
     positions_figure,
 )
-from vitreous.model.network import Network, require
+from vitreous.model.network import Network, evaluating, require
 from vitreous.model.vit import ViT
+from vitreous.run.needs import check_explanation_memory
 from vitreous.run.opening import choose_split, open_model, open_pictures
 from vitreous.weights.bundle import Bundle
 from vitreous.weights.files import readable_errors
@@ -139,6 +140,7 @@ def attention_distances(
     The pictures are spread evenly over the split that `evaluate` would take; those that cannot be read are left out.
     """
     model = require(bundle.model, ViT, "attention distance")
+    check_explanation_memory(bundle, "attention")
     _, source = choose_split(open_pictures(data), None)
     count = min(count, len(source))
     views, found = [], []
@@ -146,7 +148,8 @@ def attention_distances(
         with suppress(PictureError):
             views.append(make_view(Sample(source, i * len(source) // count), bundle.preprocess))
         if views and (len(views) == BATCH or i == count - 1):
-            found.append(attention_distance(model, normalise(torch.stack(views), bundle.preprocess)))
+            with evaluating(model):
+                found.append(attention_distance(model, normalise(torch.stack(views), bundle.preprocess)))
             views = []
         if progress is not None:
             progress(i + 1, count)

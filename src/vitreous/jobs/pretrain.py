@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from vitreous.arguments import Epochs, Pixels, Seed, Workers, checked
+from vitreous.arguments import Budget, Epochs, Pixels, Seed, Workers, checked
 from vitreous.config.change import as_texts, change
 from vitreous.config.train import Training
 from vitreous.data.loader import Loader
@@ -52,7 +52,7 @@ def pretrain(
     method: str = "mae",
     model: str | None = None,
     image_size: Pixels | None = None,
-    budget: str | None = None,
+    budget: Budget | None = None,
     epochs: Epochs | None = None,
     seed: Seed = 0,
     changes: Mapping[str, object] | None = None,

@@ -26,6 +26,7 @@ from vitreous.evaluate.features import compute_features
 from vitreous.evaluate.fewshot import DRAWS, SHOTS, draw_shots, fit_least_squares, mean_interval
 from vitreous.evaluate.knn import NEIGHBOURS, TEMPERATURE, vote_neighbours
 from vitreous.evaluate.probe import WEIGHT_DECAYS, fit_linear, held_out
+from vitreous.run.needs import check_inference_memory
 from vitreous.run.opening import open_dataset, open_engine, open_model
 from vitreous.weights.bundle import Bundle
 
@@ -213,6 +214,7 @@ class FeatureReader:
         return found.features, torch.from_numpy(source.labels)[found.index]
 
     def _compute(self, source: Source) -> StoredFeatures:
+        check_inference_memory(self.bundle, min(self.batch_size, len(source)))
         workers = choose_workers(self.workers, len(source))
         loader = Loader(
             source,

@@ -25,8 +25,9 @@ from vitreous.errors import UserError
 from vitreous.explain.methods import METHODS, Method, check_request, compute_maps
 from vitreous.explain.place import Map, Place, place_patches
 from vitreous.explain.score import centre_map, centre_patches, localise, removal_curves, seen_centre_map
-from vitreous.model.network import require
+from vitreous.model.network import evaluating, require
 from vitreous.model.vit import ViT
+from vitreous.run.needs import check_explanation_memory
 from vitreous.run.opening import choose_split, open_classifier, open_pictures
 from vitreous.weights.bundle import Bundle
 
@@ -94,6 +95,7 @@ def score_explanations(
     """
     bundle = open_classifier(model, preprocess)
     require(bundle.model, ViT, NEEDS_PATCHES)
+    check_explanation_memory(bundle, "attention")
     for method in methods:
         check_request(bundle.model, method, None, "mean", target=False, query=False)
     _, source = choose_split(open_pictures(data), split)
@@ -107,7 +109,8 @@ def score_explanations(
     left_out: dict[str, str] = {}
     done = 0
     for batch in _batches(bundle, source, chosen, None if masks is None else Path(masks), left_out):
-        sums.add(batch)
+        with evaluating(bundle.model):
+            sums.add(batch)
         done += len(batch.places)
         if progress is not None:
             progress(done, len(chosen) - len(left_out))

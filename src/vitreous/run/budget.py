@@ -29,7 +29,7 @@ MARGIN = 0.97
 
 def parse_budget(text: str) -> float:
     """Seconds of "90s", "5m", "1h30m" or "2h"."""
-    found = _TIME.fullmatch(text.strip())
+    found = _TIME.fullmatch(str(text).strip())
     seconds = sum(float(number or 0) * _SECONDS[unit] for unit, number in found.groupdict().items()) if found else 0.0
     if not 0 < seconds < math.inf:
         raise UserError(f"budget {text!r}: write a time with its unit, such as 90s, 5m or 1h30m.")

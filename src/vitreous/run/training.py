@@ -25,6 +25,7 @@ from vitreous.objectives.objective import Objective
 from vitreous.objectives.setting import Setting
 from vitreous.run.budget import TIME_IS_UP, parse_budget, plan
 from vitreous.run.folder import METRICS, REPORT, RESULT, RunConfig, check_same_request, make_run_folder, read_config
+from vitreous.run.needs import check_training_memory
 from vitreous.run.request import Listeners, Machine, Request
 from vitreous.run.result import FitResult, FrozenProbe, PretrainResult
 from vitreous.run.saved import training_to_json
@@ -151,6 +152,7 @@ class TrainingRun(ABC, Generic[Asked, Result]):
             saved.check_data(opened, self.folder)
             self.training, self.probe, self.weights = saved.training, saved.probe, saved.weights
         self.data = self.split_data(opened)
+        check_training_memory(self.training, len(self.data.train))
         make_run_folder(self.folder)  # not before: a mistake in the request should leave nothing behind
         self._say_what(resumed=saved is not None)
         self.checkpointed = has_checkpoint(self.folder / "checkpoints")
