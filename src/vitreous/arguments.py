@@ -217,8 +217,7 @@ def _take_any(value: object, hint: Any) -> Any:
     if near is None:
         raise _UnfitError(value, hint)
     whole = not near.place  # a wrong item is about what items may be; a wrong whole about all alternatives
-    alone = isinstance(value, Real)
-    raise _UnfitError(near.value, near.hint if alone or not whole else hint, near.reason, near.place, near=True)
+    raise _UnfitError(near.value, hint if whole else near.hint, near.reason, near.place, near=True)
 
 
 def _take_plain(value: object, kind: type) -> Any:

@@ -212,7 +212,9 @@ def test_budgets_are_read(text, seconds):
     assert parse_budget(text) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "soon", "5x", "-5m", "0", "0s", "60", "5m5", 0.01])
+@pytest.mark.parametrize(
+    "text", ["", "soon", "5x", "-5m", "0", "0s", "60", "5m5", "1h1h", "5m1h", "9" * 400 + "d", 0.01]
+)
 def test_budgets_that_make_no_sense(text):
     with pytest.raises(UserError, match="write a time with its unit, such as 90s"):
         parse_budget(text)
