@@ -141,8 +141,11 @@ def shown(value: object) -> str:
     if isinstance(value, int):
         # beyond 4,300 digits Python refuses to write a number, and beyond 20 nobody reads it
         return repr(value) if abs(value) < 10**20 else f"{'-' * (value < 0)}10**{math.floor(_digits(value))}"
-    if isinstance(value, list | tuple | dict) and not value:
-        return repr(value)
+    if isinstance(value, list | tuple | dict):
+        try:
+            return reprlib.repr(value)
+        except ValueError:  # a number in it that Python refuses to write
+            pass
     return f"<{type(value).__module__}.{type(value).__qualname__}>".replace("builtins.", "")
 
 

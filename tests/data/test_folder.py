@@ -235,7 +235,7 @@ def test_csv_and_jsonl(tmp_path: Path):
         ("l.csv", "path,label,split\na.png,cat,hold\n", "line 2: split 'hold' must be train, val or test"),
         ("l.csv", "path,label\na.png\n", "line 2: path and label must both be given"),
         ("l.csv", "path,label\na.png,cat\na.png,cat\n", "only one class, 'cat'"),
-        ("l.jsonl", '{"path": "a.png", "label": 1}\n{oops\n', "line 2: not JSON"),
+        ("l.jsonl", '{"path": "a.png", "label": 1}\n{oops\n', "line 2: not valid JSON"),
         ("l.jsonl", "[1]\n", "line 1: must be an object"),
         ("l.jsonl", '{"path": "a.png"}\n', "line 1: path and label must both be given"),
     ],
@@ -249,9 +249,9 @@ def test_lists_with_mistakes(tmp_path: Path, name: str, text: str, message: str)
 
 
 def test_lists_that_are_not_text(tmp_path: Path):
-    for name in ("l.csv", "l.jsonl"):
-        (tmp_path / name).write_bytes(b"path,label\n\xff\xfe\x00,\n")
-        with pytest.raises(UserError, match="UTF-8"):
+    for name, start in (("l.csv", b"path,label\n"), ("l.jsonl", b"\n")):
+        (tmp_path / name).write_bytes(start + b"\xff\xfe\x00,\n")
+        with pytest.raises(UserError, match="line 2: not text in UTF-8"):
             open_data(tmp_path / name)
 
 

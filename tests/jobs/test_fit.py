@@ -78,7 +78,9 @@ def test_it_is_as_sure_as_it_is_right(pictures, weights, tmp_path, no_page):
     quick(pictures, weights, tmp_path / "run")
     bundle = load_bundle(tmp_path / "run")
     aside = open_data(pictures).with_validation(0.1, 0).splits["val"]
-    scores, labels = compute_features(bundle.model, Loader(aside, bundle.preprocess, batch_size=2).batches())
+    scores, labels = compute_features(
+        bundle.model, Loader(aside, bundle.preprocess, batch_size=2).batches(), len(aside)
+    )
     assert fit_temperature(scores, labels) == pytest.approx(1, rel=0.01)
     best = load_file(sorted((tmp_path / "run/checkpoints").glob("step-*"))[-1] / "best.safetensors")
     ratio = bundle.model.head.weight / best["model|head.weight"]
@@ -101,7 +103,9 @@ def test_class_weights_balance_the_classifier_on_frozen_features(weights, tmp_pa
         result = fit(data, weights=weights, epochs=1, out=tmp_path / weighted, workers=0, changes=changes)
         bundle = load_bundle(result.run)
         source = open_data(data).train
-        scores, labels = compute_features(bundle.model, Loader(source, bundle.preprocess, batch_size=30).batches())
+        scores, labels = compute_features(
+            bundle.model, Loader(source, bundle.preprocess, batch_size=30).batches(), len(source)
+        )
         light = scores.softmax(dim=1)[:, 1]
         # A free bias makes the mean over all that count alike equal to the share of the class, exactly.
         shares[weighted] = light.mean().item(), (light[labels == 0].mean() + light[labels == 1].mean()).item() / 2

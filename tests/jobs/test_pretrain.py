@@ -19,7 +19,6 @@ from vitreous.jobs.report import write_report
 from vitreous.run.opening import open_pictures
 from vitreous.run.request import Listeners
 from vitreous.run.start import ASIDE, set_aside
-from vitreous.train.loop import Loop
 from vitreous.weights.bundle import load_bundle
 
 pytestmark = pytest.mark.usefixtures("tiny")
@@ -88,11 +87,11 @@ def test_without_its_pictures_a_report_is_written_without_them(flat, tmp_path):
 
 
 @pytest.mark.parametrize("method", TINY)
-def test_interrupted_anywhere_it_ends_with_the_same_bits(packed, tmp_path, method, monkeypatch):
+def test_interrupted_anywhere_it_ends_with_the_same_bits(packed, tmp_path, method):
     """Stopped politely after two steps, then killed after the fourth; every step is saved."""
-    monkeypatch.setitem(Loop.__init__.__kwdefaults__, "save_seconds", 0.0)
-    quick(packed, tmp_path / "whole", method)
-    part = quick(packed, tmp_path / "part", method, listeners=Listeners(stop=stop_after(2)))
+    often = {"save_seconds": "0"}
+    quick(packed, tmp_path / "whole", method, changes=often)
+    part = quick(packed, tmp_path / "part", method, changes=often, listeners=Listeners(stop=stop_after(2)))
     assert not part.finished
 
     def crash(event):
@@ -100,8 +99,8 @@ def test_interrupted_anywhere_it_ends_with_the_same_bits(packed, tmp_path, metho
             raise RuntimeError("the power is gone")
 
     with pytest.raises(RuntimeError):
-        quick(packed, tmp_path / "part", method, listeners=Listeners(step=crash))
-    assert quick(packed, tmp_path / "part", method).finished
+        quick(packed, tmp_path / "part", method, changes=often, listeners=Listeners(step=crash))
+    assert quick(packed, tmp_path / "part", method, changes=often).finished
     assert (tmp_path / "whole/metrics.jsonl").read_text() == (tmp_path / "part/metrics.jsonl").read_text()
     last = last_checkpoint(tmp_path / "whole")
     for file in (*last.glob("*.safetensors"), tmp_path / "whole/bundle/model.safetensors"):

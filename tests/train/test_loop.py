@@ -55,6 +55,7 @@ def make_loop(
     folder, training=TRAINING, steps=STEPS, workers=0, save_seconds=1e9, evaluate=True, pace=None, check_clock=None
 ):
     source = pictures()
+    training = replace(training, save_seconds=save_seconds)
     loader = Loader(
         source, training.preprocess, training.augment, batch_size=training.batch_size, workers=workers,
     )  # fmt: skip
@@ -78,7 +79,6 @@ def make_loop(
         folder,
         evaluate=metrics if evaluate else None,
         name_of=source.name,
-        save_seconds=save_seconds,
         check_clock=check_clock or (lambda step: None),
     )
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 
 from vitreous.arguments import Budget, Epochs, Pixels, Seed, Workers
-from vitreous.cli.listening import closing_text, listening
+from vitreous.cli.listening import closing_text, ending_status, listening
 from vitreous.cli.terminal import Flag, option, print_json
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def pretrain(
         print_json(result.to_json())
     else:
         print(_text(result))
-    return 0 if result.finished else 130
+    return ending_status(result.finished)
 
 
 def _text(result: PretrainResult) -> str:

@@ -6,15 +6,16 @@ import math
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from vitreous.arguments import Count, Range, check_fields
+from vitreous.arguments import Count, Range, check_fields, shown
 from vitreous.config.model import as_size
 from vitreous.errors import UserError
 
 Interpolation = Literal["bicubic", "bilinear", "nearest", "lanczos"]
-Resize = Literal["cover", "cover-floor", "stretch"]
+Resize = Literal["cover", "cover-floor", "stretch", "stretch-floor"]
 Policy = Literal["none", "randaugment", "trivial"]
-LEAST_CROP = 0.01
-"""Of a smaller one the resized picture, all but a hundredth of whose side is cut away, would not fit into memory."""
+
+LEAST_CROP = 0.05
+"""Of a smaller share the resized picture would be enormous, and next to nothing of it seen."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +33,9 @@ class Preprocess:
     """The share of the resized picture's side that the centre crop keeps; 1 keeps the whole short side."""
     interpolation: Interpolation = "bicubic"
     resize: Resize = "cover"
-    """cover: in its proportions, as tightly as it can (timm, torchvision). cover-floor: the same, but of two pixels in
-    the middle the upper left one is the centre (`transformers`). stretch: to the very size, whatever its proportions.
+    """cover: in its proportions, as tightly as it can (timm, torchvision). stretch: to the very size, whatever its
+    proportions. cover-floor, stretch-floor: the same, but of two pixels in the middle the upper left one is the centre
+    (`transformers`).
     """
 
     @property
@@ -54,9 +56,11 @@ class Preprocess:
         if not self.mean:
             raise UserError("mean=(): give a number for each channel: 1 for grey pictures, 3 for colour.")
         if len(self.std) != len(self.mean):
-            raise UserError(f"std={self.std}: give as many numbers as mean has, {len(self.mean)}.")
-        if not min(self.std) > 0:
-            raise UserError(f"std={self.std}: must be above 0, for pixels between 0 and 1.")
+            raise UserError(f"std={shown(self.std)}: give as many numbers as mean has, {len(self.mean)}.")
+        if not all(abs(value) <= 1e6 for value in self.mean):
+            raise UserError(f"mean={shown(self.mean)}: must be between -1e6 and 1e6, for pixels between 0 and 1.")
+        if not all(1e-6 <= value <= 1e6 for value in self.std):
+            raise UserError(f"std={shown(self.std)}: must be above 0 (1e-6 to 1e6), for pixels between 0 and 1.")
         if not LEAST_CROP <= self.crop <= 1:
             raise UserError(f"crop={self.crop}: must be at least {LEAST_CROP} and at most 1.")
 

@@ -16,8 +16,9 @@ NormPlace = Literal["before", "after"]
 Mlp = Literal["gelu", "relu", "swiglu"]
 Pool = Literal["class", "mean", "class+mean", "attention"]
 Classifier = Literal["linear", "mlp"]
-DEEPEST = 1000
-"""Blocks; the deepest Transformers that were ever trained have as many."""
+
+DEEPEST = 10_000
+"""Blocks; ten times as many as anybody has trained."""
 
 
 class ModelConfig(Protocol):
@@ -88,7 +89,7 @@ class ViTConfig:
     """Rows and columns that fixed positions count cells on, when it is not the grid of `image_size`: after a resize."""
     norm: NormPlace = "before"
     """LayerNorm before each branch (ViT), or after each sum as in the original Transformer, then with no final norm."""
-    norm_eps: Annotated[float, Range(above=0, most=1)] = 1e-6
+    norm_eps: Annotated[float, Range(1e-30, 1)] = 1e-6
     mlp: Mlp = "gelu"
     class_token: bool = True
     distilled: bool = False
@@ -161,17 +162,19 @@ class ViTConfig:
     def __post_init__(self) -> None:
         object.__setattr__(self, "image_size", as_size(self.image_size))
         check_fields(self)
-        if min(self.image_size) < 1:
-            raise UserError(f"image_size={self.image_size}: must be one side or (height, width), in pixels.")
         for name in ("drop_path", "dropout", "patch_dropout"):
             if not 0 <= getattr(self, name) < 1:
                 raise UserError(f"{name}={getattr(self, name)}: must be at least 0 and below 1.")
+        if min(self.image_size) < 1 or min(self.sincos_grid or (1,)) < 1:
+            name = "image_size" if min(self.image_size) < 1 else "sincos_grid"
+            raise UserError(f"{name}={getattr(self, name)}: must be at least 1 on both sides.")
         self._check_combinations()
 
     def _check_combinations(self) -> None:
         if self.width % self.heads:
-            below = range(min(self.heads, self.width), max(0, self.heads - 1000), -1)
-            best = next((heads for heads in below if self.width % heads == 0), 1)
+            nearby = range(max(1, self.heads - 1000), min(self.heads + 1000, self.width) + 1)
+            fitting = [heads for heads in nearby if self.width % heads == 0] or [1]
+            best = min(fitting, key=lambda heads: abs(heads - self.heads))
             raise UserError(f"heads={self.heads}: does not divide width={self.width}; {best} does.")
         if self.pool.startswith("class") and not self.class_token:
             raise UserError(

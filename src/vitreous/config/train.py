@@ -87,9 +87,13 @@ class Training:
     """How often the validation split is looked at; the best is kept."""
     seed: Seed = 0
     compile: bool = False
+    save_seconds: float = 60.0
+    """How often a checkpoint is saved. It changes no result, only how much an interruption can cost."""
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if not self.save_seconds >= 0:
+            raise UserError(f"save_seconds={self.save_seconds}: must be 0 (after every step) or more.")
         if not 0 <= self.validation < 1:
             raise UserError(f"validation={self.validation}: must be at least 0 and below 1.")
         for name in ("batch_size", "accumulate", "evaluations"):

@@ -1,8 +1,8 @@
 """The one way from a picture to what a model sees of it.
 
-Prediction, evaluation and explanation all call this, so they see the same pixels, to the bit. A JPEG file that is much
-larger than the model's input is decoded at a half, quarter or eighth of its size: as good, and far quicker. What is in
-memory already, a picture of Pillow's or an array, is taken as it is.
+Prediction, evaluation and explanation all call this, so they see the same pixels, to the bit, and those that timm and
+`transformers` see. So a JPEG is decoded in full, however large: at a half or a quarter, which is quicker, pixels of the
+view differ by ten levels.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from vitreous.config.data import Preprocess
 from vitreous.data.augment import eval_view, seen_box
-from vitreous.data.decode import PictureError, open_picture, prepare_picture, read_header
+from vitreous.data.decode import PictureError, open_picture, prepare_picture
 from vitreous.data.source import Source
 from vitreous.errors import UserError
 
@@ -61,15 +61,27 @@ def make_view(picture: Picture, preprocess: Preprocess) -> Tensor:
 
 def look_at(picture: Picture, preprocess: Preprocess) -> PictureView:
     """The view that `make_view` makes, with the whole picture and the part of it that is seen."""
-    read = read_for_view(picture, preprocess)
-    whole = read if _is_full_size(picture, read) else _read(picture, preprocess.channels)
-    return PictureView(whole, eval_view(read, preprocess), seen_box(whole.height, whole.width, preprocess))
+    whole = read_for_view(picture, preprocess)
+    return PictureView(whole, eval_view(whole, preprocess), seen_box(whole.height, whole.width, preprocess))
 
 
 def read_for_view(picture: Picture, preprocess: Preprocess) -> Image.Image:
-    """The picture that the view is cut from: upright, "RGB" or "L", a JPEG file perhaps decoded at a half or less."""
-    # Twice the size leaves the last resampling enough to work with: as good as a full decode.
-    return _read(picture, preprocess.channels, at_least=2 * max(preprocess.resized))
+    """The picture that the view is cut from: upright and whole, "RGB" or "L"."""
+    check_picture(picture)
+    channels = preprocess.channels
+    if isinstance(picture, Sample):
+        return picture.source.read(picture.index, channels=channels)
+    if isinstance(picture, Tensor):
+        pixels = picture.detach().cpu()
+        picture = np.ascontiguousarray(pixels.movedim(0, -1) if pixels.ndim == 3 else pixels)
+    if isinstance(picture, np.ndarray):
+        grey = picture.ndim == 3 and picture.shape[2] == 1
+        return prepare_picture(Image.fromarray(picture[:, :, 0] if grey else picture), channels=channels)
+    if isinstance(picture, Image.Image):
+        if 0 in picture.size:
+            raise PictureError("the picture", f"{picture.width}x{picture.height}: it has no pixels; give another.")
+        return prepare_picture(picture, channels=channels)
+    return open_picture(picture if isinstance(picture, bytes) else Path(picture), channels=channels)
 
 
 def check_picture(picture: object) -> None:
@@ -84,34 +96,6 @@ def check_picture(picture: object) -> None:
             f"a picture of type {kind}: give a path, the bytes of a file, a picture of Pillow's, a NumPy array "
             "(height, width, channels) uint8, or a tensor (channels, height, width) uint8."
         )
-
-
-def _read(picture: Picture, channels: int, at_least: int | None = None) -> Image.Image:
-    check_picture(picture)
-    if isinstance(picture, Sample):
-        return picture.source.read(picture.index, channels=channels, at_least=at_least)
-    if isinstance(picture, Tensor):
-        picture = picture.detach().cpu().movedim(0, -1).numpy() if picture.ndim == 3 else picture.detach().cpu().numpy()
-        picture = np.ascontiguousarray(picture)
-    if isinstance(picture, np.ndarray):
-        grey = picture.ndim == 3 and picture.shape[2] == 1
-        return prepare_picture(Image.fromarray(picture[:, :, 0] if grey else picture), channels=channels)
-    if isinstance(picture, Image.Image):
-        if 0 in picture.size:
-            raise PictureError("the picture", f"{picture.width}x{picture.height}: it has no pixels; give another.")
-        return prepare_picture(picture, channels=channels)
-    return open_picture(_stored(picture), channels=channels, at_least=at_least)
-
-
-def _is_full_size(picture: Picture, read: Image.Image) -> bool:
-    if isinstance(picture, Image.Image | np.ndarray | Tensor):
-        return True
-    header = picture.source.header(picture.index) if isinstance(picture, Sample) else read_header(_stored(picture))
-    return sorted(read.size) == sorted((header.width, header.height))  # it may have been turned upright
-
-
-def _stored(picture: str | Path | bytes) -> Path | bytes:
-    return picture if isinstance(picture, bytes) else Path(picture)
 
 
 def _check_tensor(tensor: Tensor) -> None:

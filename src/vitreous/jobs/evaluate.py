@@ -77,7 +77,7 @@ def evaluate(
     )
     told = None if progress is None else lambda done: progress(done, len(source))
     try:
-        scores, targets = compute_features(engine.scores, loader.batches(), told)
+        scores, targets = compute_features(engine.scores, loader.batches(), len(source), told)
     finally:
         loader.close()
     result = score_classes(scores, targets, bundle.labels, names=names_of(source, loader.unreadable))

@@ -23,6 +23,7 @@ from vitreous.errors import UserError
 from vitreous.explain.draw import mark, overlay, tile
 from vitreous.explain.methods import Maps, Method, check_request, compute_maps, default_method
 from vitreous.explain.place import Place, place_cells, place_patches
+from vitreous.inputs import as_text
 from vitreous.model.network import TracesAttention, evaluating
 from vitreous.run.needs import check_explanation_memory
 from vitreous.run.opening import list_pictures, open_model
@@ -229,6 +230,7 @@ def class_number(bundle: Bundle, name: str) -> int:
     """Which of the model's classes has this name."""
     if not bundle.labels:
         raise UserError(f"class {name!r}: the model has no classifier, so there is no class to explain; leave it out.")
+    name = as_text(name)  # as class folders are called, whatever the locale made of it
     if name in bundle.labels:
         return bundle.labels.index(name)
     near = get_close_matches(name, bundle.labels, n=3, cutoff=0.5) or bundle.labels[:3]

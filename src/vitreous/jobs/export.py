@@ -11,9 +11,9 @@ from vitreous.model.network import require
 from vitreous.model.vit import ViT
 from vitreous.run.opening import open_model
 from vitreous.weights.bundle import Bundle
-from vitreous.weights.files import check_apart, check_replaceable
 from vitreous.weights.google import write_google
 from vitreous.weights.huggingface import write_huggingface
+from vitreous.weights.ours import check_apart, check_elsewhere, check_file, check_folder
 from vitreous.weights.timm import write_timm
 
 Format = Literal["huggingface", "timm", "google"]
@@ -38,10 +38,17 @@ def export_weights(source: str | Path | Bundle, out: str | Path, to: Format) -> 
     source: a bundle, a run, or anything that can be imported.
     to: huggingface (a folder for `from_pretrained`), timm (a folder for "local-dir:"), google (an .npz).
     """
-    out = Path(out)
-    if to in FOLDERS:
-        check_replaceable(out, FOLDERS[to])
+    out = _check_place(out, to)
     bundle = open_model(source)
     check_apart(out, bundle.path)
     model = require(bundle.model, ViT, f"to={to!r}")
     return WRITERS[to](out, model, bundle.preprocess, bundle.labels, bundle.info)
+
+
+def _check_place(out: str | Path, to: Format) -> Path:
+    """The place to write to, before anything is computed: new, empty, or an earlier export to the same format."""
+    if to not in FOLDERS:
+        return check_file(out)
+    check_elsewhere(Path(out))
+    check_folder(Path(out), FOLDERS[to])
+    return Path(out)

@@ -13,6 +13,7 @@ from vitreous.arguments import Budget, Epochs, Pixels, Seed, Workers, checked
 from vitreous.config.change import as_texts
 from vitreous.config.objective import Supervised
 from vitreous.config.train import Training
+from vitreous.data.copies import note_copies
 from vitreous.data.loader import Loader
 from vitreous.data.source import Data, Source, Split
 from vitreous.errors import UserError
@@ -26,7 +27,7 @@ from vitreous.model.network import Network
 from vitreous.objectives.supervised import balance
 from vitreous.run.card import model_card
 from vitreous.run.cost import training_work
-from vitreous.run.folder import weights_digest
+from vitreous.run.folder import run_place, weights_digest
 from vitreous.run.opening import names_of, open_dataset
 from vitreous.run.request import FitRequest, Listeners, check_request, run_name, same_place
 from vitreous.run.result import FitResult, FrozenProbe, read_result
@@ -84,7 +85,7 @@ def fit(
         seed,
         as_texts(changes),
     )
-    run = Path(out) if out is not None else Path("runs") / run_name(data)
+    run = run_place(out, data, run_name(data))
     machine = machine_of(workers, device, tensorboard)
     return _Fit(request, run, machine, listeners or Listeners(), write_report).run()
 
@@ -105,7 +106,7 @@ class _Fit(TrainingRun[FitRequest, FitResult]):
 
     def open_data(self) -> Data:
         """With labels."""
-        return open_dataset(self.request.data)
+        return note_copies(open_dataset(self.request.data))
 
     def _open_weights(self) -> Bundle | None:
         if self.request.weights is None:
@@ -169,11 +170,11 @@ class _Fit(TrainingRun[FitRequest, FitResult]):
         network.to(self.world.device).eval()
         function = self._on_device(network.representation)
         pictures = self.loader.plain_batches(inference_batch(self.training.model))
-        features, labels = compute_features(function, pictures)
+        features, labels = compute_features(function, pictures, len(self.data.train))
         self.look = meter.seconds / len(labels)
         held_out = None
         if self.validation is not None:
-            held_out = compute_features(function, self.validation.batches())
+            held_out = compute_features(function, self.validation.batches(), len(self.data.splits["val"]))
         objective = self.training.objective
         weighted = isinstance(objective, Supervised) and objective.class_weights
         classifier = fit_linear(
@@ -280,7 +281,7 @@ class _Fit(TrainingRun[FitRequest, FitResult]):
         loader = self.validation if known and self.validation is not None else self.plain_loader(source)
         network.eval()
         try:
-            scores, labels = compute_features(self._on_device(network), loader.batches())
+            scores, labels = compute_features(self._on_device(network), loader.batches(), len(source))
         finally:
             self.unreadable.update(loader.unreadable)
             if loader is not self.validation:

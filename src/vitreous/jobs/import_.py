@@ -13,9 +13,9 @@ from vitreous.errors import UserError
 from vitreous.weights import hub
 from vitreous.weights.adapt import adapt
 from vitreous.weights.bundle import Bundle, save_bundle
-from vitreous.weights.files import check_apart, check_replaceable
 from vitreous.weights.foreign import describe
 from vitreous.weights.labels import read_labels
+from vitreous.weights.ours import check_apart, check_elsewhere, check_folder
 from vitreous.weights.source import open_weights, preprocess_text
 
 BUNDLE = frozenset({"config.json", "model.safetensors", "README.md"})
@@ -64,7 +64,8 @@ def import_weights(
     entry: which model of a training file that holds several: "student"; else the averaged one, such as "teacher".
     """
     out = Path(out)
-    check_replaceable(out, BUNDLE)
+    check_elsewhere(out)
+    check_folder(out, BUNDLE)
     opened = open_weights(source, preprocess, heads=heads, entry=entry)
     check_apart(out, opened.path)
     model, prepared = adapt(

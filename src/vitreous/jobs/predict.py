@@ -22,9 +22,8 @@ from vitreous.config.data import Preprocess
 from vitreous.data.decode import PictureError
 from vitreous.data.view import PICTURE_TYPES, Picture, Sample, check_picture, make_view
 from vitreous.deploy.engine import Engine
-from vitreous.errors import UserError
 from vitreous.run.needs import check_inference_memory
-from vitreous.run.opening import list_pictures, open_classifier, open_engine
+from vitreous.run.opening import check_found, find_pictures, open_classifier, open_engine
 from vitreous.weights.bundle import Bundle
 
 
@@ -116,11 +115,12 @@ def _name_pictures(pictures: Picture | Sequence[Picture]) -> list[_Named]:
     if not isinstance(given, Sequence):
         check_picture(given)  # which it is not: say so
     named: list[_Named] = []
+    notes: list[str] = []
     for number, picture in enumerate(given):
         check_picture(picture)
         match picture:
             case str() | Path():
-                named += [_Named(str(path), path) for path in list_pictures(picture)]
+                named += [_Named(str(path), path) for path in find_pictures(picture, notes)]
             case Sample():
                 named.append(_Named(picture.source.name(picture.index), picture))
             case bytes():
@@ -131,8 +131,7 @@ def _name_pictures(pictures: Picture | Sequence[Picture]) -> list[_Named]:
                 named.append(_Named(f"array#{number}", picture))
             case Tensor():
                 named.append(_Named(f"tensor#{number}", picture))
-    if not named:
-        raise UserError("no pictures: give at least one picture or folder.")
+    check_found(len(named), notes)
     return named
 
 

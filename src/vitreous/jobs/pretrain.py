@@ -25,6 +25,7 @@ from vitreous.objectives.collapse import Alarm
 from vitreous.objectives.objective import Objective
 from vitreous.recipes.pretrain import PRETRAINING
 from vitreous.run.card import pretrain_card
+from vitreous.run.folder import run_place
 from vitreous.run.opening import open_pictures
 from vitreous.run.request import Listeners, PretrainRequest, check_request, run_name, same_place
 from vitreous.run.result import PretrainResult, read_result
@@ -71,7 +72,7 @@ def pretrain(
     if method not in (*PRETRAINING, "supervised"):
         raise UserError(f"method {method!r}: choose one of {', '.join(PRETRAINING)} or supervised.")
     check_request(budget, epochs, model, image_size)
-    run = Path(out) if out is not None else Path("runs") / f"{run_name(data)}-{method}"
+    run = run_place(out, data, f"{run_name(data)}-{method}")
     if method == "supervised":
         done = fit(
             data,
@@ -198,7 +199,9 @@ def knn_accuracy(objective: Objective, known: Loader, asked: Loader, classes: in
     device = next(network.parameters()).device
 
     def features_of(loader: Loader) -> tuple[Tensor, Tensor]:
-        return compute_features(lambda images: network.representation(images.to(device)).cpu(), loader.batches())
+        return compute_features(
+            lambda images: network.representation(images.to(device)).cpu(), loader.batches(), len(loader.source)
+        )
 
     features, labels = features_of(known)
     wanted, truth = features_of(asked)

@@ -224,21 +224,21 @@ class FeatureReader:
             cache_bytes=0,
             normalised=False,
         )
-        progress, seen = self.progress, []
+        progress, seen = self.progress, torch.zeros(len(source), dtype=torch.bool)
 
         def batches() -> Iterator[Batch]:
             for batch in loader.batches():
-                seen.append(batch.index)
+                seen[batch.index] = True
                 yield batch
 
         told = None if progress is None else lambda done: progress(done, len(source))
         try:
-            features, _ = compute_features(self.engine.representations, batches(), told)
+            features, _ = compute_features(self.engine.representations, batches(), len(source), told)
         finally:
             loader.close()
-        index = torch.cat(seen).clone()
+        index = seen.nonzero()[:, 0]  # pictures come in their order
         self.computed += len(index)
-        missing = sorted(set(range(len(source))) - set(index.tolist()))
+        missing = (~seen).nonzero()[:, 0].tolist()
         return StoredFeatures(features, index, {i: loader.unreadable[source.name(i)] for i in missing})
 
 

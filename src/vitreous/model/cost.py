@@ -7,7 +7,6 @@ the counts against real models, torch's own FLOP counter, and what autograd real
 from __future__ import annotations
 
 from vitreous.config.model import ViTConfig
-from vitreous.memory import check_memory
 
 
 def count_parameters(c: ViTConfig) -> int:
@@ -32,12 +31,6 @@ def count_parameters(c: ViTConfig) -> int:
     if c.classes:
         final += _dense(c.features, c.classes) * (2 if c.distilled else 1)
     return embedding + positions.get(c.position, 0) + c.depth * block + final
-
-
-def check_parameter_memory(c: ViTConfig) -> None:
-    """Refuse a model whose weights alone need more memory than there is."""
-    size = f"{c.image_size[0]}x{c.image_size[1]}"
-    check_memory(4 * count_parameters(c), f"a ViT of width {c.width}, depth {c.depth}, {size}", "give a smaller one")
 
 
 def count_flops(c: ViTConfig, keep: float = 1.0) -> int:

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 from vitreous.config.fields import from_fields
 from vitreous.config.model import ModelConfig
 from vitreous.errors import UserError
+from vitreous.memory import check_memory
 from vitreous.model.cost import CACHED, FEWEST, MOST
 from vitreous.model.presets import preset
 from vitreous.model.table import Family as Family
-from vitreous.model.table import Size, plain_description, plain_facts
+from vitreous.model.table import Size, input_text, plain_description, plain_facts
 from vitreous.model.vit_family import VIT
 
 if TYPE_CHECKING:
@@ -76,7 +77,20 @@ def check_one_size(name: str | None, image_size: int | None) -> None:
 
 def build_network(config: ModelConfig, seed: int | None = 0) -> Network:
     """The network, its weights drawn from the seed alone; None: left undefined, to be loaded."""
+    check_weights_fit(config)
     return family_of(config).build(config, seed)
+
+
+def check_weights_fit(config: ModelConfig, copies: int = 1) -> None:
+    """Refuse a network whose weights need more memory than there is, before any of it is taken.
+
+    copies: how often they are kept; training with AdamW keeps four: weights, gradients and two averages.
+    """
+    check_memory(
+        4 * copies * count_parameters(config),
+        f"{describe(config)}, {input_text(config)}, {config.classes:,} classes",
+        "choose a smaller model, smaller pictures or fewer classes",
+    )
 
 
 def count_parameters(config: ModelConfig) -> int:

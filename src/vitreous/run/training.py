@@ -24,7 +24,8 @@ from vitreous.objectives.build import build_objective, objective_to_json
 from vitreous.objectives.objective import Objective
 from vitreous.objectives.setting import Setting
 from vitreous.run.budget import TIME_IS_UP, parse_budget, plan
-from vitreous.run.folder import METRICS, REPORT, RESULT, RunConfig, check_same_request, make_run_folder, read_config
+from vitreous.run.folder import METRICS, REPORT, RESULT, RunConfig, check_same_request, make_run_folder, open_run
+from vitreous.run.lock import hold_folder
 from vitreous.run.needs import check_training_memory
 from vitreous.run.request import Listeners, Machine, Request
 from vitreous.run.result import FitResult, FrozenProbe, PretrainResult
@@ -36,6 +37,7 @@ from vitreous.train.pace import Pace, Timekeeper, Timetable
 from vitreous.train.state import has_checkpoint
 from vitreous.weights.bundle import save_bundle
 from vitreous.weights.files import new_folder, write_file, write_tensors
+from vitreous.weights.ours import check_folder
 from vitreous.world import World, find_device
 
 Asked = TypeVar("Asked", bound=Request)
@@ -72,6 +74,7 @@ class TrainingRun(ABC, Generic[Asked, Result]):
         self.weights: str | None = None
         self.unreadable: dict[str, str] = {}
         # what follows is made on the way, in this order
+        self.held: ExitStack
         self.open: ExitStack
         self.saved: RunConfig | None = None
         self.training: Training
@@ -131,7 +134,7 @@ class TrainingRun(ABC, Generic[Asked, Result]):
 
     def run(self) -> Result:
         """Do what is left to do."""
-        saved = read_config(self.folder)
+        saved = open_run(self.folder)
         if saved is not None:
             check_same_request(saved, self.request, self.folder)
             if (self.folder / RESULT).exists():
@@ -140,7 +143,7 @@ class TrainingRun(ABC, Generic[Asked, Result]):
                 return result
         if self.machine.tensorboard:
             check_tensorboard()
-        with ExitStack() as self.open:
+        with ExitStack() as self.held, ExitStack() as self.open:
             return self._run(saved)
 
     def _run(self, saved: RunConfig | None) -> Result:
@@ -153,7 +156,7 @@ class TrainingRun(ABC, Generic[Asked, Result]):
             self.training, self.probe, self.weights = saved.training, saved.probe, saved.weights
         self.data = self.split_data(opened)
         check_training_memory(self.training, len(self.data.train))
-        make_run_folder(self.folder)  # not before: a mistake in the request should leave nothing behind
+        self._claim_folder(saved)  # not before: a mistake in the request should leave nothing behind
         self._say_what(resumed=saved is not None)
         self.checkpointed = has_checkpoint(self.folder / "checkpoints")
         self.loader = self.keep_open(self._training_loader())
@@ -174,6 +177,16 @@ class TrainingRun(ABC, Generic[Asked, Result]):
         pace = saved.pace
         outcome = self._train(saved, pace, table)
         return self._finish(outcome, pace)
+
+    def _claim_folder(self, saved: RunConfig | None) -> None:
+        """Make the run folder ours until the end; refuse one that is another's, or that another process trains in."""
+        check_folder(self.folder / "bundle")
+        if not self.world.first:
+            return
+        make_run_folder(self.folder)
+        self.held.enter_context(hold_folder(self.folder, self.listeners.say))
+        if open_run(self.folder) != saved or (self.folder / RESULT).exists():
+            raise UserError(f"{self.folder}: another process has just trained in it; repeat the command.")
 
     def keep_open(self, loader: Loader) -> Loader:
         """The loader, closed when the training has ended."""
@@ -201,7 +214,6 @@ class TrainingRun(ABC, Generic[Asked, Result]):
             seed=t.seed,
             workers=self.machine.workers,
             views=t.objective.views,
-            decode_once=t.probe,
         )
 
     def plain_loader(self, source: Source) -> Loader:

@@ -4,6 +4,8 @@ config.json         timm's hub layout, and our own section "vitreous"
 model.safetensors   the tensors, in timm's naming
 README.md           the model card
 manifest.json       size and SHA-256 of each of them, checked at every load
+
+Whatever else is in the folder is never read.
 """
 
 from __future__ import annotations
@@ -18,10 +20,13 @@ from vitreous.config.data import Preprocess
 from vitreous.config.fields import from_fields
 from vitreous.config.model import ModelConfig, model_to_json
 from vitreous.errors import UserError
+from vitreous.inputs import as_text, read_json
 from vitreous.model.family import called, check_size, config_from_json, describe
 from vitreous.model.network import Network
-from vitreous.weights.files import check_manifest, new_folder, restore_folder, write_tensors
+from vitreous.weights.files import new_folder, restore_folder, write_tensors
+from vitreous.weights.manifest import MANIFEST, check_manifest, has_manifest, read_manifest, unlisted
 from vitreous.weights.mapping import build_model
+from vitreous.weights.markdown import code
 from vitreous.weights.reading import read_safetensors
 from vitreous.weights.timm import timm_config
 
@@ -43,7 +48,8 @@ class Bundle:
     path: Path | None = None
     """Where it was read from."""
     notes: tuple[str, ...] = ()
-    """Of weights that are no bundle: what they were taken for, what was left aside, what was assumed."""
+    """Of weights that are no bundle: what they were taken for, what was left aside, what was assumed. Of a bundle:
+    which files in its folder do not belong to it."""
 
 
 def save_bundle(
@@ -73,7 +79,8 @@ def save_bundle(
     state = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
     with new_folder(path) as folder:
         (folder / CONFIG).write_text(described + "\n", encoding="utf-8")
-        (folder / CARD).write_text(_plain_card(model.config, labels) if card is None else card, encoding="utf-8")
+        text = _plain_card(model.config, labels) if card is None else card
+        (folder / CARD).write_text(as_text(text), encoding="utf-8")
         write_tensors(folder / WEIGHTS, state)
     return path
 
@@ -81,15 +88,52 @@ def save_bundle(
 def load_bundle(path: str | Path) -> Bundle:
     """The bundle in a folder, or in the run folder that has it as `bundle`, after every file's digest was checked."""
     folder = find_bundle(Path(path))
-    check_manifest(folder)
+    notes = check_whole(folder)
     section = _read_section(folder / CONFIG)
     where = str(folder / CONFIG)
     config = config_from_json(section["model"], where)
     preprocess = from_fields(Preprocess, section["preprocess"], where)
-    labels = tuple(str(label) for label in section["labels"])
+    labels = tuple(section["labels"])
     _check(config, preprocess, labels, where)
     model = build_model(config, read_safetensors(folder / WEIGHTS), folder / WEIGHTS)
-    return Bundle(model, preprocess, labels, dict(section["training"]), folder)
+    return Bundle(model, preprocess, labels, section["training"], folder, notes)
+
+
+def check_whole(folder: Path, also: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """A note about files that do not belong to a folder of ours, if there are any; what is not whole is refused.
+
+    also: files that are read where they are there, so then the manifest must list them too.
+    """
+    listed = check_manifest(folder)
+    read = [CONFIG, WEIGHTS, *(name for name in also if (folder / name).exists())]
+    if missing := [name for name in read if name not in listed]:
+        raise UserError(
+            f"{folder / MANIFEST}: does not list {missing[0]}, so nothing vouches for it; restore the folder from a "
+            "copy, or save the model again."
+        )
+    others = unlisted(folder, listed)
+    some = ", ".join(others[:3]) + (f" and {len(others) - 3} more" if len(others) > 3 else "")
+    return (f"{folder}: not part of the model, and not read: {some}",) if others else ()
+
+
+def is_bundle(folder: Path) -> bool:
+    """Whether a folder is a bundle, be it whole or damaged: our manifest lists a model card, or config.json says so.
+
+    An export, which is read as the other project's folder that it is, has a manifest without a card.
+    """
+    try:
+        listed = read_manifest(folder) if has_manifest(folder) else {}
+    except UserError:  # damaged: `load_bundle` refuses it
+        return True
+    return CARD in listed or _has_section(folder / CONFIG)
+
+
+def _has_section(path: Path) -> bool:
+    try:
+        config = read_json(path)
+    except UserError:  # not there, or not ours
+        return False
+    return isinstance(config, dict) and "vitreous" in config
 
 
 def find_bundle(path: Path) -> Path:
@@ -110,17 +154,20 @@ def find_bundle(path: Path) -> Path:
 
 def _read_section(path: Path) -> dict[str, Any]:
     """Our own section of config.json."""
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-        section = config["vitreous"]
-        version = int(section["format"])
-    except (OSError, ValueError, KeyError, TypeError):
-        raise UserError(f"{path}: has no section 'vitreous' with a format; save the bundle with vitreous.") from None
+    config = read_json(path)
+    section = config.get("vitreous") if isinstance(config, dict) else None
+    if not isinstance(section, dict) or type(version := section.get("format")) is not int:
+        raise UserError(f"{path}: has no section 'vitreous' with a format; save the bundle with vitreous.")
     if version > FORMAT:
         raise UserError(f"{path}: written in format {version}, and this vitreous reads {FORMAT}; install a newer one.")
-    if missing := [name for name in ("model", "preprocess", "labels", "training") if name not in section]:
-        raise UserError(f"{path}: 'vitreous' has no field {missing[0]!r}; save the bundle with vitreous.")
-    return dict(section)
+    for name, kind in {"model": dict, "preprocess": dict, "labels": list, "training": dict}.items():
+        if name not in section:
+            raise UserError(f"{path}: 'vitreous' has no field {name!r}; save the bundle with vitreous.")
+        if not isinstance(section[name], kind):
+            raise UserError(f"{path}: {name!r} in 'vitreous' is not what it should be; save the bundle with vitreous.")
+    if not all(isinstance(label, str) for label in section["labels"]):
+        raise UserError(f"{path}: 'labels' in 'vitreous' are not all text; save the bundle with vitreous.")
+    return section
 
 
 def _check(config: ModelConfig, preprocess: Preprocess, labels: Sequence[str], where: str) -> None:
@@ -139,7 +186,7 @@ def _check(config: ModelConfig, preprocess: Preprocess, labels: Sequence[str], w
 
 
 def _plain_card(config: ModelConfig, labels: Sequence[str]) -> str:
-    some = ", ".join(labels[:10]) + (", ..." if len(labels) > 10 else "")
+    some = ", ".join(map(code, labels[:10])) + (", ..." if len(labels) > 10 else "")
     height, width = config.image_size
     return (
         f"# {called(config)}\n\n"

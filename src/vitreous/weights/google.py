@@ -5,7 +5,6 @@ Their names and shapes are of JAX: a path with slashes, matrices as (inputs, out
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -30,6 +29,7 @@ from vitreous.weights.foreign import (
     shape_of,
 )
 from vitreous.weights.mapping import Rule, same, to_theirs
+from vitreous.weights.ours import check_file, sign_zip
 
 _PREFIXES = ("", "opt/target/")
 _QUERY = "Transformer/encoderblock_0/MultiHeadDotProductAttention_1/query/kernel"
@@ -77,19 +77,11 @@ def write_google(out: str | Path, model: ViT, preprocess: Preprocess, labels: Se
     tensors = to_theirs(model.state_dict(), _rules(model.config, ""))
     if out.suffix != ".npz":
         raise UserError(f"{out}: Google's format is one file; give a name that ends in .npz.")
-    if out.exists() and not _is_export(out):
-        raise UserError(f"{out}: there is a file or folder of this name that is no export; choose another name.")
     arrays: dict[str, Any] = {name: tensor.numpy() for name, tensor in tensors.items()}
-    with new_file(out) as file:
+    with new_file(check_file(out)) as file:
         np.savez(file, **arrays)
+        sign_zip(file)
     return out
-
-
-def _is_export(path: Path) -> bool:
-    if not zipfile.is_zipfile(path):
-        return False
-    with zipfile.ZipFile(path) as archive:
-        return "embedding/kernel.npy" in archive.namelist()
 
 
 def _why_not(c: ViTConfig) -> str | None:

@@ -45,13 +45,14 @@ def from_processor(said: dict[str, Any], config: ViTConfig, where: str) -> Prepr
     if reason := next((name for name, holds in odd.items() if holds), None):
         raise UserError(f"{where}: preprocessor_config.json beside it asks for what cannot be done here ({reason})")
     assert kept is not None
+    uneven = any((whole - part) % 2 for whole, part in zip(resized, seen, strict=True))
     return Preprocess(
         size=seen,
         mean=_channels(said["image_mean"], config.channels) if normalised else (0.0,) * config.channels,
         std=_channels(said["image_std"], config.channels) if normalised else (1.0,) * config.channels,
         crop=kept,
         interpolation=_RESAMPLE[resample],
-        resize="stretch" if "height" in size else "cover-floor",
+        resize=("stretch-floor" if uneven else "stretch") if "height" in size else "cover-floor",
     )
 
 
@@ -60,7 +61,7 @@ def to_processor(preprocess: Preprocess, where: str) -> dict[str, Any]:
     height, width = preprocess.size
     rows, columns = preprocess.resized
     cropped = preprocess.crop < 1
-    if preprocess.resize == "stretch":
+    if preprocess.resize.startswith("stretch"):
         kind = "DeiTImageProcessor" if cropped else "ViTImageProcessor"
         size = {"height": rows, "width": columns}
     elif rows != columns:

@@ -11,14 +11,15 @@ from vitreous.config.data import Preprocess
 from vitreous.config.model import ModelConfig, ViTConfig
 from vitreous.errors import UserError
 from vitreous.weights import hub
-from vitreous.weights.bundle import WEIGHTS, Bundle, load_bundle
+from vitreous.weights.bundle import WEIGHTS, Bundle, check_whole, is_bundle, load_bundle
 from vitreous.weights.files import restore_folder
 from vitreous.weights.foreign import MALFORMED, Foreign, Raw, describe
 from vitreous.weights.google import read_google
 from vitreous.weights.huggingface import read_huggingface
+from vitreous.weights.manifest import has_manifest
 from vitreous.weights.mapping import build_model
 from vitreous.weights.meta import read_meta
-from vitreous.weights.reading import no_entry, read_json, read_raw
+from vitreous.weights.reading import no_entry, read_raw
 from vitreous.weights.timm import read_timm
 
 EXAMPLE = "mean=0.5,std=0.5,crop=0.9,interpolation=bicubic"
@@ -56,13 +57,15 @@ def open_weights(
     entry: which model of a training file that holds several, by its name there; None for the averaged one.
     """
     path = hub.fetch(str(source)) if str(source).startswith(hub.PREFIX) else Path(source)
-    if path.name == WEIGHTS and path.is_file() and _has_section(path.parent):
+    if path.name == WEIGHTS and path.is_file() and (is_bundle(path.parent) or has_manifest(path.parent)):
         path = path.parent
     if _is_bundle(path):
         if entry is not None:
             raise no_entry(path, entry)
         bundle = load_bundle(path)
         _check_heads(bundle.model.config, heads, path)
+        for note in bundle.notes:
+            log.info(note)
         return with_preprocess(bundle, preprocess)
     bundle, assumed = _open_foreign(path, preprocess, heads, entry)
     for note in bundle.notes:
@@ -111,23 +114,14 @@ def _is_bundle(path: Path) -> bool:
         return not path.exists()
     if (path / "bundle").is_dir():
         return True
-    if not (path / "config.json").exists():
-        return (path / "manifest.json").exists()
-    try:
-        return _has_section(path)
-    except UserError:  # a damaged bundle is refused with what its manifest knows
-        return (path / "manifest.json").exists()
-
-
-def _has_section(folder: Path) -> bool:
-    """Whether config.json in a folder is ours."""
-    return "vitreous" in (read_json(folder / "config.json") or {})
+    return is_bundle(path)
 
 
 def _open_foreign(
     path: Path, preprocess: Preprocess | str | None, heads: int | None, entry: str | None
 ) -> tuple[Bundle, str | None]:
     """The model of another project's file, and a warning if its preprocessing had to be assumed."""
+    exported = check_whole(path, ("preprocessor_config.json",)) if has_manifest(path) else ()
     raw = read_raw(path, _size(preprocess), heads, entry)
     found = _recognise(raw)
     _check_heads(found.config, heads, raw.where)
@@ -141,7 +135,7 @@ def _open_foreign(
         other = f" (vitreous import --entry {'|'.join(raw.models)} takes another)" if raw.models else ""
         taken = f"the model is its entry {raw.entry!r}{other}; " if raw.entry else ""
         notes.append(f"{raw.where}: {taken}left aside: {', '.join(others)}")
-    notes += [f"{raw.where}: {note}" for note in found.notes]
+    notes += [*(f"{raw.where}: {note}" for note in found.notes), *exported]
     if found.problem is not None and not _said(preprocess) >= set(WHOLE):
         raise UserError(f"{found.problem}; say the preprocessing whole: preprocess='{EXAMPLE}'.")
     labels = found.labels or tuple(str(number) for number in range(found.config.classes))

@@ -54,7 +54,7 @@ _ENTRIES = {
 # DeiT's with the distillation token.
 _DISTILLED = {"Ti": ("16_224",), "S": ("16_224",), "B": ("16_224", "16_384")}
 _POOLS: dict[Pool, str] = {"class": "token", "mean": "avg", "class+mean": "", "attention": "map"}
-_CROPS = {"cover": "center", "cover-floor": "center", "stretch": "squash"}
+_CROPS = {"cover": "center", "cover-floor": "center", "stretch": "squash", "stretch-floor": "squash"}
 # Arguments of timm's that the tensors tell too, that are read here, or that matter in training alone.
 _UNDERSTOOD = {
     *("img_size", "patch_size", "embed_dim", "depth", "num_heads", "mlp_ratio", "in_chans", "num_classes"),
