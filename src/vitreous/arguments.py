@@ -58,11 +58,15 @@ class Range:
 
     def __str__(self) -> str:
         if self.above is not None:
-            most = "" if self.most == math.inf else f" and at most {self.most:,.0f}"
-            return f"above {self.above:g}{most}"
+            most = "" if self.most == math.inf else f" and at most {_number(self.most)}"
+            return f"above {_number(self.above)}{most}"
         if self.most == math.inf:
-            return f"of at least {self.least:,.0f}"
-        return f"from {self.least:,.0f} to {self.most:,.0f}"
+            return f"of at least {_number(self.least)}"
+        return f"from {_number(self.least)} to {_number(self.most)}"
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value == round(value) else f"{value:g}"
 
 
 @dataclass(frozen=True)

@@ -76,7 +76,7 @@ COMBINATIONS = {
     "classes=-1: give a whole number of at least 0": {"classes": -1},
     "classes='10': give a whole number": {"classes": "10"},
     "depth=2.5: give a whole number": {"depth": 2.5},
-    "norm_eps=-1: give a number above 0": {"norm_eps": -1},
+    "norm_eps=-1: give a number from 1e-30 to 1": {"norm_eps": -1},
     "image_size=(0, 32): must be": {"image_size": (0, 32)},
     "has no field 'registrs'; did you mean 'registers'?": {"registrs": 4},
 }

@@ -213,7 +213,7 @@ def test_preprocessing_as_text():
         ("0.5", "'0.5' is not one of"),
         ("mean=x", "mean=x cannot be read"),
         ("crop=0.5,0.6", "crop=0.5,0.6 cannot be read"),
-        ("crop=2", "crop=2.0: must be above 0 and at most 1"),
+        ("crop=2", "crop=2.0: must be at least 0.05 and at most 1"),
         ("interpolation=cubic", "interpolation='cubic': give one of"),
         ("size=axb", "size=axb cannot be read"),
         ("std=0,0,0", "std="),
