@@ -177,7 +177,7 @@ def test_mistakes(capsys, bundle, pictures, tmp_path):
         ("plot-weights", "--count", "3"): "count=3: counts the pictures of data; give data too, or leave count out.",
         ("plot-weights", "--data", data, "--count", "0"): "--count 0: give a whole number of at least 1",
         ("score-explanations", data, "--masks", str(tmp_path)): "there is no such mask",
-        ("score-explanations", data, "--count", "0"): "count=0: the data have 6 pictures",
+        ("score-explanations", data, "--count", "0"): "--count 0: give a whole number of at least 1",
         ("score-explanations", data, "--split", "val"): "split='val': the data have only train",
     }.items():
         status, out, err = run(capsys, verb, bundle, *args)

@@ -152,7 +152,7 @@ def test_a_walkthrough_by_the_verb(place, tmp_path, capsys):
         (["--head", "2"], "head 2: the model has heads 0 to 1"),
         (["--layer", "7"], "layer 7: the model has layers 0 to 0"),
         (["--query", "500,3"], "query 500,3: the picture is 24 wide"),
-        (["--method", "rollout"], "Unrecognized options: --method, rollout"),
+        (["--method", "rollout"], "--method: walkthrough has no such option"),
     ):
         with pytest.raises(SystemExit) as stop:
             main(["walkthrough", str(place / "bundle"), str(picture), "--out", str(tmp_path), *words])
