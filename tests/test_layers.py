@@ -17,7 +17,7 @@ ROWS = [
     ["data", "weights"],
     ["model"],
     ["config", "world"],
-    ["memory"],
+    ["memory", "arguments"],
     ["inputs"],
     ["errors", "interrupt"],
 ]

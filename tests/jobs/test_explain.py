@@ -293,7 +293,7 @@ def test_mistakes(tmp_path):
         ("class 'dug': not one of the model's 5 classes, such as dog", bundle, {"target": "dug"}),
         ("class 'dog': the model has no classifier", features, {"target": "dog"}),
         ("method relevance: it explains a class", features, {"method": "relevance"}),
-        ("method 'magic': choose one of attention", bundle, {"method": "magic"}),
+        ("method='magic': give one of attention", bundle, {"method": "magic"}),
         ("layer 2: the model has layers 0 to 1, or -2 to -1", bundle, {"layer": 2}),
         ("layer -3: the model has layers", bundle, {"layer": -3, "method": "rollout"}),
         ("layer 1: occlusion looks at no single layer", bundle, {"layer": 1, "method": "occlusion"}),

@@ -271,7 +271,9 @@ def test_budgets_are_read(text, seconds):
     assert parse_budget(text) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "soon", "5x", "-5m", "0", "0s", "60", "5m5", 0.01])
+@pytest.mark.parametrize(
+    "text", ["", "soon", "5x", "-5m", "0", "0s", "60", "5m5", "1h1h", "5m1h", "9" * 400 + "d", 0.01]
+)
 def test_budgets_that_make_no_sense(text):
     with pytest.raises(UserError, match="write a time with its unit, such as 90s"):
         parse_budget(text)
@@ -282,8 +284,8 @@ MISTAKES = {
     "budget and epochs: give one": {"budget": "1m"},
     "model and weights: the weights say": {"model": "S/16"},
     "is not a multiple of the patch 4": {"image_size": 18},
-    "image size 0: give the side": {"image_size": 0},
-    "seed=-1: must be a whole number": {"seed": -1},
+    "image_size=0: give a whole number of at least 1": {"image_size": 0},
+    "seed=-1: give a whole number": {"seed": -1},
 }
 
 

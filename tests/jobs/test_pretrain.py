@@ -200,7 +200,7 @@ def test_supervised_is_a_fit_with_labels(packed, tmp_path):
 MISTAKES = {
     "method 'best': choose one of mae, dino, dinov2 or supervised": {"method": "best"},
     "budget and epochs: give one": {"budget": "1m"},
-    "image size 0: give the side": {"image_size": 0},
+    "image_size=0: give a whole number of at least 1": {"image_size": 0},
     "objective.maks: there is no such field; did you mean objective.mask": {"changes": {"objective.maks": "0.5"}},
     "mask=2.0: give the share": {"changes": {"objective.mask": "2"}},
     "lora: has no part in learning without labels": {"changes": {"lora": "4"}},

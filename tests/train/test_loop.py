@@ -219,6 +219,30 @@ def test_a_loss_that_is_no_number_stops_before_the_step(tmp_path):
     assert load_newest(tmp_path / "checkpoints")[0].step == 6
 
 
+@pytest.mark.parametrize("spoiled", ["metrics", "weights"])
+def test_a_training_that_diverged_says_so(tmp_path, spoiled):
+    """Not that weights are damaged: after the last step no loss is there to tell."""
+    loop = make_loop(tmp_path, evaluate=spoiled == "metrics")
+
+    def spoil(event):
+        if event.step == STEPS - 1 and spoiled == "weights":
+            loop.training = replace(loop.training, ema=None)
+            loop.ema = None
+            train = loop._train_step
+
+            def last(batch):
+                record = train(batch)
+                next(loop.objective.parameters()).data.fill_(float("nan"))
+                return record
+
+            loop._train_step = last
+
+    if spoiled == "metrics":
+        loop.evaluate = lambda objective: {"accuracy": 0.3, "standard_error": 0.1, "loss": float("nan")}
+    with pytest.raises(DivergedError, match=r"step \d+: .* any more: the training diverged; .* lower learning rate"):
+        loop.run(spoil)
+
+
 def test_parts_of_a_batch_have_the_gradient_of_the_whole(tmp_path):
     """With a keep schedule and stochastic depth: what is random follows from the samples, not from the parts."""
     plain = replace(TRAINING, model=replace(MODEL, dropout=0.0, drop_path=0.3), batch_size=7)

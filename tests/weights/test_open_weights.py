@@ -214,7 +214,7 @@ def test_preprocessing_as_text():
         ("mean=x", "mean=x cannot be read"),
         ("crop=0.5,0.6", "crop=0.5,0.6 cannot be read"),
         ("crop=2", "crop=2.0: must be at least 0.05 and at most 1"),
-        ("interpolation=cubic", "interpolation='cubic': choose one of"),
+        ("interpolation=cubic", "interpolation='cubic': give one of"),
         ("size=axb", "size=axb cannot be read"),
         ("std=0,0,0", "std="),
     ],

@@ -129,16 +129,14 @@ def _run(args: list[str]) -> int | None:
 
 
 def _parse(verb: str, args: list[str]) -> int | None:
-    import tyro
-
+    from vitreous.cli.parsing import parse
     from vitreous.cli.terminal import say_logs
     from vitreous.cli.unknown import refuse_moved
 
     check_address_space(LIBRARIES)
     refuse_moved(verb, args)
     say_logs()
-    status: int | None = tyro.cli(load_verb(verb), prog=f"vitreous {verb}", args=args)
-    return status
+    return parse(verb, load_verb(verb), args)
 
 
 def _parse_any(args: list[str]) -> int | None:

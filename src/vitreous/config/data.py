@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Annotated, Literal
 
-from vitreous.config.fields import check_types, shown
+from vitreous.arguments import Count, Range, check_fields, shown
+from vitreous.config.model import as_size
 from vitreous.errors import UserError
 
 Interpolation = Literal["bicubic", "bilinear", "nearest", "lanczos"]
@@ -48,12 +49,8 @@ class Preprocess:
         return math.floor(self.size[0] / self.crop), math.floor(self.size[1] / self.crop)
 
     def __post_init__(self) -> None:
-        if isinstance(self.size, int):
-            object.__setattr__(self, "size", (self.size, self.size))
-        for name in ("size", "mean", "std"):
-            if isinstance(value := getattr(self, name), list):
-                object.__setattr__(self, name, tuple(value))
-        check_types(self)
+        object.__setattr__(self, "size", as_size(self.size))
+        check_fields(self)
         if min(self.size) < 1:
             raise UserError(f"size={self.size}: must be one side or (height, width), in pixels.")
         if not self.mean:
@@ -105,18 +102,16 @@ class Augment:
         return self.mixup > 0 or self.cutmix > 0
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if self.crop_scale is not None:
             low, high = self.crop_scale
-            object.__setattr__(self, "crop_scale", (low, high))
             if not 0 < low <= high <= 1:
                 raise UserError(
                     f"crop_scale={self.crop_scale}: give two shares of the area, 0 < least <= greatest <= 1."
                 )
         low, high = self.crop_ratio
-        object.__setattr__(self, "crop_ratio", (low, high))
         if not 0 < low <= high:
             raise UserError(f"crop_ratio={self.crop_ratio}: give two ratios of width to height, 0 < least <= greatest.")
-        _check_choice("policy", self.policy, get_args(Policy))
         for name, least, greatest in (
             ("pad", 0, math.inf),
             ("layers", 0, math.inf),
@@ -149,34 +144,23 @@ class View:
 class MultiCrop:
     """The views of self-distillation (DINO): a few large crops and many small ones."""
 
-    global_views: int = 2
+    global_views: Count = 2
     global_scale: tuple[float, float] = (0.4, 1.0)
     global_size: tuple[int, int] | None = None
     """Height and width of a large view; None: the model's input size."""
-    local_views: int = 8
+    local_views: Annotated[int, Range(0)] = 8
     local_scale: tuple[float, float] = (0.05, 0.4)
     local_size: tuple[int, int] = (96, 96)
 
     def __post_init__(self) -> None:
+        for name in ("global_size", "local_size"):
+            object.__setattr__(self, name, as_size(getattr(self, name)))
+        check_fields(self)
         for name in ("global_scale", "local_scale"):
             low, high = getattr(self, name)
-            object.__setattr__(self, name, (low, high))
             if not 0 < low <= high <= 1:
                 raise UserError(f"{name}={(low, high)}: give two shares of the area, 0 < least <= greatest <= 1.")
         for name in ("global_size", "local_size"):
-            given = getattr(self, name)
-            if given is None and name == "global_size":
-                continue
-            size = (given,) * 2 if isinstance(given, int) else tuple(given)
-            object.__setattr__(self, name, size)
-            if len(size) != 2 or min(size) < 1:
+            size = getattr(self, name)
+            if size is not None and min(size) < 1:
                 raise UserError(f"{name}={size}: must be one side or (height, width), in pixels.")
-        if self.global_views < 1 or self.local_views < 0:
-            raise UserError(
-                f"global_views={self.global_views}, local_views={self.local_views}: must be at least 1 and at least 0."
-            )
-
-
-def _check_choice(name: str, value: str, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise UserError(f"{name}={value!r}: choose one of {', '.join(allowed)}.")

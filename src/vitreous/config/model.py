@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import Field, asdict, dataclass, replace
-from typing import Any, ClassVar, Literal, Protocol
+from numbers import Integral
+from typing import Annotated, Any, ClassVar, Literal, Protocol
 
-from vitreous.config.fields import check_types
+from vitreous.arguments import Count, Range, check_fields
 from vitreous.errors import UserError
 
 Position = Literal["learned-1d", "learned-2d", "sincos-2d", "relative", "none"]
@@ -63,19 +64,19 @@ class ViTConfig:
 
     family: ClassVar[str] = "vit"
 
-    width: int
+    width: Count
     """D, the length of a token."""
-    depth: int
+    depth: Annotated[int, Range(1, DEEPEST)]
     """L, the number of blocks."""
-    heads: int
-    mlp_width: int
+    heads: Count
+    mlp_width: Count
     """Hidden units of each block's MLP; for SwiGLU, the number of gated units."""
-    patch: int
+    patch: Count
     """P, the side of a square patch in pixels."""
     image_size: tuple[int, int] = (224, 224)
     """Height and width the position embeddings belong to; other sizes are resampled on the fly."""
-    channels: int = 3
-    classes: int = 1000
+    channels: Count = 3
+    classes: Annotated[int, Range(0)] = 1000
     """K, the classifier's outputs; 0 for no classifier: the model then returns the representation y."""
 
     position: Position = "learned-1d"
@@ -88,12 +89,12 @@ class ViTConfig:
     """Rows and columns that fixed positions count cells on, when it is not the grid of `image_size`: after a resize."""
     norm: NormPlace = "before"
     """LayerNorm before each branch (ViT), or after each sum as in the original Transformer, then with no final norm."""
-    norm_eps: float = 1e-6
+    norm_eps: Annotated[float, Range(1e-30, 1)] = 1e-6
     mlp: Mlp = "gelu"
     class_token: bool = True
     distilled: bool = False
     """A second such token with a classifier of its own; scores are the mean of the two (DeiT)."""
-    registers: int = 0
+    registers: Annotated[int, Range(0)] = 0
     """Extra learned tokens that no output reads (Darcet et al.)."""
     pool: Pool = "class"
     """What y is made of: the class token, the mean of the patch tokens, both side by side (DINOv2's classifiers), or a
@@ -159,31 +160,15 @@ class ViTConfig:
         return {"all": self.prefix, "class": self.prefix - self.registers, "patches": 0}[self.position_scope]
 
     def __post_init__(self) -> None:
-        if isinstance(self.image_size, int):
-            object.__setattr__(self, "image_size", (self.image_size, self.image_size))
-        elif isinstance(self.image_size, list):
-            object.__setattr__(self, "image_size", tuple(self.image_size))
-        check_types(self)
-        self._check_numbers()
-        self._check_combinations()
-
-    def _check_numbers(self) -> None:
-        if not 1e-30 <= self.norm_eps <= 1:  # less is 0 in float32, more drowns what is normalised
-            raise UserError(f"norm_eps={self.norm_eps}: must be above 0 and at most 1, for example 1e-6.")
-        for name in ("width", "depth", "heads", "mlp_width", "patch", "channels"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name}={getattr(self, name)}: must be at least 1.")
-        if self.depth > DEEPEST:
-            raise UserError(f"depth={self.depth}: must be at most {DEEPEST:,}.")
-        for name in ("classes", "registers"):
-            if getattr(self, name) < 0:
-                raise UserError(f"{name}={getattr(self, name)}: must be 0 or more.")
+        object.__setattr__(self, "image_size", as_size(self.image_size))
+        check_fields(self)
         for name in ("drop_path", "dropout", "patch_dropout"):
             if not 0 <= getattr(self, name) < 1:
                 raise UserError(f"{name}={getattr(self, name)}: must be at least 0 and below 1.")
         if min(self.image_size) < 1 or min(self.sincos_grid or (1,)) < 1:
             name = "image_size" if min(self.image_size) < 1 else "sincos_grid"
             raise UserError(f"{name}={getattr(self, name)}: must be at least 1 on both sides.")
+        self._check_combinations()
 
     def _check_combinations(self) -> None:
         if self.width % self.heads:
@@ -216,6 +201,11 @@ class ViTConfig:
                 "classifier='mlp': there is none with classes=0; give the number of classes, or classifier='linear'."
             )
         check_image_size(self.image_size, self.patch, self.pad)
+
+
+def as_size(given: object) -> object:
+    """One side in pixels stands for a square: (224, 224) of 224; whatever else is given is left to be checked."""
+    return (given, given) if isinstance(given, Integral) else given
 
 
 def grid_of(size: tuple[int, int], patch: int) -> tuple[int, int]:

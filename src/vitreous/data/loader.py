@@ -76,8 +76,9 @@ class Loader:
     ) -> None:
         if len(source) == 0:
             raise UserError("there are no pictures to load; check the data.")
-        if batch_size < 1 or workers < 0:
-            raise UserError(f"batch_size={batch_size}, workers={workers}: must be at least 1 and at least 0.")
+        for name, value, least in (("batch_size", batch_size, 1), ("workers", workers, 0)):
+            if value < least:
+                raise UserError(f"{name}={value}: give a whole number of at least {least}.")
         check_channels(preprocess.channels)
         assert normalised or augment is None
         self.source, self.preprocess, self.augment, self.seed = source, preprocess, augment, seed

@@ -288,7 +288,7 @@ def _join(where: Path, parts: dict[Any, list[tuple[Pixels, Labels]]], names: tup
         raise UserError(f"{where}: label {every[0]}: labels are whole numbers from 0 on; check them.")
     if names and every[-1] >= len(names):
         raise UserError(
-            f"{where}: label {every[-1]} is not one of the {len(names)} classes; check the labels and their names."
+            f"{where}: label {every[-1]} is not one of the {len(names)} classes that have names; check both."
         )
     if twice := [name for name, count in Counter(names).items() if count > 1]:
         raise UserError(f"{where}: two classes are called {twice[0]!r}; give each a name of its own.")

@@ -31,10 +31,11 @@ class Sample:
     index: int
 
 
-Picture = str | Path | bytes | Image.Image | NDArray[Any] | Sample
-"""A file, a file's bytes, a picture of Pillow's, pixels (H, W) or (H, W, C) uint8, or one picture of a dataset."""
+Picture = str | Path | bytes | Image.Image | NDArray[Any] | Tensor | Sample
+"""A file, a file's bytes, a picture of Pillow's, an array (H, W) or (H, W, C) or a tensor (H, W) or (C, H, W), uint8,
+each as its library has it, or one picture of a dataset."""
 
-PICTURE_TYPES = (str, Path, bytes, Image.Image, np.ndarray, Sample)
+PICTURE_TYPES = (str, Path, bytes, Image.Image, np.ndarray, Tensor, Sample)
 """The same for `isinstance`."""
 
 
@@ -70,6 +71,9 @@ def read_for_view(picture: Picture, preprocess: Preprocess) -> Image.Image:
     channels = preprocess.channels
     if isinstance(picture, Sample):
         return picture.source.read(picture.index, channels=channels)
+    if isinstance(picture, Tensor):
+        pixels = picture.detach().cpu()
+        picture = np.ascontiguousarray(pixels.movedim(0, -1) if pixels.ndim == 3 else pixels)
     if isinstance(picture, np.ndarray):
         grey = picture.ndim == 3 and picture.shape[2] == 1
         return prepare_picture(Image.fromarray(picture[:, :, 0] if grey else picture), channels=channels)
@@ -82,13 +86,32 @@ def read_for_view(picture: Picture, preprocess: Preprocess) -> Image.Image:
 
 def check_picture(picture: object) -> None:
     """Refuse what is no picture, whatever its pixels; files and bytes are not opened yet."""
-    if isinstance(picture, np.ndarray):
+    if isinstance(picture, Tensor):
+        _check_tensor(picture)
+    elif isinstance(picture, np.ndarray):
         _check_array(picture)
     elif not isinstance(picture, PICTURE_TYPES):
         kind = f"{type(picture).__module__}.{type(picture).__qualname__}".removeprefix("builtins.")
         raise UserError(
-            f"a picture of type {kind}: give a path, the bytes of a file, a picture of Pillow's, or a NumPy array of "
-            "pixels (height, width, channels) uint8."
+            f"a picture of type {kind}: give a path, the bytes of a file, a picture of Pillow's, a NumPy array "
+            "(height, width, channels) uint8, or a tensor (channels, height, width) uint8."
+        )
+
+
+def _check_tensor(tensor: Tensor) -> None:
+    """Refuse tensors that are not (H, W), (1, H, W), (3, H, W) or (4, H, W) uint8, and say what to do instead."""
+    shape, kind = tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
+    if kind != "uint8":
+        raise UserError(
+            f"a tensor of {kind}: pixels are uint8, from 0 to 255; if these run from 0 to 1, give "
+            "(255 * tensor).round().to(torch.uint8)."
+        )
+    if tensor.ndim == 4:
+        raise UserError(f"a tensor of shape {shape}: this is several pictures; give them as a list: list(tensor).")
+    if tensor.ndim not in (2, 3) or (tensor.ndim == 3 and shape[0] not in (1, 3, 4)) or 0 in shape:
+        raise UserError(
+            f"a tensor of shape {shape}: give (height, width) for grey, or (channels, height, width) with 1, 3 or 4 "
+            "channels; of one with its channels last, tensor.permute(2, 0, 1)."
         )
 
 

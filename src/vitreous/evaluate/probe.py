@@ -181,7 +181,10 @@ def _check(features: Tensor, labels: Tensor, classes: int, weight_decays: Sequen
     if not len(features):
         raise UserError("there are no features to learn from; give at least one picture.")
     if not torch.isfinite(features).all():
-        raise UserError("the features are not all numbers (NaN or infinite); the model's weights are damaged.")
+        raise UserError(
+            "the features are not all numbers (NaN or infinite): the model's weights are damaged, or its training "
+            "diverged."
+        )
     assert len(features) == len(labels)
     assert 0 <= int(labels.min()) <= int(labels.max()) < classes
     if not weight_decays or min(weight_decays) < 0:

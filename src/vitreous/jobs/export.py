@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
-from vitreous.errors import UserError
+from vitreous.arguments import checked
 from vitreous.model.network import require
 from vitreous.model.vit import ViT
 from vitreous.run.opening import open_model
@@ -31,14 +31,13 @@ WRITERS: dict[Format, Callable[..., Path]] = {
 }
 
 
+@checked
 def export_weights(source: str | Path | Bundle, out: str | Path, to: Format) -> Path:
     """Write a model as others read it, and return where.
 
     source: a bundle, a run, or anything that can be imported.
     to: huggingface (a folder for `from_pretrained`), timm (a folder for "local-dir:"), google (an .npz).
     """
-    if to not in get_args(Format):
-        raise UserError(f"to={to!r}: choose one of {', '.join(get_args(Format))}.")
     out = _check_place(out, to)
     bundle = open_model(source)
     check_apart(out, bundle.path)

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from vitreous.arguments import Budget, Epochs, Pixels, Seed, Workers, checked
 from vitreous.config.change import as_texts
 from vitreous.config.objective import Supervised
 from vitreous.config.train import Training
@@ -51,20 +52,21 @@ FEWEST = 10
 """Steps that are worth taking after such a classifier: fewer change little and cost an evaluation."""
 
 
+@checked
 def fit(
     data: str | Path,
     *,
     weights: str | Path | None = None,
     model: str | None = None,
-    image_size: int | None = None,
-    budget: str | None = None,
-    epochs: float | None = None,
+    image_size: Pixels | None = None,
+    budget: Budget | None = None,
+    epochs: Epochs | None = None,
     recipe: str = "auto",
     preprocess: str | None = None,
-    seed: int = 0,
+    seed: Seed = 0,
     changes: Mapping[str, object] | None = None,
     out: str | Path | None = None,
-    workers: int | None = None,
+    workers: Workers | None = None,
     device: str = "auto",
     tensorboard: bool = False,
     listeners: Listeners | None = None,
@@ -76,11 +78,13 @@ def fit(
     changes: single fields of the recipe's `Training`, such as {"freeze": 6, "optimizer.learning_rate": 1e-4}.
     device: where to compute; "auto" takes an accelerator where there is one. tensorboard: write curves for it too.
     """
-    check_request(budget, epochs, image_size)
+    check_request(budget, epochs, model, image_size)
     if weights is not None and model is not None:
         raise UserError("model and weights: the weights say which model it is; give one of the two.")
     if weights is None and preprocess is not None:
-        raise UserError("preprocess: describes how the pictures of given weights were prepared; leave it out.")
+        raise UserError(
+            "preprocess: changes how pictures are prepared for given weights; give weights too, or leave it out."
+        )
     request = FitRequest(
         same_place(data),
         None if weights is None else same_place(weights),

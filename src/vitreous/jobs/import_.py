@@ -6,7 +6,9 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
+from vitreous.arguments import Count, Pixels, Range, checked
 from vitreous.config.data import Preprocess
 from vitreous.errors import UserError
 from vitreous.weights import hub
@@ -41,18 +43,19 @@ class Imported:
     """What the source was taken for, what was left aside, what was assumed."""
 
 
+@checked
 def import_weights(
     source: str | Path,
     out: str | Path,
     *,
     preprocess: Preprocess | str | None = None,
     labels: str | Path | Sequence[str] | None = None,
-    image_size: int | None = None,
-    patch: int | None = None,
-    channels: int | None = None,
-    classes: int | None = None,
-    heads: int | None = None,
-    epsilon: float | None = None,
+    image_size: Pixels | None = None,
+    patch: Pixels | None = None,
+    channels: Count | None = None,
+    classes: Annotated[int, Range(0)] | None = None,
+    heads: Count | None = None,
+    epsilon: Annotated[float, Range(above=0, most=1)] | None = None,
     entry: str | None = None,
 ) -> Imported:
     """Write a bundle of the weights at `source`; see `open_weights` for what that may be.
@@ -64,7 +67,6 @@ def import_weights(
     heads: how many heads each block has, where the source does not tell. epsilon: another one for every LayerNorm.
     entry: which model of a training file that holds several: "student"; else the averaged one, such as "teacher".
     """
-    _check_numbers(image_size, patch, heads, epsilon)
     out = Path(out)
     check_elsewhere(out)
     check_folder(out, BUNDLE)
@@ -97,16 +99,6 @@ def import_weights(
     info = {**opened.info, "imported": name, "notes": notes, "numbered": made.numbered} if notes else opened.info
     save_bundle(out, model, prepared, names, card=_card(name, notes, made.description, prepared), info=info)
     return made
-
-
-def _check_numbers(image_size: int | None, patch: int | None, heads: int | None, epsilon: float | None) -> None:
-    for name, value in (("image_size", image_size), ("patch", patch)):
-        if value is not None and value < 1:
-            raise UserError(f"{name}={value}: give a number of pixels, for example 16.")
-    if heads is not None and heads < 1:
-        raise UserError(f"heads={heads}: give the number of heads of a block, for example 12.")
-    if epsilon is not None and not 1e-30 <= epsilon <= 1:
-        raise UserError(f"epsilon={epsilon}: must be above 0 and at most 1, for example 1e-6.")
 
 
 def _without_places(source: str, opened: Bundle) -> tuple[str, list[str]]:

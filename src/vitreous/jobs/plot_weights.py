@@ -14,6 +14,7 @@ import torch
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from vitreous.arguments import Count, checked
 from vitreous.config.data import Preprocess
 from vitreous.data.augment import normalise
 from vitreous.data.decode import PictureError
@@ -29,8 +30,9 @@ from vitreous.explain.plots import (
     position_similarity,
     positions_figure,
 )
-from vitreous.model.network import Network, require
+from vitreous.model.network import Network, evaluating, require
 from vitreous.model.vit import ViT
+from vitreous.run.needs import check_explanation_memory
 from vitreous.run.opening import choose_split, open_model, open_pictures
 from vitreous.weights.bundle import Bundle
 from vitreous.weights.files import write_output
@@ -103,11 +105,12 @@ def check_plots(folder: str | Path) -> Path:
     return place
 
 
+@checked
 def plot_weights(
     model: str | Path | Bundle,
     data: str | Path | Data | None = None,
     *,
-    count: int = PICTURES,
+    count: Count | None = None,
     preprocess: Preprocess | str | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> WeightsView:
@@ -115,12 +118,12 @@ def plot_weights(
 
     Of a model without patches and attention, what there is of it: the filters of its first layer.
     """
-    if count < 1:
-        raise UserError(f"count={count}: must be at least 1.")
+    if count is not None and data is None:
+        raise UserError(f"count={count}: counts the pictures of data; give data too, or leave count out.")
     bundle = open_model(model, preprocess)
     found = None
     if data is not None and isinstance(bundle.model, ViT):
-        found = attention_distances(bundle, data, count=count, progress=progress)
+        found = attention_distances(bundle, data, count=count or PICTURES, progress=progress)
     return WeightsView(bundle.model, bundle.preprocess.size, found)
 
 
@@ -150,6 +153,7 @@ def attention_distances(
     The pictures are spread evenly over the split that `evaluate` would take; those that cannot be read are left out.
     """
     model = require(bundle.model, ViT, "attention distance")
+    check_explanation_memory(bundle, "attention")
     _, source = choose_split(open_pictures(data), None)
     count = min(count, len(source))
     views, found = [], []
@@ -157,7 +161,8 @@ def attention_distances(
         with suppress(PictureError):
             views.append(make_view(Sample(source, i * len(source) // count), bundle.preprocess))
         if views and (len(views) == BATCH or i == count - 1):
-            found.append(attention_distance(model, normalise(torch.stack(views), bundle.preprocess)))
+            with evaluating(model):
+                found.append(attention_distance(model, normalise(torch.stack(views), bundle.preprocess)))
             views = []
         if progress is not None:
             progress(i + 1, count)

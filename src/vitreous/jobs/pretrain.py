@@ -10,6 +10,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from vitreous.arguments import Budget, Epochs, Pixels, Seed, Workers, checked
 from vitreous.config.change import as_texts, change
 from vitreous.config.train import Training
 from vitreous.data.loader import Loader
@@ -52,18 +53,19 @@ UNUSED = frozenset(
 """Fields of a training that labels or given weights belong to."""
 
 
+@checked
 def pretrain(
     data: str | Path,
     *,
     method: str = "mae",
     model: str | None = None,
-    image_size: int | None = None,
-    budget: str | None = None,
-    epochs: float | None = None,
-    seed: int = 0,
+    image_size: Pixels | None = None,
+    budget: Budget | None = None,
+    epochs: Epochs | None = None,
+    seed: Seed = 0,
     changes: Mapping[str, object] | None = None,
     out: str | Path | None = None,
-    workers: int | None = None,
+    workers: Workers | None = None,
     device: str = "auto",
     tensorboard: bool = False,
     listeners: Listeners | None = None,
@@ -76,7 +78,7 @@ def pretrain(
     """
     if method not in (*PRETRAINING, "supervised"):
         raise UserError(f"method {method!r}: choose one of {', '.join(PRETRAINING)} or supervised.")
-    check_request(budget, epochs, image_size)
+    check_request(budget, epochs, model, image_size)
     run = run_place(out, data, f"{run_name(data)}-{method}")
     if method == "supervised":
         done = fit(

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from PIL import Image
 
+from vitreous.arguments import checked
 from vitreous.config.data import Preprocess
 from vitreous.config.model import ModelConfig
 from vitreous.data.decode import PictureError
@@ -52,6 +53,7 @@ SHORT = "The time that the training had was over, so none is shown; vitreous rep
 GONE = "The pictures are no longer where they were, so none can be shown."
 
 
+@checked
 def write_report(
     model: str | Path | Bundle,
     *,
@@ -70,10 +72,17 @@ def write_report(
         other file is not.
     seconds: about how long it may take: then fewer pictures are explained; None for as long as it takes.
     """
+    if split is not None and data is None:
+        raise UserError(f"split={split!r}: a split of data to measure on; give data too, or leave split out.")
     hurry = Hurry(seconds)
     bundle = open_model(model, preprocess)
     finished = None if isinstance(model, Bundle) else read_run(Path(model))
     place = str(bundle.path or "BUNDLE") if isinstance(model, Bundle) else str(model)
+    if finished is not None and data is None and preprocess is not None:
+        raise UserError(
+            "preprocess: the page shows what the training measured, with its own preprocessing; give data to measure "
+            "anew, or leave preprocess out."
+        )
     where = Path(place).resolve()
     name = where.stem if where.is_file() else where.name
     default = Path(place) / REPORT if finished is not None else Path(f"{name}-report.html")
@@ -120,7 +129,11 @@ def _content(
         data=source,
         splits=(*splits, *measured.splits[1:]),
         spent=_spent(bundle) if run is None else run.spent,
-        looks=looks(plot_weights(bundle, looked_at, count=2 * _how_many(bundle.model.config)).plots()),
+        looks=looks(
+            plot_weights(
+                bundle, looked_at, count=None if looked_at is None else 2 * _how_many(bundle.model.config)
+            ).plots()
+        ),
         card=_card(bundle) if run is None else None,
         left_out=measured.left_out,
     )

@@ -6,21 +6,24 @@ from pathlib import Path
 
 import torch
 
+from vitreous.arguments import checked
 from vitreous.config.data import Preprocess
 from vitreous.data.augment import normalise, to_image
 from vitreous.data.view import look_at
 from vitreous.deploy.engine import check_numbers
 from vitreous.explain.place import place_patches
 from vitreous.explain.steps import follow
-from vitreous.model.network import require
+from vitreous.model.network import evaluating, require
 from vitreous.model.vit import ViT
 from vitreous.report.steps import Walk, steps_page
+from vitreous.run.needs import check_explanation_memory
 from vitreous.run.opening import open_model
 from vitreous.weights.bundle import Bundle
 from vitreous.weights.files import write_output
 from vitreous.weights.ours import check_file
 
 
+@checked
 def write_walkthrough(
     model: str | Path | Bundle,
     picture: str | Path,
@@ -42,13 +45,15 @@ def write_walkthrough(
     made = check_file(Path(f"{path.stem}-walkthrough.html") if out is None else out)
     bundle = open_model(model, preprocess)
     vit = require(bundle.model, ViT, "walkthrough")
+    check_explanation_memory(bundle, "attention")
     p = bundle.preprocess
     seen = look_at(path, p)
     whole = seen.whole
     cell = None
     if query is not None:
         cell = place_patches(whole.height, whole.width, p, vit.config.patch).patch_at(*query)
-    steps = follow(vit, normalise(seen.view[None], p), cell=cell, layer=layer, head=head)
+    with evaluating(vit):
+        steps = follow(vit, normalise(seen.view[None], p), cell=cell, layer=layer, head=head)
     answer = steps.representation if steps.logits is None else steps.logits
     check_numbers(torch.from_numpy(answer), "scores", bundle.path)
     page = steps_page(Walk(path.name, whole, to_image(seen.view), p, bundle.labels, steps))

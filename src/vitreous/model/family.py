@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from vitreous.config.fields import from_fields, shown
+from vitreous.arguments import shown
+from vitreous.config.fields import from_fields
 from vitreous.config.model import ModelConfig
 from vitreous.errors import UserError
 from vitreous.memory import check_memory
@@ -70,6 +71,12 @@ def named_config(name: str, **changes: Any) -> ModelConfig:
     return preset(name, **changes)
 
 
+def check_one_size(name: str | None, image_size: int | None) -> None:
+    """Refuse two sizes for one model: after the @ of its name, and as an argument."""
+    if name is not None and "@" in name and image_size is not None:
+        raise UserError(f"image_size={image_size}: model {name!r} says its size after the @; give one of the two.")
+
+
 def build_network(config: ModelConfig, seed: int | None = 0) -> Network:
     """The network, its weights drawn from the seed alone; None: left undefined, to be loaded."""
     check_weights_fit(config)
@@ -121,6 +128,16 @@ def count_activation_bytes(config: ModelConfig) -> int:
     from vitreous.model.measure import measure_activation_bytes
 
     return measure_activation_bytes(family.build, config)
+
+
+def count_forward_bytes(config: ModelConfig) -> int:
+    """Bytes of one picture that a forward pass needs at once where no gradient is wanted."""
+    family = family_of(config)
+    if family.forward_bytes is not None:
+        return family.forward_bytes(config)
+    from vitreous.model.measure import largest_activation
+
+    return 2 * largest_activation(family.build, config)  # a layer's input and its output
 
 
 def inference_batch(config: ModelConfig) -> int:

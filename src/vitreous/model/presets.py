@@ -7,6 +7,7 @@ from dataclasses import fields
 from difflib import get_close_matches
 from typing import Any
 
+from vitreous.arguments import checked
 from vitreous.config.model import ViTConfig
 from vitreous.errors import UserError
 
@@ -35,6 +36,7 @@ NAMES: tuple[str, ...] = (
 _NAME = re.compile(r"(?P<size>[A-Za-z]+)/(?P<patch>\d+)(@(?P<height>\d+)(x(?P<width>\d+))?)?")
 
 
+@checked
 def preset(name: str, **changes: Any) -> ViTConfig:
     """The configuration called `name`: size/patch, and @side or @heightxwidth unless 224; `changes` set fields."""
     match = _NAME.fullmatch(name)

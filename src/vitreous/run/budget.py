@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import re
 import time
 from collections.abc import Iterator
@@ -20,8 +21,9 @@ from vitreous.train.pace import Timetable
 from vitreous.train.step import Learner, train_step
 from vitreous.world import World
 
-_PART = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|d)")
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_SECONDS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
+_TIME = re.compile("".join(rf"(?:(?P<{unit}>[0-9]+(?:\.[0-9]+)?){unit})?" for unit in _SECONDS))
+"""Each unit once, the larger first."""
 TRYING = 0.1
 """The share of the time left after which no more kinds of steps are tried."""
 MEASURED = 4
@@ -30,15 +32,11 @@ MEASURED = 4
 
 def parse_budget(text: str) -> float:
     """Seconds of "90s", "5m", "1h30m" or "2h"."""
-    written = str(text).strip()
-    parts = _PART.findall(written)
-    if not parts or "".join(number + unit for number, unit in parts) != written or not _total(parts) > 0:
+    found = _TIME.fullmatch(str(text).strip())
+    seconds = sum(float(number or 0) * _SECONDS[unit] for unit, number in found.groupdict().items()) if found else 0.0
+    if not 0 < seconds < math.inf:
         raise UserError(f"budget {text!r}: write a time with its unit, such as 90s, 5m or 1h30m.")
-    return _total(parts)
-
-
-def _total(parts: list[tuple[str, str]]) -> float:
-    return sum(float(number) * _SECONDS[unit] for number, unit in parts)
+    return seconds
 
 
 @dataclass(frozen=True)

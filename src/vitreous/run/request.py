@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from vitreous.errors import UserError
+from vitreous.model.family import check_one_size
 from vitreous.train.loop import Event
 
 
@@ -69,14 +70,11 @@ class Machine:
     """Write curves for TensorBoard into the run folder."""
 
 
-def check_request(budget: str | None, epochs: float | None, image_size: int | None) -> None:
+def check_request(budget: str | None, epochs: float | None, model: str | None, image_size: int | None) -> None:
     """Refuse what makes no sense in any training."""
     if budget is not None and epochs is not None:
         raise UserError("budget and epochs: give one of the two; the other follows from it.")
-    if epochs is not None and not 0 < epochs < 1e9:
-        raise UserError(f"epochs={epochs}: must be above 0, and finite.")
-    if image_size is not None and image_size < 1:
-        raise UserError(f"image size {image_size}: give the side of the picture in pixels, for example 224.")
+    check_one_size(model, image_size)
 
 
 def same_place(path: str | Path) -> str:

@@ -29,6 +29,7 @@ from vitreous.run.folder import METRICS, REPORT, RESULT, RunConfig, check_same_r
 from vitreous.run.loaders import training_loader
 from vitreous.run.lock import hold_folder
 from vitreous.run.looking import random_part
+from vitreous.run.needs import check_training_memory
 from vitreous.run.request import Listeners, Machine, Request
 from vitreous.run.result import FitResult, FrozenProbe, PretrainResult
 from vitreous.run.saved import training_to_json
@@ -174,6 +175,7 @@ class TrainingRun(ABC, Generic[Asked, Result]):
             # what the clock has decided stays so: exactness comes before the time
             self.parts, self.clock = dict(saved.parts), None
         self.data = self.split_data(opened)
+        check_training_memory(self.training, len(self.data.train))
         self._claim_folder(saved)  # not before: a mistake in the request should leave nothing behind
         self._say_what(resumed=saved is not None)
         self.checkpointed = has_checkpoint(self.folder / "checkpoints")

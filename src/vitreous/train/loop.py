@@ -230,6 +230,8 @@ class Loop:
         assert self.evaluate is not None
         with torch.inference_mode():
             metrics = self.evaluate(found)
+        if not all(map(math.isfinite, metrics.values())):
+            raise self._diverged("the metrics on the validation pictures are no numbers any more")
         with uninterrupted():
             self._log({"step": self.step, **{f"val_{name}": value for name, value in metrics.items()}})
             self.history.append(metrics)
@@ -247,7 +249,12 @@ class Loop:
     def _keep(self, objective: Objective, metrics: dict[str, float]) -> None:
         """Remember the present weights as the best."""
         self.best = {name: _copied(module) for name, module in {"model": objective.model, **objective.extras()}.items()}
+        if not all(bool(tensor.isfinite().all()) for tensors in self.best.values() for tensor in tensors.values()):
+            raise self._diverged("the weights are no finite numbers any more")
         self.best_step, self.best_metrics = self.step, metrics
+
+    def _diverged(self, what: str) -> DivergedError:
+        return DivergedError(f"step {self.step}: {what}: the training diverged; train with a lower learning rate.")
 
     def _log(self, record: dict[str, float]) -> None:
         if not self.world.first:

@@ -76,7 +76,7 @@ class ModelReader:
 
     def read(self, name: str, bundle: Bundle) -> tuple[ModelNumbers, Tensor]:
         """All numbers of a model, and its pictures' mean tokens (n, L + 1, D)."""
-        model = require(bundle.model, ViT, f"analysis of {name}").eval()
+        model = require(bundle.model, ViT, f"analysis of {name}")
         config = model.config
         patches = math.prod(grid_of(bundle.preprocess.size, config.patch))
         if patches < 2:

@@ -47,7 +47,10 @@ class _Pooling(Trace):
 
     def record_tokens(self, layer: int, tokens: Tensor) -> None:
         if not torch.isfinite(tokens).all():
-            raise UserError(f"gives tokens that are not numbers, from layer {layer} on; its weights are damaged.")
+            raise UserError(
+                f"gives tokens that are not numbers, from layer {layer} on: its weights are damaged, or its training "
+                "diverged."
+            )
         self.tokens[layer] = tokens[:, self.prefix :].mean(dim=1)
 
     def depths(self) -> Tensor:
