@@ -1,5 +1,7 @@
 """Features and scores over batches."""
 
+import weakref
+
 import numpy as np
 import pytest
 import torch
@@ -64,3 +66,17 @@ def test_fewer_pictures_than_expected(model, source):
 def test_what_no_memory_holds_is_refused_before_it_is_made(model, source):
     with pytest.raises(UserError, match=r"100,000,000,000,000 pictures: needs about 4.0 PB of memory, and there are"):
         compute_features(model, batches(source, 16), 10**14)
+
+
+def test_no_batchs_own_result_is_kept(model, source):
+    """Kept, small results would pin the heap around the freed activations of their batches."""
+    given = []
+
+    def watched(images):
+        assert all(kept() is None for kept in given[:-1])
+        found = model(images)
+        given.append(weakref.ref(found))
+        return found
+
+    compute_features(watched, batches(source, 5), 30)
+    assert len(given) == 6

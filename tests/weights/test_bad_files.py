@@ -164,7 +164,7 @@ def test_a_trainings_other_files_do_not_hide_the_weights(tmp_path, name):
 def test_a_config_json_that_is_broken(tmp_path):
     torch.save(timm_like(), tmp_path / "pytorch_model.bin")
     (tmp_path / "config.json").write_text("{ broken")
-    with pytest.raises(UserError, match=r"config.json: cannot be read as JSON"):
+    with pytest.raises(UserError, match=r"config.json: not valid JSON"):
         open_weights(tmp_path)
     (tmp_path / "config.json").write_text("[1]")
     with pytest.raises(UserError, match=r"config.json: is not a JSON object"):

@@ -148,7 +148,7 @@ def edit(folder, change):
 EDITS = {
     "install a newer one": lambda section: section.update(format=2),
     "'colour' is unknown to this vitreous": lambda section: section["model"].update(colour=1),
-    "has no field 'preprocess'": lambda section: section.pop("preprocess"),
+    "'preprocess' is missing": lambda section: section.pop("preprocess"),
     "heads=3: does not divide width=16": lambda section: section["model"].update(heads=3),
     "'width' is missing; use the version": lambda section: section["model"].pop("width"),
     "has no section 'vitreous'": lambda section: section.clear(),

@@ -16,6 +16,7 @@ from vitreous.cli.failures import explain_failure
 from vitreous.cli.streams import reliable_streams
 from vitreous.errors import MachineError, UserError
 from vitreous.interrupt import Interrupted, interruptible
+from vitreous.memory import check_address_space
 
 GROUPS = {
     "train and use": {
@@ -45,6 +46,10 @@ GROUPS = {
 }
 """Every verb by the task it belongs to, with the first line of its help."""
 VERBS = {verb: line for group in GROUPS.values() for verb, line in group.items()}
+whole_process = False
+"""Whether this process was started for one command, so that a person waits for all of it, start-up included."""
+LIBRARIES = 600 * 10**6
+"""Bytes of addresses that torch and the rest take; some of them end the process where there are fewer."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -53,6 +58,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     0: done. 1: the machine refused (memory, disk, handles, output), in one sentence. 2: a person's mistake, in one
     sentence. 128 + n: ended by signal n. 141: whoever read the output wanted no more. A traceback is a bug.
     """
+    global whole_process
+    whole_process = argv is None
     args = list(sys.argv[1:] if argv is None else argv)
     with reliable_streams():
         status = _attempt(args)
@@ -85,7 +92,9 @@ def _attempt(args: list[str]) -> int:
 
 
 def _say(error: UserError | MachineError) -> int:
-    print(f"vitreous: {error}", file=sys.stderr)
+    from vitreous.cli.terminal import printable
+
+    print(f"vitreous: {printable(str(error))}", file=sys.stderr)  # it may name a file with a line end in its name
     return 2 if isinstance(error, UserError) else 1
 
 
@@ -124,6 +133,7 @@ def _parse(verb: str, args: list[str]) -> int | None:
     from vitreous.cli.terminal import say_logs
     from vitreous.cli.unknown import refuse_moved
 
+    check_address_space(LIBRARIES)
     refuse_moved(verb, args)
     say_logs()
     return parse(verb, load_verb(verb), args)

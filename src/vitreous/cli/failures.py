@@ -9,6 +9,7 @@ from vitreous.inputs import reason
 
 LONGEST = 120
 """Letters of a name that are shown."""
+LOOP = "Symlink loop from "
 _SHORT = {
     errno.ENOMEM: "memory",
     errno.EMFILE: "file handles",
@@ -43,6 +44,8 @@ def explain_failure(error: BaseException) -> MachineError | UserError | None:
         return MachineError(f"{where}there is not enough {lack} ({_words(error)}); {_REMEDIES[lack]}.")
     if isinstance(error, OSError) and error.filename is not None:
         return UserError(f"{_named(error)}: cannot be used ({reason(error)}); check the name, its mode and owner.")
+    if isinstance(error, RuntimeError) and str(error).startswith(LOOP):  # Python 3.13 has an OSError for it
+        return UserError(f"{str(error).removeprefix(LOOP)}: symbolic links that lead in a circle; mend or remove them.")
     return None
 
 

@@ -83,7 +83,7 @@ def fit(
 
 
 def _text(result: FitResult) -> str:
-    from vitreous.jobs.fit import accuracy_lines
+    from vitreous.run.result import accuracy_lines
 
     found = [f"{split} accuracy: {line}" for split, line in accuracy_lines(result).items()]
     found += [] if found else [f"{name}: {value:.4g}" for name, value in result.metrics.items()]

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from vitreous import cli
 from vitreous.cli.terminal import Reminder, printable
 from vitreous.interrupt import Interrupted, signal_heard
 
@@ -27,10 +28,12 @@ def listening() -> Iterator[Listeners]:
     A signal stops between two steps, and all is saved; elsewhere it ends the command, which may be repeated.
     """
     from vitreous.run.request import Listeners
+    from vitreous.train.meter import process_began
 
+    began = process_began() if cli.whole_process else None
     with _shown() as (say, step):
         try:
-            yield Listeners(say=say, step=step, stop=lambda: signal_heard() is not None)
+            yield Listeners(say=say, step=step, stop=lambda: signal_heard() is not None, began=began)
         except Interrupted:
             say("Stopped. What was saved before is intact; repeat the same command to go on.")
             raise

@@ -31,8 +31,10 @@ def plot_weights(
         preprocess: Changes to the model's preprocessing, such as "mean=0.5,std=0.5,crop=0.9,interpolation=bicubic".
         json: Print one JSON object.
     """
+    from vitreous.jobs.plot_weights import check_plots
     from vitreous.jobs.plot_weights import plot_weights as plot
 
+    check_plots(out)
     with progress("measuring attention distance") as bar:
         found = plot(model, data, count=count, preprocess=preprocess, progress=bar)
     files = found.save(out)

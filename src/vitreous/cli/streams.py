@@ -44,7 +44,7 @@ class _Output(io.FileIO):
             raise
         except OSError as error:
             _silence(self.fileno())
-            raise MachineError(f"standard output: cannot be written ({reason(error)}).") from error
+            raise MachineError(f"standard output: cannot be written ({reason(error)}); send it elsewhere.") from error
 
 
 class _Messages(io.FileIO):

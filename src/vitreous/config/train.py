@@ -62,6 +62,7 @@ class Training:
     optimizer: Optimizer = field(default_factory=Optimizer)
 
     epochs: float = 10
+    """0 only where a budget leaves no time for steps after a classifier on frozen features."""
     batch_size: int = 64
     accumulate: int = 1
     """A batch is worked through in this many parts, to save memory."""
@@ -99,7 +100,7 @@ class Training:
         for name in ("batch_size", "accumulate", "evaluations"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name}={getattr(self, name)}: must be at least 1.")
-        if not 0 < self.epochs < 1e9:
+        if not 0 <= self.epochs < 1e9:
             raise UserError(f"epochs={self.epochs}: must be above 0, and finite.")
         if self.accumulate > 1 and (joined := self.objective.whole_batch) is not None:
             raise UserError(

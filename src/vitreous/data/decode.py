@@ -55,7 +55,7 @@ _UPRIGHT = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-_END, _FILLING = b"\xff\xd9", b"\x55" * 64
+_END, _FILLINGS = b"\xff\xd9", (b"\x55" * 64, b"\xaa" * 64)
 _SAYING_HOW_IT_LIES = ("exif", "Raw profile type exif", "XML:com.adobe.xmp", "xmp")
 
 
@@ -224,8 +224,9 @@ def _load(image: Image.Image, source: Path | bytes, at_least: int | None) -> Ima
         if image.format != "JPEG":
             raise
         content = source if isinstance(source, bytes) else source.read_bytes()
-        ended, filled = (_decode_jpeg(content + tail, at_least) for tail in (_END, _FILLING + _END))
-        if ended.tobytes() != filled.tobytes():
+        content = content.removesuffix(_END[:1])  # of the marker, only its second half may be missing
+        ended, *others = (_decode_jpeg(content + filling + _END, at_least) for filling in (b"", *_FILLINGS))
+        if any(ended.tobytes() != filled.tobytes() for filled in others):
             raise
         ended.info[NO_END] = True
         return ended

@@ -22,17 +22,28 @@ from vitreous.data.mix import mix
 from vitreous.data.source import Source
 from vitreous.data.workers import Workers, WorkersDiedError
 from vitreous.errors import UserError
+from vitreous.memory import check_memory
 
 PLAIN: Mapping[str, View] = {"image": View()}
 FEW = 256
 """Below so many pictures, starting processes takes longer than they save."""
+WORKER_BYTES = 64 * 2**20
+"""What a process that decodes takes for itself, roughly: some of Python's and Pillow's memory, and two batches."""
 
 
 def choose_workers(asked: int | None, pictures: int | None = None) -> int:
-    """How many processes decode: as many as asked for, else one per core, four at most, and none for a few pictures."""
-    if asked is not None:
-        return asked
-    return 0 if pictures is not None and pictures < FEW else min(4, os.cpu_count() or 1)
+    """How many processes decode: as many as asked for, else one per core, four at most, and none for a few pictures.
+
+    Many more than there are cores would only take memory from each other, and are refused.
+    """
+    cores = os.cpu_count() or 1
+    if asked is None:
+        return 0 if pictures is not None and pictures < FEW else min(4, cores)
+    most = max(16, 4 * cores)
+    if not 0 <= asked <= most:
+        raise UserError(f"workers={asked}: on {cores} cores give a number from 0 to {most}, or leave it out.")
+    check_memory(asked * WORKER_BYTES, f"workers={asked}", "give fewer, or 0")
+    return asked
 
 
 class Loader:
@@ -105,9 +116,9 @@ class Loader:
             if len(made.taken):
                 yield self._batch(made, epoch)
 
-    def plain_batches(self, batch_size: int) -> Iterator[Batch]:
-        """All pictures in their order as evaluation sees them; those that cannot be read are left out."""
-        order = np.arange(len(self.source), dtype=np.int64)
+    def plain_batches(self, batch_size: int, order: Index | None = None) -> Iterator[Batch]:
+        """Pictures as evaluation sees them, all in their order if None is given; unreadable ones are left out."""
+        order = np.arange(len(self.source), dtype=np.int64) if order is None else order
         tasks = [Task(None, order[start : start + batch_size]) for start in range(0, len(order), batch_size)]
         for made in self._made(tasks):
             if len(made.taken):

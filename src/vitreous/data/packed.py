@@ -18,7 +18,7 @@ from torch import Tensor
 
 from vitreous.data.decode import Header, check_channels
 from vitreous.data.source import Data, Labels, Source, Split, check_classes
-from vitreous.data.unpack import GzipReader, NpzReader, Stream, read_plain_pickle
+from vitreous.data.unpack import GzipReader, NpzReader, Stream, read_pixels, read_plain_pickle
 from vitreous.errors import UserError
 from vitreous.inputs import as_text, open_input, read_text
 from vitreous.memory import check_memory
@@ -191,7 +191,7 @@ def _read_idx(path: Path, axes: int) -> Pixels:
         whole = os.fstat(file.fileno()).st_size
         packed = file.read(2) == b"\x1f\x8b"
         file.seek(0)
-        stream = GzipReader(file, path) if packed else file
+        stream: Stream = GzipReader(file, path) if packed else file
         head = stream.read(4 + 4 * axes)
         if len(head) < 4 + 4 * axes or head[:4] != bytes((0, 0, 8, axes)):
             raise UserError(f"{path}: not an idx file of bytes with {axes} axes; check what it is.")
@@ -200,20 +200,10 @@ def _read_idx(path: Path, axes: int) -> Pixels:
         if not packed and size > whole - len(head):
             raise UserError(f"{path}: cut short, {whole - len(head)} of {size} bytes; download the file again.")
         check_memory(2 * size, f"{path}, {size:,} pixels", "take a machine with more memory, or check the file")
-        body = np.empty(size, np.uint8)  # pages that nothing is written to take no memory
-        read = _read_into(stream, body)
-    if read != size:
-        raise UserError(f"{path}: cut short, {read} of {size} bytes; download the file again.")
+        body = read_pixels(stream, size)
+    if len(body) != size:
+        raise UserError(f"{path}: cut short, {len(body)} of {size} bytes; download the file again.")
     return body.reshape(shape)
-
-
-def _read_into(stream: Stream, body: Pixels) -> int:
-    """Fill the array from the stream as far as it goes; so many bytes were read."""
-    done = 0
-    while done < len(body) and (piece := stream.read(min(2**20, len(body) - done))):
-        body[done : done + len(piece)] = np.frombuffer(piece, np.uint8)
-        done += len(piece)
-    return done
 
 
 def _read_bytes(path: Path) -> Pixels:

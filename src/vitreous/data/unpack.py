@@ -14,6 +14,7 @@ import zipfile
 import zlib
 from contextlib import suppress
 from pathlib import Path
+from tokenize import TokenError
 from types import TracebackType
 from typing import Any, BinaryIO, Protocol
 
@@ -33,6 +34,16 @@ class Stream(Protocol):
 
     def read(self, size: int, /) -> bytes:
         """At most so many bytes; none at the end."""
+
+
+def read_pixels(stream: Stream, size: int) -> NDArray[np.uint8]:
+    """(n,): so many bytes of a stream, or as many as there are."""
+    found = np.empty(size, np.uint8)  # pages that nothing is written to take no memory
+    done = 0
+    while done < size and (piece := stream.read(min(2**20, size - done))):
+        found[done : done + len(piece)] = np.frombuffer(piece, np.uint8)
+        done += len(piece)
+    return found[:done]
 
 
 class GzipReader:
@@ -86,7 +97,7 @@ class NpzReader:
         # The last ones: an encrypted member, a compression that is not known, a header nested beyond all measure.
         except (
             *(ValueError, OSError, EOFError, KeyError, TypeError, SyntaxError, zipfile.BadZipFile, zlib.error),
-            *(RuntimeError, NotImplementedError, RecursionError, MemoryError),
+            *(RuntimeError, NotImplementedError, RecursionError, MemoryError, TokenError),
         ) as error:
             raise self._refused(error) from None
 
@@ -105,14 +116,9 @@ class NpzReader:
         if size > stored:
             raise UserError(f"{self.path}: {name} is cut short, {stored:,} of {size:,} bytes; make the file again.")
         check_memory(3 * size, f"{self.path}, {name}", "take a machine with more memory, or fewer pictures")
-        raw = bytearray(size)
-        done = 0
-        while done < size:
-            piece = member.read(min(2**20, size - done))
-            if not piece:
-                raise EOFError(f"{name} is cut short")
-            raw[done : done + len(piece)] = piece
-            done += len(piece)
+        raw = read_pixels(member, size)
+        if len(raw) < size:
+            raise EOFError(f"{name} is cut short")
         return np.frombuffer(raw, dtype=kind).reshape(shape, order="F" if by_columns else "C")
 
     def _refused(self, error: Exception) -> UserError:

@@ -63,7 +63,8 @@ class Walk:
         return f"{root}: there are no pictures here{passed}; {instead}."
 
     def _kinds(self) -> str:
-        return ", ".join(f"{count:,} {kind}" for kind, count in self.passed_over.most_common())
+        ordered = sorted(self.passed_over.items(), key=lambda pair: (-pair[1], pair[0]))
+        return ", ".join(f"{count:,} {kind}" for kind, count in ordered)
 
 
 def has_pictures(root: Path, below: str = "") -> bool:

@@ -29,10 +29,12 @@ from vitreous.report.analysis import analysis_page
 from vitreous.run.needs import check_explanation_memory
 from vitreous.run.opening import open_model, open_pictures
 from vitreous.weights.bundle import Bundle
-from vitreous.weights.files import readable_errors, write_file
+from vitreous.weights.files import readable_errors, write_output
+from vitreous.weights.ours import GENERATOR, check_file, output_folder
 
 WEIGHT_DECAY = 1e-2
 """The same at every depth and for every model, so that only the features differ."""
+FILES = ("analysis.json", "analysis.html")
 FEWEST = 8
 """Pictures below which a comparison between pictures says nothing."""
 
@@ -60,6 +62,7 @@ def analyze(
 ) -> Analysis:
     """Measure every model on the same pictures; write `analysis.json` and a page with plots, `analysis.html`.
 
+    out: the folder for both. An earlier analysis in it is replaced; other files of these names are not.
     models: bundles, runs or weights, with or without a classifier.
     pictures: at most so many of the test split (else val, else half of all) are measured, and as many of the train
         split are learned from by the linear probes. Without labels, what needs them is left out.
@@ -70,7 +73,7 @@ def analyze(
         raise UserError("no models: give at least one bundle, run or file of weights.")
     if pictures < FEWEST:
         raise UserError(f"pictures={pictures}: give at least {FEWEST}; fewer say nothing about pictures in general.")
-    folder = _make_folder(Path(out))
+    folder = _make_folder(output_folder(out))
     opened = open_pictures(data)
     chosen = choose_pictures(opened, pictures, seed)
     bundles = _open_all(models, preprocess)
@@ -107,9 +110,9 @@ def _describe(data: str | Path | Data, chosen: Chosen, pictures: int, seed: int)
 
 
 def _write(folder: Path, numbers: Numbers) -> Analysis:
-    described, page = folder / "analysis.json", folder / "analysis.html"
-    write_file(described, json.dumps(numbers.to_json(), allow_nan=False) + "\n")
-    write_file(page, analysis_page(numbers))
+    described, page = (folder / name for name in FILES)
+    write_output(described, json.dumps({"generator": GENERATOR, **numbers.to_json()}, allow_nan=False) + "\n")
+    write_output(page, analysis_page(numbers))
     return Analysis(numbers, described, page)
 
 
@@ -194,6 +197,9 @@ def _names(models: Sequence[str | Path | Bundle]) -> list[str]:
 
 
 def _make_folder(folder: Path) -> Path:
+    """The folder, in which the two files may be written: before anything is measured, which takes long."""
+    for name in FILES:
+        check_file(folder / name)
     with readable_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     return folder

@@ -20,7 +20,7 @@ from vitreous.data.decode import PictureError
 from vitreous.data.view import Picture, look_at
 from vitreous.deploy.engine import check_numbers
 from vitreous.errors import UserError
-from vitreous.explain.draw import mark, overlay, tile
+from vitreous.explain.draw import encode, mark, overlay, tile
 from vitreous.explain.methods import Maps, Method, check_request, compute_maps, default_method
 from vitreous.explain.place import Place, place_cells, place_patches
 from vitreous.inputs import as_text
@@ -28,6 +28,8 @@ from vitreous.model.network import TracesAttention, evaluating
 from vitreous.run.needs import check_explanation_memory
 from vitreous.run.opening import list_pictures, open_model
 from vitreous.weights.bundle import Bundle
+from vitreous.weights.files import new_file, write_output
+from vitreous.weights.ours import check_file, sign_zip
 
 Layer = int | Literal["all"]
 Head = int | Literal["mean", "all"]
@@ -92,11 +94,23 @@ class Explanation:
         return made
 
     def save(self, path: str | Path) -> None:
-        """Write the overlay as a picture; the format follows the name."""
+        """Write the overlay as a picture; the format follows the name.
+
+        An overlay that was saved there before is replaced; any other file, such as the picture itself, is not.
+        """
+        file = check_file(path)
+        kind = Image.registered_extensions().get(file.suffix.lower(), file.suffix)
         try:
-            self.overlay().save(path)
-        except (OSError, ValueError) as error:
-            raise UserError(f"{path}: cannot be written ({error}); give a name such as cat.png.") from None
+            content = encode(self.overlay(), kind)
+        except (OSError, ValueError, KeyError):  # a kind that Pillow does not know, or only reads
+            raise UserError(f"{path}: no picture of this kind can be written; give a name such as cat.png.") from None
+        write_output(file, content)
+
+    def save_arrays(self, path: str | Path) -> None:
+        """Write `arrays` as an .npz, over an earlier one of ours at most."""
+        with new_file(check_file(path)) as file:
+            np.savez_compressed(file, **self.arrays())  # type: ignore[arg-type]
+            sign_zip(file)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """The numbers: map (height, width), maps (layers, heads, rows, columns), layers, heads, and `place.box`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +15,12 @@ from vitreous.weights import hub
 from vitreous.weights.adapt import adapt
 from vitreous.weights.bundle import Bundle, save_bundle
 from vitreous.weights.foreign import describe
-from vitreous.weights.labels import read_labels
+from vitreous.weights.labels import read_labels, repeated_names
+from vitreous.weights.markdown import code
 from vitreous.weights.ours import check_apart, check_elsewhere, check_folder
 from vitreous.weights.source import open_weights, preprocess_text
+
+log = logging.getLogger("vitreous")
 
 BUNDLE = frozenset({"config.json", "model.safetensors", "README.md"})
 """What a bundle holds, besides its manifest."""
@@ -51,7 +55,7 @@ def import_weights(
     channels: Count | None = None,
     classes: Annotated[int, Range(0)] | None = None,
     heads: Count | None = None,
-    epsilon: Annotated[float, Range(above=0, most=1)] | None = None,
+    epsilon: Annotated[float, Range(1e-30, 1)] | None = None,
     entry: str | None = None,
 ) -> Imported:
     """Write a bundle of the weights at `source`; see `open_weights` for what that may be.
@@ -78,6 +82,9 @@ def import_weights(
         epsilon=epsilon,
     )
     names = _names(labels, opened, model.config.classes)
+    repeated = repeated_names(names) if labels is not None else None
+    if repeated is not None:
+        log.warning("labels: %s", repeated)
     made = Imported(
         bundle=str(out),
         description=describe("", model.config).strip(),
@@ -86,7 +93,7 @@ def import_weights(
         preprocess=preprocess_text(prepared),
         labels=names,
         numbered=labels is None and (opened.info.get("numbered") is True or len(opened.labels) != len(names)),
-        notes=opened.notes,
+        notes=opened.notes if repeated is None else (*opened.notes, f"labels: {repeated}"),
     )
     name, notes = _without_places(str(source), opened)
     info = {**opened.info, "imported": name, "notes": notes, "numbered": made.numbered} if notes else opened.info
@@ -122,10 +129,10 @@ def _card(source: str, notes: Sequence[str], description: str, preprocess: Prepr
         [
             f"# {description}",
             "",
-            f"Imported by vitreous from `{source}`; its licence and its data are those of that source.",
+            f"Imported by vitreous from {code(source)}; its licence and its data are those of that source.",
             "",
-            *([f"- {note}" for note in notes] or ["- a bundle"]),
-            f"- preprocessing: `{preprocess_text(preprocess)}`",
+            *([f"- {code(note)}" for note in notes] or ["- a bundle"]),
+            f"- preprocessing: {code(preprocess_text(preprocess))}",
             "",
             f"Use it: `{use}`.",
             "",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -34,13 +35,18 @@ from vitreous.model.vit import ViT
 from vitreous.run.needs import check_explanation_memory
 from vitreous.run.opening import choose_split, open_model, open_pictures
 from vitreous.weights.bundle import Bundle
-from vitreous.weights.files import readable_errors
+from vitreous.weights.files import write_output
+from vitreous.weights.ours import GENERATOR, check_file, output_folder
 
 PICTURES = 64
 """Enough: of a real ViT-Ti/16, even 8 pictures give every head's mean to within 7 pixels of that of 64."""
 BATCH = 8
-KINDS: dict[str, dict[str, Any]] = {"svg": {"metadata": {"Date": None}}, "png": {"dpi": 160, "facecolor": "white"}}
+KINDS: dict[str, dict[str, Any]] = {
+    "svg": {"metadata": {"Date": None, "Creator": GENERATOR}},
+    "png": {"metadata": {"Software": GENERATOR}, "dpi": 160, "facecolor": "white"},
+}
 """The files of a figure, and how each is written."""
+PLOTS = ("filters", "positions", "distance")
 
 
 @dataclass(frozen=True)
@@ -66,15 +72,13 @@ class WeightsView:
         return {name: figure for name, figure in made.items() if figure is not None}
 
     def save(self, folder: str | Path) -> list[Path]:
-        """Write each figure as SVG and PNG, and return the files."""
-        folder = Path(folder)
-        files = []
-        with readable_errors(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-            for name, figure in self.plots().items():
-                for kind, options in KINDS.items():
-                    files.append(folder / f"{name}.{kind}")
-                    figure.savefig(files[-1], **options)
+        """Write each figure as SVG and PNG, and return the files; only plots of ours are replaced."""
+        folder, files = check_plots(folder), []
+        for name, figure in self.plots().items():
+            for kind, options in KINDS.items():
+                made = io.BytesIO()
+                figure.savefig(made, format=kind, **options)
+                files.append(write_output(folder / f"{name}.{kind}", made.getvalue()))
         return files
 
     def to_json(self) -> dict[str, Any]:
@@ -90,6 +94,15 @@ class WeightsView:
             else [[round(float(head), 2) for head in layer] for layer in self.distances],
             "even_distance": None if vit is None else round(even_distance(vit, self.size), 2),
         }
+
+
+def check_plots(folder: str | Path) -> Path:
+    """The folder to save plots in; refused if a file of anybody else's has the name of one."""
+    place = output_folder(folder)
+    for name in PLOTS:
+        for kind in KINDS:
+            check_file(place / f"{name}.{kind}")
+    return place
 
 
 @checked

@@ -161,7 +161,8 @@ def _predict(
 
 def _views(pictures: list[Picture], preprocess: Preprocess, batch_size: int) -> Iterator[list[Tensor | PictureError]]:
     """Batches of views (C, H, W) uint8, or why there is none; the next batch is decoded while one is being used."""
-    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+    pool = ThreadPoolExecutor(os.cpu_count() or 1)
+    try:
         waiting: deque[list[Future[Tensor | PictureError]]] = deque()
         for chunk in _chunks(pictures, batch_size):
             waiting.append([pool.submit(_view, picture, preprocess) for picture in chunk])
@@ -169,6 +170,8 @@ def _views(pictures: list[Picture], preprocess: Preprocess, batch_size: int) -> 
                 yield [future.result() for future in waiting.popleft()]
         if waiting:
             yield [future.result() for future in waiting.popleft()]
+    finally:
+        pool.shutdown(cancel_futures=True)  # whoever wants no more does not wait for the rest
 
 
 _PILLOW = Lock()

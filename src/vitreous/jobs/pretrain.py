@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -24,11 +25,15 @@ from vitreous.model.network import Network
 from vitreous.objectives.collapse import Alarm
 from vitreous.objectives.objective import Objective
 from vitreous.recipes.pretrain import PRETRAINING
+from vitreous.run.budget import Afterwards
 from vitreous.run.card import pretrain_card
+from vitreous.run.clock import Clock
 from vitreous.run.folder import run_place
+from vitreous.run.loaders import evaluation_loader
 from vitreous.run.opening import open_pictures
 from vitreous.run.request import Listeners, PretrainRequest, check_request, run_name, same_place
 from vitreous.run.result import PretrainResult, read_result
+from vitreous.run.stages import FEW, MEASURING, Costs, Work, describe_plan, plan_stages
 from vitreous.run.start import ASIDE, set_aside, situation_of, some_of, whiten
 from vitreous.run.training import Ending, TrainingRun, machine_of, records_of
 from vitreous.train.loop import Evaluate, Event, Outcome
@@ -39,6 +44,8 @@ NEIGHBOURS = 20
 WORK = 1e12
 """Floating-point operations that it may take, with four times as many pictures known as asked: some ten seconds on two
 cores."""
+LIVE = 3
+"""Live evaluations that a budget makes room for, if it must; more where they are cheap."""
 UNUSED = frozenset(
     {"freeze", "lora", "validation", "probe", "wise_ft_alpha"}
     | {"augment.mixup", "augment.cutmix", "model.patch_dropout"}
@@ -100,13 +107,18 @@ def pretrain(
         as_texts(changes),
     )
     machine = machine_of(workers, device, tensorboard)
-    return _Pretraining(request, run, machine, listeners or Listeners(), write_report).run()
+    return _Pretraining(request, run, machine, listeners or Listeners(), _write_page).run()
+
+
+def _write_page(run: Path, seconds: float | None) -> None:
+    write_report(run, seconds=seconds)
 
 
 class _Pretraining(TrainingRun[PretrainRequest, PretrainResult]):
     """What a training without labels is about: views, live metrics of features, alarms."""
 
     keep_last: ClassVar[bool] = True
+    evaluation: float = 0.0  # seconds of one, with a budget
 
     def read_result(self) -> PretrainResult:
         """With the last live metrics."""
@@ -140,11 +152,27 @@ class _Pretraining(TrainingRun[PretrainRequest, PretrainResult]):
 
     def make_evaluate(self) -> Evaluate:
         """The k-NN accuracy where there are labels, else the metric that the objective has watched."""
-        few = max(50, min(ASIDE, int(WORK / 5 / count_flops(self.training.model))))
+        most = min(len(self.data.splits["val"]), max(50, min(ASIDE, int(WORK / 5 / count_flops(self.training.model)))))
+        if self.clock is not None:
+            self._settle(most, self.clock)
+        return self._evaluation_of(self.parts.get("val", most))
+
+    def _settle(self, most: int, clock: Clock) -> None:
+        """See what a live evaluation costs, on a few pictures, and ask as many as there is time for."""
+        few, began = min(FEW, most), clock.now()
+        self._evaluation_of(few)(copy.deepcopy(self.objective).eval())
+        look = (clock.now() - began) / few
+        plan = plan_stages(Work(0, most, 0, LIVE), Costs(clock.now(), look, clock.writing), clock.deadline)
+        if not plan.complete:
+            self.listeners.say(describe_plan(plan, clock.text))
+        self.parts, self.evaluation = plan.parts, look * plan.val
+
+    def _evaluation_of(self, few: int) -> Evaluate:
+        """Of so many pictures that were set aside."""
         asked = some_of(self.data.splits["val"], few, self.training.seed)
         device = self.world.device
         if not self.data.classes:
-            loader = self.keep_open(self.evaluation_loader(asked))
+            loader = self.keep_open(evaluation_loader(asked, self.training, self.machine.workers))
             return lambda objective: objective.evaluate(batch.to(device) for batch in loader.batches())
         known, asking = (
             Loader(source, self.training.preprocess, batch_size=100, unreadable_limit=1.0)
@@ -152,9 +180,9 @@ class _Pretraining(TrainingRun[PretrainRequest, PretrainResult]):
         )
         return lambda objective: {"knn": knn_accuracy(objective, known, asking, len(self.data.classes))}
 
-    def ending_seconds(self) -> float:
-        """Only the report."""
-        return self.writing
+    def afterwards(self, clock: Clock) -> Afterwards:
+        """Only the report, and the live evaluations."""
+        return Afterwards(clock.writing, self.evaluation, MEASURING * clock.deadline)
 
     def manner(self) -> str:
         """The method; labels are only looked at."""

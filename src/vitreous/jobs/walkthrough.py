@@ -19,7 +19,8 @@ from vitreous.report.steps import Walk, steps_page
 from vitreous.run.needs import check_explanation_memory
 from vitreous.run.opening import open_model
 from vitreous.weights.bundle import Bundle
-from vitreous.weights.files import write_file
+from vitreous.weights.files import write_output
+from vitreous.weights.ours import check_file
 
 
 @checked
@@ -35,15 +36,17 @@ def write_walkthrough(
 ) -> Path:
     """Write a page that goes with a picture through the paper's equations, and return its path.
 
-    out: the file; if None, NAME-walkthrough.html here.
+    out: the file; if None, NAME-walkthrough.html here. A page of ours is replaced, any other file is not.
     layer, head: which block is opened, and which of its heads, from 0; negative layers count from the end.
     query: x, y of a place in the picture, in its pixels: the patch there is followed and asks; if None, the patch in
         the middle is followed, and the class token asks where the answer is read from it.
     """
+    path = Path(picture)
+    made = check_file(Path(f"{path.stem}-walkthrough.html") if out is None else out)
     bundle = open_model(model, preprocess)
     vit = require(bundle.model, ViT, "walkthrough")
     check_explanation_memory(bundle, "attention")
-    p, path = bundle.preprocess, Path(picture)
+    p = bundle.preprocess
     seen = look_at(path, p)
     whole = seen.whole
     cell = None
@@ -54,6 +57,4 @@ def write_walkthrough(
     answer = steps.representation if steps.logits is None else steps.logits
     check_numbers(torch.from_numpy(answer), "scores", bundle.path)
     page = steps_page(Walk(path.name, whole, to_image(seen.view), p, bundle.labels, steps))
-    made = Path(out) if out is not None else Path(f"{path.stem}-walkthrough.html")
-    write_file(made, page)
-    return made
+    return write_output(made, page)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from vitreous.config.fields import from_fields
+from vitreous.config.fields import from_fields, shown
 from vitreous.config.model import ModelConfig
 from vitreous.errors import UserError
 from vitreous.memory import check_memory
@@ -36,8 +36,8 @@ def _named(name: str, where: object) -> Family:
     if name not in FAMILIES:
         known = ", ".join(sorted(FAMILIES))
         raise UserError(
-            f"{where}: a model of the family {name!r}, and those known here are {known}; install a newer vitreous, or "
-            "add the family to FAMILIES of vitreous.model.family first."
+            f"{where}: a model of the family {shown(name)}, and those known here are {known}; install a newer "
+            "vitreous, or add the family to FAMILIES of vitreous.model.family first."
         )
     return FAMILIES[name]
 
@@ -47,7 +47,8 @@ def config_from_json(fields: Mapping[str, Any], where: object = "model") -> Mode
 
     where: the file that it comes from, for messages.
     """
-    family = _named(str(fields.get("family", "vit")), where)
+    name = fields.get("family", "vit")
+    family = _named(name if isinstance(name, str) else shown(name), where)
     config: ModelConfig = from_fields(
         family.config, {name: value for name, value in fields.items() if name != "family"}, where
     )

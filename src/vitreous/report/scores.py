@@ -43,9 +43,14 @@ def _accuracy(scored: SplitScores) -> Html:
         tag("div", f"Accuracy, {_name(scored)}", class_="name"),
         tag("div", percent(found.top1), class_="value", id=f"accuracy-{scored.name}"),
         *_interval(scored),
-        tag("div", f"of {found.n:,} pictures; {_doubt(scored)}{more}", class_="note"),
+        tag("div", f"of {_how_many(scored)} pictures; {_doubt(scored)}{more}", class_="note"),
         class_="score",
     )
+
+
+def _how_many(scored: SplitScores) -> str:
+    n = scored.result.n
+    return f"{n:,}" if scored.of is None else f"a random {n:,} of {scored.of:,}"
 
 
 def _interval(scored: SplitScores) -> Iterable[Html]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,9 @@ class RunConfig:
     probe: FrozenProbe | None = None
     bends: tuple[tuple[int, int], ...] = ()
     """Where the clock changed the pace: from this step on, so many steps in all."""
+    parts: dict[Split, int] = field(default_factory=dict)
+    """Of splits that there was no time to look at as a whole, how many pictures are, of a random order that the seed
+    gives; of the train split, for the classifier on frozen features."""
 
     @staticmethod
     def of(request: Request, training: Training, steps: int, data: Data, **more: Any) -> RunConfig:
@@ -58,6 +61,10 @@ class RunConfig:
     def bent(self, bends: Sequence[tuple[int, int]]) -> RunConfig:
         """With the pace bent so."""
         return replace(self, bends=tuple(bends))
+
+    def looking(self, parts: dict[Split, int]) -> RunConfig:
+        """With so many pictures looked at."""
+        return replace(self, parts=dict(parts))
 
     def check_data(self, data: Data, folder: Path) -> None:
         """Refuse to go on with other data than those that the training began with."""

@@ -55,6 +55,8 @@ class Listeners:
     say: Callable[[str], None] = lambda text: None
     step: Callable[[Event], None] = lambda event: None
     stop: Callable[[], bool] = lambda: False
+    began: float | None = None
+    """When the person began to wait, by `time.monotonic`; None: with the call."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,8 @@ def check_request(budget: str | None, epochs: float | None, model: str | None, i
 def same_place(path: str | Path) -> str:
     """A path as a request keeps it: however it was written, one place is one text. A name with a colon stays."""
     text = str(path)
+    if not text:
+        raise UserError("an empty path: give a folder or a file.")
     return text if ":" in text else str(Path(text))
 
 

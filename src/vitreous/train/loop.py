@@ -135,7 +135,7 @@ class Loop:
             finished = self._take_steps(listener, stop)
         except Interrupted:  # never within a step, so what is saved now is whole
             finished = False
-        if not finished:
+        if not finished or not self.steps:
             self.save()
         if not self.best or self.keep_last:  # there was no evaluation yet, or not at this step
             self._keep(self._result(), self.best_metrics)
@@ -172,8 +172,8 @@ class Loop:
         """Whether the validation split is to be looked at now, after the step that was just taken."""
         if self.evaluate is None or self.evaluated >= self.step:
             return False
-        if self.step == 0:
-            return self.training.probe
+        if self.step == 0:  # a good start is the first candidate
+            return self.training.probe and self.steps > 0
         before, now = self.pace.progress(self.step - 1), self.pace.progress(self.step)
         return crossed(now, self.training.evaluations) > crossed(before, self.training.evaluations)
 
@@ -235,10 +235,16 @@ class Loop:
         with uninterrupted():
             self._log({"step": self.step, **{f"val_{name}": value for name, value in metrics.items()}})
             self.history.append(metrics)
-            if self.keep_last or not self.best or found.is_better(metrics, self.best_metrics, self.history):
+            if self.keep_last or not self.best or self._is_better(found, metrics):
                 self._keep(found, metrics)
             self.evaluated = self.step
         return metrics
+
+    def _is_better(self, found: Objective, metrics: dict[str, float]) -> bool:
+        """Whether to keep these weights rather than the best so far; never where they are worse than a good start."""
+        if self.training.probe and found.is_worse(metrics, self.history[0]):
+            return False
+        return found.is_better(metrics, self.best_metrics, self.history)
 
     def _keep(self, objective: Objective, metrics: dict[str, float]) -> None:
         """Remember the present weights as the best."""

@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from vitreous.config.data import Preprocess
-from vitreous.config.fields import from_fields
+from vitreous.config.fields import from_fields, shown
 from vitreous.config.model import ModelConfig, model_to_json
 from vitreous.errors import UserError
 from vitreous.inputs import as_text, read_json
+from vitreous.memory import check_memory
 from vitreous.model.family import called, check_size, config_from_json, describe
 from vitreous.model.network import Network
 from vitreous.weights.files import new_folder, restore_folder, write_tensors
@@ -67,7 +68,7 @@ def save_bundle(
     """
     path = Path(path)
     labels = tuple(labels)
-    _check(model.config, preprocess, labels, str(path))
+    check_parts(model.config, preprocess, labels, str(path))
     section = {
         "format": FORMAT,
         "model": model_to_json(model.config),
@@ -91,12 +92,10 @@ def load_bundle(path: str | Path) -> Bundle:
     notes = check_whole(folder)
     section = _read_section(folder / CONFIG)
     where = str(folder / CONFIG)
-    config = config_from_json(section["model"], where)
-    preprocess = from_fields(Preprocess, section["preprocess"], where)
-    labels = tuple(section["labels"])
-    _check(config, preprocess, labels, where)
+    config = config_from_json(section.model, where)
+    check_parts(config, section.preprocess, section.labels, where)
     model = build_model(config, read_safetensors(folder / WEIGHTS), folder / WEIGHTS)
-    return Bundle(model, preprocess, labels, section["training"], folder, notes)
+    return Bundle(model, section.preprocess, section.labels, section.training, folder, notes)
 
 
 def check_whole(folder: Path, also: tuple[str, ...] = ()) -> tuple[str, ...]:
@@ -152,37 +151,46 @@ def find_bundle(path: Path) -> Path:
     raise UserError(f"{path}: not a bundle, for it has no {WEIGHTS} (it holds {has}); give a bundle or a run folder.")
 
 
-def _read_section(path: Path) -> dict[str, Any]:
+@dataclass(frozen=True)
+class _Section:
     """Our own section of config.json."""
+
+    format: int
+    model: dict[str, Any]
+    preprocess: Preprocess
+    labels: tuple[str, ...]
+    training: dict[str, Any]
+
+
+def _read_section(path: Path) -> _Section:
     config = read_json(path)
     section = config.get("vitreous") if isinstance(config, dict) else None
-    if not isinstance(section, dict) or type(version := section.get("format")) is not int:
+    if not isinstance(section, dict) or "format" not in section:
         raise UserError(f"{path}: has no section 'vitreous' with a format; save the bundle with vitreous.")
-    if version > FORMAT:
-        raise UserError(f"{path}: written in format {version}, and this vitreous reads {FORMAT}; install a newer one.")
-    for name, kind in {"model": dict, "preprocess": dict, "labels": list, "training": dict}.items():
-        if name not in section:
-            raise UserError(f"{path}: 'vitreous' has no field {name!r}; save the bundle with vitreous.")
-        if not isinstance(section[name], kind):
-            raise UserError(f"{path}: {name!r} in 'vitreous' is not what it should be; save the bundle with vitreous.")
-    if not all(isinstance(label, str) for label in section["labels"]):
-        raise UserError(f"{path}: 'labels' in 'vitreous' are not all text; save the bundle with vitreous.")
-    return section
+    if (version := section["format"]) != FORMAT:
+        raise UserError(
+            f"{path}: written in format {shown(version)}, and this vitreous reads {FORMAT}; install a newer one."
+        )
+    return from_fields(_Section, section, path)
 
 
-def _check(config: ModelConfig, preprocess: Preprocess, labels: Sequence[str], where: str) -> None:
+def check_parts(config: ModelConfig, preprocess: Preprocess, labels: Sequence[str], where: str) -> None:
     """Refuse parts that do not belong together."""
     if len(labels) != config.classes:
         raise UserError(
             f"{where}: there are {len(labels)} labels and the classifier has {config.classes} outputs; "
             "give one label for each output, in its order."
         )
+    if len(labels) > 1 and len(set(labels)) == 1:
+        raise UserError(f"{where}: all {len(labels)} labels are {shown(labels[0])}; give each class a name of its own.")
     if preprocess.channels != config.channels:
         raise UserError(
             f"{where}: the preprocessing gives {preprocess.channels} channels and the model takes {config.channels}; "
             "give as many numbers in mean and std as the model has channels."
         )
     check_size(config, preprocess.size)
+    height, width = preprocess.size
+    check_memory(4 * preprocess.channels * height * width, f"{where}: size {height}x{width}", "choose a smaller size")
 
 
 def _plain_card(config: ModelConfig, labels: Sequence[str]) -> str:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from vitreous.config.data import Preprocess
+from vitreous.config.fields import shown, typed
 from vitreous.config.model import ViTConfig
 from vitreous.errors import UserError
 from vitreous.model.vit import ViT
@@ -25,6 +26,7 @@ from vitreous.weights.foreign import (
     Raw,
     Shapes,
     blocks_of,
+    check_agreement,
     grid_for_count,
     heads_for,
     no_grid,
@@ -54,16 +56,18 @@ def read_huggingface(raw: Raw) -> Foreign | None:
         return None
     prefix, said, shapes = found.removesuffix(_PROJECTION), raw.config or {}, raw.shapes
     kind = said.get("model_type") or _kind(shapes, prefix)
-    if kind not in FAMILIES:
-        raise UserError(f"{raw.where}: a model of type {kind!r}; those that can be opened are {', '.join(FAMILIES)}.")
+    if not isinstance(kind, str) or kind not in FAMILIES:
+        raise UserError(
+            f"{raw.where}: a model of type {shown(kind)} cannot be opened; those that can are {', '.join(FAMILIES)}."
+        )
     if said.get("hidden_act", "gelu") not in ("gelu", "relu") or said.get("qkv_bias") is False:
         raise UserError(f"{raw.where}: only models with GELU or ReLU, and with biases of q, k and v, can be opened.")
     aside = {
         what: [name for name in shapes if name.startswith((start, prefix + start))] for what, start in _ASIDE.items()
     }
     config = _config(kind, shapes, prefix, said, raw)
-    labels = said.get("id2label") or {}
-    names = tuple(str(labels[key]) for key in sorted(labels, key=int))
+    check_agreement(raw.where, _stated(said, config, raw.size))
+    names = _names(said.get("id2label") or {})
 
     def usual() -> Preprocess:
         return from_processor(default_processor(kind, config), config, raw.where)
@@ -84,6 +88,28 @@ def read_huggingface(raw: Raw) -> Foreign | None:
         heads_assumed=raw.heads is None and not said.get("num_attention_heads"),
         notes=other_count(len(names), config.classes, "id2label of config.json"),
     )
+
+
+def _names(labels: dict[str, Any]) -> tuple[str, ...]:
+    """The classes' names of id2label; none if they are those that `transformers` gives to classes without names."""
+    names: tuple[str, ...] = typed(tuple[str, ...], [labels[str(k)] for k in range(len(labels))], "id2label")
+    return () if all(name == f"LABEL_{k}" for k, name in enumerate(names)) else names
+
+
+def _stated(said: dict[str, Any], c: ViTConfig, size: tuple[int, int] | None) -> dict[str, tuple[Any, Any]]:
+    """What config.json says and the tensors show too: both, by the name of the field."""
+    facts: dict[str, Any] = {
+        "hidden_size": c.width,
+        "num_hidden_layers": c.depth,
+        "patch_size": c.patch,
+        "num_channels": c.channels,
+    }
+    if c.layer_scale is None:
+        facts["intermediate_size"] = c.mlp_width
+    if size is None and (stated_size := sides(said.get("image_size"))):
+        said = {**said, "image_size": stated_size}
+        facts["image_size"] = c.image_size
+    return {name: (said[name], fact) for name, fact in facts.items() if name in said}
 
 
 def _kind(shapes: Shapes, prefix: str) -> str:

@@ -110,11 +110,12 @@ def has_manifest(folder: Path) -> bool:
         found = parse_json(read_text(path), path)
     except UserError:  # not even JSON: better refused than taken for another program's
         return True
-    if not isinstance(found, dict) or not {"format", "files"} & found.keys():
+    ours = {"format", "files"}
+    if not isinstance(found, dict) or not ours & found.keys():
         return False
     tables = [value for value in found.values() if isinstance(value, dict)]
     entries = [entry for table in tables for entry in table.values() if isinstance(entry, dict)]
-    return not tables or any({"bytes", "sha256"} & entry.keys() for entry in entries)
+    return found.keys() == ours or any({"bytes", "sha256"} & entry.keys() for entry in entries)
 
 
 def unlisted(folder: Path, listed: frozenset[str]) -> list[str]:

@@ -55,6 +55,18 @@ def name_output(out: str | Path, what: str) -> Path:
     return Path(out)
 
 
+def output_folder(out: str | Path) -> Path:
+    """The folder that a person named for files, which need not be there yet; what is no folder is refused."""
+    place = name_output(out, "folder")
+    try:
+        in_the_way = place.exists() and not place.is_dir()
+    except (OSError, ValueError) as error:
+        raise UserError(f"{place}: cannot be written ({reason(error)}); choose another place.") from None
+    if in_the_way:
+        raise UserError(f"{place}: there is a file of this name, and a folder is needed; choose another name.")
+    return place
+
+
 def real_path(path: Path) -> Path:
     """Where a path leads, links followed."""
     try:

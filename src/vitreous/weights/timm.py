@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from vitreous.config.data import Interpolation, Preprocess
+from vitreous.config.fields import shown, typed
 from vitreous.config.model import ModelConfig, Pool, PositionScope, ViTConfig
 from vitreous.errors import UserError
 from vitreous.model.network import Network
@@ -25,6 +26,7 @@ from vitreous.weights.foreign import (
     Shapes,
     augreg_default,
     blocks_of,
+    check_agreement,
     grid_for_count,
     heads_for,
     imagenet_default,
@@ -37,6 +39,7 @@ from vitreous.weights.foreign import (
     stated,
 )
 from vitreous.weights.mapping import same, to_theirs
+from vitreous.weights.timm_architectures import heads_of, why_not
 
 UNKNOWN_TO_TIMM = "vitreous"
 """The architecture of a model that timm has no word for: timm then refuses it by this name."""
@@ -55,12 +58,15 @@ _ENTRIES = {
 _DISTILLED = {"Ti": ("16_224",), "S": ("16_224",), "B": ("16_224", "16_384")}
 _POOLS: dict[Pool, str] = {"class": "token", "mean": "avg", "class+mean": "", "attention": "map"}
 _CROPS = {"cover": "center", "cover-floor": "center", "stretch": "squash", "stretch-floor": "squash"}
-# Arguments of timm's that the tensors tell too, that are read here, or that matter in training alone.
-_UNDERSTOOD = {
-    *("img_size", "patch_size", "embed_dim", "depth", "num_heads", "mlp_ratio", "in_chans", "num_classes"),
-    *("act_layer", "global_pool", "fc_norm", "class_token", "reg_tokens", "pos_embed", "no_embed_class"),
-    *("init_values", "qk_norm", "qkv_bias", "dynamic_img_size", "weight_init", "fix_init"),
-    *("drop_rate", "pos_drop_rate", "patch_drop_rate", "proj_drop_rate", "attn_drop_rate", "drop_path_rate"),
+# Arguments of timm's that the tensors tell too, that are read here, or that matter in training alone; and their types.
+_UNDERSTOOD: dict[str, Any] = {
+    **dict.fromkeys(("patch_size", "embed_dim", "depth", "num_heads", "in_chans", "num_classes", "reg_tokens"), int),
+    **dict.fromkeys(("drop_rate", "pos_drop_rate", "patch_drop_rate", "proj_drop_rate", "attn_drop_rate"), float),
+    **dict.fromkeys(("class_token", "no_embed_class", "qk_norm", "qkv_bias", "dynamic_img_size", "fix_init"), bool),
+    **dict.fromkeys(("act_layer", "global_pool", "pos_embed", "weight_init"), str),
+    **dict.fromkeys(("mlp_ratio", "init_values", "drop_path_rate"), float),
+    "img_size": int | tuple[int, int],
+    "fc_norm": bool,
 }
 CORE = ("patch_embed.proj.weight", "blocks.0.attn.qkv.weight", "blocks.0.mlp.fc1.weight", "blocks.0.mlp.fc2.weight")
 """What every such model has."""
@@ -187,18 +193,21 @@ def read_timm(raw: Raw) -> Foreign | None:
     if not raw.tensors.keys() >= set(CORE) or is_hybrid(raw.tensors):
         return None
     said = raw.config or {}
-    arguments = said.get("model_args") or {}
-    _check_arguments(str(said.get("architecture", "")), arguments, raw.where)
-    config, heads_assumed = recognise(raw.shapes, raw.where, raw.size, arguments, heads=raw.heads)
     pretrained = said.get("pretrained_cfg") or said  # older folders have its fields one level up
-    if (said.get("global_pool") or pretrained.get("global_pool")) == "avg":
+    arguments = _arguments(said.get("model_args") or {}, raw.where)
+    defined = heads_of(architecture_of(raw.config))
+    arguments = ({} if defined is None else {"num_heads": defined}) | arguments
+    config, heads_assumed = recognise(raw.shapes, raw.where, raw.size, arguments, heads=raw.heads)
+    if (arguments.get("global_pool") or said.get("global_pool") or pretrained.get("global_pool")) == "avg":
         config = replace(config, pool="mean")
+    check_agreement(raw.where, _stated(said, arguments, config, raw.size))
     usual = augreg_default if config.classes else imagenet_default
     preprocess, problem = usual(config), None
     if "mean" in pretrained:
         read = partial(_preprocess, pretrained, config, raw.where)
         preprocess, problem = stated(read, partial(usual, config), raw.where, "config.json")
-    labels = tuple(str(label) for label in said.get("label_names") or pretrained.get("label_names") or ())
+    names = said.get("label_names") or pretrained.get("label_names") or ()
+    labels: tuple[str, ...] = typed(tuple[str, ...], names, "label_names")
     return Foreign(
         family="timm",
         config=config,
@@ -212,17 +221,61 @@ def read_timm(raw: Raw) -> Foreign | None:
     )
 
 
-def _check_arguments(architecture: str, arguments: dict[str, Any], where: str) -> None:
-    """Refuse a model that is told to be something else than its tensors show."""
-    unknown = sorted(set(arguments) - _UNDERSTOOD)
-    if arguments.get("act_layer", "gelu") not in ("gelu", "relu", None):
-        unknown.append(f"act_layer {arguments['act_layer']!r}")
-    if "quickgelu" in architecture:
-        unknown.append("quickgelu")
+def is_timm(config: dict[str, Any] | None) -> bool:
+    """Whether a config.json is of timm's hub."""
+    return config is not None and ("architecture" in config or "pretrained_cfg" in config)
+
+
+def architecture_of(config: dict[str, Any] | None) -> str:
+    """The architecture that a config.json of timm's names; else ""."""
+    said = config or {}
+    pretrained = said.get("pretrained_cfg")
+    inside = pretrained.get("architecture") if isinstance(pretrained, dict) else None
+    return str(said.get("architecture") or inside or "")
+
+
+def check_architecture(raw: Raw) -> None:
+    """Refuse a type of timm's that cannot be opened, by its name, whatever its tensors look like."""
+    name = architecture_of(raw.config)
+    if reason := why_not(name):
+        raise UserError(f"{raw.where}: a model of timm's type {shown(name)} {reason}; give another model.")
+
+
+def _stated(
+    said: dict[str, Any], arguments: dict[str, Any], c: ViTConfig, size: tuple[int, int] | None
+) -> dict[str, tuple[Any, Any]]:
+    """What config.json says and the tensors show too: both, by the name of the field."""
+    facts: dict[str, Any] = {
+        "embed_dim": c.width,
+        "depth": c.depth,
+        "patch_size": c.patch,
+        "in_chans": c.channels,
+        "num_classes": c.classes,
+        "class_token": c.class_token,
+        "reg_tokens": c.registers,
+        "qk_norm": c.qk_norm,
+    }
+    if size is None and (stated_size := sides(arguments.get("img_size"))):
+        arguments = {**arguments, "img_size": stated_size}
+        facts["img_size"] = c.image_size
+    pairs = {name: (arguments[name], fact) for name, fact in facts.items() if name in arguments}
+    if "num_classes" in said:
+        pairs["num_classes"] = (said["num_classes"], c.classes)
+    if "num_features" in said:
+        pairs["num_features"] = (said["num_features"], c.width)
+    return pairs
+
+
+def _arguments(said: dict[str, Any], where: str) -> dict[str, Any]:
+    """timm's arguments of a model, those that are None left out; what is not known here is refused."""
+    unknown = [shown(name)[1:-1] for name in sorted(said) if name not in _UNDERSTOOD]
+    if said.get("act_layer", "gelu") not in ("gelu", "relu", None):
+        unknown.append(f"act_layer {shown(said['act_layer'])}")
     if unknown:
         raise UserError(
             f"{where}: config.json beside it asks for {unknown[0]}, which is not known here; give another model."
         )
+    return {name: typed(_UNDERSTOOD[name], value, name) for name, value in said.items() if value is not None}
 
 
 def _preprocess(said: dict[str, Any], config: ViTConfig, where: str) -> Preprocess:
@@ -237,7 +290,7 @@ def _preprocess(said: dict[str, Any], config: ViTConfig, where: str) -> Preproce
         size=tuple(said["input_size"][1:]) if "input_size" in said else config.image_size,
         mean=tuple(said["mean"]),
         std=tuple(said["std"]),
-        crop=said.get("crop_pct") or 1.0,
+        crop=1.0 if said.get("crop_pct") is None else said["crop_pct"],
         interpolation=how,
         resize=modes[mode],  # type: ignore[arg-type]
     )
