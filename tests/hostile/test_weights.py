@@ -161,7 +161,7 @@ def test_hostile_files_of_torch(commands, tmp_path, name):
     path = tmp_path / ("x" * 300 if PTH[name] is None else "w.pth")
     if PTH[name] is not None:
         PTH[name](path)
-    check_refused(commands("import", path, tmp_path / "out"), path.name)
+    check_refused(commands("import", path, tmp_path / "out"), path.name[-13:])
     assert not (tmp_path / "trap").exists()
     assert not (tmp_path / "out").exists()
 

@@ -43,7 +43,7 @@ CONFIGS = {
 def test_config_of_hugging_face(vit, name):
     change(vit / "config.json", **CONFIGS[name])
     with pytest.raises(
-        UserError, match=r"model.safetensors: (config.json beside it is malformed|(heads|norm_eps)='.*': must be)"
+        UserError, match=r"model.safetensors: (config.json beside it is malformed|(heads|norm_eps)='.*': give )"
     ):
         open_weights(vit)
 
@@ -89,6 +89,6 @@ def test_config_of_timm(tmp_path, config):
     torch.save(timm_like(), tmp_path / "pytorch_model.bin")
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(
-        UserError, match=r"pytorch_model.bin: (config.json beside it (is malformed|asks for 1)|img_size='32': must be)"
+        UserError, match=r"pytorch_model.bin: (config.json beside it (is malformed|asks for 1)|img_size='32': give )"
     ):
         open_weights(tmp_path)

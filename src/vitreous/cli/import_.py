@@ -21,7 +21,7 @@ def import_(
     channels: Annotated[Count | None, option("COUNT")] = None,
     classes: Annotated[Annotated[int, Range(0)] | None, option("COUNT")] = None,
     heads: Annotated[Count | None, option("COUNT")] = None,
-    epsilon: Annotated[Annotated[float, Range(above=0, most=1)] | None, option("NUMBER")] = None,
+    epsilon: Annotated[Annotated[float, Range(1e-30, 1)] | None, option("NUMBER")] = None,
     entry: Annotated[str | None, option("NAME")] = None,
     json: Flag = False,
 ) -> None:

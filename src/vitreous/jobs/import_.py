@@ -55,7 +55,7 @@ def import_weights(
     channels: Count | None = None,
     classes: Annotated[int, Range(0)] | None = None,
     heads: Count | None = None,
-    epsilon: Annotated[float, Range(above=0, most=1)] | None = None,
+    epsilon: Annotated[float, Range(1e-30, 1)] | None = None,
     entry: str | None = None,
 ) -> Imported:
     """Write a bundle of the weights at `source`; see `open_weights` for what that may be.
