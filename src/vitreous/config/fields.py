@@ -29,7 +29,7 @@ def from_fields(kind: type[T], values: Any, where: object) -> T:
         raise UserError(f"{where}: {missing[0]!r} is missing; use the version that wrote it.")
     hints = get_type_hints(kind, include_extras=True)
     try:
-        return kind(**{name: typed(hints[name], value, name) for name, value in values.items()})
+        return kind(**{name: _value(hints[name], value, name) for name, value in values.items()})
     except UserError as error:
         raise error if str(error).startswith(str(where)) else UserError(f"{where}: {error}") from None
 
