@@ -144,10 +144,10 @@ def _budgets(rows: list[dict[str, Any]]) -> str:
         "| --- | ---: | --- | ---: | ---: | ---: | ---: | ---: |",
     ]
     for row in rows:
-        n, share = row["n_test"] or row["n_val"], row["test_accuracy"] or row["val_accuracy"]
-        between = " to ".join(f"{100 * end:.1f}" for end in row["interval"] or ())
+        share = row["val_accuracy"] if row["test_accuracy"] is None else row["test_accuracy"]
+        between = "" if row["interval"] is None else " to ".join(f"{100 * edge:.1f}" for edge in row["interval"])
         counts = f"{row['steps']:,} | {row['n_val'] or 0:,} | {row['n_test'] or 0:,}"
-        right = f"{100 * share:.1f}" if n else ""
+        right = "" if share is None else f"{100 * share:.1f}"
         lines.append(
             f"| {row['cell']} | {row['wall']:.0f} | {'yes' if row['said'] else ''} | {counts} | {right} | {between} |"
         )

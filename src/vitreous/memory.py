@@ -25,8 +25,7 @@ def check_memory(needed: float, what: str, instead: str) -> None:
 def available_memory(root: Path = Path("/")) -> int | None:
     """Bytes that this process can still get.
 
-    That is the least that the system, any group it is in (cgroup) and its own limit (ulimit -v) would give.
-
+    That is the least that the system, its group (cgroup) and its own limit on addresses (ulimit -v) would give.
     Pages that only hold copies of files count as available, for the system gives them up when memory is needed. None
     where the system does not tell. root: the folder that holds proc and sys.
     """

@@ -26,7 +26,7 @@ PRECIOUS = {
 def place(tmp_path_factory):
     """Pictures, weights, and a run of one epoch on them."""
     root = tmp_path_factory.mktemp("place")
-    draw_pictures(root / "pictures", count=5)
+    draw_pictures(root / "pictures", count=9)
     make_weights(root / "weights")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("vitreous.jobs.fit.write_report", lambda run: None)

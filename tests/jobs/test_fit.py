@@ -190,7 +190,7 @@ def test_a_budget_becomes_a_number_of_steps(pictures, weights, tmp_path):
 
 @pytest.mark.clock
 def test_a_budget_that_is_taken_up_again_keeps_to_its_plan(pictures, weights, tmp_path):
-    ways = {"weights": weights, "budget": "6s", "out": tmp_path / "run", "workers": 0}
+    ways = {"weights": weights, "budget": "9s", "out": tmp_path / "run", "workers": 0}
     calls = itertools.count()
     assert not fit(pictures, **ways, listeners=Listeners(stop=lambda: next(calls) >= 3)).finished
     planned, text = read_config(tmp_path / "run"), (tmp_path / "run/config.json").read_text()

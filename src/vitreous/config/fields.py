@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Any, TypeVar, get_args, get_type_hints
 
-from vitreous.arguments import check_value
-from vitreous.arguments import shown as shown
+from vitreous.arguments import check_value, shown
 from vitreous.errors import UserError
 
 T = TypeVar("T")
@@ -29,13 +28,12 @@ def from_fields(kind: type[T], values: Any, where: object) -> T:
         raise UserError(f"{where}: {missing[0]!r} is missing; use the version that wrote it.")
     hints = get_type_hints(kind, include_extras=True)
     try:
-        return kind(**{name: typed(hints[name], value, name) for name, value in values.items()})
+        return kind(**{name: _value(hints[name], value, name) for name, value in values.items()})
     except UserError as error:
         raise error if str(error).startswith(str(where)) else UserError(f"{where}: {error}") from None
 
 
-def typed(hint: Any, value: Any, name: str) -> Any:
-    """The value as the hinted type, lists as tuples; a `UserError` that names the field if it is of another type."""
+def _value(hint: Any, value: Any, name: str) -> Any:
     for choice in (hint, *get_args(hint)):
         if isinstance(value, Mapping) and isinstance(choice, type) and is_dataclass(choice):
             return from_fields(choice, value, name)

@@ -99,11 +99,11 @@ def fit(
     )
     run = run_place(out, data, run_name(data))
     machine = machine_of(workers, device, tensorboard)
-    return _Fit(request, run, machine, listeners or Listeners(), _write_page).run()
 
+    def write_page(folder: Path, seconds: float | None) -> None:
+        write_report(folder, seconds=seconds)
 
-def _write_page(run: Path, seconds: float | None) -> None:
-    write_report(run, seconds=seconds)
+    return _Fit(request, run, machine, listeners or Listeners(), write_page).run()
 
 
 class _Fit(TrainingRun[FitRequest, FitResult]):
@@ -249,7 +249,7 @@ class _Fit(TrainingRun[FitRequest, FitResult]):
             self.parts["train"] = looked
 
     def _look_around(self, network: Network) -> None:
-        """With a budget, see what a picture costs, on those to be measured in the end."""
+        """With a budget, see what a picture costs."""
         work = self._work(passes=2)
         if self.clock is None or not work.val + work.test:
             return
@@ -261,6 +261,14 @@ class _Fit(TrainingRun[FitRequest, FitResult]):
 
     def _plain_loader(self, source: Source) -> Loader:
         return plain_loader(source, self.training, self.machine.workers)
+
+    def say_start(self, steps: int) -> None:
+        """What is trained after a classifier on frozen features."""
+        if self.probe is None or not steps:
+            return
+        frozen, layers = self.training.freeze, self.training.model.layers
+        kept = f"; the first {frozen} of {layers} layers stay as they are" if frozen else ""
+        self.listeners.say(f"Training goes on from there for {steps:,} step{'s' if steps > 1 else ''}{kept}.")
 
     def _on_device(self, function: Callable[..., Tensor]) -> Callable[[Tensor], Tensor]:
         return lambda images: function(images.to(self.world.device)).cpu()

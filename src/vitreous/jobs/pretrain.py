@@ -107,17 +107,18 @@ def pretrain(
         as_texts(changes),
     )
     machine = machine_of(workers, device, tensorboard)
-    return _Pretraining(request, run, machine, listeners or Listeners(), _write_page).run()
 
+    def write_page(folder: Path, seconds: float | None) -> None:
+        write_report(folder, seconds=seconds)
 
-def _write_page(run: Path, seconds: float | None) -> None:
-    write_report(run, seconds=seconds)
+    return _Pretraining(request, run, machine, listeners or Listeners(), write_page).run()
 
 
 class _Pretraining(TrainingRun[PretrainRequest, PretrainResult]):
     """What a training without labels is about: views, live metrics of features, alarms."""
 
     keep_last: ClassVar[bool] = True
+    writing: ClassVar[float] = 2.5
     evaluation: float = 0.0  # seconds of one, with a budget
 
     def read_result(self) -> PretrainResult:
@@ -159,9 +160,12 @@ class _Pretraining(TrainingRun[PretrainRequest, PretrainResult]):
 
     def _settle(self, most: int, clock: Clock) -> None:
         """See what a live evaluation costs, on a few pictures, and ask as many as there is time for."""
-        few, began = min(FEW, most), clock.now()
-        self._evaluation_of(few)(copy.deepcopy(self.objective).eval())
-        look = (clock.now() - began) / few
+        for few in (min(4, most), min(FEW, most)):  # the first warms up
+            began = clock.now()
+            self._evaluation_of(few)(copy.deepcopy(self.objective).eval())
+            look = (clock.now() - began) / few
+            if clock.now() - began > clock.deadline / 20:
+                break
         plan = plan_stages(Work(0, most, 0, LIVE), Costs(clock.now(), look, clock.writing), clock.deadline)
         if not plan.complete:
             self.listeners.say(describe_plan(plan, clock.text))

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from vitreous.config.fields import from_fields, shown
+from vitreous.arguments import shown
+from vitreous.config.fields import from_fields
 from vitreous.config.model import ModelConfig
 from vitreous.errors import UserError
 from vitreous.memory import check_memory

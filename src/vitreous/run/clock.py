@@ -8,8 +8,6 @@ from vitreous.run.stages import Costs, StagePlan, Work, describe_plan, plan_stag
 from vitreous.train.meter import Meter
 from vitreous.world import World
 
-WRITING = 4.5
-"""Seconds that the bundle, the report and the end of the process take on two quiet cores."""
 SLOWEST = 3.0
 """Times as long is set aside for writing at most, on a machine whose start-up took long."""
 STARTING = 2.2
@@ -23,11 +21,14 @@ TELLING = 1.0
 class Clock:
     """The clock of a training with a budget, as long as it is not interrupted: one that goes on keeps to its plan."""
 
-    def __init__(self, text: str, seconds: float, meter: Meter, world: World) -> None:
-        """`text` is the budget as the person wrote it. To be made as soon as the training begins."""
+    def __init__(self, text: str, seconds: float, writing: float, meter: Meter, world: World) -> None:
+        """`text` is the budget as the person wrote it. To be made as soon as the training begins.
+
+        writing: seconds that the bundle, the report and the end of the process take on two quiet cores.
+        """
         self.text, self.deadline, self._meter, self._world = text, seconds, meter, world
         # start-up and writing are both the work of one core, so a slow start foretells slow writing
-        self.writing = WRITING * min(SLOWEST, max(1.0, meter.seconds / STARTING))
+        self.writing = writing * min(SLOWEST, max(1.0, meter.seconds / STARTING))
 
     def now(self) -> float:
         """Seconds gone, the same in all processes."""

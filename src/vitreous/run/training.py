@@ -64,6 +64,8 @@ class TrainingRun(ABC, Generic[Asked, Result]):
 
     keep_last: ClassVar[bool] = False
     """Keep the last weights, not the best by validation."""
+    writing: ClassVar[float] = 4.5
+    """Seconds that the bundle, the report and the end of the process take on two quiet cores."""
 
     def __init__(
         self,
@@ -80,7 +82,7 @@ class TrainingRun(ABC, Generic[Asked, Result]):
         self.world = World(device=machine.device)
         self.clock: Clock | None = None
         if request.budget is not None:
-            self.clock = Clock(request.budget, parse_budget(request.budget), self.meter, self.world)
+            self.clock = Clock(request.budget, parse_budget(request.budget), self.writing, self.meter, self.world)
         self.probe: FrozenProbe | None = None
         self.weights: str | None = None
         self.unreadable: dict[str, str] = {}
@@ -134,6 +136,9 @@ class TrainingRun(ABC, Generic[Asked, Result]):
     def manner(self) -> str:
         """What it learns by, in a word or two."""
         return self.training.objective.kind
+
+    def say_start(self, steps: int) -> None:
+        """What is to be said before the first step of a new training."""
 
     def watch(self, listener: Callable[[Event], None]) -> Callable[[Event], None]:
         """The listener, with what the verb wants to hear itself."""
@@ -189,6 +194,7 @@ class TrainingRun(ABC, Generic[Asked, Result]):
             facts = {"weights": self.weights, "probe": self.probe, "parts": self.parts}
             saved = RunConfig.of(self.request, self.training, int(steps), opened, **facts)
             self._keep_config(saved)
+            self.say_start(saved.steps)
         self.config = saved
         pace = saved.pace
         outcome = self._train(pace, table)

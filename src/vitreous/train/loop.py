@@ -153,6 +153,8 @@ class Loop:
         """Take all steps that are left, and say whether it came to the last."""
         if self._due():  # before the first step, or where an interruption came between
             self._evaluate()
+            if self.step == self.steps:  # no step will save what was found
+                self.save()
         saved, timer = time.monotonic(), _Timer(self.loader.batch_size)
         for epoch, batch in self._batches():
             if self.world.agree(stop()):

@@ -16,8 +16,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from vitreous.arguments import shown
 from vitreous.config.data import Preprocess
-from vitreous.config.fields import from_fields, shown
+from vitreous.config.fields import from_fields
 from vitreous.config.model import ModelConfig, model_to_json
 from vitreous.errors import UserError
 from vitreous.inputs import as_text, read_json

@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 from torch import Tensor
 
+from vitreous.arguments import shown
 from vitreous.config.data import Preprocess
-from vitreous.config.fields import shown
 from vitreous.config.model import ModelConfig, ViTConfig
 from vitreous.errors import UserError
 from vitreous.model import family as families

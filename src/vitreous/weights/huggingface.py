@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from vitreous.arguments import check_value, shown
 from vitreous.config.data import Preprocess
-from vitreous.config.fields import shown, typed
 from vitreous.config.model import ViTConfig
 from vitreous.errors import UserError
 from vitreous.model.vit import ViT
@@ -92,7 +92,7 @@ def read_huggingface(raw: Raw) -> Foreign | None:
 
 def _names(labels: dict[str, Any]) -> tuple[str, ...]:
     """The classes' names of id2label; none if they are those that `transformers` gives to classes without names."""
-    names: tuple[str, ...] = typed(tuple[str, ...], [labels[str(k)] for k in range(len(labels))], "id2label")
+    names: tuple[str, ...] = check_value([labels[str(k)] for k in range(len(labels))], tuple[str, ...], "id2label")
     return () if all(name == f"LABEL_{k}" for k, name in enumerate(names)) else names
 
 

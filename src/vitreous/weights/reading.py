@@ -29,7 +29,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from vitreous import inputs
-from vitreous.config.fields import shown
+from vitreous.arguments import shown
 from vitreous.errors import UserError
 from vitreous.inputs import open_input, size_text
 from vitreous.weights.foreign import Raw

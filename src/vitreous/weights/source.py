@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from vitreous.arguments import shown
 from vitreous.config.data import Preprocess
-from vitreous.config.fields import shown
 from vitreous.config.model import ModelConfig, ViTConfig
 from vitreous.errors import UserError
 from vitreous.inputs import reason

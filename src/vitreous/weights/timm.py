@@ -13,8 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
+from vitreous.arguments import check_value, shown
 from vitreous.config.data import Interpolation, Preprocess
-from vitreous.config.fields import shown, typed
 from vitreous.config.model import ModelConfig, Pool, PositionScope, ViTConfig
 from vitreous.errors import UserError
 from vitreous.model.network import Network
@@ -207,7 +207,7 @@ def read_timm(raw: Raw) -> Foreign | None:
         read = partial(_preprocess, pretrained, config, raw.where)
         preprocess, problem = stated(read, partial(usual, config), raw.where, "config.json")
     names = said.get("label_names") or pretrained.get("label_names") or ()
-    labels: tuple[str, ...] = typed(tuple[str, ...], names, "label_names")
+    labels: tuple[str, ...] = check_value(names, tuple[str, ...], "label_names")
     return Foreign(
         family="timm",
         config=config,
@@ -275,7 +275,7 @@ def _arguments(said: dict[str, Any], where: str) -> dict[str, Any]:
         raise UserError(
             f"{where}: config.json beside it asks for {unknown[0]}, which is not known here; give another model."
         )
-    return {name: typed(_UNDERSTOOD[name], value, name) for name, value in said.items() if value is not None}
+    return {name: check_value(value, _UNDERSTOOD[name], name) for name, value in said.items() if value is not None}
 
 
 def _preprocess(said: dict[str, Any], config: ViTConfig, where: str) -> Preprocess:
