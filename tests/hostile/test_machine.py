@@ -1,6 +1,7 @@
 """A machine that refuses: closed and full streams, few handles, addresses and processes, names that cannot be."""
 
 import errno
+import re
 import shutil
 import tempfile
 from pathlib import Path
@@ -96,7 +97,8 @@ def test_little_address_space(commands, place, verb, more):
     check_ended_well(outcome, seconds=20, memory=600 * MB)
     assert outcome.status in (0, 1, 2)
     if outcome.status:
-        check_said(outcome, outcome.status, "memory")
+        check_said(outcome, outcome.status)
+        assert re.search("memory|processes or threads", outcome.stderr)
 
 
 def test_too_few_addresses_for_the_libraries(commands, place):
@@ -107,7 +109,7 @@ def test_too_few_addresses_for_the_libraries(commands, place):
 def test_no_more_processes(commands, place):
     """The limit does not hold for root, so the command is run by nobody in particular."""
     argv = filled(["fit", "PICTURES", "--weights", "MODEL", "--out", place / "out/run", "--workers", "2"], place)
-    nobody = "os.getuid() or (os.setgid(65534), os.setuid(65534))"
+    nobody = "import multiprocessing.popen_fork; os.getuid() or (os.setgid(65534), os.setuid(65534))"
     code = LIMIT.format(name="RLIMIT_NPROC", value=1) + nobody + MAIN.format(argv=argv)
     check_said(commands(code=code), 2, "workers=2: the system refuses another process", "give fewer, or 0")
 
@@ -146,17 +148,17 @@ def test_names_that_cannot_be(commands, place, case, name):
 
 WORKERS = {
     "fit": ["fit", "PICTURES", "--weights", "MODEL"],
-    "evaluate": ["evaluate", "MODEL", "PICTURES"],
     "probe": ["probe", "MODEL", "PICTURES"],
     "analyze": ["analyze", "MODEL", "--data", "PICTURES", "--out", "analysis"],
 }
 
 
-@pytest.mark.parametrize("case", ["fit", "probe", "analyze"])
+@pytest.mark.parametrize("case", WORKERS)
 @pytest.mark.parametrize("workers", ["300", "100000000"])
 def test_too_many_workers(commands, place, tmp_path, case, workers):
-    check_refused(commands(*filled(WORKERS[case], place), "--workers", workers, cwd=tmp_path), "workers=" + workers)
-    assert not list(tmp_path.iterdir())
+    words, env = filled(WORKERS[case], place), {"VITREOUS_CACHE": str(tmp_path / "cache")}
+    check_refused(commands(*words, "--workers", workers, cwd=tmp_path, env=env), f"workers={workers}")
+    assert not list(tmp_path.rglob("*.*"))
 
 
 def failures():
@@ -171,7 +173,7 @@ def failures():
     yield of(bytearray, 10**18), MachineError, "memory"
     yield MemoryError(), MachineError, "memory (MemoryError)"
     yield OSError(errno.EMFILE, "Too many open files"), MachineError, "ulimit -n"
-    yield OSError(errno.ENOSPC, "No space left on device", "some/file"), MachineError, "some/file: there is not enough"
+    yield OSError(errno.ENOSPC, "No space left on device", "some/file"), MachineError, "some/file: the disk is full"
     yield RuntimeError("can't start new thread"), MachineError, "ulimit -u"
     yield ImportError("libx.so: failed to map segment from shared object"), MachineError, "memory"
     yield of(Path("z" * 5000).stat), UserError, "zzz...zzz"

@@ -10,38 +10,40 @@ from vitreous.inputs import reason
 LONGEST = 120
 """Letters of a name that are shown."""
 LOOP = "Symlink loop from "
-_SHORT = {
-    errno.ENOMEM: "memory",
-    errno.EMFILE: "file handles",
-    errno.ENFILE: "file handles",
-    errno.EAGAIN: "processes or threads",
-    errno.ENOSPC: "space on the disk",
-    errno.EDQUOT: "space on the disk",
+_MEMORY = (
+    "there is not enough memory",
+    "use a smaller model, image size or batch, fewer workers, or a machine with more",
+)
+_HANDLES = "no more files can be opened", "raise the limit (ulimit -n), or use fewer workers"
+_THREADS = "no more processes or threads can be started", "raise the limits (ulimit -u and -v), or use fewer workers"
+_SPACE = "the disk is full", "free some space and repeat the command"
+_NUMBERS = {
+    errno.ENOMEM: _MEMORY,
+    errno.EMFILE: _HANDLES,
+    errno.ENFILE: _HANDLES,
+    errno.EAGAIN: _THREADS,
+    errno.ENOSPC: _SPACE,
+    errno.EDQUOT: _SPACE,
 }
-"""What there is too little of, by the system's number of the error."""
+"""What is wrong and what to do, by the system's number of the error."""
 _WORDS = {
-    "can't allocate memory": "memory",
-    "not enough memory": "memory",
-    "bad_alloc": "memory",
-    "failed to map segment": "memory",
-    "cannot allocate memory": "memory",
-    "can't start new thread": "processes or threads",
-    "too many open files": "file handles",
+    "can't allocate memory": _MEMORY,
+    "cannot allocate memory": _MEMORY,
+    "not enough memory": _MEMORY,
+    "bad_alloc": _MEMORY,
+    "failed to map segment": _MEMORY,
+    "can't start new thread": _THREADS,
+    "too many open files": _HANDLES,
 }
 """The same in the words of libraries that have no number, such as torch."""
-_REMEDIES = {
-    "memory": "use a smaller model, image size or batch, fewer workers, or a machine with more",
-    "file handles": "raise the limit (ulimit -n), or use fewer workers",
-    "processes or threads": "raise the limit (ulimit -u), or use fewer workers",
-    "space on the disk": "free some and repeat the command",
-}
 
 
 def explain_failure(error: BaseException) -> MachineError | UserError | None:
     """A sentence for a person about an error that is nobody's mistake in the program; None where it may be one."""
-    if (lack := _lacking(error)) is not None:
+    if (refusal := _refusal(error)) is not None:
+        what, remedy = refusal
         where = f"{_named(error)}: " if isinstance(error, OSError) and error.filename is not None else ""
-        return MachineError(f"{where}there is not enough {lack} ({_words(error)}); {_REMEDIES[lack]}.")
+        return MachineError(f"{where}{what} ({_words(error)}); {remedy}.")
     if isinstance(error, OSError) and error.filename is not None:
         return UserError(f"{_named(error)}: cannot be used ({reason(error)}); check the name, its mode and owner.")
     if isinstance(error, RuntimeError) and str(error).startswith(LOOP):  # Python 3.13 has an OSError for it
@@ -49,15 +51,15 @@ def explain_failure(error: BaseException) -> MachineError | UserError | None:
     return None
 
 
-def _lacking(error: BaseException) -> str | None:
-    """What there was too little of, if that is what the error says."""
+def _refusal(error: BaseException) -> tuple[str, str] | None:
+    """What the machine refused and what to do about it, if that is what the error says."""
     if isinstance(error, MemoryError):
-        return "memory"
-    if isinstance(error, OSError) and error.errno in _SHORT:
-        return _SHORT[error.errno]
+        return _MEMORY
+    if isinstance(error, OSError) and error.errno in _NUMBERS:
+        return _NUMBERS[error.errno]
     if isinstance(error, RuntimeError | ImportError | OSError):
         said = str(error).lower()
-        return next((lack for words, lack in _WORDS.items() if words in said), None)
+        return next((refusal for words, refusal in _WORDS.items() if words in said), None)
     return None
 
 
