@@ -22,7 +22,7 @@ from vitreous.weights.mapping import Rule
 Shapes = Mapping[str, tuple[int, ...]]
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-MALFORMED = (TypeError, KeyError, ValueError, AttributeError, IndexError)
+MALFORMED = (TypeError, LookupError, ValueError, AttributeError, ArithmeticError)
 """What reading a description raises that is not as it should be."""
 _NUMBER = re.compile("[0-9]{1,9}")
 _HEADS = {1152: 16, 1664: 16}
