@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 RESULTS = Path(__file__).parent / "results"
+FEATURES = ("avx", "fma", "avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_tile", "amx_bf16", "amx_int8")
 
 
 def best_seconds(jobs: Mapping[str, Callable[[], object]], rounds: int, slice_seconds: float = 0.4) -> dict[str, float]:
@@ -55,10 +56,25 @@ def machine() -> dict[str, Any]:
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "capability": torch.backends.cpu.get_cpu_capability(),
+        "features": _cpu_features(),
+        "gemm_gflops": round(gemm_gflops()),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "date": time.strftime("%Y-%m-%d"),
     }
+
+
+def gemm_gflops() -> float:
+    """Float32 operations a second in a large matrix product, the best of several: how quick the machine was."""
+    job, flops = matmul_job(1024)
+    return flops / best_seconds({"gemm": job}, rounds=5, slice_seconds=0.1)["gemm"] / 1e9
+
+
+def _cpu_features() -> list[str]:
+    """Of the instructions that matter to speed, those that the processor has."""
+    info = Path("/proc/cpuinfo")
+    flags = info.read_text().partition("flags")[2].partition("\n")[0].split() if info.exists() else []
+    return [name for name in FEATURES if name in flags]
 
 
 def _cpu_name() -> str:

@@ -88,6 +88,8 @@ def training_page() -> str:
         "scratch": _scratch(_result("scratch")),
         "loading": _loading(_result("loading")),
     }
+    if (DOCS.parent / "benchmarks" / "results" / "budgets.json").exists():  # it takes an idle hour
+        tables["budgets"] = _budgets(_result("budgets")["rows"])
     return _filled("training.md", tables)
 
 
@@ -135,6 +137,22 @@ def _scratch(found: dict[str, Any]) -> str:
         f"{100 * found['test_accuracy']:.1f} % of {found['n']:,} test pictures\n(95 % interval {low} to {high}) after "
         f"{found['seconds']:,} s, {found['pictures_seen']:,} pictures seen."
     )
+
+
+def _budgets(rows: list[dict[str, Any]]) -> str:
+    lines = [
+        "| `fit --budget`, timed from outside | s | not all fits, said | steps | val | test | right, % | interval |",
+        "| --- | ---: | --- | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for row in rows:
+        share = row["val_accuracy"] if row["test_accuracy"] is None else row["test_accuracy"]
+        between = "" if row["interval"] is None else " to ".join(f"{100 * edge:.1f}" for edge in row["interval"])
+        counts = f"{row['steps']:,} | {row['n_val'] or 0:,} | {row['n_test'] or 0:,}"
+        right = "" if share is None else f"{100 * share:.1f}"
+        lines.append(
+            f"| {row['cell']} | {row['wall']:.0f} | {'yes' if row['said'] else ''} | {counts} | {right} | {between} |"
+        )
+    return "\n".join(lines)
 
 
 def _loading(found: dict[str, Any]) -> str:

@@ -1,7 +1,7 @@
 """Where tests find what a clone does not carry, and how those that run side by side keep out of each other's way."""
 
 import os
-import sys
+import runpy
 from pathlib import Path
 
 # Set before torch is imported, and inherited by the processes that tests start: the cores are shared by the tests.
@@ -10,19 +10,18 @@ os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = os.environ["OPEN
 import numpy as np
 import pytest
 import torch
-import torchvision_on_cpu  # before transformers and timm
 from PIL import Image
 from safetensors.torch import load_file
 
 from vitreous import ViT
-
-sys.path.remove(str(Path(torchvision_on_cpu.__file__).parent))  # its explain.py would hide the folder of that name
 
 torch.set_num_threads(1)  # tiny models gain nothing from more, and lose much where tests share a machine
 
 PROCESSES = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 CORES = max(1, (os.cpu_count() or 1) // PROCESSES)  # this process's share
 SHARED = Path(__file__).parents[2] / "shared" / "data"
+# timm, and what transformers does with pictures, want torchvision; kept, for its operators live as long as this.
+TORCHVISION = runpy.run_path(str(Path(__file__).parents[1] / "benchmarks" / "torchvision_on_cpu.py"))
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -122,7 +122,7 @@ def test_shell_completion_knows_every_verb(capsys):
 MISTAKES = {
     ("models", "Q/16"): "model 'Q/16': write SIZE/PATCH",
     ("models", "B/16", "--image-size", "100"): "the nearest that work are 96 and 112",
-    ("models", "--image-size", "0"): "image_size=0: give the side",
+    ("models", "--image-size", "0"): "--image-size 0: give a whole number of at least 1",
     ("models", "--image-size", "17"): "no preset has a patch that divides it",
 }
 
@@ -248,7 +248,7 @@ def test_mistakes_of_the_other_verbs(capsys, bundle, pictures, tmp_path):
         ("evaluate", bundle, str(tmp_path / "empty")): "empty: there are no pictures here",
         ("evaluate", bundle, str(pictures), "--split", "test"): "split='test': the data have only train",
         ("evaluate", bundle, "builtin"): "the data have it and the model does not",
-        ("evaluate", bundle, str(pictures), "--batch-size", "0"): "batch_size=0",
+        ("evaluate", bundle, str(pictures), "--batch-size", "0"): "--batch-size 0: give a whole number of at least 1",
         ("inspect", str(tmp_path / "none")): "none: there is nothing of this name",
     }.items():
         status, out, err = run(capsys, *args)

@@ -150,7 +150,10 @@ def test_reconstructions_are_named_after_their_pictures(capsys, monkeypatch, pic
     (tmp_path / "file").touch()
     status, out, err = run(capsys, "reconstruct", "runs/mae", given[0], "--out", str(tmp_path / "file"))
     assert (status, out) == (2, "")
-    assert err == f"vitreous: --out {tmp_path}/file: cannot be written to (File exists); give another folder.\n"
+    assert (
+        err
+        == f"vitreous: {tmp_path}/file: there is a file of this name, and a folder is needed; choose another name.\n"
+    )
 
 
 def test_mistakes(capsys, bundle, pictures, tmp_path):
@@ -166,18 +169,23 @@ def test_mistakes(capsys, bundle, pictures, tmp_path):
         ("explain", picture, "--query", "3"): "--query 3: give two numbers, such as 120,80",
         ("explain", picture, "--query", "30,5"): "query 30,5: the picture is 24 wide and 20 high",
         ("explain", picture, "--query", "1,5"): "query 1,5: the model sees only the part from 3,0 to 23,20",
-        ("explain", picture, "--out", str(tmp_path / "file")): "file: cannot be written to",
+        (
+            "explain",
+            picture,
+            "--out",
+            str(tmp_path / "file"),
+        ): "file: there is a file of this name, and a folder is needed",
         ("walkthrough",): "no pictures: give at least one",
         ("walkthrough", picture, "--query", "3"): "--query 3: give two numbers, such as 120,80",
         ("walkthrough", picture, "--layer", "3"): "layer 3: the model has layers 0 to 0",
-        ("walkthrough", picture, "--out", str(tmp_path / "file")): "a part of this path is a file",
+        ("walkthrough", picture, "--out", str(tmp_path / "file")): "file: there is a file of this name",
         ("reconstruct",): "no pictures: give at least one",
         ("reconstruct", picture): "has no decoder, so it cannot rebuild pictures",
-        ("plot-weights", "--out", str(tmp_path / "file")): "a part of this path is a file",
-        ("plot-weights", "--count", "3"): "--count 3: counts the pictures of --data; add that, or leave --count out.",
-        ("plot-weights", "--data", data, "--count", "0"): "count=0: must be at least 1",
+        ("plot-weights", "--out", str(tmp_path / "file")): "file: there is a file of this name",
+        ("plot-weights", "--count", "3"): "count=3: counts the pictures of data; give data too, or leave count out.",
+        ("plot-weights", "--data", data, "--count", "0"): "--count 0: give a whole number of at least 1",
         ("score-explanations", data, "--masks", str(tmp_path)): "there is no such mask",
-        ("score-explanations", data, "--count", "0"): "count=0: the data have 6 pictures",
+        ("score-explanations", data, "--count", "0"): "--count 0: give a whole number of at least 1",
         ("score-explanations", data, "--split", "val"): "split='val': the data have only train",
     }.items():
         status, out, err = run(capsys, verb, bundle, *args)
@@ -202,8 +210,9 @@ def test_each_verb_takes_its_own_options_alone(capsys, bundle, pictures, verb, w
     given = [] if verb == "plot-weights" else [str(pictures)]
     status, out, err = run(capsys, verb, bundle, *given, *words)
     assert status == 2
-    assert f"Unrecognized options: {', '.join(words)}" in out + err
-    assert f"vitreous {verb} --help" in out + err
+    assert out == ""
+    assert err.startswith(f"vitreous: {words[0]}: {verb} has no such option; ") or "one word too many" in err
+    assert err.count("\n") == 1
 
 
 MOVED = {

@@ -105,9 +105,8 @@ from vitreous.model.family import FAMILIES
 import torch, vitreous
 torch.set_num_threads(1)
 FAMILIES["tiny-conv"] = conv_family.FAMILY
-from vitreous.train import loop
-loop.Loop.__init__.__kwdefaults__["save_seconds"] = 0.0
-vitreous.fit(sys.argv[2], model="tiny-conv-8", epochs=8, out=sys.argv[3], workers=0, changes={"ema": "0.9"})
+changes = {"ema": "0.9", "save_seconds": "0"}
+vitreous.fit(sys.argv[2], model="tiny-conv-8", epochs=8, out=sys.argv[3], workers=0, changes=changes)
 """
 
 

@@ -80,3 +80,13 @@ def test_what_does_not_fit_is_refused_with_both_numbers(monkeypatch):
         UserError, match=r"^image size 9000: needs about 2.1 GB of memory, and there are 2.0 GB; choose"
     ):
         check_memory(2.1e9, "image size 9000", "choose a smaller one")
+
+
+def test_any_name_becomes_text_that_a_file_can_hold():
+    from vitreous.inputs import as_text
+
+    for raw in (b"cat", "naïve".encode(), b"caf\xe9", b"\xff\xc3\xa9"):
+        escaped = raw.decode("utf-8", "backslashreplace")
+        assert as_text(raw.decode("utf-8", "surrogateescape")) == escaped
+        assert as_text(raw.decode("ascii", "surrogateescape")) == escaped, "in a C locale too"
+    assert as_text("\ud800") == r"\ud800"

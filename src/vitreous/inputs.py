@@ -70,6 +70,19 @@ def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is not a number that JSON has")
 
 
+def as_text(name: str) -> str:
+    """A name as text that any UTF-8 file can hold, the same in every locale.
+
+    Python keeps bytes of a file's name that its locale cannot decode as lone surrogates, which no file takes. Here they
+    are UTF-8 again where they are, else escapes: the byte E9 becomes the four letters \\xe9.
+    """
+    try:
+        raw = name.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:  # a surrogate that stands for no byte, such as JSON may hold
+        raw = name.encode("utf-8", "backslashreplace")
+    return raw.decode("utf-8", "backslashreplace")
+
+
 def file_kind(mode: int) -> str:
     """What a file's mode says it is, in a person's words: "file", "folder", "pipe", "device" or "socket"."""
     kinds = {stat.S_IFREG: "file", stat.S_IFDIR: "folder", stat.S_IFIFO: "pipe", stat.S_IFSOCK: "socket"}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
-from vitreous.errors import UserError
+from vitreous.errors import MachineError, UserError
 from vitreous.inputs import size_text
 
 
@@ -22,12 +23,16 @@ def check_memory(needed: float, what: str, instead: str) -> None:
 
 
 def available_memory(root: Path = Path("/")) -> int | None:
-    """Bytes that this process can still get: the least that the system and any group it is in (cgroup) would give.
+    """Bytes that this process can still get.
 
+    That is the least that the system, its group (cgroup) and its own limit on addresses (ulimit -v) would give.
     Pages that only hold copies of files count as available, for the system gives them up when memory is needed. None
     where the system does not tell. root: the folder that holds proc and sys.
     """
     found = [1024 * kilobytes for kilobytes in _table(root / "proc/meminfo", "MemAvailable:")]
+    found += [
+        limit - 1024 * taken for limit in _address_space() for taken in _table(root / "proc/self/status", "VmSize:")
+    ]
     groups = root / "sys/fs/cgroup"
     for line in _lines(root / "proc/self/cgroup"):
         _, controllers, path = line.split(":", 2)
@@ -42,6 +47,26 @@ def available_memory(root: Path = Path("/")) -> int | None:
         for folder in (below, *(parent for parent in below.parents if parent.is_relative_to(top))):
             found += _left(folder, *names)
     return max(0, min(found)) if found else None
+
+
+def check_address_space(least: int) -> None:
+    """Refuse to go on where a process may have fewer addresses (ulimit -v) than its libraries take when they load."""
+    for limit in _address_space():
+        if limit < least:
+            raise MachineError(
+                f"this process may have {size_text(limit)} of addresses, and its libraries take about "
+                f"{size_text(least)}; raise the limit (ulimit -v)."
+            )
+
+
+def _address_space() -> list[int]:
+    """[bytes of addresses that this process may have], or [] where there is no limit."""
+    if sys.platform == "win32":
+        return []
+    import resource
+
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    return [] if limit == resource.RLIM_INFINITY else [limit]
 
 
 def _left(group: Path, limit: str, used: str, reclaimable: str) -> list[int]:

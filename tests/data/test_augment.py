@@ -47,7 +47,7 @@ def test_evaluation_is_a_resize_and_a_centre_crop(shape: tuple[int, int], crop: 
         assert view.shape == (3, 64, 64)
         assert view.dtype == torch.uint8
         expected = by_hand(image, short, 64, pil)
-        np.testing.assert_allclose(view.numpy().astype(int), expected, atol=1)
+        np.testing.assert_array_equal(view.numpy(), expected)
 
 
 def test_a_picture_of_the_right_size_is_not_touched():
@@ -62,7 +62,16 @@ def test_inputs_that_are_not_square():
     view = eval_view(smooth(100, 100), Preprocess(size=(32, 64)))
     assert view.shape == (3, 32, 64)
     expected = np.asarray(smooth(100, 100).resize((64, 64), Image.Resampling.BICUBIC).crop((0, 16, 64, 48)))
-    np.testing.assert_allclose(view.numpy().astype(int), expected.transpose(2, 0, 1), atol=1)
+    np.testing.assert_array_equal(view.numpy(), expected.transpose(2, 0, 1))
+
+
+def test_a_strip_beyond_all_measure_is_seen_too():
+    """Resized as a whole it would take gigabytes; so only its middle is, one pixel of a million."""
+    pixels = np.full((1, 2_000_001), 10, np.uint8)
+    pixels[0, 1_000_000] = 200
+    view = eval_view(Image.fromarray(pixels), replace(GREY, interpolation="nearest"))
+    assert view.shape == (1, 32, 32)
+    assert (view == 200).all(), "the pixel in the middle"
 
 
 def test_normalise_is_the_formula():

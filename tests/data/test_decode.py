@@ -240,7 +240,7 @@ def test_missing_files_folders_and_pipes(tmp_path: Path):
     with pytest.raises(PictureError, match="this is a folder"):
         open_picture(tmp_path)
     os.mkfifo(tmp_path / "pipe.jpg")
-    with pytest.raises(PictureError, match="not a regular file"):
+    with pytest.raises(PictureError, match="this is a pipe, not a picture"):
         open_picture(tmp_path / "pipe.jpg")
     (tmp_path / "loop.jpg").symlink_to(tmp_path / "loop.jpg")
     with pytest.raises(PictureError, match="cannot be opened"):

@@ -235,7 +235,7 @@ def test_csv_and_jsonl(tmp_path: Path):
         ("l.csv", "path,label,split\na.png,cat,hold\n", "line 2: split 'hold' must be train, val or test"),
         ("l.csv", "path,label\na.png\n", "line 2: path and label must both be given"),
         ("l.csv", "path,label\na.png,cat\na.png,cat\n", "only one class, 'cat'"),
-        ("l.jsonl", '{"path": "a.png", "label": 1}\n{oops\n', "line 2: not JSON"),
+        ("l.jsonl", '{"path": "a.png", "label": 1}\n{oops\n', "line 2: not valid JSON"),
         ("l.jsonl", "[1]\n", "line 1: must be an object"),
         ("l.jsonl", '{"path": "a.png"}\n', "line 1: path and label must both be given"),
     ],
@@ -249,9 +249,9 @@ def test_lists_with_mistakes(tmp_path: Path, name: str, text: str, message: str)
 
 
 def test_lists_that_are_not_text(tmp_path: Path):
-    for name in ("l.csv", "l.jsonl"):
-        (tmp_path / name).write_bytes(b"path,label\n\xff\xfe\x00,\n")
-        with pytest.raises(UserError, match="UTF-8"):
+    for name, start in (("l.csv", b"path,label\n"), ("l.jsonl", b"\n")):
+        (tmp_path / name).write_bytes(start + b"\xff\xfe\x00,\n")
+        with pytest.raises(UserError, match="line 2: not text in UTF-8"):
             open_data(tmp_path / name)
 
 
@@ -282,3 +282,38 @@ def test_real_pets(shared_data: Path):
     assert {split: len(source) for split, source in data.splits.items()} == {"train": 1480, "test": 1110}
     assert len(data.classes) == 37
     assert min(data.train.read(0).size) == 240
+
+
+def test_a_class_whose_name_is_not_text_is_written_one_way(tmp_path: Path):
+    odd, same = os.fsdecode(b"caf\xe9"), os.fsdecode(b"caf\\xe9")
+    make_tree(tmp_path, {odd: 1, "naïve": 2})
+    data = open_data(tmp_path)
+    assert data.classes == (r"caf\xe9", "naïve")
+    assert data.train.read(0).size == (20, 24), "the file is still found"
+    make_tree(tmp_path / "other", {odd: 1, same: 1})
+    with pytest.raises(UserError, match="the name of this class is not UTF-8"):
+        open_data(tmp_path / "other")
+
+
+def test_names_in_a_list_are_text_too(tmp_path: Path):
+    make_tree(tmp_path, {"x": 1})
+    odd = os.fsdecode(b"x/\xe9.png")
+    (tmp_path / "x" / "000.png").rename(tmp_path / odd)
+    rows = [{"path": odd, "label": "\ud800"}, {"path": odd, "label": 2}]
+    (tmp_path / "l.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    data = open_data(tmp_path / "l.jsonl")
+    assert data.classes == ("2", r"\ud800")
+    assert data.train.read(0).size == (20, 24)
+
+
+def test_what_is_passed_over_is_counted_by_kind(tmp_path: Path):
+    make_tree(tmp_path, {"a": 1, "b": 1})
+    for name in ("1.avif", "2.AVIF", "3.heic", "notes.txt"):
+        (tmp_path / "a" / name).write_bytes(b"x")
+    os.mkfifo(tmp_path / "b" / "pipe.png")
+    (tmp_path / "b" / "gone").symlink_to(tmp_path / "nowhere")
+    (note,) = open_data(tmp_path).notes
+    assert note == (
+        f"{tmp_path}: passed over 2 .avif, 1 .heic, 1 link that leads nowhere, 1 pipe, which cannot be read as "
+        "pictures here."
+    )

@@ -271,12 +271,12 @@ def test_several_views_of_each_picture(source: Source, packed: ArraySource):
 def test_training_pictures_can_be_looked_at_as_evaluation_does(source: Source, packed: ArraySource):
     for data, augment in ((source, FULL), (packed, Augment(jitter=0.3, erase=0.5, mixup=0.8))):
         expected = digest(Loader(data, SIZE, batch_size=6).batches())
-        training = Loader(data, SIZE, augment, batch_size=5, seed=0, decode_once=True)
+        training = Loader(data, SIZE, augment, batch_size=5, seed=0)
         assert digest(training.plain_batches(6)) == expected
         trained = digest(training.batches(1))
         assert digest(training.plain_batches(6)) == expected
-        assert trained == digest(Loader(data, SIZE, augment, batch_size=5, decode_once=True).batches(1))
-        workers = Loader(data, SIZE, augment, batch_size=5, workers=2, decode_once=True)
+        assert trained == digest(Loader(data, SIZE, augment, batch_size=5).batches(1))
+        workers = Loader(data, SIZE, augment, batch_size=5, workers=2)
         assert digest(workers.plain_batches(6)) == expected
         assert digest(workers.batches(1)) == trained
         workers.close()
@@ -290,7 +290,7 @@ def test_one_decoding_serves_a_look_and_the_trainings_views(source: Source, monk
         return read(self, index, **ways)
 
     monkeypatch.setattr(type(source), "read", counting)
-    loader = Loader(source, SIZE, Augment(), batch_size=23, cache_bytes=10**7, decode_once=True)
+    loader = Loader(source, SIZE, Augment(), batch_size=23, cache_bytes=10**7)
     list(loader.plain_batches(10))
     assert sorted(asked) == list(range(23))
     for epoch in range(3):

@@ -207,7 +207,7 @@ def test_npz_with_mistakes(tmp_path: Path):
         ({"images": images, "labels": np.eye(2, dtype=int)}, "give one whole number per picture"),
         ({"images": images.astype(int), "labels": labels}, "images is int64; give uint8"),
         ({"images": images[0], "labels": labels}, r"shape \(4, 4\)"),
-        ({"images": images, "labels": -labels}, "label -1 is not one of"),
+        ({"images": images, "labels": -labels}, "label -1: labels are whole numbers from 0 on"),
         ({"images": images, "labels": labels * 0}, "only one class"),
         ({"images": images[:0], "labels": labels[:0]}, "there are no pictures in it"),
         ({"images": np.array([object()]), "labels": labels}, "not an .npz of plain arrays"),

@@ -1,5 +1,7 @@
 """Features and scores over batches."""
 
+import weakref
+
 import numpy as np
 import pytest
 import torch
@@ -33,17 +35,17 @@ def batches(source, size):
 
 
 def test_all_pictures_in_their_order(model, source):
-    scores, labels = compute_features(model, batches(source, 16))
+    scores, labels = compute_features(model, batches(source, 16), 30)
     assert scores.shape == (30, 10)
     assert scores.dtype == torch.float32
     assert labels.tolist() == source.labels.tolist()
-    one, _ = compute_features(model, batches(source, 7))
+    one, _ = compute_features(model, batches(source, 7), 30)
     torch.testing.assert_close(one, scores)
 
 
 def test_features_of_a_function_with_progress(model, source):
     done = []
-    features, labels = compute_features(model.representation, batches(source, 12), done.append)
+    features, labels = compute_features(model.representation, batches(source, 12), 30, done.append)
     assert features.shape == (30, 32)
     assert done == [12, 24, 30]
     torch.nn.functional.linear(features, torch.ones(1, 32, requires_grad=True)).sum().backward()  # can be trained on
@@ -52,4 +54,29 @@ def test_features_of_a_function_with_progress(model, source):
 
 def test_no_batches_are_refused(model):
     with pytest.raises(UserError, match="no pictures that can be read"):
-        compute_features(model, [])
+        compute_features(model, [], 5)
+
+
+def test_fewer_pictures_than_expected(model, source):
+    """Some could not be read."""
+    scores, labels = compute_features(model, batches(source, 16), 50)
+    assert (len(scores), len(labels)) == (30, 30)
+
+
+def test_what_no_memory_holds_is_refused_before_it_is_made(model, source):
+    with pytest.raises(UserError, match=r"100,000,000,000,000 pictures: needs about 4.0 PB of memory, and there are"):
+        compute_features(model, batches(source, 16), 10**14)
+
+
+def test_no_batchs_own_result_is_kept(model, source):
+    """Kept, small results would pin the heap around the freed activations of their batches."""
+    given = []
+
+    def watched(images):
+        assert all(kept() is None for kept in given[:-1])
+        found = model(images)
+        given.append(weakref.ref(found))
+        return found
+
+    compute_features(watched, batches(source, 5), 30)
+    assert len(given) == 6

@@ -246,7 +246,7 @@ def tiny(**changes):
 def test_a_survey_in_batches_is_the_mean_of_what_a_trace_tells(name):
     model = tiny(**SHAPES[name])
     images = draw(5, 3, *model.config.image_size)
-    survey = Survey(model)
+    survey = Survey(model, 100)
     survey.look(images[:3])
     survey.look(images[3:])
     found = survey.measures()
@@ -285,7 +285,7 @@ def test_a_survey_in_batches_is_the_mean_of_what_a_trace_tells(name):
 def test_singular_values_stop_where_they_are_known_well_enough(monkeypatch):
     monkeypatch.setattr("vitreous.explain.analysis.survey.SPECTRUM_PICTURES", 4)
     model, images = tiny(), draw(9, 3, 16, 16)
-    survey, short = Survey(model), Survey(model)
+    survey, short = Survey(model, 100), Survey(model, 100)
     for start in range(0, 9, 3):
         survey.look(images[start : start + 3])
     short.look(images[:4])
@@ -303,5 +303,5 @@ def test_no_two_layers_attention_is_alive_at_once(monkeypatch):
         record(self, layer, attention)
 
     monkeypatch.setattr(_Reading, "record_attention", watch)
-    Survey(tiny()).look(draw(2, 3, 16, 16))
+    Survey(tiny(), 2).look(draw(2, 3, 16, 16))
     assert len(alive) == 3

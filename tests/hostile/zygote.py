@@ -85,8 +85,9 @@ def command(request: dict) -> None:
     except BaseException:
         traceback.print_exc()
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:  # a test may have closed it
+                stream.flush()
         os._exit(status)
 
 

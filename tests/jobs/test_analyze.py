@@ -68,7 +68,7 @@ def found(tmp_path_factory, data, colours):
 def test_everything_is_there_by_depth(found):
     first, second = found.numbers.models
     written = json.loads(found.json.read_text())
-    assert set(written) == {"data", "summary", "models", "cka", "noise_strength", "remarks"}
+    assert set(written) == {"generator", "data", "summary", "models", "cka", "noise_strength", "remarks"}
     assert set(written["data"]) == {"from", "split", "pictures", "learned_from", "classes", "seed"}
     assert {"name", "shape", "grid", "attention_distance", "probe", "noise"} <= set(written["models"][0])
     assert written["models"][1]["token_rank"] == list(second.measures.token_rank)

@@ -78,8 +78,8 @@ def test_import_without_the_classifier(tmp_path, deit):
 MISTAKES = {
     "labels of another number": (("--labels", "{names}"), "names.txt: has 2 names, and the classifier 5 outputs"),
     "a size that the patch does not divide": (("--image-size", "33"), "not a multiple of the patch 8"),
-    "no size": (("--image-size", "0"), "image_size=0: give a number of pixels"),
-    "no channels": (("--channels", "0"), "channels=0: give the number of channels"),
+    "no size": (("--image-size", "0"), "--image-size 0: give a whole number of at least 1"),
+    "no channels": (("--channels", "0"), "--channels 0: give a whole number of at least 1"),
     "preprocessing that is none": (("--preprocess", "colour=1"), "'colour' is not one of mean"),
 }
 
@@ -125,7 +125,7 @@ def test_timms_folder_says_all_that_a_bundle_says(tmp_path):
 
 
 def test_an_unknown_format(tmp_path):
-    with pytest.raises(UserError, match="to='onnx': choose one of huggingface, timm, google"):
+    with pytest.raises(UserError, match="to='onnx': give one of huggingface, timm, google"):
         export_weights(make_bundle(tmp_path / "b"), tmp_path / "out", "onnx")
 
 

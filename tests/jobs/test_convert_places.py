@@ -101,9 +101,13 @@ def test_an_npz_is_replaced_and_nothing_else(tmp_path):
     export_weights(bundle, out, "google")
     export_weights(bundle, out, "google")
     np.savez(tmp_path / "data.npz", images=np.zeros(3))
+    with np.load(out) as published:
+        np.savez(tmp_path / "published.npz", **published)  # the same tensors, from somebody else
     (tmp_path / "folder.npz").mkdir()
-    for name in ("data.npz", "folder.npz"):
-        with pytest.raises(UserError, match=f"{name}: there is a file or folder of this name"):
+    (tmp_path / "x.npz.txt").write_text("vitreous 0.1.0")
+    os.link(tmp_path / "x.npz.txt", tmp_path / "words.npz")
+    for name in ("data.npz", "published.npz", "folder.npz", "words.npz"):
+        with pytest.raises(UserError, match=f"{name}: there is a (file|folder) of this name"):
             export_weights(bundle, tmp_path / name, "google")
     with pytest.raises(UserError, match="is or holds the source"):
         export_weights(out, out, "google")

@@ -254,8 +254,24 @@ def test_the_notebooks_side(tmp_path):
     found.save(tmp_path / "seen.png")
     with Image.open(tmp_path / "seen.png") as seen:
         assert seen.size == (24, 20)
-    with pytest.raises(UserError, match="cannot be written"):
-        found.save(tmp_path / "seen.xyz")
+    for name in ("seen.xyz", "seen"):
+        with pytest.raises(UserError, match="no picture of this kind can be written"):
+            found.save(tmp_path / name)
+
+
+@pytest.mark.parametrize("kind", ["png", "jpg", "webp", "tiff"])
+def test_an_overlay_replaces_an_overlay_and_never_the_picture(tmp_path, kind):
+    picture, out = tmp_path / f"cat.{kind}", tmp_path / f"seen.{kind}"
+    Image.fromarray(np.random.default_rng(0).integers(0, 255, (90, 120, 3), np.uint8)).save(picture)
+    before = picture.read_bytes()
+    found = load(make_bundle(tmp_path / "b")).explain(picture)
+    for _ in range(2):
+        found.save(out)
+    with pytest.raises(UserError, match=f"cat.{kind}: there is a file of this name that vitreous did not write"):
+        found.save(picture)
+    assert picture.read_bytes() == before
+    with Image.open(out) as seen:
+        assert seen.size == (120, 90)
 
 
 def test_pictures_that_cannot_be_read_do_not_stop_the_others(tmp_path):
@@ -277,7 +293,7 @@ def test_mistakes(tmp_path):
         ("class 'dug': not one of the model's 5 classes, such as dog", bundle, {"target": "dug"}),
         ("class 'dog': the model has no classifier", features, {"target": "dog"}),
         ("method relevance: it explains a class", features, {"method": "relevance"}),
-        ("method 'magic': choose one of attention", bundle, {"method": "magic"}),
+        ("method='magic': give one of attention", bundle, {"method": "magic"}),
         ("layer 2: the model has layers 0 to 1, or -2 to -1", bundle, {"layer": 2}),
         ("layer -3: the model has layers", bundle, {"layer": -3, "method": "rollout"}),
         ("layer 1: occlusion looks at no single layer", bundle, {"layer": 1, "method": "occlusion"}),

@@ -1,6 +1,7 @@
 """`fit` as a person and as a notebook use it: tiny trainings, every promise of the run folder."""
 
 import itertools
+import json
 import shutil
 import time
 from collections import Counter
@@ -41,7 +42,7 @@ def test_a_run_leaves_what_the_next_person_needs(pictures, weights, tmp_path):
     assert bundle.labels == ("dark", "light")
     assert bundle.info["request"]["epochs"] == 2
     card = (run / "bundle" / "README.md").read_text()
-    assert "2 classes: dark, light" in card
+    assert "2 classes: `dark`, `light`" in card
     assert "floating-point operations" in card
     assert any("frozen features" in text for text in heard)
     page = (run / "report.html").read_text()
@@ -78,7 +79,9 @@ def test_it_is_as_sure_as_it_is_right(pictures, weights, tmp_path, no_page):
     quick(pictures, weights, tmp_path / "run")
     bundle = load_bundle(tmp_path / "run")
     aside = open_data(pictures).with_validation(0.1, 0).splits["val"]
-    scores, labels = compute_features(bundle.model, Loader(aside, bundle.preprocess, batch_size=2).batches())
+    scores, labels = compute_features(
+        bundle.model, Loader(aside, bundle.preprocess, batch_size=2).batches(), len(aside)
+    )
     assert fit_temperature(scores, labels) == pytest.approx(1, rel=0.01)
     best = load_file(sorted((tmp_path / "run/checkpoints").glob("step-*"))[-1] / "best.safetensors")
     ratio = bundle.model.head.weight / best["model|head.weight"]
@@ -101,7 +104,9 @@ def test_class_weights_balance_the_classifier_on_frozen_features(weights, tmp_pa
         result = fit(data, weights=weights, epochs=1, out=tmp_path / weighted, workers=0, changes=changes)
         bundle = load_bundle(result.run)
         source = open_data(data).train
-        scores, labels = compute_features(bundle.model, Loader(source, bundle.preprocess, batch_size=30).batches())
+        scores, labels = compute_features(
+            bundle.model, Loader(source, bundle.preprocess, batch_size=30).batches(), len(source)
+        )
         light = scores.softmax(dim=1)[:, 1]
         # A free bias makes the mean over all that count alike equal to the share of the class, exactly.
         shares[weighted] = light.mean().item(), (light[labels == 0].mean() + light[labels == 1].mean()).item() / 2
@@ -185,7 +190,7 @@ def test_a_budget_becomes_a_number_of_steps(pictures, weights, tmp_path):
 
 @pytest.mark.clock
 def test_a_budget_that_is_taken_up_again_keeps_to_its_plan(pictures, weights, tmp_path):
-    ways = {"weights": weights, "budget": "6s", "out": tmp_path / "run", "workers": 0}
+    ways = {"weights": weights, "budget": "9s", "out": tmp_path / "run", "workers": 0}
     calls = itertools.count()
     assert not fit(pictures, **ways, listeners=Listeners(stop=lambda: next(calls) >= 3)).finished
     planned, text = read_config(tmp_path / "run"), (tmp_path / "run/config.json").read_text()
@@ -196,13 +201,67 @@ def test_a_budget_that_is_taken_up_again_keeps_to_its_plan(pictures, weights, tm
 
 
 @pytest.mark.clock
-def test_a_time_that_is_up_before_the_training_leaves_one_step(pictures, weights, tmp_path):
+def test_a_time_that_is_up_before_the_training_takes_no_step(pictures, weights, tmp_path):
+    """The classifier on frozen features is the result, and the folder is as complete as any."""
     heard = []
-    listeners = Listeners(say=heard.append)
-    result = fit(pictures, weights=weights, budget="0.1s", out=tmp_path / "run", workers=0, listeners=listeners)
+    ways = {"weights": weights, "budget": "0.1s", "out": tmp_path / "run", "workers": 0}
+    result = fit(pictures, **ways, listeners=Listeners(say=heard.append))
     assert result.finished
-    assert result.steps == 1
-    assert any("the time is up" in said for said in heard)
+    assert (result.steps, result.best_step, result.spent.pictures) == (0, 0, 0)
+    assert result.validation.n == 2
+    assert any("A budget of 0.1s is too short" in said and "would do it all" in said for said in heard)
+    assert any("the classifier on frozen features is the result" in said for said in heard)
+    assert not any("step" in said for said in heard)
+    page = (tmp_path / "run/report.html").read_text()
+    assert "none: the time was too short to train further" in page
+    fit(pictures, **ways, listeners=Listeners(say=heard.append))
+    assert "nothing to do" in heard[-1]
+    before = load_file(tmp_path / "run/bundle/model.safetensors")
+    for lost in ("result.json", "report.html"):
+        (tmp_path / "run" / lost).unlink()
+    shutil.rmtree(tmp_path / "run/bundle")
+    assert fit(pictures, **ways).finished
+    after = load_file(tmp_path / "run/bundle/model.safetensors")
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+@pytest.fixture
+def few_at_once(monkeypatch):
+    """Eight pictures at a time, and a cost that is known after the first."""
+    for room in ("jobs.fit", "run.loaders"):
+        monkeypatch.setattr(f"vitreous.{room}.inference_batch", lambda config: 8)
+    monkeypatch.setattr("vitreous.run.clock.TELLING", 0.0)
+
+
+def test_parts_are_random_said_everywhere_and_the_same_after_an_interruption(
+    weights, tmp_path, capsys, few_at_once, no_page
+):
+    data = tmp_path / "data"
+    for split in ("train", "test"):
+        draw_pictures(data / split, count=40)
+    run = tmp_path / "run"
+    words = ["fit", str(data), "--weights", str(weights), "--budget", "0.1s", "--out", str(run), "--workers", "0"]
+    main(words)
+    config = read_config(run)
+    assert config.parts == {"train": 8, "test": 8}
+    assert config.probe.pictures == 8
+    assert config.steps == 0
+    said, card = capsys.readouterr().out, (run / "bundle/README.md").read_text()
+    assert "of a random 8 of 80 pictures (95 % interval" in said
+    assert "of a random 8 of 80 pictures (95 % interval" in card
+    assert "of 4 pictures; they chose the weights" in said
+    result = json.loads((run / "result.json").read_text())
+    assert result["parts_of"] == {"test": 80}
+    assert result["test"]["n"] == 8
+    bundle, text = load_file(run / "bundle/model.safetensors"), (run / "config.json").read_text()
+    for again in (("result.json",), ("result.json", "checkpoints")):  # killed at the end, and before a checkpoint
+        for lost in again:
+            shutil.rmtree(run / lost) if (run / lost).is_dir() else (run / lost).unlink()
+        main(words)
+        assert (run / "config.json").read_text() == text
+        other = load_file(run / "bundle/model.safetensors")
+        assert all(torch.equal(tensor, other[name]) for name, tensor in bundle.items())
+        assert json.loads((run / "result.json").read_text())["test"] == result["test"]
 
 
 @pytest.mark.parametrize(
@@ -212,7 +271,9 @@ def test_budgets_are_read(text, seconds):
     assert parse_budget(text) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "soon", "5x", "-5m", "0", "0s", "60", "5m5", 0.01])
+@pytest.mark.parametrize(
+    "text", ["", "soon", "5x", "-5m", "0", "0s", "60", "5m5", "1h1h", "5m1h", "9" * 400 + "d", 0.01]
+)
 def test_budgets_that_make_no_sense(text):
     with pytest.raises(UserError, match="write a time with its unit, such as 90s"):
         parse_budget(text)
@@ -223,8 +284,8 @@ MISTAKES = {
     "budget and epochs: give one": {"budget": "1m"},
     "model and weights: the weights say": {"model": "S/16"},
     "is not a multiple of the patch 4": {"image_size": 18},
-    "image size 0: give the side": {"image_size": 0},
-    "seed=-1: must be a whole number": {"seed": -1},
+    "image_size=0: give a whole number of at least 1": {"image_size": 0},
+    "seed=-1: give a whole number": {"seed": -1},
 }
 
 

@@ -19,7 +19,6 @@ from vitreous import UserError
 from vitreous.jobs.fit import fit
 from vitreous.jobs.pretrain import pretrain
 from vitreous.run.request import Listeners
-from vitreous.train.loop import Loop
 from vitreous.weights.bundle import load_bundle
 
 
@@ -97,9 +96,8 @@ def test_once_there_is_a_checkpoint_the_weights_may_be_gone(pictures, weights, t
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
-def test_the_weights_at_the_start_are_written_once_and_watched(pictures, weights, tmp_path, monkeypatch, no_page):
+def test_the_weights_at_the_start_are_written_once_and_watched(pictures, weights, tmp_path, no_page):
     """The result lies half-way between them and what was trained, so a training that goes on needs them."""
-    monkeypatch.setitem(Loop.__init__.__kwdefaults__, "save_seconds", 0.0)
     folder, seen, saved = tmp_path / "run/checkpoints", set(), set()
 
     def look(event):
@@ -108,7 +106,7 @@ def test_the_weights_at_the_start_are_written_once_and_watched(pictures, weights
             found = (folder / "start/start.safetensors").stat()
             seen.add((found.st_ino, found.st_mtime_ns))
 
-    ways = {"weights": weights, "epochs": 6, "out": tmp_path / "run", "workers": 0}
+    ways = {"weights": weights, "epochs": 6, "out": tmp_path / "run", "workers": 0, "changes": {"save_seconds": 0}}
     fit(pictures, **ways, listeners=Listeners(step=look, stop=stop_after(4)))
     assert len(saved) == 3  # those of the steps before each
     assert len(seen) == 1
@@ -167,10 +165,9 @@ def test_interrupted_before_the_first_checkpoint_it_fits_the_classifier_again(pi
 SCRIPT = """
 import sys, torch
 torch.set_num_threads(1)
-import vitreous.train.loop as loop
-loop.Loop.__init__.__kwdefaults__["save_seconds"] = 0.0  # save at every step, so that saving is often interrupted
 from vitreous.jobs.fit import fit
-fit(sys.argv[1], weights=sys.argv[2], epochs=15, out=sys.argv[3], workers=int(sys.argv[4]))
+often = {"save_seconds": 0}  # save at every step, so that saving is often interrupted
+fit(sys.argv[1], weights=sys.argv[2], epochs=15, out=sys.argv[3], workers=int(sys.argv[4]), changes=often)
 """
 
 

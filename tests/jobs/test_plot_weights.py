@@ -89,7 +89,7 @@ def test_the_figures_are_written(tmp_path):
     ]
     assert all(file.stat().st_size > 1000 for file in files)
     (tmp_path / "file").touch()
-    with pytest.raises(UserError, match="file: a part of this path is a file"):
+    with pytest.raises(UserError, match="file: there is a file of this name"):
         plot_weights(tmp_path / "b").save(tmp_path / "file")
     with pytest.raises(UserError, match="count=0"):
         plot_weights(tmp_path / "b", tmp_path / "p", count=0)

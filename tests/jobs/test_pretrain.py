@@ -19,7 +19,6 @@ from vitreous.jobs.report import write_report
 from vitreous.run.opening import open_pictures
 from vitreous.run.request import Listeners
 from vitreous.run.start import ASIDE, set_aside
-from vitreous.train.loop import Loop
 from vitreous.weights.bundle import load_bundle
 
 pytestmark = pytest.mark.usefixtures("tiny")
@@ -88,11 +87,11 @@ def test_without_its_pictures_a_report_is_written_without_them(flat, tmp_path):
 
 
 @pytest.mark.parametrize("method", TINY)
-def test_interrupted_anywhere_it_ends_with_the_same_bits(packed, tmp_path, method, monkeypatch):
+def test_interrupted_anywhere_it_ends_with_the_same_bits(packed, tmp_path, method):
     """Stopped politely after two steps, then killed after the fourth; every step is saved."""
-    monkeypatch.setitem(Loop.__init__.__kwdefaults__, "save_seconds", 0.0)
-    quick(packed, tmp_path / "whole", method)
-    part = quick(packed, tmp_path / "part", method, listeners=Listeners(stop=stop_after(2)))
+    often = {"save_seconds": "0"}
+    quick(packed, tmp_path / "whole", method, changes=often)
+    part = quick(packed, tmp_path / "part", method, changes=often, listeners=Listeners(stop=stop_after(2)))
     assert not part.finished
 
     def crash(event):
@@ -100,8 +99,8 @@ def test_interrupted_anywhere_it_ends_with_the_same_bits(packed, tmp_path, metho
             raise RuntimeError("the power is gone")
 
     with pytest.raises(RuntimeError):
-        quick(packed, tmp_path / "part", method, listeners=Listeners(step=crash))
-    assert quick(packed, tmp_path / "part", method).finished
+        quick(packed, tmp_path / "part", method, changes=often, listeners=Listeners(step=crash))
+    assert quick(packed, tmp_path / "part", method, changes=often).finished
     assert (tmp_path / "whole/metrics.jsonl").read_text() == (tmp_path / "part/metrics.jsonl").read_text()
     last = last_checkpoint(tmp_path / "whole")
     for file in (*last.glob("*.safetensors"), tmp_path / "whole/bundle/model.safetensors"):
@@ -201,7 +200,7 @@ def test_supervised_is_a_fit_with_labels(packed, tmp_path):
 MISTAKES = {
     "method 'best': choose one of mae, dino, dinov2 or supervised": {"method": "best"},
     "budget and epochs: give one": {"budget": "1m"},
-    "image size 0: give the side": {"image_size": 0},
+    "image_size=0: give a whole number of at least 1": {"image_size": 0},
     "objective.maks: there is no such field; did you mean objective.mask": {"changes": {"objective.maks": "0.5"}},
     "mask=2.0: give the share": {"changes": {"objective.mask": "2"}},
     "lora: has no part in learning without labels": {"changes": {"lora": "4"}},

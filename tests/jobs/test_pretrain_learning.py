@@ -22,7 +22,6 @@ from vitreous.jobs.reconstruct import reconstruct
 from vitreous.objectives.mae import load_autoencoder
 from vitreous.recipes.pretrain import PRETRAINING
 from vitreous.run.request import Listeners
-from vitreous.train.loop import Loop
 from vitreous.weights.bundle import load_bundle
 
 pytestmark = pytest.mark.usefixtures("tiny")
@@ -80,14 +79,13 @@ def test_the_decoder_is_kept_and_rebuilds_what_it_did(packed, tmp_path):
 
 def test_an_average_of_encoder_and_decoder_is_kept_together(packed, tmp_path, monkeypatch):
     """Against the average of every step's weights, taken by hand from the checkpoints."""
-    monkeypatch.setitem(Loop.__init__.__kwdefaults__, "save_seconds", 0.0)
     steps = []
 
     def look(event):
         if event.step > 1:  # the checkpoint of the step before
             steps.append(load_file(last_checkpoint(tmp_path) / "module.safetensors"))
 
-    quick(packed, tmp_path, changes={"ema": "0.8"}, listeners=Listeners(step=look))
+    quick(packed, tmp_path, changes={"ema": "0.8", "save_seconds": "0"}, listeners=Listeners(step=look))
     steps.append(load_file(last_checkpoint(tmp_path) / "module.safetensors"))
     assert len(steps) == 6
     kept = {f"model.{name}": t for name, t in load_file(tmp_path / "bundle/model.safetensors").items()}

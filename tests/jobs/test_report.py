@@ -148,11 +148,11 @@ def test_a_walkthrough_by_the_verb(place, tmp_path, capsys):
     assert "bad.png: not a picture" in said.err
     assert COLOURS[2] in (tmp_path / "out" / "0-walkthrough.html").read_text(encoding="utf-8")
     for words, says in (
-        (["--head", "all"], "Error parsing --head"),
+        (["--head", "all"], "--head all: give a whole number"),
         (["--head", "2"], "head 2: the model has heads 0 to 1"),
         (["--layer", "7"], "layer 7: the model has layers 0 to 0"),
         (["--query", "500,3"], "query 500,3: the picture is 24 wide"),
-        (["--method", "rollout"], "Unrecognized options: --method, rollout"),
+        (["--method", "rollout"], "--method: walkthrough has no such option"),
     ):
         with pytest.raises(SystemExit) as stop:
             main(["walkthrough", str(place / "bundle"), str(picture), "--out", str(tmp_path), *words])

@@ -51,8 +51,8 @@ MISTAKES = {
     "B16": "write SIZE/PATCH",
     "B/15": "224 is not a multiple of the patch 15; the nearest that work are 210 and 225",
     "B/16@100": "the nearest that work are 96 and 112",
-    "B/0": "patch=0: must be at least 1",
-    "": "for example 'B/16'",
+    "B/0": "patch=0: give a whole number of at least 1",
+    "": "name='': empty",
 }
 
 
@@ -71,12 +71,12 @@ COMBINATIONS = {
     "position='learned-2d': needs an even width, not 9": {"width": 9, "position": "learned-2d"},
     "norm_after_pool=True: norm='after' has no final norm": {"norm": "after", "norm_after_pool": True},
     "classifier='mlp': there is none with classes=0": {"classifier": "mlp", "classes": 0},
-    "position='2d': choose one of learned-1d, learned-2d": {"position": "2d"},
+    "position='2d': give one of learned-1d, learned-2d": {"position": "2d"},
     "dropout=1.0: must be at least 0 and below 1": {"dropout": 1.0},
-    "classes=-1: must be 0 or more": {"classes": -1},
-    "classes='10': must be a whole number": {"classes": "10"},
-    "depth=2.5: must be a whole number": {"depth": 2.5},
-    "norm_eps=-1: must be above 0": {"norm_eps": -1},
+    "classes=-1: give a whole number of at least 0": {"classes": -1},
+    "classes='10': give a whole number": {"classes": "10"},
+    "depth=2.5: give a whole number": {"depth": 2.5},
+    "norm_eps=-1: give a number from 1e-30 to 1": {"norm_eps": -1},
     "image_size=(0, 32): must be": {"image_size": (0, 32)},
     "has no field 'registrs'; did you mean 'registers'?": {"registrs": 4},
 }

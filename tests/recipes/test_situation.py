@@ -40,5 +40,5 @@ def test_a_notebook_gives_values_and_a_shell_gives_texts():
 
 
 def test_preprocessing_without_weights_is_refused():
-    with pytest.raises(UserError, match="preprocess: describes how the pictures of given weights were prepared"):
+    with pytest.raises(UserError, match="preprocess: changes how pictures are prepared for given weights"):
         fit("builtin", preprocess="mean=0.1")

@@ -14,7 +14,7 @@ from vitreous.data.packed import ArraySource
 from vitreous.objectives.build import build_objective
 from vitreous.objectives.setting import Setting
 from vitreous.run import budget
-from vitreous.run.budget import plan
+from vitreous.run.budget import Afterwards, plan
 from vitreous.train import loop
 from vitreous.train.loop import Loop
 from vitreous.train.meter import Meter
@@ -30,6 +30,8 @@ TRAINING = Training(
     optimizer=Optimizer(clip=0.125),
     batch_size=4,
 )
+
+FREE = Afterwards(ending=0, evaluation=0, evaluating=0)
 
 
 def make(training=TRAINING):
@@ -56,7 +58,7 @@ def test_it_clips_as_the_training_does(tmp_path, monkeypatch):
     for room in (budget, loop):
         monkeypatch.setattr(room, "train_step", counted_step)
     objective, loader = make()
-    planned, table = plan(TRAINING, objective, loader, None, world=World(), meter=Meter(), deadline=60, ending=0)
+    planned, table = plan(TRAINING, objective, loader, FREE, world=World(), meter=Meter(), deadline=60)
     assert len(table.stages) == 2
     measured = len(taken)
     assert measured >= 4  # in each stage one to warm up, and one at least
@@ -68,6 +70,68 @@ def test_it_clips_as_the_training_does(tmp_path, monkeypatch):
 def test_it_spoils_nothing():
     objective, loader = make()
     before = {name: tensor.clone() for name, tensor in objective.state_dict().items()}
-    plan(TRAINING, objective, loader, lambda found: None, world=World(), meter=Meter(), deadline=60, ending=0)
+    plan(TRAINING, objective, loader, FREE, world=World(), meter=Meter(), deadline=60)
     assert all(torch.equal(tensor, before[name]) for name, tensor in objective.state_dict().items())
     assert all(parameter.grad is None for parameter in objective.parameters())
+
+
+class Stopped:
+    """A meter whose time does not move."""
+
+    seconds = 10.0
+
+
+def steps_of(planned, loader):
+    return round(planned.epochs * loader.steps_per_epoch)
+
+
+def planned(monkeypatch, deadline, each=1.0, **fields):
+    """What is planned where a step takes a second."""
+    monkeypatch.setattr(budget, "step_seconds", lambda learner, batches, progress, seconds: each)
+    objective, loader = make()
+    afterwards = Afterwards(**{"ending": 5.0, "evaluation": 2.0, "evaluating": 20.0, **fields})
+    found, table = plan(TRAINING, objective, loader, afterwards, world=World(), meter=Stopped(), deadline=deadline)
+    return found, table, steps_of(found, loader)
+
+
+def test_steps_and_evaluations_fill_the_time(monkeypatch):
+    found, table, steps = planned(monkeypatch, deadline=115)
+    assert found.evaluations == table.evaluations == 10
+    assert steps == 77  # 0.97 of 100 s, less ten evaluations
+    assert planned(monkeypatch, deadline=115, evaluating=7.0)[0].evaluations == 3
+    assert table.deadline <= 115
+
+
+def test_with_a_good_start_too_few_steps_are_none(monkeypatch):
+    assert planned(monkeypatch, deadline=15 + 20, fewest=10)[2] >= 10
+    found, table, steps = planned(monkeypatch, deadline=15 + 10, fewest=10)
+    assert (found.epochs, table, steps) == (0, None, 0)
+
+
+def test_from_nothing_at_least_one_step(monkeypatch):
+    for deadline in (0.1, 15.0, 16.0):
+        assert planned(monkeypatch, deadline=deadline)[1:] == (None, 1)
+
+
+def test_no_step_is_tried_where_it_is_known_that_too_few_fit(monkeypatch):
+    def forbidden(*_):
+        raise AssertionError("it was tried")
+
+    monkeypatch.setattr(budget, "measure_stages", forbidden)
+    assert planned(monkeypatch, deadline=15 + 20, fewest=10, step=2.0)[2] == 0
+
+
+def test_the_dearest_stage_stands_for_the_others_where_trying_takes_too_long(monkeypatch):
+    """One that takes as long as there is time is not tried twice."""
+    tried = []
+    clock = iter(range(0, 1000, 50))
+
+    def one(learner, batches, progress, seconds):
+        tried.append(progress)
+        return 2.0
+
+    monkeypatch.setattr(budget, "step_seconds", one)
+    monkeypatch.setattr(budget.time, "perf_counter", lambda: next(clock))
+    objective, loader = make()
+    assert budget.measure_stages(TRAINING, objective, loader, World(), left=60) == [(0.5, 2.0), (1.0, 2.0)]
+    assert tried == [0.75]

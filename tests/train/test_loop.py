@@ -55,6 +55,7 @@ def make_loop(
     folder, training=TRAINING, steps=STEPS, workers=0, save_seconds=1e9, evaluate=True, pace=None, check_clock=None
 ):
     source = pictures()
+    training = replace(training, save_seconds=save_seconds)
     loader = Loader(
         source, training.preprocess, training.augment, batch_size=training.batch_size, workers=workers,
     )  # fmt: skip
@@ -78,7 +79,6 @@ def make_loop(
         folder,
         evaluate=metrics if evaluate else None,
         name_of=source.name,
-        save_seconds=save_seconds,
         check_clock=check_clock or (lambda step: None),
     )
 
@@ -219,6 +219,30 @@ def test_a_loss_that_is_no_number_stops_before_the_step(tmp_path):
     assert load_newest(tmp_path / "checkpoints")[0].step == 6
 
 
+@pytest.mark.parametrize("spoiled", ["metrics", "weights"])
+def test_a_training_that_diverged_says_so(tmp_path, spoiled):
+    """Not that weights are damaged: after the last step no loss is there to tell."""
+    loop = make_loop(tmp_path, evaluate=spoiled == "metrics")
+
+    def spoil(event):
+        if event.step == STEPS - 1 and spoiled == "weights":
+            loop.training = replace(loop.training, ema=None)
+            loop.ema = None
+            train = loop._train_step
+
+            def last(batch):
+                record = train(batch)
+                next(loop.objective.parameters()).data.fill_(float("nan"))
+                return record
+
+            loop._train_step = last
+
+    if spoiled == "metrics":
+        loop.evaluate = lambda objective: {"accuracy": 0.3, "standard_error": 0.1, "loss": float("nan")}
+    with pytest.raises(DivergedError, match=r"step \d+: .* any more: the training diverged; .* lower learning rate"):
+        loop.run(spoil)
+
+
 def test_parts_of_a_batch_have_the_gradient_of_the_whole(tmp_path):
     """With a keep schedule and stochastic depth: what is random follows from the samples, not from the parts."""
     plain = replace(TRAINING, model=replace(MODEL, dropout=0.0, drop_path=0.3), batch_size=7)
@@ -319,3 +343,42 @@ def test_a_blend_that_is_taken_up_again_remembers_its_start(tmp_path):
     again.start = {name: torch.zeros_like(tensor) for name, tensor in again.start.items()}
     again.run()
     assert_same(tmp_path / "whole", tmp_path / "parts")
+
+
+def judged(loop, accuracies):
+    """The loop with evaluations that say these accuracies, and a loss that always falls."""
+    said = iter(enumerate(accuracies))
+
+    def evaluate(objective):
+        turn, accuracy = next(said)
+        return {"accuracy": accuracy, "standard_error": 0.05, "loss": 1.0 - 0.1 * turn}
+
+    loop.evaluate = evaluate
+    return loop
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "kept"),
+    [((0.95, 0.94, 0.93, 0.94), 0), ((0.95, 0.94, 0.95, 0.94), 10), ((0.95, 0.94, 0.96, 0.95), 14)],
+    ids=["all worse", "one as good", "last within the error of the best"],
+)
+def test_what_is_worse_than_a_good_start_is_not_kept(tmp_path, accuracies, kept):
+    """Though its loss is lower, and its accuracy within a standard error; without such a start that is enough."""
+    training = replace(TRAINING, probe=True)
+    outcome = judged(make_loop(tmp_path / "good", training), accuracies).run()
+    assert outcome.best_step == kept
+    assert outcome.best_metrics["accuracy"] == max(0.95, outcome.best_metrics["accuracy"])
+    assert judged(make_loop(tmp_path / "any"), accuracies[1:]).run().best_step == 14
+
+
+def test_no_steps_are_a_training_too(tmp_path):
+    loop = make_loop(tmp_path / "none", replace(TRAINING, probe=True), steps=0)
+    start = {name: tensor.clone() for name, tensor in loop.objective.model.state_dict().items()}
+    for _ in range(2):  # begun, and taken up again
+        outcome = loop.run()
+        assert outcome.finished
+        assert (outcome.steps, outcome.best_step, outcome.pictures) == (0, 0, 0)
+        assert all(torch.equal(tensor, start[name]) for name, tensor in outcome.best["model"].items())
+        loop = make_loop(tmp_path / "none", replace(TRAINING, probe=True), steps=0)
+        with torch.no_grad():
+            loop.objective.model.head.weight.add_(1)  # what is saved counts, not what this one began with

@@ -164,7 +164,7 @@ def test_a_trainings_other_files_do_not_hide_the_weights(tmp_path, name):
 def test_a_config_json_that_is_broken(tmp_path):
     torch.save(timm_like(), tmp_path / "pytorch_model.bin")
     (tmp_path / "config.json").write_text("{ broken")
-    with pytest.raises(UserError, match=r"config.json: cannot be read as JSON"):
+    with pytest.raises(UserError, match=r"config.json: not valid JSON"):
         open_weights(tmp_path)
     (tmp_path / "config.json").write_text("[1]")
     with pytest.raises(UserError, match=r"config.json: is not a JSON object"):
@@ -213,7 +213,7 @@ def test_a_stem_that_is_not_whole_or_not_known_is_said(tmp_path, kind):
     path = tmp_path / "w.npz"
     if kind == "google":
         np.savez(path, **google(), **{"conv_root/kernel": np.zeros((7, 7, 3, 64), np.float32)})
-        refused(path, "gn_root/bias, gn_root/scale are missing")
+        refused(path, "the file is not of this model")
         return
     state = {**timm_like(), "patch_embed.backbone.stem.conv.weight": torch.zeros(64, 3, 7, 7)}
     torch.save(state if kind == "timm" else {"model": state}, path)

@@ -10,8 +10,8 @@ from safetensors.torch import load_file, save_file
 from tiny_models import LABELS, VARIANTS, preprocess_for, random_images, random_model
 
 from vitreous import UserError
-from vitreous.weights import files
 from vitreous.weights.bundle import load_bundle, save_bundle
+from vitreous.weights.manifest import check_manifest, write_manifest
 
 FILES = ("README.md", "config.json", "manifest.json", "model.safetensors")
 
@@ -28,7 +28,7 @@ def names(folder):
 
 def seal(folder):
     """Make the manifest agree with files that a test has changed."""
-    files.write_manifest(folder)
+    write_manifest(folder)
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -63,7 +63,7 @@ def test_the_folder_holds_what_it_should(tmp_path):
 
 def test_without_a_card_there_is_a_plain_one(tmp_path):
     save(tmp_path / "b")
-    assert "ape, bee, cat" in (tmp_path / "b" / "README.md").read_text(encoding="utf-8")
+    assert "`ape`, `bee`, `cat`" in (tmp_path / "b" / "README.md").read_text(encoding="utf-8")
 
 
 def test_a_loaded_model_can_be_trained(tmp_path):
@@ -75,7 +75,7 @@ def test_a_loaded_model_can_be_trained(tmp_path):
     with torch.no_grad():
         for parameter in found.parameters():
             parameter.add_(1.0)
-    files.check_manifest(tmp_path / "b")
+    check_manifest(tmp_path / "b")
 
 
 def test_half_precision_is_computed_in_float32(tmp_path):
@@ -148,9 +148,9 @@ def edit(folder, change):
 EDITS = {
     "install a newer one": lambda section: section.update(format=2),
     "'colour' is unknown to this vitreous": lambda section: section["model"].update(colour=1),
-    "has no field 'preprocess'": lambda section: section.pop("preprocess"),
+    "'preprocess' is missing": lambda section: section.pop("preprocess"),
     "heads=3: does not divide width=16": lambda section: section["model"].update(heads=3),
-    "missing 1 required positional argument: 'width'": lambda section: section["model"].pop("width"),
+    "'width' is missing; use the version": lambda section: section["model"].pop("width"),
     "has no section 'vitreous'": lambda section: section.clear(),
     r"blocks.2.attn.proj.bias, .* and 6 more are missing": lambda section: section["model"].update(depth=3),
     r"blocks.1.attn.proj.bias, .* and 6 more belong to no part of the model": lambda section: section["model"].update(

@@ -20,11 +20,43 @@ from vitreous.weights.bundle import load_bundle
 
 def test_saving_again_replaces_the_whole_bundle(tmp_path):
     folder = save(tmp_path / "b")
-    (folder / "more.txt").write_text("left from before")
     new = random_model(seed=7)
     save(folder, new)
     assert names(folder) == sorted(FILES)
     assert torch.equal(load_bundle(folder).model.head.weight, new.head.weight)
+    assert names(tmp_path) == ["b"]
+
+
+def test_saving_again_replaces_nothing_of_anybody_else(tmp_path):
+    """Not what was put beside our files, not what was changed in them, not a folder that was never ours."""
+    folder = save(tmp_path / "b")
+    (folder / "more.txt").write_text("precious")
+    with pytest.raises(UserError, match=r"b: is not empty \(it holds more\.txt\) and would be replaced as a whole"):
+        save(folder)
+    (folder / "more.txt").unlink()
+    (folder / "README.md").write_text("# My own words")
+    with pytest.raises(UserError, match=r"b: is not as vitreous wrote it \(.*README\.md: damaged or changed"):
+        save(folder)
+    (tmp_path / "mine" / "sub").mkdir(parents=True)
+    (tmp_path / "mine" / "sub" / "x").write_text("precious")
+    with pytest.raises(UserError, match=r"mine: is not empty \(it holds sub\)"):
+        save(tmp_path / "mine")
+    assert (folder / "README.md").read_text() == "# My own words"
+    assert names(tmp_path) == ["b", "mine"]
+
+
+def test_what_comes_there_while_it_is_written_stays(tmp_path, monkeypatch):
+    folder, write = tmp_path / "b", files.write_tensors
+
+    def meanwhile(*args):
+        folder.mkdir()
+        (folder / "thesis.txt").write_text("precious")
+        write(*args)
+
+    monkeypatch.setattr(bundles, "write_tensors", meanwhile)
+    with pytest.raises(UserError, match=r"it holds thesis\.txt"):
+        save(folder)
+    assert names(folder) == ["thesis.txt"]
     assert names(tmp_path) == ["b"]
 
 

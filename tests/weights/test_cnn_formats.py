@@ -265,6 +265,7 @@ def folder(place, config, said):
     export_weights(place / "bundle", place / "out", "huggingface")
     file = place / "out" / "config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | said))
+    (place / "out" / "manifest.json").unlink()  # as anybody's folder
     return place / "out"
 
 
@@ -276,10 +277,15 @@ def folder(place, config, said):
         (SMALL_BIT, {"hidden_act": "gelu"}, "hidden_act 'gelu'"),
         (SMALL_BIT, {"num_groups": 8}, "num_groups 8"),
         (SMALL_BIT, {"output_stride": 16}, "output_stride 16"),
+        (SMALL_BIT, {"depths": [2, 2]}, "says depths [2, 2], and the tensors are of a model with [1, 2]"),
+        (SMALL_BIT, {"embedding_size": 64}, "says embedding_size 64"),
+        (SMALL_BIT, {"num_channels": 1}, "says num_channels 1"),
+        (SMALL_BIT, {"id2label": {str(k): k for k in range(5)}}, "id2label[0]=0"),
+        (SMALL_EFFICIENTNET, {"num_channels": 1}, "says num_channels 1"),
         (SMALL_EFFICIENTNET, {"hidden_act": "relu"}, "hidden_act relu"),
         (SMALL_EFFICIENTNET, {"strides": [1, 2, 2, 2, 1, 1, 1]}, "strides"),
-        (SMALL_EFFICIENTNET, {"width_coefficient": "wide"}, "config.json"),
-        (SMALL_EFFICIENTNET, {"depth_coefficient": 5.0}, "missing"),
+        (SMALL_EFFICIENTNET, {"width_coefficient": "wide"}, "width='wide'"),
+        (SMALL_EFFICIENTNET, {"depth_coefficient": 5.0}, "not of this model"),
         (SMALL_EFFICIENTNET, {"depthwise_padding": [1]}, "depthwise_padding"),
     ],
     ids=str,

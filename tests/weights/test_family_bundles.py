@@ -12,9 +12,9 @@ from torch import nn
 from vitreous import UserError
 from vitreous.config.data import Preprocess
 from vitreous.model.family import build_network
-from vitreous.weights import files
 from vitreous.weights.adapt import adapt
 from vitreous.weights.bundle import load_bundle, save_bundle
+from vitreous.weights.manifest import write_manifest
 from vitreous.weights.mapping import build_model
 from vitreous.weights.source import open_weights
 
@@ -73,7 +73,7 @@ def test_a_bundle_from_before_there_were_families(tmp_path):
     said = json.loads((path / "config.json").read_text())
     assert said["vitreous"]["model"].pop("family") == "vit"
     (path / "config.json").write_text(json.dumps(said))
-    files.write_manifest(path)
+    write_manifest(path)
     found = load_bundle(path)
     assert found.model.config == model.config
     images = random_images(model)

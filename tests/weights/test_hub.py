@@ -86,7 +86,7 @@ def test_what_is_asked_of_the_hub_is_all_that_a_bundle_needs(tmp_path, monkeypat
     made = save_bundle(tmp_path / "made", model, Preprocess(size=(12, 16)), tuple("abcde"))
     (made / "big.onnx").write_bytes(b"0")
 
-    def download(repository, *, revision, allow_patterns):
+    def download(repository, *, revision, allow_patterns, tqdm_class):
         (tmp_path / "got").mkdir(exist_ok=True)
         for file in made.iterdir():
             if any(fnmatch(file.name, pattern) for pattern in allow_patterns):

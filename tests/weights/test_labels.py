@@ -30,7 +30,7 @@ def test_the_real_ones(shared_data):
 @pytest.mark.parametrize(
     ("name", "text", "says"),
     [
-        ("a.json", "{", "not a list of names"),
+        ("a.json", "{", "not valid JSON"),
         ("a.json", "3", "not a list of names"),
         ("a.json", '{"a": "b"}', "not a list of names"),
         ("a.json", '["a", ""]', "class 1 has no name"),
@@ -42,5 +42,5 @@ def test_what_is_none(tmp_path, name, text, says):
     (tmp_path / name).write_text(text)
     with pytest.raises(UserError, match=says):
         read_labels(tmp_path / name)
-    with pytest.raises(UserError, match="cannot be read"):
+    with pytest.raises(UserError, match="this is a folder"):
         read_labels(tmp_path)

@@ -6,13 +6,17 @@ needs no parser, and a verb imports its heavy things when it runs. A verb return
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from vitreous import __version__
-from vitreous.errors import UserError
+from vitreous.cli.failures import explain_failure
+from vitreous.cli.streams import reliable_streams
+from vitreous.errors import MachineError, UserError
+from vitreous.interrupt import Interrupted, interruptible
+from vitreous.memory import check_address_space
 
 GROUPS = {
     "train and use": {
@@ -42,24 +46,64 @@ GROUPS = {
 }
 """Every verb by the task it belongs to, with the first line of its help."""
 VERBS = {verb: line for group in GROUPS.values() for verb, line in group.items()}
+whole_process = False
+"""Whether this process was started for one command, so that a person waits for all of it, start-up included."""
+LIBRARIES = 600 * 10**6
+"""Bytes of addresses that torch and the rest take; some of them end the process where there are fewer."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run one command and exit with its status; a person's mistake is one sentence on stderr and status 2."""
+    """Run one command and exit with its status.
+
+    0: done. 1: the machine refused (memory, disk, handles, output), in one sentence. 2: a person's mistake, in one
+    sentence. 128 + n: ended by signal n. 141: whoever read the output wanted no more. A traceback is a bug.
+    """
+    global whole_process
+    whole_process = argv is None
     args = list(sys.argv[1:] if argv is None else argv)
-    try:
-        status = _run(args)
-        sys.stdout.flush()
-    except UserError as error:
-        print(f"vitreous: {error}", file=sys.stderr)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        sys.exit(130)
-    except BrokenPipeError:  # whoever read our lines wanted no more, as `head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(141)
+    with reliable_streams():
+        status = _attempt(args)
     if status:
         sys.exit(status)
+
+
+def _attempt(args: list[str]) -> int:
+    """The status of a command; whatever ended it has been said."""
+    try:
+        with interruptible():
+            _check_place()
+            try:
+                status = _run(args)
+            except SystemExit as end:  # the parser's own way, after help or a complaint
+                status = end.code if isinstance(end.code, int) else int(end.code is not None)
+            sys.stdout.flush()
+            return status or 0
+    except Interrupted as end:
+        return 128 + end.number
+    except BrokenPipeError:  # as `head` does
+        return 141
+    except (UserError, MachineError) as error:
+        return _say(error)
+    except (OSError, MemoryError, RuntimeError, ImportError) as error:
+        explained = explain_failure(error)
+        if explained is None:
+            raise
+        return _say(explained)
+
+
+def _say(error: UserError | MachineError) -> int:
+    from vitreous.cli.terminal import printable
+
+    print(f"vitreous: {printable(str(error))}", file=sys.stderr)  # it may name a file with a line end in its name
+    return 2 if isinstance(error, UserError) else 1
+
+
+def _check_place() -> None:
+    """Refuse to start in a folder that was deleted: no name means anything there."""
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        raise UserError("the folder you are in was deleted; go to another (cd) and repeat the command.") from None
 
 
 def _run(args: list[str]) -> int | None:
@@ -85,15 +129,14 @@ def _run(args: list[str]) -> int | None:
 
 
 def _parse(verb: str, args: list[str]) -> int | None:
-    import tyro
-
+    from vitreous.cli.parsing import parse
     from vitreous.cli.terminal import say_logs
     from vitreous.cli.unknown import refuse_moved
 
+    check_address_space(LIBRARIES)
     refuse_moved(verb, args)
     say_logs()
-    status: int | None = tyro.cli(load_verb(verb), prog=f"vitreous {verb}", args=args)
-    return status
+    return parse(verb, load_verb(verb), args)
 
 
 def _parse_any(args: list[str]) -> int | None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from vitreous.arguments import Count, Seed, Workers
 from vitreous.cli.terminal import Flag, console, option, print_json, printable, progress, table
 
 if TYPE_CHECKING:
@@ -16,9 +17,9 @@ def analyze(
     models: Annotated[tuple[str, ...], tyro.conf.Positional, option("MODEL ...")],
     data: Annotated[str, option("DATA")],
     out: Annotated[str, option("DIR")],
-    pictures: Annotated[int, option("COUNT")] = 500,
-    seed: Annotated[int, option("NUMBER")] = 0,
-    workers: Annotated[int | None, option("COUNT")] = None,
+    pictures: Annotated[Count, option("COUNT")] = 500,
+    seed: Annotated[Seed, option("NUMBER")] = 0,
+    workers: Annotated[Workers | None, option("COUNT")] = None,
     preprocess: Annotated[str | None, option("TEXT")] = None,
     json: Flag = False,
 ) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
+from vitreous.arguments import Count, Workers
 from vitreous.cli.terminal import Flag, console, option, print_json, printable, progress, say_left_out, table
 
 if TYPE_CHECKING:
@@ -18,8 +19,8 @@ def evaluate(
     model: Annotated[str, tyro.conf.Positional, option("MODEL")],
     data: Annotated[str, tyro.conf.Positional, option("DATA")],
     split: Annotated[Literal["test", "val", "train"] | None, option("test|val|train")] = None,
-    batch_size: Annotated[int | None, option("COUNT")] = None,
-    workers: Annotated[int | None, option("COUNT")] = None,
+    batch_size: Annotated[Count | None, option("COUNT")] = None,
+    workers: Annotated[Workers | None, option("COUNT")] = None,
     preprocess: Annotated[str | None, option("TEXT")] = None,
     json: Flag = False,
 ) -> None:
@@ -49,6 +50,8 @@ def evaluate(
 
 
 def _show(found: Evaluation) -> None:
+    from vitreous.evaluate.classify import ENOUGH
+
     result, page = found.result, console()
     low, high = result.top1_interval
     seen = {name: entry for name, entry in result.per_class.items() if entry["n"]}
@@ -63,12 +66,15 @@ def _show(found: Evaluation) -> None:
     rows.add_row("cross-entropy", f"{result.loss:.3f}")
     page.print(rows)
 
-    worst = sorted(seen.items(), key=lambda item: (item[1]["accuracy"], item[0]))[:SHOWN]
-    classes = table("class" if len(worst) == len(seen) else f"the {SHOWN} hardest classes", "pictures#", "accuracy#")
+    few = len(seen) <= SHOWN
+    worst = result.hardest(SHOWN, least=1 if few else ENOUGH)
+    classes = table("class" if few else f"the {len(worst)} hardest classes", "pictures#", "accuracy#")
     for name, entry in worst:
         classes.add_row(printable(name), f"{entry['n']:,}", f"{entry['accuracy']:.1%}")
     page.print()
-    page.print(classes)
+    page.print(
+        classes if worst else f"No class has {ENOUGH} pictures, too few to say which are hard; --json lists all."
+    )
 
     if pairs := result.most_confused(SHOWN):
         confused = table("true class", "predicted as", "pictures#", "share of class#")

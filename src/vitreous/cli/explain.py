@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from vitreous.cli.pictures import OutputFiles, parse_point, say_unreadable
+from vitreous.cli.pictures import name_outputs, parse_point, say_unreadable
 from vitreous.cli.terminal import Flag, option, print_json, printable
 from vitreous.errors import UserError
 
 if TYPE_CHECKING:
     from vitreous.jobs.explain import Explanation
+
+ENDINGS = (".png", "-grid.png", ".npz")
+"""Of the overlay, the grid and the numbers."""
 
 
 def explain(
@@ -50,14 +53,17 @@ def explain(
         preprocess: Changes to the model's preprocessing, such as "mean=0.5,std=0.5,crop=0.9,interpolation=bicubic".
         json: Print one JSON object per picture.
     """
+    from vitreous.explain.methods import default_method
     from vitreous.jobs.explain import Explanation, explain_each
-    from vitreous.run.opening import list_pictures
+    from vitreous.run.opening import list_pictures, open_model
 
     layer_asked, head_asked = _number(layer, "--layer", ("all",)), _number(head, "--head", ("mean", "all"))
     point, failed, paths = parse_point(query), False, list_pictures(pictures)
-    places = OutputFiles(out, paths)
+    bundle = open_model(model, preprocess)
+    method = method or default_method(bundle.model, query=point is not None)
+    files = name_outputs(out, paths, *(f"-{method}{ending}" for ending in ENDINGS))
     asked = {"method": method, "layer": layer_asked, "head": head_asked, "target": target, "query": point}
-    for found in explain_each(model, paths, **asked, preprocess=preprocess):
+    for found, named in zip(explain_each(bundle, paths, **asked), files, strict=True):
         if not isinstance(found, Explanation):
             failed = True
             if json:
@@ -65,31 +71,30 @@ def explain(
             else:
                 say_unreadable(found)
             continue
-        files = _write(found, places, save_arrays)
+        written = _write(found, named, save_arrays)
         if json:
             said = {"path": found.path, "method": found.method, "label": found.label, "score": found.score}
-            print_json({**said, "files": [str(file) for file in files]}, indent=None)
+            print_json({**said, "files": [str(file) for file in written]}, indent=None)
         else:
             label = "" if found.label is None else f"  {printable(found.label)} {found.score:.1%}"
-            names = ", ".join(printable(str(file)) for file in files)
+            names = ", ".join(printable(str(file)) for file in written)
             print(f"{printable(found.path)}{label}  {found.method}: {names}", flush=True)
     return int(failed)
 
 
-def _write(found: Explanation, places: OutputFiles, save_arrays: bool) -> list[Path]:
-    """The overlay, a grid if there are several maps, and the numbers if wanted."""
-    import numpy as np
+def _write(found: Explanation, named: list[Path], save_arrays: bool) -> list[Path]:
+    """The overlay, a grid if there are several maps, and the numbers if wanted; the files that were written."""
+    from vitreous.explain.draw import encode
+    from vitreous.weights.files import write_output
 
-    kinds = {".png": True, "-grid.png": found.maps.shape[0] * found.maps.shape[1] > 1, ".npz": save_arrays}
-    files = places.name(found.path, *(f"-{found.method}{kind}" for kind, wanted in kinds.items() if wanted))
-    with places.writing():
-        for file in files:
-            if file.suffix == ".npz":
-                np.savez_compressed(file, **found.arrays())  # type: ignore[arg-type]
-            else:
-                made = found.grid() if file.stem.endswith("-grid") else found.overlay()
-                made.save(file, compress_level=1)
-    return files
+    overlay, grid, arrays = named
+    written = [write_output(overlay, encode(found.overlay()))]
+    if found.maps.shape[0] * found.maps.shape[1] > 1:
+        written.append(write_output(grid, encode(found.grid())))
+    if save_arrays:
+        found.save_arrays(arrays)
+        written.append(arrays)
+    return written
 
 
 def _number(text: str | None, name: str, words: tuple[str, ...]) -> Any:

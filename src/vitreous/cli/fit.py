@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from vitreous.cli.listening import closing_text, listening
+from vitreous.arguments import Budget, Epochs, Pixels, Seed, Workers
+from vitreous.cli.listening import closing_text, ending_status, listening
 from vitreous.cli.terminal import Flag, option, print_json
 
 if TYPE_CHECKING:
@@ -17,14 +18,14 @@ def fit(
     data: Annotated[str, tyro.conf.Positional, option("DATA")],
     weights: Annotated[str | None, option("MODEL")] = None,
     model: Annotated[str | None, option("SIZE/PATCH")] = None,
-    image_size: Annotated[int | None, option("PIXELS")] = None,
-    budget: Annotated[str | None, option("TIME")] = None,
-    epochs: Annotated[float | None, option("COUNT")] = None,
+    image_size: Annotated[Pixels | None, option("PIXELS")] = None,
+    budget: Annotated[Budget | None, option("TIME")] = None,
+    epochs: Annotated[Epochs | None, option("COUNT")] = None,
     recipe: Annotated[str, option("NAME")] = "auto",
     out: Annotated[str | None, option("RUN")] = None,
     preprocess: Annotated[str | None, option("TEXT")] = None,
-    seed: Annotated[int, option("NUMBER")] = 0,
-    workers: Annotated[int | None, option("COUNT")] = None,
+    seed: Annotated[Seed, option("NUMBER")] = 0,
+    workers: Annotated[Workers | None, option("COUNT")] = None,
     device: Annotated[str, option("auto|cpu|cuda")] = "auto",
     tensorboard: Flag = False,
     changes: Annotated[tuple[str, ...], option("NAME=VALUE", name="set"), tyro.conf.UseAppendAction] = (),
@@ -79,11 +80,11 @@ def fit(
         print_json(result.to_json())
     else:
         print(_text(result))
-    return 0 if result.finished else 130
+    return ending_status(result.finished)
 
 
 def _text(result: FitResult) -> str:
-    from vitreous.jobs.fit import accuracy_lines
+    from vitreous.run.result import accuracy_lines
 
     found = [f"{split} accuracy: {line}" for split, line in accuracy_lines(result).items()]
     found += [] if found else [f"{name}: {value:.4g}" for name, value in result.metrics.items()]

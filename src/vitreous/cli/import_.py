@@ -7,6 +7,7 @@ from typing import Annotated
 
 import tyro
 
+from vitreous.arguments import Count, Pixels, Range
 from vitreous.cli.terminal import Flag, option, print_json, printable
 
 
@@ -15,12 +16,12 @@ def import_(
     bundle: Annotated[str, tyro.conf.Positional, option("BUNDLE")],
     preprocess: Annotated[str | None, option("TEXT")] = None,
     labels: Annotated[str | None, option("FILE")] = None,
-    image_size: Annotated[int | None, option("PIXELS")] = None,
-    patch: Annotated[int | None, option("PIXELS")] = None,
-    channels: Annotated[int | None, option("COUNT")] = None,
-    classes: Annotated[int | None, option("COUNT")] = None,
-    heads: Annotated[int | None, option("COUNT")] = None,
-    epsilon: Annotated[float | None, option("NUMBER")] = None,
+    image_size: Annotated[Pixels | None, option("PIXELS")] = None,
+    patch: Annotated[Pixels | None, option("PIXELS")] = None,
+    channels: Annotated[Count | None, option("COUNT")] = None,
+    classes: Annotated[Annotated[int, Range(0)] | None, option("COUNT")] = None,
+    heads: Annotated[Count | None, option("COUNT")] = None,
+    epsilon: Annotated[Annotated[float, Range(1e-30, 1)] | None, option("NUMBER")] = None,
     entry: Annotated[str | None, option("NAME")] = None,
     json: Flag = False,
 ) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from vitreous.cli.terminal import printable
+from vitreous import cli
+from vitreous.cli.terminal import Reminder, printable
+from vitreous.interrupt import Interrupted, signal_heard
 
 if TYPE_CHECKING:
     from vitreous.run.request import Listeners
@@ -21,30 +23,40 @@ SHOWN = {"accuracy": "val accuracy", "knn": "k-NN", "information": "information"
 
 @contextmanager
 def listening() -> Iterator[Listeners]:
-    """Messages on stderr, a progress line on a terminal, and a first Ctrl-C that stops between two steps."""
+    """Messages on stderr, and how far it is: on a terminal a live line, elsewhere a plain one now and then.
+
+    A signal stops between two steps, and all is saved; elsewhere it ends the command, which may be repeated.
+    """
     from vitreous.run.request import Listeners
+    from vitreous.train.meter import process_began
 
-    stopped = False
+    began = process_began() if cli.whole_process else None
+    with _shown() as (say, step):
+        try:
+            yield Listeners(say=say, step=step, stop=lambda: signal_heard() is not None, began=began)
+        except Interrupted:
+            say("Stopped. What was saved before is intact; repeat the same command to go on.")
+            raise
 
-    def stop(*_: Any) -> None:
-        nonlocal stopped
-        stopped = True
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # a second one stops at once
 
-    previous = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        with _bar() as (say, step):
-            yield Listeners(say=say, step=step, stop=lambda: stopped)
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
+def ending_status(finished: bool) -> int:
+    """The exit status of a training."""
+    return 0 if finished else 128 + (signal_heard() or signal.SIGINT)
 
 
 @contextmanager
-def _bar() -> Iterator[tuple[Any, Any]]:
-    """Functions that show a message and a step: on a terminal a live line, elsewhere the messages alone."""
+def _shown() -> Iterator[tuple[Callable[[str], None], Callable[[Event], None]]]:
+    """Functions that show a message and a step."""
+    metrics = _Metrics()
     if not sys.stderr.isatty():
-        yield lambda text: print(printable(text), file=sys.stderr, flush=True), lambda event: None
+        reminder = Reminder()
+
+        def remind(event: Event) -> None:
+            text = metrics.text(event)
+            if reminder.due():
+                _say(f"step {event.step:,} of {event.steps:,}  {text}{reminder.left(event.step, event.steps)}")
+
+        yield _say, remind
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -52,20 +64,34 @@ def _bar() -> Iterator[tuple[Any, Any]]:
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=None, visible=False)
-        seen: dict[str, float] = {}
 
         def step(event: Event) -> None:
-            seen["loss"] = 0.9 * seen.get("loss", event.record["loss"]) + 0.1 * event.record["loss"]
-            if "entropy" in event.record:
-                seen["teacher entropy"] = event.record["entropy"]
-            seen.update({SHOWN[name]: value for name, value in (event.evaluation or {}).items() if name in SHOWN})
-            metrics = "  ".join(f"{name} {value:.3f}" for name, value in seen.items())
-            text = f"epoch {event.epoch + 1}  {metrics}  {event.pictures_per_second:.0f} pictures/s"
-            if "collapsed" in event.record:
-                text = f"COLLAPSED, see above  {text}"
+            text = metrics.text(event)
             bar.update(task, completed=event.step, total=event.steps, description=text, visible=True)
 
         yield lambda text: bar.console.print(printable(text), highlight=False, markup=False), step
+
+
+def _say(text: str) -> None:
+    print(printable(text), file=sys.stderr, flush=True)
+
+
+class _Metrics:
+    """The numbers of a progress line; the loss is averaged over some steps."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, float] = {}
+
+    def text(self, event: Event) -> str:
+        """What to show after this step."""
+        seen = self._seen
+        seen["loss"] = 0.9 * seen.get("loss", event.record["loss"]) + 0.1 * event.record["loss"]
+        if "entropy" in event.record:
+            seen["teacher entropy"] = event.record["entropy"]
+        seen.update({SHOWN[name]: value for name, value in (event.evaluation or {}).items() if name in SHOWN})
+        metrics = "  ".join(f"{name} {value:.3f}" for name, value in seen.items())
+        text = f"epoch {event.epoch + 1}  {metrics}  {event.pictures_per_second:.0f} pictures/s"
+        return f"COLLAPSED, see above  {text}" if "collapsed" in event.record else text
 
 
 def closing_text(result: FitResult | PretrainResult, found: Sequence[str], use: Sequence[str]) -> str:

@@ -7,12 +7,13 @@ from typing import Annotated
 
 import tyro
 
+from vitreous.arguments import Pixels
 from vitreous.cli.terminal import Flag, console, option, print_json, table
 
 
 def models(
     names: Annotated[tuple[str, ...], tyro.conf.Positional, option("MODEL ...")] = (),
-    image_size: Annotated[int | None, option("PIXELS")] = None,
+    image_size: Annotated[Pixels | None, option("PIXELS")] = None,
     json: Flag = False,
 ) -> None:
     """List the model presets with their parameters, GFLOPs and activation memory.

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,34 +16,26 @@ if TYPE_CHECKING:
     from vitreous.data.decode import PictureError
 
 
-class OutputFiles:
-    """Files below a folder, each named after its picture: every name only once, and never that of a given picture."""
+def name_outputs(folder: str, pictures: Sequence[Path], *endings: str) -> list[list[Path]]:
+    """For each picture the files to write: one per ending, below the folder, named after the picture.
 
-    def __init__(self, folder: str, pictures: Sequence[Path]) -> None:
-        self.folder = Path(folder)
-        self.taken = {path.resolve() for path in pictures}
+    Every name is given only once, and never that of a given picture: a number makes it another. If there is a file of
+    such a name that is not ours, it is refused here, before any picture is looked at.
+    """
+    from vitreous.weights.ours import check_file, output_folder
 
-    def name(self, picture: str | Path, *endings: str) -> list[Path]:
-        """A file for each ending, with a number if any of these names is taken."""
-        stem, number = Path(picture).stem, 1
-        while True:
-            name = stem if number == 1 else f"{stem}-{number}"
-            files = [self.folder / f"{name}{ending}" for ending in endings]
-            if self.taken.isdisjoint(file.resolve() for file in files):
-                self.taken.update(file.resolve() for file in files)
-                return files
-            number += 1
+    place = output_folder(folder)
+    taken = set(map(os.path.realpath, pictures))  # `Path.resolve` fails at a link to itself
 
-    @contextmanager
-    def writing(self) -> Iterator[None]:
-        """The folder is made; what keeps its files from being written becomes a sentence."""
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            yield
-        except OSError as error:
-            raise UserError(
-                f"--out {self.folder}: cannot be written to ({error.strerror}); give another folder."
-            ) from None
+    def name(stem: str) -> list[Path]:
+        for number in count(1):
+            files = [place / f"{stem}{'' if number == 1 else f'-{number}'}{ending}" for ending in endings]
+            if taken.isdisjoint(map(os.path.realpath, files)):
+                break
+        taken.update(map(os.path.realpath, files))
+        return [check_file(file) for file in files]
+
+    return [name(picture.stem) for picture in pictures]
 
 
 def parse_point(text: str | None) -> tuple[float, float] | None:

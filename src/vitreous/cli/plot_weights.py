@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from vitreous.arguments import Count
 from vitreous.cli.terminal import Flag, console, option, print_json, printable, progress, table
-from vitreous.errors import UserError
 
 if TYPE_CHECKING:
     from vitreous.jobs.plot_weights import WeightsView
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def plot_weights(
     model: Annotated[str, tyro.conf.Positional, option("MODEL")],
     data: Annotated[str | None, option("DATA")] = None,
-    count: Annotated[int | None, option("COUNT")] = None,
+    count: Annotated[Count | None, option("COUNT")] = None,
     out: Annotated[str, option("DIR")] = "plots",
     preprocess: Annotated[str | None, option("TEXT")] = None,
     json: Flag = False,
@@ -31,13 +31,12 @@ def plot_weights(
         preprocess: Changes to the model's preprocessing, such as "mean=0.5,std=0.5,crop=0.9,interpolation=bicubic".
         json: Print one JSON object.
     """
-    from vitreous.jobs.plot_weights import PICTURES
+    from vitreous.jobs.plot_weights import check_plots
     from vitreous.jobs.plot_weights import plot_weights as plot
 
-    if data is None and count is not None:
-        raise UserError(f"--count {count}: counts the pictures of --data; add that, or leave --count out.")
+    check_plots(out)
     with progress("measuring attention distance") as bar:
-        found = plot(model, data, count=PICTURES if count is None else count, preprocess=preprocess, progress=bar)
+        found = plot(model, data, count=count, preprocess=preprocess, progress=bar)
     files = found.save(out)
     if json:
         print_json({**found.to_json(), "files": [str(file) for file in files]})

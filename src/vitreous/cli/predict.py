@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from vitreous.arguments import Count
 from vitreous.cli.terminal import Flag, option, print_json, printable, progress
 
 if TYPE_CHECKING:
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
 def predict(
     model: Annotated[str, tyro.conf.Positional, option("MODEL")],
     pictures: Annotated[tuple[str, ...], tyro.conf.Positional, option("PICTURE|FOLDER ...")],
-    top: Annotated[int, option("COUNT")] = 5,
-    batch_size: Annotated[int | None, option("COUNT")] = None,
+    top: Annotated[Count, option("COUNT")] = 5,
+    batch_size: Annotated[Count | None, option("COUNT")] = None,
     preprocess: Annotated[str | None, option("TEXT")] = None,
     json: Flag = False,
 ) -> int:

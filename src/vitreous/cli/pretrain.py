@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from vitreous.cli.listening import closing_text, listening
+from vitreous.arguments import Budget, Epochs, Pixels, Seed, Workers
+from vitreous.cli.listening import closing_text, ending_status, listening
 from vitreous.cli.terminal import Flag, option, print_json
 
 if TYPE_CHECKING:
@@ -17,12 +18,12 @@ def pretrain(
     data: Annotated[str, tyro.conf.Positional, option("DATA")],
     method: Annotated[Literal["mae", "dino", "dinov2", "supervised"], option("mae|dino|dinov2|supervised")] = "mae",
     model: Annotated[str | None, option("SIZE/PATCH")] = None,
-    image_size: Annotated[int | None, option("PIXELS")] = None,
-    budget: Annotated[str | None, option("TIME")] = None,
-    epochs: Annotated[float | None, option("COUNT")] = None,
+    image_size: Annotated[Pixels | None, option("PIXELS")] = None,
+    budget: Annotated[Budget | None, option("TIME")] = None,
+    epochs: Annotated[Epochs | None, option("COUNT")] = None,
     out: Annotated[str | None, option("RUN")] = None,
-    seed: Annotated[int, option("NUMBER")] = 0,
-    workers: Annotated[int | None, option("COUNT")] = None,
+    seed: Annotated[Seed, option("NUMBER")] = 0,
+    workers: Annotated[Workers | None, option("COUNT")] = None,
     device: Annotated[str, option("auto|cpu|cuda")] = "auto",
     tensorboard: Flag = False,
     changes: Annotated[tuple[str, ...], option("NAME=VALUE", name="set"), tyro.conf.UseAppendAction] = (),
@@ -75,7 +76,7 @@ def pretrain(
         print_json(result.to_json())
     else:
         print(_text(result))
-    return 0 if result.finished else 130
+    return ending_status(result.finished)
 
 
 def _text(result: PretrainResult) -> str:

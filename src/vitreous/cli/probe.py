@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
+from vitreous.arguments import Count, Seed, Workers
 from vitreous.cli.terminal import Flag, console, option, print_json, printable, progress, say_left_out, table
 from vitreous.errors import UserError
 
@@ -24,9 +25,9 @@ def probe(
     data: Annotated[str, tyro.conf.Positional, option("DATA")],
     protocol: Annotated[Literal["knn", "linear", "fewshot"], option("knn|linear|fewshot")] = "knn",
     shots: Annotated[str | None, option("N,N,...")] = None,
-    seed: Annotated[int, option("NUMBER")] = 0,
-    batch_size: Annotated[int | None, option("COUNT")] = None,
-    workers: Annotated[int | None, option("COUNT")] = None,
+    seed: Annotated[Seed | None, option("NUMBER")] = None,
+    batch_size: Annotated[Count | None, option("COUNT")] = None,
+    workers: Annotated[Workers | None, option("COUNT")] = None,
     preprocess: Annotated[str | None, option("TEXT")] = None,
     json: Flag = False,
 ) -> None:
@@ -41,7 +42,7 @@ def probe(
         protocol: knn: weighted vote of the nearest neighbours. linear: a linear classifier. fewshot: least squares from
             a few pictures per class.
         shots: Pictures per class, for fewshot. Default: 1,5,10.
-        seed: Seed for drawing the shots and the held-out pictures.
+        seed: Seed for drawing the shots and the held-out pictures. Default: 0.
         batch_size: How many pictures to pass through the model at once. Default: what is fastest.
         workers: Processes that decode pictures. Default: one per core, at most 4; none for a few pictures.
         preprocess: Changes to the model's preprocessing, such as "mean=0.5,std=0.5,crop=0.9,interpolation=bicubic".
@@ -49,8 +50,6 @@ def probe(
     """
     from vitreous.jobs.probe import probe as measure
 
-    if shots is not None and protocol != "fewshot":
-        raise UserError(f"--shots {shots}: only for --protocol fewshot; add that, or leave --shots out.")
     with progress("computing features") as bar:
         found = measure(
             model,

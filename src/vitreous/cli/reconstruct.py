@@ -6,7 +6,7 @@ from typing import Annotated
 
 import tyro
 
-from vitreous.cli.pictures import OutputFiles, say_unreadable
+from vitreous.cli.pictures import name_outputs, say_unreadable
 from vitreous.cli.terminal import option, printable
 
 
@@ -28,18 +28,18 @@ def reconstruct(
     """
     from PIL import Image
 
+    from vitreous.explain.draw import encode
     from vitreous.jobs.reconstruct import reconstruct as reconstruct_pictures
     from vitreous.run.opening import list_pictures
+    from vitreous.weights.files import write_output
 
     failed, paths = False, list_pictures(pictures)
-    places = OutputFiles(out, paths)
-    for path, made in reconstruct_pictures(run, paths):
+    files = name_outputs(out, paths, "-reconstructed.png")
+    for (path, made), (file,) in zip(reconstruct_pictures(run, paths), files, strict=True):
         if not isinstance(made, Image.Image):
             failed = True
             say_unreadable(made)
             continue
-        (file,) = places.name(path, "-reconstructed.png")
-        with places.writing():
-            made.save(file, compress_level=1)
+        write_output(file, encode(made))
         print(f"{printable(str(path))}: {printable(str(file))}", flush=True)
     return int(failed)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
+from vitreous.arguments import Count
 from vitreous.cli.terminal import Flag, console, option, print_json, progress, say_left_out, table
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ def score_explanations(
     ] = None,
     masks: Annotated[str | None, option("DIR")] = None,
     split: Annotated[Literal["test", "val", "train"] | None, option("test|val|train")] = None,
-    count: Annotated[int | None, option("COUNT")] = None,
+    count: Annotated[Count | None, option("COUNT")] = None,
     preprocess: Annotated[str | None, option("TEXT")] = None,
     json: Flag = False,
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
@@ -80,14 +81,49 @@ def printable(text: str) -> str:
     return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in shown)
 
 
+class Reminder:
+    """Says when a plain line is due that tells how far it is: after 10 s, 30 s and 70 s, then once a minute."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._pause, self._next = 10.0, clock() + 10.0
+        self._last = clock(), 0
+
+    def due(self) -> bool:
+        """Whether a line is due now; then none is for a while."""
+        if self._clock() < self._next:
+            return False
+        self._pause = min(60.0, 2 * self._pause)
+        self._next = self._clock() + self._pause
+        return True
+
+    def left(self, done: int, total: int) -> str:
+        """How long the rest will take, judged by what was done since this was asked before; empty where unknown."""
+        (then, before), self._last = self._last, (self._clock(), done)
+        if done <= before:
+            return ""
+        seconds = (self._clock() - then) / (done - before) * (total - done)
+        return f", about {seconds:.0f} s left" if seconds < 90 else f", about {seconds / 60:.0f} min left"
+
+
 @contextmanager
 def progress(what: str, *, beside_output: bool = False) -> Iterator[Callable[[int, int], None] | None]:
-    """A function to call with pictures done and in all, which draws a bar on standard error; None if nobody sees it.
+    """A function to call with pictures done and in all, which says so on standard error; None if nobody needs it.
 
+    On a terminal that is a bar, elsewhere a plain line now and then.
     beside_output: lines are printed meanwhile, so there is a bar only if they go elsewhere than to the terminal.
     """
-    if not sys.stderr.isatty() or (beside_output and sys.stdout.isatty()):
+    if beside_output and sys.stdout.isatty():
         yield None
+        return
+    if not sys.stderr.isatty():
+        reminder = Reminder()
+
+        def remind(done: int, total: int) -> None:
+            if done < total and reminder.due():
+                print(f"{what}: {done:,} of {total:,}{reminder.left(done, total)}", file=sys.stderr, flush=True)
+
+        yield remind
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import tyro
 
-from vitreous.cli.pictures import OutputFiles, parse_point, say_unreadable
+from vitreous.cli.pictures import name_outputs, parse_point, say_unreadable
 from vitreous.cli.terminal import option, printable
 
 
@@ -41,9 +41,7 @@ def walkthrough(
 
     point, paths, failed = parse_point(query), list_pictures(pictures), False
     bundle = open_weights(model, preprocess)
-    places = OutputFiles(out, paths)
-    for path in paths:
-        (file,) = places.name(path, "-walkthrough.html")
+    for path, (file,) in zip(paths, name_outputs(out, paths, "-walkthrough.html"), strict=True):
         try:
             made = write_walkthrough(bundle, path, out=file, layer=layer, head=head, query=point)
             print(f"{printable(str(path))}: {printable(str(made))}: open it in a browser.", flush=True)

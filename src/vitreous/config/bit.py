@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import Annotated, ClassVar, Literal
 
+from vitreous.arguments import Count, Pixels, Range, check_fields
+from vitreous.config.model import as_size
+from vitreous.config.stem import Depth, Factor, check_groups, check_stages
 from vitreous.errors import UserError
 
 Root = Literal["7x7", "3x3"]
 """How pixels enter: a 7x7 convolution and a pooling, a quarter of the side is left; or a 3x3 one that keeps it all, for
 small pictures."""
-
-GROUPS = 32
-"""Of every group norm."""
 
 
 @dataclass(frozen=True)
@@ -21,14 +21,14 @@ class BiTConfig:
 
     family: ClassVar[str] = "bit"
 
-    depths: tuple[int, ...] = (3, 4, 6, 3)
+    depths: tuple[Depth, ...] = (3, 4, 6, 3)
     """Blocks of each stage. Each stage is twice as wide as the one before it and half as fine."""
-    width: float = 1.0
+    width: Factor = 1.0
     """Factor of every layer's channels; of 1, the stages have 256, 512, 1024 and 2048."""
     root: Root = "7x7"
-    image_size: tuple[int, int] = (224, 224)
-    channels: int = 3
-    classes: int = 1000
+    image_size: tuple[Pixels, Pixels] = (224, 224)
+    channels: Count = 3
+    classes: Annotated[int, Range(0)] = 1000
     """The classifier's outputs; 0 for no classifier: the model then returns the representation."""
 
     @property
@@ -57,23 +57,9 @@ class BiTConfig:
         return 3 * self.layers + 2
 
     def __post_init__(self) -> None:
-        size = (self.image_size,) * 2 if isinstance(self.image_size, int) else tuple(self.image_size)
-        object.__setattr__(self, "image_size", size)
-        object.__setattr__(self, "depths", tuple(self.depths))
-        if not self.depths or not all(isinstance(depth, int) and depth >= 1 for depth in self.depths):
-            raise UserError(f"depths={self.depths}: give the number of blocks of each stage, for example (3, 4, 6, 3).")
-        if not 0 < self.width < 1000 or 64 * self.width % GROUPS:
-            raise UserError(f"width={self.width}: must be a multiple of 0.5, for the channels make {GROUPS} groups.")
-        if self.root not in get_args(Root):
-            raise UserError(f"root={self.root!r}: choose one of {', '.join(get_args(Root))}.")
-        check_ends(self.image_size, self.channels, self.classes)
-
-
-def check_ends(image_size: tuple[int, ...], channels: object, classes: object) -> None:
-    """Refuse what goes in, or comes out, of a network that cannot be."""
-    if len(image_size) != 2 or not all(isinstance(side, int) and side >= 1 for side in image_size):
-        raise UserError(f"image_size={image_size}: must be one side or (height, width), in pixels.")
-    if not isinstance(channels, int) or channels < 1:
-        raise UserError(f"channels={channels!r}: must be a whole number, at least 1.")
-    if not isinstance(classes, int) or classes < 0:
-        raise UserError(f"classes={classes!r}: must be a whole number, 0 or more.")
+        object.__setattr__(self, "image_size", as_size(self.image_size))
+        check_fields(self)
+        if not self.depths:
+            raise UserError("depths=(): give the number of blocks of each stage, for example (3, 4, 6, 3).")
+        check_stages("depths", self.depths, "(3, 4, 6, 3)")
+        check_groups("width", self.width)

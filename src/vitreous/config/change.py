@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass, replace
 from types import UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
+from vitreous.config.objective import Dino
 from vitreous.config.train import Training
 from vitreous.errors import UserError
 
@@ -42,6 +43,34 @@ RENAMED = {
     "method.frozen": "objective.freeze_last_layer",
 }
 """Fields by the names that they had in the first version."""
+
+
+class Idle(NamedTuple):
+    """When a field acts, and what to say where it does not."""
+
+    acts: Callable[[Training], bool]
+    unless: str
+
+
+IDLE = {
+    "optimizer.momentum": Idle(lambda t: t.optimizer.name == "sgd", "without optimizer.name=sgd"),
+    "optimizer.muon_learning_rate": Idle(lambda t: t.optimizer.name == "muon", "without optimizer.name=muon"),
+    "augment.pad": Idle(lambda t: t.augment.crop_scale is None, "without augment.crop_scale=none"),
+    "augment.crop_ratio": Idle(
+        lambda t: t.augment.crop_scale is not None or t.objective.evaluates_views, "without augment.crop_scale"
+    ),
+    "augment.layers": Idle(lambda t: t.augment.policy == "randaugment", "without augment.policy=randaugment"),
+    "augment.magnitude": Idle(lambda t: t.augment.policy == "randaugment", "without augment.policy=randaugment"),
+    "wise_ft_alpha": Idle(lambda t: not t.lora, "with lora, unless lora=0"),
+    "objective.ibot_mask": Idle(
+        lambda t: not isinstance(t.objective, Dino) or t.objective.ibot_weight > 0, "without objective.ibot_weight"
+    ),
+    "objective.centre_momentum": Idle(
+        lambda t: not isinstance(t.objective, Dino) or not t.objective.sinkhorn_iterations,
+        "without objective.sinkhorn_iterations=0",
+    ),
+}
+"""Fields that act only together with another."""
 FREE = frozenset({"drop_path", "dropout", "patch_dropout"})
 """Fields of a model that given weights say nothing about."""
 
@@ -53,6 +82,8 @@ def parse_changes(texts: Iterable[str]) -> dict[str, str]:
         name, equals, value = text.partition("=")
         if not equals or not name.strip() or not value.strip():
             raise UserError(f"{text!r}: write NAME=VALUE, for example optimizer.learning_rate=1e-4.")
+        if name.strip() in changes:
+            raise UserError(f"{name.strip()}: set twice; give one value.")
         changes[name.strip()] = value.strip()
     return changes
 
@@ -86,7 +117,17 @@ def change(training: Training, changes: Mapping[str, object], *, weights: bool =
         changed: Training = _replaced(training, nested)
     except UserError as error:
         raise UserError(f"{' '.join(f'{name}={as_text(value)}' for name, value in changes.items())}: {error}") from None
+    _check_acting(changed, changes, weights)
     return changed
+
+
+def _check_acting(training: Training, changes: Mapping[str, object], weights: bool) -> None:
+    """Refuse a change of a field that does nothing in this training."""
+    if weights and "whiten" in changes:
+        raise UserError("whiten: only a new model can start whitened, not given weights; leave it out.")
+    for name in changes:
+        if name in IDLE and not IDLE[name].acts(training):
+            raise UserError(f"{name}: does nothing {IDLE[name].unless}; set that too, or leave it out.")
 
 
 def as_text(value: object) -> str:

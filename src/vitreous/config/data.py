@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Annotated, Literal
 
+from vitreous.arguments import Count, Range, check_fields, shown
+from vitreous.config.model import as_size
 from vitreous.errors import UserError
 
 Interpolation = Literal["bicubic", "bilinear", "nearest", "lanczos"]
-Resize = Literal["cover", "cover-floor", "stretch"]
+Resize = Literal["cover", "cover-floor", "stretch", "stretch-floor"]
 Policy = Literal["none", "randaugment", "trivial"]
+
+LEAST_CROP = 0.05
+"""Of a smaller share the resized picture would be enormous, and next to nothing of it seen."""
 
 
 @dataclass(frozen=True)
@@ -28,8 +33,9 @@ class Preprocess:
     """The share of the resized picture's side that the centre crop keeps; 1 keeps the whole short side."""
     interpolation: Interpolation = "bicubic"
     resize: Resize = "cover"
-    """cover: in its proportions, as tightly as it can (timm, torchvision). cover-floor: the same, but of two pixels in
-    the middle the upper left one is the centre (`transformers`). stretch: to the very size, whatever its proportions.
+    """cover: in its proportions, as tightly as it can (timm, torchvision). stretch: to the very size, whatever its
+    proportions. cover-floor, stretch-floor: the same, but of two pixels in the middle the upper left one is the centre
+    (`transformers`).
     """
 
     @property
@@ -43,24 +49,20 @@ class Preprocess:
         return math.floor(self.size[0] / self.crop), math.floor(self.size[1] / self.crop)
 
     def __post_init__(self) -> None:
-        size = (self.size, self.size) if isinstance(self.size, int) else tuple(self.size)
-        object.__setattr__(self, "size", size)
-        object.__setattr__(self, "mean", tuple(self.mean))
-        object.__setattr__(self, "std", tuple(self.std))
-        if len(size) != 2 or min(size) < 1:
-            raise UserError(f"size={size}: must be one side or (height, width), in pixels.")
+        object.__setattr__(self, "size", as_size(self.size))
+        check_fields(self)
+        if min(self.size) < 1:
+            raise UserError(f"size={self.size}: must be one side or (height, width), in pixels.")
         if not self.mean:
             raise UserError("mean=(): give a number for each channel: 1 for grey pictures, 3 for colour.")
         if len(self.std) != len(self.mean):
-            raise UserError(f"std={self.std}: give as many numbers as mean has, {len(self.mean)}.")
-        if not all(math.isfinite(value) for value in self.mean):
-            raise UserError(f"mean={self.mean}: must be finite numbers, for pixels between 0 and 1.")
-        if not all(math.isfinite(value) and value > 0 for value in self.std):
-            raise UserError(f"std={self.std}: must be above 0, for pixels between 0 and 1.")
-        if not 0 < self.crop <= 1:
-            raise UserError(f"crop={self.crop}: must be above 0 and at most 1.")
-        _check_choice("interpolation", self.interpolation, get_args(Interpolation))
-        _check_choice("resize", self.resize, get_args(Resize))
+            raise UserError(f"std={shown(self.std)}: give as many numbers as mean has, {len(self.mean)}.")
+        if not all(abs(value) <= 1e6 for value in self.mean):
+            raise UserError(f"mean={shown(self.mean)}: must be between -1e6 and 1e6, for pixels between 0 and 1.")
+        if not all(1e-6 <= value <= 1e6 for value in self.std):
+            raise UserError(f"std={shown(self.std)}: must be above 0 (1e-6 to 1e6), for pixels between 0 and 1.")
+        if not LEAST_CROP <= self.crop <= 1:
+            raise UserError(f"crop={self.crop}: must be at least {LEAST_CROP} and at most 1.")
 
 
 @dataclass(frozen=True)
@@ -100,18 +102,16 @@ class Augment:
         return self.mixup > 0 or self.cutmix > 0
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if self.crop_scale is not None:
             low, high = self.crop_scale
-            object.__setattr__(self, "crop_scale", (low, high))
             if not 0 < low <= high <= 1:
                 raise UserError(
                     f"crop_scale={self.crop_scale}: give two shares of the area, 0 < least <= greatest <= 1."
                 )
         low, high = self.crop_ratio
-        object.__setattr__(self, "crop_ratio", (low, high))
         if not 0 < low <= high:
             raise UserError(f"crop_ratio={self.crop_ratio}: give two ratios of width to height, 0 < least <= greatest.")
-        _check_choice("policy", self.policy, get_args(Policy))
         for name, least, greatest in (
             ("pad", 0, math.inf),
             ("layers", 0, math.inf),
@@ -144,34 +144,23 @@ class View:
 class MultiCrop:
     """The views of self-distillation (DINO): a few large crops and many small ones."""
 
-    global_views: int = 2
+    global_views: Count = 2
     global_scale: tuple[float, float] = (0.4, 1.0)
     global_size: tuple[int, int] | None = None
     """Height and width of a large view; None: the model's input size."""
-    local_views: int = 8
+    local_views: Annotated[int, Range(0)] = 8
     local_scale: tuple[float, float] = (0.05, 0.4)
     local_size: tuple[int, int] = (96, 96)
 
     def __post_init__(self) -> None:
+        for name in ("global_size", "local_size"):
+            object.__setattr__(self, name, as_size(getattr(self, name)))
+        check_fields(self)
         for name in ("global_scale", "local_scale"):
             low, high = getattr(self, name)
-            object.__setattr__(self, name, (low, high))
             if not 0 < low <= high <= 1:
                 raise UserError(f"{name}={(low, high)}: give two shares of the area, 0 < least <= greatest <= 1.")
         for name in ("global_size", "local_size"):
-            given = getattr(self, name)
-            if given is None and name == "global_size":
-                continue
-            size = (given,) * 2 if isinstance(given, int) else tuple(given)
-            object.__setattr__(self, name, size)
-            if len(size) != 2 or min(size) < 1:
+            size = getattr(self, name)
+            if size is not None and min(size) < 1:
                 raise UserError(f"{name}={size}: must be one side or (height, width), in pixels.")
-        if self.global_views < 1 or self.local_views < 0:
-            raise UserError(
-                f"global_views={self.global_views}, local_views={self.local_views}: must be at least 1 and at least 0."
-            )
-
-
-def _check_choice(name: str, value: str, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise UserError(f"{name}={value!r}: choose one of {', '.join(allowed)}.")

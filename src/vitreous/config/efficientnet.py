@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple, get_args
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
-from vitreous.config.bit import check_ends
+from vitreous.arguments import Count, Pixels, Range, check_fields
+from vitreous.config.model import as_size
+from vitreous.config.stem import Factor
 from vitreous.errors import UserError
 
 Padding = Literal["same", "symmetric"]
@@ -42,17 +44,17 @@ class EfficientNetConfig:
 
     family: ClassVar[str] = "efficientnet"
 
-    width: float = 1.0
+    width: Factor = 1.0
     """Factor of every layer's channels, which are then rounded to a multiple of 8."""
-    depth: float = 1.0
+    depth: Factor = 1.0
     """Factor of every stage's blocks, rounded up."""
-    image_size: tuple[int, int] = (224, 224)
-    channels: int = 3
-    classes: int = 1000
+    image_size: tuple[Pixels, Pixels] = (224, 224)
+    channels: Count = 3
+    classes: Annotated[int, Range(0)] = 1000
     """The classifier's outputs; 0 for no classifier: the model then returns the representation."""
     padding: Padding = "same"
     """TensorFlow's, as in all of Google's weights; or alike on both sides, as in those that timm trained."""
-    norm_eps: float = 1e-3
+    norm_eps: Annotated[float, Range(1e-30, 1)] = 1e-3
     """Of every batch norm: 1e-3 in Google's weights, 1e-5 in timm's."""
     dropout: float = 0.2
     """Before the classifier."""
@@ -91,16 +93,8 @@ class EfficientNetConfig:
         return rounded + 8 if rounded < 0.9 * wanted else rounded
 
     def __post_init__(self) -> None:
-        size = (self.image_size,) * 2 if isinstance(self.image_size, int) else tuple(self.image_size)
-        object.__setattr__(self, "image_size", size)
-        for name in ("width", "depth"):
-            if not 0 < getattr(self, name) < 100:
-                raise UserError(f"{name}={getattr(self, name)}: must be a factor above 0, for example 1.2.")
-        if self.padding not in get_args(Padding):
-            raise UserError(f"padding={self.padding!r}: choose one of {', '.join(get_args(Padding))}.")
-        if not self.norm_eps > 0:
-            raise UserError(f"norm_eps={self.norm_eps}: must be above 0.")
+        object.__setattr__(self, "image_size", as_size(self.image_size))
+        check_fields(self)
         for name in ("dropout", "drop_path"):
             if not 0 <= getattr(self, name) < 1:
                 raise UserError(f"{name}={getattr(self, name)}: must be at least 0 and below 1.")
-        check_ends(self.image_size, self.channels, self.classes)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import Field, asdict, dataclass, replace
-from typing import Any, ClassVar, Literal, Protocol, get_args
+from numbers import Integral
+from typing import Annotated, Any, ClassVar, Literal, Protocol
 
-from vitreous.config.stem import Stem
+from vitreous.arguments import Count, Range, check_fields
+from vitreous.config.stem import Depth, Stem
 from vitreous.errors import UserError
 
 Attention = Literal["full", "neighbourhood", "axial"]
@@ -61,19 +63,19 @@ class ViTConfig:
 
     family: ClassVar[str] = "vit"
 
-    width: int
+    width: Count
     """D, the length of a token."""
-    depth: int
+    depth: Depth
     """L, the number of blocks."""
-    heads: int
-    mlp_width: int
+    heads: Count
+    mlp_width: Count
     """Hidden units of each block's MLP; for SwiGLU, the number of gated units."""
-    patch: int
+    patch: Count
     """P, the side of a square patch in pixels; of a hybrid, of what one token stands for."""
     image_size: tuple[int, int] = (224, 224)
     """Height and width the position embeddings belong to; other sizes are resampled on the fly."""
-    channels: int = 3
-    classes: int = 1000
+    channels: Count = 3
+    classes: Annotated[int, Range(0)] = 1000
     """K, the classifier's outputs; 0 for no classifier: the model then returns the representation y."""
 
     stem: Stem | None = None
@@ -88,12 +90,12 @@ class ViTConfig:
     """Rows and columns that fixed positions count cells on, when it is not the grid of `image_size`: after a resize."""
     norm: NormPlace = "before"
     """LayerNorm before each branch (ViT), or after each sum as in the original Transformer, then with no final norm."""
-    norm_eps: float = 1e-6
+    norm_eps: Annotated[float, Range(1e-30, 1)] = 1e-6
     mlp: Mlp = "gelu"
     class_token: bool = True
     distilled: bool = False
     """A second such token with a classifier of its own; scores are the mean of the two (DeiT)."""
-    registers: int = 0
+    registers: Annotated[int, Range(0)] = 0
     """Extra learned tokens that no output reads (Darcet et al.)."""
     pool: Pool = "class"
     """What y is made of: the class token, the mean of the patch tokens, both side by side (DINOv2's classifiers), or a
@@ -109,7 +111,7 @@ class ViTConfig:
     attention: Attention = "full"
     """What a patch attends to: all patches, those in a square around it, or in turn its row and its column. The class
     token and its like attend to all tokens, and all to them."""
-    window: int | None = None
+    window: Count | None = None
     """Side of that square in patches, odd: a neighbourhood of 7 reaches 3 patches far. Cut at the picture's borders."""
 
     drop_path: float = 0.0
@@ -171,51 +173,21 @@ class ViTConfig:
         return {"all": self.prefix, "class": self.prefix - self.registers, "patches": 0}[self.position_scope]
 
     def __post_init__(self) -> None:
-        if isinstance(self.image_size, int):
-            object.__setattr__(self, "image_size", (self.image_size, self.image_size))
-        else:
-            object.__setattr__(self, "image_size", tuple(self.image_size))
-        self._check_numbers()
-        self._check_choices()
-        self._check_combinations()
-
-    def _check_numbers(self) -> None:
-        for name in ("width", "depth", "heads", "mlp_width", "patch", "channels", "classes", "registers"):
-            if not isinstance(getattr(self, name), int):
-                raise UserError(f"{name}={getattr(self, name)!r}: must be a whole number.")
-        if not self.norm_eps > 0:
-            raise UserError(f"norm_eps={self.norm_eps}: must be above 0.")
-        for name in ("width", "depth", "heads", "mlp_width", "patch", "channels"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name}={getattr(self, name)}: must be at least 1.")
-        for name in ("classes", "registers"):
-            if getattr(self, name) < 0:
-                raise UserError(f"{name}={getattr(self, name)}: must be 0 or more.")
+        object.__setattr__(self, "image_size", as_size(self.image_size))
+        check_fields(self)
         for name in ("drop_path", "dropout", "patch_dropout"):
             if not 0 <= getattr(self, name) < 1:
                 raise UserError(f"{name}={getattr(self, name)}: must be at least 0 and below 1.")
-        if len(self.image_size) != 2 or min(self.image_size) < 1:
-            raise UserError(f"image_size={self.image_size}: must be one side or (height, width), in pixels.")
-
-    def _check_choices(self) -> None:
-        choices = {
-            "attention": Attention,
-            "position": Position,
-            "position_scope": PositionScope,
-            "position_resampling": Resampling,
-            "norm": NormPlace,
-            "mlp": Mlp,
-            "pool": Pool,
-            "classifier": Classifier,
-        }
-        for name, allowed in choices.items():
-            if getattr(self, name) not in get_args(allowed):
-                raise UserError(f"{name}={getattr(self, name)!r}: choose one of {', '.join(get_args(allowed))}.")
+        if min(self.image_size) < 1 or min(self.sincos_grid or (1,)) < 1:
+            name = "image_size" if min(self.image_size) < 1 else "sincos_grid"
+            raise UserError(f"{name}={getattr(self, name)}: must be at least 1 on both sides.")
+        self._check_combinations()
 
     def _check_combinations(self) -> None:
         if self.width % self.heads:
-            near = [h for h in range(1, self.width + 1) if self.width % h == 0]
-            best = min(near, key=lambda h: abs(h - self.heads))
+            nearby = range(max(1, self.heads - 1000), min(self.heads + 1000, self.width) + 1)
+            fitting = [heads for heads in nearby if self.width % heads == 0] or [1]
+            best = min(fitting, key=lambda heads: abs(heads - self.heads))
             raise UserError(f"heads={self.heads}: does not divide width={self.width}; {best} does.")
         if self.pool.startswith("class") and not self.class_token:
             raise UserError(
@@ -251,7 +223,7 @@ class ViTConfig:
                 raise UserError(
                     f"window={self.window}: only attention='neighbourhood' has one; set it, or leave the window out."
                 )
-        elif not isinstance(self.window, int) or self.window < 1 or self.window % 2 == 0:
+        elif self.window is None or self.window % 2 == 0:
             raise UserError(
                 f"window={self.window}: attention='neighbourhood' needs the side of the square around each patch, an "
                 "odd number of patches; give 3, 5, 7 or another."
@@ -270,6 +242,11 @@ class ViTConfig:
                 f"patch_dropout={self.patch_dropout}: the stem looks at all patches at once, so none can be left out; "
                 "set it to 0, or use a model without a stem."
             )
+
+
+def as_size(given: object) -> object:
+    """One side in pixels stands for a square: (224, 224) of 224; whatever else is given is left to be checked."""
+    return (given, given) if isinstance(given, Integral) else given
 
 
 def grid_of(size: tuple[int, int], patch: int) -> tuple[int, int]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from vitreous.arguments import check_fields
 from vitreous.config.data import MultiCrop, View
 from vitreous.errors import UserError
 
@@ -55,7 +56,7 @@ class Supervised(ObjectiveConfig):
     """A schedule of patch dropout: pairs (until this share of the steps, keep this share of the patches)."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "keep_schedule", tuple((end, keep) for end, keep in self.keep_schedule))
+        check_fields(self)
         if not 0 <= self.label_smoothing < 1:
             raise UserError(f"label_smoothing={self.label_smoothing}: must be at least 0 and below 1.")
         ends = [end for end, _ in self.keep_schedule]
@@ -95,6 +96,7 @@ class Mae(ObjectiveConfig):
         return True
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if not 0 < self.mask < 1:
             raise UserError(f"mask={self.mask}: give the share of hidden patches, above 0 and below 1.")
         _check_counts(self, "decoder_width", "decoder_depth", "decoder_heads")
@@ -158,9 +160,7 @@ class Dino(ObjectiveConfig):
         return "koleo_weight" if self.koleo_weight else None
 
     def __post_init__(self) -> None:
-        for name in ("teacher_temperature", "ibot_mask"):
-            low, high = getattr(self, name)
-            object.__setattr__(self, name, (low, high))
+        check_fields(self)
         _check_counts(self, "hidden", "bottleneck", "prototypes")
         for name in ("momentum", "centre_momentum", "temperature_warmup", "freeze_last_layer"):
             if not 0 <= getattr(self, name) <= 1:

@@ -3,18 +3,42 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
-from vitreous.config.bit import GROUPS
+from vitreous.arguments import Count, Range, check_fields
 from vitreous.errors import UserError
+
+DEEPEST = 10_000
+"""Blocks; ten times as many as anybody has trained."""
+MOST_STAGES = 8
+"""Of a convolutional network; each halves the picture, and four are usual."""
+GROUPS = 32
+"""Of every group norm."""
+
+Depth = Annotated[int, Range(1, DEEPEST)]
+Factor = Annotated[float, Range(above=0, most=100)]
+"""How many times as wide, or as deep, as the usual network."""
+
+
+def check_stages(name: str, stages: tuple[int, ...], example: str) -> None:
+    """Refuse more stages than a picture can be halved for."""
+    if len(stages) > MOST_STAGES:
+        raise UserError(f"{name}: {len(stages):,} stages; give at most {MOST_STAGES}, for example {example}.")
+
+
+def check_groups(name: str, width: float) -> None:
+    """Refuse a width whose channels do not make groups."""
+    if 64 * width % GROUPS:
+        raise UserError(f"{name}={width}: must be a multiple of 0.5, for the channels make {GROUPS} groups.")
 
 
 @dataclass(frozen=True)
 class ResNetStem:
     """The paper's: a ResNet with group norm and standardised kernels, whose last feature map is cut into patches."""
 
-    depths: tuple[int, ...] = ()
+    depths: tuple[Depth, ...] = ()
     """Blocks of each stage; without any, the root alone: a 7x7 convolution and a pooling."""
-    width: float = 1.0
+    width: Factor = 1.0
     """Factor of every layer's channels; of 1, the root has 64 and the stages 256, 512, 1024 and 2048."""
 
     @property
@@ -33,18 +57,16 @@ class ResNetStem:
         return 4 * self.root_width * 2 ** (len(self.depths) - 1) if self.depths else self.root_width
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "depths", tuple(self.depths))
-        if not all(isinstance(depth, int) and depth >= 1 for depth in self.depths):
-            raise UserError(f"stem.depths={self.depths}: give the blocks of each stage, for example (3, 4, 9).")
-        if not 0 < self.width < 1000 or 64 * self.width % GROUPS:
-            raise UserError(f"stem.width={self.width}: must be a multiple of 0.5, for channels make {GROUPS} groups.")
+        check_fields(self)
+        check_stages("stem.depths", self.depths, "(3, 4, 9)")
+        check_groups("stem.width", self.width)
 
 
 @dataclass(frozen=True)
 class ConvStem:
     """A light one for small pictures, as CCT has: 3x3 convolutions, each with ReLU and a pooling to half the side."""
 
-    widths: tuple[int, ...] = (64, 128)
+    widths: tuple[Count, ...] = (64, 128)
     """Channels of each."""
 
     @property
@@ -58,9 +80,10 @@ class ConvStem:
         return self.widths[-1]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "widths", tuple(self.widths))
-        if not self.widths or not all(isinstance(width, int) and width >= 1 for width in self.widths):
-            raise UserError(f"stem.widths={self.widths}: give each convolution's channels, for example (64, 128).")
+        check_fields(self)
+        if not self.widths:
+            raise UserError("stem.widths=(): give each convolution's channels, for example (64, 128).")
+        check_stages("stem.widths", self.widths, "(64, 128)")
 
 
 Stem = ResNetStem | ConvStem

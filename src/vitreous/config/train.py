@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Annotated, Literal
 
+from vitreous.arguments import Range, Seed, check_fields
 from vitreous.config.data import Augment, Preprocess
 from vitreous.config.model import ModelConfig
 from vitreous.config.objective import ObjectiveConfig, Supervised
@@ -23,8 +24,8 @@ class Optimizer:
     learning_rate: float = 1e-3
     """At its peak; with muon, of what AdamW takes."""
     muon_learning_rate: float = 0.02
-    weight_decay: float = 0.05
-    weight_decay_end: float | None = None
+    weight_decay: Annotated[float, Range(0)] = 0.05
+    weight_decay_end: Annotated[float, Range(0)] | None = None
     """Where the weight decay goes to, along half a cosine; None: it stays."""
     momentum: float = 0.9
     """Of SGD."""
@@ -38,9 +39,7 @@ class Optimizer:
     """How the learning rate then falls: to 0, or in steps, to a tenth when 30 %, 60 % and 90 % of all are done."""
 
     def __post_init__(self) -> None:
-        for name, allowed in (("name", OptimizerName), ("decay", Decay)):
-            if getattr(self, name) not in get_args(allowed):
-                raise UserError(f"{name}={getattr(self, name)!r}: choose one of {', '.join(get_args(allowed))}.")
+        check_fields(self)
         for name in ("learning_rate", "muon_learning_rate"):
             if not getattr(self, name) > 0:
                 raise UserError(f"{name}={getattr(self, name)}: must be above 0.")
@@ -48,10 +47,6 @@ class Optimizer:
             raise UserError(f"layer_decay={self.layer_decay}: must be above 0 and at most 1.")
         if not 0 <= self.warmup < 1:
             raise UserError(f"warmup={self.warmup}: must be at least 0 and below 1.")
-        if min(self.weight_decay, self.weight_decay_end or 0.0) < 0:
-            raise UserError(
-                f"weight_decay={self.weight_decay}, weight_decay_end={self.weight_decay_end}: must be 0 or more."
-            )
         if self.clip is not None and not self.clip > 0:
             raise UserError(f"clip={self.clip}: must be above 0, or None for no clipping.")
 
@@ -67,6 +62,7 @@ class Training:
     optimizer: Optimizer = field(default_factory=Optimizer)
 
     epochs: float = 10
+    """0 only where a budget leaves no time for steps after a classifier on frozen features."""
     batch_size: int = 64
     accumulate: int = 1
     """A batch is worked through in this many parts, to save memory."""
@@ -90,19 +86,22 @@ class Training:
     none: then the last weights are kept."""
     evaluations: int = 10
     """How often the validation split is looked at; the best is kept."""
-    seed: int = 0
+    seed: Seed = 0
     compile: bool = False
+    save_seconds: float = 60.0
+    """How often a checkpoint is saved. It changes no result, only how much an interruption can cost."""
 
     def __post_init__(self) -> None:
+        check_fields(self)
+        if not self.save_seconds >= 0:
+            raise UserError(f"save_seconds={self.save_seconds}: must be 0 (after every step) or more.")
         if not 0 <= self.validation < 1:
             raise UserError(f"validation={self.validation}: must be at least 0 and below 1.")
         for name in ("batch_size", "accumulate", "evaluations"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name}={getattr(self, name)}: must be at least 1.")
-        if not 0 < self.epochs < 1e9:
+        if not 0 <= self.epochs < 1e9:
             raise UserError(f"epochs={self.epochs}: must be above 0, and finite.")
-        if not 0 <= self.seed < 2**31:
-            raise UserError(f"seed={self.seed}: must be a whole number from 0 to {2**31 - 1}.")
         if self.accumulate > 1 and (joined := self.objective.whole_batch) is not None:
             raise UserError(
                 f"accumulate={self.accumulate}: {joined} compares the pictures of a batch with each other, so a batch "

@@ -33,6 +33,9 @@ _PIL: dict[Interpolation, Image.Resampling] = {
     "lanczos": Image.Resampling.LANCZOS,
 }
 
+MOST_RESIZED = 2**24
+"""Pixels of a picture resized as a whole; of a strip 300 times as long as wide, at 224 pixels, only the centre is."""
+
 ERASE_AREA = (0.02, 1 / 3)
 ERASE_RATIO = (0.3, 3.3)
 
@@ -57,18 +60,18 @@ def normalise(images: Tensor, preprocess: Preprocess) -> Tensor:
 def eval_view(picture: Image.Image, preprocess: Preprocess) -> Tensor:
     """The view that evaluation and prediction use, (C, H, W) uint8: resized, then the centre.
 
-    Only the centre is computed, by one resampling in Pillow: the numbers are those of a resize of the short side and a
-    centre crop, as timm and torchvision do it. As `transformers` does it, all of it is: to the bit its numbers.
+    To the bit what timm, torchvision and `transformers` make with Pillow. So all of the picture is resized, although
+    only the centre is kept: Pillow goes first along the axis that costs less, and for the centre alone that may be the
+    other one, which rounds differently by ten levels and more.
     """
     height, width = preprocess.size
-    if preprocess.resize != "cover":
-        rows, columns, top, left = resized_and_centre(picture.height, picture.width, preprocess)
-        resized = picture.resize((columns, rows), _PIL[preprocess.interpolation])
-        return _to_tensor(np.asarray(resized.crop((left, top, left + width, top + height))))
-    box = seen_box(picture.height, picture.width, preprocess)
-    if box == (0, 0, width, height) == (0, 0, picture.width, picture.height):
-        return _to_tensor(np.asarray(picture))
-    return _to_tensor(np.asarray(picture.resize((width, height), _PIL[preprocess.interpolation], box=box)))
+    how = _PIL[preprocess.interpolation]
+    rows, columns, top, left = resized_and_centre(picture.height, picture.width, preprocess)
+    if rows * columns > MOST_RESIZED:
+        seen = picture.resize((width, height), how, box=seen_box(picture.height, picture.width, preprocess))
+    else:
+        seen = picture.resize((columns, rows), how).crop((left, top, left + width, top + height))
+    return _to_tensor(np.asarray(seen))
 
 
 def seen_box(height: int, width: int, preprocess: Preprocess) -> tuple[float, float, float, float]:
@@ -223,16 +226,22 @@ def resize(images: Tensor, size: tuple[int, int], how: Interpolation) -> Tensor:
 
 def resized_and_centre(height: int, width: int, preprocess: Preprocess) -> Box:
     """(rows, columns) that a picture is resized to, and (top, left) of the centre crop in it."""
-    stretch = preprocess.resize == "stretch"
+    stretch = preprocess.resize.startswith("stretch")
     rows, columns = preprocess.resized if stretch else covering(height, width, preprocess.resized)
     down, across = rows - preprocess.size[0], columns - preprocess.size[1]
-    if preprocess.resize == "cover":
-        return rows, columns, round(down / 2), round(across / 2)
-    return rows, columns, down // 2, across // 2
+    if preprocess.resize.endswith("floor"):
+        return rows, columns, down // 2, across // 2
+    return rows, columns, round(down / 2), round(across / 2)
 
 
 def covering(height: int, width: int, size: tuple[int, int]) -> tuple[int, int]:
-    """(height, width) in the picture's proportions that cover `size` as tightly as they can."""
+    """(height, width) in the picture's proportions that cover `size` as tightly as they can.
+
+    The side that is longer than need be is rounded as timm does it: down for a square, to the nearest for any other.
+    """
+    if size[0] != size[1]:
+        ratio = min(height / size[0], width / size[1])
+        return max(round(height / ratio), size[0]), max(round(width / ratio), size[1])
     if size[0] * width >= size[1] * height:
         return size[0], max(int(size[0] * width / height), size[1])
     return max(int(size[1] * height / width), size[0]), size[1]

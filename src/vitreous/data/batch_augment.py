@@ -19,11 +19,12 @@ from vitreous.config.data import Augment, Preprocess, View
 from vitreous.data.augment import (
     ERASE_AREA,
     ERASE_RATIO,
+    eval_view,
     mean_colour,
     numbered_views,
-    resize,
     resized_and_centre,
     seen_shares,
+    to_image,
 )
 from vitreous.data.chance import Index, uniforms
 
@@ -51,7 +52,8 @@ def eval_batch(images: Tensor, preprocess: Preprocess) -> Tensor:
     height, width = preprocess.size
     images = to_channels(images, preprocess.channels)
     rows, columns, top, left = resized_and_centre(images.shape[2], images.shape[3], preprocess)
-    images = resize(images, (rows, columns), preprocess.interpolation)
+    if (rows, columns) != images.shape[2:]:  # torch resizes all at once, but not to the bit as Pillow does
+        return torch.stack([eval_view(to_image(image), preprocess) for image in images])
     return images[:, :, top : top + height, left : left + width]
 
 

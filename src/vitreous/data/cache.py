@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import mmap
-import multiprocessing
+import os
+import sys
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +37,10 @@ class PictureCache:
         self._table: NDArray[np.int64] = np.frombuffer(table, dtype=np.int64, count=count * 4).reshape(count, 4)
         boxes = mmap.mmap(-1, max(count * 4 * 8, 1))
         self._boxes: NDArray[np.float64] = np.frombuffer(boxes, dtype=np.float64, count=count * 4).reshape(count, 4)
-        self._used = multiprocessing.get_context(_FORK).Value("q", 0)
+        self._used: NDArray[np.int64] = np.frombuffer(mmap.mmap(-1, 8), dtype=np.int64)
+        self._file = os.memfd_create("vitreous-cache") if limit > 0 and sys.platform == "linux" else None
+        if self._file is not None:
+            weakref.finalize(self, os.close, self._file)
 
     def get(self, index: int) -> tuple[NDArray[np.uint8], Shares] | None:
         """The array kept for this index, without a copy, and what was noted with it; or None."""
@@ -49,11 +56,11 @@ class PictureCache:
         """Keep a copy, if there is room, and which share of its picture it shows."""
         if self._memory is None or self._table[index, 0]:
             return
-        with self._used.get_lock():
-            start = self._used.value
+        with self._locked():
+            start = self.used
             if start + array.size > self._limit:
                 return
-            self._used.value = start + array.size
+            self._used[0] = start + array.size
         self._memory[start : start + array.size] = array.tobytes()
         self._table[index, 1:] = array.shape
         self._boxes[index] = box
@@ -62,7 +69,21 @@ class PictureCache:
     @property
     def used(self) -> int:
         """Bytes taken."""
-        return int(self._used.value)
+        return int(self._used[0])
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Alone among the processes that share it. The system takes the lock from one that is killed."""
+        if self._file is None or sys.platform != "linux":  # then there are no others
+            yield
+            return
+        import fcntl
+
+        fcntl.lockf(self._file, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            fcntl.lockf(self._file, fcntl.LOCK_UN)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"count": len(self._table)}
@@ -75,6 +96,3 @@ def default_limit(root: Path = Path("/")) -> int:
     """1 GiB, but no more than a quarter of `available_memory`."""
     available = available_memory(root)
     return DEFAULT_LIMIT // 4 if available is None else min(DEFAULT_LIMIT, available // 4)
-
-
-_FORK = "fork" if "fork" in multiprocessing.get_all_start_methods() else None

@@ -14,7 +14,6 @@ Colour profiles are not applied: models were trained without.
 from __future__ import annotations
 
 import io
-import stat
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,7 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
+from vitreous.data.once import say_once
 from vitreous.errors import UserError
+from vitreous.inputs import file_kind, reason, size_text
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 """What is opened, by content and not by name. Pillow's rarer decoders are never tried on a stranger's bytes."""
@@ -38,6 +39,12 @@ PICTURE_SUFFIXES = frozenset(
 MAX_PIXELS = 2**26
 """67 megapixels, some 270 MB when decoded: above every common camera, below what fills a small machine's memory."""
 
+MAX_BYTES = 8 * MAX_PIXELS
+"""Of a file: eight for each pixel, as 16 bits of four channels take. Some decoders read all of a file at once."""
+
+NO_END = "no end marker"
+"""In the `info` of a picture whose file lacks nothing but that."""
+
 _ORIENTATION = 0x0112
 _UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -48,6 +55,7 @@ _UPRIGHT = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
+_END, _FILLINGS = b"\xff\xd9", (b"\x55" * 64, b"\xaa" * 64)
 _SAYING_HOW_IT_LIES = ("exif", "Raw profile type exif", "XML:com.adobe.xmp", "xmp")
 
 
@@ -90,8 +98,14 @@ def open_picture(
     with _opened(source, max_pixels, name) as image:
         if at_least is not None:
             image.draft(None, (at_least, at_least))
-        image.load()
-        return _to_channels(_upright(image), channels, image.format)
+        kind = image.format
+        loaded = _load(image, source, at_least)
+        if NO_END in loaded.info:
+            say_once(
+                f"{name or _called(source)}: a JPEG without its end marker; it lacks nothing else, so it is read, as "
+                "others like it will be."
+            )
+        return _to_channels(_upright(loaded), channels, kind)
 
 
 def prepare_picture(image: Image.Image, *, channels: int = 3) -> Image.Image:
@@ -119,6 +133,14 @@ def open_values(path: Path, *, max_pixels: int = MAX_PIXELS) -> NDArray[np.uint8
         return np.asarray(image if image.mode in ("L", "P") else image.convert("L"), np.uint8)
 
 
+def read_content(path: Path) -> bytes:
+    """All bytes of a picture's file."""
+    name = str(path)
+    _check_size(path, name)
+    with _readable(name, MAX_PIXELS):
+        return path.read_bytes()
+
+
 def read_header(source: Path | bytes, *, max_pixels: int = MAX_PIXELS, name: str | None = None) -> Header:
     """Size and kind of a picture, without decoding it. The size is as stored, before the camera's orientation."""
     with _opened(source, max_pixels, name) as image:
@@ -128,10 +150,8 @@ def read_header(source: Path | bytes, *, max_pixels: int = MAX_PIXELS, name: str
 @contextmanager
 def _opened(source: Path | bytes, max_pixels: int, name: str | None) -> Iterator[Image.Image]:
     """A Pillow image with its header read and its size accepted; whatever then goes wrong becomes a `PictureError`."""
-    name = name or ("the picture" if isinstance(source, bytes) else str(source))
-    size = len(source) if isinstance(source, bytes) else _file_size(source, name)
-    if size == 0:
-        raise PictureError(name, "the file is empty (0 bytes); restore or delete it.")
+    name = name or _called(source)
+    _check_size(source, name)
     with _readable(name, max_pixels), warnings.catch_warnings():
         # Pillow warns about large pictures and odd metadata; the first are refused below, the second harmless.
         warnings.simplefilter("ignore")
@@ -164,8 +184,20 @@ def _too_large(what: str, max_pixels: int) -> str:
     return f"{what} has more pixels than the limit of {max_pixels / 1e6:.0f} million; make it smaller."
 
 
+def _called(source: Path | bytes) -> str:
+    return "the picture" if isinstance(source, bytes) else str(source)
+
+
+def _check_size(source: Path | bytes, name: str) -> None:
+    """Refuse what is no regular file, for opening a pipe would wait for ever, and what has no bytes or too many."""
+    size = len(source) if isinstance(source, bytes) else _file_size(source, name)
+    if size == 0:
+        raise PictureError(name, "the file is empty (0 bytes); restore or delete it.")
+    if size > MAX_BYTES:
+        raise PictureError(name, f"{size_text(size)}, more than the limit of {size_text(MAX_BYTES)}; make it smaller.")
+
+
 def _file_size(path: Path, name: str) -> int:
-    """Bytes of a regular file. Anything else is refused: opening a pipe would wait for ever."""
     try:
         status = path.stat()
     except FileNotFoundError:
@@ -173,12 +205,39 @@ def _file_size(path: Path, name: str) -> int:
     except PermissionError:
         raise PictureError(name, "no permission to read it; change the mode or owner of its folder.") from None
     except (OSError, ValueError) as error:
-        raise PictureError(name, f"cannot be opened ({error}); check the path.") from None
-    if stat.S_ISDIR(status.st_mode):
-        raise PictureError(name, "this is a folder, not a picture; give a file.")
-    if not stat.S_ISREG(status.st_mode):
-        raise PictureError(name, "this is not a regular file; give a picture file.")
+        raise PictureError(name, f"cannot be opened ({reason(error)}); check the path.") from None
+    if (kind := file_kind(status.st_mode)) != "file":
+        raise PictureError(name, f"this is a {kind}, not a picture; give a file.")
     return status.st_size
+
+
+def _load(image: Image.Image, source: Path | bytes, at_least: int | None) -> Image.Image:
+    """The image with its pixels. A JPEG that lacks its end marker and nothing else is taken, as every viewer does.
+
+    Nothing else is lacking if what follows does not matter: with the marker at once, or with other bytes before it,
+    which a decoder in want of data would take for pixels, the same pixels come out.
+    """
+    try:
+        image.load()
+        return image
+    except OSError:
+        if image.format != "JPEG":
+            raise
+        content = source if isinstance(source, bytes) else source.read_bytes()
+        content = content.removesuffix(_END[:1])  # of the marker, only its second half may be missing
+        ended, *others = (_decode_jpeg(content + filling + _END, at_least) for filling in (b"", *_FILLINGS))
+        if any(ended.tobytes() != filled.tobytes() for filled in others):
+            raise
+        ended.info[NO_END] = True
+        return ended
+
+
+def _decode_jpeg(content: bytes, at_least: int | None) -> Image.Image:
+    image = Image.open(io.BytesIO(content), formats=("JPEG",))
+    if at_least is not None:
+        image.draft(None, (at_least, at_least))
+    image.load()
+    return image
 
 
 def _upright(image: Image.Image) -> Image.Image:

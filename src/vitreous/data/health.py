@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from vitreous.data.decode import PictureError
+from vitreous.data.decode import NO_END, PictureError
 from vitreous.data.source import Data, Source
 
 HASH_DISTANCE = 3
@@ -95,6 +95,8 @@ class _Seen:
     thumbnails: list[NDArray[np.uint8]]
     hashes: list[int]
     unreadable: dict[str, str]
+    unended: list[str]
+    """JPEGs without their end marker, which are read all the same."""
 
 
 def inspect_data(data: Data, progress: Callable[[int, int], None] | None = None) -> HealthReport:
@@ -120,7 +122,7 @@ def inspect_data(data: Data, progress: Callable[[int, int], None] | None = None)
         unreadable=seen.unreadable,
         exact_duplicates=[_named(data, seen, group) for group in exact],
         near_duplicates=[_named(data, seen, group) for group in near],
-        notes=list(data.notes),
+        notes=[*data.notes, *_unended(seen.unended)],
     )
 
 
@@ -156,7 +158,7 @@ def difference_hash(picture: Image.Image) -> int:
 
 
 def _look(data: Data, progress: Callable[[int, int], None] | None) -> _Seen:
-    seen = _Seen([], [], Counter(), Counter(), [], [], [], {})
+    seen = _Seen([], [], Counter(), Counter(), [], [], [], {}, [])
     total = sum(len(source) for source in data.splits.values())
     for split, source in data.splits.items():
         for index in range(len(source)):
@@ -175,6 +177,8 @@ def _look_at(source: Source, index: int, split: str, seen: _Seen) -> None:
     picture = source.read(index, channels=1, at_least=2 * THUMBNAIL)
     digest = blake2b(source.content(index), digest_size=16).digest()
     thumbnail = picture.resize((THUMBNAIL, THUMBNAIL), Image.Resampling.BOX)
+    if NO_END in picture.info:
+        seen.unended.append(source.name(index))
     seen.places.append((split, index))
     seen.sizes.append((header.width, header.height))
     seen.modes[header.mode] += 1
@@ -182,6 +186,12 @@ def _look_at(source: Source, index: int, split: str, seen: _Seen) -> None:
     seen.digests.append(digest)
     seen.thumbnails.append(np.asarray(thumbnail).ravel())
     seen.hashes.append(difference_hash(picture))
+
+
+def _unended(names: list[str]) -> list[str]:
+    if not names:
+        return []
+    return [f"{len(names):,} JPEG without the end marker, read all the same: {', '.join(names[:3])}."]
 
 
 def _part(source: Source) -> PartReport:

@@ -7,15 +7,10 @@ from __future__ import annotations
 
 import math
 import os
-import sys
-import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Sampler
 
 from vitreous.config.data import Augment, Preprocess, View
 from vitreous.data.augment import normalise
@@ -25,18 +20,30 @@ from vitreous.data.decode import check_channels
 from vitreous.data.making import BatchMaker, Made, MadeViews, Task, Wanted, choose_maker
 from vitreous.data.mix import mix
 from vitreous.data.source import Source
+from vitreous.data.workers import Workers, WorkersDiedError
 from vitreous.errors import UserError
+from vitreous.memory import check_memory
 
 PLAIN: Mapping[str, View] = {"image": View()}
 FEW = 256
 """Below so many pictures, starting processes takes longer than they save."""
+WORKER_BYTES = 64 * 2**20
+"""What a process that decodes takes for itself, roughly: some of Python's and Pillow's memory, and two batches."""
 
 
 def choose_workers(asked: int | None, pictures: int | None = None) -> int:
-    """How many processes decode: as many as asked for, else one per core, four at most, and none for a few pictures."""
-    if asked is not None:
-        return asked
-    return 0 if pictures is not None and pictures < FEW else min(4, os.cpu_count() or 1)
+    """How many processes decode: as many as asked for, else one per core, four at most, and none for a few pictures.
+
+    Many more than there are cores would only take memory from each other, and are refused.
+    """
+    cores = os.cpu_count() or 1
+    if asked is None:
+        return 0 if pictures is not None and pictures < FEW else min(4, cores)
+    most = max(16, 4 * cores)
+    if not 0 <= asked <= most:
+        raise UserError(f"workers={asked}: on {cores} cores give a number from 0 to {most}, or leave it out.")
+    check_memory(asked * WORKER_BYTES, f"workers={asked}", "give fewer, or 0")
+    return asked
 
 
 class Loader:
@@ -49,7 +56,6 @@ class Loader:
     evaluation it is left out. More than `unreadable_limit` of all pictures, and more than one, is an error.
 
     views: what is cut from each picture in training, by name; `augment` says all but its area and size.
-    decode_once: training pictures will also be looked at as evaluation does, by `plain_batches`.
     normalised: False gives pictures as bytes, which engines take.
     """
 
@@ -66,13 +72,13 @@ class Loader:
         views: Mapping[str, View] = PLAIN,
         cache_bytes: int | None = None,
         unreadable_limit: float = 0.01,
-        decode_once: bool = False,
         normalised: bool = True,
     ) -> None:
         if len(source) == 0:
             raise UserError("there are no pictures to load; check the data.")
-        if batch_size < 1 or workers < 0:
-            raise UserError(f"batch_size={batch_size}, workers={workers}: must be at least 1 and at least 0.")
+        for name, value, least in (("batch_size", batch_size, 1), ("workers", workers, 0)):
+            if value < least:
+                raise UserError(f"{name}={value}: give a whole number of at least {least}.")
         check_channels(preprocess.channels)
         assert normalised or augment is None
         self.source, self.preprocess, self.augment, self.seed = source, preprocess, augment, seed
@@ -83,11 +89,10 @@ class Loader:
         self._allowed = max(1 if unreadable_limit else 0, math.floor(unreadable_limit * len(source)))
         self._limit = unreadable_limit
         self._labels = torch.from_numpy(source.labels)
-        wanted = Wanted(preprocess, augment, views, seed, decode_once)
+        wanted = Wanted(preprocess, augment, views, seed)
         self._maker = choose_maker(source, wanted, cache_bytes, self._allowed, self.shuffle)
         self.workers = 0 if isinstance(self._maker, BatchMaker) else workers
-        self._plan = _Plan()
-        self._processes = _start(self._maker, self._plan, self.workers) if self.workers else None
+        self._processes = Workers(self._maker.make, self.workers) if self.workers else None
 
     @property
     def steps_per_epoch(self) -> int:
@@ -111,29 +116,33 @@ class Loader:
             if len(made.taken):
                 yield self._batch(made, epoch)
 
-    def plain_batches(self, batch_size: int) -> Iterator[Batch]:
-        """All pictures in their order as evaluation sees them; those that cannot be read are left out."""
-        order = np.arange(len(self.source), dtype=np.int64)
+    def plain_batches(self, batch_size: int, order: Index | None = None) -> Iterator[Batch]:
+        """Pictures as evaluation sees them, all in their order if None is given; unreadable ones are left out."""
+        order = np.arange(len(self.source), dtype=np.int64) if order is None else order
         tasks = [Task(None, order[start : start + batch_size]) for start in range(0, len(order), batch_size)]
         for made in self._made(tasks):
             if len(made.taken):
                 yield self._batch(made, None)
 
     def _made(self, tasks: list[Task]) -> Iterator[Made]:
-        self._plan.tasks = tasks
-        for made in map(self._make_here, tasks) if self._processes is None else _begin(self._processes):
-            self._note(made.unreadable)
-            yield made
+        try:
+            for made in map(self._make_here, tasks) if self._processes is None else self._processes.run(tasks):
+                self._note(made.unreadable)
+                yield made
+        except WorkersDiedError as error:
+            raise UserError(self._obituary(error)) from None
+
+    def _obituary(self, error: WorkersDiedError) -> str:
+        first, last = (self.source.name(int(error.task.indices[at])) for at in (0, -1))
+        return (
+            f"workers={self.workers}: the processes that decode pictures keep dying, the last one {error.how}, at the "
+            f"pictures {first} to {last}; if memory is short, give fewer workers, or 0, else look at these pictures."
+        )
 
     def close(self) -> None:
-        """Stop the worker processes; a next epoch would start new ones.
-
-        Leaving it to the garbage collector can take seconds: after an exception, it may take the queues away first, and
-        then workers are only ended after a time-out.
-        """
-        if self._processes is not None and self._processes._iterator is not None:
-            self._processes._iterator._shutdown_workers()  # type: ignore[attr-defined]
-            self._processes._iterator = None
+        """Stop the worker processes; a next epoch would start new ones."""
+        if self._processes is not None:
+            self._processes.close()
 
     def _make_here(self, task: Task) -> Made:
         """A batch made in this process, by one thread: waiting for a second one costs more than it gives to a view."""
@@ -170,60 +179,3 @@ class Loader:
                 f"{len(self.unreadable)} of {len(self.source)} pictures cannot be read, more than the limit of "
                 f"{self._limit:.0%} ({shown}); mend or delete them."
             )
-
-
-class _Plan(Sampler[Task]):
-    """The batches to make next; it is refilled for each epoch while the workers live on."""
-
-    def __init__(self) -> None:
-        self.tasks: list[Task] = []
-
-    def __iter__(self) -> Iterator[Task]:
-        return iter(self.tasks)
-
-    def __len__(self) -> int:
-        return len(self.tasks)
-
-
-def _start(maker: Any, plan: _Plan, workers: int) -> DataLoader[Any]:
-    """Worker processes that make the planned batches, in order.
-
-    Results travel as NumPy arrays, through pipes: tensors would need /dev/shm, which containers keep small.
-    """
-    with _any_number():
-        return DataLoader(
-            maker,
-            batch_size=None,
-            sampler=plan,
-            num_workers=workers,
-            persistent_workers=True,
-            prefetch_factor=2,
-            collate_fn=_unchanged,
-            worker_init_fn=_be_modest,
-            generator=torch.Generator(),  # else each epoch would draw from the global state that dropout uses
-            multiprocessing_context="fork" if sys.platform == "linux" else None,
-        )
-
-
-def _begin(processes: DataLoader[Any]) -> Iterator[Made]:
-    """The planned batches; the first time, the processes are started."""
-    with _any_number():
-        return iter(processes)
-
-
-@contextmanager
-def _any_number() -> Iterator[None]:
-    """Who asks for more workers than there are cores gets them without a warning."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="This DataLoader will create")
-        yield
-
-
-def _unchanged(made: Any) -> Any:
-    return made
-
-
-def _be_modest(_: int) -> None:
-    """One thread, and the processor only when training leaves it."""
-    torch.set_num_threads(1)
-    os.nice(5)

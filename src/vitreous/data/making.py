@@ -67,8 +67,6 @@ class Wanted:
     """None: the view of evaluation."""
     views: Mapping[str, View]
     seed: int
-    decode_once: bool
-    """Training pictures are decoded as large as evaluation wants them, so that one decoding serves both."""
 
 
 def choose_maker(
@@ -129,9 +127,6 @@ class PictureMaker:
         views = {name: _stacked([one[name] for one in cuts]) for name in (cuts[0] if cuts else ())}
         return Made(views, np.array(taken, dtype=np.int64), unreadable)
 
-    def __getitem__(self, task: Task) -> Made:
-        return self.make(task)
-
     def _readable(
         self, index: int, epoch: int | None, unreadable: dict[int, str]
     ) -> tuple[int, dict[str, list[Cut]]] | None:
@@ -151,7 +146,7 @@ class PictureMaker:
         w = self.wanted
         assert w.augment is not None
         known = self.cache.get(index)
-        pixels = self._smaller(index, self._decoded(index)) if known is None else known[0]
+        pixels = self._kept(index) if known is None else known[0]
         return cut_views(pixels, w.preprocess, w.augment, w.views, seed=w.seed, epoch=epoch, index=index)
 
     def _plain(self, index: int) -> dict[str, list[Cut]]:
@@ -160,22 +155,22 @@ class PictureMaker:
         known = self.cache.get(index) if self.wanted.augment is None else None
         if known is not None:
             return {"image": [Cut(torch.from_numpy(known[0]), known[1])]}
-        picture = self._decoded(index)
+        picture = read_for_view(Sample(self.source, index), p)
         cut = Cut(eval_view(picture, p), seen_shares(picture.height, picture.width, p))
         if self.wanted.augment is None:
             self.cache.put(index, cut.pixels.numpy(), cut.box)
-        else:
-            self._smaller(index, picture)
+        elif self.cache.get(index) is None:
+            self._kept(index, picture)
         return {"image": [cut]}
 
-    def _decoded(self, index: int) -> Image.Image:
-        w = self.wanted
-        if w.augment is None or w.decode_once:
-            return read_for_view(Sample(self.source, index), w.preprocess)
-        return self.source.read(index, channels=w.preprocess.channels, at_least=self.keep)
+    def _kept(self, index: int, decoded: Image.Image | None = None) -> Pixels:
+        """The picture (h, w, C) as training keeps it: whole, but not larger than crops need, and quickly decoded.
 
-    def _smaller(self, index: int, picture: Image.Image) -> Pixels:
-        """The picture (h, w, C) as training keeps it: whole, but not larger than crops need."""
+        decoded: it was decoded in full for another purpose, which serves where no decoder would make it any smaller.
+        """
+        picture = decoded
+        if picture is None or min(picture.size) >= 2 * self.keep:
+            picture = self.source.read(index, channels=self.wanted.preprocess.channels, at_least=self.keep)
         pixels = shrink(picture, self.keep)
         self.cache.put(index, pixels, WHOLE)
         return pixels

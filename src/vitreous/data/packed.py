@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import gzip
-import pickle
+import math
+import os
 import re
-import zipfile
-import zlib
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,7 +18,10 @@ from torch import Tensor
 
 from vitreous.data.decode import Header, check_channels
 from vitreous.data.source import Data, Labels, Source, Split, check_classes
+from vitreous.data.unpack import GzipReader, NpzReader, Stream, read_pixels, read_plain_pickle
 from vitreous.errors import UserError
+from vitreous.inputs import as_text, open_input, read_text
+from vitreous.memory import check_memory
 
 Pixels = NDArray[np.uint8]
 
@@ -71,6 +73,10 @@ class ArraySource(Source):
     def content(self, index: int) -> bytes:
         """Its pixels."""
         return self.images[int(self._rows[index])].numpy().tobytes()
+
+    def size(self, index: int) -> int:
+        """The same for all."""
+        return self.images[0].numel()
 
     def subset(self, indices: Sequence[int] | Labels) -> ArraySource:
         """These pictures, without a copy."""
@@ -128,8 +134,7 @@ def _binary_reader(labels: int) -> Callable[[Path], tuple[Pixels, Labels]]:
     """A reader of records of `labels` bytes, the finest label last, and 3 x 32 x 32 pixels."""
 
     def read(path: Path) -> tuple[Pixels, Labels]:
-        raw = np.fromfile(path, dtype=np.uint8)
-        size = labels + 3072
+        raw, size = _read_bytes(path), labels + 3072
         if len(raw) == 0 or len(raw) % size:
             raise UserError(f"{path}: {len(raw)} bytes are not whole records of {size}; download the file again.")
         records = raw.reshape(-1, size)
@@ -138,45 +143,10 @@ def _binary_reader(labels: int) -> Callable[[Path], tuple[Pixels, Labels]]:
     return read
 
 
-class _PlainUnpickler(pickle.Unpickler):
-    """Numbers, texts, lists, dicts and NumPy arrays; anything that could run code is refused."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        """NumPy's own constructors, and nothing else."""
-        if name == "_reconstruct" and module in ("numpy.core.multiarray", "numpy._core.multiarray"):
-            return np._core.multiarray._reconstruct  # type: ignore[attr-defined]
-        if module == "numpy" and name in ("ndarray", "dtype"):
-            return getattr(np, name)
-        if (module, name) == ("_codecs", "encode"):
-            return _encode_latin1
-        raise pickle.UnpicklingError(f"it asks for {module}.{name}")
-
-
-def _encode_latin1(text: str, encoding: str) -> bytes:
-    """How Python 3 writes bytes in an old pickle: the only use of codecs that is let through."""
-    if encoding != "latin1":
-        raise pickle.UnpicklingError(f"it asks for the codec {encoding!r}")
-    return text.encode("latin1")
-
-
-def _unpickle(path: Path) -> dict[bytes, Any]:
-    """A dict with keys in bytes, of a file of plain data."""
-    try:
-        with path.open("rb") as file:
-            found = _PlainUnpickler(file, encoding="bytes").load()
-    except OSError:
-        raise
-    except Exception as error:  # a damaged pickle raises nearly anything
-        raise UserError(f"{path}: refused, not plain CIFAR data ({error}); download the file again.") from None
-    if not isinstance(found, dict):
-        raise UserError(f"{path}: holds no dictionary, so it is not CIFAR; download the file again.")
-    return {key.encode() if isinstance(key, str) else key: value for key, value in found.items()}
-
-
 def _read_python_batch(path: Path, label_key: bytes) -> tuple[Pixels, Labels]:
-    found = _unpickle(path)
+    found = read_plain_pickle(path)
     pixels, labels = found.get(b"data"), found.get(label_key)
-    if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8 or pixels.ndim != 2 or pixels.shape[1] != 3072:
+    if not isinstance(pixels, np.ndarray) or pixels.ndim != 2 or pixels.shape[1] != 3072:
         raise UserError(f"{path}: has no uint8 'data' of n x 3072, so it is not CIFAR; download the file again.")
     if not isinstance(labels, list) or len(labels) != len(pixels) or not all(type(x) is int for x in labels):
         raise UserError(f"{path}: has no {label_key.decode()!r}, one number per picture; download the file again.")
@@ -184,8 +154,10 @@ def _read_python_batch(path: Path, label_key: bytes) -> tuple[Pixels, Labels]:
 
 
 def _python_names(path: Path, key: bytes) -> tuple[str, ...]:
-    found = _unpickle(path).get(key, ()) if path.is_file() else ()
-    return tuple(name.decode("utf-8", "replace") if isinstance(name, bytes) else str(name) for name in found)
+    found = read_plain_pickle(path).get(key, []) if path.is_file() else []
+    if not isinstance(found, list) or not all(isinstance(name, bytes | str) for name in found):
+        raise UserError(f"{path}: {key.decode()!r} is not a list of names; download the file again.")
+    return tuple(as_text(name.decode("utf-8", "replace") if isinstance(name, bytes) else name) for name in found)
 
 
 _IDX = re.compile(r"(?:.*-)?(train|t10k|test|val)[-_]images[-.]idx3-ubyte(?:\.gz)?")
@@ -215,25 +187,31 @@ def _other_packing(path: Path) -> Path:
 
 def _read_idx(path: Path, axes: int) -> Pixels:
     """The uint8 array of this many axes in an idx file, packed by gzip or not."""
-    with path.open("rb") as raw:
-        packed = raw.read(2) == b"\x1f\x8b"
-    try:
-        with gzip.open(path) if packed else path.open("rb") as file:
-            return _parse_idx(file, path, axes)
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise UserError(f"{path}: damaged or cut short ({error}); download the file again.") from None
-
-
-def _parse_idx(file: IO[bytes] | gzip.GzipFile, path: Path, axes: int) -> Pixels:
-    head = file.read(4 + 4 * axes)
-    if len(head) < 4 + 4 * axes or head[:4] != bytes((0, 0, 8, axes)):
-        raise UserError(f"{path}: not an idx file of bytes with {axes} axes; check what it is.")
-    shape = tuple(int(side) for side in np.frombuffer(head, dtype=">u4", offset=4))
-    size = int(np.prod(shape, dtype=np.uint64))
-    body = file.read(size)
+    with open_input(path) as file:
+        whole = os.fstat(file.fileno()).st_size
+        packed = file.read(2) == b"\x1f\x8b"
+        file.seek(0)
+        stream: Stream = GzipReader(file, path) if packed else file
+        head = stream.read(4 + 4 * axes)
+        if len(head) < 4 + 4 * axes or head[:4] != bytes((0, 0, 8, axes)):
+            raise UserError(f"{path}: not an idx file of bytes with {axes} axes; check what it is.")
+        shape = tuple(int(side) for side in np.frombuffer(head, dtype=">u4", offset=4))
+        size = math.prod(shape)
+        if not packed and size > whole - len(head):
+            raise UserError(f"{path}: cut short, {whole - len(head)} of {size} bytes; download the file again.")
+        check_memory(2 * size, f"{path}, {size:,} pixels", "take a machine with more memory, or check the file")
+        body = read_pixels(stream, size)
     if len(body) != size:
         raise UserError(f"{path}: cut short, {len(body)} of {size} bytes; download the file again.")
-    return np.frombuffer(bytearray(body), dtype=np.uint8).reshape(shape)
+    return body.reshape(shape)
+
+
+def _read_bytes(path: Path) -> Pixels:
+    """All of a file."""
+    with open_input(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        check_memory(2 * size, str(path), "take a machine with more memory, or check the file")
+        return np.fromfile(file, dtype=np.uint8)
 
 
 _NPZ_KEYS = {
@@ -245,22 +223,24 @@ _NPZ_KEYS = {
 
 def open_npz(path: Path) -> Data:
     """Data from NumPy arrays: pictures (n, H, W), (n, H, W, C) or (n, C, H, W), labels (n,) or (n, 1)."""
-    try:
-        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
-            keys = {split: next((k for k in pairs if set(k) <= set(file)), None) for split, pairs in _NPZ_KEYS.items()}
-            parts = {
-                split: [(_npz_images(path, pair[0], file[pair[0]]), _npz_labels(path, pair[1], file[pair[1]]))]
-                for split, pair in keys.items()
-                if pair is not None
-            }
-            classes = tuple(str(name) for name in file["classes"]) if "classes" in file else ()
-    except UserError:
-        raise
-    except (ValueError, OSError, EOFError, KeyError, TypeError, zipfile.BadZipFile, zlib.error) as error:
-        raise UserError(f"{path}: not an .npz of plain arrays ({error}); save it with numpy.savez.") from None
+    with NpzReader(path) as file:
+        keys = {split: next((k for k in pairs if set(k) <= file.names), None) for split, pairs in _NPZ_KEYS.items()}
+        parts = {
+            split: [(_npz_images(path, pair[0], file.read(pair[0])), _npz_labels(path, pair[1], file.read(pair[1])))]
+            for split, pair in keys.items()
+            if pair is not None
+        }
+        classes = _npz_classes(path, file.read("classes")) if "classes" in file.names else ()
     if not parts:
         raise UserError(f"{path}: has no arrays called x_train and y_train, or images and labels; rename them so.")
     return _join(path, parts, classes)
+
+
+def _npz_classes(path: Path, array: NDArray[Any]) -> tuple[str, ...]:
+    if array.ndim != 1 or array.dtype.kind not in "US":
+        raise UserError(f"{path}: classes is {array.dtype} of shape {array.shape}; give a list of names.")
+    names = array.tolist()
+    return tuple(as_text(name.decode("utf-8", "replace") if isinstance(name, bytes) else name) for name in names)
 
 
 def _npz_images(path: Path, key: str, array: NDArray[Any]) -> Pixels:
@@ -301,17 +281,22 @@ def _join(where: Path, parts: dict[Any, list[tuple[Pixels, Labels]]], names: tup
                 f"{where}: the {split} part has {len(images)} pictures and {len(labels)} labels; they must match."
             )
         joined[split] = images, labels
-    every = np.concatenate([labels for _, labels in joined.values()])
+    every = np.unique(np.concatenate([labels for _, labels in joined.values()]))
     if not len(every):
         raise UserError(f"{where}: there are no pictures in it; check what it is.")
-    if every.min() < 0 or (names and every.max() >= len(names)):
-        wrong = every.min() if every.min() < 0 else every.max()
+    if every[0] < 0:
+        raise UserError(f"{where}: label {every[0]}: labels are whole numbers from 0 on; check them.")
+    if names and every[-1] >= len(names):
         raise UserError(
-            f"{where}: label {wrong} is not one of the {len(names)} classes; check the labels and their names."
+            f"{where}: label {every[-1]} is not one of the {len(names)} classes that have names; check both."
         )
-    classes = names or tuple(str(i) for i in range(int(every.max()) + 1))
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
+        raise UserError(f"{where}: two classes are called {twice[0]!r}; give each a name of its own.")
+    # Numbers without names need not be dense: of labels 0 and a billion, two classes are made.
+    numbers = np.arange(len(names)) if names else every
+    classes = names or tuple(map(str, every.tolist()))
     splits: dict[Split, Source] = {
-        split: ArraySource(f"{where}/{split}", torch.from_numpy(images), labels, classes)
+        split: ArraySource(f"{where}/{split}", torch.from_numpy(images), np.searchsorted(numbers, labels), classes)
         for split, (images, labels) in joined.items()
     }
     check_classes(where, splits, classes)
@@ -322,4 +307,4 @@ def _lines(path: Path) -> tuple[str, ...]:
     """The lines of a list of names, () if there is none."""
     if not path.is_file():
         return ()
-    return tuple(line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip())
+    return tuple(line.strip() for line in read_text(path).splitlines() if line.strip())

@@ -15,6 +15,7 @@ from PIL import Image
 
 from vitreous.data.decode import Header
 from vitreous.errors import UserError
+from vitreous.inputs import file_kind, reason
 
 Split = Literal["train", "val", "test"]
 Labels = NDArray[np.int64]
@@ -71,6 +72,10 @@ class Source(ABC):
     @abstractmethod
     def content(self, index: int) -> bytes:
         """Its bytes as they are stored: equal for exact copies; raises `PictureError`."""
+
+    @abstractmethod
+    def size(self, index: int) -> int:
+        """How many bytes `content` has, without reading them; 0 if it cannot be read."""
 
     @abstractmethod
     def subset(self, indices: Sequence[int] | Labels) -> Source:
@@ -133,24 +138,36 @@ def open_data(path: str | Path, *, labelled: bool = True) -> Data:
 
     labelled: False takes any folder as pictures without labels; only train, val and test folders stay apart.
     """
-    from vitreous.data import folder, packed  # both build on this module
+    from vitreous.data import folder, lists, packed  # all build on this module
 
+    if not str(path):
+        raise UserError("data: an empty path; give a folder, a .csv, a .jsonl or an .npz file.")
     path = Path(path)
-    kind = path.suffix.lower()
     try:
-        if path.is_file():
-            if kind in folder.LIST_SUFFIXES:
-                return folder.open_list(path)
-            if kind == ".npz":
-                return packed.open_npz(path)
-            raise UserError(f"{path}: not a known kind of data; give a folder, a .csv, a .jsonl or an .npz file.")
-        if not path.is_dir():
-            raise UserError(f"{path}: there is nothing of this name; check the path.")
-        if not labelled:
-            return folder.open_unlabelled(path)
-        return packed.open_packed_folder(path) or folder.open_folder(path)
+        kind = _kind(path)
+        if kind == "folder":
+            if not labelled:
+                return folder.open_unlabelled(path)
+            return packed.open_packed_folder(path) or folder.open_folder(path)
+        if kind == "file" and path.suffix.lower() in lists.LIST_SUFFIXES:
+            return lists.open_list(path)
+        if kind == "file" and path.suffix.lower() == ".npz":
+            return packed.open_npz(path)
+        what = "not a known kind of data" if kind == "file" else f"this is a {kind}, not data"
+        raise UserError(f"{path}: {what}; give a folder, a .csv, a .jsonl or an .npz file.")
     except PermissionError as error:
         raise UserError(f"{error.filename or path}: no permission to read it; change its mode or owner.") from None
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise UserError(f"{error.filename or path}: there is nothing of this name; check the path.") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({reason(error)}); check the path.") from None
+
+
+def _kind(path: Path) -> str:
+    try:
+        return file_kind(path.stat().st_mode)
+    except ValueError as error:  # a name with a null byte
+        raise UserError(f"{str(path)!a}: cannot be read ({error}); check the path.") from None
 
 
 def split_validation(source: Source, fraction: float = 0.1, seed: int = 0) -> tuple[Source, Source]:

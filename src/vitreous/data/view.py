@@ -1,8 +1,8 @@
 """The one way from a picture to what a model sees of it.
 
-Prediction, evaluation and explanation all call this, so they see the same pixels, to the bit. A JPEG file that is much
-larger than the model's input is decoded at a half, quarter or eighth of its size: as good, and far quicker. What is in
-memory already, a picture of Pillow's or an array, is taken as it is.
+Prediction, evaluation and explanation all call this, so they see the same pixels, to the bit, and those that timm and
+`transformers` see. So a JPEG is decoded in full, however large: at a half or a quarter, which is quicker, pixels of the
+view differ by ten levels.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from vitreous.config.data import Preprocess
 from vitreous.data.augment import eval_view, seen_box
-from vitreous.data.decode import PictureError, open_picture, prepare_picture, read_header
+from vitreous.data.decode import PictureError, open_picture, prepare_picture
 from vitreous.data.source import Source
 from vitreous.errors import UserError
 
@@ -31,10 +31,11 @@ class Sample:
     index: int
 
 
-Picture = str | Path | bytes | Image.Image | NDArray[Any] | Sample
-"""A file, a file's bytes, a picture of Pillow's, pixels (H, W) or (H, W, C) uint8, or one picture of a dataset."""
+Picture = str | Path | bytes | Image.Image | NDArray[Any] | Tensor | Sample
+"""A file, a file's bytes, a picture of Pillow's, an array (H, W) or (H, W, C) or a tensor (H, W) or (C, H, W), uint8,
+each as its library has it, or one picture of a dataset."""
 
-PICTURE_TYPES = (str, Path, bytes, Image.Image, np.ndarray, Sample)
+PICTURE_TYPES = (str, Path, bytes, Image.Image, np.ndarray, Tensor, Sample)
 """The same for `isinstance`."""
 
 
@@ -60,33 +61,19 @@ def make_view(picture: Picture, preprocess: Preprocess) -> Tensor:
 
 def look_at(picture: Picture, preprocess: Preprocess) -> PictureView:
     """The view that `make_view` makes, with the whole picture and the part of it that is seen."""
-    read = read_for_view(picture, preprocess)
-    whole = read if _is_full_size(picture, read) else _read(picture, preprocess.channels)
-    return PictureView(whole, eval_view(read, preprocess), seen_box(whole.height, whole.width, preprocess))
+    whole = read_for_view(picture, preprocess)
+    return PictureView(whole, eval_view(whole, preprocess), seen_box(whole.height, whole.width, preprocess))
 
 
 def read_for_view(picture: Picture, preprocess: Preprocess) -> Image.Image:
-    """The picture that the view is cut from: upright, "RGB" or "L", a JPEG file perhaps decoded at a half or less."""
-    # Twice the size leaves the last resampling enough to work with: as good as a full decode.
-    return _read(picture, preprocess.channels, at_least=2 * max(preprocess.resized))
-
-
-def check_picture(picture: object) -> None:
-    """Refuse what is no picture, whatever its pixels; files and bytes are not opened yet."""
-    if isinstance(picture, np.ndarray):
-        _check_array(picture)
-    elif not isinstance(picture, PICTURE_TYPES):
-        kind = f"{type(picture).__module__}.{type(picture).__qualname__}".removeprefix("builtins.")
-        raise UserError(
-            f"a picture of type {kind}: give a path, the bytes of a file, a picture of Pillow's, or a NumPy array of "
-            "pixels (height, width, channels) uint8."
-        )
-
-
-def _read(picture: Picture, channels: int, at_least: int | None = None) -> Image.Image:
+    """The picture that the view is cut from: upright and whole, "RGB" or "L"."""
     check_picture(picture)
+    channels = preprocess.channels
     if isinstance(picture, Sample):
-        return picture.source.read(picture.index, channels=channels, at_least=at_least)
+        return picture.source.read(picture.index, channels=channels)
+    if isinstance(picture, Tensor):
+        pixels = picture.detach().cpu()
+        picture = np.ascontiguousarray(pixels.movedim(0, -1) if pixels.ndim == 3 else pixels)
     if isinstance(picture, np.ndarray):
         grey = picture.ndim == 3 and picture.shape[2] == 1
         return prepare_picture(Image.fromarray(picture[:, :, 0] if grey else picture), channels=channels)
@@ -94,18 +81,38 @@ def _read(picture: Picture, channels: int, at_least: int | None = None) -> Image
         if 0 in picture.size:
             raise PictureError("the picture", f"{picture.width}x{picture.height}: it has no pixels; give another.")
         return prepare_picture(picture, channels=channels)
-    return open_picture(_stored(picture), channels=channels, at_least=at_least)
+    return open_picture(picture if isinstance(picture, bytes) else Path(picture), channels=channels)
 
 
-def _is_full_size(picture: Picture, read: Image.Image) -> bool:
-    if isinstance(picture, Image.Image | np.ndarray):
-        return True
-    header = picture.source.header(picture.index) if isinstance(picture, Sample) else read_header(_stored(picture))
-    return sorted(read.size) == sorted((header.width, header.height))  # it may have been turned upright
+def check_picture(picture: object) -> None:
+    """Refuse what is no picture, whatever its pixels; files and bytes are not opened yet."""
+    if isinstance(picture, Tensor):
+        _check_tensor(picture)
+    elif isinstance(picture, np.ndarray):
+        _check_array(picture)
+    elif not isinstance(picture, PICTURE_TYPES):
+        kind = f"{type(picture).__module__}.{type(picture).__qualname__}".removeprefix("builtins.")
+        raise UserError(
+            f"a picture of type {kind}: give a path, the bytes of a file, a picture of Pillow's, a NumPy array "
+            "(height, width, channels) uint8, or a tensor (channels, height, width) uint8."
+        )
 
 
-def _stored(picture: str | Path | bytes) -> Path | bytes:
-    return picture if isinstance(picture, bytes) else Path(picture)
+def _check_tensor(tensor: Tensor) -> None:
+    """Refuse tensors that are not (H, W), (1, H, W), (3, H, W) or (4, H, W) uint8, and say what to do instead."""
+    shape, kind = tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
+    if kind != "uint8":
+        raise UserError(
+            f"a tensor of {kind}: pixels are uint8, from 0 to 255; if these run from 0 to 1, give "
+            "(255 * tensor).round().to(torch.uint8)."
+        )
+    if tensor.ndim == 4:
+        raise UserError(f"a tensor of shape {shape}: this is several pictures; give them as a list: list(tensor).")
+    if tensor.ndim not in (2, 3) or (tensor.ndim == 3 and shape[0] not in (1, 3, 4)) or 0 in shape:
+        raise UserError(
+            f"a tensor of shape {shape}: give (height, width) for grey, or (channels, height, width) with 1, 3 or 4 "
+            "channels; of one with its channels last, tensor.permute(2, 0, 1)."
+        )
 
 
 def _check_array(array: NDArray[Any]) -> None:

@@ -6,19 +6,18 @@ B pictures, C channels, H x W pixels, K classes, D numbers of a representation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from vitreous.config.data import Preprocess
 from vitreous.data.augment import normalise
 from vitreous.errors import UserError
 from vitreous.model.family import inference_batch
-from vitreous.model.network import Network
+from vitreous.model.network import Network, evaluating
 
 
 class Engine(Protocol):
@@ -64,7 +63,7 @@ class TorchEngine:
     def _answer(self, function: Callable[[Tensor], Tensor], pictures: Tensor, what: str) -> Tensor:
         check_pictures(pictures, self.preprocess)
         device = next(self.network.parameters()).device
-        with torch.inference_mode(), _evaluating(self.network):
+        with torch.inference_mode(), evaluating(self.network):
             found = function(normalise(pictures, self.preprocess).to(device)).float().cpu()
         check_numbers(found, what, self.path)
         return found.clone()  # an ordinary tensor, which training may use
@@ -84,17 +83,7 @@ def check_pictures(pictures: Tensor, preprocess: Preprocess) -> None:
 def check_numbers(values: Tensor, what: str, path: Path | None = None) -> None:
     """Refuse answers that mean nothing. what: "scores", "features"; path: where the model was read from."""
     if not torch.isfinite(values).all():
-        raise UserError(f"{path or 'the model'}: gives {what} that are not numbers; its weights are damaged.")
-
-
-@contextmanager
-def _evaluating(network: nn.Module) -> Iterator[None]:
-    """Within, the network is in evaluation mode; after it, each of its modules is as it was."""
-    training = [module for module in network.modules() if module.training]
-    for module in training:
-        module.training = False
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True
+        raise UserError(
+            f"{path or 'the model'}: gives {what} that are not numbers: its weights are damaged, or its "
+            "training diverged."
+        )

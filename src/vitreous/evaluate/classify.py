@@ -17,6 +17,8 @@ from vitreous.errors import UserError
 
 BINS = 15
 """Equal-width bins of confidence, as in Guo et al., "On Calibration of Modern Neural Networks"."""
+ENOUGH = 5
+"""Pictures of a class below which its accuracy says little about the class."""
 KEPT = 12
 """So many of the surest right and of the surest wrong answers are kept by name."""
 
@@ -84,6 +86,11 @@ class ClassificationResult:
             found[label] = {"n": n, "accuracy": self.confusion[k][k] / n if n else None}
         return found
 
+    def hardest(self, most: int, least: int = ENOUGH) -> list[tuple[str, dict[str, Any]]]:
+        """The classes with the lowest accuracy, of those with at least so many pictures: one picture tells nothing."""
+        seen = [(name, entry) for name, entry in self.per_class.items() if entry["n"] >= least]
+        return sorted(seen, key=lambda item: (item[1]["accuracy"], item[0]))[:most]
+
     def most_confused(self, most: int = 10) -> list[Confusion]:
         """The pairs of classes that were confused most often, by count and then by share."""
         pairs = [
@@ -135,7 +142,10 @@ def score_classes(
         raise UserError("there are no pictures to judge; give data with at least one.")
     scores = scores.double()
     if not torch.isfinite(scores).all():
-        raise UserError("the model gives scores that are not numbers (NaN or infinite); its weights are damaged.")
+        raise UserError(
+            "the model gives scores that are not numbers (NaN or infinite): its weights are damaged, or its "
+            "training diverged."
+        )
     chance = scores if probabilities else scores.softmax(dim=1)
     count, classes = chance.shape
     confidence, predicted = chance.max(dim=1)

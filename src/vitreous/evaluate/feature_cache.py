@@ -128,4 +128,6 @@ def _write(path: Path, stored: StoredFeatures) -> None:
 
 
 def _digest(features: Tensor, index: Tensor) -> str:
-    return sha256(features.contiguous().numpy().tobytes() + index.contiguous().numpy().tobytes()).hexdigest()
+    digest = sha256(features.contiguous().numpy().data)
+    digest.update(index.contiguous().numpy().data)
+    return digest.hexdigest()

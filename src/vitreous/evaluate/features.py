@@ -8,6 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from vitreous.data.rows import Rows
 from vitreous.errors import UserError
 
 
@@ -26,23 +27,24 @@ class LabelledBatch(Protocol):
 def compute_features(
     function: Callable[[Tensor], Tensor],
     batches: Iterable[LabelledBatch],
+    count: int,
     progress: Callable[[int], None] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """(n, D) float32 features or scores, and (n,) int64 labels, in the order of the batches.
 
     function: (B, C, H, W) to (B, D): `engine.scores`, `engine.representations`, or a network in evaluation mode. It is
         called without gradients.
+    count: pictures in the batches; fewer may come, where some cannot be read.
     progress: called after each batch with the number of pictures done.
     """
-    rows, labels, done = [], [], 0
-    with torch.inference_mode():
-        for batch in batches:
-            rows.append(function(batch.images).float())
-            labels.append(batch.targets)
-            done += len(batch.targets)
-            if progress is not None:
-                progress(done)
-    if not rows:
+    features, labels = Rows(count), Rows(count)
+    for batch in batches:
+        with torch.inference_mode():
+            found = function(batch.images).float()
+        features.add(found)
+        labels.add(batch.targets)
+        if progress is not None:
+            progress(labels.done)
+    if not labels.done:
         raise UserError("there are no pictures that can be read; check the data.")
-    with torch.no_grad():  # copies that are ordinary tensors, which training may use
-        return torch.cat(rows).clone(), torch.cat(labels).clone()
+    return features.all(), labels.all()

@@ -12,26 +12,29 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vitreous.arguments import Count, Seed, Workers, checked
 from vitreous.config.data import Preprocess
 from vitreous.data.chance import permutation
 from vitreous.data.source import Data, Labels, Source
 from vitreous.errors import UserError
 from vitreous.evaluate.classify import wilson
 from vitreous.evaluate.probe import LinearProbe, fit_linear, held_out
-from vitreous.explain.analysis.numbers import Accuracy, Likeness, MeasuredOn, Numbers, Table
+from vitreous.explain.analysis.numbers import Accuracy, Likeness, MeasuredOn, ModelNumbers, Numbers, Table
 from vitreous.explain.analysis.reading import NOISE, Chosen, Judge, ModelReader, Progress
 from vitreous.explain.analysis.representation import linear_cka
 from vitreous.explain.analysis.summary import summarise
-from vitreous.model.network import require
+from vitreous.model.network import evaluating, require
 from vitreous.model.vit import ViT
 from vitreous.report.analysis import analysis_page
-from vitreous.run.opening import open_pictures
+from vitreous.run.needs import check_explanation_memory
+from vitreous.run.opening import open_model, open_pictures
 from vitreous.weights.bundle import Bundle
-from vitreous.weights.files import readable_errors, write_file
-from vitreous.weights.source import open_weights
+from vitreous.weights.files import readable_errors, write_output
+from vitreous.weights.ours import GENERATOR, check_file, output_folder
 
 WEIGHT_DECAY = 1e-2
 """The same at every depth and for every model, so that only the features differ."""
+FILES = ("analysis.json", "analysis.html")
 FEWEST = 8
 """Pictures below which a comparison between pictures says nothing."""
 
@@ -45,36 +48,38 @@ class Analysis:
     page: Path
 
 
+@checked
 def analyze(
     models: Sequence[str | Path | Bundle],
     data: str | Path | Data,
     out: str | Path,
     *,
-    pictures: int = 500,
-    seed: int = 0,
-    workers: int | None = None,
+    pictures: Count = 500,
+    seed: Seed = 0,
+    workers: Workers | None = None,
     preprocess: Preprocess | str | None = None,
     progress: Progress | None = None,
 ) -> Analysis:
     """Measure every model on the same pictures; write `analysis.json` and a page with plots, `analysis.html`.
 
+    out: the folder for both. An earlier analysis in it is replaced; other files of these names are not.
     models: bundles, runs or weights, with or without a classifier.
     pictures: at most so many of the test split (else val, else half of all) are measured, and as many of the train
         split are learned from by the linear probes. Without labels, what needs them is left out.
-    preprocess: for weights that do not say how their pictures were prepared; bundles do.
+    preprocess: changes to every model's preprocessing.
     progress: called with pictures done and in all.
     """
     if not models:
         raise UserError("no models: give at least one bundle, run or file of weights.")
     if pictures < FEWEST:
         raise UserError(f"pictures={pictures}: give at least {FEWEST}; fewer say nothing about pictures in general.")
-    folder = _make_folder(Path(out))
+    folder = _make_folder(output_folder(out))
     opened = open_pictures(data)
     chosen = choose_pictures(opened, pictures, seed)
     bundles = _open_all(models, preprocess)
     total = len(bundles) * (len(chosen.measured) + (len(chosen.learned) if chosen.learned is not None else 0))
     reader = ModelReader(chosen, Judge(_fit, _accuracy), seed, workers, progress, total)
-    measured, depths = zip(*(reader.read(name, bundle) for name, bundle in bundles), strict=True)
+    measured, depths = zip(*(_read(reader, name, bundle) for name, bundle in bundles), strict=True)
     unlabelled = ("without labels, accuracy by depth and under noise are left out.",)
     numbers = Numbers(
         data=_describe(data, chosen, len(reader.index or ()), seed),
@@ -85,6 +90,11 @@ def analyze(
         remarks=(*opened.notes, *(unlabelled if chosen.learned is None else ()), *reader.remarks),
     )
     return _write(folder, numbers)
+
+
+def _read(reader: ModelReader, name: str, bundle: Bundle) -> tuple[ModelNumbers, Tensor]:
+    with evaluating(bundle.model):
+        return reader.read(name, bundle)
 
 
 def _describe(data: str | Path | Data, chosen: Chosen, pictures: int, seed: int) -> MeasuredOn:
@@ -100,9 +110,9 @@ def _describe(data: str | Path | Data, chosen: Chosen, pictures: int, seed: int)
 
 
 def _write(folder: Path, numbers: Numbers) -> Analysis:
-    described, page = folder / "analysis.json", folder / "analysis.html"
-    write_file(described, json.dumps(numbers.to_json(), allow_nan=False) + "\n")
-    write_file(page, analysis_page(numbers))
+    described, page = (folder / name for name in FILES)
+    write_output(described, json.dumps({"generator": GENERATOR, **numbers.to_json()}, allow_nan=False) + "\n")
+    write_output(page, analysis_page(numbers))
     return Analysis(numbers, described, page)
 
 
@@ -166,19 +176,11 @@ def _compare(depths: Sequence[Tensor]) -> tuple[Likeness, ...]:
 
 def _open_all(models: Sequence[str | Path | Bundle], preprocess: Preprocess | str | None) -> list[tuple[str, Bundle]]:
     """The models and their names, all of a kind that can be analysed: before any is measured, which takes long."""
-    bundles = [(name, _open(model, preprocess)) for name, model in zip(_names(models), models, strict=True)]
+    bundles = [(name, open_model(model, preprocess)) for name, model in zip(_names(models), models, strict=True)]
     for name, bundle in bundles:
         require(bundle.model, ViT, f"analysis of {name}")
+        check_explanation_memory(bundle, "attention")
     return bundles
-
-
-def _open(model: str | Path | Bundle, preprocess: Preprocess | str | None) -> Bundle:
-    """A model; one of our own bundles says itself how its pictures are prepared."""
-    if isinstance(model, Bundle):
-        return model
-    path = Path(model)
-    own = (path / "manifest.json").exists() or (path / "bundle").is_dir()
-    return open_weights(model, None if own else preprocess)
 
 
 def _names(models: Sequence[str | Path | Bundle]) -> list[str]:
@@ -195,6 +197,9 @@ def _names(models: Sequence[str | Path | Bundle]) -> list[str]:
 
 
 def _make_folder(folder: Path) -> Path:
+    """The folder, in which the two files may be written: before anything is measured, which takes long."""
+    for name in FILES:
+        check_file(folder / name)
     with readable_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     return folder

@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from vitreous.arguments import Count, Workers, checked
 from vitreous.config.data import Preprocess
 from vitreous.data.loader import Loader, choose_workers
 from vitreous.data.source import Data, Split
 from vitreous.evaluate.classify import ClassificationResult, score_classes
 from vitreous.evaluate.features import compute_features
+from vitreous.run.needs import check_inference_memory
 from vitreous.run.opening import choose_split, names_of, open_classifier, open_dataset, open_engine
 from vitreous.weights.bundle import Bundle
 
@@ -38,13 +40,14 @@ class Evaluation:
         }
 
 
+@checked
 def evaluate(
     model: str | Path | Bundle,
     data: str | Path | Data,
     *,
     split: Split | None = None,
-    batch_size: int | None = None,
-    workers: int | None = None,
+    batch_size: Count | None = None,
+    workers: Workers | None = None,
     preprocess: Preprocess | str | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Evaluation:
@@ -62,7 +65,8 @@ def evaluate(
     source = source.relabelled(bundle.labels)
     start = time.perf_counter()
     engine = open_engine(bundle)
-    batch = engine.batch_size if batch_size is None else batch_size
+    batch = min(batch_size or engine.batch_size, len(source))
+    check_inference_memory(bundle, batch)
     loader = Loader(
         source,
         engine.preprocess,
@@ -73,7 +77,7 @@ def evaluate(
     )
     told = None if progress is None else lambda done: progress(done, len(source))
     try:
-        scores, targets = compute_features(engine.scores, loader.batches(), told)
+        scores, targets = compute_features(engine.scores, loader.batches(), len(source), told)
     finally:
         loader.close()
     result = score_classes(scores, targets, bundle.labels, names=names_of(source, loader.unreadable))

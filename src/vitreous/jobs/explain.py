@@ -13,18 +13,23 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
+from vitreous.arguments import checked
 from vitreous.config.data import Preprocess
 from vitreous.data.augment import normalise
 from vitreous.data.decode import PictureError
 from vitreous.data.view import Picture, look_at
 from vitreous.deploy.engine import check_numbers
 from vitreous.errors import UserError
-from vitreous.explain.draw import mark, overlay, tile
+from vitreous.explain.draw import encode, mark, overlay, tile
 from vitreous.explain.methods import Maps, Method, check_request, compute_maps, default_method
 from vitreous.explain.place import Place, place_cells, place_patches
-from vitreous.model.network import TracesAttention
+from vitreous.inputs import as_text
+from vitreous.model.network import TracesAttention, evaluating
+from vitreous.run.needs import check_explanation_memory
 from vitreous.run.opening import list_pictures, open_model
 from vitreous.weights.bundle import Bundle
+from vitreous.weights.files import new_file, write_output
+from vitreous.weights.ours import check_file, sign_zip
 
 Layer = int | Literal["all"]
 Head = int | Literal["mean", "all"]
@@ -89,11 +94,23 @@ class Explanation:
         return made
 
     def save(self, path: str | Path) -> None:
-        """Write the overlay as a picture; the format follows the name."""
+        """Write the overlay as a picture; the format follows the name.
+
+        An overlay that was saved there before is replaced; any other file, such as the picture itself, is not.
+        """
+        file = check_file(path)
+        kind = Image.registered_extensions().get(file.suffix.lower(), file.suffix)
         try:
-            self.overlay().save(path)
-        except (OSError, ValueError) as error:
-            raise UserError(f"{path}: cannot be written ({error}); give a name such as cat.png.") from None
+            content = encode(self.overlay(), kind)
+        except (OSError, ValueError, KeyError):  # a kind that Pillow does not know, or only reads
+            raise UserError(f"{path}: no picture of this kind can be written; give a name such as cat.png.") from None
+        write_output(file, content)
+
+    def save_arrays(self, path: str | Path) -> None:
+        """Write `arrays` as an .npz, over an earlier one of ours at most."""
+        with new_file(check_file(path)) as file:
+            np.savez_compressed(file, **self.arrays())  # type: ignore[arg-type]
+            sign_zip(file)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """The numbers: map (height, width), maps (layers, heads, rows, columns), layers, heads, and `place.box`."""
@@ -106,6 +123,7 @@ class Explanation:
         }
 
 
+@checked
 def explain(
     model: str | Path | Bundle,
     picture: Picture,
@@ -120,7 +138,8 @@ def explain(
     """What the model saw in a picture, on the picture's own pixels: resizing, cropping and the camera's turn undone.
 
     model: a bundle, a run, or whatever `vitreous.load` takes.
-    picture: a file, a file's bytes, a picture of Pillow's, or an array (H, W) or (H, W, C) uint8.
+    picture: a file, a file's bytes, a picture of Pillow's, an array (H, W) or (H, W, C) uint8, or such
+        a tensor, (H, W) or (C, H, W).
     method: attention, rollout, relevance, gradcam or occlusion; None for relevance, or attention without a classifier;
         for a model without attention, gradcam.
     layer: whose attention (attention), up to which (rollout), from which on (relevance), at whose entrance (gradcam);
@@ -133,6 +152,7 @@ def explain(
     return _Request(bundle, method, layer, head, target, query).answer(picture)
 
 
+@checked
 def explain_each(
     model: str | Path | Bundle,
     pictures: str | Path | Sequence[str | Path],
@@ -170,6 +190,7 @@ class _Request:
         self.method: Method = method or default_method(bundle.model, query=query is not None)
         self.target = None if target is None else class_number(bundle, target)
         check_request(bundle.model, self.method, layer, head, target=target is not None, query=query is not None)
+        check_explanation_memory(bundle, self.method)
 
     def answer_or_error(self, path: Path) -> Explanation | PictureError:
         try:
@@ -183,14 +204,15 @@ class _Request:
         model, whole, place = bundle.model, seen.whole, None
         if isinstance(model, TracesAttention):
             place = place_patches(whole.height, whole.width, preprocess, model.config.patch)
-        found = compute_maps(
-            model,
-            normalise(seen.view[None], preprocess),
-            self.method,
-            layer=self.layer,
-            targets=None if self.target is None else torch.tensor([self.target]),
-            query=None if self.query is None or place is None else place.patch_at(*self.query),
-        )
+        with evaluating(model):
+            found = compute_maps(
+                model,
+                normalise(seen.view[None], preprocess),
+                self.method,
+                layer=self.layer,
+                targets=None if self.target is None else torch.tensor([self.target]),
+                query=None if self.query is None or place is None else place.patch_at(*self.query),
+            )
         rows, columns = found.maps.shape[3:]
         place = place or place_cells(whole.height, whole.width, preprocess, (rows, columns))
         check_numbers(found.scores, "scores", bundle.path)
@@ -222,6 +244,7 @@ def class_number(bundle: Bundle, name: str) -> int:
     """Which of the model's classes has this name."""
     if not bundle.labels:
         raise UserError(f"class {name!r}: the model has no classifier, so there is no class to explain; leave it out.")
+    name = as_text(name)  # as class folders are called, whatever the locale made of it
     if name in bundle.labels:
         return bundle.labels.index(name)
     near = get_close_matches(name, bundle.labels, n=3, cutoff=0.5) or bundle.labels[:3]

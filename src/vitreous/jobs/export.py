@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
+from vitreous.arguments import checked
 from vitreous.errors import UserError
 from vitreous.run.opening import open_model
 from vitreous.weights.bit import write_google_bit, write_huggingface_bit
 from vitreous.weights.bundle import Bundle
 from vitreous.weights.efficientnet import write_huggingface_efficientnet
-from vitreous.weights.files import check_apart, check_replaceable
 from vitreous.weights.google import write_google
 from vitreous.weights.huggingface import write_huggingface
+from vitreous.weights.ours import check_apart, check_elsewhere, check_file, check_folder
 from vitreous.weights.timm import write_timm
 
 Format = Literal["huggingface", "timm", "google"]
@@ -36,17 +37,14 @@ WRITERS: dict[Format, dict[str, Callable[..., Path]]] = {
 """By format, and by the family of the model."""
 
 
+@checked
 def export_weights(source: str | Path | Bundle, out: str | Path, to: Format) -> Path:
     """Write a model as others read it, and return where.
 
     source: a bundle, a run, or anything that can be imported.
     to: huggingface (a folder for `from_pretrained`), timm (a folder for "local-dir:"), google (an .npz).
     """
-    if to not in get_args(Format):
-        raise UserError(f"to={to!r}: choose one of {', '.join(get_args(Format))}.")
-    out = Path(out)
-    if to in FOLDERS:
-        check_replaceable(out, FOLDERS[to])
+    out = _check_place(out, to)
     bundle = open_model(source)
     check_apart(out, bundle.path)
     family = bundle.model.config.family
@@ -55,3 +53,12 @@ def export_weights(source: str | Path | Bundle, out: str | Path, to: Format) -> 
         instead = f"choose {others}" if others else "use its bundle as it is"
         raise UserError(f"to={to!r}: there are no networks of the family {family!r} in this format; {instead}.")
     return WRITERS[to][family](out, bundle.model, bundle.preprocess, bundle.labels, bundle.info)
+
+
+def _check_place(out: str | Path, to: Format) -> Path:
+    """The place to write to, before anything is computed: new, empty, or an earlier export to the same format."""
+    if to not in FOLDERS:
+        return check_file(out)
+    check_elsewhere(Path(out))
+    check_folder(Path(out), FOLDERS[to])
+    return Path(out)

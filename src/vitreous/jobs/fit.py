@@ -4,54 +4,69 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from vitreous.arguments import Budget, Epochs, Pixels, Seed, Workers, checked
 from vitreous.config.change import as_texts
 from vitreous.config.objective import Supervised
 from vitreous.config.train import Training
+from vitreous.data.copies import note_copies
 from vitreous.data.loader import Loader
 from vitreous.data.source import Data, Source, Split
 from vitreous.errors import UserError
 from vitreous.evaluate.classify import ClassificationResult, score_classes
 from vitreous.evaluate.features import compute_features
-from vitreous.evaluate.probe import fit_linear
+from vitreous.evaluate.probe import fit_linear, seconds_per_picture
 from vitreous.evaluate.temperature import fit_temperature
 from vitreous.jobs.report import write_report
 from vitreous.model.family import classifiers, inference_batch
 from vitreous.model.network import Network
 from vitreous.objectives.supervised import balance
+from vitreous.run.budget import MEASURED, Afterwards
 from vitreous.run.card import model_card
+from vitreous.run.clock import Clock, Outlook
 from vitreous.run.cost import training_work
-from vitreous.run.folder import weights_digest
+from vitreous.run.folder import run_place, weights_digest
+from vitreous.run.in_time import answers_in_time, features_in_time, look_around
+from vitreous.run.loaders import evaluation_loader, plain_loader
 from vitreous.run.opening import names_of, open_dataset
 from vitreous.run.request import FitRequest, Listeners, check_request, run_name, same_place
-from vitreous.run.result import FitResult, FrozenProbe, read_result
+from vitreous.run.result import NAMES, FitResult, FrozenProbe, accuracy_lines, read_result
+from vitreous.run.stages import MEASURING, Work
 from vitreous.run.start import choose_training, starting_network, whiten
 from vitreous.run.training import Ending, TrainingRun, machine_of
 from vitreous.train.loop import Evaluate, Outcome
-from vitreous.train.meter import Meter, Spent
+from vitreous.train.meter import Spent
 from vitreous.train.pace import Pace
 from vitreous.weights.bundle import Bundle
 from vitreous.weights.source import open_weights
 
+PASSES = 4
+"""Over the validation pictures after a classifier on frozen features: for its strength, at the start, once between the
+steps, and at the end."""
+FEWEST = 10
+"""Steps that are worth taking after such a classifier: fewer change little and cost an evaluation."""
 
+
+@checked
 def fit(
     data: str | Path,
     *,
     weights: str | Path | None = None,
     model: str | None = None,
-    image_size: int | None = None,
-    budget: str | None = None,
-    epochs: float | None = None,
+    image_size: Pixels | None = None,
+    budget: Budget | None = None,
+    epochs: Epochs | None = None,
     recipe: str = "auto",
     preprocess: str | None = None,
-    seed: int = 0,
+    seed: Seed = 0,
     changes: Mapping[str, object] | None = None,
     out: str | Path | None = None,
-    workers: int | None = None,
+    workers: Workers | None = None,
     device: str = "auto",
     tensorboard: bool = False,
     listeners: Listeners | None = None,
@@ -63,11 +78,13 @@ def fit(
     changes: single fields of the recipe's `Training`, such as {"freeze": 6, "optimizer.learning_rate": 1e-4}.
     device: where to compute; "auto" takes an accelerator where there is one. tensorboard: write curves for it too.
     """
-    check_request(budget, epochs, image_size)
+    check_request(budget, epochs, model, image_size)
     if weights is not None and model is not None:
         raise UserError("model and weights: the weights say which model it is; give one of the two.")
     if weights is None and preprocess is not None:
-        raise UserError("preprocess: describes how the pictures of given weights were prepared; leave it out.")
+        raise UserError(
+            "preprocess: changes how pictures are prepared for given weights; give weights too, or leave it out."
+        )
     request = FitRequest(
         same_place(data),
         None if weights is None else same_place(weights),
@@ -80,17 +97,20 @@ def fit(
         seed,
         as_texts(changes),
     )
-    run = Path(out) if out is not None else Path("runs") / run_name(data)
+    run = run_place(out, data, run_name(data))
     machine = machine_of(workers, device, tensorboard)
-    return _Fit(request, run, machine, listeners or Listeners(), write_report).run()
+
+    def write_page(folder: Path, seconds: float | None) -> None:
+        write_report(folder, seconds=seconds)
+
+    return _Fit(request, run, machine, listeners or Listeners(), write_page).run()
 
 
 class _Fit(TrainingRun[FitRequest, FitResult]):
     """What a training with labels is about: weights to start from, a classifier, accuracy."""
 
-    look: float | None = None  # seconds that it takes to look at a picture, where that is known
+    look: float = 0.0  # seconds that it takes to look at a picture, where that is known
     base: Bundle | None = None
-
     validation: Loader | None = None
 
     def read_result(self) -> FitResult:
@@ -101,7 +121,7 @@ class _Fit(TrainingRun[FitRequest, FitResult]):
 
     def open_data(self) -> Data:
         """With labels."""
-        return open_dataset(self.request.data)
+        return note_copies(open_dataset(self.request.data))
 
     def _open_weights(self) -> Bundle | None:
         if self.request.weights is None:
@@ -122,10 +142,9 @@ class _Fit(TrainingRun[FitRequest, FitResult]):
 
     def start_network(self) -> Network:
         """New or from weights; then whitened, or with a classifier on frozen features, where the recipe says so."""
-        if "val" in self.data.splits:
-            self.validation = self.keep_open(self.evaluation_loader(self.data.splits["val"]))
         if self.checkpointed:  # what it holds takes the place of all that follows; weights need not be there any more
             self._check_weights_if_there()
+            self._open_validation()
             return starting_network(self.training, None)
         if self.saved is not None and self.request.weights is not None:  # interrupted before the first checkpoint
             self.base = self._open_weights()
@@ -136,7 +155,14 @@ class _Fit(TrainingRun[FitRequest, FitResult]):
             whiten(network, self.training, self.data.train, self.machine.workers)
         if self.training.probe:
             self._fit_classifier(network)
+        else:
+            self._look_around(network)
+            self._open_validation()
         return network
+
+    def _open_validation(self) -> None:
+        if "val" in self.data.splits:
+            self.validation = self.keep_open(evaluation_loader(self.part("val"), self.training, self.machine.workers))
 
     def _given(self) -> Network:
         assert self.base is not None
@@ -161,15 +187,14 @@ class _Fit(TrainingRun[FitRequest, FitResult]):
 
     def _fit_classifier(self, network: Network) -> None:
         """Fit the classifier to features of the frozen network, computed once: a first answer within seconds."""
-        meter, classes = Meter(), len(self.data.classes)
+        began, classes = self.meter.seconds, len(self.data.classes)
         network.to(self.world.device).eval()
         function = self._on_device(network.representation)
-        pictures = self.loader.plain_batches(inference_batch(self.training.model))
-        features, labels = compute_features(function, pictures)
-        self.look = meter.seconds / len(labels)
+        features, labels = self._features(function)
+        self._open_validation()
         held_out = None
         if self.validation is not None:
-            held_out = compute_features(function, self.validation.batches())
+            held_out = compute_features(function, self.validation.batches(), len(self.validation.source))
         objective = self.training.objective
         weighted = isinstance(objective, Supervised) and objective.class_weights
         classifier = fit_linear(
@@ -183,14 +208,67 @@ class _Fit(TrainingRun[FitRequest, FitResult]):
             for layer in classifiers(network):
                 layer.weight.copy_(classifier.weight)
                 layer.bias.copy_(classifier.bias)
-        self.probe = FrozenProbe(round(meter.seconds, 1))
+        seconds, accuracy = round(self.meter.seconds - began, 1), None
         if held_out is not None:
             accuracy = (classifier(held_out[0]).argmax(1) == held_out[1]).float().mean().item()
-            self.probe = FrozenProbe(self.probe.seconds, accuracy)
             self.listeners.say(
-                f"A classifier on frozen features, after {meter.seconds:.0f} s: {accuracy:.1%} of the validation "
-                "pictures right. Training goes on from there."
+                f"A classifier on frozen features, after {seconds:.0f} s: {accuracy:.1%} of the validation pictures "
+                "right."
             )
+        self.probe = FrozenProbe(seconds, accuracy, self.parts.get("train"))
+
+    def _features(self, function: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+        """Features and labels of the training pictures; with a budget, of as many as there is time for."""
+        batch = inference_batch(self.training.model)
+        if self.request.budget is None:
+            return compute_features(function, self.loader.plain_batches(batch), len(self.data.train))
+        outlook = None
+        if self.clock is not None:
+            learn = seconds_per_picture(self.training.model.features, len(self.data.classes))
+            outlook = Outlook(self._work(passes=PASSES), self.clock, self.listeners.say, learn)
+        count, seed = self.parts.get("train"), self.training.seed
+        found, looked = features_in_time(function, self.loader, batch, seed, count=count, outlook=outlook)
+        if outlook is not None:
+            self._settle(outlook, looked)
+        return found
+
+    def _work(self, passes: int) -> Work:
+        """The pictures to look at, if there is time."""
+        val, test = (len(self.data.splits[split]) if split in self.data.splits else 0 for split in ("val", "test"))
+        if not self.training.model.classes:
+            test = 0  # there is nothing to be right about
+        features = len(self.data.train) if self.training.probe else 0
+        steps = (MEASURED + FEWEST) * self.training.batch_size if features else 0
+        return Work(features, val, test, passes, fewest=min(features, len(self.data.classes)), steps=steps)
+
+    def _settle(self, outlook: Outlook, looked: int) -> None:
+        """Take what fits into the time as it is known now; from here on it stays so, but for what the end may cut."""
+        self.look, self.parts = outlook.look, outlook.plan.parts
+        self.parts.pop("train", None)
+        if self.training.probe and looked < len(self.data.train):
+            self.parts["train"] = looked
+
+    def _look_around(self, network: Network) -> None:
+        """With a budget, see what a picture costs."""
+        work = self._work(passes=2)
+        if self.clock is None or not work.val + work.test:
+            return
+        outlook = Outlook(work, self.clock, self.listeners.say)
+        looking = copy.deepcopy(network).to(self.world.device).eval()
+        with closing(self._plain_loader(self.part("test" if work.test else "val"))) as loader:
+            look_around(self._on_device(looking), loader, outlook)
+        self._settle(outlook, 0)
+
+    def _plain_loader(self, source: Source) -> Loader:
+        return plain_loader(source, self.training, self.machine.workers)
+
+    def say_start(self, steps: int) -> None:
+        """What is trained after a classifier on frozen features."""
+        if self.probe is None or not steps:
+            return
+        frozen, layers = self.training.freeze, self.training.model.layers
+        kept = f"; the first {frozen} of {layers} layers stay as they are" if frozen else ""
+        self.listeners.say(f"Training goes on from there for {steps:,} step{'s' if steps > 1 else ''}{kept}.")
 
     def _on_device(self, function: Callable[..., Tensor]) -> Callable[[Tensor], Tensor]:
         return lambda images: function(images.to(self.world.device)).cpu()
@@ -202,17 +280,19 @@ class _Fit(TrainingRun[FitRequest, FitResult]):
         loader, device = self.validation, self.world.device
         return lambda objective: objective.evaluate(batch.to(device) for batch in loader.batches())
 
-    def ending_seconds(self) -> float:
-        """What the test split and the report will take, judged by pictures seen so far or by a few."""
-        if "test" not in self.data.splits or not self.training.model.classes:
-            return self.writing
-        source = self.data.splits["test"]
-        if self.look is None:
-            some = source.subset(list(range(min(64, len(source)))))
-            meter = Meter()
-            self._answers(copy.deepcopy(self.objective.model), some)
-            self.look = meter.seconds / len(some)
-        return self.writing + self.look * len(source)
+    def afterwards(self, clock: Clock) -> Afterwards:
+        """The val split once more, the test split, and the report; judged by the pictures looked at so far."""
+        val, test = (len(self.part(split)) if split in self.data.splits else 0 for split in ("val", "test"))
+        evaluation = self.look * val
+        measuring = evaluation + self.look * test if self.training.model.classes else 0.0
+        passes = PASSES - 2 if self.training.probe else 0  # beside the last one
+        return Afterwards(
+            ending=measuring + clock.writing,
+            evaluation=evaluation,
+            evaluating=MEASURING * clock.deadline - measuring - passes * evaluation,
+            fewest=FEWEST if self.training.probe else 1,
+            step=self.look * self.training.batch_size if self.training.probe else 0.0,
+        )
 
     def end(self, network: Network, outcome: Outcome, pace: Pace) -> Ending[FitResult]:
         """How well the kept weights do on the val and the test split."""
@@ -239,6 +319,7 @@ class _Fit(TrainingRun[FitRequest, FitResult]):
             probe=self.probe,
             spent=spent,
             remarks=(*outcome.remarks, *(f"{name}: {why}" for name, why in sorted(unreadable.items()))),
+            parts_of={NAMES[split]: len(self.data.splits[split]) for split in measured if split in self.parts},
         )
         card = model_card(
             name=self.folder.name,
@@ -259,8 +340,7 @@ class _Fit(TrainingRun[FitRequest, FitResult]):
 
     def _measure(self, network: Network, split: Split) -> ClassificationResult:
         """Of a network that began with a classifier on frozen features, the val split first sets the temperature."""
-        source = self.data.splits[split]
-        scores, labels, names = self._answers(network, source)
+        scores, labels, names = self._answers(network, split)
         if split == "val" and self.training.probe:
             factor = 1 / fit_temperature(scores, labels)
             scores = factor * scores
@@ -270,28 +350,20 @@ class _Fit(TrainingRun[FitRequest, FitResult]):
                     layer.bias.mul_(factor)
         return score_classes(scores, labels, self.data.classes, names=names)
 
-    def _answers(self, network: Network, source: Source) -> tuple[Tensor, Tensor, list[str]]:
-        """Scores (n, K), labels (n,) and names of all pictures that can be read."""
-        known = source is self.data.splits.get("val") and not self.training.objective.evaluates_views
-        loader = self.validation if known and self.validation is not None else self.plain_loader(source)
-        network.eval()
+    def _answers(self, network: Network, split: Split) -> tuple[Tensor, Tensor, list[str]]:
+        """Scores (n, K), labels (n,) and names of the pictures that are looked at and can be read."""
+        known = split == "val" and not self.training.objective.evaluates_views
+        loader = self.validation if known and self.validation is not None else self._plain_loader(self.part(split))
+        function = self._on_device(network.eval())
         try:
-            scores, labels = compute_features(self._on_device(network), loader.batches())
+            if split == "val" or self.clock is None:
+                scores, labels = compute_features(function, loader.batches(), len(loader.source))
+            else:
+                (scores, labels), tried = answers_in_time(function, loader, self.clock, self.look)
+                if tried < len(loader.source):  # the machine has become slower than it was when this was planned
+                    self.keep_part(split, tried)
         finally:
             self.unreadable.update(loader.unreadable)
             if loader is not self.validation:
                 loader.close()
-        return scores, labels, names_of(source, loader.unreadable)
-
-
-def accuracy_lines(result: FitResult) -> dict[str, str]:
-    """What to say of each split that was measured; of validation pictures, that they chose the weights."""
-    lines = {}
-    if (test := result.test) is not None:
-        low, high = test.top1_interval
-        lines["test"] = f"{test.top1:.1%} of {test.n:,} pictures (95 % interval {low:.1%} to {high:.1%})"
-    if (val := result.validation) is not None:
-        lines["validation"] = (
-            f"{val.top1:.1%} of {val.n:,} pictures; they chose the weights, so expect somewhat less on new ones"
-        )
-    return lines
+        return scores, labels, names_of(self.part(split), loader.unreadable)

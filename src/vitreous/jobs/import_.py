@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
+from vitreous.arguments import Count, Pixels, Range, checked
 from vitreous.config.data import Preprocess
 from vitreous.errors import UserError
 from vitreous.weights import hub
 from vitreous.weights.adapt import adapt
 from vitreous.weights.bundle import Bundle, save_bundle
-from vitreous.weights.files import check_apart, check_replaceable
 from vitreous.weights.foreign import describe
-from vitreous.weights.labels import read_labels
+from vitreous.weights.labels import read_labels, repeated_names
+from vitreous.weights.markdown import code
+from vitreous.weights.ours import check_apart, check_elsewhere, check_folder
 from vitreous.weights.source import open_weights, preprocess_text
+
+log = logging.getLogger("vitreous")
 
 BUNDLE = frozenset({"config.json", "model.safetensors", "README.md"})
 """What a bundle holds, besides its manifest."""
@@ -37,18 +43,19 @@ class Imported:
     """What the source was taken for, what was left aside, what was assumed."""
 
 
+@checked
 def import_weights(
     source: str | Path,
     out: str | Path,
     *,
     preprocess: Preprocess | str | None = None,
     labels: str | Path | Sequence[str] | None = None,
-    image_size: int | None = None,
-    patch: int | None = None,
-    channels: int | None = None,
-    classes: int | None = None,
-    heads: int | None = None,
-    epsilon: float | None = None,
+    image_size: Pixels | None = None,
+    patch: Pixels | None = None,
+    channels: Count | None = None,
+    classes: Annotated[int, Range(0)] | None = None,
+    heads: Count | None = None,
+    epsilon: Annotated[float, Range(1e-30, 1)] | None = None,
     entry: str | None = None,
 ) -> Imported:
     """Write a bundle of the weights at `source`; see `open_weights` for what that may be.
@@ -60,9 +67,9 @@ def import_weights(
     heads: how many heads each block has, where the source does not tell. epsilon: another one for every LayerNorm.
     entry: which model of a training file that holds several: "student"; else the averaged one, such as "teacher".
     """
-    _check_numbers(image_size, patch, heads, epsilon)
     out = Path(out)
-    check_replaceable(out, BUNDLE)
+    check_elsewhere(out)
+    check_folder(out, BUNDLE)
     opened = open_weights(source, preprocess, heads=heads, entry=entry)
     check_apart(out, opened.path)
     model, prepared = adapt(
@@ -75,6 +82,9 @@ def import_weights(
         epsilon=epsilon,
     )
     names = _names(labels, opened, model.config.classes)
+    repeated = repeated_names(names) if labels is not None else None
+    if repeated is not None:
+        log.warning("labels: %s", repeated)
     made = Imported(
         bundle=str(out),
         description=describe("", model.config).strip(),
@@ -83,22 +93,12 @@ def import_weights(
         preprocess=preprocess_text(prepared),
         labels=names,
         numbered=labels is None and (opened.info.get("numbered") is True or len(opened.labels) != len(names)),
-        notes=opened.notes,
+        notes=opened.notes if repeated is None else (*opened.notes, f"labels: {repeated}"),
     )
     name, notes = _without_places(str(source), opened)
     info = {**opened.info, "imported": name, "notes": notes, "numbered": made.numbered} if notes else opened.info
     save_bundle(out, model, prepared, names, card=_card(name, notes, made.description, prepared), info=info)
     return made
-
-
-def _check_numbers(image_size: int | None, patch: int | None, heads: int | None, epsilon: float | None) -> None:
-    for name, value in (("image_size", image_size), ("patch", patch)):
-        if value is not None and value < 1:
-            raise UserError(f"{name}={value}: give a number of pixels, for example 16.")
-    if heads is not None and heads < 1:
-        raise UserError(f"heads={heads}: give the number of heads of a block, for example 12.")
-    if epsilon is not None and not epsilon > 0:
-        raise UserError(f"epsilon={epsilon}: must be above 0, for example 1e-6.")
 
 
 def _without_places(source: str, opened: Bundle) -> tuple[str, list[str]]:
@@ -129,10 +129,10 @@ def _card(source: str, notes: Sequence[str], description: str, preprocess: Prepr
         [
             f"# {description}",
             "",
-            f"Imported by vitreous from `{source}`; its licence and its data are those of that source.",
+            f"Imported by vitreous from {code(source)}; its licence and its data are those of that source.",
             "",
-            *([f"- {note}" for note in notes] or ["- a bundle"]),
-            f"- preprocessing: `{preprocess_text(preprocess)}`",
+            *([f"- {code(note)}" for note in notes] or ["- a bundle"]),
+            f"- preprocessing: {code(preprocess_text(preprocess))}",
             "",
             f"Use it: `{use}`.",
             "",

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from vitreous.arguments import checked
 from vitreous.data.health import HealthReport, inspect_data
 from vitreous.data.source import Data
 from vitreous.run.opening import open_dataset
 
 
+@checked
 def inspect(data: str | Path | Data, *, progress: Callable[[int, int], None] | None = None) -> HealthReport:
     """Read every picture once and report counts, sizes, unreadable files, duplicates and leaks.
 

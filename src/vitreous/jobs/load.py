@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import overload
 
+from vitreous.arguments import Count, checked
 from vitreous.data.source import Split
 from vitreous.data.view import PICTURE_TYPES, Picture
 from vitreous.errors import UserError
@@ -51,11 +52,12 @@ class Model:
     @overload
     def predict(self, picture: Sequence[Picture], top: int = 5) -> list[Prediction]: ...
 
-    def predict(self, picture: Picture | Sequence[Picture], top: int = 5) -> Prediction | list[Prediction]:
+    @checked
+    def predict(self, picture: Picture | Sequence[Picture], top: Count = 5) -> Prediction | list[Prediction]:
         """What is on a picture: label, score and the first few; of a list, one such answer for each.
 
-        A picture is a file, a file's bytes, a picture of Pillow's, or an array (H, W) or (H, W, C) uint8. In a list, a
-        folder stands for all pictures in it.
+        A picture is a file, a file's bytes, a picture of Pillow's, an array (H, W) or (H, W, C) uint8, or a tensor
+        (H, W) or (C, H, W) uint8. In a list, a folder stands for all pictures in it.
         """
         if not isinstance(picture, PICTURE_TYPES):
             return predict(self.bundle, picture, top=top)
@@ -65,10 +67,12 @@ class Model:
             )
         return predict(self.bundle, picture, top=top)[0]
 
+    @checked
     def evaluate(self, data: str | Path, *, split: Split | None = None) -> Evaluation:
         """How well it does on data."""
         return evaluate_model(self.bundle, data, split=split)
 
+    @checked
     def explain(
         self,
         picture: Picture,
@@ -83,6 +87,7 @@ class Model:
         return explain_picture(self.bundle, picture, method=method, layer=layer, head=head, target=target, query=query)
 
 
+@checked
 def load(source: str | Path, *, preprocess: str | None = None) -> Model:
     """The model in a bundle or run folder, in another project's file or folder, or of a name on the hub ("hf:...").
 

@@ -5,9 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from vitreous.arguments import Pixels, checked
 from vitreous.config.model import ModelConfig, ViTConfig
 from vitreous.errors import UserError
-from vitreous.model.family import FAMILIES, count_activation_bytes, count_flops, count_parameters, named_config
+from vitreous.model.family import (
+    FAMILIES,
+    check_one_size,
+    count_activation_bytes,
+    count_flops,
+    count_parameters,
+    named_config,
+)
 
 
 @dataclass(frozen=True)
@@ -30,10 +38,11 @@ class ModelRow:
     """Millions of bytes that training keeps for one picture, in float32."""
 
 
-def models(names: Sequence[str] = (), *, image_size: int | None = None) -> list[ModelRow]:
+@checked
+def models(names: Sequence[str] = (), *, image_size: Pixels | None = None) -> list[ModelRow]:
     """The cost of the named models, or of all that the image size suits."""
-    if image_size is not None and image_size < 1:
-        raise UserError(f"image_size={image_size}: give the side of the picture in pixels, for example 224.")
+    for name in names:
+        check_one_size(name, image_size)
     sized = {} if image_size is None else {"image_size": (image_size, image_size)}
     if names:
         return [_row(name, named_config(name, **sized)) for name in names]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ import torch
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from vitreous.arguments import Count, checked
 from vitreous.config.data import Preprocess
 from vitreous.data.augment import normalise
 from vitreous.data.decode import PictureError
@@ -28,17 +30,23 @@ from vitreous.explain.plots import (
     position_similarity,
     positions_figure,
 )
-from vitreous.model.network import Network, require
+from vitreous.model.network import Network, evaluating, require
 from vitreous.model.vit import ViT
+from vitreous.run.needs import check_explanation_memory
 from vitreous.run.opening import choose_split, open_model, open_pictures
 from vitreous.weights.bundle import Bundle
-from vitreous.weights.files import readable_errors
+from vitreous.weights.files import write_output
+from vitreous.weights.ours import GENERATOR, check_file, output_folder
 
 PICTURES = 64
 """Enough: of a real ViT-Ti/16, even 8 pictures give every head's mean to within 7 pixels of that of 64."""
 BATCH = 8
-KINDS: dict[str, dict[str, Any]] = {"svg": {"metadata": {"Date": None}}, "png": {"dpi": 160, "facecolor": "white"}}
+KINDS: dict[str, dict[str, Any]] = {
+    "svg": {"metadata": {"Date": None, "Creator": GENERATOR}},
+    "png": {"metadata": {"Software": GENERATOR}, "dpi": 160, "facecolor": "white"},
+}
 """The files of a figure, and how each is written."""
+PLOTS = ("filters", "positions", "distance")
 
 
 @dataclass(frozen=True)
@@ -64,15 +72,13 @@ class WeightsView:
         return {name: figure for name, figure in made.items() if figure is not None}
 
     def save(self, folder: str | Path) -> list[Path]:
-        """Write each figure as SVG and PNG, and return the files."""
-        folder = Path(folder)
-        files = []
-        with readable_errors(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-            for name, figure in self.plots().items():
-                for kind, options in KINDS.items():
-                    files.append(folder / f"{name}.{kind}")
-                    figure.savefig(files[-1], **options)
+        """Write each figure as SVG and PNG, and return the files; only plots of ours are replaced."""
+        folder, files = check_plots(folder), []
+        for name, figure in self.plots().items():
+            for kind, options in KINDS.items():
+                made = io.BytesIO()
+                figure.savefig(made, format=kind, **options)
+                files.append(write_output(folder / f"{name}.{kind}", made.getvalue()))
         return files
 
     def to_json(self) -> dict[str, Any]:
@@ -90,11 +96,21 @@ class WeightsView:
         }
 
 
+def check_plots(folder: str | Path) -> Path:
+    """The folder to save plots in; refused if a file of anybody else's has the name of one."""
+    place = output_folder(folder)
+    for name in PLOTS:
+        for kind in KINDS:
+            check_file(place / f"{name}.{kind}")
+    return place
+
+
+@checked
 def plot_weights(
     model: str | Path | Bundle,
     data: str | Path | Data | None = None,
     *,
-    count: int = PICTURES,
+    count: Count | None = None,
     preprocess: Preprocess | str | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> WeightsView:
@@ -102,12 +118,12 @@ def plot_weights(
 
     Of a model without patches and attention, what there is of it: the filters of its first layer.
     """
-    if count < 1:
-        raise UserError(f"count={count}: must be at least 1.")
+    if count is not None and data is None:
+        raise UserError(f"count={count}: counts the pictures of data; give data too, or leave count out.")
     bundle = open_model(model, preprocess)
     found = None
     if data is not None and isinstance(bundle.model, ViT):
-        found = attention_distances(bundle, data, count=count, progress=progress)
+        found = attention_distances(bundle, data, count=count or PICTURES, progress=progress)
     return WeightsView(bundle.model, bundle.preprocess.size, found)
 
 
@@ -137,6 +153,7 @@ def attention_distances(
     The pictures are spread evenly over the split that `evaluate` would take; those that cannot be read are left out.
     """
     model = require(bundle.model, ViT, "attention distance")
+    check_explanation_memory(bundle, "attention")
     _, source = choose_split(open_pictures(data), None)
     count = min(count, len(source))
     views, found = [], []
@@ -144,7 +161,8 @@ def attention_distances(
         with suppress(PictureError):
             views.append(make_view(Sample(source, i * len(source) // count), bundle.preprocess))
         if views and (len(views) == BATCH or i == count - 1):
-            found.append(attention_distance(model, normalise(torch.stack(views), bundle.preprocess)))
+            with evaluating(model):
+                found.append(attention_distance(model, normalise(torch.stack(views), bundle.preprocess)))
             views = []
         if progress is not None:
             progress(i + 1, count)

@@ -17,12 +17,13 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from vitreous.arguments import Count, checked
 from vitreous.config.data import Preprocess
 from vitreous.data.decode import PictureError
 from vitreous.data.view import PICTURE_TYPES, Picture, Sample, check_picture, make_view
 from vitreous.deploy.engine import Engine
-from vitreous.errors import UserError
-from vitreous.run.opening import list_pictures, open_classifier, open_engine
+from vitreous.run.needs import check_inference_memory
+from vitreous.run.opening import check_found, find_pictures, open_classifier, open_engine
 from vitreous.weights.bundle import Bundle
 
 
@@ -40,7 +41,7 @@ class Prediction:
 
     path: str
     """The picture's path. What has none is called by its kind and its place among the pictures given, from 0: bytes#0,
-    image#1 for a picture of Pillow's, array#2."""
+    image#1 for a picture of Pillow's, array#2, tensor#3."""
     top: tuple[Score, ...] = ()
     """The likeliest labels, best first; none where there is an error."""
     error: str | None = None
@@ -63,12 +64,13 @@ class Prediction:
         return {"path": self.path, "label": self.label, "score": self.score, "top": top}
 
 
+@checked
 def predict(
     model: str | Path | Bundle,
     pictures: Picture | Sequence[Picture],
     *,
-    top: int = 5,
-    batch_size: int | None = None,
+    top: Count = 5,
+    batch_size: Count | None = None,
     preprocess: Preprocess | str | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Prediction]:
@@ -76,12 +78,13 @@ def predict(
     return list(predict_each(model, pictures, top=top, batch_size=batch_size, preprocess=preprocess, progress=progress))
 
 
+@checked
 def predict_each(
     model: str | Path | Bundle,
     pictures: Picture | Sequence[Picture],
     *,
-    top: int = 5,
-    batch_size: int | None = None,
+    top: Count = 5,
+    batch_size: Count | None = None,
     preprocess: Preprocess | str | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Iterator[Prediction]:
@@ -89,16 +92,16 @@ def predict_each(
 
     model: a bundle, a run, or anything else that `open_weights` takes.
     pictures: one or several of these: files; folders, of which all pictures are taken in the order of their paths; the
-        bytes of files; pictures of Pillow's; arrays (H, W) or (H, W, C) uint8.
+        bytes of files; pictures of Pillow's; arrays (H, W) or (H, W, C) and tensors (H, W) or (C, H, W), uint8.
     top: how many labels to give for each.
     progress: called with pictures done and pictures in all.
     """
-    if top < 1 or (batch_size is not None and batch_size < 1):
-        raise UserError(f"top={top}, batch_size={batch_size}: must be at least 1.")
     named = _name_pictures(pictures)
     bundle = open_classifier(model, preprocess)
     engine = open_engine(bundle)
-    return _predict(engine, bundle.labels, named, top, batch_size or engine.batch_size, progress)
+    batch = min(batch_size or engine.batch_size, len(named))
+    check_inference_memory(bundle, batch)
+    return _predict(engine, bundle.labels, named, top, batch, progress)
 
 
 class _Named(NamedTuple):
@@ -112,11 +115,12 @@ def _name_pictures(pictures: Picture | Sequence[Picture]) -> list[_Named]:
     if not isinstance(given, Sequence):
         check_picture(given)  # which it is not: say so
     named: list[_Named] = []
+    notes: list[str] = []
     for number, picture in enumerate(given):
         check_picture(picture)
         match picture:
             case str() | Path():
-                named += [_Named(str(path), path) for path in list_pictures(picture)]
+                named += [_Named(str(path), path) for path in find_pictures(picture, notes)]
             case Sample():
                 named.append(_Named(picture.source.name(picture.index), picture))
             case bytes():
@@ -125,8 +129,9 @@ def _name_pictures(pictures: Picture | Sequence[Picture]) -> list[_Named]:
                 named.append(_Named(f"image#{number}", picture))
             case np.ndarray():
                 named.append(_Named(f"array#{number}", picture))
-    if not named:
-        raise UserError("no pictures: give at least one picture or folder.")
+            case Tensor():
+                named.append(_Named(f"tensor#{number}", picture))
+    check_found(len(named), notes)
     return named
 
 
@@ -156,7 +161,8 @@ def _predict(
 
 def _views(pictures: list[Picture], preprocess: Preprocess, batch_size: int) -> Iterator[list[Tensor | PictureError]]:
     """Batches of views (C, H, W) uint8, or why there is none; the next batch is decoded while one is being used."""
-    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+    pool = ThreadPoolExecutor(os.cpu_count() or 1)
+    try:
         waiting: deque[list[Future[Tensor | PictureError]]] = deque()
         for chunk in _chunks(pictures, batch_size):
             waiting.append([pool.submit(_view, picture, preprocess) for picture in chunk])
@@ -164,6 +170,8 @@ def _views(pictures: list[Picture], preprocess: Preprocess, batch_size: int) -> 
                 yield [future.result() for future in waiting.popleft()]
         if waiting:
             yield [future.result() for future in waiting.popleft()]
+    finally:
+        pool.shutdown(cancel_futures=True)  # whoever wants no more does not wait for the rest
 
 
 _PILLOW = Lock()

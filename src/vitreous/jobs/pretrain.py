@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from vitreous.arguments import Budget, Epochs, Pixels, Seed, Workers, checked
 from vitreous.config.change import as_texts, change
 from vitreous.config.train import Training
 from vitreous.data.loader import Loader
@@ -23,10 +25,15 @@ from vitreous.model.network import Network
 from vitreous.objectives.collapse import Alarm
 from vitreous.objectives.objective import Objective
 from vitreous.recipes.pretrain import PRETRAINING
+from vitreous.run.budget import Afterwards
 from vitreous.run.card import pretrain_card
+from vitreous.run.clock import Clock
+from vitreous.run.folder import run_place
+from vitreous.run.loaders import evaluation_loader
 from vitreous.run.opening import open_pictures
 from vitreous.run.request import Listeners, PretrainRequest, check_request, run_name, same_place
 from vitreous.run.result import PretrainResult, read_result
+from vitreous.run.stages import FEW, MEASURING, Costs, Work, describe_plan, plan_stages
 from vitreous.run.start import ASIDE, set_aside, situation_of, some_of, whiten
 from vitreous.run.training import Ending, TrainingRun, machine_of, records_of
 from vitreous.train.loop import Evaluate, Event, Outcome
@@ -37,6 +44,8 @@ NEIGHBOURS = 20
 WORK = 1e12
 """Floating-point operations that it may take, with four times as many pictures known as asked: some ten seconds on two
 cores."""
+LIVE = 3
+"""Live evaluations that a budget makes room for, if it must; more where they are cheap."""
 UNUSED = frozenset(
     {"freeze", "lora", "validation", "probe", "wise_ft_alpha"}
     | {"augment.mixup", "augment.cutmix", "model.patch_dropout"}
@@ -44,18 +53,19 @@ UNUSED = frozenset(
 """Fields of a training that labels or given weights belong to."""
 
 
+@checked
 def pretrain(
     data: str | Path,
     *,
     method: str = "mae",
     model: str | None = None,
-    image_size: int | None = None,
-    budget: str | None = None,
-    epochs: float | None = None,
-    seed: int = 0,
+    image_size: Pixels | None = None,
+    budget: Budget | None = None,
+    epochs: Epochs | None = None,
+    seed: Seed = 0,
     changes: Mapping[str, object] | None = None,
     out: str | Path | None = None,
-    workers: int | None = None,
+    workers: Workers | None = None,
     device: str = "auto",
     tensorboard: bool = False,
     listeners: Listeners | None = None,
@@ -68,8 +78,8 @@ def pretrain(
     """
     if method not in (*PRETRAINING, "supervised"):
         raise UserError(f"method {method!r}: choose one of {', '.join(PRETRAINING)} or supervised.")
-    check_request(budget, epochs, image_size)
-    run = Path(out) if out is not None else Path("runs") / f"{run_name(data)}-{method}"
+    check_request(budget, epochs, model, image_size)
+    run = run_place(out, data, f"{run_name(data)}-{method}")
     if method == "supervised":
         done = fit(
             data,
@@ -97,13 +107,19 @@ def pretrain(
         as_texts(changes),
     )
     machine = machine_of(workers, device, tensorboard)
-    return _Pretraining(request, run, machine, listeners or Listeners(), write_report).run()
+
+    def write_page(folder: Path, seconds: float | None) -> None:
+        write_report(folder, seconds=seconds)
+
+    return _Pretraining(request, run, machine, listeners or Listeners(), write_page).run()
 
 
 class _Pretraining(TrainingRun[PretrainRequest, PretrainResult]):
     """What a training without labels is about: views, live metrics of features, alarms."""
 
     keep_last: ClassVar[bool] = True
+    writing: ClassVar[float] = 2.5
+    evaluation: float = 0.0  # seconds of one, with a budget
 
     def read_result(self) -> PretrainResult:
         """With the last live metrics."""
@@ -137,11 +153,30 @@ class _Pretraining(TrainingRun[PretrainRequest, PretrainResult]):
 
     def make_evaluate(self) -> Evaluate:
         """The k-NN accuracy where there are labels, else the metric that the objective has watched."""
-        few = max(50, min(ASIDE, int(WORK / 5 / count_flops(self.training.model))))
+        most = min(len(self.data.splits["val"]), max(50, min(ASIDE, int(WORK / 5 / count_flops(self.training.model)))))
+        if self.clock is not None:
+            self._settle(most, self.clock)
+        return self._evaluation_of(self.parts.get("val", most))
+
+    def _settle(self, most: int, clock: Clock) -> None:
+        """See what a live evaluation costs, on a few pictures, and ask as many as there is time for."""
+        for few in (min(4, most), min(FEW, most)):  # the first warms up
+            began = clock.now()
+            self._evaluation_of(few)(copy.deepcopy(self.objective).eval())
+            look = (clock.now() - began) / few
+            if clock.now() - began > clock.deadline / 20:
+                break
+        plan = plan_stages(Work(0, most, 0, LIVE), Costs(clock.now(), look, clock.writing), clock.deadline)
+        if not plan.complete:
+            self.listeners.say(describe_plan(plan, clock.text))
+        self.parts, self.evaluation = plan.parts, look * plan.val
+
+    def _evaluation_of(self, few: int) -> Evaluate:
+        """Of so many pictures that were set aside."""
         asked = some_of(self.data.splits["val"], few, self.training.seed)
         device = self.world.device
         if not self.data.classes:
-            loader = self.keep_open(self.evaluation_loader(asked))
+            loader = self.keep_open(evaluation_loader(asked, self.training, self.machine.workers))
             return lambda objective: objective.evaluate(batch.to(device) for batch in loader.batches())
         known, asking = (
             Loader(source, self.training.preprocess, batch_size=100, unreadable_limit=1.0)
@@ -149,9 +184,9 @@ class _Pretraining(TrainingRun[PretrainRequest, PretrainResult]):
         )
         return lambda objective: {"knn": knn_accuracy(objective, known, asking, len(self.data.classes))}
 
-    def ending_seconds(self) -> float:
-        """Only the report."""
-        return self.writing
+    def afterwards(self, clock: Clock) -> Afterwards:
+        """Only the report, and the live evaluations."""
+        return Afterwards(clock.writing, self.evaluation, MEASURING * clock.deadline)
 
     def manner(self) -> str:
         """The method; labels are only looked at."""
@@ -196,7 +231,9 @@ def knn_accuracy(objective: Objective, known: Loader, asked: Loader, classes: in
     device = next(network.parameters()).device
 
     def features_of(loader: Loader) -> tuple[Tensor, Tensor]:
-        return compute_features(lambda images: network.representation(images.to(device)).cpu(), loader.batches())
+        return compute_features(
+            lambda images: network.representation(images.to(device)).cpu(), loader.batches(), len(loader.source)
+        )
 
     features, labels = features_of(known)
     wanted, truth = features_of(asked)

@@ -6,13 +6,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from vitreous.arguments import Count, Seed, Workers, checked
 from vitreous.config.data import Preprocess
 from vitreous.data.batch import Batch
 from vitreous.data.loader import Loader, choose_workers
@@ -25,6 +26,7 @@ from vitreous.evaluate.features import compute_features
 from vitreous.evaluate.fewshot import DRAWS, SHOTS, draw_shots, fit_least_squares, mean_interval
 from vitreous.evaluate.knn import NEIGHBOURS, TEMPERATURE, vote_neighbours
 from vitreous.evaluate.probe import WEIGHT_DECAYS, fit_linear, held_out
+from vitreous.run.needs import check_inference_memory
 from vitreous.run.opening import open_dataset, open_engine, open_model
 from vitreous.weights.bundle import Bundle
 
@@ -95,15 +97,16 @@ class ProbeSplits(NamedTuple):
     judged: str
 
 
+@checked
 def probe(
     model: str | Path | Bundle,
     data: str | Path | Data,
     *,
     protocol: Protocol = "knn",
-    shots: Sequence[int] | None = None,
-    seed: int = 0,
-    batch_size: int | None = None,
-    workers: int | None = None,
+    shots: Sequence[Count] | None = None,
+    seed: Seed | None = None,
+    batch_size: Count | None = None,
+    workers: Workers | None = None,
     preprocess: Preprocess | str | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Probed:
@@ -113,23 +116,25 @@ def probe(
     protocol: "knn", the weighted vote of the nearest training pictures; "linear", a linear classifier; "fewshot", least
         squares from a few pictures per class, the mean of several draws.
     shots: few-shot: how many pictures of each class, each number by itself; 1, 5 and 10 if None.
+    seed: of what is drawn at random: the shots, and the pictures set aside where the data have no split for them.
     progress: called with pictures done and in all, for each split of the data that the model must look at.
     """
     start = time.perf_counter()
-    if protocol not in get_args(Protocol):
-        raise UserError(f"protocol={protocol!r}: choose one of {', '.join(get_args(Protocol))}.")
+    if shots is not None and protocol != "fewshot":
+        raise UserError(f"shots: only the protocol fewshot draws any, not {protocol}; take that, or leave shots out.")
     opened = open_dataset(data)
     check_labelled(opened)
+    drawing_seed = _drawing_seed(seed, protocol, opened)
     bundle = open_model(model, preprocess)
     reader = FeatureReader(bundle, batch_size, workers, progress)
-    splits = reader.splits(opened, seed, validate=protocol == "linear")
+    splits = reader.splits(opened, drawing_seed, validate=protocol == "linear")
     remarks: list[str] = []
     if protocol == "knn":
         scores = _nearest(splits, remarks)
     elif protocol == "linear":
-        scores = [_linear(splits, seed, remarks)]
+        scores = [_linear(splits, drawing_seed, remarks)]
     else:
-        scores = _few_shot(splits, shots, opened.classes, seed, remarks)
+        scores = _few_shot(splits, shots, opened.classes, drawing_seed, remarks)
     return Probed(
         protocol=protocol,
         judged=splits.judged,
@@ -143,6 +148,17 @@ def probe(
         unreadable=reader.unreadable,
         seconds=time.perf_counter() - start,
     )
+
+
+def _drawing_seed(seed: int | None, protocol: Protocol, data: Data) -> int:
+    """The seed, 0 if none was given; one where nothing is drawn at random would let equal results look repeatable."""
+    given_validation = protocol == "knn" or {"val", "test"} <= set(data.splits)
+    if seed is not None and protocol != "fewshot" and len(data.splits) > 1 and given_validation:
+        raise UserError(
+            f"seed={seed}: with these splits ({', '.join(data.splits)}) the protocol {protocol} draws nothing at "
+            "random, so every seed gives the same; leave it out."
+        )
+    return seed or 0
 
 
 def check_labelled(data: Data) -> None:
@@ -198,6 +214,7 @@ class FeatureReader:
         return found.features, torch.from_numpy(source.labels)[found.index]
 
     def _compute(self, source: Source) -> StoredFeatures:
+        check_inference_memory(self.bundle, min(self.batch_size, len(source)))
         workers = choose_workers(self.workers, len(source))
         loader = Loader(
             source,
@@ -207,21 +224,21 @@ class FeatureReader:
             cache_bytes=0,
             normalised=False,
         )
-        progress, seen = self.progress, []
+        progress, seen = self.progress, torch.zeros(len(source), dtype=torch.bool)
 
         def batches() -> Iterator[Batch]:
             for batch in loader.batches():
-                seen.append(batch.index)
+                seen[batch.index] = True
                 yield batch
 
         told = None if progress is None else lambda done: progress(done, len(source))
         try:
-            features, _ = compute_features(self.engine.representations, batches(), told)
+            features, _ = compute_features(self.engine.representations, batches(), len(source), told)
         finally:
             loader.close()
-        index = torch.cat(seen).clone()
+        index = seen.nonzero()[:, 0]  # pictures come in their order
         self.computed += len(index)
-        missing = sorted(set(range(len(source))) - set(index.tolist()))
+        missing = (~seen).nonzero()[:, 0].tolist()
         return StoredFeatures(features, index, {i: loader.unreadable[source.name(i)] for i in missing})
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from PIL import Image
 
+from vitreous.arguments import checked
 from vitreous.data.augment import normalise
 from vitreous.data.batch import Batch
 from vitreous.data.decode import PictureError
@@ -21,6 +22,7 @@ from vitreous.run.opening import list_pictures
 from vitreous.weights.bundle import load_bundle
 
 
+@checked
 def reconstruct(
     run: str | Path, pictures: str | Path | Sequence[str | Path]
 ) -> Iterator[tuple[Path, Image.Image | PictureError]]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable
 from dataclasses import replace
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
 from PIL import Image
 
+from vitreous.arguments import checked
 from vitreous.config.data import Preprocess
 from vitreous.config.model import ModelConfig
 from vitreous.data.decode import PictureError
@@ -35,7 +38,8 @@ from vitreous.run.start import set_aside, some_of
 from vitreous.run.training import records_of
 from vitreous.train.meter import Spent
 from vitreous.weights.bundle import CARD, Bundle
-from vitreous.weights.files import write_file
+from vitreous.weights.files import write_file, write_output
+from vitreous.weights.ours import check_file
 
 EACH = 6
 """Pictures of each kind on a page."""
@@ -43,9 +47,13 @@ ROWS = 4
 """Pictures that a masked autoencoder rebuilds on its page."""
 WORK = 6e11
 """Floating-point operations that looking at them may take: some seconds on two cores."""
+DRAWING = 2.5
+"""Seconds that the rest of a page takes on two quiet cores: curves, tables, and pictures of the weights."""
+SHORT = "The time that the training had was over, so none is shown; vitreous report writes the page again with some."
 GONE = "The pictures are no longer where they were, so none can be shown."
 
 
+@checked
 def write_report(
     model: str | Path | Bundle,
     *,
@@ -54,20 +62,34 @@ def write_report(
     out: str | Path | None = None,
     preprocess: Preprocess | str | None = None,
     progress: Callable[[int, int], None] | None = None,
+    seconds: float | None = None,
 ) -> Path:
     """Write a page about a model and return its path.
 
     model: a run, whose training is then told; a bundle; or anything else that `open_weights` takes.
     data: measure it on these; if None, a run's own metrics are shown, and of a bundle what its weights say.
-    out: the file; if None, report.html in a run's folder, or NAME-report.html here.
+    out: the file; if None, report.html in a run's folder, or NAME-report.html here. A page of ours is replaced, any
+        other file is not.
+    seconds: about how long it may take: then fewer pictures are explained; None for as long as it takes.
     """
+    if split is not None and data is None:
+        raise UserError(f"split={split!r}: a split of data to measure on; give data too, or leave split out.")
+    hurry = Hurry(seconds)
     bundle = open_model(model, preprocess)
     finished = None if isinstance(model, Bundle) else read_run(Path(model))
     place = str(bundle.path or "BUNDLE") if isinstance(model, Bundle) else str(model)
+    if finished is not None and data is None and preprocess is not None:
+        raise UserError(
+            "preprocess: the page shows what the training measured, with its own preprocessing; give data to measure "
+            "anew, or leave preprocess out."
+        )
     where = Path(place).resolve()
     name = where.stem if where.is_file() else where.name
     default = Path(place) / REPORT if finished is not None else Path(f"{name}-report.html")
-    path = Path(out) if out is not None else default
+    if finished is not None and out is None:  # in a run folder, report.html is the run's own, marked or not
+        path, write = default, write_file
+    else:
+        path, write = check_file(default if out is None else out), write_output
     if finished is not None and isinstance(finished.result, PretrainResult):
         if data is not None:
             raise UserError(
@@ -75,24 +97,43 @@ def write_report(
                 f"what its features are worth: vitreous probe {place} {data}."
             )
         rebuilt = _rebuilt(Path(place), bundle, finished.config)
-        return write_file(path, pretraining_page(name, told(place, finished), rebuilt))
+        return write(path, pretraining_page(name, told(place, finished), rebuilt))
     measured = _recall(finished) if data is None else _measure(bundle, data, split, progress)
     run = None if finished is None else told(place, finished)
     source = None if data is None or isinstance(data, Data) else str(data)
-    return write_file(path, page(_content(name, place, bundle, run, source, measured)))
+    return write(path, page(_content(name, place, bundle, run, source, measured, hurry)))
 
 
-def _content(name: str, place: str, bundle: Bundle, run: Run | None, source: str | None, measured: Measured) -> Content:
+class Hurry:
+    """Whether there is still time to look at pictures for a page that may take so many seconds."""
+
+    def __init__(self, seconds: float | None) -> None:
+        self._until = None if seconds is None else time.monotonic() + seconds - DRAWING
+
+    def over(self) -> bool:
+        """The rest is needed for drawing the page."""
+        return self._until is not None and time.monotonic() > self._until
+
+
+def _content(
+    name: str, place: str, bundle: Bundle, run: Run | None, source: str | None, measured: Measured, hurry: Hurry
+) -> Content:
     """All that the page of a classifier shows; source: the data that it was measured on, if a person named them."""
+    splits = [with_examples(one, bundle, measured.data, hurry) for one in measured.splits[:1]]
+    looked_at = None if hurry.over() else measured.data
     return Content(
         name=name,
         place=place,
         bundle=bundle,
         run=run,
         data=source,
-        splits=tuple(one if i else with_examples(one, bundle, measured.data) for i, one in enumerate(measured.splits)),
+        splits=(*splits, *measured.splits[1:]),
         spent=_spent(bundle) if run is None else run.spent,
-        looks=looks(plot_weights(bundle, measured.data, count=2 * _how_many(bundle.model.config)).plots()),
+        looks=looks(
+            plot_weights(
+                bundle, looked_at, count=None if looked_at is None else 2 * _how_many(bundle.model.config)
+            ).plots()
+        ),
         card=_card(bundle) if run is None else None,
         left_out=measured.left_out,
     )
@@ -169,6 +210,7 @@ def told(place: str, finished: Finished) -> Run:
         planned=config.steps,
         best_step=None if fitted is None else fitted.best_step,
         frozen=None if probe is None or probe.accuracy is None else (probe.accuracy, probe.seconds),
+        frozen_pictures=None if probe is None else probe.pictures,
         spent=result.spent,
         records=records,
         alarms=result.alarms if isinstance(result, PretrainResult) else (),
@@ -180,10 +222,11 @@ def _measured(finished: Finished) -> list[SplitScores]:
     """The splits that the training measured, test before validation, which chose the weights."""
     result = finished.result
     assert isinstance(result, FitResult)
-    found = [] if result.test is None else [SplitScores("test", result.test)]
+    found = [] if result.test is None else [SplitScores("test", result.test, of=result.parts_of.get("test"))]
     if (validation := result.validation) is not None:
         calibrated = finished.config.training.probe
-        found.append(SplitScores("validation", validation, chose=True, calibrated=calibrated))
+        of = result.parts_of.get("validation")
+        found.append(SplitScores("validation", validation, chose=True, calibrated=calibrated, of=of))
     return found
 
 
@@ -217,19 +260,25 @@ def _rebuilt(folder: Path, bundle: Bundle, config: RunConfig) -> Image.Image | N
     return draw_reconstructions(load_autoencoder(folder / "decoder", bundle.model), batch, bundle.preprocess)
 
 
-def with_examples(scored: SplitScores, bundle: Bundle, data: Data | None) -> SplitScores:
+def with_examples(scored: SplitScores, bundle: Bundle, data: Data | None, hurry: Hurry) -> SplitScores:
     """The split with pictures that the model was surest of, and what it looked at in them."""
     each = _how_many(bundle.model.config)
     wrong, right = scored.result.surest_wrong[:each], scored.result.surest_right[:each]
     places = _find(data, {answer.picture for answer in (*wrong, *right)}) if data is not None else {}
     if not places:
         return replace(scored, without=GONE)
-
-    def look(answers: Sequence[Answer]) -> tuple[Example, ...]:
-        found = (_example(bundle, answer, *places[answer.picture]) for answer in answers if answer.picture in places)
-        return tuple(example for example in found if example is not None)
-
-    return replace(scored, wrong=look(wrong), right=look(right))
+    found: dict[Answer, Example] = {}
+    for answer in chain.from_iterable(zip_longest(wrong, right)):  # in turns, so that a hurry leaves some of both
+        if answer is None or answer.picture not in places:
+            continue
+        if hurry.over():
+            break
+        if (example := _example(bundle, answer, *places[answer.picture])) is not None:
+            found[answer] = example
+    if not found and hurry.over():
+        return replace(scored, without=SHORT)
+    shown, known = ([found[answer] for answer in some if answer in found] for some in (wrong, right))
+    return replace(scored, wrong=tuple(shown), right=tuple(known))
 
 
 def _how_many(config: ModelConfig) -> int:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
+from vitreous.arguments import Count, checked
 from vitreous.config.data import Preprocess
 from vitreous.data.augment import normalise
 from vitreous.data.decode import PictureError, open_values, read_header
@@ -24,8 +25,9 @@ from vitreous.errors import UserError
 from vitreous.explain.methods import METHODS, Method, check_request, compute_maps
 from vitreous.explain.place import Map, Place, place_patches
 from vitreous.explain.score import centre_map, centre_patches, localise, removal_curves, seen_centre_map
-from vitreous.model.network import LeavesPatchesOut, require
+from vitreous.model.network import LeavesPatchesOut, evaluating, require
 from vitreous.model.vit import ViT
+from vitreous.run.needs import check_explanation_memory
 from vitreous.run.opening import choose_split, open_classifier, open_pictures
 from vitreous.weights.bundle import Bundle
 
@@ -73,6 +75,7 @@ class ExplanationScores:
         return {"pictures": self.pictures, **parts, "left_out": self.left_out}
 
 
+@checked
 def score_explanations(
     model: str | Path | Bundle,
     data: str | Path | Data,
@@ -80,7 +83,7 @@ def score_explanations(
     methods: Sequence[Method] = METHODS,
     masks: str | Path | None = None,
     split: Split | None = None,
-    count: int | None = None,
+    count: Count | None = None,
     preprocess: Preprocess | str | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> ExplanationScores:
@@ -93,6 +96,7 @@ def score_explanations(
     bundle = open_classifier(model, preprocess)
     require(bundle.model, ViT, NEEDS_PATCHES)
     require(bundle.model, LeavesPatchesOut, NEEDS_PATCHES)
+    check_explanation_memory(bundle, "attention")
     for method in methods:
         check_request(bundle.model, method, None, "mean", target=False, query=False)
     _, source = choose_split(open_pictures(data), split)
@@ -106,7 +110,8 @@ def score_explanations(
     left_out: dict[str, str] = {}
     done = 0
     for batch in _batches(bundle, source, chosen, None if masks is None else Path(masks), left_out):
-        sums.add(batch)
+        with evaluating(bundle.model):
+            sums.add(batch)
         done += len(batch.places)
         if progress is not None:
             progress(done, len(chosen) - len(left_out))

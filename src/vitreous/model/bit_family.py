@@ -86,6 +86,7 @@ BIT = Family(
     parameters=partial(cost.count_parameters, cost.bit_layers),
     flops=partial(cost.count_flops, cost.bit_layers),
     activation_bytes=partial(cost.count_activation_bytes, cost.bit_layers),
+    forward_bytes=partial(cost.count_forward_bytes, cost.bit_layers),
     inference_batch=partial(cost.inference_batch, cost.bit_layers),
     describe=_describe,
     facts=_facts,

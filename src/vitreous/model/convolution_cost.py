@@ -55,10 +55,18 @@ def count_activation_bytes(layers: Layers, c: ModelConfig) -> int:
     return 4 * (sum(layer.kept for layer in layers(c)) + c.features)
 
 
+def count_forward_bytes(layers: Layers, c: ModelConfig) -> int:
+    """Bytes of one picture that a forward pass needs at once where no gradient is wanted: a layer's ends."""
+    return 2 * _largest(layers, c)
+
+
 def inference_batch(layers: Layers, c: ModelConfig) -> int:
     """How many pictures to look at at once where no gradient is needed."""
-    largest = 4 * max(layer.outputs * layer.places for layer in layers(c))
-    return max(FEWEST, min(MOST, CACHED // largest))
+    return max(FEWEST, min(MOST, CACHED // _largest(layers, c)))
+
+
+def _largest(layers: Layers, c: ModelConfig) -> int:
+    return 4 * max(layer.outputs * layer.places for layer in layers(c))
 
 
 def bit_layers(c: BiTConfig) -> Iterator[Layer]:

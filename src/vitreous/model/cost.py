@@ -88,6 +88,13 @@ def count_activation_bytes(c: ViTConfig) -> int:
     return 4 * kept
 
 
+def count_forward_bytes(c: ViTConfig) -> int:
+    """Bytes of one picture that a float32 forward pass needs at once where no gradient is wanted: those of an MLP."""
+    T = c.prefix + c.patches
+    kept = 2 * T * c.width + 2 * T * _mlp_hidden(c) + c.patches * c.channels * c.patch**2
+    return 4 * (kept + (2 * c.heads * T * T if c.position == "relative" else 0))
+
+
 CACHED = 10_000_000
 """Bytes of the largest activation up to which a forward pass is fastest: beyond, memory is asked of the system anew in
 each layer (docs/log.md)."""

@@ -98,6 +98,7 @@ EFFICIENTNET = Family(
     parameters=partial(cost.count_parameters, cost.efficientnet_layers),
     flops=partial(cost.count_flops, cost.efficientnet_layers),
     activation_bytes=partial(cost.count_activation_bytes, cost.efficientnet_layers),
+    forward_bytes=partial(cost.count_forward_bytes, cost.efficientnet_layers),
     inference_batch=partial(cost.inference_batch, cost.efficientnet_layers),
     describe=_describe,
     facts=_facts,

@@ -9,15 +9,17 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
+from vitreous.arguments import shown
 from vitreous.config.fields import from_fields
 from vitreous.config.model import ModelConfig
 from vitreous.errors import UserError
+from vitreous.memory import check_memory
 from vitreous.model.bit_family import BIT
 from vitreous.model.cost import CACHED, FEWEST, MOST
 from vitreous.model.efficientnet_family import EFFICIENTNET
 from vitreous.model.presets import preset
 from vitreous.model.table import Family as Family
-from vitreous.model.table import Size, check_whole, plain_description, plain_facts
+from vitreous.model.table import Size, check_whole, input_text, plain_description, plain_facts
 from vitreous.model.vit_family import VIT
 
 if TYPE_CHECKING:
@@ -38,8 +40,8 @@ def _named(name: str, where: object) -> Family:
     if name not in FAMILIES:
         known = ", ".join(sorted(FAMILIES))
         raise UserError(
-            f"{where}: a model of the family {name!r}, and those known here are {known}; install a newer vitreous, or "
-            "add the family to FAMILIES of vitreous.model.family first."
+            f"{where}: a model of the family {shown(name)}, and those known here are {known}; install a newer "
+            "vitreous, or add the family to FAMILIES of vitreous.model.family first."
         )
     return FAMILIES[name]
 
@@ -49,7 +51,8 @@ def config_from_json(fields: Mapping[str, Any], where: object = "model") -> Mode
 
     where: the file that it comes from, for messages.
     """
-    family = _named(str(fields.get("family", "vit")), where)
+    name = fields.get("family", "vit")
+    family = _named(name if isinstance(name, str) else shown(name), where)
     config: ModelConfig = from_fields(
         family.config, {name: value for name, value in fields.items() if name != "family"}, where
     )
@@ -74,9 +77,28 @@ def named_config(name: str, **changes: Any) -> ModelConfig:
     return preset(name, **changes)
 
 
+def check_one_size(name: str | None, image_size: int | None) -> None:
+    """Refuse two sizes for one model: after the @ of its name, and as an argument."""
+    if name is not None and "@" in name and image_size is not None:
+        raise UserError(f"image_size={image_size}: model {name!r} says its size after the @; give one of the two.")
+
+
 def build_network(config: ModelConfig, seed: int | None = 0) -> Network:
     """The network, its weights drawn from the seed alone; None: left undefined, to be loaded."""
+    check_weights_fit(config)
     return family_of(config).build(config, seed)
+
+
+def check_weights_fit(config: ModelConfig, copies: int = 1) -> None:
+    """Refuse a network whose weights need more memory than there is, before any of it is taken.
+
+    copies: how often they are kept; training with AdamW keeps four: weights, gradients and two averages.
+    """
+    check_memory(
+        4 * copies * count_parameters(config),
+        f"{describe(config)}, {input_text(config)}, {config.classes:,} classes",
+        "choose a smaller model, smaller pictures or fewer classes",
+    )
 
 
 def count_parameters(config: ModelConfig) -> int:
@@ -111,6 +133,16 @@ def count_activation_bytes(config: ModelConfig) -> int:
     from vitreous.model.measure import measure_activation_bytes
 
     return measure_activation_bytes(family.build, config)
+
+
+def count_forward_bytes(config: ModelConfig) -> int:
+    """Bytes of one picture that a forward pass needs at once where no gradient is wanted."""
+    family = family_of(config)
+    if family.forward_bytes is not None:
+        return family.forward_bytes(config)
+    from vitreous.model.measure import largest_activation
+
+    return 2 * largest_activation(family.build, config)  # a layer's input and its output
 
 
 def inference_batch(config: ModelConfig) -> int:

@@ -6,7 +6,8 @@ Letters in shapes: B pictures, C channels, H x W pixels, K classes, D the length
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Literal, NamedTuple, Protocol, TypeGuard, TypeVar, cast, runtime_checkable
 
 from torch import Tensor, nn
@@ -120,6 +121,22 @@ def require(network: Network, capability: Callable[..., Capability], what: str) 
     raise UserError(
         f"{what}: needs {need}; a network of the family {network.config.family!r} {lack}. Use a Vision Transformer."
     )
+
+
+@contextmanager
+def evaluating(network: nn.Module) -> Iterator[None]:
+    """Within, the network is in evaluation mode, so that nothing is dropped; after it, each module is as it was.
+
+    Whoever asks a network, or looks inside one that a person may have put into training mode, does it within.
+    """
+    training = [module for module in network.modules() if module.training]
+    for module in training:
+        module.training = False
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
 
 
 Kind = Literal["embedding", "matrix", "norm", "classifier", "other"]

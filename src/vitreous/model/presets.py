@@ -7,6 +7,7 @@ from dataclasses import fields
 from difflib import get_close_matches
 from typing import Any
 
+from vitreous.arguments import checked
 from vitreous.config.model import ViTConfig
 from vitreous.config.stem import ConvStem, ResNetStem
 from vitreous.errors import UserError
@@ -47,6 +48,7 @@ NAMES: tuple[str, ...] = (
 _NAME = re.compile(r"((?P<stem>[RC]\d*)\+)?(?P<size>[A-Za-z]+)/(?P<patch>\d+)(@(?P<height>\d+)(x(?P<width>\d+))?)?")
 
 
+@checked
 def preset(name: str, **changes: Any) -> ViTConfig:
     """The configuration called `name`: size/patch, and @side or @heightxwidth unless 224; `changes` set fields.
 

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitreous.config.bit import GROUPS, BiTConfig, Root
+from vitreous.config.bit import BiTConfig, Root
+from vitreous.config.stem import GROUPS
 from vitreous.model.convolution import StandardisedConvolution, check_images, initialise_convolutions, pad_same
 from vitreous.model.initialise import Linear
 from vitreous.model.network import Network

@@ -75,6 +75,8 @@ class Family:
     """(config, keep): floating-point operations of one picture's forward pass with this share of its patches."""
     activation_bytes: Callable[[Any], int] | None = None
     """(config): bytes that a float32 training step keeps of one picture for the backward pass."""
+    forward_bytes: Callable[[Any], int] | None = None
+    """(config): bytes of one picture that a forward pass needs at once where no gradient is wanted."""
     inference_batch: Callable[[Any], int] | None = None
     """(config): how many pictures at once are fastest where no gradient is needed."""
 

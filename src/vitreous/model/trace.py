@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from torch import Tensor
 
+from vitreous.arguments import checked
 from vitreous.errors import UserError
 
 
@@ -29,7 +30,8 @@ class Trace:
     To reduce what is kept, layer by layer, override `record_attention` or `record_tokens`.
     """
 
-    def __init__(self, layers: Iterable[int] | None = None, *, attention: bool = True, tokens: bool = True) -> None:
+    @checked
+    def __init__(self, layers: Sequence[int] | None = None, *, attention: bool = True, tokens: bool = True) -> None:
         """Record these layers (None for all), and of each its attention, its tokens, or both."""
         self.layers = None if layers is None else frozenset(layers)
         self.wants_attention = attention

@@ -14,9 +14,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vitreous.arguments import Seed, checked
 from vitreous.config.model import ViTConfig, check_image_size, grid_of
 from vitreous.errors import UserError
 from vitreous.model.draws import draw
+from vitreous.model.family import check_weights_fit
 from vitreous.model.initialise import Convolution, Linear, initialise
 from vitreous.model.layers import AttentionPool, LayerScale, PreLogits, split_heads
 from vitreous.model.neighbourhood import attend_within
@@ -51,11 +53,14 @@ class ViT(Network):
 
     config: ViTConfig
 
-    def __init__(self, model: str | ViTConfig = "B/16", *, seed: int | None = 0, **changes: Any) -> None:
+    @checked
+    def __init__(self, model: str | ViTConfig = "B/16", *, seed: Seed | None = 0, **changes: Any) -> None:
         super().__init__()
         if isinstance(model, ViTConfig) and changes:
             raise UserError(f"{next(iter(changes))}: change fields of a config with dataclasses.replace(config, ...).")
         self.config = c = preset(model, **changes) if isinstance(model, str) else model
+        if torch.get_default_device().type != "meta":
+            check_weights_fit(c)
 
         self.patch_embed = PatchProjection(c)
         self.cls_token = nn.Parameter(torch.empty(1, 1, c.width)) if c.class_token else None

@@ -149,6 +149,7 @@ VIT = Family(
     parameters=cost.count_parameters,
     flops=cost.count_flops,
     activation_bytes=cost.count_activation_bytes,
+    forward_bytes=cost.count_forward_bytes,
     inference_batch=cost.inference_batch,
     for_size=_for_size,
     resize=_resize,

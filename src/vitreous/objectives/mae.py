@@ -25,7 +25,7 @@ from vitreous.model.vit import Block, ViT
 from vitreous.objectives.collapse import feature_std
 from vitreous.objectives.objective import Metrics, Objective
 from vitreous.objectives.setting import Setting
-from vitreous.weights.files import check_manifest
+from vitreous.weights.manifest import check_manifest
 
 EVERY, SOME = 10, 32
 """Every so many steps, the features of so many pictures are compared."""

@@ -64,6 +64,10 @@ class Objective(nn.Module, ABC):
         """Whether new metrics of an evaluation beat the best; `history` has those of all evaluations so far."""
         return new[self.watched] < best[self.watched]
 
+    def is_worse(self, new: dict[str, float], start: dict[str, float]) -> bool:
+        """Whether a training has spoilt the good weights that it began with, by the metrics of both."""
+        return self.is_better(start, new, (start, new))
+
     def extras(self) -> Mapping[str, nn.Module]:
         """What is saved beside the network, by name."""
         return {}

@@ -69,6 +69,10 @@ class Supervised(Objective):
             return False
         return best["accuracy"] < floor or new["loss"] < best["loss"]
 
+    def is_worse(self, new: dict[str, float], start: dict[str, float]) -> bool:
+        """By accuracy: the loss of a regularised classifier falls by the first steps in any case, as it grows surer."""
+        return new["accuracy"] < start["accuracy"]
+
     def _scores(self, batch: Batch, progress: float) -> Tensor:
         """(B, K), from the patches that the keep schedule leaves: a random choice for each picture."""
         share = self.settings.keep_share(progress)

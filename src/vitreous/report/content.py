@@ -38,6 +38,8 @@ class SplitScores:
     """Why there are no examples, where they cannot be shown."""
     calibrated: bool = False
     """The temperature was fitted to validation pictures."""
+    of: int | None = None
+    """Pictures in the split, where only a random part of them was measured."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,8 @@ class Run:
     spent: Spent
     records: list[dict[str, float]]
     """metrics.jsonl."""
+    frozen_pictures: int | None = None
+    """Training pictures that this classifier was fitted to, where not all were."""
     alarms: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
 
@@ -71,6 +75,8 @@ class Run:
     def steps_taken(self) -> str:
         """How long it trained, and where the clock changed that, what was planned at first."""
         t = self.training
+        if not self.steps:
+            return "none: the time was too short to train further than a classifier on frozen features"
         said = f"{self.steps:,} of {t.batch_size} pictures, {t.epochs * self.steps / self.planned:.3g} epochs"
         return said if self.steps == self.planned else f"{said} ({self.planned:,} steps were planned)"
 

@@ -10,6 +10,9 @@ from importlib import resources
 
 from PIL import Image
 
+from vitreous.weights.markdown import visible
+from vitreous.weights.ours import GENERATOR
+
 STYLE = "page.css"
 
 
@@ -18,8 +21,8 @@ class Html(str):
 
 
 def text(content: str) -> Html:
-    """Any text, to be shown as it is; what is no text in a file's name (stray bytes) is written out."""
-    return content if isinstance(content, Html) else Html(escape(content.encode("utf-8", "backslashreplace").decode()))
+    """Any text, to be shown as it is; what cannot be seen, such as stray bytes in a file's name, is written out."""
+    return content if isinstance(content, Html) else Html(escape(visible(content, keep="\n\t")))
 
 
 def join(parts: Iterable[str]) -> Html:
@@ -75,7 +78,8 @@ def document(title: str, body: Iterable[str]) -> str:
     style = resources.files("vitreous.report").joinpath(STYLE).read_text(encoding="utf-8")
     head = join(
         [
-            Html('<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'),
+            Html(f'<meta charset="utf-8"><meta name="generator" content="{GENERATOR}">'),
+            Html('<meta name="viewport" content="width=device-width, initial-scale=1">'),
             Html('<meta name="color-scheme" content="light dark"><link rel="icon" href="data:,">'),
             tag("title", title),
             Html(f"<style>{style}</style>"),

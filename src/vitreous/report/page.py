@@ -104,7 +104,7 @@ def training_curves(records: list[dict[str, float]]) -> Iterable[Html]:
 def training_facts(run: Run) -> dict[str, str]:
     """How it was trained, for someone who would repeat it."""
     t, o = run.training, run.training.optimizer
-    kept = "" if run.best_step is None else f"; the weights of step {run.best_step:,} are kept"
+    kept = "" if run.best_step is None or not run.steps else f"; the weights of step {run.best_step:,} are kept"
     found = {
         "Data": run.data,
         "Start": run.start or "random weights",
@@ -115,8 +115,10 @@ def training_facts(run: Run) -> dict[str, str]:
     }
     if run.frozen is not None:
         accuracy, seconds = run.frozen
+        part = "" if run.frozen_pictures is None else f", fitted to a random {run.frozen_pictures:,} training pictures,"
         found["Frozen features"] = (
-            f"a classifier on them alone had {percent(accuracy)} of the validation pictures right after {seconds:.0f} s"
+            f"a classifier on them alone{part} had {percent(accuracy)} of the validation pictures right after "
+            f"{seconds:.0f} s"
         )
     return found
 

@@ -19,6 +19,7 @@ from matplotlib.ticker import MaxNLocator
 
 from vitreous.explain import plots as weight_plots
 from vitreous.report.html import Html
+from vitreous.weights.markdown import visible
 
 Series = tuple[Sequence[float], Sequence[float]]
 """Steps and values."""
@@ -152,7 +153,8 @@ def reliability(counts: Sequence[int], confidence: Sequence[float | None], accur
 
 
 def shortened(label: str, most: int = 28) -> str:
-    """A label that leaves a plot room."""
+    """A label that leaves a plot room, on one line."""
+    label = visible(label)
     return label if len(label) <= most else label[: most - 1] + "…"
 
 

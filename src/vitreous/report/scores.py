@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import PurePath
 from typing import Any
 
-from vitreous.evaluate.classify import ClassificationResult
+from vitreous.evaluate.classify import ENOUGH, ClassificationResult
 from vitreous.report.content import Example, SplitScores
 from vitreous.report.html import Html, image, join, table, tag
 from vitreous.report.plots import FULL_MATRIX, confusion, reliability
@@ -43,9 +43,14 @@ def _accuracy(scored: SplitScores) -> Html:
         tag("div", f"Accuracy, {_name(scored)}", class_="name"),
         tag("div", percent(found.top1), class_="value", id=f"accuracy-{scored.name}"),
         *_interval(scored),
-        tag("div", f"of {found.n:,} pictures; {_doubt(scored)}{more}", class_="note"),
+        tag("div", f"of {_how_many(scored)} pictures; {_doubt(scored)}{more}", class_="note"),
         class_="score",
     )
+
+
+def _how_many(scored: SplitScores) -> str:
+    n = scored.result.n
+    return f"{n:,}" if scored.of is None else f"a random {n:,} of {scored.of:,}"
 
 
 def _interval(scored: SplitScores) -> Iterable[Html]:
@@ -129,7 +134,10 @@ def classes(scored: SplitScores) -> list[Html]:
     if len(rows) <= 2 * HARDEST:
         return [table(head, rows, numbers=2)]
     every = tag("details", tag("summary", f"All {len(rows):,} classes"), table(head, rows, numbers=2))
-    return [tag("p", f"The {HARDEST} hardest of {len(rows):,}."), table(head, rows[:HARDEST], numbers=2), every]
+    hardest = [row(name, entry) for name, entry in found.hardest(HARDEST)]
+    if not hardest:
+        return [tag("p", f"No class has {ENOUGH} pictures, too few to say which are hard."), every]
+    return [tag("p", f"The {len(hardest)} hardest of {len(rows):,}."), table(head, hardest, numbers=2), every]
 
 
 def _most_taken_for(result: ClassificationResult) -> dict[str, str]:

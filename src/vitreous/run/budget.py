@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import copy
+import math
 import re
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from itertools import chain, count
 
 from vitreous.config.train import Training
@@ -14,79 +15,106 @@ from vitreous.data.batch import Batch
 from vitreous.data.loader import Loader
 from vitreous.errors import UserError
 from vitreous.objectives.objective import Objective
+from vitreous.run.stages import MARGIN, MEASURING
 from vitreous.train.meter import Meter
 from vitreous.train.pace import Timetable
 from vitreous.train.step import Learner, train_step
 from vitreous.world import World
 
-_PART = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|d)")
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-MARGIN = 0.97
-"""The share of the time left that is planned for: a machine is never as quiet as while it is measured."""
+_SECONDS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
+_TIME = re.compile("".join(rf"(?:(?P<{unit}>[0-9]+(?:\.[0-9]+)?){unit})?" for unit in _SECONDS))
+"""Each unit once, the larger first."""
+TRYING = 0.1
+"""The share of the time left after which no more kinds of steps are tried."""
+MEASURED = 4
+"""Steps that are tried at least, in two stages."""
 
 
 def parse_budget(text: str) -> float:
     """Seconds of "90s", "5m", "1h30m" or "2h"."""
-    written = str(text).strip()
-    parts = _PART.findall(written)
-    if not parts or "".join(number + unit for number, unit in parts) != written or not _total(parts) > 0:
+    found = _TIME.fullmatch(str(text).strip())
+    seconds = sum(float(number or 0) * _SECONDS[unit] for unit, number in found.groupdict().items()) if found else 0.0
+    if not 0 < seconds < math.inf:
         raise UserError(f"budget {text!r}: write a time with its unit, such as 90s, 5m or 1h30m.")
-    return _total(parts)
+    return seconds
 
 
-def _total(parts: list[tuple[str, str]]) -> float:
-    return sum(float(number) * _SECONDS[unit] for number, unit in parts)
+@dataclass(frozen=True)
+class Afterwards:
+    """What else the time must do for, as far as is known before the first step."""
+
+    ending: float
+    """Seconds that follow the last step."""
+    evaluation: float
+    """Seconds of one evaluation; 0 where nothing is evaluated."""
+    evaluating: float
+    """Seconds that all evaluations between steps may take."""
+    fewest: int = 1
+    """Steps that are worth taking at all; where fewer fit and the start is a good answer itself, none are taken."""
+    step: float = 0.0
+    """Seconds that a step takes at the very least, where that is known."""
 
 
 def plan(
     training: Training,
     objective: Objective,
     loader: Loader,
-    evaluate: Callable[[Objective], object] | None,
+    afterwards: Afterwards,
     *,
     world: World,
     meter: Meter,
     deadline: float,
-    ending: float,
 ) -> tuple[Training, Timetable | None]:
     """The training with as many steps, and as many evaluations, as fit before the deadline; and what they will take.
 
-    Speed is measured on a copy, on batches as the training will load them. `deadline` is in seconds by the meter;
-    `ending` is what follows the last step. Where the time is up before the first, one step is left, and no timetable.
+    Speed is measured on a copy, on batches as the training will load them. `deadline` is in seconds by the meter. Where
+    too few steps fit, there is no timetable, and of a training that needs steps one step is left, else none.
     """
-    left = deadline - ending - world.mean_number(meter.seconds)
-    one_step = replace(training, epochs=1 / loader.steps_per_epoch, evaluations=1)
-    if left <= 0:
-        return one_step, None
-    batches = chain.from_iterable(loader.batches(epoch) for epoch in count())
-    seconds = min(max(0.3, left / 200), 10.0)
-    stages: list[tuple[float, float]] = []
-    before = 0.0
-    for end in training.objective.stages:
-        learner = Learner(copy.deepcopy(objective), training, world)
-        stages.append((end, world.mean_number(step_seconds(learner, batches, (before + end) / 2, seconds))))
-        before = end
-    evaluation = 0.0
-    if evaluate is not None:
-        began = time.monotonic()
-        evaluate(copy.deepcopy(objective).eval())
-        evaluation = world.mean_number(time.monotonic() - began)
-    left = deadline - ending - world.mean_number(meter.seconds)
-    reserve = (1 - MARGIN) * left
-    left -= reserve
-    if left <= 0:
-        return one_step, None
-    evaluations = training.evaluations
-    while evaluations > 1 and evaluations * evaluation > 0.15 * left:
+    evaluation = afterwards.evaluation
+    ending = afterwards.ending + (evaluation if training.probe else 0.0)  # such a start is evaluated too
+
+    def left() -> float:
+        return MARGIN * (deadline - ending - world.mean_number(meter.seconds))
+
+    good_start = afterwards.fewest > 1
+    least = replace(training, epochs=(0 if good_start else 1) / loader.steps_per_epoch, evaluations=1)
+    if left() <= (MEASURED + afterwards.fewest) * afterwards.step + evaluation:
+        return least, None
+    stages = measure_stages(training, objective, loader, world, left())
+    free, evaluations = left(), training.evaluations
+    while evaluations > 1 and evaluations * evaluation > min(afterwards.evaluating, MEASURING * free):
         evaluations -= 1
-    table = Timetable(deadline - reserve, tuple(stages), evaluations, evaluation, ending + evaluation)
-    steps = max(1, int((left - (evaluations + 1) * evaluation) / table.step_seconds(0.0, 1.0)))
-    evaluations = min(evaluations, steps)
+    table = Timetable(
+        deadline - (1 - MARGIN) / MARGIN * free, tuple(stages), evaluations, evaluation, afterwards.ending
+    )
+    each = table.step_seconds(0.0, 1.0)
+    evaluations = max(1, min(evaluations, int(free / (each + evaluation))))
+    steps = int((free - evaluations * evaluation) / each)
+    if steps < afterwards.fewest:
+        return least, None
     training = replace(training, epochs=steps / loader.steps_per_epoch, evaluations=evaluations)
     return training, replace(table, evaluations=evaluations)
 
 
-TIME_IS_UP = "With what is left to measure and to write, the time is up: one step is taken."
+def measure_stages(
+    training: Training, objective: Objective, loader: Loader, world: World, left: float
+) -> list[tuple[float, float]]:
+    """Pairs: up to this share of the training, a step takes so long. `left`: the seconds that there are.
+
+    The last stage, which takes longest, is measured first; where that has cost a good part of the time, it stands for
+    those before it.
+    """
+    batches = chain.from_iterable(loader.batches(epoch) for epoch in count())
+    began = time.perf_counter()
+    ends = training.objective.stages
+    found: list[tuple[float, float]] = []
+    for before, end in reversed(list(zip((0.0, *ends), ends, strict=False))):
+        if not found or world.mean_number(time.perf_counter() - began) < TRYING * left:
+            learner = Learner(copy.deepcopy(objective), training, world)
+            seconds = min(max(0.3, left / 200), 10.0)
+            taken = world.mean_number(step_seconds(learner, batches, (before + end) / 2, seconds))
+        found.insert(0, (end, taken))
+    return found
 
 
 def step_seconds(learner: Learner, batches: Iterator[Batch], progress: float, seconds: float) -> float:

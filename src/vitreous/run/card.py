@@ -1,4 +1,4 @@
-"""The model card: what a bundle's README.md says."""
+"""The model card: what a bundle's README.md says. Names that came with the data are shown in it, and do nothing."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from vitreous.model.family import described
 from vitreous.run.request import PretrainRequest
 from vitreous.run.result import PretrainResult
 from vitreous.train.meter import Spent
+from vitreous.weights.markdown import code
 
 
 def model_card(
@@ -28,10 +29,10 @@ def model_card(
     size = f"{model.image_size[0]}x{model.image_size[1]}"
     o = training.optimizer
     lines = [
-        f"# {name}",
+        f"# {code(name)}",
         "",
         f"{described(model)} that sorts pictures of {size} pixels into {len(labels)} classes: "
-        f"{', '.join(labels[:20])}{', ...' if len(labels) > 20 else ''}.",
+        f"{', '.join(map(code, labels[:20]))}{', ...' if len(labels) > 20 else ''}.",
         "",
         "## How well it does",
         "",
@@ -39,9 +40,9 @@ def model_card(
         "",
         "## How it was made",
         "",
-        f"- data: {data}, {pictures:,} training pictures",
-        f"- start: {weights or 'random weights'}",
-        f"- recipe: `{recipe}`: {o.name}, learning rate {o.learning_rate:g}, batch {training.batch_size}, "
+        f"- data: {code(data)}, {pictures:,} training pictures",
+        f"- start: {code(weights) if weights else 'random weights'}",
+        f"- recipe: {code(recipe)}: {o.name}, learning rate {o.learning_rate:g}, batch {training.batch_size}, "
         f"{training.epochs:.3g} epochs, seed {training.seed}"
         + (", classifier fitted to frozen features first" if training.probe else ""),
         f"- cost: {spent.pictures:,} pictures seen, {spent.flops:.3g} floating-point operations, "
@@ -65,20 +66,20 @@ def pretrain_card(name: str, request: PretrainRequest, training: Training, resul
     """The same of a model that learned without labels."""
     c, o, spent = training.model, training.optimizer, result.spent
     lines = [
-        f"# {name}",
+        f"# {code(name)}",
         "",
         f"{described(c)} for pictures of {c.image_size[0]}x{c.image_size[1]} pixels that learned from pictures "
-        f"without labels, by {request.method}. It has no classifier: it gives a representation of {c.features} "
+        f"without labels, by {code(request.method)}. It has no classifier: it gives a representation of {c.features} "
         "numbers.",
         "",
         *(f"**{alarm}**\n" for alarm in result.alarms),
         "## How it was made",
         "",
-        f"- data: {request.data}, {result.pictures:,} pictures",
+        f"- data: {code(request.data)}, {result.pictures:,} pictures",
         f"- {o.name}, learning rate {o.learning_rate:g}, batch {training.batch_size}, {training.epochs:.3g} epochs, "
         f"seed {training.seed}",
         f"- cost: {spent.pictures:,} pictures seen, {spent.core_hours:.3g} core-hours, {spent.seconds:.0f} s",
-        *(f"- live {metric} at the end: {value:.3f}" for metric, value in result.metrics.items()),
+        *(f"- live {code(metric)} at the end: {value:.3f}" for metric, value in result.metrics.items()),
         "",
         "## How to use it",
         "",

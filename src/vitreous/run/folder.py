@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,14 @@ from torch import nn
 from vitreous.config.train import Training
 from vitreous.data.source import Data, Split
 from vitreous.errors import UserError
+from vitreous.inputs import read_json, reason
+from vitreous.run.lock import LOCK
 from vitreous.run.request import FitRequest, PretrainRequest, Request
 from vitreous.run.result import FrozenProbe
 from vitreous.run.saved import training_from_json, training_to_json
 from vitreous.train.pace import Pace
-from vitreous.weights.files import write_file
+from vitreous.weights.files import is_unfinished, write_file
+from vitreous.weights.ours import name_output, real_path
 
 CONFIG, RESULT, METRICS, REPORT = "config.json", "result.json", "metrics.jsonl", "report.html"
 
@@ -41,6 +44,9 @@ class RunConfig:
     probe: FrozenProbe | None = None
     bends: tuple[tuple[int, int], ...] = ()
     """Where the clock changed the pace: from this step on, so many steps in all."""
+    parts: dict[Split, int] = field(default_factory=dict)
+    """Of splits that there was no time to look at as a whole, how many pictures are, of a random order that the seed
+    gives; of the train split, for the classifier on frozen features."""
 
     @staticmethod
     def of(request: Request, training: Training, steps: int, data: Data, **more: Any) -> RunConfig:
@@ -55,6 +61,10 @@ class RunConfig:
     def bent(self, bends: Sequence[tuple[int, int]]) -> RunConfig:
         """With the pace bent so."""
         return replace(self, bends=tuple(bends))
+
+    def looking(self, parts: dict[Split, int]) -> RunConfig:
+        """With so many pictures looked at."""
+        return replace(self, parts=dict(parts))
 
     def check_data(self, data: Data, folder: Path) -> None:
         """Refuse to go on with other data than those that the training began with."""
@@ -93,10 +103,13 @@ class RunConfig:
 def read_config(folder: Path) -> RunConfig | None:
     """The configuration of a training that was begun here; None if none was."""
     path = folder / CONFIG
-    if not path.exists():
-        return None
     try:
-        fields: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if not path.exists():
+            return None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{folder}: cannot be read ({reason(error)}); write to another folder.") from None
+    fields: dict[str, Any] = read_json(path)
+    try:
         asked = fields["request"]
         request: Request = PretrainRequest(**asked) if "method" in asked else FitRequest(**asked)
         training = training_from_json(fields["training"], path)
@@ -107,8 +120,50 @@ def read_config(folder: Path) -> RunConfig | None:
         raise
     except (ValueError, KeyError, TypeError):
         raise UserError(
-            f"{path}: damaged, or of an older vitreous; move {folder} away and repeat the command."
+            f"{path}: damaged, of an older vitreous, or of another program; write to another folder, or move {folder} "
+            "away and repeat the command."
         ) from None
+
+
+def open_run(folder: Path) -> RunConfig | None:
+    """The configuration of the training that was begun here; None if the folder is new or empty.
+
+    A folder that holds anything else is refused: a training writes its files over others of the same names. A run that
+    was killed before it had a configuration has left a lock, perhaps a file half-written, and nothing that counts.
+    """
+    if (saved := read_config(folder)) is not None:
+        return saved
+    try:
+        inside = sorted(folder.iterdir()) if folder.is_dir() else []
+        others = [path.name for path in inside if not _counts_for_nothing(path)]
+    except OSError as error:
+        raise UserError(f"{folder}: cannot be read ({reason(error)}); write to another folder.") from None
+    if others:
+        raise UserError(
+            f"{folder}: is not empty (it holds {', '.join(others[:3])}), and no training of vitreous began it; write "
+            "to a folder that is new or empty."
+        )
+    return None
+
+
+def _counts_for_nothing(path: Path) -> bool:
+    """Whether this is all that a training leaves that was killed in its first moments."""
+    if path.name == "checkpoints":
+        return path.is_dir() and not any(path.iterdir())
+    return path.name == LOCK or is_unfinished(path)
+
+
+def run_place(out: str | Path | None, data: str | Path, name: str) -> Path:
+    """The run folder that a person named, or runs/NAME; the data themselves are no place for it."""
+    if out is None:
+        return Path("runs") / name
+    place, pictures = name_output(out, "run folder"), Path(data)
+    if pictures.is_dir() and real_path(place).is_relative_to(real_path(pictures)):
+        raise UserError(
+            f"out {place}: is the folder of the pictures, or in it, and a run's files would lie among them; write to a "
+            "folder elsewhere."
+        )
+    return place
 
 
 def check_same_request(saved: RunConfig, request: Request, folder: Path) -> None:

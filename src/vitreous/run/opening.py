@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Container, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,11 +11,15 @@ from vitreous.config.data import Preprocess
 from vitreous.data.builtin import builtin_data
 from vitreous.data.folder import pictures_below
 from vitreous.data.source import Data, NoClassesError, Source, Split, open_data
+from vitreous.data.walk import Walk
 from vitreous.deploy.engine import Engine, TorchEngine
 from vitreous.errors import UserError
+from vitreous.inputs import reason
 from vitreous.weights.bundle import Bundle
 from vitreous.weights.source import open_weights, with_preprocess
 from vitreous.world import find_device
+
+log = logging.getLogger("vitreous")
 
 BUILTIN = "builtin"
 
@@ -61,18 +66,49 @@ def open_engine(bundle: Bundle, device: str = "auto") -> Engine:
 
 
 def list_pictures(given: str | Path | Sequence[str | Path]) -> list[Path]:
-    """The files, with each folder replaced by the pictures in it, in the order of their paths."""
+    """The files, with each folder replaced by the pictures in it, in the order of their paths.
+
+    What was passed over is logged, an empty folder among others too.
+    """
+    notes: list[str] = []
     places = [given] if isinstance(given, str | Path) else given
-    if not places:
-        raise UserError("no pictures: give at least one picture or folder.")
-    paths: list[Path] = []
-    for place in map(Path, places):
-        if place.is_dir():
-            source = pictures_below(place, [])
-            paths += [Path(source.name(index)) for index in range(len(source))]
-        else:
-            paths.append(place)
+    paths = [path for place in places for path in find_pictures(place, notes)]
+    check_found(len(paths), notes)
     return paths
+
+
+def find_pictures(place: str | Path, notes: list[str]) -> list[Path]:
+    """The file itself, or the pictures in a folder; `notes` hears of what was passed over, or that there are none."""
+    if not str(place):
+        raise UserError("an empty path: give a picture or a folder.")
+    path = Path(place)
+    if not _is_folder(path):
+        return [path]
+    walk = Walk()
+    try:
+        source = pictures_below(path, walk)
+    except UserError as error:
+        notes.append(str(error))
+        return []
+    except OSError as error:
+        raise UserError(f"{error.filename or path}: cannot be read ({reason(error)}); check its mode.") from None
+    notes += walk.remarks(path)
+    return [Path(source.name(index)) for index in range(len(source))]
+
+
+def check_found(count: int, notes: Sequence[str]) -> None:
+    """Refuse where no picture was found at all; else log what was passed over."""
+    if not count:
+        raise UserError(notes[0] if notes else "no pictures: give at least one picture or folder.")
+    for note in notes:
+        log.info(note)
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError:  # too long a name, say: who reads it as a picture will tell
+        return False
 
 
 def names_of(source: Source, unreadable: Container[str]) -> list[str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from vitreous.errors import UserError
+from vitreous.model.family import check_one_size
 from vitreous.train.loop import Event
 
 
@@ -54,6 +55,8 @@ class Listeners:
     say: Callable[[str], None] = lambda text: None
     step: Callable[[Event], None] = lambda event: None
     stop: Callable[[], bool] = lambda: False
+    began: float | None = None
+    """When the person began to wait, by `time.monotonic`; None: with the call."""
 
 
 @dataclass(frozen=True)
@@ -67,17 +70,18 @@ class Machine:
     """Write curves for TensorBoard into the run folder."""
 
 
-def check_request(budget: str | None, epochs: float | None, image_size: int | None) -> None:
+def check_request(budget: str | None, epochs: float | None, model: str | None, image_size: int | None) -> None:
     """Refuse what makes no sense in any training."""
     if budget is not None and epochs is not None:
         raise UserError("budget and epochs: give one of the two; the other follows from it.")
-    if image_size is not None and image_size < 1:
-        raise UserError(f"image size {image_size}: give the side of the picture in pixels, for example 224.")
+    check_one_size(model, image_size)
 
 
 def same_place(path: str | Path) -> str:
     """A path as a request keeps it: however it was written, one place is one text. A name with a colon stays."""
     text = str(path)
+    if not text:
+        raise UserError("an empty path: give a folder or a file.")
     return text if ":" in text else str(Path(text))
 
 

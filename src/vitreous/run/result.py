@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from vitreous.data.source import Split
 from vitreous.errors import UserError
 from vitreous.evaluate.classify import ClassificationResult
 from vitreous.train.meter import Spent
+
+NAMES: dict[Split, str] = {"train": "training", "val": "validation", "test": "test"}
+"""What a person reads of each split."""
 
 
 @dataclass(frozen=True)
@@ -19,6 +23,8 @@ class FrozenProbe:
     seconds: float
     accuracy: float | None = None
     """Share of the validation pictures that it has right; None without any."""
+    pictures: int | None = None
+    """Training pictures that it was fitted to, chosen at random; None for all."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +48,9 @@ class FitResult:
     probe: FrozenProbe | None
     spent: Spent
     remarks: tuple[str, ...] = ()
+    parts_of: dict[str, int] = field(default_factory=dict)
+    """Of "validation" and "test", where the time was too short for all of it and a random part was measured: how many
+    pictures there are."""
 
     def to_json(self) -> dict[str, Any]:
         """Every field, for `json.dumps`."""
@@ -50,6 +59,13 @@ class FitResult:
         if found["validation"] is not None:
             found["validation"]["chose_the_weights"] = True  # so its interval promises too much
         return found
+
+    def pictures_seen(self, name: str) -> str:
+        """Of "validation" or "test": "1,110 pictures", or "a random 150 of 1,110 pictures"."""
+        found = self.test if name == "test" else self.validation
+        assert found is not None
+        part = f"a random {found.n:,} of {self.parts_of[name]:,}" if name in self.parts_of else f"{found.n:,}"
+        return f"{part} pictures"
 
     @staticmethod
     def from_json(fields: dict[str, Any]) -> FitResult:
@@ -108,6 +124,19 @@ class PretrainResult:
             spent=result.spent,
             remarks=result.remarks,
         )
+
+
+def accuracy_lines(result: FitResult) -> dict[str, str]:
+    """What to say of each split that was measured; of validation pictures, that they chose the weights."""
+    lines = {}
+    if (test := result.test) is not None:
+        low, high = test.top1_interval
+        seen = result.pictures_seen("test")
+        lines["test"] = f"{test.top1:.1%} of {seen} (95 % interval {low:.1%} to {high:.1%})"
+    if (val := result.validation) is not None:
+        seen = result.pictures_seen("validation")
+        lines["validation"] = f"{val.top1:.1%} of {seen}; they chose the weights, so expect somewhat less on new ones"
+    return lines
 
 
 def read_result(folder: Path) -> FitResult | PretrainResult:

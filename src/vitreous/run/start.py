@@ -41,6 +41,8 @@ def choose_training(request: FitRequest, data: Data, base: Bundle | None) -> Tra
     if training.validation:  # what is set aside is not trained on, which some recipes count
         left = len(data.with_validation(training.validation, request.seed).train)
         training = _from_recipe(request, replace(situation, pictures=left))
+    if "validation" in request.changes and "val" in data.splits:
+        raise UserError("validation: the data have a val split of their own; leave it out.")
     if training.wise_ft_alpha < 1 and base is None:
         raise UserError("wise_ft_alpha: there is nothing to stay near to without weights to start from; leave it out.")
     return training

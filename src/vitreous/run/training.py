@@ -15,16 +15,21 @@ from torch import Tensor
 
 from vitreous.config.train import Training
 from vitreous.data.loader import Loader, choose_workers
-from vitreous.data.source import Data, Source
+from vitreous.data.source import Data, Source, Split
 from vitreous.errors import UserError
-from vitreous.model.family import build_network, describe, inference_batch
+from vitreous.model.family import build_network, describe
 from vitreous.model.lora import merge_lora
 from vitreous.model.network import Network
 from vitreous.objectives.build import build_objective, objective_to_json
 from vitreous.objectives.objective import Objective
 from vitreous.objectives.setting import Setting
-from vitreous.run.budget import TIME_IS_UP, parse_budget, plan
-from vitreous.run.folder import METRICS, REPORT, RESULT, RunConfig, check_same_request, make_run_folder, read_config
+from vitreous.run.budget import Afterwards, parse_budget, plan
+from vitreous.run.clock import Clock
+from vitreous.run.folder import METRICS, REPORT, RESULT, RunConfig, check_same_request, make_run_folder, open_run
+from vitreous.run.loaders import training_loader
+from vitreous.run.lock import hold_folder
+from vitreous.run.looking import random_part
+from vitreous.run.needs import check_training_memory
 from vitreous.run.request import Listeners, Machine, Request
 from vitreous.run.result import FitResult, FrozenProbe, PretrainResult
 from vitreous.run.saved import training_to_json
@@ -35,7 +40,11 @@ from vitreous.train.pace import Pace, Timekeeper, Timetable
 from vitreous.train.state import has_checkpoint
 from vitreous.weights.bundle import save_bundle
 from vitreous.weights.files import new_folder, write_file, write_tensors
+from vitreous.weights.ours import check_folder
 from vitreous.world import World, find_device
+
+NO_STEPS = "The time that is left is too short to train further: the classifier on frozen features is the result."
+ONE_STEP = "With what is left to measure and to write, the time is up: one step is taken."
 
 Asked = TypeVar("Asked", bound=Request)
 Result = TypeVar("Result", bound=FitResult | PretrainResult)
@@ -55,24 +64,34 @@ class TrainingRun(ABC, Generic[Asked, Result]):
 
     keep_last: ClassVar[bool] = False
     """Keep the last weights, not the best by validation."""
-    writing: ClassVar[float] = 2.0
-    """Seconds that the bundle and the report take."""
+    writing: ClassVar[float] = 4.5
+    """Seconds that the bundle, the report and the end of the process take on two quiet cores."""
 
     def __init__(
-        self, request: Asked, folder: Path, machine: Machine, listeners: Listeners, report: Callable[[Path], object]
+        self,
+        request: Asked,
+        folder: Path,
+        machine: Machine,
+        listeners: Listeners,
+        report: Callable[[Path, float | None], object],
     ) -> None:
-        """`report` writes the run's page."""
-        self.meter = Meter()
+        """`report` writes the run's page, in about so many seconds if they are given."""
+        self.meter = Meter(began=listeners.began)
         self.request, self.folder, self.machine = request, folder, machine
         self.listeners, self.report = listeners, report
         self.world = World(device=machine.device)
-        self.deadline = None if request.budget is None else parse_budget(request.budget)
+        self.clock: Clock | None = None
+        if request.budget is not None:
+            self.clock = Clock(request.budget, parse_budget(request.budget), self.writing, self.meter, self.world)
         self.probe: FrozenProbe | None = None
         self.weights: str | None = None
         self.unreadable: dict[str, str] = {}
+        self.parts: dict[Split, int] = {}
         # what follows is made on the way, in this order
+        self.held: ExitStack
         self.open: ExitStack
         self.saved: RunConfig | None = None
+        self.config: RunConfig
         self.training: Training
         self.data: Data
         self.checkpointed = False
@@ -107,8 +126,8 @@ class TrainingRun(ABC, Generic[Asked, Result]):
         """What is measured now and then on the val split."""
 
     @abstractmethod
-    def ending_seconds(self) -> float:
-        """What follows the last step, judged by what was measured so far."""
+    def afterwards(self, clock: Clock) -> Afterwards:
+        """What the time must do for beside the steps, judged by what was measured so far."""
 
     @abstractmethod
     def end(self, network: Network, outcome: Outcome, pace: Pace) -> Ending[Result]:
@@ -117,6 +136,9 @@ class TrainingRun(ABC, Generic[Asked, Result]):
     def manner(self) -> str:
         """What it learns by, in a word or two."""
         return self.training.objective.kind
+
+    def say_start(self, steps: int) -> None:
+        """What is to be said before the first step of a new training."""
 
     def watch(self, listener: Callable[[Event], None]) -> Callable[[Event], None]:
         """The listener, with what the verb wants to hear itself."""
@@ -130,7 +152,7 @@ class TrainingRun(ABC, Generic[Asked, Result]):
 
     def run(self) -> Result:
         """Do what is left to do."""
-        saved = read_config(self.folder)
+        saved = open_run(self.folder)
         if saved is not None:
             check_same_request(saved, self.request, self.folder)
             if (self.folder / RESULT).exists():
@@ -139,7 +161,7 @@ class TrainingRun(ABC, Generic[Asked, Result]):
                 return result
         if self.machine.tensorboard:
             check_tensorboard()
-        with ExitStack() as self.open:
+        with ExitStack() as self.held, ExitStack() as self.open:
             return self._run(saved)
 
     def _run(self, saved: RunConfig | None) -> Result:
@@ -150,11 +172,14 @@ class TrainingRun(ABC, Generic[Asked, Result]):
         else:
             saved.check_data(opened, self.folder)
             self.training, self.probe, self.weights = saved.training, saved.probe, saved.weights
+            # what the clock has decided stays so: exactness comes before the time
+            self.parts, self.clock = dict(saved.parts), None
         self.data = self.split_data(opened)
-        make_run_folder(self.folder)  # not before: a mistake in the request should leave nothing behind
+        check_training_memory(self.training, len(self.data.train))
+        self._claim_folder(saved)  # not before: a mistake in the request should leave nothing behind
         self._say_what(resumed=saved is not None)
         self.checkpointed = has_checkpoint(self.folder / "checkpoints")
-        self.loader = self.keep_open(self._training_loader())
+        self.loader = self.keep_open(training_loader(self.data.train, self.training, self.machine.workers))
         network = self.start_network()
         labels = torch.from_numpy(self.data.train.labels)
         self.objective = build_objective(
@@ -165,13 +190,46 @@ class TrainingRun(ABC, Generic[Asked, Result]):
         table: Timetable | None = None
         if saved is None:
             table = self._plan()
-            steps = max(1, round(self.training.epochs * self.loader.steps_per_epoch))
-            saved = RunConfig.of(self.request, self.training, steps, opened, weights=self.weights, probe=self.probe)
-            if self.world.first:
-                saved.write(self.folder)
+            steps = self.training.epochs and max(1, round(self.training.epochs * self.loader.steps_per_epoch))
+            facts = {"weights": self.weights, "probe": self.probe, "parts": self.parts}
+            saved = RunConfig.of(self.request, self.training, int(steps), opened, **facts)
+            self._keep_config(saved)
+            self.say_start(saved.steps)
+        self.config = saved
         pace = saved.pace
-        outcome = self._train(saved, pace, table)
+        outcome = self._train(pace, table)
         return self._finish(outcome, pace)
+
+    def _claim_folder(self, saved: RunConfig | None) -> None:
+        """Make the run folder ours until the end; refuse one that is another's, or that another process trains in."""
+        check_folder(self.folder / "bundle")
+        if not self.world.first:
+            return
+        make_run_folder(self.folder)
+        self.held.enter_context(hold_folder(self.folder, self.listeners.say))
+        if open_run(self.folder) != saved or (self.folder / RESULT).exists():
+            raise UserError(f"{self.folder}: another process has just trained in it; repeat the command.")
+
+    def _keep_config(self, config: RunConfig) -> None:
+        """Write down what the clock has decided, before it counts."""
+        self.config = config
+        if self.world.first:
+            config.write(self.folder)
+
+    def keep_part(self, split: Split, count: int) -> None:
+        """Only so many pictures of a split are looked at, as the time allows no more."""
+        self.parts[split] = count
+        self._keep_config(self.config.looking(self.parts))
+
+    def part(self, split: Split) -> Source:
+        """The pictures of a split that are looked at: all, but with a budget a random part where the time is short.
+
+        With a budget they come in a random order, so that whoever must stop early has seen a random part too.
+        """
+        source = self.data.splits[split]
+        if self.request.budget is None:
+            return source
+        return random_part(source, self.training.seed, self.parts.get(split))
 
     def keep_open(self, loader: Loader) -> Loader:
         """The loader, closed when the training has ended."""
@@ -189,60 +247,24 @@ class TrainingRun(ABC, Generic[Asked, Result]):
         for note in self.data.notes:
             self.listeners.say(note)
 
-    def _training_loader(self) -> Loader:
-        t = self.training
-        return Loader(
-            self.data.train,
-            t.preprocess,
-            t.augment,
-            batch_size=t.batch_size,
-            seed=t.seed,
-            workers=self.machine.workers,
-            views=t.objective.views,
-            decode_once=t.probe,
-        )
-
-    def plain_loader(self, source: Source) -> Loader:
-        """Pictures as evaluation sees them; those that cannot be read are left out, and reported."""
-        t = self.training
-        batch, workers = inference_batch(t.model), self.machine.workers
-        return Loader(source, t.preprocess, batch_size=batch, workers=workers, unreadable_limit=1.0)
-
-    def evaluation_loader(self, source: Source) -> Loader:
-        """What the objective is evaluated on: plain pictures, or its own views of them, the same each time."""
-        t = self.training
-        if not t.objective.evaluates_views:
-            return self.plain_loader(source)
-        return Loader(
-            source,
-            t.preprocess,
-            t.augment,
-            batch_size=t.batch_size,
-            seed=t.seed,
-            shuffle=False,
-            views=t.objective.views,
-            unreadable_limit=1.0,
-        )
-
     def _plan(self) -> Timetable | None:
         """With a budget, the training gets as many steps as fit."""
-        if self.deadline is None:
+        if self.clock is None:
             return None
         self.training, table = plan(
             self.training,
             self.objective,
             self.loader,
-            self.evaluate,
+            self.afterwards(self.clock),
             world=self.world,
             meter=self.meter,
-            deadline=self.deadline,
-            ending=self.ending_seconds(),
+            deadline=self.clock.deadline,
         )
         if table is None:
-            self.listeners.say(TIME_IS_UP)
+            self.listeners.say(NO_STEPS if self.training.epochs == 0 else ONE_STEP)
         return table
 
-    def _train(self, saved: RunConfig, pace: Pace, table: Timetable | None) -> Outcome:
+    def _train(self, pace: Pace, table: Timetable | None) -> Outcome:
         loop = Loop(
             self.objective,
             self.loader,
@@ -253,7 +275,7 @@ class TrainingRun(ABC, Generic[Asked, Result]):
             keep_last=self.keep_last,
             name_of=self.data.train.name,
             meter=self.meter,
-            check_clock=self._clock_check(saved, pace, table),
+            check_clock=self._clock_check(pace, table),
             world=self.world,
         )
         with ExitStack() as stack:
@@ -265,19 +287,15 @@ class TrainingRun(ABC, Generic[Asked, Result]):
             self.listeners.say(remark)
         return outcome
 
-    def _clock_check(self, saved: RunConfig, pace: Pace, table: Timetable | None) -> Callable[[int], None]:
+    def _clock_check(self, pace: Pace, table: Timetable | None) -> Callable[[int], None]:
         """What the loop calls after each step to end in time; a bend of the pace is kept in the configuration."""
-        if table is None:
+        if table is None or self.clock is None:
             return lambda step: None
 
-        def clock() -> float:
-            return self.world.mean_number(self.meter.seconds)  # so that all processes bend alike
-
         def written() -> None:
-            if self.world.first:
-                saved.bent(pace.bends).write(self.folder)
+            self._keep_config(self.config.bent(pace.bends))
 
-        return Timekeeper(pace, table, clock=clock, written=written).check
+        return Timekeeper(pace, table, clock=self.clock.now, written=written).check
 
     def _finish(self, outcome: Outcome, pace: Pace) -> Result:
         """Measure the kept weights, and write the bundle, the result and the report."""
@@ -300,7 +318,7 @@ class TrainingRun(ABC, Generic[Asked, Result]):
         )
         if outcome.finished:
             write_file(self.folder / RESULT, json.dumps(ending.result.to_json(), indent=2) + "\n")
-            self.report(self.folder)
+            self.report(self.folder, None if self.clock is None else self.clock.left())
         return ending.result
 
     def spent(self, outcome: Outcome, pace: Pace) -> Spent:
@@ -320,7 +338,7 @@ class TrainingRun(ABC, Generic[Asked, Result]):
         if (self.folder / REPORT).exists():
             return f"{self.folder} is finished; nothing to do."
         try:
-            self.report(self.folder)
+            self.report(self.folder, None)
         except UserError as error:  # what was learned is there all the same
             return f"{self.folder} is finished; its {REPORT} is missing and cannot be written: {error}"
         return f"{self.folder} is finished; only its {REPORT} was missing, and is written again."

@@ -23,6 +23,7 @@ from vitreous.config.train import Training
 from vitreous.data.batch import Batch
 from vitreous.data.loader import Loader
 from vitreous.errors import UserError
+from vitreous.interrupt import Interrupted, uninterrupted
 from vitreous.objectives.objective import Objective, move_average
 from vitreous.train.meter import Meter, Spent
 from vitreous.train.pace import Pace, crossed
@@ -95,7 +96,6 @@ class Loop:
         evaluate: Evaluate | None,
         keep_last: bool = False,
         name_of: Callable[[int], str] = str,
-        save_seconds: float = 60.0,
         meter: Meter | None = None,
         check_clock: Callable[[int], None] = lambda step: None,
         world: World | None = None,
@@ -108,7 +108,7 @@ class Loop:
         self.meter, self.world = meter or Meter(), world or World()
         self.objective, self.loader, self.training, self.pace = objective, loader, training, pace
         self.check_clock, self.keep_last = check_clock, keep_last
-        self.folder, self.evaluate, self.name_of, self.save_seconds = folder, evaluate, name_of, save_seconds
+        self.folder, self.evaluate, self.name_of = folder, evaluate, name_of
         self.learner = Learner(objective, training, self.world)
         self.ema = copy.deepcopy(objective).requires_grad_(False) if training.ema else None
         self.start = _copied(objective.model) if training.wise_ft_alpha < 1 and not training.lora else {}
@@ -116,6 +116,7 @@ class Loop:
         self.pictures = 0
         self.best: Kept = {}
         self.best_step, self.best_metrics = -1, dict[str, float]()
+        self.evaluated = -1  # the last step after which the validation split was looked at
         self.history: list[dict[str, float]] = []  # metrics of all evaluations so far
         self.first_loss: float | None = None
         self.remarks: list[str] = []
@@ -128,22 +129,13 @@ class Loop:
     def run(
         self, listener: Callable[[Event], None] = lambda event: None, stop: Callable[[], bool] = lambda: False
     ) -> Outcome:
-        """Train to the end, or until `stop` says so, in which case all is saved to go on later."""
+        """Train to the end, or until `stop` or a signal says so, in which case all is saved to go on later."""
         self._resume()
-        if self.step == 0 and self.training.probe and self.evaluate is not None and not self.best:
-            self._evaluate()
-        saved, timer = time.monotonic(), _Timer(self.loader.batch_size)
-        for epoch, batch in self._batches():
-            if self.world.agree(stop()):
-                break
-            record = self._train_step(batch)
-            evaluation = self._evaluate() if self._due() else None
-            listener(Event(self.step, self.steps, epoch, record, timer.tick(evaluation is None), evaluation))
-            if time.monotonic() - saved >= self.save_seconds or self.step == self.steps:
-                self.save()
-                saved = time.monotonic()
-            self.check_clock(self.step)
-        if self.step < self.steps:
+        try:
+            finished = self._take_steps(listener, stop)
+        except Interrupted:  # never within a step, so what is saved now is whole
+            finished = False
+        if not finished or not self.steps:
             self.save()
         if not self.best or self.keep_last:  # there was no evaluation yet, or not at this step
             self._keep(self._result(), self.best_metrics)
@@ -153,14 +145,37 @@ class Loop:
             self.best_metrics,
             self.pictures,
             self.step,
-            self.step == self.steps,
+            finished,
             self.remarks,
         )
 
+    def _take_steps(self, listener: Callable[[Event], None], stop: Callable[[], bool]) -> bool:
+        """Take all steps that are left, and say whether it came to the last."""
+        if self._due():  # before the first step, or where an interruption came between
+            self._evaluate()
+            if self.step == self.steps:  # no step will save what was found
+                self.save()
+        saved, timer = time.monotonic(), _Timer(self.loader.batch_size)
+        for epoch, batch in self._batches():
+            if self.world.agree(stop()):
+                return False
+            with uninterrupted():
+                record = self._train_step(batch)
+            evaluation = self._evaluate() if self._due() else None
+            listener(Event(self.step, self.steps, epoch, record, timer.tick(evaluation is None), evaluation))
+            with uninterrupted():
+                if time.monotonic() - saved >= self.training.save_seconds or self.step == self.steps:
+                    self.save()
+                    saved = time.monotonic()
+                self.check_clock(self.step)
+        return True
+
     def _due(self) -> bool:
-        """Whether the validation split is looked at after the step that was just taken."""
-        if self.evaluate is None:
+        """Whether the validation split is to be looked at now, after the step that was just taken."""
+        if self.evaluate is None or self.evaluated >= self.step:
             return False
+        if self.step == 0:  # a good start is the first candidate
+            return self.training.probe and self.steps > 0
         before, now = self.pace.progress(self.step - 1), self.pace.progress(self.step)
         return crossed(now, self.training.evaluations) > crossed(before, self.training.evaluations)
 
@@ -217,16 +232,31 @@ class Loop:
         assert self.evaluate is not None
         with torch.inference_mode():
             metrics = self.evaluate(found)
-        self._log({"step": self.step, **{f"val_{name}": value for name, value in metrics.items()}})
-        self.history.append(metrics)
-        if self.keep_last or not self.best or found.is_better(metrics, self.best_metrics, self.history):
-            self._keep(found, metrics)
+        if not all(map(math.isfinite, metrics.values())):
+            raise self._diverged("the metrics on the validation pictures are no numbers any more")
+        with uninterrupted():
+            self._log({"step": self.step, **{f"val_{name}": value for name, value in metrics.items()}})
+            self.history.append(metrics)
+            if self.keep_last or not self.best or self._is_better(found, metrics):
+                self._keep(found, metrics)
+            self.evaluated = self.step
         return metrics
+
+    def _is_better(self, found: Objective, metrics: dict[str, float]) -> bool:
+        """Whether to keep these weights rather than the best so far; never where they are worse than a good start."""
+        if self.training.probe and found.is_worse(metrics, self.history[0]):
+            return False
+        return found.is_better(metrics, self.best_metrics, self.history)
 
     def _keep(self, objective: Objective, metrics: dict[str, float]) -> None:
         """Remember the present weights as the best."""
         self.best = {name: _copied(module) for name, module in {"model": objective.model, **objective.extras()}.items()}
+        if not all(bool(tensor.isfinite().all()) for tensors in self.best.values() for tensor in tensors.values()):
+            raise self._diverged("the weights are no finite numbers any more")
         self.best_step, self.best_metrics = self.step, metrics
+
+    def _diverged(self, what: str) -> DivergedError:
+        return DivergedError(f"step {self.step}: {what}: the training diverged; train with a lower learning rate.")
 
     def _log(self, record: dict[str, float]) -> None:
         if not self.world.first:
@@ -247,6 +277,7 @@ class Loop:
             "best_step": self.best_step,
             "best_metrics": self.best_metrics,
             "history": self.history,
+            "evaluated": self.evaluated,
             "first_loss": self.first_loss,
             "spent": asdict(self.meter.spent()),
         }
@@ -265,6 +296,7 @@ class Loop:
             self.pictures, self.history = point.facts["pictures"], point.facts["history"]
             self.first_loss, self.meter.before = point.facts["first_loss"], Spent(**point.facts["spent"])
             self.best_step, self.best_metrics = point.facts["best_step"], point.facts["best_metrics"]
+            self.evaluated = point.facts.get("evaluated", point.step)  # as it was before this was noted
             self.objective.load_state_dict(point.module)
             unpack_optimizers(point.optimizers, self.learner.optimizers, self.objective)
             if self.ema is not None:

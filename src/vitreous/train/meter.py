@@ -36,14 +36,17 @@ class Spent:
 
 
 class Meter:
-    """Reads the clocks from its making on, and adds what was spent `before`, by a process that was interrupted.
+    """Reads the clocks from its making on, or from earlier.
 
-    What a process that was killed did after its last checkpoint is lost, and its cost is not known.
+    It adds what was spent `before`, by a process that was interrupted. What a process that was killed did after its
+    last checkpoint is lost, and its cost is not known.
     """
 
-    def __init__(self, energy: Path = _ENERGY) -> None:
+    def __init__(self, energy: Path = _ENERGY, began: float | None = None) -> None:
+        """`began`: when the time began to count, by `time.monotonic`; now if None."""
         self.before = Spent()
-        self._start, self._cpu = time.monotonic(), _cpu_seconds()
+        self._start = time.monotonic() if began is None else began
+        self._cpu = _cpu_seconds() if began is None else 0.0
         self._folder, self._energy, self._microjoules = energy, _counters(energy), 0
 
     @property
@@ -60,6 +63,16 @@ class Meter:
         self._energy = now
         joules = self._microjoules / 1e6 if now else None
         return self.before + Spent(self.seconds, (_cpu_seconds() - self._cpu) / 3600, joules=joules)
+
+
+def process_began() -> float:
+    """When this process was started, by `time.monotonic`; where the system does not tell, when Python was ready."""
+    try:
+        fields = Path("/proc/self/stat").read_text().rsplit(")", 1)[1].split()
+        since_boot = int(fields[19]) / os.sysconf("SC_CLK_TCK")
+        return time.monotonic() - max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - since_boot)
+    except (OSError, AttributeError, IndexError, ValueError):  # not Linux
+        return time.monotonic() - time.process_time()
 
 
 def _cpu_seconds() -> float:

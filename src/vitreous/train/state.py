@@ -19,7 +19,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from vitreous.errors import UserError
-from vitreous.weights.files import check_manifest, new_folder, remove_folder
+from vitreous.weights.files import new_folder, remove_folder
+from vitreous.weights.manifest import check_manifest
 
 KEPT = 2
 FILES = ("module", "optimizers", "ema", "best")
@@ -44,6 +45,7 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
     """Write a checkpoint below `folder`, then remove those that are no longer needed."""
     final = folder / f"step-{checkpoint.step:08d}"
     best = {f"{module}|{name}": tensor for module, found in checkpoint.best.items() for name, tensor in found.items()}
+    _remove_damaged(final)
     with new_folder(final) as place:
         for name in FILES:
             tensors = best if name == "best" else getattr(checkpoint, name)
@@ -89,6 +91,7 @@ def save_start(folder: Path, tensors: dict[str, Tensor]) -> None:
     """Keep the network's tensors before the first step, once: they do not change."""
     if _folders(folder):
         return
+    _remove_damaged(folder / START)
     with new_folder(folder / START) as place:
         save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, place / f"{START}.safetensors")
 
@@ -97,6 +100,14 @@ def load_start(folder: Path) -> dict[str, Tensor]:
     """What `save_start` kept."""
     check_manifest(folder / START)
     return load_file(folder / START / f"{START}.safetensors")
+
+
+def _remove_damaged(path: Path) -> None:
+    """Forget a checkpoint that is not whole: the training has come to it again."""
+    try:
+        check_manifest(path)
+    except UserError:
+        remove_folder(path)
 
 
 def remove_partial(folder: Path) -> None:

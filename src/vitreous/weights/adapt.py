@@ -9,8 +9,18 @@ import torch
 from torch import Tensor
 
 from vitreous.config.data import Preprocess
+from vitreous.config.model import ModelConfig
 from vitreous.errors import UserError
-from vitreous.model.family import build_network, first_convolution, for_classes, for_size, resize, without_classifier
+from vitreous.memory import check_memory
+from vitreous.model.family import (
+    build_network,
+    check_weights_fit,
+    first_convolution,
+    for_classes,
+    for_size,
+    resize,
+    without_classifier,
+)
 from vitreous.model.network import Network, require
 from vitreous.model.position import resample_state
 from vitreous.model.vit import ViT
@@ -36,34 +46,63 @@ def adapt(
     classes: a new classifier of zeros with so many outputs, or with 0 none.
     epsilon: of every LayerNorm; formats that know one alone need it. No tensor changes.
     """
-    config: Any = model.config  # of whichever family
-    state = dict(model.state_dict())
     size = (image_size, image_size) if isinstance(image_size, int) else image_size
+    config = _adapted(model, size, patch, channels, classes, epsilon)
+    if config == model.config:
+        return model, preprocess if size is None else replace(preprocess, size=size)
+    check_weights_fit(config)
+    state = dict(model.state_dict())
     if patch is not None:
         vit = require(model, ViT, f"patch={patch}")
-        state, config = resample_state(state, vit.config, size or vit.config.image_size, patch)
+        state, _ = resample_state(state, vit.config, size or vit.config.image_size, patch)
     elif size is not None:
-        state, config = resize(state, config, size), for_size(config, size)
+        state = resize(state, model.config, size)
     if size is not None:
         preprocess = replace(preprocess, size=size)
-    if channels is not None and channels != config.channels:
-        _check_channels(config.channels, channels)
-        state, preprocess = _rechannel(model, state, preprocess, channels)
-        config = replace(config, channels=channels)
-    if classes is not None and classes != config.classes:
-        if classes < 0:
-            raise UserError(f"classes={classes}: must be 0 (no classifier) or more.")
+    if config.channels != model.config.channels:
+        state, preprocess = _rechannel(model, state, preprocess, config.channels)
+    if config.classes != model.config.classes:
         state = without_classifier(model, state)
-        config = for_classes(config, classes)
-    if epsilon is not None:
-        require(model, ViT, f"epsilon={epsilon:g}")
-        config = replace(config, norm_eps=epsilon)
-    if config == model.config:
-        return model, preprocess
     changed = build_network(config, seed=None)
     fresh = {name: torch.zeros_like(tensor) for name, tensor in changed.state_dict().items() if name not in state}
     changed.load_state_dict({**state, **fresh})
     return changed.eval(), preprocess
+
+
+def _adapted(
+    model: Network,
+    size: tuple[int, int] | None,
+    patch: int | None,
+    channels: int | None,
+    classes: int | None,
+    epsilon: float | None,
+) -> ModelConfig:
+    """The configuration that is asked for, so that what it costs is known before anything is computed."""
+    config: Any = model.config  # of whichever family
+    if patch is not None:
+        vit = require(model, ViT, f"patch={patch}")
+        _check_resampling(vit.config.patch, patch)
+        config = vit.config.resized(size or vit.config.image_size, patch)
+    elif size is not None:
+        config = for_size(config, size)
+    if channels is not None and channels != config.channels:
+        _check_channels(config.channels, channels)
+        config = replace(config, channels=channels)
+    if classes is not None and classes != config.classes:
+        if classes < 0:
+            raise UserError(f"classes={classes}: must be 0 (no classifier) or more.")
+        config = for_classes(config, classes)
+    if epsilon is not None:
+        require(model, ViT, f"epsilon={epsilon:g}")
+        config = replace(config, norm_eps=epsilon)
+    adapted: ModelConfig = config
+    return adapted
+
+
+def _check_resampling(old: int, new: int) -> None:
+    """Refuse a patch whose resize, a matrix from old pixels to new, does not fit into memory."""
+    if new != old:
+        check_memory(3 * 8 * old**2 * new**2, f"patch={new}", f"choose one nearer to the model's own, {old}")
 
 
 def _check_channels(old: int, new: int) -> None:

@@ -6,18 +6,35 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from vitreous.config.bit import BiTConfig, Root
 from vitreous.config.data import Preprocess
 from vitreous.errors import UserError
 from vitreous.model.bit_family import PRESETS
-from vitreous.weights.foreign import Foreign, Raw, Shapes, blocks_of, other_count, shape_of, stated
+from vitreous.weights.foreign import (
+    Foreign,
+    Raw,
+    Shapes,
+    blocks_of,
+    check_agreement,
+    other_count,
+    shape_of,
+    stages_of,
+    stated,
+)
 from vitreous.weights.google import kernels, write_npz
 from vitreous.weights.huggingface import label_maps, read_labels, write_folder
 from vitreous.weights.mapping import Rule, pointwise, same, to_theirs
 from vitreous.weights.processor import from_processor, to_processor
-from vitreous.weights.timm_layout import UNKNOWN_TO_TIMM, TimmModel, stated_by_timm
+from vitreous.weights.timm_layout import (
+    UNKNOWN_TO_TIMM,
+    TimmModel,
+    arguments_of,
+    check_stated,
+    size_of_input,
+    stated_by_timm,
+)
 
 if TYPE_CHECKING:
     from vitreous.model.resnet import BiT
@@ -60,10 +77,10 @@ def _config(
     return BiTConfig(tuple(depths), width / 64, roots[kernel], size or small, channels, classes)
 
 
-def _depths(shapes: Shapes, before: str, after: str) -> list[int]:
+def _depths(shapes: Shapes, before: str, after: str, where: str) -> list[int]:
     """Blocks of each stage. before, after: what stands around a stage's number, and around a block's."""
-    stages = blocks_of(shapes, before, ".")
-    return [blocks_of(shapes, f"{before}{stage}.{after}", ".") for stage in range(stages)]
+    stages = range(stages_of(shapes, before, ".", where))
+    return [blocks_of(shapes, f"{before}{stage}.{after}", ".") for stage in stages]
 
 
 # Google
@@ -72,7 +89,7 @@ def _depths(shapes: Shapes, before: str, after: str) -> list[int]:
 def _read_google(raw: Raw) -> Foreign:
     shapes = raw.shapes
     height, width, inputs, outputs = shape_of(shapes, _GOOGLE, 4, raw.where)
-    stages = range(1, blocks_of(shapes, "resnet/block", "/"))  # they count from 1
+    stages = range(1, stages_of(shapes, "resnet/block", "/", raw.where))  # they count from 1
     depths = [blocks_of(shapes, f"resnet/block{stage}/unit", "/") - 1 for stage in stages]
     head = "resnet/head/conv2d/bias"
     classes = shape_of(shapes, head, 1, raw.where)[0] if head in shapes else 0
@@ -116,14 +133,19 @@ def _read_timm(raw: Raw) -> Foreign | None:
     block = {f"stages.0.blocks.0.{part}.weight" for part in _BLOCK_TENSORS}
     if not block | {"norm.weight"} <= set(shapes) or any(name.endswith(".running_mean") for name in shapes):
         return None  # another ResNet: of two convolutions, with batch norm, or a hybrid's
-    pretrained = (raw.config or {}).get("pretrained_cfg") or raw.config or {}
-    size = tuple(pretrained["input_size"][1:]) if "input_size" in pretrained else None
     root = shape_of(shapes, _TIMM, 4, raw.where)
     classes = shape_of(shapes, "head.fc.bias", 1, raw.where)[0] if "head.fc.bias" in shapes else 0
-    config = _config(root, _depths(shapes, "stages.", "blocks."), classes, raw.size or size, raw.where)
+    size = raw.size or size_of_input(raw)
+    config = _config(root, _depths(shapes, "stages.", "blocks.", raw.where), classes, size, raw.where)
+    check_stated(raw, arguments_of(raw, _ARGUMENTS), config, config.features)
     return stated_by_timm(raw, Foreign("timm", config, _TIMM_RULES, usual_preprocess(config), assumed=True))
 
 
+_ARGUMENTS = {
+    **dict.fromkeys(("in_chans", "num_classes"), int),
+    **dict.fromkeys(("drop_rate", "drop_path_rate"), float),
+    "global_pool": Literal["avg"],
+}
 _TIMM_RULES = (pointwise("head.fc.weight", "head.fc.weight"),)
 
 
@@ -171,7 +193,9 @@ def _read_huggingface(raw: Raw, prefix: str) -> Foreign | None:
     root = shape_of(shapes, prefix + _HUGGINGFACE, 4, raw.where)
     head = "classifier.1.bias"
     classes = shape_of(shapes, head, 1, raw.where)[0] if head in shapes else 0
-    config = _config(root, _depths(shapes, f"{prefix}encoder.stages.", "layers."), classes, raw.size, raw.where)
+    depths = _depths(shapes, f"{prefix}encoder.stages.", "layers.", raw.where)
+    config = _config(root, depths, classes, raw.size, raw.where)
+    check_agreement(raw.where, {name: (said[name], fact) for name, fact in _facts(config).items() if name in said})
     preprocess, problem = usual_preprocess(config), None
     if raw.processor is not None:
         read = partial(from_processor, raw.processor, config, raw.where)
@@ -187,6 +211,11 @@ def _read_huggingface(raw: Raw, prefix: str) -> Foreign | None:
         problem=problem,
         notes=other_count(len(names), classes, "id2label of config.json"),
     )
+
+
+def _facts(c: BiTConfig) -> dict[str, Any]:
+    """What their config.json says and the tensors show too."""
+    return {"num_channels": c.channels, "embedding_size": c.root_width, "depths": list(c.depths)}
 
 
 def _huggingface_rules(c: BiTConfig, prefix: str) -> list[Rule]:
@@ -212,10 +241,8 @@ def write_huggingface_bit(
     described = {
         "architectures": ["BitForImageClassification" if c.classes else "BitModel"],
         "model_type": "bit",
-        "num_channels": c.channels,
-        "embedding_size": c.root_width,
+        **_facts(c),
         "hidden_sizes": list(c.stage_widths),
-        "depths": list(c.depths),
         "layer_type": "preactivation",
         "hidden_act": "relu",
         "global_padding": None,

@@ -4,6 +4,8 @@ config.json         timm's hub layout, and our own section "vitreous"
 model.safetensors   the tensors, in timm's naming
 README.md           the model card
 manifest.json       size and SHA-256 of each of them, checked at every load
+
+Whatever else is in the folder is never read.
 """
 
 from __future__ import annotations
@@ -14,14 +16,19 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from vitreous.arguments import shown
 from vitreous.config.data import Preprocess
 from vitreous.config.fields import from_fields
 from vitreous.config.model import ModelConfig, model_to_json
 from vitreous.errors import UserError
+from vitreous.inputs import as_text, read_json
+from vitreous.memory import check_memory
 from vitreous.model.family import called, check_size, config_from_json, described
 from vitreous.model.network import Network
-from vitreous.weights.files import check_manifest, new_folder, restore_folder, write_tensors
+from vitreous.weights.files import new_folder, restore_folder, write_tensors
+from vitreous.weights.manifest import MANIFEST, check_manifest, has_manifest, read_manifest, unlisted
 from vitreous.weights.mapping import build_model, relaid
+from vitreous.weights.markdown import code
 from vitreous.weights.reading import read_safetensors
 from vitreous.weights.timm import in_timm, timm_config
 
@@ -43,7 +50,8 @@ class Bundle:
     path: Path | None = None
     """Where it was read from."""
     notes: tuple[str, ...] = ()
-    """Of weights that are no bundle: what they were taken for, what was left aside, what was assumed."""
+    """Of weights that are no bundle: what they were taken for, what was left aside, what was assumed. Of a bundle:
+    which files in its folder do not belong to it."""
 
 
 def save_bundle(
@@ -61,7 +69,7 @@ def save_bundle(
     """
     path = Path(path)
     labels = tuple(labels)
-    _check(model.config, preprocess, labels, str(path))
+    check_parts(model.config, preprocess, labels, str(path))
     section = {
         "format": FORMAT,
         "model": model_to_json(model.config),
@@ -73,7 +81,8 @@ def save_bundle(
     state = relaid(model.state_dict(), in_timm(model.config).rules)
     with new_folder(path) as folder:
         (folder / CONFIG).write_text(described + "\n", encoding="utf-8")
-        (folder / CARD).write_text(_plain_card(model.config, labels) if card is None else card, encoding="utf-8")
+        text = _plain_card(model.config, labels) if card is None else card
+        (folder / CARD).write_text(as_text(text), encoding="utf-8")
         write_tensors(folder / WEIGHTS, state)
     return path
 
@@ -81,16 +90,51 @@ def save_bundle(
 def load_bundle(path: str | Path) -> Bundle:
     """The bundle in a folder, or in the run folder that has it as `bundle`, after every file's digest was checked."""
     folder = find_bundle(Path(path))
-    check_manifest(folder)
+    notes = check_whole(folder)
     section = _read_section(folder / CONFIG)
     where = str(folder / CONFIG)
-    config = config_from_json(section["model"], where)
-    preprocess = from_fields(Preprocess, section["preprocess"], where)
-    labels = tuple(str(label) for label in section["labels"])
-    _check(config, preprocess, labels, where)
+    config = config_from_json(section.model, where)
+    check_parts(config, section.preprocess, section.labels, where)
     tensors = read_safetensors(folder / WEIGHTS)
     model = build_model(config, tensors, folder / WEIGHTS, rules=in_timm(config).rules)
-    return Bundle(model, preprocess, labels, dict(section["training"]), folder)
+    return Bundle(model, section.preprocess, section.labels, section.training, folder, notes)
+
+
+def check_whole(folder: Path, also: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """A note about files that do not belong to a folder of ours, if there are any; what is not whole is refused.
+
+    also: files that are read where they are there, so then the manifest must list them too.
+    """
+    listed = check_manifest(folder)
+    read = [CONFIG, WEIGHTS, *(name for name in also if (folder / name).exists())]
+    if missing := [name for name in read if name not in listed]:
+        raise UserError(
+            f"{folder / MANIFEST}: does not list {missing[0]}, so nothing vouches for it; restore the folder from a "
+            "copy, or save the model again."
+        )
+    others = unlisted(folder, listed)
+    some = ", ".join(others[:3]) + (f" and {len(others) - 3} more" if len(others) > 3 else "")
+    return (f"{folder}: not part of the model, and not read: {some}",) if others else ()
+
+
+def is_bundle(folder: Path) -> bool:
+    """Whether a folder is a bundle, be it whole or damaged: our manifest lists a model card, or config.json says so.
+
+    An export, which is read as the other project's folder that it is, has a manifest without a card.
+    """
+    try:
+        listed = read_manifest(folder) if has_manifest(folder) else {}
+    except UserError:  # damaged: `load_bundle` refuses it
+        return True
+    return CARD in listed or _has_section(folder / CONFIG)
+
+
+def _has_section(path: Path) -> bool:
+    try:
+        config = read_json(path)
+    except UserError:  # not there, or not ours
+        return False
+    return isinstance(config, dict) and "vitreous" in config
 
 
 def find_bundle(path: Path) -> Path:
@@ -109,38 +153,50 @@ def find_bundle(path: Path) -> Path:
     raise UserError(f"{path}: not a bundle, for it has no {WEIGHTS} (it holds {has}); give a bundle or a run folder.")
 
 
-def _read_section(path: Path) -> dict[str, Any]:
+@dataclass(frozen=True)
+class _Section:
     """Our own section of config.json."""
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-        section = config["vitreous"]
-        version = int(section["format"])
-    except (OSError, ValueError, KeyError, TypeError):
-        raise UserError(f"{path}: has no section 'vitreous' with a format; save the bundle with vitreous.") from None
-    if version > FORMAT:
-        raise UserError(f"{path}: written in format {version}, and this vitreous reads {FORMAT}; install a newer one.")
-    if missing := [name for name in ("model", "preprocess", "labels", "training") if name not in section]:
-        raise UserError(f"{path}: 'vitreous' has no field {missing[0]!r}; save the bundle with vitreous.")
-    return dict(section)
+
+    format: int
+    model: dict[str, Any]
+    preprocess: Preprocess
+    labels: tuple[str, ...]
+    training: dict[str, Any]
 
 
-def _check(config: ModelConfig, preprocess: Preprocess, labels: Sequence[str], where: str) -> None:
+def _read_section(path: Path) -> _Section:
+    config = read_json(path)
+    section = config.get("vitreous") if isinstance(config, dict) else None
+    if not isinstance(section, dict) or "format" not in section:
+        raise UserError(f"{path}: has no section 'vitreous' with a format; save the bundle with vitreous.")
+    if (version := section["format"]) != FORMAT:
+        raise UserError(
+            f"{path}: written in format {shown(version)}, and this vitreous reads {FORMAT}; install a newer one."
+        )
+    return from_fields(_Section, section, path)
+
+
+def check_parts(config: ModelConfig, preprocess: Preprocess, labels: Sequence[str], where: str) -> None:
     """Refuse parts that do not belong together."""
     if len(labels) != config.classes:
         raise UserError(
             f"{where}: there are {len(labels)} labels and the classifier has {config.classes} outputs; "
             "give one label for each output, in its order."
         )
+    if len(labels) > 1 and len(set(labels)) == 1:
+        raise UserError(f"{where}: all {len(labels)} labels are {shown(labels[0])}; give each class a name of its own.")
     if preprocess.channels != config.channels:
         raise UserError(
             f"{where}: the preprocessing gives {preprocess.channels} channels and the model takes {config.channels}; "
             "give as many numbers in mean and std as the model has channels."
         )
     check_size(config, preprocess.size)
+    height, width = preprocess.size
+    check_memory(4 * preprocess.channels * height * width, f"{where}: size {height}x{width}", "choose a smaller size")
 
 
 def _plain_card(config: ModelConfig, labels: Sequence[str]) -> str:
-    some = ", ".join(labels[:10]) + (", ..." if len(labels) > 10 else "")
+    some = ", ".join(map(code, labels[:10])) + (", ..." if len(labels) > 10 else "")
     height, width = config.image_size
     return (
         f"# {called(config)}\n\n"

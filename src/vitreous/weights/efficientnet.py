@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from vitreous.config.data import Preprocess
 from vitreous.config.efficientnet import EfficientNetConfig, Padding
@@ -19,6 +19,7 @@ from vitreous.weights.foreign import (
     Raw,
     Shapes,
     blocks_of,
+    check_agreement,
     other_count,
     shape_of,
     sides,
@@ -27,7 +28,15 @@ from vitreous.weights.foreign import (
 from vitreous.weights.huggingface import label_maps, read_labels, write_folder
 from vitreous.weights.mapping import Rule, same, to_theirs
 from vitreous.weights.processor import from_processor, to_processor
-from vitreous.weights.timm_layout import UNKNOWN_TO_TIMM, TimmModel, stated_by_timm
+from vitreous.weights.timm_layout import (
+    UNKNOWN_TO_TIMM,
+    TimmModel,
+    architecture_of,
+    arguments_of,
+    check_stated,
+    size_of_input,
+    stated_by_timm,
+)
 
 if TYPE_CHECKING:
     from vitreous.model.efficientnet import EfficientNet
@@ -37,17 +46,13 @@ _HUGGINGFACE = "embeddings.convolution.weight"
 _PADDINGS: dict[str, tuple[Padding, float]] = {"tf_efficientnet_": ("same", 1e-3), "efficientnet_": ("symmetric", 1e-5)}
 """What the start of timm's name says: how pictures are padded, and batch norm's epsilon."""
 _NORM = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
-_ARGUMENTS = {
-    "in_chans",
-    "num_classes",
-    "drop_rate",
-    "drop_path_rate",
-    "bn_eps",
-    "bn_momentum",
-    "pad_type",
-    "global_pool",
+_ARGUMENTS: dict[str, Any] = {
+    **dict.fromkeys(("in_chans", "num_classes"), int),
+    **dict.fromkeys(("drop_rate", "drop_path_rate", "bn_eps", "bn_momentum"), float),
+    "pad_type": Literal["same", ""],
+    "global_pool": Literal["avg"],
 }
-"""Of timm's, that are read here, or that the tensors tell, or that matter in training alone."""
+"""Of timm's, that are read here, or that the tensors tell, or that matter in training alone; and their types."""
 
 
 def read_efficientnet(raw: Raw) -> Foreign | None:
@@ -69,30 +74,27 @@ def usual_preprocess(c: EfficientNetConfig) -> Preprocess:
 
 
 def _read_timm(raw: Raw) -> Foreign | None:
-    shapes, said = raw.shapes, raw.config or {}
+    shapes = raw.shapes
     size = next((name for name, (width, depth, *_) in SIZES.items() if _is_size(shapes, width, depth)), None)
     if size is None:
         return None
-    architecture, arguments = str(said.get("architecture", "")), said.get("model_args") or {}
-    if unknown := sorted(set(arguments) - _ARGUMENTS):
-        raise UserError(f"{raw.where}: config.json beside it asks for {unknown[0]}, which is not known here.")
+    architecture, arguments = architecture_of(raw.config), arguments_of(raw, _ARGUMENTS)
     start = next((start for start in _PADDINGS if architecture.startswith(start)), None)
     padding, epsilon = _PADDINGS[start or "tf_efficientnet_"]
     if "pad_type" in arguments:
         padding = "same" if arguments["pad_type"] == "same" else "symmetric"
     width, depth, side, dropout = SIZES[size]
-    pretrained = said.get("pretrained_cfg") or said
-    stated_size = tuple(pretrained["input_size"][1:]) if "input_size" in pretrained else None
     config = EfficientNetConfig(
         width=width,
         depth=depth,
-        image_size=raw.size or stated_size or (side, side),
+        image_size=raw.size or size_of_input(raw) or (side, side),
         channels=shape_of(shapes, _TIMM, 4, raw.where)[1],
         classes=shape_of(shapes, "classifier.bias", 1, raw.where)[0] if "classifier.bias" in shapes else 0,
         padding=padding,
         norm_eps=arguments.get("bn_eps", epsilon),
         dropout=dropout,
     )
+    check_stated(raw, arguments, config, config.features)
     assumed = () if start else (f"taken for tf_efficientnet_{size.lower()}, for its tensors do not tell how it pads",)
     return stated_by_timm(raw, Foreign("timm", config, (), usual_preprocess(config), assumed=True, notes=assumed))
 
@@ -150,6 +152,8 @@ def _read_huggingface(raw: Raw, prefix: str) -> Foreign | None:
         dropout=said.get("dropout_rate", 0.5),
         drop_path=said.get("drop_connect_rate", 0.2),
     )
+    if "num_channels" in said:
+        check_agreement(raw.where, {"num_channels": (said["num_channels"], config.channels)})
     usual = _described(replace(config, image_size=sides(said.get("image_size")) or config.image_size))
     odd = {name: said[name] for name in _FIXED if name in said and _plain(said[name]) != _plain(usual[name])}
     if odd:

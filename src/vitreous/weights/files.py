@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import json
 import os
 import re
 import secrets
@@ -17,18 +16,19 @@ import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from hashlib import file_digest
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
 from vitreous.errors import UserError
+from vitreous.inputs import as_text, reason
+from vitreous.weights.manifest import write_manifest
+from vitreous.weights.ours import check_file, check_folder, real_path
 
-MANIFEST = "manifest.json"
-
+_UNFINISHED = ".new-"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
 _NOT_A_FOLDER = (errno.ENOTDIR, errno.EEXIST)
@@ -38,10 +38,11 @@ _NOT_A_FOLDER = (errno.ENOTDIR, errno.EEXIST)
 def new_folder(final: Path) -> Iterator[Path]:
     """An empty folder to fill, which takes the place of `final` when the block ends well.
 
-    Then it has a manifest and is on the disk to the last byte. If anything fails, `final` is as it was, and a full disk
-    or a missing permission is a `UserError`.
+    Then it has a manifest and is on the disk to the last byte. What is there before must be empty or ours. If anything
+    fails, `final` is as it was, and a full disk or a missing permission is a `UserError`.
     """
-    final = final.resolve()  # a link stays, and what it points to is replaced
+    final = real_path(final)  # a link stays, and what it points to is replaced
+    check_folder(final)
     temporary = final.with_name(f".{final.name}.new")
     try:
         with readable_errors(final):
@@ -53,19 +54,27 @@ def new_folder(final: Path) -> Iterator[Path]:
             yield temporary
             write_manifest(temporary)
             fsync_folder(temporary)
+            check_folder(final)  # whatever came there meanwhile
             replace_folder(temporary, final)
-    except BaseException:
+    except BaseException as error:
         with suppress(OSError):
             remove_folder(temporary)
+        if isinstance(error, OSError):
+            raise _unwritable(final, error) from error
         raise
 
 
 def write_file(path: Path, content: str | bytes) -> Path:
     """Write a file that is whole or as it was before, as `new_file` does, and return its path. Text becomes UTF-8."""
-    data = content.encode() if isinstance(content, str) else content
+    data = as_text(content).encode() if isinstance(content, str) else content  # it may name files of any bytes
     with new_file(path) as file:
         file.write(data)
     return path
+
+
+def write_output(path: Path, content: str | bytes) -> Path:
+    """The same for a file that a person named, whose content has our mark: no file of anybody else's is replaced."""
+    return write_file(check_file(path), content)
 
 
 @contextmanager
@@ -76,8 +85,8 @@ def new_file(path: Path) -> Iterator[BinaryIO]:
     if need be. Several processes may write at once: the last one wins. A device or a pipe, such as /dev/stdout, is
     written to and not replaced.
     """
-    final = path.resolve()  # a link stays, and what it points to is replaced
-    temporary = final.with_name(f".new-{secrets.token_hex(8)}")
+    final = real_path(path)  # a link stays, and what it points to is replaced
+    temporary = final.with_name(f"{_UNFINISHED}{secrets.token_hex(8)}")
     try:
         with readable_errors(path):
             final.parent.mkdir(parents=True, exist_ok=True)
@@ -94,10 +103,19 @@ def new_file(path: Path) -> Iterator[BinaryIO]:
             temporary.replace(final)
             fsync_file(final.parent)
     except OSError as error:
-        raise UserError(f"{path}: cannot be written ({error.strerror or error}); choose another place.") from error
+        raise _unwritable(path, error) from error
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
+
+
+def is_unfinished(path: Path) -> bool:
+    """Whether this is what `new_file` was writing when its process was killed."""
+    return path.name.startswith(_UNFINISHED) and path.is_file()
+
+
+def _unwritable(path: Path, error: Exception) -> UserError:
+    return UserError(f"{path}: cannot be written ({reason(error)}); choose another place.")
 
 
 @contextmanager
@@ -126,57 +144,6 @@ def _number(error: OSError | SafetensorError) -> int | None:
         return error.errno
     found = re.search(r"os error (\d+)", str(error))
     return int(found[1]) if found else None
-
-
-def sha256_file(path: Path) -> str:
-    """64 hexadecimal digits."""
-    with path.open("rb") as file:
-        return file_digest(file, "sha256").hexdigest()
-
-
-def write_manifest(folder: Path) -> None:
-    """Write manifest.json: size and SHA-256 of every other file in the folder and below."""
-    files = {
-        path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": sha256_file(path)}
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and path != folder / MANIFEST
-    }
-    (folder / MANIFEST).write_text(_manifest_text(files), encoding="utf-8")
-
-
-def _manifest_text(files: Any) -> str:
-    return json.dumps({"format": 1, "files": files}, indent=2) + "\n"
-
-
-def check_manifest(folder: Path) -> None:
-    """Refuse a folder in which a file is missing or is not, to the last bit, what was saved. More files do no harm."""
-    path = folder / MANIFEST
-    try:
-        text = path.read_text(encoding="utf-8")
-        files = json.loads(text)["files"]
-        if text != _manifest_text(files):  # no bit of it may differ, not even one that changes no meaning
-            raise ValueError
-        expected = {str(name): (int(entry["bytes"]), str(entry["sha256"])) for name, entry in files.items()}
-    except FileNotFoundError:
-        raise UserError(
-            f"{path}: missing, so nothing vouches for the other files; restore it from a copy, or save the model again."
-        ) from None
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise UserError(f"{path}: damaged; restore it from a copy, or save the model again.") from None
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}); check its mode and owner.") from None
-    for name, (size, digest) in expected.items():
-        file = folder / name
-        if not file.is_file():
-            raise UserError(f"{file}: missing; restore the folder from a copy, or save the model again.")
-        try:
-            same = file.stat().st_size == size and sha256_file(file) == digest
-        except OSError as error:
-            raise UserError(f"{file}: cannot be read ({error.strerror}); check its mode and owner.") from None
-        if not same:
-            raise UserError(
-                f"{file}: damaged or changed, its SHA-256 is not the one in {MANIFEST}; restore it from a copy."
-            )
 
 
 def fsync_file(path: Path) -> None:
@@ -223,29 +190,6 @@ def restore_folder(final: Path) -> None:
     if old.is_dir() and not final.exists():
         with suppress(OSError):
             old.rename(final)
-
-
-def check_replaceable(out: Path, ours: frozenset[str]) -> None:
-    """Refuse to write over a folder unless it is empty, or holds a manifest and the files `ours` and nothing else."""
-    if out.resolve() in (Path.cwd(), *Path.cwd().parents):
-        raise UserError(
-            f"{out}: is or holds the folder you are in, and would be replaced as a whole; name a new folder."
-        )
-    with readable_errors(out):
-        inside = {path.name for path in out.iterdir()} if out.is_dir() else set()
-    if inside and inside != ours | {MANIFEST}:
-        some = ", ".join(sorted(inside - ours - {MANIFEST})[:3] or sorted(inside))
-        raise UserError(
-            f"{out}: is not empty (it holds {some}) and would be replaced as a whole; choose a folder that is new, "
-            "empty, or written by this very command before."
-        )
-
-
-def check_apart(out: Path, source: Path | None) -> None:
-    """Refuse to write over what is read."""
-    read = None if source is None else source.resolve()
-    if read is not None and out.resolve() in (read, *read.parents):
-        raise UserError(f"{out}: is or holds the source {source}, which would be lost; choose another place.")
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -10,8 +11,10 @@ from typing import Any, Literal
 
 from torch import Tensor
 
+from vitreous.arguments import shown
 from vitreous.config.data import Preprocess
 from vitreous.config.model import ModelConfig, ViTConfig
+from vitreous.config.stem import MOST_STAGES
 from vitreous.errors import UserError
 from vitreous.model import family as families
 from vitreous.model.presets import SIZES, hybrid_name
@@ -20,8 +23,9 @@ from vitreous.weights.mapping import Rule
 Shapes = Mapping[str, tuple[int, ...]]
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-MALFORMED = (TypeError, KeyError, ValueError, AttributeError, IndexError)
+MALFORMED = (TypeError, LookupError, ValueError, AttributeError, ArithmeticError)
 """What reading a description raises that is not as it should be."""
+_NUMBER = re.compile("[0-9]{1,9}")
 _HEADS = {1152: 16, 1664: 16}
 """By width, for models of timm's that are no preset: So400m and gigantic."""
 
@@ -126,9 +130,21 @@ def stated(
     try:
         return read(), None
     except UserError as error:
-        return usual(), error
+        if str(error).startswith(where):
+            return usual(), error
+        return usual(), UserError(f"{where}: {file} beside it is malformed ({str(error).rstrip('.')})")
     except MALFORMED as error:
-        return usual(), UserError(f"{where}: {file} beside it is malformed ({type(error).__name__}: {error})")
+        return usual(), UserError(f"{where}: {file} beside it is malformed ({type(error).__name__}: {shown(error)})")
+
+
+def check_agreement(where: str, stated: Mapping[str, tuple[Any, Any]]) -> None:
+    """Refuse a description that contradicts the tensors. stated: by field, what is said and what is there."""
+    for name, (said, there) in stated.items():
+        if said is not None and said != there:
+            raise UserError(
+                f"{where}: config.json beside it says {name} {shown(said)}, and the tensors are of a model with "
+                f"{there}; give the two that belong together."
+            )
 
 
 def heads_for(width: int, where: str) -> int:
@@ -189,9 +205,18 @@ def blocks_of(names: Iterable[str], before: str, after: str) -> int:
     numbers = [
         int(digits)
         for name in names
-        if name.startswith(before) and (digits := name[len(before) :].split(after)[0]).isdigit()
+        if name.startswith(before) and _NUMBER.fullmatch(digits := name[len(before) :].split(after)[0])
     ]
     return max(numbers, default=-1) + 1
+
+
+def stages_of(names: Iterable[str], before: str, after: str, where: str) -> int:
+    """The same for the stages of a convolutional network, which are few."""
+    if (stages := blocks_of(names, before, after)) > MOST_STAGES + 1:  # Google counts from 1
+        raise UserError(
+            f"{where}: {before}{stages - 1} would be one of {stages:,} stages; give a file of a real model."
+        )
+    return stages
 
 
 def other_count(names: int, classes: int, field: str) -> tuple[str, ...]:

@@ -5,7 +5,6 @@ Their names and shapes are of JAX: a path with slashes, matrices as (inputs, out
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,9 +31,8 @@ from vitreous.weights.foreign import (
 )
 from vitreous.weights.hybrid import google_stem_rules, read_google_stem
 from vitreous.weights.mapping import Rule, same, to_theirs
+from vitreous.weights.ours import check_file, sign_zip
 
-EXPORTED = ("embedding/kernel.npy", "resnet/root_block/standardized_conv2d/kernel.npy")
-"""One of these is in every .npz that is written here: of a ViT, of a BiT."""
 _PREFIXES = ("", "opt/target/")
 _QUERY = "Transformer/encoderblock_0/MultiHeadDotProductAttention_1/query/kernel"
 _MLP = "Transformer/encoderblock_0/MlpBlock_3/Dense_0/kernel"
@@ -90,19 +88,11 @@ def write_npz(out: Path, tensors: Mapping[str, Tensor]) -> Path:
     """One file with these arrays, new or in the place of an earlier export."""
     if out.suffix != ".npz":
         raise UserError(f"{out}: Google's format is one file; give a name that ends in .npz.")
-    if out.exists() and not _is_export(out):
-        raise UserError(f"{out}: there is a file or folder of this name that is no export; choose another name.")
     arrays: dict[str, Any] = {name: tensor.numpy() for name, tensor in tensors.items()}
-    with new_file(out) as file:
+    with new_file(check_file(out)) as file:
         np.savez(file, **arrays)
+        sign_zip(file)
     return out
-
-
-def _is_export(path: Path) -> bool:
-    if not zipfile.is_zipfile(path):
-        return False
-    with zipfile.ZipFile(path) as archive:
-        return not set(EXPORTED).isdisjoint(archive.namelist())
 
 
 def _why_not(c: ViTConfig) -> str | None:

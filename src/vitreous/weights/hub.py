@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import Any
 
 from vitreous.errors import UserError
 
 PREFIX = "hf:"
 _DESCRIPTIONS = ["config.json", "preprocessor_config.json", "manifest.json", "README.md"]
 _WEIGHTS = ["model.safetensors", "model.safetensors.index.json", "model-*.safetensors"]
+
+SPARE = 10_000
+"""Bytes that may come beyond what was announced, before a download is ended."""
 
 
 def fetch(name: str) -> Path:
@@ -29,7 +33,12 @@ def fetch(name: str) -> Path:
     try:
         for wanted in (_WEIGHTS, ["pytorch_model.bin"]):
             folder = Path(
-                snapshot_download(repository, revision=revision or None, allow_patterns=[*_DESCRIPTIONS, *wanted])
+                snapshot_download(
+                    repository,
+                    revision=revision or None,
+                    allow_patterns=[*_DESCRIPTIONS, *wanted],
+                    tqdm_class=_watched_bar(),
+                )
             )
             if any(fnmatch(path.name, pattern) for path in folder.iterdir() for pattern in wanted):
                 return folder
@@ -43,8 +52,8 @@ def fetch(name: str) -> Path:
         raise UserError(f"{name}: the model has no revision {revision!r}; check it.") from None
     except (hub.LocalEntryNotFoundError, hub.OfflineModeIsEnabled):
         raise _not_here(name) from None
-    except (hub.HfHubHTTPError, OSError) as error:
-        reason = str(error).strip().split("\n")[0]
+    except Exception as error:  # a server that answers nonsense makes its package raise anything, KeyError too
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise UserError(f"{name}: could not be fetched ({reason}); try again, or give a folder.") from None
     if constants.HF_HUB_OFFLINE:  # then a snapshot is whatever happens to be here
         raise _not_here(name)
@@ -56,6 +65,27 @@ def fetch(name: str) -> Path:
 
 def _not_here(name: str) -> UserError:
     return UserError(
-        f"{name}: not on this machine yet, and the hub cannot be asked (HF_HUB_OFFLINE is set, or there is no "
-        "network); get it once while online, or give a folder."
+        f"{name}: not on this machine yet, and the hub cannot be asked (HF_HUB_OFFLINE is set, there is no network, or "
+        "it answers with an error); get it once while online, or give a folder."
     )
+
+
+def _watched_bar() -> type[Any]:
+    """The hub's own progress bar, which also ends a download of more bytes than were announced."""
+    from huggingface_hub.utils.tqdm import tqdm
+
+    class WatchedBar(tqdm):
+        received = 0
+
+        def __init__(self, *args: Any, **options: Any) -> None:
+            self.of_bytes = options.get("unit") == "B"  # files are counted by such a bar too
+            super().__init__(*args, **options)  # type: ignore[no-untyped-call]
+
+        def update(self, n: float | None = 1) -> bool | None:
+            self.received += int(n or 0)
+            if self.of_bytes and self.total and self.received > self.total + SPARE:
+                raise OSError(f"it sends more than the {self.total:,} bytes that it announced")
+            shown: bool | None = super().update(n)
+            return shown
+
+    return WatchedBar

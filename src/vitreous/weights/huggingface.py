@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from vitreous.arguments import check_value, shown
 from vitreous.config.data import Preprocess
 from vitreous.config.model import ViTConfig
 from vitreous.errors import UserError
@@ -25,6 +26,7 @@ from vitreous.weights.foreign import (
     Raw,
     Shapes,
     blocks_of,
+    check_agreement,
     grid_for_count,
     heads_for,
     no_grid,
@@ -54,14 +56,17 @@ def read_huggingface(raw: Raw) -> Foreign | None:
         return None
     prefix, said, shapes = found.removesuffix(_PROJECTION), raw.config or {}, raw.shapes
     kind = said.get("model_type") or _kind(shapes, prefix)
-    if kind not in FAMILIES:
-        raise UserError(f"{raw.where}: a model of type {kind!r}; those that can be opened are {', '.join(FAMILIES)}.")
+    if not isinstance(kind, str) or kind not in FAMILIES:
+        raise UserError(
+            f"{raw.where}: a model of type {shown(kind)} cannot be opened; those that can are {', '.join(FAMILIES)}."
+        )
     if said.get("hidden_act", "gelu") not in ("gelu", "relu") or said.get("qkv_bias") is False:
         raise UserError(f"{raw.where}: only models with GELU or ReLU, and with biases of q, k and v, can be opened.")
     aside = {
         what: [name for name in shapes if name.startswith((start, prefix + start))] for what, start in _ASIDE.items()
     }
     config = _config(kind, shapes, prefix, said, raw)
+    check_agreement(raw.where, _stated(said, config, raw.size))
     names = read_labels(said)
 
     def usual() -> Preprocess:
@@ -83,6 +88,22 @@ def read_huggingface(raw: Raw) -> Foreign | None:
         heads_assumed=raw.heads is None and not said.get("num_attention_heads"),
         notes=other_count(len(names), config.classes, "id2label of config.json"),
     )
+
+
+def _stated(said: dict[str, Any], c: ViTConfig, size: tuple[int, int] | None) -> dict[str, tuple[Any, Any]]:
+    """What config.json says and the tensors show too: both, by the name of the field."""
+    facts: dict[str, Any] = {
+        "hidden_size": c.width,
+        "num_hidden_layers": c.depth,
+        "patch_size": c.patch,
+        "num_channels": c.channels,
+    }
+    if c.layer_scale is None:
+        facts["intermediate_size"] = c.mlp_width
+    if size is None and (stated_size := sides(said.get("image_size"))):
+        said = {**said, "image_size": stated_size}
+        facts["image_size"] = c.image_size
+    return {name: (said[name], fact) for name, fact in facts.items() if name in said}
 
 
 def _kind(shapes: Shapes, prefix: str) -> str:
@@ -270,9 +291,10 @@ def label_maps(labels: Sequence[str]) -> dict[str, Any]:
 
 
 def read_labels(said: dict[str, Any]) -> tuple[str, ...]:
-    """The classes' names that their config.json has, by number."""
+    """The classes' names that their config.json has; none if they are those that `transformers` gives by itself."""
     labels = said.get("id2label") or {}
-    return tuple(str(labels[key]) for key in sorted(labels, key=int))
+    names: tuple[str, ...] = check_value([labels[str(k)] for k in range(len(labels))], tuple[str, ...], "id2label")
+    return () if all(name == f"LABEL_{k}" for k, name in enumerate(names)) else names
 
 
 def _told_apart(labels: Sequence[str]) -> list[str]:

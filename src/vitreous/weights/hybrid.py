@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from vitreous.config.model import ViTConfig
 from vitreous.config.stem import ConvStem, ResNetStem, Stem
-from vitreous.weights.foreign import Shapes, blocks_of, shape_of
+from vitreous.weights.foreign import Shapes, blocks_of, shape_of, stages_of
 from vitreous.weights.mapping import Rule, same
 
 BACKBONE = "patch_embed.backbone."
@@ -38,7 +38,7 @@ def read_stem(shapes: Shapes, where: str) -> tuple[Stem, int] | None:
         if not {f"{BACKBONE}{root}.weight", f"{BACKBONE}{root.replace('conv', 'norm')}.weight"} <= set(shapes):
             continue
         width, channels, *_ = shape_of(shapes, f"{BACKBONE}{root}.weight", 4, where)
-        stages = range(blocks_of(shapes, f"{BACKBONE}stages.", "."))
+        stages = range(stages_of(shapes, f"{BACKBONE}stages.", ".", where))
         depths = tuple(blocks_of(shapes, f"{BACKBONE}stages.{stage}.blocks.", ".") for stage in stages)
         return ResNetStem(depths, width / 64), channels
     return None
@@ -65,7 +65,7 @@ def first_convolution_name(c: ViTConfig) -> str:
 def read_google_stem(shapes: Shapes, prefix: str, where: str) -> tuple[ResNetStem, int]:
     """The stem by Google's names, and the channels of its pictures."""
     *_, channels, width = shape_of(shapes, f"{prefix}conv_root/kernel", 4, where)
-    stages = range(1, blocks_of(shapes, f"{prefix}block", "/"))  # they count from 1
+    stages = range(1, stages_of(shapes, f"{prefix}block", "/", where))  # they count from 1
     depths = tuple(blocks_of(shapes, f"{prefix}block{stage}/unit", "/") - 1 for stage in stages)
     return ResNetStem(depths, width / 64), channels
 

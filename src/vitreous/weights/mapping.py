@@ -6,6 +6,7 @@ names that the file has.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from vitreous.config.model import ModelConfig
 from vitreous.errors import UserError
-from vitreous.model.family import build_network
+from vitreous.model.family import build_network, count_parameters
 from vitreous.model.network import Network
 
 Shape = tuple[int, ...]
@@ -70,15 +71,47 @@ def build_model(
         round differently, so what must be repeated to the last bit needs the copy. Without, they stay on the disk
         until they are used.
     """
+    _check_extent(config, tensors, where)
     model = build_network(config, seed=None)
     own = model.state_dict()
     state = to_ours(tensors, rules, {name: tuple(tensor.shape) for name, tensor in own.items()}, where)
+    called = {rule.ours: rule.theirs for rule in rules}
+    counters = [called.get(name, (name,)) for name, tensor in own.items() if not tensor.is_floating_point()]
+    _check_numbers(tensors, {name for names in counters for name in names}, where)
     if not copy:
         for name, parameter in model.named_parameters():
             parameter.data = state[name].float().contiguous()
         state = {name: tensor for name, tensor in state.items() if name not in dict(model.named_parameters())}
     model.load_state_dict(state, strict=copy)
     return model.eval()
+
+
+def _check_extent(config: ModelConfig, tensors: Mapping[str, Tensor], where: object) -> None:
+    """Refuse a configuration of a far larger model than the tensors are of, before that model is built."""
+    stored, described = sum(tensor.numel() for tensor in tensors.values()), count_parameters(config)
+    if config.layers > len(tensors) or described > 2 * stored:
+        raise UserError(
+            f"{where}: its {len(tensors):,} tensors hold {stored:,} numbers, and the configuration is of a model of "
+            f"{config.layers:,} layers with {described:,}; the file is not of this model: give the right one."
+        )
+
+
+def _check_numbers(tensors: Mapping[str, Tensor], counters: set[str], where: object) -> None:
+    """Refuse weights that are no finite floating-point numbers. counters: those that are whole numbers."""
+    for name, tensor in tensors.items():
+        if name in counters:
+            continue
+        if not tensor.is_floating_point():
+            kind = str(tensor.dtype).removeprefix("torch.")
+            raise UserError(
+                f"{where}: {name} is {kind}, and weights are floating-point numbers; give them as they were trained, "
+                "before they were quantised or converted."
+            )
+        if not all(math.isfinite(bound.item()) for bound in tensor.float().aminmax()):
+            raise UserError(
+                f"{where}: {name} holds NaN or infinity, so every answer would be nonsense; give weights of a training "
+                "that did not diverge."
+            )
 
 
 def to_ours(

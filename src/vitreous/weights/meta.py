@@ -13,6 +13,7 @@ from vitreous.weights.foreign import Foreign, Raw, imagenet_default
 from vitreous.weights.hybrid import has_backbone
 from vitreous.weights.mapping import same
 from vitreous.weights.timm import CORE, recognise
+from vitreous.weights.timm_layout import is_timm
 
 _BACKBONE = "backbone."
 _ENTRIES = ("model", "model_ema", "teacher", "student")
@@ -59,6 +60,8 @@ def read_meta(raw: Raw) -> Foreign | None:
     if not set(CORE) <= set(theirs):
         return None
     renamed = any(name != prefix + ours for ours, name in theirs.items())
+    if is_timm(raw.config) and not (prefix or aside or renamed):
+        return None  # what config.json says comes before what names suggest
     flat_backbone = raw.kind == "torch" and "head.weight" not in theirs
     if not (prefix or aside or renamed or flat_backbone or raw.entry in _ENTRIES):
         return None

@@ -51,13 +51,14 @@ def from_processor(said: dict[str, Any], config: ModelConfig, where: str) -> Pre
         mean, std = (_channels(said[name], config.channels) for name in ("image_mean", "image_std"))
     if kind == "EfficientNetImageProcessor" and said.get("include_top", True):  # it divides twice
         std = tuple(value * value for value in std)
+    uneven = any((whole - part) % 2 for whole, part in zip(resized, seen, strict=True))
     return Preprocess(
         size=seen,
         mean=mean,
         std=std,
         crop=kept,
         interpolation=_RESAMPLE[resample],
-        resize="stretch" if "height" in size else "cover-floor",
+        resize=("stretch-floor" if uneven else "stretch") if "height" in size else "cover-floor",
     )
 
 
@@ -66,7 +67,7 @@ def to_processor(preprocess: Preprocess, where: str) -> dict[str, Any]:
     height, width = preprocess.size
     rows, columns = preprocess.resized
     cropped = preprocess.crop < 1
-    if preprocess.resize == "stretch":
+    if preprocess.resize.startswith("stretch"):
         kind = "DeiTImageProcessor" if cropped else "ViTImageProcessor"
         size = {"height": rows, "width": columns}
     elif rows != columns:

@@ -10,9 +10,10 @@
 from __future__ import annotations
 
 import argparse
-import json
+import os
 import pickle
 import re
+import warnings
 import zipfile
 import zlib
 from collections import Counter
@@ -27,7 +28,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
+from vitreous import inputs
+from vitreous.arguments import shown
 from vitreous.errors import UserError
+from vitreous.inputs import open_input, size_text
 from vitreous.weights.foreign import Raw
 
 SUFFIXES = (".safetensors", ".pth", ".pt", ".bin", ".ckpt", ".npz")
@@ -45,6 +49,10 @@ _PROJECTIONS = (
 """How the name ends of the tensor that looks at the pixels: every model has one."""
 _WRAPPERS = ("module.", "_orig_mod.")
 """What `DistributedDataParallel` and `torch.compile` put before every name."""
+SMALL, NPZ_RATIO = 2**24, 20
+"""An archive may claim this many bytes, and so many times its own: trained weights hardly shrink when compressed."""
+LONGEST_NAME = 500
+"""Characters of a tensor's name."""
 _DAMAGED = (OSError, EOFError, ValueError, KeyError, RuntimeError, MemoryError, zipfile.BadZipFile, zlib.error)
 """What reading a damaged archive raises."""
 
@@ -100,23 +108,17 @@ def _read_shards(folder: Path) -> Raw:
 
 def read_json(path: Path) -> dict[str, Any] | None:
     """The object in a JSON file, None if there is no such file."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    if not os.path.lexists(path):
         return None
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: cannot be read as JSON ({error}); get the file again.") from None
+    found = inputs.read_json(path)
     if not isinstance(found, dict):
         raise UserError(f"{path}: is not a JSON object; get the file again.")
     return found
 
 
 def _read_file(path: Path, entry: str | None) -> Raw:
-    try:
-        with path.open("rb") as file:
-            start = file.read(64)
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror or error}); check its mode and owner.") from None
+    with open_input(path) as file:
+        start = file.read(64)
     if not start:
         raise UserError(f"{path}: the file is empty; get it again.")
     if start.startswith(b"version https://git-lfs"):
@@ -134,31 +136,37 @@ def _read_file(path: Path, entry: str | None) -> Raw:
 
 def read_safetensors(path: Path) -> dict[str, Tensor]:
     """The tensors of a .safetensors file by name, mapped into memory and not read."""
+    open_input(path).close()
     try:
-        return load_file(path)
+        return _checked(path, load_file(path))
     except SafetensorError as error:
         raise UserError(
-            f"{path}: not a .safetensors file, or a damaged one ({error}); restore it from a copy."
+            f"{path}: not a .safetensors file, or a damaged one ({_reason(error)}); restore it from a copy."
         ) from None
-    except FileNotFoundError:
-        raise UserError(f"{path}: there is no such file; check the path.") from None
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror or error}); check its mode and owner.") from None
+    except (OSError, KeyError, RuntimeError) as error:  # a number type that torch does not have is a KeyError
+        raise UserError(f"{path}: cannot be read ({_reason(error)}); get it again.") from None
 
 
 def _read_zip(path: Path, entry: str | None) -> Raw:
-    """An .npz or a file of torch: both are zip archives."""
+    """An .npz or a file of torch: both are zip archives. Neither may hold much more than the file has."""
     try:
         with zipfile.ZipFile(path) as archive:
-            names = archive.namelist()
+            members = archive.infolist()
     except _DAMAGED as error:
-        raise UserError(f"{path}: damaged or cut short ({error}); get it again.") from None
-    if any(name.endswith("/data.pkl") or name == "data.pkl" for name in names):
+        raise UserError(f"{path}: damaged or cut short ({_reason(error)}); get it again.") from None
+    names, claimed = [member.filename for member in members], sum(member.file_size for member in members)
+    ours = any(name.endswith("/data.pkl") or name == "data.pkl" for name in names)
+    size = path.stat().st_size
+    if claimed > (size if ours else SMALL + NPZ_RATIO * size):
+        raise UserError(
+            f"{path}: {size_text(size)} that claim to hold {size_text(claimed)}, as no weights do; get it again."
+        )
+    if ours:
         return _unwrap(path, _load(path, mapped=True), entry)
     if names and all(name.endswith(".npy") for name in names):
-        return Raw(str(path), "npz", _read_npz(path))
+        return Raw(str(path), "npz", _checked(path, _read_npz(path)))
     raise UserError(
-        f"{path}: a zip archive that is no checkpoint (it holds {', '.join(names[:3])}); give another file."
+        f"{path}: a zip archive that is no checkpoint (it holds {_plain(', '.join(names[:3]))}); give another file."
     )
 
 
@@ -167,19 +175,46 @@ def _read_npz(path: Path) -> dict[str, Tensor]:
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
     except _DAMAGED as error:
-        raise UserError(f"{path}: damaged, or not plain numbers ({error}); get it again.") from None
-    if odd := [name for name, array in arrays.items() if array.dtype.kind not in "fiu" or array.dtype.itemsize > 8]:
-        raise UserError(
-            f"{path}: {odd[0]} holds {arrays[odd[0]].dtype}, not numbers that PyTorch knows; give another file."
-        )
+        raise UserError(f"{path}: damaged, or not plain numbers ({_reason(error)}); get it again.") from None
+    for name, array in arrays.items():
+        kind = array.dtype if isinstance(array, np.ndarray) else type(array).__name__  # bytes of what is no array
+        if not isinstance(kind, np.dtype) or kind.kind not in "fiuc" or kind.itemsize > 8:
+            raise UserError(f"{path}: {_plain(name)} holds {kind}, not numbers that PyTorch knows; give another file.")
     native = {name: array.astype(array.dtype.newbyteorder("="), copy=False) for name, array in arrays.items()}
     return {name: torch.from_numpy(array) for name, array in native.items()}
+
+
+def _checked(path: Path, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors, if each has a name that can be said, lies in memory as one block, and is in the file whole.
+
+    What torch's files describe may be sparse, or repeat a few stored numbers over any shape.
+    """
+    if odd := [name for name in tensors if len(name) > LONGEST_NAME or not name.isprintable()]:
+        raise UserError(f"{path}: {shown(odd[0])} is no name of a tensor; get the file again.")
+    plain = (torch.strided, torch.device("cpu"))
+    if strange := [n for n, tensor in tensors.items() if (tensor.layout, tensor.device) != plain or tensor.is_nested]:
+        raise UserError(f"{path}: {strange[0]} is no plain tensor; have whoever made it save dense tensors.")
+    claimed, size = sum(tensor.nbytes for tensor in tensors.values()), path.stat().st_size
+    if claimed > SMALL + NPZ_RATIO * size or (path.suffix != ".npz" and claimed > size):
+        raise UserError(f"{path}: {size_text(size)} that claim to hold {size_text(claimed)} of tensors; get it again.")
+    return tensors
+
+
+def _reason(error: Exception) -> str:
+    """Why a library refused."""
+    return _plain(str(error)).rstrip(".") or type(error).__name__
+
+
+def _plain(text: str) -> str:
+    """What a file or a library says, on one line that is not too long."""
+    return "".join(letter if letter.isprintable() else " " for letter in text[:1000]).strip()[:200]
 
 
 def _load(path: Path, *, mapped: bool) -> Any:
     """What a file of torch holds, without running anything in it."""
     try:
-        with torch.serialization.safe_globals([argparse.Namespace]):
+        with torch.serialization.safe_globals([argparse.Namespace]), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of pickles in newer protocols, which are refused anyway
             return torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
     except pickle.UnpicklingError as error:
         found = re.search(r"GLOBAL (\S+)", str(error))
@@ -188,8 +223,7 @@ def _load(path: Path, *, mapped: bool) -> Any:
             "and was not opened; have whoever made it save the state_dict alone, best as .safetensors."
         ) from None
     except Exception as error:  # of a damaged file torch raises anything from EOFError to KeyError
-        reason = str(error).strip().split("\n")[0].rstrip(".") or type(error).__name__
-        raise UserError(f"{path}: damaged, or no checkpoint of PyTorch ({reason}); get it again.") from None
+        raise UserError(f"{path}: damaged, or no checkpoint of PyTorch ({_reason(error)}); get it again.") from None
 
 
 def _unwrap(path: Path, found: Any, wanted: str | None) -> Raw:
@@ -207,15 +241,15 @@ def _unwrap(path: Path, found: Any, wanted: str | None) -> Raw:
             )
         entry = models[0]
     state = found if entry is None else found[entry]
-    tensors = {str(name): value for name, value in state.items() if isinstance(value, Tensor)}
+    tensors = {name: value for name, value in state.items() if isinstance(name, str) and isinstance(value, Tensor)}
     if not tensors:
-        names = ", ".join(str(name) for name in list(found)[:5]) or "nothing"
+        names = _plain(", ".join([name for name in found if isinstance(name, str)][:5])) or "nothing"
         raise UserError(f"{path}: holds no tensors by name (it has {names}); give a state_dict.")
     others = {name: value for name, value in found.items() if name != entry} if entry else {}
-    others |= {name: value for name, value in state.items() if not isinstance(value, Tensor)}
-    aside = {str(name): _count(value) for name, value in others.items()}
+    others |= {name: value for name, value in state.items() if name not in tensors}
+    aside = {name if isinstance(name, str) else shown(name): _count(value) for name, value in others.items()}
     rivals = tuple(name for name in models if name != entry)
-    return Raw(str(path), "torch", _unwrapped(tensors), entry, aside, rivals)
+    return Raw(str(path), "torch", _unwrapped(_checked(path, tensors)), entry, aside, rivals)
 
 
 def _unwrapped(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -248,8 +282,13 @@ def _holds_model(value: Any) -> bool:
 
 
 def _count(value: Any) -> int:
-    """How many tensors are somewhere inside."""
-    if isinstance(value, Tensor):
-        return 1
-    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
-    return sum(_count(one) for one in inside)
+    """How many tensors are somewhere inside; what is there twice is counted once, for it may hold itself."""
+    seen, waiting, count = set(), [value], 0
+    while waiting:
+        one = waiting.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        count += isinstance(one, Tensor)
+        waiting += one.values() if isinstance(one, dict) else one if isinstance(one, list | tuple) else ()
+    return count

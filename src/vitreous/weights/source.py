@@ -5,23 +5,30 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import replace
+from fnmatch import fnmatch
 from pathlib import Path
 
+from vitreous.arguments import shown
 from vitreous.config.data import Preprocess
 from vitreous.config.model import ModelConfig, ViTConfig
 from vitreous.errors import UserError
+from vitreous.inputs import reason
 from vitreous.weights import hub
 from vitreous.weights.bit import read_bit
-from vitreous.weights.bundle import WEIGHTS, Bundle, load_bundle
+from vitreous.weights.bundle import WEIGHTS, Bundle, check_parts, check_whole, is_bundle, load_bundle
 from vitreous.weights.efficientnet import read_efficientnet
 from vitreous.weights.files import restore_folder
 from vitreous.weights.foreign import MALFORMED, Foreign, Raw, describe
 from vitreous.weights.google import read_google
-from vitreous.weights.huggingface import read_huggingface
+from vitreous.weights.huggingface import FAMILIES, read_huggingface
+from vitreous.weights.labels import IMAGENET, imagenet_names, repeated_names
+from vitreous.weights.manifest import has_manifest
 from vitreous.weights.mapping import build_model
 from vitreous.weights.meta import read_meta
-from vitreous.weights.reading import no_entry, read_json, read_raw
+from vitreous.weights.reading import no_entry, read_raw
 from vitreous.weights.timm import read_timm
+from vitreous.weights.timm_architectures import OPENED
+from vitreous.weights.timm_layout import check_architecture
 
 EXAMPLE = "mean=0.5,std=0.5,crop=0.9,interpolation=bicubic"
 FIELDS = ("mean", "std", "crop", "interpolation", "size", "resize")
@@ -37,6 +44,9 @@ ADAPTERS: dict[str, Callable[[Raw], Foreign | None]] = {
     "efficientnet": read_efficientnet,
 }
 """Who may know what was read, asked in this order; the first that does not answer None has it."""
+
+MODEL_TYPES = (*FAMILIES, "bit", "efficientnet")
+"""Of Hugging Face's folders, that can be opened."""
 
 log = logging.getLogger("vitreous")
 
@@ -59,13 +69,16 @@ def open_weights(
     entry: which model of a training file that holds several, by its name there; None for the averaged one.
     """
     path = hub.fetch(str(source)) if str(source).startswith(hub.PREFIX) else Path(source)
-    if path.name == WEIGHTS and path.is_file() and _has_section(path.parent):
+    _check_name(path)
+    if path.name == WEIGHTS and path.is_file() and (is_bundle(path.parent) or has_manifest(path.parent)):
         path = path.parent
     if _is_bundle(path):
         if entry is not None:
             raise no_entry(path, entry)
         bundle = load_bundle(path)
         _check_heads(bundle.model.config, heads, path)
+        for note in bundle.notes:
+            log.info(note)
         return with_preprocess(bundle, preprocess)
     bundle, assumed = _open_foreign(path, preprocess, heads, entry)
     for note in bundle.notes:
@@ -74,6 +87,16 @@ def open_weights(
         log.warning(assumed)
         bundle = replace(bundle, notes=(*bundle.notes, assumed))
     return bundle
+
+
+def _check_name(path: Path) -> None:
+    """Refuse a name that no file can have, or that leads round in circles; whether something is there comes later."""
+    try:
+        path.stat()
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: cannot be read ({reason(error)}); check its name, mode and owner.") from None
 
 
 def with_preprocess(bundle: Bundle, preprocess: Preprocess | str | None) -> Bundle:
@@ -114,23 +137,14 @@ def _is_bundle(path: Path) -> bool:
         return not path.exists()
     if (path / "bundle").is_dir():
         return True
-    if not (path / "config.json").exists():
-        return (path / "manifest.json").exists()
-    try:
-        return _has_section(path)
-    except UserError:  # a damaged bundle is refused with what its manifest knows
-        return (path / "manifest.json").exists()
-
-
-def _has_section(folder: Path) -> bool:
-    """Whether config.json in a folder is ours."""
-    return "vitreous" in (read_json(folder / "config.json") or {})
+    return is_bundle(path)
 
 
 def _open_foreign(
     path: Path, preprocess: Preprocess | str | None, heads: int | None, entry: str | None
 ) -> tuple[Bundle, str | None]:
     """The model of another project's file, and a warning if its preprocessing had to be assumed."""
+    exported = check_whole(path, ("preprocessor_config.json",)) if has_manifest(path) else ()
     raw = read_raw(path, _size(preprocess), heads, entry)
     found = _recognise(raw)
     _check_heads(found.config, heads, raw.where)
@@ -144,19 +158,34 @@ def _open_foreign(
         other = f" (vitreous import --entry {'|'.join(raw.models)} takes another)" if raw.models else ""
         taken = f"the model is its entry {raw.entry!r}{other}; " if raw.entry else ""
         notes.append(f"{raw.where}: {taken}left aside: {', '.join(others)}")
-    notes += [f"{raw.where}: {note}" for note in found.notes]
+    notes += [*(f"{raw.where}: {note}" for note in found.notes), *exported]
     if found.problem is not None and not _said(preprocess) >= set(WHOLE):
         raise UserError(f"{found.problem}; say the preprocessing whole: preprocess='{EXAMPLE}'.")
-    labels = found.labels or tuple(str(number) for number in range(found.config.classes))
-    info = {"imported": str(path), "family": found.family, "notes": notes, "numbered": not found.labels}
+    labels = found.labels or _usual_labels(found.config.classes)
+    if not found.labels and found.config.classes == IMAGENET:
+        notes.append(
+            f"{raw.where}: names no classes; its {IMAGENET:,} outputs are taken to be ImageNet's, from {labels[0]} to "
+            f"{labels[-1]} (vitreous import --labels FILE gives others)"
+        )
+    if repeated := repeated_names(labels):
+        notes.append(f"{raw.where}: {repeated}")
+    numbered = not found.labels and found.config.classes != IMAGENET
+    info = {"imported": str(path), "family": found.family, "notes": notes, "numbered": numbered}
     bundle = with_preprocess(Bundle(model, found.preprocess, labels, info, path, tuple(notes)), preprocess)
     if bundle.preprocess.channels != found.config.channels:
         raise _other_channels(raw.where, found.config.channels)
+    check_parts(found.config, bundle.preprocess, labels, raw.where)
     return bundle, _warning(raw, found, preprocess, bundle.preprocess)
+
+
+def _usual_labels(classes: int) -> tuple[str, ...]:
+    """The names of classes that nobody named: ImageNet's for so many outputs, else numbers."""
+    return imagenet_names() if classes == IMAGENET else tuple(str(number) for number in range(classes))
 
 
 def _recognise(raw: Raw) -> Foreign:
     """What the first adapter that knows it makes of it."""
+    check_architecture(raw)
     try:
         found = next((foreign for read in ADAPTERS.values() if (foreign := read(raw)) is not None), None)
     except UserError as error:  # of a configuration that cannot be: it does not know the file
@@ -164,8 +193,8 @@ def _recognise(raw: Raw) -> Foreign:
     except MALFORMED as error:
         if raw.config is None:
             raise
-        reason = f"{type(error).__name__}: {error}"
-        raise UserError(f"{raw.where}: config.json beside it is malformed ({reason}); get it again.") from None
+        why = f"{type(error).__name__}: {shown(str(error))}"
+        raise UserError(f"{raw.where}: config.json beside it is malformed ({why}); get it again.") from None
     if found is None:
         raise unknown(raw)
     return found
@@ -193,13 +222,23 @@ def _tensors(count: int) -> str:
 
 
 def unknown(raw: Raw) -> UserError:
-    """The error for tensors that no adapter knows."""
+    """The error for tensors that no adapter knows; by the name of the type, if a config.json says it."""
     names = list(raw.tensors)
+    said = raw.config or {}
+    for field, known in (("model_type", MODEL_TYPES), ("architecture", OPENED)):
+        if (kind := said.get(field)) and not any(fnmatch(str(kind), pattern) for pattern in known):
+            return UserError(
+                f"{raw.where}: config.json beside it says {field} {shown(kind)}, and a model of this type cannot be "
+                f"opened; those that can are {', '.join(known)}."
+            )
     kinds = {
         "a text model": ("word_embeddings", "embed_tokens", "wte.weight", "tok_embeddings", "shared.weight"),
         "a convolutional network or a hybrid of another kind": (
             *("conv1.", "conv_root", "conv_stem", "bn1.", "patch_embed.backbone."),
         ),
+        "CLIP or SigLIP, which cannot be opened": ("vision_model.embeddings.", "visual.transformer.", "text_model."),
+        "a Swin Transformer, which cannot be opened": ("relative_position_index", "layers.0.blocks.0.attn"),
+        "one with rotary positions such as EVA-02 or DINOv3, which cannot be opened": ("rope", "periods"),
     }
     what = next((kind for kind, marks in kinds.items() if any(mark in n for n in names for mark in marks)), None)
     return UserError(

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from vitreous.arguments import shown
 from vitreous.config.data import Preprocess
 from vitreous.config.model import ModelConfig, Pool, PositionScope, ViTConfig
 from vitreous.errors import UserError
@@ -36,7 +37,16 @@ from vitreous.weights.foreign import (
 )
 from vitreous.weights.hybrid import first_convolution_name, has_backbone, read_stem, timm_architecture
 from vitreous.weights.mapping import relaid
-from vitreous.weights.timm_layout import UNKNOWN_TO_TIMM, TimmModel, stated_by_timm
+from vitreous.weights.timm_architectures import heads_of
+from vitreous.weights.timm_layout import (
+    UNKNOWN_TO_TIMM,
+    TimmModel,
+    architecture_of,
+    arguments_of,
+    check_stated,
+    pretrained_of,
+    stated_by_timm,
+)
 
 _WORDS = {"Ti": "tiny", "S": "small", "B": "base", "L": "large", "H": "huge", "g": "giant"}
 # The plain models that timm has.
@@ -51,13 +61,16 @@ _ENTRIES = {
 # DeiT's with the distillation token.
 _DISTILLED = {"Ti": ("16_224",), "S": ("16_224",), "B": ("16_224", "16_384")}
 _POOLS: dict[Pool, str] = {"class": "token", "mean": "avg", "class+mean": "", "attention": "map"}
-_CROPS = {"cover": "center", "cover-floor": "center", "stretch": "squash"}
-# Arguments of timm's that the tensors tell too, that are read here, or that matter in training alone.
-_UNDERSTOOD = {
-    *("img_size", "patch_size", "embed_dim", "depth", "num_heads", "mlp_ratio", "in_chans", "num_classes"),
-    *("act_layer", "global_pool", "fc_norm", "class_token", "reg_tokens", "pos_embed", "no_embed_class"),
-    *("init_values", "qk_norm", "qkv_bias", "dynamic_img_size", "weight_init", "fix_init"),
-    *("drop_rate", "pos_drop_rate", "patch_drop_rate", "proj_drop_rate", "attn_drop_rate", "drop_path_rate"),
+_CROPS = {"cover": "center", "cover-floor": "center", "stretch": "squash", "stretch-floor": "squash"}
+# Arguments of timm's that the tensors tell too, that are read here, or that matter in training alone; and their types.
+_UNDERSTOOD: dict[str, Any] = {
+    **dict.fromkeys(("patch_size", "embed_dim", "depth", "num_heads", "in_chans", "num_classes", "reg_tokens"), int),
+    **dict.fromkeys(("drop_rate", "pos_drop_rate", "patch_drop_rate", "proj_drop_rate", "attn_drop_rate"), float),
+    **dict.fromkeys(("class_token", "no_embed_class", "qk_norm", "qkv_bias", "dynamic_img_size", "fix_init"), bool),
+    **dict.fromkeys(("act_layer", "global_pool", "pos_embed", "weight_init"), str),
+    **dict.fromkeys(("mlp_ratio", "init_values", "drop_path_rate"), float),
+    "img_size": int | tuple[int, int],
+    "fc_norm": bool,
 }
 CORE = ("patch_embed.proj.weight", "blocks.0.attn.qkv.weight", "blocks.0.mlp.fc1.weight", "blocks.0.mlp.fc2.weight")
 """What every such model has."""
@@ -74,9 +87,7 @@ def timm_config(config: ModelConfig, preprocess: Preprocess, labels: Sequence[st
     fixed = isinstance(config, ViTConfig) and preprocess.size == config.image_size
     if model.missing:
         described["timm"] = f"timm has no word for {model.missing}; open this model with vitreous."
-    elif (
-        isinstance(config, ViTConfig) and not fixed
-    ):  # without img_size timm would build it for 224, and resample twice
+    elif isinstance(config, ViTConfig) and not fixed:  # else timm would build it for 224, and resample twice
         arguments |= {"img_size": list(config.image_size), "dynamic_img_size": True}
     if arguments:
         described["model_args"] = arguments
@@ -223,29 +234,40 @@ def read_timm(raw: Raw) -> Foreign | None:
         return None
     if has_backbone(raw.shapes) and read_stem(raw.shapes, raw.where) is None:
         return None
-    said = raw.config or {}
-    arguments = said.get("model_args") or {}
-    _check_arguments(str(said.get("architecture", "")), arguments, raw.where)
+    said, pretrained = raw.config or {}, pretrained_of(raw)
+    arguments = _arguments(raw)
+    defined = heads_of(architecture_of(raw.config))
+    arguments = ({} if defined is None else {"num_heads": defined}) | arguments
     config, heads_assumed = recognise(raw.shapes, raw.where, raw.size, arguments, heads=raw.heads)
-    pretrained = said.get("pretrained_cfg") or said
-    if (said.get("global_pool") or pretrained.get("global_pool")) == "avg":
+    if (arguments.get("global_pool") or said.get("global_pool") or pretrained.get("global_pool")) == "avg":
         config = replace(config, pool="mean")
+    _check_stated(raw, arguments, config)
     usual = augreg_default if config.classes else imagenet_default
     found = Foreign("timm", config, (), usual(config), assumed=True, heads_assumed=heads_assumed)
     return stated_by_timm(raw, found)
 
 
-def _check_arguments(architecture: str, arguments: dict[str, Any], where: str) -> None:
-    """Refuse a model that is told to be something else than its tensors show."""
-    unknown = sorted(set(arguments) - _UNDERSTOOD)
-    if arguments.get("act_layer", "gelu") not in ("gelu", "relu", None):
-        unknown.append(f"act_layer {arguments['act_layer']!r}")
-    if "quickgelu" in architecture:
-        unknown.append("quickgelu")
-    if unknown:
-        raise UserError(
-            f"{where}: config.json beside it asks for {unknown[0]}, which is not known here; give another model."
-        )
+def _check_stated(raw: Raw, arguments: dict[str, Any], c: ViTConfig) -> None:
+    facts: dict[str, Any] = {
+        "embed_dim": c.width,
+        "depth": c.depth,
+        "patch_size": c.kernel[1],
+        "class_token": c.class_token,
+        "reg_tokens": c.registers,
+        "qk_norm": c.qk_norm,
+    }
+    if raw.size is None and (stated_size := sides(arguments.get("img_size"))):
+        arguments = {**arguments, "img_size": stated_size}
+        facts["img_size"] = c.image_size
+    check_stated(raw, arguments, c, c.width, facts)
+
+
+def _arguments(raw: Raw) -> dict[str, Any]:
+    arguments = arguments_of(raw, _UNDERSTOOD)
+    if (act := arguments.get("act_layer", "gelu")) not in ("gelu", "relu"):
+        asked = f"asks for act_layer {shown(act)}, which is not known here"
+        raise UserError(f"{raw.where}: config.json beside it {asked}; give another model.")
+    return arguments
 
 
 def recognise(

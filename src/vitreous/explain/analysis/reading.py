@@ -13,6 +13,7 @@ from torch import Tensor
 
 from vitreous.config.model import grid_of
 from vitreous.data.loader import Loader, choose_workers
+from vitreous.data.rows import Rows
 from vitreous.data.source import Source
 from vitreous.errors import UserError
 from vitreous.explain.analysis.noise import BANDS, band_mask, band_noise
@@ -75,7 +76,7 @@ class ModelReader:
 
     def read(self, name: str, bundle: Bundle) -> tuple[ModelNumbers, Tensor]:
         """All numbers of a model, and its pictures' mean tokens (n, L + 1, D)."""
-        model = require(bundle.model, ViT, f"analysis of {name}").eval()
+        model = require(bundle.model, ViT, f"analysis of {name}")
         config = model.config
         patches = math.prod(grid_of(bundle.preprocess.size, config.patch))
         if patches < 2:
@@ -84,7 +85,8 @@ class ModelReader:
         batch = min(32, max(1, ELEMENTS // (config.heads * tokens**2)))
         learned = None if self.chosen.learned is None else self._learn(name, bundle, model, self.chosen.learned, batch)
         answer = None if learned is None else self._answering(name, bundle, learned)
-        survey, noisy, index = Survey(model), _Noise(bundle, self.seed), []
+        count = len(self.chosen.measured)
+        survey, noisy, index = Survey(model, count), _Noise(bundle, self.seed, count), []
         for images, at in self._batches(bundle, self.chosen.measured, batch):
             with _named(name):
                 survey.look(images)
@@ -122,15 +124,15 @@ class ModelReader:
 
     def _learn(self, name: str, bundle: Bundle, model: ViT, source: Source, batch: int) -> Learned:
         """Look at the pictures to learn from."""
-        depths, representations, index = [], [], []
+        depths, representations, index = Rows(len(source)), Rows(len(source)), []
         for images, at in self._batches(bundle, source, batch):
             with _named(name):
                 pooled, y = pool_depths(model, images)
-            depths.append(pooled)
-            representations.append(y)
+            depths.add(pooled)
+            representations.add(y)
             index += at
         labels = torch.from_numpy(source.labels)[index]
-        return Learned(torch.cat(depths).clone(), torch.cat(representations).clone(), labels)
+        return Learned(depths.all(), representations.all(), labels)
 
     def _answering(self, name: str, bundle: Bundle, learned: Learned) -> Callable[[Tensor], Tensor]:
         """From images (B, C, H, W) to the data's classes (B,): by the model's own classifier if it has them all."""
@@ -169,28 +171,28 @@ def _named(name: str) -> Iterator[None]:
 class _Noise:
     """Answers to pictures as they are, and with noise of one band after another."""
 
-    def __init__(self, bundle: Bundle, seed: int) -> None:
+    def __init__(self, bundle: Bundle, seed: int, count: int) -> None:
         self.seed = seed
         self.std = torch.tensor(bundle.preprocess.std)[:, None, None]
         self.bands = [band for band in BANDS if band_mask(bundle.preprocess.size, band).any()]
-        self.clean: list[Tensor] = []
-        self.answers: list[list[Tensor]] = [[] for _ in self.bands]
+        self.clean = Rows(count)
+        self.answers = [Rows(count) for _ in self.bands]
 
     def look(self, images: Tensor, index: list[int], answer: Callable[[Tensor], Tensor]) -> None:
         """Ask about a batch (B, C, H, W) once, and once for each band."""
         channels, height, width = images.shape[1:]
         with torch.inference_mode():
-            self.clean.append(answer(images))
+            self.clean.add(answer(images))
             for band, answers in zip(self.bands, self.answers, strict=True):
                 noise = np.stack([band_noise((channels, height, width), band, self.seed, at) for at in index])
-                answers.append(answer(images + NOISE * torch.from_numpy(noise) / self.std))
+                answers.add(answer(images + NOISE * torch.from_numpy(noise) / self.std))
 
     def judged(self, accuracy: Callable[[Tensor], Accuracy]) -> UnderNoise:
         """Accuracy without noise and with noise of each band."""
         return UnderNoise(
-            clean=accuracy(torch.cat(self.clean)),
+            clean=accuracy(self.clean.all()),
             bands=tuple(self.bands),
-            accuracy=tuple(accuracy(torch.cat(answers)) for answers in self.answers),
+            accuracy=tuple(accuracy(answers.all()) for answers in self.answers),
         )
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from vitreous.data.rows import Rows
 from vitreous.errors import UserError
 from vitreous.explain.analysis.homogeneity import (
     depth_similarity,
@@ -46,7 +47,10 @@ class _Pooling(Trace):
 
     def record_tokens(self, layer: int, tokens: Tensor) -> None:
         if not torch.isfinite(tokens).all():
-            raise UserError(f"gives tokens that are not numbers, from layer {layer} on; its weights are damaged.")
+            raise UserError(
+                f"gives tokens that are not numbers, from layer {layer} on: its weights are damaged, or its training "
+                "diverged."
+            )
         self.tokens[layer] = tokens[:, self.prefix :].mean(dim=1)
 
     def depths(self) -> Tensor:
@@ -104,12 +108,15 @@ class Survey:
     """What was seen of one model: feed it batches with `look`, then ask."""
 
     model: ViT
+    count: int
+    """Pictures that will come at most."""
     pictures: int = 0
     grid: tuple[int, int] = (0, 0)
     _spectra: int = 0
     _sums: dict[str, dict[int, Tensor]] = field(default_factory=lambda: defaultdict(dict))
-    _depths: list[Tensor] = field(default_factory=list)
-    _representations: list[Tensor] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._depths, self._representations = Rows(self.count), Rows(self.count)
 
     def look(self, images: Tensor) -> None:
         """Take in a batch of pictures (B, C, H, W)."""
@@ -125,16 +132,16 @@ class Survey:
         self.grid = trace.grid
         self.pictures += len(images)
         self._spectra += wanted
-        self._depths.append(trace.depths())
-        self._representations.append(y)
+        self._depths.add(trace.depths())
+        self._representations.add(y)
 
     def depths(self) -> Tensor:
         """(n, L + 1, D): of each picture the mean of its patch tokens at each depth."""
-        return torch.cat(self._depths).clone()
+        return self._depths.all()
 
     def representations(self) -> Tensor:
         """(n, D): what the classifier reads."""
-        return torch.cat(self._representations).clone()
+        return self._representations.all()
 
     def measures(self) -> Measures:
         """The means over pictures."""

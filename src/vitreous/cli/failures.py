@@ -1,0 +1,79 @@
+"""Sentences about what the machine refused, where nobody nearer to it could say more."""
+
+from __future__ import annotations
+
+import errno
+
+from vitreous.errors import MachineError, UserError
+from vitreous.inputs import reason
+
+LONGEST = 120
+"""Letters of a name that are shown."""
+LOOP = "Symlink loop from "
+_MEMORY = (
+    "there is not enough memory",
+    "use a smaller model, image size or batch, fewer workers, or a machine with more",
+)
+_HANDLES = "no more files can be opened", "raise the limit (ulimit -n), or use fewer workers"
+_THREADS = "no more processes or threads can be started", "raise the limits (ulimit -u and -v), or use fewer workers"
+_SPACE = "the disk is full", "free some space and repeat the command"
+_NUMBERS = {
+    errno.ENOMEM: _MEMORY,
+    errno.EMFILE: _HANDLES,
+    errno.ENFILE: _HANDLES,
+    errno.EAGAIN: _THREADS,
+    errno.ENOSPC: _SPACE,
+    errno.EDQUOT: _SPACE,
+}
+"""What is wrong and what to do, by the system's number of the error."""
+_WORDS = {
+    "can't allocate memory": _MEMORY,
+    "cannot allocate memory": _MEMORY,
+    "not enough memory": _MEMORY,
+    "bad_alloc": _MEMORY,
+    "failed to map segment": _MEMORY,
+    "can't start new thread": _THREADS,
+    "too many open files": _HANDLES,
+}
+"""The same in the words of libraries that have no number, such as torch."""
+
+
+def explain_failure(error: BaseException) -> MachineError | UserError | None:
+    """A sentence for a person about an error that is nobody's mistake in the program; None where it may be one."""
+    if (refusal := _refusal(error)) is not None:
+        what, remedy = refusal
+        where = f"{_named(error)}: " if isinstance(error, OSError) and error.filename is not None else ""
+        return MachineError(f"{where}{what} ({_words(error)}); {remedy}.")
+    if isinstance(error, OSError) and error.filename is not None:
+        return UserError(f"{_named(error)}: cannot be used ({reason(error)}); check the name, its mode and owner.")
+    if isinstance(error, RuntimeError) and str(error).startswith(LOOP):  # Python 3.13 has an OSError for it
+        return UserError(f"{str(error).removeprefix(LOOP)}: symbolic links that lead in a circle; mend or remove them.")
+    return None
+
+
+def _refusal(error: BaseException) -> tuple[str, str] | None:
+    """What the machine refused and what to do about it, if that is what the error says."""
+    if isinstance(error, MemoryError):
+        return _MEMORY
+    if isinstance(error, OSError) and error.errno in _NUMBERS:
+        return _NUMBERS[error.errno]
+    if isinstance(error, RuntimeError | ImportError | OSError):
+        said = str(error).lower()
+        return next((refusal for words, refusal in _WORDS.items() if words in said), None)
+    return None
+
+
+def _words(error: BaseException) -> str:
+    """What the error says of itself, in one short line."""
+    said = reason(error) if isinstance(error, OSError) else str(error)
+    line = next(iter(said.strip().splitlines()), "") or type(error).__name__
+    return _shortened(line.rstrip("."))
+
+
+def _named(error: OSError) -> str:
+    name = error.filename
+    return _shortened(name.decode(errors="backslashreplace") if isinstance(name, bytes) else str(name))
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]}...{text[-LONGEST // 2 :]}"

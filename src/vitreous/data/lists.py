@@ -1,0 +1,125 @@
+"""Pictures named in a list: CSV or JSONL, with one line per picture."""
+
+from __future__ import annotations
+
+import csv
+import os
+from array import array
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from vitreous.data.folder import FolderSource, Names
+from vitreous.data.source import SPLIT_NAMES, Data, Source, Split, check_classes, order_classes
+from vitreous.errors import UserError
+from vitreous.inputs import as_text, open_input, parse_json
+from vitreous.memory import check_memory
+
+LIST_SUFFIXES = (".csv", ".jsonl", ".ndjson")
+MOST_LINE = 2**16
+"""Bytes of a line; a longer one is no path and a label, and a file without line ends would fill the memory."""
+
+
+class Row(NamedTuple):
+    """One line of a list."""
+
+    path: str
+    label: str
+    split: Split
+
+
+def open_list(path: Path) -> Data:
+    """Data from a CSV or JSONL with path, label and perhaps split; paths count from the file's own folder."""
+    check_memory(6 * path.stat().st_size, str(path), "give a shorter list")  # of short lines, numbers are the most
+    numbers: dict[str, int] = {}
+    names: dict[Split, Names] = {"train": Names(), "val": Names(), "test": Names()}
+    labels: dict[Split, array[int]] = {split: array("q") for split in names}
+    rows = _csv_rows(path) if path.suffix.lower() == ".csv" else _jsonl_rows(path)
+    for row in rows:
+        if not numbers:
+            _check_first(path, row)
+        labels[row.split].append(numbers.setdefault(row.label, len(numbers)))
+        names[row.split].append(row.path)
+    if not numbers:
+        raise UserError(f"{path}: the list is empty; give one line per picture, with path and label.")
+    classes = order_classes(numbers)
+    place = {name: i for i, name in enumerate(classes)}
+    ordered = np.array([place[name] for name in numbers], dtype=np.int64)
+    splits: dict[Split, Source] = {
+        split: FolderSource(path.parent, names[split], ordered[np.array(found)], classes)
+        for split, found in labels.items()
+        if found
+    }
+    check_classes(path, splits, classes)
+    return Data(splits, classes)
+
+
+def _check_first(path: Path, row: Row) -> None:
+    """Refuse a list whose paths are seen from another folder at once, not when the pictures are read."""
+    first = path.parent / row.path
+    if not os.path.lexists(first):
+        raise UserError(f"{path}: there is no file {first}; write paths as seen from the folder of the list.")
+
+
+def _csv_rows(path: Path) -> Iterator[Row]:
+    table = csv.DictReader(_lines(path))
+    try:
+        missing = {"path", "label"} - set(table.fieldnames or ())
+        if missing:
+            have = ", ".join(islice(table.fieldnames or ("nothing",), 6))
+            raise UserError(
+                f"{path}: the first line must name the columns path,label and perhaps split; it has {have[:200]}."
+            )
+        for row in table:
+            yield _row(path, table.line_num, row)
+    except csv.Error as error:
+        raise UserError(f"{path}, line {table.line_num}: not CSV ({error}); save it as CSV in UTF-8.") from None
+
+
+def _jsonl_rows(path: Path) -> Iterator[Row]:
+    for number, line in enumerate(_lines(path), start=1):
+        if line.strip():
+            row = parse_json(line, f"{path}, line {number}")
+            if not isinstance(row, dict):
+                raise UserError(f'{path}, line {number}: must be an object such as {{"path": ..., "label": ...}}.')
+            yield _row(path, number, row)
+
+
+def _row(path: Path, number: int, row: dict[str, Any]) -> Row:
+    name, label = row.get("path"), row.get("label")
+    if not name or label is None or label == "":
+        raise UserError(f"{path}, line {number}: path and label must both be given.")
+    if not isinstance(name, str) or not isinstance(label, str | int | float) or "\0" in name:
+        raise UserError(f"{path}, line {number}: path must be a text, and label a text or a number.")
+    split = row.get("split") or "train"
+    known = SPLIT_NAMES.get(split.strip().lower()) if isinstance(split, str) else None
+    if known is None:
+        raise UserError(f"{path}, line {number}: split {split!r:.80} must be train, val or test.")
+    return Row(_file_name(path, number, name), as_text(str(label)), known)
+
+
+def _file_name(path: Path, number: int, name: str) -> str:
+    """A path as the system's own calls take it, whatever the locale; bytes that are no text may stand as surrogates."""
+    try:
+        return os.fsdecode(name.encode("utf-8", "surrogateescape"))
+    except UnicodeEncodeError:
+        raise UserError(f"{path}, line {number}: path {name!a:.80} is no name that a file can have.") from None
+
+
+def _lines(path: Path) -> Iterator[str]:
+    """The lines of a UTF-8 text with or without its mark, each with its end."""
+    with open_input(path) as file:
+        number = 0
+        while line := file.readline(MOST_LINE + 1):
+            number += 1
+            if len(line) > MOST_LINE:
+                raise UserError(f"{path}, line {number}: longer than {MOST_LINE:,} bytes; give one line per picture.")
+            try:
+                yield line.decode("utf-8-sig" if number == 1 else "utf-8")
+            except UnicodeDecodeError as error:
+                raise UserError(
+                    f"{path}, line {number}: not text in UTF-8 ({error.reason}); save it as UTF-8."
+                ) from None

@@ -1,0 +1,92 @@
+"""How much memory a request needs, known before any of it is taken: what cannot fit is refused with both numbers.
+
+The sizes follow from the configuration alone (`vitreous.model.cost`). They are lower bounds, a little below what is
+really taken: what is refused would certainly have failed.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+
+from vitreous.config.data import Preprocess
+from vitreous.config.model import ModelConfig, ViTConfig
+from vitreous.config.objective import Dino, Mae
+from vitreous.config.train import Training
+from vitreous.explain.methods import Method
+from vitreous.memory import check_memory
+from vitreous.model.family import count_activation_bytes, count_forward_bytes, count_parameters, for_size
+from vitreous.weights.bundle import Bundle
+
+FLOAT = 4
+
+
+def check_training_memory(training: Training, pictures: int) -> None:
+    """Refuse a training whose step needs more memory than there is, before it starts any process."""
+    size = training.model.image_size
+    part = max(1, min(training.batch_size, pictures) // training.accumulate)
+    check_memory(
+        training_bytes(training, pictures),
+        f"a training at {size[0]}x{size[1]} pixels, {part:,} pictures at once",
+        "give a smaller image_size, batch_size or model, or set accumulate",
+    )
+
+
+def training_bytes(training: Training, pictures: int) -> float:
+    """Weights, gradients and what the optimizer keeps; a batch of views, and of one part the activations."""
+    config, batch = training.model, min(training.batch_size, pictures)
+    moments = {"adamw": 2, "sgd": 1, "muon": 1}[training.optimizer.name]
+    copies = 2 + moments + (training.ema is not None) + isinstance(training.objective, Dino)
+    views = activations = 0.0
+    for view in training.objective.views.values():
+        size = view.size or config.image_size
+        views += view.count * config.channels * math.prod(size) * FLOAT
+        seen = config if size == config.image_size else for_size(config, size)
+        activations += view.count * count_activation_bytes(seen)
+    part = max(1, batch // training.accumulate)
+    return copies * FLOAT * count_parameters(config) + batch * views + part * activations * _share_seen(training)
+
+
+def _share_seen(training: Training) -> float:
+    """The share of the patches that a step looks at when it looks at most."""
+    objective = training.objective
+    if isinstance(objective, Mae):
+        return 1 - objective.mask
+    if isinstance(objective, Dino):
+        return objective.keep
+    return max(objective.keep_share(min(end, 1 - 1e-9)) for end in (*objective.stages, 0.0))
+
+
+def check_inference_memory(bundle: Bundle, pictures: int) -> None:
+    """Refuse to ask a model about so many pictures at once if they do not fit into the memory."""
+    height, width = bundle.preprocess.size
+    check_memory(
+        inference_bytes(_at(bundle), bundle.preprocess, pictures),
+        f"a model that looks at {height}x{width} pixels, {pictures:,} pictures at once",
+        "give a smaller batch_size, or a smaller size in preprocess",
+    )
+
+
+def inference_bytes(config: ModelConfig, preprocess: Preprocess, pictures: int) -> float:
+    """Weights, the pictures as bytes and as numbers, one that is being resized for each core, and activations."""
+    view = preprocess.channels * math.prod(preprocess.size)
+    resized = preprocess.channels * math.prod(preprocess.resized) * min(pictures, os.cpu_count() or 1)
+    each = view * (1 + FLOAT) + count_forward_bytes(config)
+    return FLOAT * count_parameters(config) + resized + pictures * each
+
+
+def check_explanation_memory(bundle: Bundle, method: Method) -> None:
+    """Refuse to explain a picture at a size at which attention, (heads, tokens, tokens), does not fit."""
+    config, (height, width) = _at(bundle), bundle.preprocess.size
+    needed = inference_bytes(config, bundle.preprocess, 1)
+    if method in ("relevance", "gradcam"):  # they follow gradients
+        needed += count_activation_bytes(config)
+    if isinstance(config, ViTConfig) and method != "occlusion":
+        needed += 2 * FLOAT * config.heads * (config.prefix + config.patches) ** 2
+    check_memory(needed, f"method {method} at {height}x{width} pixels", "give a smaller size in preprocess")
+
+
+def _at(bundle: Bundle) -> ModelConfig:
+    """The model's configuration at the size at which pictures are given to it."""
+    config, size = bundle.model.config, bundle.preprocess.size
+    return config if size == config.image_size else for_size(config, size)

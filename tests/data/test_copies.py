@@ -1,0 +1,40 @@
+"""What a training says of copies before it begins."""
+
+import shutil
+
+import numpy as np
+import torch
+from pictures import make_tree
+
+from vitreous.data.copies import note_copies
+from vitreous.data.packed import ArraySource
+from vitreous.data.source import Data, open_data
+
+
+def test_copies_in_two_splits_and_in_two_classes_are_each_one_line(tmp_path):
+    for split in ("train", "test"):
+        make_tree(tmp_path / split, {"a": 2, "b": 2}, size=(24, 20 + (split == "test")))
+    assert note_copies(open_data(tmp_path)).notes == ()
+    shutil.copy(tmp_path / "train/a/000.png", tmp_path / "test/a/copy.png")
+    shutil.copy(tmp_path / "train/a/001.png", tmp_path / "test/a/more.png")
+    shutil.copy(tmp_path / "train/b/001.png", tmp_path / "train/a/wrong.png")
+    leak, torn = note_copies(open_data(tmp_path)).notes
+    assert leak.startswith("2 pictures are in more than one of train and test")
+    assert f"{tmp_path / 'train/a/000.png'} = {tmp_path / 'test/a/copy.png'}" in leak
+    assert torn.startswith("1 picture is in more than one class")
+    assert f"{tmp_path / 'train/a/wrong.png'} = {tmp_path / 'train/b/001.png'}" in torn
+
+
+def test_packed_pictures(tmp_path):
+    images = torch.arange(4 * 3 * 4).to(torch.uint8).view(4, 3, 2, 2)
+    images[3] = images[0]
+    source = ArraySource("x.npz", images, np.array([0, 1, 0, 1]), ("a", "b"))
+    (note,) = note_copies(Data({"train": source}, ("a", "b"))).notes
+    assert "x.npz#0 = x.npz#3" in note
+
+
+def test_no_more_time_than_allowed(tmp_path):
+    data = open_data(make_tree(tmp_path, {"a": 2, "b": 2}))
+    assert note_copies(data, seconds=0).notes == (
+        "Too many pictures to look for copies among them in a moment; `vitreous inspect` does.",
+    )

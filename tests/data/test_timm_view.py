@@ -1,0 +1,86 @@
+"""The view of evaluation is, to the bit, what timm's own transform makes with the same configuration."""
+
+import io
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pictures import noise, smooth
+from PIL import Image
+from timm.data import create_transform
+
+from vitreous.config.data import Preprocess
+from vitreous.data.view import make_view
+
+REPORTED = [(333, 500), (200, 247), (357, 500), (327, 450), (120, 94)]
+"""Sizes at which pixels once differed by 2 to 10 levels."""
+HOW = ["bicubic", "bilinear", "nearest", "lanczos"]
+CROPS = {"cover": "center", "stretch": "squash"}
+
+
+def timm_view(picture: Image.Image, preprocess: Preprocess) -> np.ndarray:
+    """(C, H, W) uint8 by timm."""
+    transform = create_transform(
+        input_size=(3, *preprocess.size),
+        interpolation=preprocess.interpolation,
+        crop_pct=preprocess.crop,
+        crop_mode=CROPS[preprocess.resize],
+        normalize=False,
+    )
+    return np.asarray(transform(picture))
+
+
+def check(picture: Image.Image, preprocess: Preprocess) -> None:
+    np.testing.assert_array_equal(make_view(picture, preprocess).numpy(), timm_view(picture, preprocess))
+
+
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("resize", CROPS)
+@pytest.mark.parametrize("shape", REPORTED + [(w, h) for h, w in REPORTED], ids=str)
+def test_the_sizes_that_differed(shape, resize, how):
+    check(Image.fromarray(noise(*shape)), Preprocess(crop=0.9, interpolation=how, resize=resize))
+
+
+sides = st.integers(1, 400)
+
+
+@given(
+    height=sides,
+    width=sides,
+    size=st.integers(1, 96),
+    crop=st.sampled_from([1.0, 0.95, 0.9, 0.875, 0.5]),
+    how=st.sampled_from(HOW),
+    resize=st.sampled_from(list(CROPS)),
+)
+@settings(max_examples=300, deadline=None, derandomize=True, database=None)
+def test_any_size(height, width, size, crop, how, resize):
+    check(Image.fromarray(noise(height, width)), Preprocess((size, size), crop=crop, interpolation=how, resize=resize))
+
+
+@given(height=sides, width=sides, rows=st.integers(1, 64), columns=st.integers(1, 64), crop=st.floats(0.5, 1.0))
+@settings(max_examples=200, deadline=None, derandomize=True, database=None)
+def test_an_input_that_is_not_square(height, width, rows, columns, crop):
+    """timm then resizes bilinearly, whatever its configuration says."""
+    check(Image.fromarray(noise(height, width)), Preprocess((rows, columns), crop=crop, interpolation="bilinear"))
+
+
+@pytest.mark.parametrize("shape", [(1200, 1700), (2100, 1300)], ids=str)
+def test_a_large_jpeg_file(shape):
+    """Which a decoder could read at a half or a quarter of its size."""
+    picture = smooth(*shape)
+    picture.paste(Image.fromarray(noise(*shape)), mask=Image.new("L", picture.size, 60))
+    file = io.BytesIO()
+    picture.save(file, "JPEG")
+    preprocess = Preprocess(size=(96, 96), crop=0.9)
+    expected = timm_view(Image.open(file).convert("RGB"), preprocess)
+    np.testing.assert_array_equal(make_view(file.getvalue(), preprocess).numpy(), expected)
+
+
+def test_real_pictures(shared_data):
+    paths = sorted((shared_data / "pets" / "test").glob("*/*.jpg"))[::20]
+    assert len(paths) > 50
+    for path in paths:
+        preprocess = Preprocess(crop=0.9)
+        expected = timm_view(Image.open(path).convert("RGB"), preprocess)
+        np.testing.assert_array_equal(make_view(path, preprocess).numpy(), expected)

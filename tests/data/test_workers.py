@@ -1,0 +1,239 @@
+"""The processes that make batches: whatever happens to them, the same results come, and none is left behind."""
+
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pictures import make_tree, noise
+
+from vitreous.config.data import Augment, Preprocess
+from vitreous.data.cache import PictureCache
+from vitreous.data.loader import Loader, choose_workers
+from vitreous.data.source import open_data
+from vitreous.data.workers import AHEAD, DEATHS, Workers, WorkersDiedError
+from vitreous.errors import UserError
+
+
+def doubled(task):
+    """A large result, more than a pipe holds."""
+    return np.full(100_000, 2 * task)
+
+
+@pytest.fixture
+def pool():
+    made = Workers(doubled, 2)
+    yield made
+    made.close()
+
+
+def pids(pool):
+    return [worker.process.pid for worker in pool._workers]
+
+
+def gone(pid):
+    """Whether the process has ended; one that nobody has asked for its status yet counts."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def eventually(question, seconds=10.0):
+    end = time.monotonic() + seconds
+    while not question() and time.monotonic() < end:
+        time.sleep(0.01)
+    return question()
+
+
+def test_results_come_in_the_order_of_the_tasks(pool):
+    assert [made[0] for made in pool.run(range(20))] == list(range(0, 40, 2))
+    first = pids(pool)
+    assert [made[0] for made in pool.run([5])] == [10]
+    assert pids(pool) == first  # they live on
+
+
+@pytest.mark.parametrize("when", [0, 3, 9])
+def test_a_worker_that_is_killed_is_replaced(pool, when):
+    found = []
+    for made in pool.run(range(20)):
+        if len(found) in (when, when + 5):
+            os.kill(pids(pool)[0], signal.SIGKILL)
+        found.append(made[0])
+    assert found == list(range(0, 40, 2))
+
+
+def test_all_workers_killed_at_once(pool):
+    results = pool.run(range(10))
+    found = [next(results)[0]]
+    for pid in pids(pool):
+        os.kill(pid, signal.SIGKILL)
+    assert found + [made[0] for made in results] == list(range(0, 20, 2))
+
+
+def test_workers_leave_signals_to_their_parent(pool):
+    results = pool.run(range(12))
+    found = [next(results)[0]]
+    before = pids(pool)
+    for pid in before:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            os.kill(pid, number)
+    assert found + [made[0] for made in results] == list(range(0, 24, 2))
+    assert pids(pool) == before
+
+
+def test_those_that_always_die_are_given_up():
+    def die(task):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    pool = Workers(die, 1)
+    with pytest.raises(WorkersDiedError, match="SIGKILL") as error:
+        list(pool.run(["poison", "other"]))
+    assert error.value.task == "poison"
+    assert not pool._workers
+    assert DEATHS < 10
+
+
+def test_a_mistake_in_a_worker_is_raised_as_it_is():
+    def refuse(task):
+        raise UserError(f"{task}: no.")
+
+    pool = Workers(refuse, 2)
+    with pytest.raises(UserError, match=r"7: no") as error:
+        list(pool.run([7]))
+    assert str(error.value) == "7: no."
+    assert "in refuse" in error.value.__notes__[0]
+    assert not pool._workers
+
+
+def test_an_error_that_cannot_travel_is_told_of():
+    class LocalError(Exception):
+        pass
+
+    def fail(task):
+        raise LocalError("here")
+
+    with pytest.raises(RuntimeError, match="LocalError: here"):
+        list(Workers(fail, 1).run([1]))
+
+
+def test_what_was_begun_and_left_disturbs_nobody(pool):
+    left = pool.run(range(20))
+    next(left)
+    assert [made[0] for made in pool.run([50, 51])] == [100, 102]
+    assert next(left)[0] == 2  # two at once
+    left.close()
+    assert not pool._results
+    assert [made[0] for made in pool.run([60])] == [120]
+
+
+def test_closed_in_between_it_starts_again(pool):
+    results = pool.run(range(9))
+    found = [next(results)[0], next(results)[0]]
+    before = pids(pool)
+    pool.close()
+    assert all(map(gone, before))
+    assert found + [made[0] for made in results] == list(range(0, 18, 2))
+
+
+def test_no_more_is_made_than_is_soon_wanted(tmp_path):
+    def note(task):
+        (tmp_path / str(task)).touch()
+        return task + 1
+
+    pool = Workers(note, 2)
+    results = pool.run(range(50))
+    next(results)
+    time.sleep(0.3)
+    assert len(list(tmp_path.iterdir())) <= 2 * AHEAD + 2
+    pool.close()
+
+
+PARENT = """
+import time
+from vitreous.data.workers import Workers
+pool = Workers(lambda task: time.sleep(task), 2)
+results = pool.run([0, 60, 60])
+try: next(results)
+except AssertionError: pass  # it made nothing of the first
+print(*[w.process.pid for w in pool._workers], flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("how", ["busy", "idle", "ended"])
+def test_no_worker_outlives_its_parent(how):
+    code = PARENT.replace("lambda task: time.sleep(task)", "lambda task: time.sleep(task) or 1")
+    code = code if how != "idle" else code.replace("60, 60]", "0]")
+    code = code if how != "ended" else code.replace("time.sleep(60)\n", "")
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:
+        workers = [int(word) for word in parent.stdout.readline().split()]
+        assert len(workers) == 2
+        if how != "ended":
+            parent.kill()
+        assert parent.wait(20) == (0 if how == "ended" else -signal.SIGKILL)
+    assert eventually(lambda: all(map(gone, workers)))
+
+
+def test_a_process_that_dies_with_the_caches_lock_gives_it_back():
+    cache = PictureCache(2, 10_000)
+    child = os.fork()
+    if child == 0:
+        fcntl.lockf(cache._file, fcntl.LOCK_EX)
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+    cache.put(1, noise(5, 7, seed=1), (0.0, 0.0, 1.0, 1.0))
+    assert cache.get(1) is not None
+
+
+def test_batches_are_the_same_where_workers_die(tmp_path):
+    source = open_data(make_tree(tmp_path, {"a": 20, "b": 20}, ".jpg")).train
+    ways = {"preprocess": Preprocess(size=(32, 32)), "augment": Augment(), "batch_size": 4}
+    expected = [batch.images.numpy().tobytes() for batch in Loader(source, **ways).batches(1)]
+    loader = Loader(source, **ways, workers=2)
+    found = []
+    for batch in loader.batches(1):
+        os.kill(pids(loader._processes)[len(found) % 2], signal.SIGKILL)
+        found.append(batch.images.numpy().tobytes())
+    loader.close()
+    assert found == expected
+
+
+def test_a_picture_that_kills_its_reader_is_named(tmp_path, monkeypatch):
+    source = open_data(make_tree(tmp_path, {"a": 4, "b": 4}, ".jpg")).train
+    monkeypatch.setattr(type(source), "read", lambda *_, **__: os.kill(os.getpid(), signal.SIGXCPU))
+    loader = Loader(source, Preprocess(size=(32, 32)), batch_size=4, workers=1)
+    with pytest.raises(
+        UserError, match=r"workers=1: .* keep dying, the last one by SIGXCPU, at .*a/000.jpg to .*a/003"
+    ):
+        list(loader.batches())
+
+
+def test_a_system_without_room_for_processes(monkeypatch, tmp_path):
+    source = open_data(make_tree(tmp_path, {"a": 4, "b": 4}, ".jpg")).train
+
+    def refuse(*_):
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr("os.fork", refuse)
+    loader = Loader(source, Preprocess(size=(32, 32)), batch_size=4, workers=3)
+    with pytest.raises(UserError, match=r"workers=3: the system refuses another process \(Resource temp.*fewer, or 0"):
+        list(loader.batches())
+
+
+def test_more_workers_than_make_sense_are_refused(monkeypatch):
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    assert choose_workers(16) == 16
+    for asked in (17, 300, 10**9, -1):
+        with pytest.raises(UserError, match=rf"workers={asked}: on 2 cores give a number from 0 to 16"):
+            choose_workers(asked)
+    monkeypatch.setattr("os.cpu_count", lambda: 64)
+    assert choose_workers(256) == 256
+    monkeypatch.setattr("vitreous.memory.available_memory", lambda: 10**9)
+    with pytest.raises(UserError, match=r"workers=200: needs about 13 GB of memory, and there are 1.0 GB; give fewer"):
+        choose_workers(200)

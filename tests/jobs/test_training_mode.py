@@ -1,0 +1,77 @@
+"""A network that a person put into training mode answers as before: nothing is dropped while it is asked."""
+
+import re
+
+import numpy as np
+import pytest
+from colours import COLOURS, PREPROCESS, make_pictures
+
+import vitreous
+from vitreous import ViT, ViTConfig
+from vitreous.jobs.load import Model
+from vitreous.weights.bundle import load_bundle, save_bundle
+
+CONFIG = ViTConfig(
+    width=32, depth=3, heads=2, mlp_width=64, patch=4, image_size=(16, 16), classes=3, dropout=0.5, drop_path=0.5,
+    patch_dropout=0.5,
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory):
+    model = ViT(CONFIG)
+    model.head.weight.data.normal_()
+    return load_bundle(save_bundle(tmp_path_factory.mktemp("bundle") / "b", model, PREPROCESS, COLOURS))
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    return make_pictures(tmp_path_factory.mktemp("pictures") / "p", count=6)
+
+
+def picture(folder):
+    return folder / "red" / "0.png"
+
+
+ASKED = {
+    "predict": lambda bundle, folder, out: [one.to_json() for one in vitreous.predict(bundle, folder)],
+    "evaluate": lambda bundle, folder, out: Model(bundle).evaluate(folder).result.to_json(),
+    "probe": lambda bundle, folder, out: vitreous.probe(bundle, folder).to_json()["scores"],
+    **{
+        method: lambda bundle, folder, out, method=method: Model(bundle).explain(picture(folder), method=method).maps
+        for method in ("attention", "rollout", "relevance", "gradcam", "occlusion")
+    },
+    "plot_weights": lambda bundle, folder, out: vitreous.plot_weights(bundle, folder, count=4).distances,
+    "score_explanations": lambda bundle, folder, out: [
+        (one.name, one.deletion, one.insertion)
+        for one in vitreous.score_explanations(bundle, folder, methods=["attention"], count=2).scores
+    ],
+    "walkthrough": lambda bundle, folder, out: vitreous.write_walkthrough(
+        bundle, picture(folder), out=out / "w.html"
+    ).read_text(),
+    "analyze": lambda bundle, folder, out: re.sub(
+        r"[\d.]+ s\b", "", vitreous.analyze([bundle], folder, out / "a").json.read_text()
+    ),
+}
+
+
+@pytest.mark.parametrize("ask", ASKED.values(), ids=ASKED)
+def test_the_answer_is_the_same_and_the_mode_stays(bundle, pictures, tmp_path, monkeypatch, ask):
+    monkeypatch.setenv("VITREOUS_CACHE", str(tmp_path / "one"))
+    bundle.model.eval()
+    before = ask(bundle, pictures, tmp_path)
+    assert not bundle.model.training
+    monkeypatch.setenv("VITREOUS_CACHE", str(tmp_path / "other"))
+    bundle.model.train()
+    after = ask(bundle, pictures, tmp_path)
+    assert bundle.model.training
+    assert np.array_equal(before, after) if isinstance(before, np.ndarray) else before == after
+
+
+def test_the_network_does_drop_in_training_mode(bundle, pictures):
+    from vitreous.data.augment import normalise
+    from vitreous.data.view import make_view
+
+    images = normalise(make_view(picture(pictures), PREPROCESS)[None], PREPROCESS)
+    bundle.model.train()
+    assert (bundle.model(images) - bundle.model(images)).abs().max() > 1e-3

@@ -1,0 +1,83 @@
+"""Every page with names that try to break it: what they hold is shown, and makes no element, address or attribute."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import contents
+import pytest
+from PIL import Image
+from test_page import Reader
+
+from vitreous import ViT
+from vitreous.config.data import Preprocess
+from vitreous.jobs.analyze import analyze
+from vitreous.jobs.walkthrough import write_walkthrough
+from vitreous.report.page import page
+from vitreous.report.pretraining import pretraining_page
+from vitreous.weights.bundle import Bundle
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from greys import draw_pictures
+
+NAMES = {
+    "script": "<script>alert(1)</script>",
+    "attribute": '" onmouseover="alert(1)" x="',
+    "single quote": "' onmouseover='alert(1)",
+    "end of the title": "</title></style><img src=x onerror=alert(1)>",
+    "end of a plot": "</text></svg><iframe src=//example.com>",
+    "comment": "<!--",
+    "entity": "&lt;b&gt;",
+    "control": "a\x00\x08\x1b[31mb",
+    "lines": "a\nb\r\u2028c",
+    "turned around": "\u202egnp.tac\u2066",
+    "stray byte": "caf\udce9",
+    "style": "font-family: x; url(//example.com)",
+}
+
+
+class Attributes(Reader):
+    """The same, with the names of all attributes."""
+
+    def handle_starttag(self, tag, attrs):
+        self.attributes = getattr(self, "attributes", set()) | {name for name, _ in attrs}
+        super().handle_starttag(tag, attrs)
+
+
+def check(text):
+    text.encode("utf-8")
+    found = Attributes(text)
+    assert not {"script", "iframe", "object", "form", "b>"} & set(found.tags)
+    assert all(address.startswith(("#", "data:")) for address in found.addresses)
+    assert not [name for name in found.attributes if name.startswith("on")]
+    assert not set(text) & set("\x00\x08\x1b\u202e\u2066\u2028")
+    assert text[:200].count('<meta name="generator" content="vitreous ') == 1
+
+
+@pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
+def test_the_pages_of_a_run(monkeypatch, name):
+    monkeypatch.setattr(contents, "NASTY", (name, "b"))
+    told = replace(contents.run(2), place=name, data=name, start=name, way=name, alarms=(name,), remarks=(name,))
+    words = {"name": name, "place": name, "data": name, "card": name, "left_out": (name,)}
+    check(page(replace(contents.content(2), run=told, looks=(), **words)))
+    check(pretraining_page(name, told))
+
+
+def bundle_of(folder, word):
+    """A model whose classes and whose folder are called so; a name in a path has no slash."""
+    return Bundle(ViT("P/4@16", classes=2).eval(), Preprocess(size=(16, 16)), (word, word), path=folder / word)
+
+
+@pytest.mark.parametrize("name", list(NAMES)[:7])
+def test_the_page_of_a_picture(tmp_path, name):
+    word = NAMES[name].replace("/", "")
+    Image.new("RGB", (20, 20)).save(tmp_path / f"{word}.png")
+    made = write_walkthrough(bundle_of(tmp_path, word), tmp_path / f"{word}.png", out=tmp_path / "x.html")
+    check(made.read_text(encoding="utf-8"))
+
+
+@pytest.mark.slow
+def test_the_page_of_many_models(tmp_path):
+    models = [bundle_of(tmp_path, NAMES[name].replace("/", "")) for name in list(NAMES)[:4]]
+    data = draw_pictures(tmp_path / "<script>", count=16)
+    check(analyze(models, data, tmp_path / "out", pictures=8, workers=0).page.read_text(encoding="utf-8"))

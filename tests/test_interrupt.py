@@ -1,0 +1,79 @@
+"""Signals: an exception at once, or after what must not be cut in two."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from vitreous import interrupt
+from vitreous.interrupt import Interrupted, interruptible, signal_heard, uninterrupted
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_is_an_exception(number):
+    with pytest.raises(Interrupted) as error, interruptible():
+        os.kill(os.getpid(), number)
+    assert error.value.number == number == signal_heard()
+
+
+def test_it_waits_for_the_end_of_what_must_not_be_cut():
+    done = []
+
+    def work():
+        with uninterrupted():
+            with uninterrupted():
+                os.kill(os.getpid(), signal.SIGTERM)
+                done.append("inner")
+            done.append("outer")
+        done.append("never")
+
+    with pytest.raises(Interrupted), interruptible():
+        work()
+    assert done == ["inner", "outer"]
+
+
+def test_an_error_within_stays_that_error():
+    def work():
+        os.kill(os.getpid(), signal.SIGTERM)
+        raise KeyError
+
+    with pytest.raises(KeyError), interruptible(), uninterrupted():
+        work()
+
+
+def test_the_same_signal_twice_at_once_is_one_and_whoever_caught_it_may_save():
+    done = []
+    with interruptible():
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+        except Interrupted:
+            os.kill(os.getpid(), signal.SIGTERM)
+            with uninterrupted():
+                done.append("saved")
+    assert done == ["saved"]
+
+
+def test_handlers_are_as_before_and_what_was_ignored_stays_ignored():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with interruptible():
+            os.kill(os.getpid(), signal.SIGHUP)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_second_signal_ends_at_once():
+    code = f"""
+import os, signal, time
+from vitreous.interrupt import interruptible, uninterrupted
+with interruptible(), uninterrupted():
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep({interrupt.ECHO + 0.1})
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(60)
+"""
+    assert subprocess.run([sys.executable, "-c", code], timeout=30, check=False).returncode == -signal.SIGTERM
