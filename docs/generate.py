@@ -120,6 +120,18 @@ def _corpus() -> str:
     return "\n".join([*lines, f"| together | {sum(counts.values()):,} | |"])
 
 
+def _kills(found: dict[str, Any]) -> str:
+    lines = [
+        "| disturbance at a random moment | times | trainings | same bits | tracebacks | processes left behind |",
+        "| --- | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for name, row in found.items():
+        if isinstance(row, dict) and "same_bits" in row:
+            counts = (row[key] for key in ("disturbances", "trainings", "same_bits", "tracebacks", "left_behind"))
+            lines.append(f"| {name} | {' | '.join(map(str, counts))} |")
+    return "\n".join(lines)
+
+
 def _result(name: str) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((DOCS.parent / "benchmarks" / "results" / f"{name}.json").read_text())
     return found
