@@ -223,9 +223,11 @@ class Experiment:
     def _harm(self, command: Command, disturb: Disturb, tally: Tally) -> None:
         if command.wait(self.chance.uniform(0, self.seconds)) is not None or not disturb(command, self.chance):
             return
-        tally.disturbances += 1
         began = time.monotonic()
         status = command.wait(300)
+        if status == 0 and disturb is not kill_a_worker:  # it had just ended
+            return
+        tally.disturbances += 1
         if status != 0:
             tally.slowest_seconds = max(tally.slowest_seconds, round(time.monotonic() - began, 2))
         tally.statuses[str(status)] = tally.statuses.get(str(status), 0) + 1

@@ -5,11 +5,13 @@ python docs/generate.py [--check]
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +93,44 @@ def training_page() -> str:
     if (DOCS.parent / "benchmarks" / "results" / "budgets.json").exists():  # it takes an idle hour
         tables["budgets"] = _budgets(_result("budgets")["rows"])
     return _filled("training.md", tables)
+
+
+def reliability_page() -> str:
+    """The page on reliability with the sizes of the hostile corpus, and the interruptions that were survived."""
+    tables = {"corpus": _corpus()}
+    if (DOCS.parent / "benchmarks" / "results" / "kill.json").exists():
+        tables["kills"] = _kills(_result("kill"))
+    return _filled("reliability.md", tables)
+
+
+def _corpus() -> str:
+    """Of each file of hostile tests how many cases it has, and what it says of itself."""
+    folder = DOCS.parent / "tests" / "hostile"
+    listed = subprocess.run(
+        [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", str(folder)],
+        capture_output=True,
+        encoding="utf-8",
+        cwd=DOCS.parent,
+        check=True,
+    )
+    counts = Counter(re.findall(r"hostile/(test_\w+)\.py::", listed.stdout))
+    lines = ["| `tests/hostile/` | cases | |", "| --- | ---: | --- |"]
+    for name, count in sorted(counts.items()):
+        text = ast.get_docstring(ast.parse((folder / f"{name}.py").read_text(encoding="utf-8"))) or ""
+        lines.append(f"| `{name}` | {count:,} | {text.splitlines()[0].rstrip('.')} |")
+    return "\n".join([*lines, f"| together | {sum(counts.values()):,} | |"])
+
+
+def _kills(found: dict[str, Any]) -> str:
+    lines = [
+        "| disturbance at a random moment | times | trainings | same bits | tracebacks | processes left behind |",
+        "| --- | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for name, row in found.items():
+        if isinstance(row, dict) and "same_bits" in row:
+            counts = (row[key] for key in ("disturbances", "trainings", "same_bits", "tracebacks", "left_behind"))
+            lines.append(f"| {name} | {' | '.join(map(str, counts))} |")
+    return "\n".join(lines)
 
 
 def _result(name: str) -> dict[str, Any]:
@@ -256,6 +296,7 @@ PAGES = {
     "explain.md": explain_page,
     "pretraining.md": pretraining_page,
     "training.md": training_page,
+    "reliability.md": reliability_page,
 }
 
 

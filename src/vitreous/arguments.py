@@ -42,6 +42,9 @@ LONGEST = 4096
 LONGEST_NAME = 255
 """Bytes of a file's name, between two slashes."""
 HUGE = 2**63
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = 80
+"""How a value is written in a sentence."""
 
 
 @dataclass(frozen=True)
@@ -141,13 +144,13 @@ def in_python(name: str, value: object) -> str:
 def shown(value: object) -> str:
     """A value in a sentence, cut short; of what has no short text, its type."""
     if isinstance(value, bool | str | float | NoneType | Path):
-        return reprlib.repr(str(value) if isinstance(value, Path) else value)
+        return _SHORT.repr(str(value) if isinstance(value, Path) else value)
     if isinstance(value, int):
         # beyond 4,300 digits Python refuses to write a number, and beyond 20 nobody reads it
         return repr(value) if abs(value) < 10**20 else f"{'-' * (value < 0)}10**{math.floor(_digits(value))}"
     if isinstance(value, list | tuple | dict):
         try:
-            return reprlib.repr(value)
+            return _SHORT.repr(value)
         except ValueError:  # a number in it that Python refuses to write
             pass
     return f"<{type(value).__module__}.{type(value).__qualname__}>".replace("builtins.", "")
