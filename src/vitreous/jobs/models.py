@@ -31,19 +31,14 @@ class ModelRow:
 
 
 def models(names: Sequence[str] = (), *, image_size: int | None = None) -> list[ModelRow]:
-    """The cost of the named models, or of all that the image size suits."""
+    """The cost of the named models, or of all that the image size suits: a ViT's patch must divide it."""
     if image_size is not None and image_size < 1:
         raise UserError(f"image_size={image_size}: give the side of the picture in pixels, for example 224.")
     sized = {} if image_size is None else {"image_size": (image_size, image_size)}
     if names:
         return [_row(name, named_config(name, **sized)) for name in names]
     listed = [name for family in FAMILIES.values() for name in family.names]
-    fitting = [(name, config) for name in listed if (config := _fitting(name, sized)) is not None]
-    if not fitting:
-        presets = [named_config(name) for name in listed]
-        sides = sorted({config.patch for config in presets if isinstance(config, ViTConfig)})
-        raise UserError(f"image_size={image_size}: no preset has a patch that divides it; patches are {sides}.")
-    return [_row(name, config) for name, config in fitting]
+    return [_row(name, config) for name in listed if (config := _fitting(name, sized)) is not None]
 
 
 def _fitting(name: str, sized: dict[str, tuple[int, int]]) -> ModelConfig | None:
