@@ -13,11 +13,17 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 
 from vitreous import ViT, ViTConfig
+from vitreous.config.bit import BiTConfig
 from vitreous.config.data import Preprocess
+from vitreous.config.efficientnet import EfficientNetConfig
+from vitreous.config.stem import ConvStem
+from vitreous.model.family import build_network
 from vitreous.weights.bundle import save_bundle
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 HUGE = 10**30
+DEEP = 10_000
+"""Blocks; the most that a configuration may say."""
 
 COUNTS = ("width", "depth", "heads", "mlp_width", "patch", "channels", "classes", "registers")
 CHOICES = ("position", "position_scope", "position_resampling", "norm", "mlp", "pool", "classifier")
@@ -175,6 +181,52 @@ TENSORS = {
 }
 
 
+# The same for the other families: a field, and values that it cannot have beside those tensors.
+COMMON = {
+    "image_size": ("12", [12], [0, 16], [4.5, 4], None, {}),
+    "channels": ("3", 1.5, -1, 0, 2**62, HUGE, None),
+    "classes": ("5", -1, 10**9, HUGE, None),
+    "family": ("vit", "x"),
+    "colour": (1,),
+}
+OTHER_FAMILIES = {
+    "bit": {
+        "depths": (3, "1", [], [0, 1], [1, "1"], [10**9, 1], [1, DEEP], [1] * 10**5, [2**62], None, {}, [[1]]),
+        "width": ("1", 0, -0.5, 0.3, 1e300, 64.0, [], None, True, HUGE),
+        "root": ("5x5", 7, None, []),
+        **COMMON,
+    },
+    "efficientnet": {
+        "width": ("1", 0, -1, 1e300, 99.0, [], None, True, HUGE),
+        "depth": ("1", 0, -1, 1e300, 99.0, [], None, True, HUGE),
+        "padding": ("valid", 3, None),
+        **dict.fromkeys(("norm_eps", "dropout", "drop_path"), ("0.1", -1, [], True, None, 1e300)),
+        **COMMON,
+    },
+    "hybrid": {
+        "stem": (
+            *("resnet", 3, [], {"depths": [10**9]}, {"depths": [1] * 10**5}, {"depths": [DEEP] * 8}, {"width": 1e300}),
+            *(
+                {"widths": []},
+                {"widths": [HUGE]},
+                {"widths": [10**9]},
+                {"widths": ["64"]},
+                {"widths": [64], "depths": []},
+            ),
+            *({"colour": 1}, {"widths": None}, None),
+        ),
+        "attention": ("local", 3, None),
+        "window": (3, "3", 0, HUGE, [3]),
+    },
+}
+OTHER_CASES = [
+    pytest.param(family, name, value, id=f"{family}.{name}={value!r:.40}")
+    for family, wrong in OTHER_FAMILIES.items()
+    for name, values in wrong.items()
+    for value in values
+]
+
+
 def write_manifest(folder):
     """As anybody can, who wants to: by hand."""
     files = {
@@ -223,6 +275,38 @@ def test_a_hostile_section(bundle, refused, name):
     change(config["vitreous"])
     (bundle / CONFIG).write_text(json.dumps(config))
     refused("b/", names)
+
+
+@pytest.fixture(scope="module")
+def families(tmp_path_factory):
+    """A good bundle of each of the other families."""
+    place = tmp_path_factory.mktemp("families")
+    size = {"image_size": (32, 32), "classes": 5}
+    vit = {"width": 16, "depth": 1, "heads": 4, "mlp_width": 24, "patch": 8, **size}
+    configs = {
+        "bit": BiTConfig(depths=(1, 1), width=0.5, **size),
+        "efficientnet": EfficientNetConfig(width=0.25, depth=0.1, **size),
+        "hybrid": ViTConfig(stem=ConvStem((8, 8)), **vit),
+    }
+    for name, config in configs.items():
+        save_bundle(place / name, build_network(config), Preprocess(size=(32, 32)), ("ape", "bee", "cat", "dog", "elk"))
+    return place
+
+
+@pytest.mark.parametrize("family", OTHER_FAMILIES)
+def test_the_originals_of_other_families_are_good(commands, original, families, family):
+    assert commands("predict", families / family, original / "picture.png").status == 0
+
+
+@pytest.mark.parametrize(("family", "name", "value"), OTHER_CASES)
+def test_a_hostile_section_of_another_family(commands, original, families, tmp_path, family, name, value):
+    bundle = tmp_path / "b"
+    shutil.copytree(families / family, bundle)
+    config = json.loads((bundle / CONFIG).read_text())
+    config["vitreous"]["model"][name] = value
+    (bundle / CONFIG).write_text(json.dumps(config))
+    write_manifest(bundle)
+    check_refused(commands("predict", bundle, original / "picture.png"), "b/")
 
 
 @pytest.mark.parametrize("name", TEXTS)

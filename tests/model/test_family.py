@@ -251,8 +251,10 @@ def test_presets_of_any_family():
     with pytest.raises(UserError, match="write the side of the picture after the @"):
         named_config("tiny-conv-16@large")
     assert named_config("B/16@384") == preset("B/16@384")
-    with pytest.raises(UserError, match="write SIZE/PATCH"):
+    with pytest.raises(UserError, match="'tiny-conv-99': there is none of this name; did you mean 'tiny-conv-"):
         named_config("tiny-conv-99")
+    with pytest.raises(UserError, match="write SIZE/PATCH"):
+        named_config("mixer")
 
 
 CONV = TinyConvConfig(width=4, depth=2, image_size=(16, 12), classes=5)

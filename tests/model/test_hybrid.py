@@ -160,7 +160,10 @@ def test_what_a_hybrid_cannot_be_is_refused(changes, said):
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: ResNetStem((0, 1)), r"stem.depths=\(0, 1\)"),
+        (lambda: ResNetStem((0, 1)), r"depths\[0\]=0: give a whole number from 1 to"),
+        (lambda: ResNetStem((1,) * 9), "stem.depths: 9 stages; give at most 8"),
+        (lambda: ConvStem((64, "128")), r"widths\[1\]='128': give a whole number"),
+        (lambda: ConvStem((1,) * 60), "stem.widths: 60 stages"),
         (lambda: ResNetStem((1,), 0.3), "stem.width=0.3"),
         (lambda: ConvStem(()), r"stem.widths=\(\)"),
         (lambda: preset("R26+S/16"), r"'R26\+S/16': there is no such hybrid"),

@@ -154,12 +154,13 @@ def test_exported_equals_eager_at_another_batch():
 
 @pytest.mark.parametrize("window", [None, 0, 4, -3, 2.5])
 def test_a_window_that_cannot_be_is_refused(window):
-    with pytest.raises(UserError, match=f"window={window}: attention='neighbourhood' needs"):
+    wrong = "attention='neighbourhood' needs" if window in (None, 4) else "give a whole number of at least 1"
+    with pytest.raises(UserError, match=f"window={window}: {wrong}"):
         random_model(attention="neighbourhood", window=window)
 
 
 def test_a_window_without_a_neighbourhood_is_refused():
     with pytest.raises(UserError, match="window=3: only attention='neighbourhood' has one"):
         random_model(window=3)
-    with pytest.raises(UserError, match="attention='local': choose one of full, neighbourhood, axial"):
+    with pytest.raises(UserError, match="attention='local': give one of full, neighbourhood, axial"):
         random_model(attention="local")

@@ -40,19 +40,14 @@ class ModelRow:
 
 @checked
 def models(names: Sequence[str] = (), *, image_size: Pixels | None = None) -> list[ModelRow]:
-    """The cost of the named models, or of all that the image size suits."""
+    """The cost of the named models, or of all that the image size suits: a ViT's patch must divide it."""
     for name in names:
         check_one_size(name, image_size)
     sized = {} if image_size is None else {"image_size": (image_size, image_size)}
     if names:
         return [_row(name, named_config(name, **sized)) for name in names]
     listed = [name for family in FAMILIES.values() for name in family.names]
-    fitting = [(name, config) for name in listed if (config := _fitting(name, sized)) is not None]
-    if not fitting:
-        presets = [named_config(name) for name in listed]
-        sides = sorted({config.patch for config in presets if isinstance(config, ViTConfig)})
-        raise UserError(f"image_size={image_size}: no preset has a patch that divides it; patches are {sides}.")
-    return [_row(name, config) for name, config in fitting]
+    return [_row(name, config) for name in listed if (config := _fitting(name, sized)) is not None]
 
 
 def _fitting(name: str, sized: dict[str, tuple[int, int]]) -> ModelConfig | None:
