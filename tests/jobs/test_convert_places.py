@@ -41,11 +41,11 @@ def held(folder):
 def test_import_does_not_replace_what_is_no_bundle(source, tmp_path_factory, monkeypatch):
     before, empty = held(source.parent), tmp_path_factory.mktemp("empty")
     monkeypatch.chdir(source.parent)
-    for out in (source.parent, ".", "", ".."):
+    for out in (source.parent, ".", ".."):
         with pytest.raises(UserError, match="is or holds the folder you are in"):
             import_weights(source, out)
     monkeypatch.chdir(empty)
-    with pytest.raises(UserError, match="is or holds the folder you are in"):
+    with pytest.raises(UserError, match="out='': empty; give a path"):
         import_weights(source, "")
     with pytest.raises(UserError, match=r"is not empty \(it holds sub, thesis.txt, w.safetensors\)"):
         import_weights(source, source.parent)
@@ -134,7 +134,7 @@ def test_a_hugging_face_model_goes_to_timm_with_timms_epsilon(tmp_path):
     export_weights(tmp_path / "b", tmp_path / "t", "timm")
     assert open_weights(tmp_path / "t").model.config.norm_eps == 1e-6
     for wrong in (0.0, float("nan")):
-        with pytest.raises(UserError, match=f"epsilon={wrong}: must be above 0"):
+        with pytest.raises(UserError, match=f"epsilon={wrong}: .*give a number"):
             import_weights(tmp_path / "hf", tmp_path / "c", epsilon=wrong)
 
 
