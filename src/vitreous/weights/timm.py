@@ -238,7 +238,7 @@ def check_architecture(raw: Raw) -> None:
     """Refuse a type of timm's that cannot be opened, by its name, whatever its tensors look like."""
     name = architecture_of(raw.config)
     if reason := why_not(name):
-        raise UserError(f"{raw.where}: a model of timm's type {shown(name)} {reason}; give another model.")
+        raise UserError(f"{raw.where}: a model of timm's type {name[:80]!r} {reason}; give another model.")
 
 
 def _stated(
