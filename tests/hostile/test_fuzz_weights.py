@@ -17,8 +17,8 @@ from safetensors.torch import save
 from vitreous import UserError, ViT, ViTConfig
 from vitreous.config.data import Preprocess
 from vitreous.weights.bundle import load_bundle, save_bundle
-from vitreous.weights.files import write_manifest
 from vitreous.weights.labels import read_labels
+from vitreous.weights.manifest import write_manifest
 from vitreous.weights.source import open_weights
 
 pytestmark = pytest.mark.slow
@@ -101,8 +101,8 @@ def mutations(draw, whole):
             del content[at : at + len(patch)]
         elif how == "cut" and draw(st.integers(0, 3)) == 0:
             del content[at:]
-        elif at < len(content):
-            content[max(0, at)] ^= 1 << draw(st.integers(0, 7))
+        elif content:
+            content[at % len(content)] ^= 1 << draw(st.integers(0, 7))
     return bytes(content)
 
 

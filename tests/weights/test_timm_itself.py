@@ -159,7 +159,7 @@ OTHERS = [
 
 @pytest.mark.parametrize("architecture", OTHERS)
 def test_a_type_that_cannot_be_opened_is_called_by_its_name(tmp_path, architecture):
-    arguments = {"depth": 1} if architecture.startswith(("vit_", "beit", "eva", "deit")) else {}
+    arguments = {"depth": 1} if architecture.startswith(("vit_", "beit", "eva", "aimv2")) else {}
     try:
         model = timm.create_model(architecture, num_classes=3, **arguments)
     except TypeError:

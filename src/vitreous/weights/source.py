@@ -228,8 +228,8 @@ def unknown(raw: Raw) -> UserError:
     for field, known in (("model_type", MODEL_TYPES), ("architecture", OPENED)):
         if (kind := said.get(field)) and not any(fnmatch(str(kind), pattern) for pattern in known):
             return UserError(
-                f"{raw.where}: config.json beside it says {field} {shown(kind)}, and a model of this type cannot be "
-                f"opened; those that can are {', '.join(known)}."
+                f"{raw.where}: config.json beside it says {field} {str(kind)[:80]!r}, and a model of this type cannot "
+                f"be opened; those that can are {', '.join(known)}."
             )
     kinds = {
         "a text model": ("word_embeddings", "embed_tokens", "wte.weight", "tok_embeddings", "shared.weight"),
