@@ -31,7 +31,7 @@ def signalling(function):
 
 if {page!r} == "none":  # plots take most of the time
     import vitreous.jobs.fit
-    vitreous.jobs.fit.write_report = lambda *_: None
+    vitreous.jobs.fit.write_report = lambda *_, **__: None
 left = {call}
 place, name = pkgutil.resolve_name({where!r}), {name!r}
 setattr(place, name, signalling(getattr(place, name)))

@@ -205,7 +205,7 @@ def test_timm_reads_googles_file_as_we_write_it(tmp_path):
     assert "does not say how its pictures were prepared" in found.notes[-1]
     export_weights(tmp_path / "bundle", out, "google")  # an earlier export is replaced
     (tmp_path / "other.npz").write_bytes(b"mine")
-    with pytest.raises(UserError, match="no export"):
+    with pytest.raises(UserError, match="vitreous did not write"):
         export_weights(tmp_path / "bundle", tmp_path / "other.npz", "google")
 
 

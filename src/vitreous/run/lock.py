@@ -22,6 +22,9 @@ except ImportError:  # a system that has other locks
 LOCK = ".vitreous.lock"
 """Who holds the folder, as JSON; it is gone when the holder has ended in good order, and harmless if not."""
 
+MOMENT = 1.0
+"""Seconds until a killed holder's children have let go too: each was forked with the lock, and closes it at once."""
+
 _held: set[int] = set()
 """Open files that are locked. Processes that are forked to decode pictures close theirs: else they would hold on to the
 lock of a parent that was killed."""
@@ -50,6 +53,7 @@ def hold_folder(folder: Path, say: Callable[[str], None]) -> Iterator[None]:
 
 def _lock(path: Path, say: Callable[[str], None]) -> int:
     """The open file, locked. The one at `path` may be removed by its last holder just now: then there is a new one."""
+    refused = time.monotonic() + MOMENT
     while True:
         try:
             handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
@@ -62,6 +66,9 @@ def _lock(path: Path, say: Callable[[str], None]) -> int:
         except BlockingIOError:
             holder = _read_holder(handle)
             os.close(handle)
+            if time.monotonic() < refused:
+                time.sleep(0.02)
+                continue
             raise UserError(
                 f"{path.parent}: {holder} is training in it; wait for it to end, or write to another folder."
             ) from None
