@@ -125,7 +125,8 @@ RUN = """
 import sys
 import torch, vitreous
 torch.set_num_threads(1)
-changes = {"batch_size": "8", "save_seconds": "0", "model.width": "0.25", "model.depth": "0.3", "model.drop_path": "0.5"}
+changes = {"batch_size": "8", "save_seconds": "0"}
+changes |= {"model.width": "0.25", "model.depth": "0.3", "model.drop_path": "0.5"}
 vitreous.fit(sys.argv[1], model="efficientnet-b0@16", epochs=6, out=sys.argv[2], workers=0, changes=changes)
 """
 
