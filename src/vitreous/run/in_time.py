@@ -59,12 +59,15 @@ def answers_in_time(function: Function, loader: Loader, clock: Clock, look: floa
 
     look: the seconds that a picture was to take; where it takes longer now, so will writing.
     """
-    began, tried = clock.now(), 0
+    tried, first = 0, (0, 0.0)
 
     def late(batch: Batch) -> bool:
-        nonlocal tried
+        nonlocal tried, first
         tried, now = int(batch.index[-1]) + 1, clock.now()
-        slowness = min(SLOWEST, max(1.0, (now - began) / (tried * look))) if look else 1.0
+        if not first[0]:  # processes had to be started for it, so how long it took tells nothing
+            first = tried, now
+        expected = (tried - first[0]) * look
+        slowness = min(SLOWEST, max(1.0, (now - first[1]) / expected)) if expected else 1.0
         return now > clock.deadline - slowness * clock.writing
 
     return compute_features(function, until(loader.batches(), late), len(loader.source)), tried
