@@ -54,7 +54,7 @@ def draw_class(place: Path, label: int) -> None:
     """One class of the generated pictures: stripes of an own direction and colour, at random sizes, under noise."""
     rng = np.random.default_rng(label)
     angle = np.pi * (label % 8) / 8
-    place.mkdir(parents=True)
+    place.mkdir(parents=True, exist_ok=True)  # left by a run that was stopped
     for number in range(EACH):
         height, width = rng.integers(128, 257, 2)
         y, x = np.mgrid[:height, :width]
