@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,14 +19,12 @@ from vitreous.weights.foreign import (
     Shapes,
     blocks_of,
     check_agreement,
-    other_count,
     shape_of,
     sides,
-    stated,
 )
-from vitreous.weights.huggingface import label_maps, read_labels, write_folder
+from vitreous.weights.huggingface import label_maps, stated_by_huggingface, write_folder
 from vitreous.weights.mapping import Rule, same, to_theirs
-from vitreous.weights.processor import from_processor, to_processor
+from vitreous.weights.processor import to_processor
 from vitreous.weights.timm_layout import (
     UNKNOWN_TO_TIMM,
     TimmModel,
@@ -159,21 +156,10 @@ def _read_huggingface(raw: Raw, prefix: str) -> Foreign | None:
     if odd:
         name, value = next(iter(odd.items()))
         raise UserError(f"{raw.where}: config.json beside it asks for {name} {value}, which is not known here.")
-    preprocess, problem = usual_preprocess(config), None
-    if raw.processor is not None:
-        read = partial(from_processor, raw.processor, config, raw.where)
-        preprocess, problem = stated(read, partial(usual_preprocess, config), raw.where, "preprocessor_config.json")
-    names = read_labels(said)
-    return Foreign(
-        family="Hugging Face",
-        config=replace(config, image_size=raw.size or preprocess.size),
-        rules=_rules(config, prefix),
-        preprocess=preprocess,
-        assumed=raw.processor is None,
-        labels=names if len(names) == classes else (),
-        problem=problem,
-        notes=other_count(len(names), classes, "id2label of config.json"),
-    )
+    rules = _rules(config, prefix)
+    found = Foreign("Hugging Face", config, rules, usual_preprocess(config), assumed=True)
+    found = stated_by_huggingface(raw, found)
+    return replace(found, config=replace(config, image_size=raw.size or found.preprocess.size))
 
 
 def _plain(value: Any) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -67,26 +68,34 @@ def read_huggingface(raw: Raw) -> Foreign | None:
     }
     config = _config(kind, shapes, prefix, said, raw)
     check_agreement(raw.where, _stated(said, config, raw.size))
-    names = read_labels(said)
+    return stated_by_huggingface(
+        raw,
+        Foreign(
+            family=FAMILIES[kind],
+            config=config,
+            rules=_rules(kind, config, prefix),
+            preprocess=from_processor(default_processor(kind, config), config, raw.where),
+            assumed=True,
+            aside={what: names for what, names in aside.items() if names},
+            heads_assumed=raw.heads is None and not said.get("num_attention_heads"),
+        ),
+    )
 
-    def usual() -> Preprocess:
-        return from_processor(default_processor(kind, config), config, raw.where)
 
-    preprocess, problem = usual(), None
+def stated_by_huggingface(raw: Raw, found: Foreign) -> Foreign:
+    """What the tensors tell, with what the files beside them state: preprocessing in place of the usual, and labels."""
+    preprocess, problem = found.preprocess, None
     if raw.processor is not None:
-        read = partial(from_processor, raw.processor, config, raw.where)
-        preprocess, problem = stated(read, usual, raw.where, "preprocessor_config.json")
-    return Foreign(
-        family=FAMILIES[kind],
-        config=config,
-        rules=_rules(kind, config, prefix),
+        read = partial(from_processor, raw.processor, found.config, raw.where)
+        preprocess, problem = stated(read, lambda: found.preprocess, raw.where, "preprocessor_config.json")
+    names, classes = read_labels(raw.config or {}), found.config.classes
+    return replace(
+        found,
         preprocess=preprocess,
         assumed=raw.processor is None,
-        labels=names if len(names) == config.classes else (),
-        aside={what: found for what, found in aside.items() if found},
+        labels=names if len(names) == classes else (),
         problem=problem,
-        heads_assumed=raw.heads is None and not said.get("num_attention_heads"),
-        notes=other_count(len(names), config.classes, "id2label of config.json"),
+        notes=other_count(len(names), classes, "id2label of config.json"),
     )
 
 
