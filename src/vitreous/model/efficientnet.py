@@ -6,6 +6,7 @@ features, h x w places on the last map, K classes.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from functools import partial
 
 import torch
@@ -65,16 +66,16 @@ class SqueezeExcite(nn.Module):
         return x * gate
 
 
-class Residual(nn.Module):
+class Residual(nn.Module, ABC):
     """A block whose input is added to what it computes, where both have one shape."""
 
     def __init__(self, inputs: int, outputs: int, stride: int, drop_path: float) -> None:
         super().__init__()
         self.skips, self.drop_path = stride == 1 and inputs == outputs, drop_path
 
+    @abstractmethod
     def branch(self, x: Tensor) -> Tensor:
         """(B, inputs, H, W) to (B, outputs, H/stride, W/stride)."""
-        raise NotImplementedError
 
     def forward(self, x: Tensor, chance: Tensor | None = None) -> Tensor:
         """The same; chance: (B,) in [0, 1) that decides on stochastic depth; None: torch's generator."""
