@@ -83,10 +83,10 @@ def interrupted(commands, flag, where, name, *argv, call=1, **more):
 
 
 STAGES = {
-    "opening the data": ("vitreous.jobs.fit", "open_dataset", 1),
+    "opening the data": ("vitreous.run.labelled", "open_dataset", 1),
     "decoding": ("PIL.Image", "open", 5),
-    "features": ("vitreous.jobs.fit", "compute_features", 2),
-    "the classifier": ("vitreous.jobs.fit", "fit_linear", 1),
+    "features": ("vitreous.run.labelled", "compute_features", 2),
+    "the classifier": ("vitreous.run.labelled", "fit_linear", 1),
     "the configuration": ("vitreous.run.folder:RunConfig", "write", 1),
     "the first evaluation": ("vitreous.train.loop:Loop", "_evaluate", 1),
     "a step": ("torch.nn.utils", "clip_grad_norm_", 2),
@@ -96,7 +96,7 @@ STAGES = {
     "saving": ("vitreous.train.loop", "save_checkpoint", 2),
     "replacing a folder": ("vitreous.weights.files", "replace_folder", 3),
     "the last evaluation": ("vitreous.train.loop:Loop", "_evaluate", 10),
-    "measuring": ("vitreous.jobs.fit", "score_classes", 1),
+    "measuring": ("vitreous.run.labelled", "score_classes", 1),
     "the bundle": ("vitreous.run.training", "save_bundle", 1),
     "the result": ("vitreous.run.training", "write_file", 1),
     "the report": ("vitreous.jobs.report", "page", 1),

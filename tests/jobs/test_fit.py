@@ -228,7 +228,7 @@ def test_a_time_that_is_up_before_the_training_takes_no_step(pictures, weights, 
 @pytest.fixture
 def few_at_once(monkeypatch):
     """Eight pictures at a time, and a cost that is known after the first."""
-    for room in ("jobs.fit", "run.loaders"):
+    for room in ("run.labelled", "run.loaders"):
         monkeypatch.setattr(f"vitreous.{room}.inference_batch", lambda config: 8)
     monkeypatch.setattr("vitreous.run.clock.TELLING", 0.0)
 

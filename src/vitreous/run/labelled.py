@@ -1,0 +1,311 @@
+"""A training with labels: weights to start from, a classifier on frozen features, accuracy at the end."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from contextlib import closing
+
+import torch
+from torch import Tensor
+
+from vitreous.config.objective import Supervised
+from vitreous.config.train import Training
+from vitreous.data.copies import note_copies
+from vitreous.data.loader import Loader
+from vitreous.data.source import Data, Source, Split
+from vitreous.errors import UserError
+from vitreous.evaluate.classify import ClassificationResult, score_classes
+from vitreous.evaluate.features import compute_features
+from vitreous.evaluate.probe import fit_linear, seconds_per_picture
+from vitreous.evaluate.temperature import fit_temperature
+from vitreous.model.family import classifiers, inference_batch
+from vitreous.model.network import Network
+from vitreous.objectives.supervised import balance
+from vitreous.run.budget import MEASURED, Afterwards
+from vitreous.run.card import model_card
+from vitreous.run.clock import Clock, Outlook
+from vitreous.run.cost import training_work
+from vitreous.run.folder import weights_digest
+from vitreous.run.in_time import answers_in_time, features_in_time, look_around
+from vitreous.run.loaders import evaluation_loader, plain_loader
+from vitreous.run.opening import names_of, open_dataset
+from vitreous.run.request import FitRequest
+from vitreous.run.result import NAMES, FitResult, FrozenProbe, accuracy_lines, read_result
+from vitreous.run.stages import MEASURING, Work
+from vitreous.run.start import choose_training, starting_network, whiten
+from vitreous.run.training import Ending, TrainingRun
+from vitreous.train.loop import Evaluate, Outcome
+from vitreous.train.meter import Spent
+from vitreous.train.pace import Pace
+from vitreous.weights.bundle import Bundle
+from vitreous.weights.source import open_weights
+
+PASSES = 4
+"""Over the validation pictures after a classifier on frozen features: for its strength, at the start, once between the
+steps, and at the end."""
+FEWEST = 10
+"""Steps that are worth taking after such a classifier: fewer change little and cost an evaluation."""
+
+
+class LabelledTraining(TrainingRun[FitRequest, FitResult]):
+    """What `fit` is about, beyond what every training in a run folder does."""
+
+    look: float = 0.0  # seconds that it takes to look at a picture, where that is known
+    base: Bundle | None = None
+    validation: Loader | None = None
+
+    def read_result(self) -> FitResult:
+        """With accuracies."""
+        result = read_result(self.folder)
+        assert isinstance(result, FitResult)  # as its request is
+        return result
+
+    def open_data(self) -> Data:
+        """With labels."""
+        return note_copies(open_dataset(self.request.data))
+
+    def _open_weights(self) -> Bundle | None:
+        if self.request.weights is None:
+            return None
+        opened = open_weights(self.request.weights, self.request.preprocess)
+        self.weights = weights_digest(opened.model)
+        return opened
+
+    def choose_training(self, data: Data) -> Training:
+        """What the recipe makes of the data and the weights."""
+        self.base = self._open_weights()
+        return choose_training(self.request, data, self.base)
+
+    def split_data(self, data: Data) -> Data:
+        """A share of the training pictures is set aside where there is no val split."""
+        share = self.training.validation
+        return data.with_validation(share, self.training.seed) if share else data
+
+    def start_network(self) -> Network:
+        """New or from weights; then whitened, or with a classifier on frozen features, where the recipe says so."""
+        if self.checkpointed:  # what it holds takes the place of all that follows; weights need not be there any more
+            self._check_weights_if_there()
+            self._open_validation()
+            return starting_network(self.training, None)
+        if self.saved is not None and self.request.weights is not None:  # interrupted before the first checkpoint
+            self.base = self._open_weights()
+            self.saved.check_weights(self._given(), self.folder)
+        network = starting_network(self.training, self.base)
+        self._say_crop()
+        if self.training.whiten and self.base is None:
+            whiten(network, self.training, self.data.train, self.machine.workers)
+        if self.training.probe:
+            self._fit_classifier(network)
+        else:
+            self._look_around(network)
+            self._open_validation()
+        return network
+
+    def _open_validation(self) -> None:
+        if "val" in self.data.splits:
+            self.validation = self.keep_open(evaluation_loader(self.part("val"), self.training, self.machine.workers))
+
+    def _given(self) -> Network:
+        assert self.base is not None
+        return self.base.model
+
+    def _check_weights_if_there(self) -> None:
+        if self.saved is None or self.request.weights is None:
+            return
+        try:
+            self.base = self._open_weights()
+        except UserError:  # moved or gone: the checkpoint has all that is needed
+            return
+        self.saved.check_weights(self._given(), self.folder)
+
+    def _say_crop(self) -> None:
+        seen = self.training.preprocess.crop
+        if self.base is not None and seen != self.base.preprocess.crop:
+            self.listeners.say(
+                f"The model will look at the middle {seen:.0%} of a picture; the weights came with "
+                f"{self.base.preprocess.crop:.0%}. Set preprocess.crop to change that."
+            )
+
+    def _fit_classifier(self, network: Network) -> None:
+        """Fit the classifier to features of the frozen network, computed once: a first answer within seconds."""
+        began, classes = self.meter.seconds, len(self.data.classes)
+        network.to(self.world.device).eval()
+        function = self._on_device(network.representation)
+        features, labels = self._features(function)
+        self._open_validation()
+        held_out = None
+        if self.validation is not None:
+            held_out = compute_features(function, self.validation.batches(), len(self.validation.source))
+        objective = self.training.objective
+        weighted = isinstance(objective, Supervised) and objective.class_weights
+        classifier = fit_linear(
+            features,
+            labels,
+            classes,
+            validation=held_out,
+            class_weights=balance(labels, classes) if weighted else None,
+        )
+        with torch.no_grad():
+            for layer in classifiers(network):
+                layer.weight.copy_(classifier.weight)
+                layer.bias.copy_(classifier.bias)
+        seconds, accuracy = round(self.meter.seconds - began, 1), None
+        if held_out is not None:
+            accuracy = (classifier(held_out[0]).argmax(1) == held_out[1]).float().mean().item()
+            self.listeners.say(
+                f"A classifier on frozen features, after {seconds:.0f} s: {accuracy:.1%} of the validation pictures "
+                "right."
+            )
+        self.probe = FrozenProbe(seconds, accuracy, self.parts.get("train"))
+
+    def _features(self, function: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+        """Features and labels of the training pictures; with a budget, of as many as there is time for."""
+        batch = inference_batch(self.training.model)
+        if self.request.budget is None:
+            return compute_features(function, self.loader.plain_batches(batch), len(self.data.train))
+        outlook = None
+        if self.clock is not None:
+            learn = seconds_per_picture(self.training.model.features, len(self.data.classes))
+            outlook = Outlook(self._work(passes=PASSES), self.clock, self.listeners.say, learn)
+        count, seed = self.parts.get("train"), self.training.seed
+        found, looked = features_in_time(function, self.loader, batch, seed, count=count, outlook=outlook)
+        if outlook is not None:
+            self._settle(outlook, looked)
+        return found
+
+    def _work(self, passes: int) -> Work:
+        """The pictures to look at, if there is time."""
+        val, test = (len(self.data.splits[split]) if split in self.data.splits else 0 for split in ("val", "test"))
+        if not self.training.model.classes:
+            test = 0  # there is nothing to be right about
+        features = len(self.data.train) if self.training.probe else 0
+        steps = (MEASURED + FEWEST) * self.training.batch_size if features else 0
+        return Work(features, val, test, passes, fewest=min(features, len(self.data.classes)), steps=steps)
+
+    def _settle(self, outlook: Outlook, looked: int) -> None:
+        """Take what fits into the time as it is known now; from here on it stays so, but for what the end may cut."""
+        self.look, self.parts = outlook.look, outlook.plan.parts
+        self.parts.pop("train", None)
+        if self.training.probe and looked < len(self.data.train):
+            self.parts["train"] = looked
+
+    def _look_around(self, network: Network) -> None:
+        """With a budget, see what a picture costs."""
+        work = self._work(passes=2)
+        if self.clock is None or not work.val + work.test:
+            return
+        outlook = Outlook(work, self.clock, self.listeners.say)
+        looking = copy.deepcopy(network).to(self.world.device).eval()
+        with closing(self._plain_loader(self.part("test" if work.test else "val"))) as loader:
+            look_around(self._on_device(looking), loader, outlook)
+        self._settle(outlook, 0)
+
+    def _plain_loader(self, source: Source) -> Loader:
+        return plain_loader(source, self.training, self.machine.workers)
+
+    def say_start(self, steps: int) -> None:
+        """What is trained after a classifier on frozen features."""
+        if self.probe is None or not steps:
+            return
+        frozen, layers = self.training.freeze, self.training.model.layers
+        kept = f"; the first {frozen} of {layers} layers stay as they are" if frozen else ""
+        self.listeners.say(f"Training goes on from there for {steps:,} step{'s' if steps > 1 else ''}{kept}.")
+
+    def _on_device(self, function: Callable[..., Tensor]) -> Callable[[Tensor], Tensor]:
+        return lambda images: function(images.to(self.world.device)).cpu()
+
+    def make_evaluate(self) -> Evaluate | None:
+        """What the objective says of the val split."""
+        if self.validation is None:
+            return None
+        loader, device = self.validation, self.world.device
+        return lambda objective: objective.evaluate(batch.to(device) for batch in loader.batches())
+
+    def afterwards(self, clock: Clock) -> Afterwards:
+        """The val split once more, the test split, and the report; judged by the pictures looked at so far."""
+        val, test = (len(self.part(split)) if split in self.data.splits else 0 for split in ("val", "test"))
+        evaluation = self.look * val
+        measuring = evaluation + self.look * test if self.training.model.classes else 0.0
+        passes = PASSES - 2 if self.training.probe else 0  # beside the last one
+        return Afterwards(
+            ending=measuring + clock.writing,
+            evaluation=evaluation,
+            evaluating=MEASURING * clock.deadline - measuring - passes * evaluation,
+            fewest=FEWEST if self.training.probe else 1,
+            step=self.look * self.training.batch_size if self.training.probe else 0.0,
+        )
+
+    def end(self, network: Network, outcome: Outcome, pace: Pace) -> Ending[FitResult]:
+        """How well the kept weights do on the val and the test split."""
+        network.to(self.world.device)
+        measured: dict[Split, ClassificationResult] = {}
+        labels = self.data.classes if self.training.model.classes else ()
+        for split in ("val", "test") if outcome.finished and labels else ():
+            if split in self.data.splits:
+                measured[split] = self._measure(network, split)
+        network.cpu()
+        spent = self.spent(outcome, pace)
+        unreadable = {**self.unreadable, **self.loader.unreadable}
+        result = FitResult(
+            run=str(self.folder),
+            bundle=str(self.folder / "bundle"),
+            finished=outcome.finished,
+            classes=self.data.classes,
+            pictures=len(self.data.train),
+            steps=pace.steps,
+            best_step=outcome.best_step,
+            validation=measured.get("val"),
+            test=measured.get("test"),
+            metrics=outcome.best_metrics,
+            probe=self.probe,
+            spent=spent,
+            remarks=(*outcome.remarks, *(f"{name}: {why}" for name, why in sorted(unreadable.items()))),
+            parts_of={NAMES[split]: len(self.data.splits[split]) for split in measured if split in self.parts},
+        )
+        card = model_card(
+            name=self.folder.name,
+            data=self.request.data,
+            training=self.training,
+            recipe=self.request.recipe,
+            weights=self.request.weights,
+            labels=labels,
+            pictures=len(self.data.train),
+            scores=accuracy_lines(result),
+            spent=spent,
+        )
+        return Ending(result, labels, card)
+
+    def work(self, outcome: Outcome, pace: Pace) -> Spent:
+        """Of all steps, the keep schedule counted in."""
+        return training_work(self.training, outcome.pictures, pace, outcome.steps)
+
+    def _measure(self, network: Network, split: Split) -> ClassificationResult:
+        """Of a network that began with a classifier on frozen features, the val split first sets the temperature."""
+        scores, labels, names = self._answers(network, split)
+        if split == "val" and self.training.probe:
+            factor = 1 / fit_temperature(scores, labels)
+            scores = factor * scores
+            with torch.no_grad():
+                for layer in classifiers(network):
+                    layer.weight.mul_(factor)
+                    layer.bias.mul_(factor)
+        return score_classes(scores, labels, self.data.classes, names=names)
+
+    def _answers(self, network: Network, split: Split) -> tuple[Tensor, Tensor, list[str]]:
+        """Scores (n, K), labels (n,) and names of the pictures that are looked at and can be read."""
+        known = split == "val" and not self.training.objective.evaluates_views
+        loader = self.validation if known and self.validation is not None else self._plain_loader(self.part(split))
+        function = self._on_device(network.eval())
+        try:
+            if split == "val" or self.clock is None:
+                scores, labels = compute_features(function, loader.batches(), len(loader.source))
+            else:
+                (scores, labels), tried = answers_in_time(function, loader, self.clock, self.look)
+                if tried < len(loader.source):  # the machine has become slower than it was when this was planned
+                    self.keep_part(split, tried)
+        finally:
+            self.unreadable.update(loader.unreadable)
+            if loader is not self.validation:
+                loader.close()
+        return scores, labels, names_of(self.part(split), loader.unreadable)
