@@ -49,7 +49,7 @@ def test_a_whitened_start_reaches_student_and_teacher(packed, tmp_path, method, 
 
 def test_what_goes_on_is_not_whitened_again(packed, tmp_path, monkeypatch):
     started = []
-    monkeypatch.setattr("vitreous.jobs.pretrain.whiten", lambda *args: started.append(args))
+    monkeypatch.setattr("vitreous.run.unlabelled.whiten", lambda *args: started.append(args))
     for steps in (2, 9):
         quick(packed, tmp_path, changes={"whiten": "true"}, listeners=Listeners(stop=stop_after(steps)))
         assert len(started) == 1

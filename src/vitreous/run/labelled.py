@@ -136,7 +136,8 @@ class LabelledTraining(TrainingRun[FitRequest, FitResult]):
         self._open_validation()
         held_out = None
         if self.validation is not None:
-            held_out = compute_features(function, self.validation.batches(), len(self.validation.source))
+            count = len(self.validation.source)
+            held_out = compute_features(function, self.validation.batches(), count, self._told("val", count))
         objective = self.training.objective
         weighted = isinstance(objective, Supervised) and objective.class_weights
         classifier = fit_linear(
@@ -163,13 +164,17 @@ class LabelledTraining(TrainingRun[FitRequest, FitResult]):
         """Features and labels of the training pictures; with a budget, of as many as there is time for."""
         batch = inference_batch(self.training.model)
         if self.request.budget is None:
-            return compute_features(function, self.loader.plain_batches(batch), len(self.data.train))
+            total = len(self.data.train)
+            return compute_features(function, self.loader.plain_batches(batch), total, self._told("train", total))
         outlook = None
         if self.clock is not None:
             learn = seconds_per_picture(self.training.model.features, len(self.data.classes))
             outlook = Outlook(self._work(passes=PASSES), self.clock, self.listeners.say, learn)
         count, seed = self.parts.get("train"), self.training.seed
-        found, looked = features_in_time(function, self.loader, batch, seed, count=count, outlook=outlook)
+        told = self._told("train", len(self.data.train) if count is None else count)
+        found, looked = features_in_time(
+            function, self.loader, batch, seed, count=count, outlook=outlook, progress=told
+        )
         if outlook is not None:
             self._settle(outlook, looked)
         return found
@@ -211,6 +216,10 @@ class LabelledTraining(TrainingRun[FitRequest, FitResult]):
         frozen, layers = self.training.freeze, self.training.model.layers
         kept = f"; the first {frozen} of {layers} layers stay as they are" if frozen else ""
         self.listeners.say(f"Training goes on from there for {steps:,} step{'s' if steps > 1 else ''}{kept}.")
+
+    def _told(self, split: Split, total: int) -> Callable[[int], None]:
+        """To be called with how many pictures of a split were looked at."""
+        return lambda done: self.listeners.look(f"looking at the {NAMES[split]} pictures", done, total)
 
     def _on_device(self, function: Callable[..., Tensor]) -> Callable[[Tensor], Tensor]:
         return lambda images: function(images.to(self.world.device)).cpu()
@@ -296,12 +305,12 @@ class LabelledTraining(TrainingRun[FitRequest, FitResult]):
         """Scores (n, K), labels (n,) and names of the pictures that are looked at and can be read."""
         known = split == "val" and not self.training.objective.evaluates_views
         loader = self.validation if known and self.validation is not None else self._plain_loader(self.part(split))
-        function = self._on_device(network.eval())
+        function, told = self._on_device(network.eval()), self._told(split, len(loader.source))
         try:
             if split == "val" or self.clock is None:
-                scores, labels = compute_features(function, loader.batches(), len(loader.source))
+                scores, labels = compute_features(function, loader.batches(), len(loader.source), told)
             else:
-                (scores, labels), tried = answers_in_time(function, loader, self.clock, self.look)
+                (scores, labels), tried = answers_in_time(function, loader, self.clock, self.look, told)
                 if tried < len(loader.source):  # the machine has become slower than it was when this was planned
                     self.keep_part(split, tried)
         finally:
