@@ -90,7 +90,7 @@ def test_what_compares_the_pictures_of_a_batch_is_refused_in_parts(objective, na
         (MaskedPatch, {"mask": 1.1}, "mask=1.1: give the share of corrupted patches"),
         (MaskedPatch, {"by_mask_token": 0.95}, "by_mask_token=0.95, by_other_patch=0.1: give shares"),
         (MaskedPatch, {"by_other_patch": -0.1}, "by_other_patch=-0.1: give shares"),
-        (MaskedPatch, {"bits": 0}, "bits=0: must be at least 1 and at most 8"),
+        (MaskedPatch, {"bits": 0}, "bits=0: must be at least 1 and at most 4"),
         (Dino, {"prototypes": 1}, "prototypes=1: must be at least 2"),
         (Dino, {"momentum": 1.5}, "momentum=1.5: must be between 0 and 1"),
         (Dino, {"freeze_last_layer": -0.1}, "freeze_last_layer=-0.1: must be between 0 and 1"),

@@ -136,8 +136,8 @@ class MaskedPatch(ObjectiveConfig):
                 f"by_mask_token={self.by_mask_token}, by_other_patch={self.by_other_patch}: give shares of the "
                 "corrupted patches, 0 or more, together at most 1."
             )
-        if not 1 <= self.bits <= 8:
-            raise UserError(f"bits={self.bits}: must be at least 1 and at most 8.")
+        if not 1 <= self.bits <= 4:
+            raise UserError(f"bits={self.bits}: must be at least 1 and at most 4, which is 4,096 colours.")
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,8 @@ from vitreous.objectives.setting import Setting
 
 CELLS, FATES, OTHERS = 2**32, 2**32 + 1, 2**32 + 2
 """Streams of `draw`: which patches are corrupted, in which way, and by which others; a network's own begin at 0."""
-MOST_COLOURS = 2**16
-"""More would take more memory than any network, and hardly any of them would ever be seen."""
+MOST_COLOURS = 2**12
+"""The scores of more would take more memory than the network, and most of them would never be seen."""
 
 
 class Corruption(NamedTuple):
@@ -75,8 +75,8 @@ class MaskedPatchPrediction(Objective):
 
         The levels divide [0, 1], where pixels lie before they are normalised.
         """
-        levels = 2**self.settings.bits
-        colour = patches.unflatten(2, (len(self.mean), -1)).mean(dim=3) * self.std + self.mean  # (B, N, C)
+        levels: int = 2**self.settings.bits
+        colour = patches.view(*patches.shape[:2], len(self.mean), -1).mean(dim=3) * self.std + self.mean  # (B, N, C)
         digits = (colour * levels).long().clamp(0, levels - 1)
         places = levels ** torch.arange(len(self.mean) - 1, -1, -1, device=digits.device)
         return (digits * places).sum(dim=2)
