@@ -32,7 +32,7 @@ def pretrain(
     changes: Annotated[tuple[str, ...], option("NAME=VALUE", name="set"), tyro.conf.UseAppendAction] = (),
     json: Flag = False,
 ) -> int:
-    """Learn features from pictures without labels: MAE, DINO, DINOv2 or masked patches.
+    """Learn features without labels: MAE, DINO, DINOv2 or masked patch prediction.
 
     If it is interrupted, repeat the same command: it resumes where it stopped.
 
