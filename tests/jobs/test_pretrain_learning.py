@@ -77,6 +77,21 @@ def test_the_decoder_is_kept_and_rebuilds_what_it_did(packed, tmp_path):
     assert all(torch.equal(tensor, state[name]) for name, tensor in kept.items())
 
 
+def test_what_tells_colours_is_kept(packed, tmp_path):
+    quick(packed, tmp_path, "masked-patch")
+    kept = load_file(tmp_path / "colours/colours.safetensors")
+    state = load_file(last_checkpoint(tmp_path) / "module.safetensors")
+    assert kept.keys() == {"mask_token", "pred.weight", "pred.bias"}
+    assert all(torch.equal(tensor, state[f"colours.{name}"]) for name, tensor in kept.items())
+    assert kept["pred.weight"].shape == (512, 16)
+    described = json.loads((tmp_path / "colours/config.json").read_text())
+    assert described["objective"] == {
+        "kind": "masked-patch", "mask": 0.5, "by_mask_token": 0.8, "by_other_patch": 0.1, "bits": 3,
+    }  # fmt: skip
+    with pytest.raises(UserError, match="has no decoder"):
+        reconstruct(tmp_path, "any.png")
+
+
 def test_an_average_of_encoder_and_decoder_is_kept_together(packed, tmp_path, monkeypatch):
     """Against the average of every step's weights, taken by hand from the checkpoints."""
     steps = []

@@ -37,7 +37,8 @@ def pretrain(
     """Learn features from pictures, or go on with what the same call began; `fit(weights=...)` then takes the run.
 
     data: anything `fit` takes, or a folder of pictures without class folders; labels are not learned from. method: mae,
-    dino, dinov2, or supervised for comparison, which needs labels. out: the run folder, by default runs/NAME-METHOD.
+    dino, dinov2, masked-patch, or supervised for comparison, which needs labels. out: the run folder, by default
+    runs/NAME-METHOD.
     changes: single fields of the recipe, such as {"optimizer.learning_rate": 1e-4, "objective.koleo_weight": 0.1}.
     """
     if method not in (*PRETRAINING, "supervised"):

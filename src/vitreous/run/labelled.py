@@ -75,7 +75,7 @@ class LabelledTraining(TrainingRun[FitRequest, FitResult]):
     def choose_training(self, data: Data) -> Training:
         """What the recipe makes of the data and the weights."""
         self.base = self._open_weights()
-        return choose_training(self.request, data, self.base)
+        return choose_training(self.request, data, self.base, self.world.device.type)
 
     def split_data(self, data: Data) -> Data:
         """A share of the training pictures is set aside where there is no val split."""

@@ -188,9 +188,8 @@ class TrainingRun(ABC, Generic[Asked, Result]):
         self.loader = self.keep_open(training_loader(self.data.train, self.training, self.machine.workers))
         network = self.start_network()
         labels = torch.from_numpy(self.data.train.labels)
-        self.objective = build_objective(
-            network, self.training.objective, Setting(self.training.seed, labels, self.world)
-        )
+        setting = Setting(self.training.seed, labels, self.world, self.training.preprocess)
+        self.objective = build_objective(network, self.training.objective, setting)
         self.objective.to(self.world.device)
         self.evaluate = self.make_evaluate()
         table: Timetable | None = None
