@@ -10,12 +10,16 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
-from vitreous.report.html import Html
-from vitreous.report.plots import ACCENT, INK, QUIET, page_style, shortened, to_svg
+from vitreous.report.html import Html, tag
+from vitreous.report.plots import ACCENT, INK, QUIET, VARIABLES, page_style, shortened, to_svg
 
 # The first is the page's own; the others can be read on light and on dark ground.
 COLOURS = (ACCENT, "#d9730d", "#8b6fd6", "#5f9a22", "#cf4f86", "#9a7b4f")
 MARKERS = ("o", "s", "^", "D", "v", "P")
+
+
+TWO = "grid-template-columns: repeat(auto-fit, minmax(min(100%, 22rem), 1fr))"
+"""Two plots in a row, or one on a phone: three are too small to be compared."""
 
 
 class Line(NamedTuple):
@@ -29,6 +33,27 @@ class Line(NamedTuple):
     """For each x the single values of which y is the mean, if they should be seen."""
     band: Sequence[tuple[float, float]] = ()
     """For each x the ends of an interval."""
+
+
+def joined_names(names: Sequence[str]) -> str:
+    """The models of a page, in words."""
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def colour_key(names: Sequence[str]) -> Html:
+    """Which colour is whose."""
+    parts = []
+    for number, name in enumerate(names):
+        colour = COLOURS[number % len(COLOURS)]
+        shown = f"var({VARIABLES[colour]})" if colour in VARIABLES else colour
+        parts.append(tag("span", tag("span", "●", style=f"color: {shown}"), f"\u00a0{name}\u2003"))
+    return tag("p", *parts)
+
+
+def side_by_side(*plots: tuple[Html, str]) -> Html:
+    """Plots, each with how to read it."""
+    made = (tag("figure", tag("div", plot, class_="plot"), tag("figcaption", words)) for plot, words in plots)
+    return tag("div", *made, class_="figures", style=TWO)
 
 
 def lines(series: Sequence[Line], title: str, along: str, *, share: bool = False) -> Html:
