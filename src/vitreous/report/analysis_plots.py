@@ -56,8 +56,11 @@ def side_by_side(*plots: tuple[Html, str]) -> Html:
     return tag("div", *made, class_="figures", style=TWO)
 
 
-def lines(series: Sequence[Line], title: str, along: str, *, share: bool = False) -> Html:
-    """Lines over depth or frequency. share: values from 0 to 1 are shown as per cent."""
+def lines(series: Sequence[Line], title: str, along: str, *, share: bool = False, whole: bool = False) -> Html:
+    """Lines over depth or frequency.
+
+    share: values from 0 to 1 are shown as per cent. whole: all from 0 to 1 is shown, so that plots can be compared.
+    """
     with page_style():
         figure = Figure(figsize=(3.5, 2.3), layout="constrained")
         axes = figure.add_subplot()
@@ -67,9 +70,12 @@ def lines(series: Sequence[Line], title: str, along: str, *, share: bool = False
         axes.set_xlabel(along)
         axes.grid(axis="y")
         axes.set_axisbelow(True)
-        whole = all(float(x).is_integer() for line in series for x in line.x)
-        axes.xaxis.set_major_locator(MaxNLocator(6, integer=whole))
+        counts = all(float(x).is_integer() for line in series for x in line.x)
+        axes.xaxis.set_major_locator(MaxNLocator(6, integer=counts))
         axes.yaxis.set_major_locator(MaxNLocator(5))
+        if whole:
+            least = min((value for line in series for value in line.y), default=0.0)
+            axes.set_ylim(min(0.0, 1.05 * least), 1.03)
         if share:
             axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.3g} %")
         return to_svg(figure)

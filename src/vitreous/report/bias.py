@@ -42,22 +42,20 @@ def bias_section(models: Sequence[NAMED]) -> Html:
         ),
         colour_key([name for name, _ in models]),
         _table(models),
-        side_by_side(*_moves(models, kept)),
-        side_by_side(*_filters(models, kept)),
-        side_by_side(*_reaches(models)),
+        side_by_side(*_moves(models, kept), *_filters(models, kept), *_reaches(models)),
     )
 
 
 def _table(models: Sequence[NAMED]) -> Html:
     def described(row: BiasRow) -> Html:
-        return join([row.measure, tag("div", row.reading, class_="quiet", style="font-size: .82rem")])
+        return join([row.measure, tag("div", row.reading, class_="reading")])
 
     rows = [
         [described(row), *(shown_value(value, row.share) for value in row.values)]
         for row in summarise_bias([bias for _, bias in models])
     ]
     head = ["", *(shortened(name, 20) for name, _ in models)]
-    return tag("div", table(head, rows, numbers=len(models)), style="overflow-x: auto; margin-bottom: 1.8rem")
+    return tag("div", table(head, rows, numbers=len(models)), class_="wide", style="margin-bottom: 1.8rem")
 
 
 def shown_value(value: float | None, share: bool) -> str:
@@ -70,13 +68,11 @@ def shown_value(value: float | None, share: bool) -> str:
 
 
 def _moves(models: Sequence[NAMED], kept: Kept) -> Iterable[tuple[Html, str]]:
-    patches = [f"{name} {bias.patch}" for name, bias in models if bias.patch is not None]
-    whole = f" Whole patches or strides, in pixels: {', '.join(patches)}." if patches else ""
     if kept == "same":
         yield (
             _curves(models, lambda b: b.shifts.curve, kept, "moved: same prediction", "pixels"),
             "The picture moves by so many pixels, up, down, left or right; both windows are cut from the enlarged "
-            f"picture, so no border comes in. Flat and high: built to ignore place.{whole}",
+            "picture, so no border comes in. Flat and high: it ignores place.",
         )
     yield (
         _curves(models, lambda b: b.shifts.curve, "likeness", "moved: likeness of features", "pixels"),
@@ -110,7 +106,7 @@ def _reaches(models: Sequence[NAMED]) -> Iterable[tuple[Html, str]]:
     ]
     if fields:
         yield (
-            lines(fields, "gradient within a radius", "radius, of the longer side", share=True),
+            lines(fields, "gradient within a radius", "radius, of the longer side", share=True, whole=True),
             "How much of what moves the features of the central place lies within a radius around it. An early rise: "
             "the place sees its surroundings only.",
         )
@@ -123,7 +119,9 @@ def _reaches(models: Sequence[NAMED]) -> Iterable[tuple[Html, str]]:
             if (far := bias.attention_distance) is not None
         ]
         yield (
-            lines(distances, "attention distance", "depth" if same else "depth, as a share of all", share=True),
+            lines(
+                distances, "attention distance", "depth" if same else "depth, as a share of all", share=True, whole=True
+            ),
             "How far patches look in each layer, mean of the heads, of the longer side.",
         )
 
@@ -136,7 +134,7 @@ def _curves(
         points = [(effect.at, value) for effect in curve(bias) if (value := getattr(effect, kept)) is not None]
         if points:
             series.append(Line(number, *zip(*points, strict=True)))
-    return lines(series, title, along, share=kept == "same")
+    return lines(series, title, along, share=kept == "same", whole=True)
 
 
 def _words(kept: Kept) -> str:
