@@ -8,7 +8,7 @@ from typing import NamedTuple
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import MaxNLocator, NullLocator
 
 from vitreous.report.html import Html, tag
 from vitreous.report.plots import ACCENT, INK, QUIET, VARIABLES, page_style, shortened, to_svg
@@ -56,10 +56,19 @@ def side_by_side(*plots: tuple[Html, str]) -> Html:
     return tag("div", *made, class_="figures", style=TWO)
 
 
-def lines(series: Sequence[Line], title: str, along: str, *, share: bool = False, whole: bool = False) -> Html:
+def lines(
+    series: Sequence[Line],
+    title: str,
+    along: str,
+    *,
+    share: bool = False,
+    whole: bool = False,
+    doubling: bool = False,
+) -> Html:
     """Lines over depth or frequency.
 
     share: values from 0 to 1 are shown as per cent. whole: all from 0 to 1 is shown, so that plots can be compared.
+    doubling: from 1 to 2 is as far as from 2 to 4.
     """
     with page_style():
         figure = Figure(figsize=(3.5, 2.3), layout="constrained")
@@ -72,6 +81,10 @@ def lines(series: Sequence[Line], title: str, along: str, *, share: bool = False
         axes.set_axisbelow(True)
         counts = all(float(x).is_integer() for line in series for x in line.x)
         axes.xaxis.set_major_locator(MaxNLocator(6, integer=counts))
+        if doubling:
+            axes.set_xscale("log", base=2)
+            axes.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
+            axes.xaxis.set_minor_locator(NullLocator())
         axes.yaxis.set_major_locator(MaxNLocator(5))
         if whole:
             least = min((value for line in series for value in line.y), default=0.0)
