@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from vitreous.config.model import ViTConfig
     from vitreous.errors import UserError
-    from vitreous.jobs.analyze import analyze
+    from vitreous.jobs.analyze import analyze, analyze_bias
     from vitreous.jobs.export import export_weights
     from vitreous.jobs.fit import fit
     from vitreous.jobs.import_ import import_weights
@@ -44,6 +44,7 @@ _HOMES = {
     "ViT": "vitreous.model.vit",
     "ViTConfig": "vitreous.config.model",
     "analyze": "vitreous.jobs.analyze",
+    "analyze_bias": "vitreous.jobs.analyze",
     "export_weights": "vitreous.jobs.export",
     "fit": "vitreous.jobs.fit",
     "import_weights": "vitreous.jobs.import_",
@@ -68,6 +69,7 @@ __all__ = [
     "ViT",
     "ViTConfig",
     "analyze",
+    "analyze_bias",
     "export_weights",
     "fit",
     "import_weights",

@@ -137,6 +137,7 @@ TOO_MUCH = {
     "plot-weights MODEL --data DATA --preprocess size=20000": "20000x20000",
     "score-explanations MODEL DATA --preprocess size=20000": "20000x20000",
     "analyze MODEL --data DATA --out a --preprocess size=20000": "20000x20000",
+    "analyze MODEL --data DATA --out a --what bias --preprocess size=20000": "20000x20000",
     "report MODEL --data DATA --preprocess size=100000": "100000x100000",
 }
 

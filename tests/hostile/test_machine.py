@@ -157,6 +157,7 @@ WORKERS = {
     "fit": ["fit", "PICTURES", "--weights", "MODEL"],
     "probe": ["probe", "MODEL", "PICTURES"],
     "analyze": ["analyze", "MODEL", "--data", "PICTURES", "--out", "analysis"],
+    "analyze, bias": ["analyze", "MODEL", "--data", "PICTURES", "--what", "bias", "--out", "analysis"],
 }
 
 
