@@ -1,0 +1,276 @@
+"""Which inductive bias a network has, measured: what moving, shuffling and filtering pictures do to its answers.
+
+For a network of any family. What it cannot tell, for it has no places or no attention, is None. Letters in shapes:
+B pictures, C channels, H x W pixels, K classes, D features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vitreous.config.data import Preprocess
+from vitreous.data.loader import Loader
+from vitreous.data.rows import Rows
+from vitreous.data.source import Source
+from vitreous.errors import UserError
+from vitreous.explain.analysis import changes
+from vitreous.explain.analysis.bias_numbers import (
+    Bias,
+    Effect,
+    ReceptiveField,
+    Shifts,
+    high_enough,
+    low_needed,
+    mean_effect,
+)
+from vitreous.explain.analysis.numbers import Values
+from vitreous.explain.analysis.reading import ELEMENTS
+from vitreous.explain.analysis.receptive_field import gradient_maps, has_places, receptive_field
+from vitreous.explain.attention import attention_distance
+from vitreous.model.network import HasFeatureMap, Network, TracesAttention, evaluating
+from vitreous.model.trace import Trace
+
+FIELD_PICTURES, DISTANCE_PICTURES = 32, 64
+"""Gradients and attention are costly and hardly differ between pictures: so many are enough."""
+
+Change = Callable[[Tensor, Sequence[int]], Tensor]
+Progress = Callable[[int, int], None]
+
+
+def measure_bias(
+    network: Network,
+    preprocess: Preprocess,
+    pictures: Source,
+    *,
+    seed: int = 0,
+    batch_size: int = 32,
+    workers: int = 0,
+    progress: Progress | None = None,
+) -> Bias:
+    """What moving, shuffling and filtering these pictures do to the network's answers, and how far it looks.
+
+    A few hundred pictures are enough, of which each is looked at some 30 times.
+    pictures: their labels count in the network's classes (`Source.relabelled`); -1 for all where they are not known.
+    batch_size: how many are looked at at once; it changes nothing in the result.
+    progress: called with pictures done and in all; each counts twice, for it is decoded twice.
+    """
+    with evaluating(network):
+        measuring = _Measuring(network, preprocess, pictures, seed, batch_size, workers, progress)
+        return measuring.measure()
+
+
+class Answer(NamedTuple):
+    """What a network says about a batch."""
+
+    probabilities: Tensor | None
+    """(B, K); None without a classifier."""
+    features: Tensor
+    """(B, D): what its last layer reads; with a feature map, the mean of that; else the representation."""
+
+
+def ask(network: Network, images: Tensor) -> Answer:
+    """The network's answer to pictures (B, C, H, W), in one pass."""
+    with torch.inference_mode():
+        if isinstance(network, TracesAttention):
+            trace = Trace((), attention=False, tokens=False)
+            scores, features = network(images, trace=trace), trace.pre_logits
+            assert features is not None
+        elif isinstance(network, HasFeatureMap):
+            places = network.feature_map(images)
+            scores, features = network.classify(places), places.mean(dim=(2, 3))
+        else:
+            scores, features = network(images), network.representation(images)
+        if not torch.isfinite(scores).all():
+            raise UserError("gives scores that are not numbers: its weights are damaged, or its training diverged.")
+        return Answer(scores.double().softmax(dim=1) if network.config.classes else None, features.double())
+
+
+def patch_side(network: Network, size: tuple[int, int]) -> int | None:
+    """Side of a patch, or the stride of the last feature map, in pixels; None of a network without places.
+
+    A map tells how many places a side has, not how far they lie apart. If several strides would give as many, it is the
+    power of two, as in nearly all convolutional networks.
+    """
+    if isinstance(network, TracesAttention):
+        return network.config.patch
+    if not isinstance(network, HasFeatureMap):
+        return None
+    with torch.inference_mode():
+        places = network.feature_map(torch.zeros(1, network.config.channels, *size)).shape[2]
+    height = size[0]
+    strides = [stride for stride in range(1, 2 * height + 1) if places in (height // stride, -(-height // stride))]
+    powers = [stride for stride in strides if stride & (stride - 1) == 0]
+    return (powers or strides or [round(height / places)])[0]
+
+
+class _Responses:
+    """The answers to changed pictures, beside those to the same pictures unchanged."""
+
+    def __init__(self, at: float, change: Change, count: int) -> None:
+        self.at, self.change, self._rows = at, change, Rows(count)
+
+    def add(self, before: Answer, after: Answer) -> None:
+        """Take in a batch."""
+        likeness = F.cosine_similarity(before.features, after.features, dim=1)
+        likeness = torch.where((before.features == after.features).all(dim=1), 1.0, likeness)  # both may be 0
+        one, other = before.probabilities, after.probabilities
+        if one is None or other is None:
+            self._rows.add(likeness[:, None])
+            return
+        predicted = other.argmax(dim=1)
+        same, moved = predicted == one.argmax(dim=1), (one - other).abs().sum(dim=1) / 2
+        self._rows.add(torch.stack([likeness, same.double(), moved, predicted.double()], dim=1))
+
+    def effect(self, labels: Tensor | None) -> Effect:
+        """The means over pictures; labels: (n,), None if they are not known."""
+        rows = self._rows.all()
+        likeness = _rounded(rows[:, 0].mean())
+        if rows.shape[1] == 1:
+            return Effect(self.at, None, None, likeness, None)
+        return Effect(
+            self.at, _rounded(rows[:, 1].mean()), _rounded(rows[:, 2].mean()), likeness, _right(rows[:, 3], labels)
+        )
+
+
+class _Measuring:
+    """One network on one set of pictures."""
+
+    def __init__(
+        self,
+        network: Network,
+        preprocess: Preprocess,
+        pictures: Source,
+        seed: int,
+        batch_size: int,
+        workers: int,
+        progress: Progress | None,
+    ) -> None:
+        self.network, self.preprocess, self.pictures, self.seed = network, preprocess, pictures, seed
+        self.batch_size, self.workers, self.progress = batch_size, workers, progress
+        self.patch = patch_side(network, preprocess.size)
+        self.unreadable: dict[str, str] = {}
+        self._done = 0
+
+    def measure(self) -> Bias:
+        """Everything, in two passes over the pictures: as they are, and enlarged, to be moved."""
+        size, seed = self.preprocess.size, self.seed
+        counts, cutoffs = changes.piece_counts(size, self.patch), changes.cutoffs(size)
+        shuffled = [self._asking(n, partial(changes.shuffled, pieces=n, seed=seed)) for n in counts]
+        low = [self._asking(cutoff, partial(changes.low_pass, cutoff=cutoff)) for cutoff in cutoffs]
+        high = [self._asking(cutoff, partial(changes.high_pass, cutoff=cutoff)) for cutoff in cutoffs if cutoff > 0]
+        plain = self._asking(0, lambda images, index: images)
+        looking = _Looking(self.network, self.preprocess.size, self.seed)
+        index: list[int] = []
+        for images, at in self._batches(self.preprocess):
+            before = ask(self.network, images)
+            plain.add(before, before)
+            for responses in (*shuffled, *low, *high):
+                responses.add(before, ask(self.network, responses.change(images, at)))
+            looking.look(images, at)
+            index += at
+        labels = self._labels(index)
+        low_effects, high_effects = (tuple(one.effect(labels) for one in part) for part in (low, high))
+        return Bias(
+            pictures=len(index),
+            size=self.preprocess.size,
+            patch=self.patch,
+            accuracy=plain.effect(labels).accuracy,
+            shifts=self._shifts(labels),
+            attention_distance=looking.attention_distance(),
+            receptive_field=looking.receptive_field(),
+            shuffled=tuple(one.effect(labels) for one in shuffled),
+            low_pass=low_effects,
+            high_pass=high_effects,
+            low_needed=low_needed(low_effects),
+            high_enough=high_enough(high_effects),
+            unreadable=tuple(f"{path}: {reason}" for path, reason in self.unreadable.items()),
+        )
+
+    def _shifts(self, labels: Tensor | None) -> Shifts:
+        size, seed = self.preprocess.size, self.seed
+        still, *moved = (
+            self._asking(distance, partial(changes.moved_windows, size=size, distance=distance, seed=seed))
+            for distance in (0, *changes.distances(size, self.patch))
+        )
+        for images, at in self._batches(changes.enlarged(self.preprocess)):
+            before = ask(self.network, still.change(images, at))
+            still.add(before, before)
+            for responses in moved:
+                responses.add(before, ask(self.network, responses.change(images, at)))
+        curve = tuple(one.effect(labels) for one in moved)
+        patch = self.patch
+        within = [effect for effect in curve if patch is None or effect.at < patch]
+        whole = [effect for effect in curve if patch is not None and effect.at % patch == 0]
+        return Shifts(still.effect(labels).accuracy, curve, mean_effect(within), mean_effect(whole))
+
+    def _asking(self, at: float, change: Change) -> _Responses:
+        return _Responses(at, change, len(self.pictures))
+
+    def _batches(self, preprocess: Preprocess) -> Iterator[tuple[Tensor, list[int]]]:
+        """Images (B, C, H, W) and their numbers; what cannot be read is left out."""
+        loader = Loader(self.pictures, preprocess, batch_size=self.batch_size, workers=self.workers, cache_bytes=0)
+        try:
+            for made in loader.batches():
+                yield made.images, made.index.tolist()
+                self._done += len(made.index)
+                if self.progress is not None:
+                    self.progress(self._done, 2 * len(self.pictures))
+        finally:
+            loader.close()
+        self.unreadable |= loader.unreadable
+
+    def _labels(self, index: list[int]) -> Tensor | None:
+        """(n,) labels of these pictures; None if there is one that is not known, or nobody to know it."""
+        labels = torch.from_numpy(self.pictures.labels)[index]
+        return labels if self.network.config.classes and len(labels) and bool((labels >= 0).all()) else None
+
+
+class _Looking:
+    """How far a network looks, on the first pictures that come."""
+
+    def __init__(self, network: Network, size: tuple[int, int], seed: int) -> None:
+        self.network, self.size, self.seed = network, size, seed
+        self._fields, self._field_pictures = np.zeros(size), 0
+        self._distances = Rows(DISTANCE_PICTURES)
+
+    def look(self, images: Tensor, index: Sequence[int]) -> None:
+        """Take in a batch."""
+        wanted = FIELD_PICTURES - self._field_pictures
+        if wanted > 0 and has_places(self.network):
+            maps = gradient_maps(self.network, images[:wanted], self.seed, index[:wanted])
+            self._fields += maps.sum(axis=0)
+            self._field_pictures += len(maps)
+        wanted = DISTANCE_PICTURES - self._distances.done
+        if wanted > 0 and isinstance(self.network, TracesAttention):
+            c = self.network.config
+            tokens = c.prefix + (self.size[0] // c.patch + 1) * (self.size[1] // c.patch + 1)
+            at_once = max(1, ELEMENTS // (c.heads * tokens**2))
+            for part in images[:wanted].split(at_once):
+                self._distances.add(torch.from_numpy(attention_distance(self.network, part)))
+
+    def attention_distance(self) -> Values | None:
+        """(layers,): the mean over pictures and heads, as a share of the longer side."""
+        found = self._distances.all()
+        if not len(found):
+            return None
+        return tuple(_rounded(value) for value in found.double().mean(dim=(0, 2)) / max(self.size))
+
+    def receptive_field(self) -> ReceptiveField | None:
+        """Of the mean over pictures."""
+        return receptive_field(self._fields) if self._field_pictures else None
+
+
+def _right(predicted: Tensor, labels: Tensor | None) -> float | None:
+    return None if labels is None else _rounded((predicted == labels).double().mean())
+
+
+def _rounded(value: Tensor) -> float:
+    """The digits that mean something."""
+    return round(float(value), 5)

@@ -1,0 +1,137 @@
+"""Pictures moved, shuffled and filtered, each by a chance of its own.
+
+Letters in shapes: B pictures, C channels, H x W pixels. `index` holds the numbers of a batch's pictures: what is random
+about one follows from the seed and its number, whatever batch it is in.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vitreous.config.data import Preprocess
+from vitreous.data.chance import generator
+from vitreous.explain.analysis.noise import band_mask
+
+SHIFT, SHUFFLE = 1, 2
+"""Numbers of views of `generator`: for where a picture moves, and for how its pieces are mixed."""
+MOST_PIECES = 16
+CUTOFFS = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.6, 0.8, 1.0)
+"""Frequencies as shares of the highest that a row of pixels can hold (Nyquist's), in any direction."""
+
+Size = tuple[int, int]
+Index = Sequence[int]
+
+
+def margin(size: Size) -> int:
+    """How far a picture may move, in pixels: a quarter of its shorter side.
+
+    It depends on nothing but the size, so that models which see pictures of one size are moved on the same pixels.
+    """
+    return max(1, min(size) // 4)
+
+
+def enlarged(preprocess: Preprocess) -> Preprocess:
+    """How to see `margin` pixels more of a picture each way, so that windows of the model's size can move within.
+
+    Pixels that the centre crop leaves out are used first; where they are not enough, the picture is enlarged.
+    """
+    more = margin(preprocess.size)
+    size = preprocess.size[0] + more, preprocess.size[1] + more
+    crop = max(side / resized for side, resized in zip(size, preprocess.resized, strict=True))
+    return replace(preprocess, size=size, crop=min(1.0, crop))
+
+
+def distances(size: Size, patch: int | None) -> list[int]:
+    """By how many pixels to move: powers of two, and whole patches, as far as the margin goes."""
+    most = margin(size)
+    powers = {2**power for power in range(most.bit_length())}
+    whole = set(range(patch, most + 1, patch)[:2]) if patch is not None else set()
+    return sorted(distance for distance in powers | whole if distance <= most)
+
+
+def moved_windows(images: Tensor, index: Index, *, size: Size, distance: int, seed: int) -> Tensor:
+    """(B, C, *size): of each enlarged picture a window, moved by so many pixels from where it is at distance 0.
+
+    It moves up, down, left or right, by the picture's chance, from one border of the enlarged picture towards the
+    other; the other way it is in the middle. So each window has only pixels of the picture.
+    """
+    windows = []
+    for image, number in zip(images, index, strict=True):
+        room = [whole - side for whole, side in zip(image.shape[1:], size, strict=True)]
+        axis, backwards = generator(seed, 0, number, SHIFT).integers(0, 2, size=2)
+        start = [space // 2 for space in room]
+        start[axis] = room[axis] - distance if backwards else distance
+        windows.append(image[:, start[0] : start[0] + size[0], start[1] : start[1] + size[1]])
+    return torch.stack(windows)
+
+
+def piece_counts(size: Size, patch: int | None) -> list[int]:
+    """In how many pieces along each side to cut: each at least twice the one before, and as many as there are patches.
+
+    All divide both sides, so that all pieces are alike; none is a single pixel. A picture that is not square has
+    pieces of its own shape, and never as many along both sides as patches.
+    """
+    common = math.gcd(*size)
+    counts: list[int] = []
+    for count in range(2, min(MOST_PIECES, common // 2) + 1):
+        if common % count == 0 and (not counts or count >= 2 * counts[-1]):
+            counts.append(count)
+    if patch is not None and size[0] == size[1] > patch and size[0] % patch == 0:
+        counts.append(size[0] // patch)
+    return sorted(set(counts))
+
+
+def shuffled(images: Tensor, index: Index, *, pieces: int, seed: int) -> Tensor:
+    """(B, C, H, W): each picture cut into pieces x pieces, of which none stays in its place."""
+    channels, height, width = images.shape[1:]
+    rows, columns = height // pieces, width // pieces
+    cut = images.reshape(-1, channels, pieces, rows, pieces, columns).permute(0, 2, 4, 1, 3, 5)
+    cut = cut.reshape(len(images), pieces**2, channels, rows, columns)
+    orders = torch.from_numpy(np.stack([_derangement(pieces, seed, number) for number in index]))
+    cut = torch.stack([one[order] for one, order in zip(cut, orders, strict=True)])
+    cut = cut.reshape(-1, pieces, pieces, channels, rows, columns).permute(0, 3, 1, 4, 2, 5)
+    return cut.reshape(images.shape)
+
+
+def _derangement(pieces: int, seed: int, number: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """An order of pieces**2 in which none has its own place; by chance every third or so is such."""
+    draw = generator(seed, pieces, number, SHUFFLE)
+    while True:
+        order = draw.permutation(pieces**2)
+        if (order != np.arange(pieces**2)).all():
+            return order
+
+
+def cutoffs(size: Size) -> list[float]:
+    """Those of CUTOFFS that differ in what they keep of a picture of this size."""
+    kept = [int(low_mask(size, cutoff).sum()) for cutoff in CUTOFFS]
+    return [cutoff for number, cutoff in enumerate(CUTOFFS) if number == 0 or kept[number] > kept[number - 1]]
+
+
+def low_mask(size: Size, cutoff: float) -> Tensor:
+    """(H, W) bool, in the order of `torch.fft.fft2`: the frequencies up to the cut-off, 0 (the mean) among them."""
+    return torch.from_numpy(band_mask(size, (-1.0, cutoff)))
+
+
+def low_pass(images: Tensor, index: Index = (), *, cutoff: float) -> Tensor:
+    """(B, C, H, W): the frequencies up to the cut-off alone; up to 0, the mean colour."""
+    return _filtered(images, low_mask((images.shape[2], images.shape[3]), cutoff))
+
+
+def high_pass(images: Tensor, index: Index = (), *, cutoff: float) -> Tensor:
+    """(B, C, H, W): the frequencies above the cut-off, and the mean colour."""
+    keep = ~low_mask((images.shape[2], images.shape[3]), cutoff)
+    keep[0, 0] = True
+    return _filtered(images, keep)
+
+
+def _filtered(images: Tensor, keep: Tensor) -> Tensor:
+    width = images.shape[3]
+    found: Tensor = torch.fft.irfft2(torch.fft.rfft2(images) * keep[:, : width // 2 + 1], s=images.shape[2:])
+    return found

@@ -1,0 +1,270 @@
+"""Networks whose bias is known, measured: what is found is what they were built to have."""
+
+import json
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from extensions.conv_family import TinyConvConfig, build
+from torch import nn
+
+from vitreous import ViT, ViTConfig
+from vitreous.config.data import Preprocess
+from vitreous.data.packed import ArraySource
+from vitreous.explain.analysis import changes
+from vitreous.explain.analysis.bias import measure_bias, patch_side
+from vitreous.explain.analysis.bias_numbers import Bias, Effect, high_enough, low_needed
+from vitreous.explain.analysis.receptive_field import gradient_maps, receptive_field
+from vitreous.model.network import Network
+
+SIDE, COUNT = 16, 20
+PREPROCESS = Preprocess(size=(SIDE, SIDE))
+
+
+class ByHand(Network):
+    """Scores are what `function` makes of the pictures; so is the representation."""
+
+    def __init__(self, function, classes):
+        super().__init__()
+        self.config = SimpleNamespace(
+            family="by hand", classes=classes, channels=3, image_size=(SIDE, SIDE), features=classes
+        )
+        self.function = function
+
+    def forward(self, images, *, keys=None):
+        return self.function(images)
+
+    def representation(self, images, *, keys=None):
+        return self.function(images)
+
+
+def noise_pictures(count=COUNT, side=SIDE, labels=None, seed=0):
+    images = torch.from_numpy(np.random.default_rng(seed).integers(0, 256, (count, 3, side, side), dtype=np.uint8))
+    labels = np.full(count, -1) if labels is None else labels
+    return ArraySource("noise", images, labels.astype(np.int64), ("0", "1", "2"))
+
+
+def mean_colour(images):
+    return 100 * images.mean(dim=(2, 3))
+
+
+def test_a_network_that_sees_the_mean_colour_needs_no_order_and_no_frequency():
+    network = ByHand(mean_colour, 3)
+    source = noise_pictures()
+    images = (source.images.double() / 127.5 - 1).mean(dim=(2, 3))
+    labels = images.argmax(dim=1).numpy()
+    labels[:5] = (labels[:5] + 1) % 3  # a quarter is wrong
+    found = measure_bias(network, PREPROCESS, noise_pictures(labels=labels))
+    assert [effect.at for effect in found.shuffled] == [2, 4, 8]
+    assert found.low_pass[0].at == 0
+    for effect in (*found.shuffled, *found.low_pass, *found.high_pass):
+        assert (effect.same, effect.accuracy) == (1, 0.75)
+        assert effect.moved == pytest.approx(0, abs=1e-4)
+        assert effect.likeness == pytest.approx(1, abs=1e-5)
+    assert (found.accuracy, found.low_needed, found.high_enough) == (0.75, 0, 1)
+    assert (found.patch, found.attention_distance, found.receptive_field, found.shifts.whole) == (None,) * 4
+    assert found.shifts.within.likeness < 1 - 1e-4  # other pixels come into the window
+
+
+def test_a_network_that_reads_one_pixel_forgets_it_whenever_it_moves():
+    """Its class is the value of a pixel, of 256 levels: no neighbour of noise has the same but by chance."""
+    levels = torch.arange(256)
+
+    def read(images):
+        return -(images[:, 0, 8, 8, None] * 127.5 + 127.5 - levels).abs()
+
+    found = measure_bias(ByHand(read, 256), Preprocess(size=(SIDE, SIDE), interpolation="nearest"), noise_pictures())
+    assert all(effect.same <= 0.1 for effect in (*found.shifts.curve[1:], *found.shuffled, found.low_pass[0]))
+    assert found.low_needed > 1
+    assert found.accuracy is None  # no labels
+
+
+class Pooled(ByHand):
+    """A feature map that a function makes, and the mean of it."""
+
+    def feature_map(self, images):
+        return self.function(images)
+
+    def classify(self, feature_map):
+        return feature_map.mean(dim=(2, 3))
+
+    def forward(self, images, *, keys=None):
+        return self.classify(self.function(images))
+
+
+def test_pooled_convolution_is_blind_to_cyclic_shifts_and_the_windows_move_as_said():
+    """Pictures that repeat every 4 pixels move cyclically; a convolution that pads in circles does not notice."""
+    torch.manual_seed(0)
+    tile = torch.randint(0, 256, (COUNT, 3, 4, 4), dtype=torch.uint8)
+    source = ArraySource("tiles", tile.repeat(1, 1, 5, 5), np.full(COUNT, -1, dtype=np.int64), ("a", "b"))
+    layer = nn.Conv2d(3, 4, 3, padding=1, padding_mode="circular").requires_grad_(False)
+    network = Pooled(lambda images: 10 * layer(images).relu(), 4)
+    found = measure_bias(network, PREPROCESS, source)  # 20 pixels: the enlarged picture is the picture
+    assert found.patch == 1
+    assert [effect.at for effect in found.shifts.curve] == [1, 2, 4]
+    for effect in (*found.shifts.curve, found.shifts.whole):
+        assert (effect.same, effect.moved) == (1, pytest.approx(0, abs=1e-5))
+        assert effect.likeness == pytest.approx(1, abs=1e-5)
+    corner = Pooled(lambda images: images[:, :, ::4, ::4], 3)  # stride 4: sees the same after 4 pixels only
+    shifts = measure_bias(corner, PREPROCESS, source).shifts
+    assert (shifts.within.at, shifts.whole.at) == (1.5, 4)
+    assert (shifts.whole.same, shifts.whole.moved, shifts.whole.likeness) == (1, 0, 1)
+    assert shifts.within.same < 1
+    assert shifts.within.moved > 0.01
+
+
+def vit(**changes):
+    shape = {"width": 16, "depth": 2, "heads": 2, "mlp_width": 32, "patch": 4, "image_size": (SIDE, SIDE), "classes": 5}
+    model = ViT(ViTConfig(**{**shape, **changes}), seed=3).eval()
+    with torch.no_grad():
+        nn.init.normal_(model.head.weight, generator=torch.Generator().manual_seed(0))
+    return model
+
+
+def test_patches_without_positions_are_a_bag():
+    bag = measure_bias(vit(position="none"), PREPROCESS, noise_pictures())
+    assert bag.patch == 4
+    by_pieces = {effect.at: effect for effect in bag.shuffled}
+    for pieces in (2, 4):
+        assert (by_pieces[pieces].same, by_pieces[pieces].likeness) == (1, pytest.approx(1, abs=1e-5))
+    assert by_pieces[8].likeness < 1 - 1e-4  # pieces of half a patch are other patches
+    ordered = measure_bias(vit(position="sincos-2d"), PREPROCESS, noise_pictures())
+    assert all(effect.likeness < 1 - 1e-4 for effect in ordered.shuffled)
+
+
+def test_any_family_is_measured_and_comes_back_from_json():
+    source = noise_pictures(6, labels=np.arange(6) % 3)
+    for network in (vit(classes=3), build(TinyConvConfig(), 0), headless()):
+        found = measure_bias(network, PREPROCESS, source)
+        written = json.loads(json.dumps(found.to_json(), allow_nan=False))
+        assert Bias.from_json(written) == found
+        assert 0 < found.receptive_field.radius < 0.6
+        assert (found.attention_distance is None) == (not isinstance(network, ViT))
+        assert (found.accuracy is None) == (network.config.classes == 0)
+
+
+def headless():
+    return ViT(ViTConfig(width=16, depth=1, heads=2, mlp_width=16, patch=4, image_size=(SIDE, SIDE), classes=0), seed=1)
+
+
+def test_batches_change_nothing_and_the_seed_does():
+    network = vit()
+    one, other = (measure_bias(network, PREPROCESS, noise_pictures(), batch_size=size) for size in (3, 20))
+    assert numbers(one.to_json()) == pytest.approx(numbers(other.to_json()), abs=2e-5)
+    assert measure_bias(network, PREPROCESS, noise_pictures(), seed=1).shuffled != one.shuffled
+
+
+def numbers(fields):
+    """All numbers in it, in order."""
+    if isinstance(fields, dict):
+        return [number for value in fields.values() for number in numbers(value)]
+    if isinstance(fields, list | tuple):
+        return [number for value in fields for number in numbers(value)]
+    return [] if fields is None else [fields]
+
+
+@pytest.mark.parametrize("layers", [1, 2, 3])
+def test_receptive_field_of_stacked_convolutions_is_binomial(layers):
+    """Of all-one kernels the gradient is the kernel convolved with itself, computed here by polynomials."""
+    stack = nn.Sequential(*(nn.Conv2d(1, 1, 3, padding=1, bias=False) for _ in range(layers))).requires_grad_(False)
+    for layer in stack:
+        layer.weight.fill_(1)
+    maps = gradient_maps(Pooled(stack, 0), torch.randn(2, 1, 15, 15), 0, [0, 1])
+    row = np.array([1.0])
+    for _ in range(layers):
+        row = np.convolve(row, [1, 1, 1])
+    expected = np.zeros((15, 15))
+    side = slice(7 - layers, 8 + layers)
+    expected[side, side] = np.outer(row, row) / row.sum() ** 2
+    assert maps == pytest.approx(np.stack([expected] * 2), abs=1e-7)
+    assert (maps[0] > 0).sum() == (2 * layers + 1) ** 2
+
+
+def test_radius_by_hand():
+    nine = np.zeros((10, 20))
+    nine[4:7, 9:12] = 1  # the centre has 1 of 9, the four beside it 4 more
+    assert receptive_field(nine).radius == 1 / 20
+    assert receptive_field(nine).mass[:2] == (round(5 / 9, 5), 1)  # the corners lie at 0.0707
+    assert receptive_field(np.eye(1, 7)).radius == 0
+    assert receptive_field(np.ones((400, 400))).radius == pytest.approx(math.sqrt(0.5 / math.pi), abs=2e-3)
+    assert receptive_field(np.zeros((5, 5))) is None
+
+
+@pytest.mark.parametrize("size", [(16, 16), (9, 14)])
+@pytest.mark.parametrize("cutoff", [0.0, 0.3, 0.8])
+def test_filters_against_sums_of_waves(size, cutoff):
+    """The discrete Fourier transform written out as matrices, on both sides of a mask."""
+    images = torch.from_numpy(np.random.default_rng(1).standard_normal((2, 3, *size))).float()
+    waves = [np.exp(-2j * np.pi * np.outer(np.arange(n), np.arange(n)) / n) for n in size]
+    steps = [np.minimum(np.arange(n), n - np.arange(n)) / n for n in size]
+    low = np.sqrt(steps[0][:, None] ** 2 + steps[1][None, :] ** 2) <= cutoff / 2
+    for keep, found in ((low, changes.low_pass), (~low, changes.high_pass)):
+        keep[0, 0] = True
+        spectrum = waves[0] @ images.double().numpy() @ waves[1] * keep
+        expected = (waves[0].conj() @ spectrum @ waves[1].conj()).real / (size[0] * size[1])
+        assert found(images, cutoff=cutoff).numpy() == pytest.approx(expected, abs=1e-5)
+
+
+def test_half_is_where_the_curve_crosses_it():
+    def curve(*points):
+        return [Effect(at, same, 0.0, 1.0, None) for at, same in points]
+
+    assert low_needed(curve((0, 0.1), (0.2, 0.6), (0.4, 0.3), (0.6, 0.7), (1, 0.9))) == pytest.approx(0.5)
+    assert low_needed(curve((0, 0.6), (1, 0.9))) == 0
+    assert low_needed(curve((0, 0.1), (1, 0.4))) == pytest.approx(1 + (math.sqrt(2) - 1) / 6, abs=1e-5)
+    assert high_enough(curve((0.2, 0.8), (0.4, 0.4), (1, 0.9))) == pytest.approx(0.35)
+    assert high_enough(curve((0.1, 0.0))) == pytest.approx(0.05)
+    assert high_enough(curve((0.1, 0.9), (1, 0.8))) == 1
+    assert low_needed(curve((0, None))) is None
+    assert high_enough(curve((0.1, None))) is None
+
+
+def test_shuffling_keeps_the_pieces_and_moves_every_one():
+    images = torch.arange(2 * 8 * 8).reshape(2, 1, 8, 8)
+    made = changes.shuffled(images, [4, 9], pieces=4, seed=0)
+    assert torch.equal(
+        made, torch.cat([changes.shuffled(images[i : i + 1], [n], pieces=4, seed=0) for i, n in ((0, 4), (1, 9))])
+    )
+    for before, after in zip(images[:, 0].numpy(), made[:, 0].numpy(), strict=True):
+        cut = [
+            [b[2 * i : 2 * i + 2, 2 * j : 2 * j + 2].tolist() for i in range(4) for j in range(4)]
+            for b in (before, after)
+        ]
+        assert sorted(cut[0]) == sorted(cut[1])
+        assert all(one != other for one, other in zip(*cut, strict=True))
+
+
+def test_windows_have_only_pixels_of_the_picture():
+    rows, columns = torch.meshgrid(torch.arange(20), torch.arange(26), indexing="ij")
+    images = torch.stack([rows, columns]).expand(30, 2, 20, 26)
+    index = list(range(30))
+    still, moved = (changes.moved_windows(images, index, size=(16, 22), distance=d, seed=0) for d in (0, 3))
+    ways = {tuple(way) for way in (moved - still).flatten(2)[:, :, 0].tolist()}
+    assert ways == {(3, 0), (-3, 0), (0, 3), (0, -3)}
+    assert torch.equal(moved - still, (moved - still)[:, :, :1, :1].expand_as(moved))
+
+
+def test_what_the_crop_leaves_out_is_used_before_the_picture_is_enlarged():
+    wide = changes.enlarged(Preprocess(size=(64, 64), crop=0.5))  # resized to 128: there is room
+    assert (wide.size, wide.resized) == ((80, 80), (128, 128))
+    assert changes.enlarged(Preprocess(size=(64, 64), crop=0.9)).resized == (80, 80)
+    assert changes.enlarged(Preprocess(size=(16, 32))).size == (20, 36)
+
+
+def test_sizes_and_strengths():
+    assert changes.distances((224, 224), 16) == [1, 2, 4, 8, 16, 32]
+    assert changes.distances((28, 28), 7) == [1, 2, 4, 7]
+    assert changes.distances((32, 32), 32) == [1, 2, 4, 8]
+    assert changes.piece_counts((224, 224), 16) == [2, 4, 8, 14, 16]
+    assert changes.piece_counts((28, 28), 4) == [2, 4, 7, 14]
+    assert changes.piece_counts((7, 5), None) == []
+    assert changes.cutoffs((8, 8)) == [0.0, 0.3, 0.4, 0.6, 0.8, 1.0]
+
+
+@pytest.mark.parametrize(("side", "stride"), [(32, 8), (28, 8), (30, 4), (16, 16)])
+def test_stride_of_a_map(side, stride):
+    network = Pooled(lambda images: images[:, :, ::stride, ::stride], 3)
+    assert patch_side(network, (side, side)) == stride
+    assert patch_side(ByHand(mean_colour, 3), (side, side)) is None
