@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from vitreous.config.model import ViTConfig
     from vitreous.errors import UserError
     from vitreous.jobs.analyze import analyze
+    from vitreous.jobs.compare import compare
     from vitreous.jobs.export import export_weights
     from vitreous.jobs.fit import fit
     from vitreous.jobs.import_ import import_weights
@@ -44,6 +45,7 @@ _HOMES = {
     "ViT": "vitreous.model.vit",
     "ViTConfig": "vitreous.config.model",
     "analyze": "vitreous.jobs.analyze",
+    "compare": "vitreous.jobs.compare",
     "export_weights": "vitreous.jobs.export",
     "fit": "vitreous.jobs.fit",
     "import_weights": "vitreous.jobs.import_",
@@ -68,6 +70,7 @@ __all__ = [
     "ViT",
     "ViTConfig",
     "analyze",
+    "compare",
     "export_weights",
     "fit",
     "import_weights",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -11,7 +12,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
 from vitreous.report.html import Html
-from vitreous.report.plots import ACCENT, INK, QUIET, page_style, shortened, to_svg
+from vitreous.report.plots import ACCENT, INK, QUIET, SUPERSCRIPT, page_style, shortened, to_svg
 
 # The first is the page's own; the others can be read on light and on dark ground.
 COLOURS = (ACCENT, "#d9730d", "#8b6fd6", "#5f9a22", "#cf4f86", "#9a7b4f")
@@ -31,8 +32,8 @@ class Line(NamedTuple):
     """For each x the ends of an interval."""
 
 
-def lines(series: Sequence[Line], title: str, along: str, *, share: bool = False) -> Html:
-    """Lines over depth or frequency. share: values from 0 to 1 are shown as per cent."""
+def lines(series: Sequence[Line], title: str, along: str, *, share: bool = False, log: bool = False) -> Html:
+    """Lines over depth, frequency or cost. share: values from 0 to 1 are shown as per cent. log: x in powers of ten."""
     with page_style():
         figure = Figure(figsize=(3.5, 2.3), layout="constrained")
         axes = figure.add_subplot()
@@ -42,12 +43,24 @@ def lines(series: Sequence[Line], title: str, along: str, *, share: bool = False
         axes.set_xlabel(along)
         axes.grid(axis="y")
         axes.set_axisbelow(True)
-        whole = all(float(x).is_integer() for line in series for x in line.x)
-        axes.xaxis.set_major_locator(MaxNLocator(6, integer=whole))
+        if log:
+            axes.set_xscale("log")
+            axes.xaxis.set_major_formatter(lambda value, _: _power(value))
+            axes.xaxis.set_minor_formatter(lambda value, _: "")
+        else:
+            whole = all(float(x).is_integer() for line in series for x in line.x)
+            axes.xaxis.set_major_locator(MaxNLocator(6, integer=whole))
         axes.yaxis.set_major_locator(MaxNLocator(5))
         if share:
             axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.3g} %")
         return to_svg(figure)
+
+
+def _power(value: float) -> str:
+    """A power of ten as a reader likes it: 100, 10,000, 10¹²."""
+    if 0.001 < value < 1e6:
+        return f"{value:,.4g}" if value < 1 else f"{value:,.0f}"
+    return f"10{str(round(math.log10(value))).translate(SUPERSCRIPT)}"
 
 
 def _draw(axes: Axes, line: Line) -> None:
