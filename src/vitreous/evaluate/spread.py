@@ -101,26 +101,30 @@ def _seeds_margin(values: Sequence[float]) -> float:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Who is ahead."""
+    """Who is ahead of whom."""
 
-    best: str
-    """The highest mean."""
-    level: tuple[str, ...]
-    """Those that cannot be told apart from the best, the higher mean first; empty where it is ahead of all."""
-    behind: tuple[str, ...]
+    tiers: tuple[tuple[str, ...], ...]
+    """The best first; within a tier, those that cannot be told apart from its first, the higher mean first."""
 
     def __str__(self) -> str:
-        if self.level:
-            behind = f"; behind: {', '.join(self.behind)}" if self.behind else ""
-            return f"not told apart: {', '.join((self.best, *self.level))}{behind}"
-        return f"{self.best} is ahead" if self.behind else f"{self.best} alone"
+        if len(self.tiers) == 1:
+            names = ", ".join(self.tiers[0])
+            return f"not told apart: {names}" if len(self.tiers[0]) > 1 else f"{names} alone"
+        parts = [_listed(tier) for tier in self.tiers]
+        return f"ahead: {parts[0]}; then {'; then '.join(parts[1:])}"
+
+
+def _listed(tier: Sequence[str]) -> str:
+    return tier[0] if len(tier) == 1 else f"{', '.join(tier[:-1])} and {tier[-1]} (not told apart)"
 
 
 def judge(accuracies: Mapping[str, Accuracies]) -> Verdict:
     """Which model is ahead of which, where the difference is larger than what it may be off by."""
-    ranked = sorted(accuracies, key=lambda name: -accuracies[name].mean)
-    best, *others = ranked
-    apart = {name: difference(accuracies[best], accuracies[name]).told_apart for name in others}
-    return Verdict(
-        best, tuple(name for name in others if not apart[name]), tuple(name for name in others if apart[name])
-    )
+    left = sorted(accuracies, key=lambda name: -accuracies[name].mean)
+    tiers = []
+    while left:
+        best = accuracies[left[0]]
+        apart = [name for name in left[1:] if difference(best, accuracies[name]).told_apart]
+        tiers.append(tuple(name for name in left if name not in apart))
+        left = apart
+    return Verdict(tuple(tiers))

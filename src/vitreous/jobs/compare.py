@@ -203,7 +203,6 @@ class _Job:
         speeds = looks_per_second(result.tried, {model.name: model.forward_flops for model in result.models})
         seconds = None if self.request.budget is None else AFTERWARDS * parse_budget(self.request.budget)
         pictures = some_of_each_class(self._pictures()[1], count_that_fit(seconds, speeds))
-        self.cells.listeners.say(f"Measuring which bias the models have, on {len(pictures):,} pictures.")
         found = {}
         for cell in full_cells(result.cells):
             bundle = self.finished.get(cell.model) or open_classifier(cell.place)

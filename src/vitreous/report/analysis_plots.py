@@ -9,7 +9,7 @@ from typing import NamedTuple
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from vitreous.report.html import Html
 from vitreous.report.plots import ACCENT, INK, QUIET, SUPERSCRIPT, page_style, shortened, to_svg
@@ -45,8 +45,10 @@ def lines(series: Sequence[Line], title: str, along: str, *, share: bool = False
         axes.set_axisbelow(True)
         if log:
             axes.set_xscale("log")
+            axes.margins(x=0.12)
+            axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if _narrow(series) else (1,)))
             axes.xaxis.set_major_formatter(lambda value, _: _power(value))
-            axes.xaxis.set_minor_formatter(lambda value, _: "")
+            axes.xaxis.set_minor_locator(NullLocator())
         else:
             whole = all(float(x).is_integer() for line in series for x in line.x)
             axes.xaxis.set_major_locator(MaxNLocator(6, integer=whole))
@@ -56,11 +58,19 @@ def lines(series: Sequence[Line], title: str, along: str, *, share: bool = False
         return to_svg(figure)
 
 
+def _narrow(series: Sequence[Line]) -> bool:
+    """Whether all x are within two powers of ten, which would have too few ticks."""
+    xs = [x for line in series for x in line.x]
+    return max(xs) < 100 * min(xs)
+
+
 def _power(value: float) -> str:
-    """A power of ten as a reader likes it: 100, 10,000, 10¹²."""
-    if 0.001 < value < 1e6:
-        return f"{value:,.4g}" if value < 1 else f"{value:,.0f}"
-    return f"10{str(round(math.log10(value))).translate(SUPERSCRIPT)}"
+    """A number of a logarithmic axis as a reader likes it: 0.01, 100, 10,000, 2·10¹²."""
+    if 0.0009 < value < 1e6:
+        return f"{value:.3g}" if value < 1 else f"{value:,.0f}"
+    power = math.floor(math.log10(value) + 1e-9)
+    digits = f"{value / 10.0**power:.2g}"
+    return f"{'' if digits == '1' else f'{digits}·'}10{str(power).translate(SUPERSCRIPT)}"
 
 
 def _draw(axes: Axes, line: Line) -> None:

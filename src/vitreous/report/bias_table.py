@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from vitreous.explain.analysis.bias_numbers import Bias, Effect
-from vitreous.report.html import Html, table
+from vitreous.report.html import Html, table, tag
 from vitreous.report.plots import shortened
 
 NONE = "–"
@@ -14,8 +14,15 @@ Measure = Callable[[Bias], str]
 
 def bias_table(biases: Mapping[str, Bias]) -> Html:
     """A row for each measure and a column for each model; what a model has not is a dash."""
-    rows = [[title, *(measure(bias) for bias in biases.values())] for title, measure in _measures(biases).items()]
+    rows = [
+        [named(title), *(measure(bias) for bias in biases.values())] for title, measure in _measures(biases).items()
+    ]
     return table(["", *(shortened(name, 40) for name in biases)], rows, numbers=len(biases))
+
+
+def named(title: str) -> Html:
+    """The start of a row, wide enough to be read where the table is wider than the page."""
+    return tag("div", title, style="min-width: 9rem")
 
 
 def _measures(biases: Mapping[str, Bias]) -> dict[str, Measure]:

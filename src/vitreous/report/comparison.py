@@ -7,7 +7,7 @@ from typing import Any
 
 from vitreous.report.analysis import TWO
 from vitreous.report.analysis_plots import COLOURS, Line, lines
-from vitreous.report.bias_table import bias_table
+from vitreous.report.bias_table import bias_table, named
 from vitreous.report.compared import Comparison, Row, share_text
 from vitreous.report.html import Html, document, facts, table, tag
 from vitreous.report.numbers import parameters
@@ -79,7 +79,7 @@ def _row(row: Row) -> list[str]:
     spread = "" if found.deviation is None else f" ± {100 * found.deviation:.1f}"
     low, high = found.interval
     return [
-        row.model,
+        named(row.model),
         share_text(row.fraction),
         "" if row.pictures is None else f"{row.pictures:,}",
         f"{100 * found.mean:.1f}{spread}",
@@ -111,6 +111,7 @@ def _key(c: Comparison) -> Html:
 
 def _plots(c: Comparison) -> Iterable[Html]:
     forward = {model.name: float(model.forward_flops) for model in c.models}
+    largest = (None, *c.fractions[-1:])
     wanted: list[tuple[Place, str, str]] = [
         (
             lambda row: row.pictures,
@@ -123,7 +124,11 @@ def _plots(c: Comparison) -> Iterable[Html]:
             "What the training computed, forward and backward (the paper's figure 5).",
         ),
         (lambda row: row.core_hours or None, "core-hours of training", "Processor time of the whole training."),
-        (lambda row: forward[row.model], "floating-point operations of one answer", "What using the model costs."),
+        (
+            lambda row: forward[row.model] if row.fraction in largest else None,
+            "floating-point operations of one answer",
+            "What using the model costs; trained on the most pictures.",
+        ),
     ]
     made = []
     for place, along, words in wanted:
@@ -185,7 +190,7 @@ def _equal(c: Comparison) -> Iterable[Html]:
     chosen = {model.name: model.learning_rate for model in c.models}
     rows = [
         [
-            t.model,
+            named(t.model),
             f"{t.learning_rate:g}",
             f"{100 * t.accuracy:.1f}",
             f"{t.n:,}",
@@ -239,7 +244,7 @@ def _cells(c: Comparison) -> Html:
         spent = cell.spent
         rows.append(
             [
-                cell.model,
+                named(cell.model),
                 share_text(cell.fraction),
                 "" if cell.seed is None else str(cell.seed),
                 f"{100 * cell.accuracy:.1f}",

@@ -69,7 +69,7 @@ class Cells:
         """A short training, to be judged by its validation pictures."""
         asked = self._asked(candidate, fraction, 0, {"optimizer.learning_rate": str(learning_rate)})
         asked = replace(asked, budget=f"{TRYING * cell_seconds:.2f}s")
-        return self._run(asked, self.folder / TUNING / candidate.folder / f"{learning_rate:g}")
+        return self._run(asked, self.trial_place(candidate, learning_rate))
 
     def train(self, key: CellKey, candidate: Candidate, learning_rate: float, plan: ComparePlan) -> FitResult:
         """One cell, within its time or, where they are to be equal, with its floating-point operations."""
@@ -83,6 +83,10 @@ class Cells:
             epochs = equal_epochs(training, len(split_for(training, self.data).train), plan.cell_flops)
             asked = replace(self._asked(candidate, key.fraction, key.seed, changes), epochs=epochs)
         return self._run(asked, self.place(key, candidate))
+
+    def trial_place(self, candidate: Candidate, learning_rate: float) -> Path:
+        """The run folder of a trial."""
+        return self.folder / TUNING / candidate.folder / f"{learning_rate:g}"
 
     def place(self, key: CellKey, candidate: Candidate) -> Path:
         """The run folder of a cell."""
@@ -124,11 +128,14 @@ def equal_flops(cell_seconds: float, speeds: Mapping[str, float]) -> float:
     return cell_seconds * len(speeds) / sum(1 / speed for speed in speeds.values())
 
 
-def cell_of(key: CellKey, result: FitResult) -> Cell:
-    """What a finished training came to, on the test split or else on the validation pictures."""
+def cell_of(key: CellKey, result: FitResult, place: Path) -> Cell:
+    """What a finished training came to, on the test split or else on the validation pictures.
+
+    place: where it lies now; the folder may have been moved since.
+    """
     found = result.test or result.validation
     assert found is not None
-    t = _training_of(result)
+    t = _training_of(place)
     settings: dict[str, float | int | str] = {
         "optimizer": t.optimizer.name,
         "learning_rate": t.optimizer.learning_rate,
@@ -141,7 +148,7 @@ def cell_of(key: CellKey, result: FitResult) -> Cell:
         model=key.model,
         fraction=key.fraction,
         seed=key.seed,
-        place=result.run,
+        place=str(place),
         pictures=result.pictures,
         accuracy=found.top1,
         interval=found.top1_interval,
@@ -159,12 +166,12 @@ def trial_of(model: str, learning_rate: float, result: FitResult) -> Tried:
     return Tried(model, learning_rate, found.top1, found.loss, found.n, result.spent)
 
 
-def evaluations_of(result: FitResult) -> int:
+def evaluations_of(place: Path) -> int:
     """How often a training looked at its validation pictures on the way."""
-    return _training_of(result).evaluations
+    return _training_of(place).evaluations
 
 
-def _training_of(result: FitResult) -> Training:
-    saved = read_config(Path(result.run))
+def _training_of(place: Path) -> Training:
+    saved = read_config(place)
     assert saved is not None
     return saved.training

@@ -6,6 +6,7 @@ import os
 import platform
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from vitreous.report.compared import Cell, Tried, share_text
 from vitreous.run.candidates import Candidate
 from vitreous.run.cells import Cells, cell_of, equal_flops, evaluations_of, trial_of
 from vitreous.run.comparison import GRID, TRYING, ComparePlan, cells_of
+from vitreous.run.folder import RESULT
 from vitreous.run.result import FitResult
 
 
@@ -47,11 +49,14 @@ class Comparing:
 
     def _say_time(self) -> None:
         asked, models = self.plan.request, len(self.candidates)
-        count = models * len(asked.fractions) * asked.seeds
+        keys = cells_of([one.name for one in self.candidates], asked.fractions, asked.seeds)
+        by_name = {candidate.name: candidate for candidate in self.candidates}
+        left = sum(not _is_done(self.cells.place(key, by_name[key.model])) for key in keys)
         each = f"{self._seconds:g} s each" if asked.equal == "time" else f"{self._seconds:g} s each on average"
+        done = f" ({len(keys) - left} are finished)" if left < len(keys) else ""
         self._say(
-            f"{count} cells of {each}, and before them {models * len(GRID)} trials of {TRYING * self._seconds:.3g} s "
-            "to choose learning rates. What is finished is not done again."
+            f"{len(keys)} cells of {each}{done}, and before them {models * len(GRID)} trials of "
+            f"{TRYING * self._seconds:.3g} s to choose learning rates."
         )
 
     def _say(self, text: str) -> None:
@@ -60,16 +65,19 @@ class Comparing:
     def _tune(self, candidate: Candidate) -> bool:
         """Choose the learning rate with the best validation accuracy; of equal ones, that with the lower loss."""
         for rate in self.cells.learning_rates(candidate):
+            place = self.cells.trial_place(candidate, rate)
+            before = _is_done(place)
             result = self.cells.try_rate(candidate, rate, self.plan.tuned_on, self._seconds)
             if not result.finished:
                 return False
             trial = trial_of(candidate.name, rate, result)
             self.tried.append(trial)
-            self._evaluations = min(self._evaluations, evaluations_of(result))
-            self._say(
-                f"trial {len(self.tried)} of {len(self.candidates) * len(GRID)} ({candidate.name}, learning rate "
-                f"{rate:g}): {trial.accuracy:.1%} of {trial.n:,} validation pictures, {result.spent.seconds:.0f} s"
-            )
+            self._evaluations = min(self._evaluations, evaluations_of(place))
+            if not before:
+                self._say(
+                    f"trial {len(self.tried)} of {len(self.candidates) * len(GRID)} ({candidate.name}, learning rate "
+                    f"{rate:g}): {trial.accuracy:.1%} of {trial.n:,} validation pictures, {result.spent.seconds:.0f} s"
+                )
         own = [trial for trial in self.tried if trial.model == candidate.name]
         self.chosen[candidate.name] = max(own, key=lambda trial: (trial.accuracy, -trial.loss)).learning_rate
         return True
@@ -93,13 +101,20 @@ class Comparing:
         asked = self.plan.request
         keys = cells_of(list(by_name), asked.fractions, asked.seeds)
         for number, key in enumerate(keys, start=1):
+            place = self.cells.place(key, by_name[key.model])
+            before = _is_done(place)
             result = self.cells.train(key, by_name[key.model], self.chosen[key.model], self.plan)
             if not result.finished:
                 return False
-            cell = cell_of(key, result)
+            cell = cell_of(key, result, place)
             self.done.append(cell)
-            self._say(f"cell {number} of {len(keys)} ({_called(cell)}): {_found(cell, result)}")
+            if not before:
+                self._say(f"cell {number} of {len(keys)} ({_called(cell)}): {_found(cell, result)}")
         return True
+
+
+def _is_done(run: Path) -> bool:
+    return (run / RESULT).exists()
 
 
 def _called(cell: Cell) -> str:
