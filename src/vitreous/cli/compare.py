@@ -89,9 +89,8 @@ def _numbers(text: str) -> list[float]:
 def _show(found: Comparison) -> None:
     from vitreous.report.compared import share_text
 
-    page = console()
     if not found.finished:
-        page.print(f"Stopped. Everything is saved in {found.out}; repeat the same command to go on.")
+        print(f"Stopped. Everything is saved in {found.out}; repeat the same command to go on.")
         return
     rows = table("model", "share#", "pictures#", "accuracy#", "95 % interval#", "training FLOPs#", "core-hours#")
     for row in found.rows:
@@ -106,12 +105,12 @@ def _show(found: Comparison) -> None:
             "" if row.flops is None else f"{row.flops:.3g}",
             "" if row.core_hours is None else f"{row.core_hours:.3g}",
         )
-    page.print(rows)
-    page.print()
+    console().print(rows)
+    print()
     for fraction, verdict in found.verdicts.items():
         what = "" if fraction is None else f"with {share_text(fraction)} of the pictures: "
-        page.print(printable(f"{what}{verdict}"))
+        print(printable(f"{what}{verdict}"))
     for remark in found.remarks:
-        page.print(f"note: {printable(remark)}")
-    page.print(f"page     {found.out}/compare.html")
-    page.print(f"numbers  {found.out}/compare.json")
+        print(f"note: {printable(remark)}")
+    print(f"page     {found.out}/compare.html")
+    print(f"numbers  {found.out}/compare.json")
