@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from vitreous.config.model import ViTConfig
     from vitreous.errors import UserError
-    from vitreous.jobs.analyze import analyze
+    from vitreous.jobs.analyze import analyze, analyze_bias
     from vitreous.jobs.compare import compare
     from vitreous.jobs.export import export_weights
     from vitreous.jobs.fit import fit
@@ -45,6 +45,7 @@ _HOMES = {
     "ViT": "vitreous.model.vit",
     "ViTConfig": "vitreous.config.model",
     "analyze": "vitreous.jobs.analyze",
+    "analyze_bias": "vitreous.jobs.analyze",
     "compare": "vitreous.jobs.compare",
     "export_weights": "vitreous.jobs.export",
     "fit": "vitreous.jobs.fit",
@@ -70,6 +71,7 @@ __all__ = [
     "ViT",
     "ViTConfig",
     "analyze",
+    "analyze_bias",
     "compare",
     "export_weights",
     "fit",

@@ -263,7 +263,7 @@ def test_sizes_and_strengths():
     assert changes.cutoffs((8, 8)) == [0.0, 0.3, 0.4, 0.6, 0.8, 1.0]
 
 
-@pytest.mark.parametrize(("side", "stride"), [(32, 8), (28, 8), (30, 4), (16, 16)])
+@pytest.mark.parametrize(("side", "stride"), [(32, 8), (28, 8), (28, 32), (30, 4), (16, 16)])
 def test_stride_of_a_map(side, stride):
     network = Pooled(lambda images: images[:, :, ::stride, ::stride], 3)
     assert patch_side(network, (side, side)) == stride

@@ -116,3 +116,22 @@ def test_a_network_that_tells_nothing_of_places(monkeypatch):
 
     with pytest.raises(UserError, match="method gradcam: needs a network with a feature map"):
         ask(Blind(), "gradcam")
+
+
+class Small(Known):
+    """As many places as a stride of 2 leaves."""
+
+    def feature_map(self, images):
+        assert not self.training
+        return images[:, :, ::2, ::2]
+
+
+def test_a_map_of_one_place_tells_nothing_apart():
+    model = Small().train()
+    assert default_method(model) == "occlusion"
+    assert default_method(model, size=(2, 3)) == default_method(model, size=(10**6, 10**6)) == "gradcam"
+    with pytest.raises(UserError, match=r"gradcam: .* a single place.* use occlusion"):
+        check_request(model, "gradcam", None, "mean", target=False, query=False)
+    check_request(model, "gradcam", None, "mean", target=False, query=False, size=(4, 4))
+    check_request(model, "occlusion", None, "mean", target=False, query=False)
+    assert model.training

@@ -139,6 +139,7 @@ TOO_MUCH = {
     "analyze MODEL --data DATA --out a --preprocess size=20000": "20000x20000",
     "compare DATA --models Ti/16 --budget 9h --image-size 100000": "100000",
     "compare DATA --models Ti/1@2000 --budget 9h": "2000x2000",
+    "analyze MODEL --data DATA --out a --what bias --preprocess size=20000": "20000x20000",
     "report MODEL --data DATA --preprocess size=100000": "100000x100000",
 }
 

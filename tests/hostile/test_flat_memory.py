@@ -21,6 +21,7 @@ VERBS = {
     "inspect": ("inspect", "DATA"),
     "predict": ("predict", "MODEL", "PICTURES"),
     "analyze": ("analyze", "MODEL", "--data", "DATA", "--out", "out", "--pictures", "HALF"),
+    "analyze, bias": ("analyze", "MODEL", "--data", "DATA", "--out", "out", "--pictures", "HALF", "--what", "bias"),
     "score-explanations": ("score-explanations", "MODEL", "DATA", "--method", "attention", "--count", "HALF"),
 }
 

@@ -159,6 +159,7 @@ WORKERS = {
     "probe": ["probe", "MODEL", "PICTURES"],
     "analyze": ["analyze", "MODEL", "--data", "PICTURES", "--out", "analysis"],
     "compare": ["compare", "PICTURES", "--models", "Ti/16", "--budget", "9h"],
+    "analyze, bias": ["analyze", "MODEL", "--data", "PICTURES", "--what", "bias", "--out", "analysis"],
 }
 
 

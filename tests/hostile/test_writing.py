@@ -59,6 +59,7 @@ def verbs(place, out):
         "export to google": (["export", weights, out / "x.npz", "--to", "google"], "x.npz"),
         "analyze, page": (["analyze", weights, "--data", pictures, "--out", out], "analysis.html"),
         "analyze, numbers": (["analyze", weights, "--data", pictures, "--out", out], "analysis.json"),
+        "analyze, bias": (["analyze", weights, "--data", pictures, "--what", "bias", "--out", out], "bias.json"),
         "explain": (["explain", weights, picture, "--out", out], "0-relevance.png"),
         "explain, arrays": (["explain", weights, picture, "--save-arrays", "--out", out], "0-relevance.npz"),
         "walkthrough": (["walkthrough", weights, picture, "--out", out], "0-walkthrough.html"),

@@ -52,6 +52,7 @@ ASKED = {
     "analyze": lambda bundle, folder, out: re.sub(
         r"[\d.]+ s\b", "", vitreous.analyze([bundle], folder, out / "a").json.read_text()
     ),
+    "analyze_bias": lambda bundle, folder, out: vitreous.analyze_bias([bundle], folder, out / "a").json.read_text(),
 }
 
 

@@ -11,7 +11,7 @@ from test_page import Reader
 
 from vitreous import ViT
 from vitreous.config.data import Preprocess
-from vitreous.jobs.analyze import analyze
+from vitreous.jobs.analyze import analyze, analyze_bias
 from vitreous.jobs.walkthrough import write_walkthrough
 from vitreous.report.page import page
 from vitreous.report.pretraining import pretraining_page
@@ -80,4 +80,5 @@ def test_the_page_of_a_picture(tmp_path, name):
 def test_the_page_of_many_models(tmp_path):
     models = [bundle_of(tmp_path, NAMES[name].replace("/", "")) for name in list(NAMES)[:4]]
     data = draw_pictures(tmp_path / "<script>", count=16)
-    check(analyze(models, data, tmp_path / "out", pictures=8, workers=0).page.read_text(encoding="utf-8"))
+    for measure in (analyze, analyze_bias):
+        check(measure(models, data, tmp_path / "out", pictures=8, workers=0).page.read_text(encoding="utf-8"))

@@ -32,7 +32,7 @@ GROUPS = {
         "walkthrough": "Follow a picture through the paper's equations, step by step, on a web page.",
         "plot-weights": "Plot patch filters, position similarity and attention distance, as in the paper's figure 7.",
         "score-explanations": "Measure how good explanations are: deletion, insertion, agreement with masks.",
-        "analyze": "Compare what models learned, depth by depth: attention, tokens, linear probes.",
+        "analyze": "Compare what models learned, depth by depth, or which inductive bias they have.",
     },
     "learn without labels": {
         "pretrain": "Learn features from pictures without labels: MAE, DINO or DINOv2.",

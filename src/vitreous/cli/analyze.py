@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
@@ -10,43 +10,49 @@ from vitreous.arguments import Count, Seed, Workers
 from vitreous.cli.terminal import Flag, console, option, print_json, printable, progress, table
 
 if TYPE_CHECKING:
-    from vitreous.jobs.analyze import Analysis
+    from vitreous.jobs.analyze import Analysis, BiasAnalysis
 
 
 def analyze(
     models: Annotated[tuple[str, ...], tyro.conf.Positional, option("MODEL ...")],
     data: Annotated[str, option("DATA")],
     out: Annotated[str, option("DIR")],
-    pictures: Annotated[Count, option("COUNT")] = 500,
+    what: Literal["depths", "bias"] = "depths",
+    pictures: Annotated[Count | None, option("COUNT")] = None,
     seed: Annotated[Seed, option("NUMBER")] = 0,
     workers: Annotated[Workers | None, option("COUNT")] = None,
     preprocess: Annotated[str | None, option("TEXT")] = None,
     json: Flag = False,
 ) -> None:
-    """Compare what models learned, depth by depth: attention, tokens, linear probes.
+    """Compare what models learned, depth by depth, or which inductive bias they have.
 
-    Writes DIR/analysis.html, a page with plots, and DIR/analysis.json, the numbers behind them.
+    Writes DIR/analysis.html, a page with plots, and DIR/analysis.json, the numbers behind them; with --what bias,
+    DIR/bias.html and DIR/bias.json.
 
     Args:
         models: Bundles, run folders, or anything that `vitreous import` reads, with or without a classifier.
         data: A folder with one subfolder per class, a CSV or JSONL list, packed data, or the word builtin. Pictures
             without labels will do; what needs labels is then left out.
         out: The folder to write to.
+        what: depths: attention, tokens and linear probes by depth, of Vision Transformers. bias: what moving, shuffling
+            and filtering pictures does to the predictions of models of any family, and how far they look.
         pictures: How many pictures of the test split (or else of what there is) to measure, and how many of the train
-            split the linear probes learn from.
-        seed: Seed for choosing the pictures and for the noise.
+            split the linear probes learn from. Default: 500; for bias, which looks at each some 30 times, 200.
+        seed: Seed for choosing the pictures, and for the noise, moves and shuffles.
         workers: Processes that decode pictures. Default: one per core, at most 4; none for a few pictures.
         preprocess: Changes to the model's preprocessing, such as "mean=0.5,std=0.5,crop=0.9,interpolation=bicubic".
-        json: Print the contents of analysis.json.
+        json: Print the contents of the JSON file.
     """
-    from vitreous.jobs.analyze import analyze as measure
+    from vitreous.jobs import analyze as jobs
 
+    measure = jobs.analyze_bias if what == "bias" else jobs.analyze
+    count = {} if pictures is None else {"pictures": pictures}
     with progress("analyzing") as bar:
-        found = measure(
-            models, data, out, pictures=pictures, seed=seed, workers=workers, preprocess=preprocess, progress=bar
-        )
+        found = measure(models, data, out, **count, seed=seed, workers=workers, preprocess=preprocess, progress=bar)
     if json:
         print_json(found.numbers.to_json())
+    elif isinstance(found, jobs.BiasAnalysis):
+        _show_bias(found)
     else:
         _show(found)
 
@@ -61,8 +67,27 @@ def _show(found: Analysis) -> None:
     for row in numbers.summary:
         rows.add_row(row.measure, *(f"{value:.1%}" if row.share else f"{value:.3f}" for value in row.values))
     page.print(rows)
+    _show_files(found)
+
+
+def _show_bias(found: BiasAnalysis) -> None:
+    from vitreous.explain.analysis.bias_summary import summarise_bias
+    from vitreous.report.bias import shown_value
+
+    page, numbers = console(), found.numbers
+    page.print(f"{numbers.data.pictures:,} pictures ({numbers.data.split}); how to read each number is on the page")
     page.print()
-    for remark in numbers.remarks:
+    rows = table("", *(f"{printable(name)}#" for name, _ in numbers.models))
+    for row in summarise_bias([bias for _, bias in numbers.models]):
+        rows.add_row(row.measure, *(shown_value(value, row.share) for value in row.values))
+    page.print(rows)
+    _show_files(found)
+
+
+def _show_files(found: Analysis | BiasAnalysis) -> None:
+    page = console()
+    page.print()
+    for remark in found.numbers.remarks:
         page.print(f"note: {printable(remark)}")
     page.print(f"page     {found.page}")
     page.print(f"numbers  {found.json}")

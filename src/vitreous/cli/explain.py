@@ -41,7 +41,8 @@ def explain(
     Args:
         model: A bundle, a run folder, or anything that `vitreous import` reads.
         pictures: Picture files, and folders of pictures.
-        method: How to explain. Default: relevance; attention if the model has no classifier or --query is given.
+        method: How to explain. Default: relevance; attention if the model has no classifier or --query is given; of a
+            network without attention gradcam, or occlusion where its last feature map is a single place.
         layer: A layer, counted from 0, or from the end if negative; all draws one map per layer. Which layer's
             attention (attention), up to which layer (rollout), from which layer on (relevance), at which layer's input
             (gradcam). Default: what suits the method.
@@ -60,7 +61,7 @@ def explain(
     layer_asked, head_asked = _number(layer, "--layer", ("all",)), _number(head, "--head", ("mean", "all"))
     point, failed, paths = parse_point(query), False, list_pictures(pictures)
     bundle = open_model(model, preprocess)
-    method = method or default_method(bundle.model, query=point is not None)
+    method = method or default_method(bundle.model, query=point is not None, size=bundle.preprocess.size)
     files = name_outputs(out, paths, *(f"-{method}{ending}" for ending in ENDINGS))
     asked = {"method": method, "layer": layer_asked, "head": head_asked, "target": target, "query": point}
     for found, named in zip(explain_each(bundle, paths, **asked), files, strict=True):

@@ -14,12 +14,14 @@ from vitreous.errors import UserError
 from vitreous.explain.attention import attention_maps, pool_maps, rollout_maps
 from vitreous.explain.occlusion import occluded_grid, occlusion_maps
 from vitreous.explain.relevance import feature_map_gradcam, gradcam_maps, relevance_maps
-from vitreous.model.network import HasFeatureMap, Network, TracesAttention, require
+from vitreous.model.network import HasFeatureMap, Network, TracesAttention, evaluating, require
 from vitreous.model.trace import Trace
 
 Method = Literal["attention", "rollout", "relevance", "gradcam", "occlusion"]
 METHODS: tuple[Method, ...] = get_args(Method)
 ABOUT_A_CLASS = ("relevance", "gradcam", "occlusion")
+LARGEST_STRIDE = 256
+"""Of larger pictures the last map of any network has several places: no need to look, nor to take the memory."""
 
 
 @dataclass(frozen=True)
@@ -84,11 +86,25 @@ def chosen_layers(depth: int, method: Method, layer: int | Literal["all"] | None
     return [layer % depth]
 
 
-def default_method(model: Network, *, query: bool = False) -> Method:
-    """What suits a model: relevance; attention without a classifier or for a place; Grad-CAM without attention."""
+def default_method(model: Network, *, query: bool = False, size: tuple[int, int] | None = None) -> Method:
+    """What suits a model: relevance; attention without a classifier or for a place; Grad-CAM without attention.
+
+    size: height and width of the pictures, if not the model's own. Where they leave a single place of a network's last
+    map, Grad-CAM has nothing to tell apart, and it is occlusion.
+    """
     if not isinstance(model, TracesAttention):
-        return "gradcam"
+        return "occlusion" if model.config.classes and _sees_one_place(model, size) else "gradcam"
     return "relevance" if model.config.classes and not query else "attention"
+
+
+def _sees_one_place(model: Network, size: tuple[int, int] | None) -> bool:
+    """Whether nothing but one place is left of such pictures on the last map of a network without attention."""
+    size = size or model.config.image_size
+    if isinstance(model, TracesAttention) or not isinstance(model, HasFeatureMap) or max(size) > LARGEST_STRIDE:
+        return False
+    with evaluating(model), torch.inference_mode():
+        places = model.feature_map(torch.zeros(1, model.config.channels, *size))
+    return places.shape[2:] == (1, 1)
 
 
 def can_explain_classes(model: Network) -> bool:
@@ -104,8 +120,9 @@ def check_request(
     *,
     target: bool,
     query: bool,
+    size: tuple[int, int] | None = None,
 ) -> None:
-    """Refuse what a method cannot do with a model."""
+    """Refuse what a method cannot do with a model; size: of the pictures, if not the model's own."""
     if method not in METHODS:
         raise UserError(f"method {method!r}: choose one of {', '.join(METHODS)}.")
     _check_capability(model, method)
@@ -115,6 +132,11 @@ def check_request(
     if method == "occlusion" and occluded_grid(model, model.config.image_size) == (1, 1):
         raise UserError(
             "method occlusion: the model sees a single patch, and without it there is nothing; use another."
+        )
+    if method == "gradcam" and _sees_one_place(model, size):
+        raise UserError(
+            "method gradcam: of pictures of this size the model's last feature map is a single place, so there is "
+            "nothing to tell apart; use occlusion, or larger pictures."
         )
     if method == "occlusion" and layer is not None:
         raise UserError(f"layer {layer}: occlusion looks at no single layer; leave it out.")

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from vitreous.config.model import grid_of
 from vitreous.explain.attention import cell_distances
 from vitreous.model.family import first_convolution
-from vitreous.model.network import Network
+from vitreous.model.network import Network, has_stem
 from vitreous.model.vit import ViT
 
 INK = "#808080"
@@ -79,7 +79,7 @@ def filters_figure(model: Network) -> Figure | None:
     figure, axes = _axes(5.2, 0.5 + 5.2 * mosaic.shape[0] / mosaic.shape[1])
     axes.imshow(mosaic, interpolation="nearest")
     axes.set_axis_off()
-    owner = "patch" if isinstance(model, ViT) else "first layer's"
+    owner = "patch" if isinstance(model, ViT) and not has_stem(model) else "first layer's"
     axes.set_title(
         f"first {count} principal components of the {owner} filters{said}, {shares.sum():.0%} of their variance",
         color=INK,

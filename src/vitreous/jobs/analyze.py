@@ -1,4 +1,4 @@
-"""`vitreous analyze`: what models learned, depth by depth and side by side."""
+"""`vitreous analyze`: what models learned, depth by depth, or which inductive bias they have, side by side."""
 
 from __future__ import annotations
 
@@ -15,18 +15,22 @@ from torch import Tensor
 from vitreous.arguments import Count, Seed, Workers, checked
 from vitreous.config.data import Preprocess
 from vitreous.data.chance import permutation
+from vitreous.data.loader import choose_workers
 from vitreous.data.source import Data, Labels, Source
 from vitreous.errors import UserError
 from vitreous.evaluate.classify import wilson
 from vitreous.evaluate.probe import LinearProbe, fit_linear, held_out
+from vitreous.explain.analysis.bias import measure_bias
+from vitreous.explain.analysis.bias_numbers import Bias, BiasNumbers
 from vitreous.explain.analysis.numbers import Accuracy, Likeness, MeasuredOn, ModelNumbers, Numbers, Table
-from vitreous.explain.analysis.reading import NOISE, Chosen, Judge, ModelReader, Progress
+from vitreous.explain.analysis.reading import NOISE, Chosen, Judge, ModelReader, Progress, naming
 from vitreous.explain.analysis.representation import linear_cka
 from vitreous.explain.analysis.summary import summarise
 from vitreous.model.network import evaluating, require
 from vitreous.model.vit import ViT
 from vitreous.report.analysis import analysis_page
-from vitreous.run.needs import check_explanation_memory
+from vitreous.report.bias import bias_page
+from vitreous.run.needs import check_explanation_memory, choose_bias_batch
 from vitreous.run.opening import open_model, open_pictures
 from vitreous.weights.bundle import Bundle
 from vitreous.weights.files import readable_errors, write_output
@@ -35,6 +39,9 @@ from vitreous.weights.ours import GENERATOR, check_file, output_folder
 WEIGHT_DECAY = 1e-2
 """The same at every depth and for every model, so that only the features differ."""
 FILES = ("analysis.json", "analysis.html")
+BIAS_FILES = ("bias.json", "bias.html")
+BIAS_BATCH = 32
+"""Pictures at once, at most: they are there in several versions."""
 FEWEST = 8
 """Pictures below which a comparison between pictures says nothing."""
 
@@ -44,6 +51,15 @@ class Analysis:
     """What was measured, and where it lies."""
 
     numbers: Numbers
+    json: Path
+    page: Path
+
+
+@dataclass(frozen=True)
+class BiasAnalysis:
+    """Which bias was measured, and where it lies."""
+
+    numbers: BiasNumbers
     json: Path
     page: Path
 
@@ -69,11 +85,8 @@ def analyze(
     preprocess: changes to every model's preprocessing.
     progress: called with pictures done and in all.
     """
-    if not models:
-        raise UserError("no models: give at least one bundle, run or file of weights.")
-    if pictures < FEWEST:
-        raise UserError(f"pictures={pictures}: give at least {FEWEST}; fewer say nothing about pictures in general.")
-    folder = _make_folder(output_folder(out))
+    _check(models, pictures)
+    folder = _make_folder(output_folder(out), FILES)
     opened = open_pictures(data)
     chosen = choose_pictures(opened, pictures, seed)
     bundles = _open_all(models, preprocess)
@@ -89,7 +102,76 @@ def analyze(
         noise_strength=NOISE,
         remarks=(*opened.notes, *(unlabelled if chosen.learned is None else ()), *reader.remarks),
     )
-    return _write(folder, numbers)
+    described, page = _write(folder, FILES, numbers, analysis_page(numbers))
+    return Analysis(numbers, described, page)
+
+
+@checked
+def analyze_bias(
+    models: Sequence[str | Path | Bundle],
+    data: str | Path | Data,
+    out: str | Path,
+    *,
+    pictures: Count = 200,
+    seed: Seed = 0,
+    workers: Workers | None = None,
+    preprocess: Preprocess | str | None = None,
+    progress: Progress | None = None,
+) -> BiasAnalysis:
+    """Measure on the same pictures which inductive bias models of any family have: what moving, shuffling and
+    filtering a picture does to their answers, and how far they look. Write `bias.json` and a page, `bias.html`.
+
+    The arguments are those of `analyze`; each picture is looked at some 30 times. Accuracies are those of the models
+    that have all classes of the data, where there are labels.
+    """
+    _check(models, pictures)
+    folder = _make_folder(output_folder(out), BIAS_FILES)
+    opened = open_pictures(data)
+    chosen = choose_pictures(opened, pictures, seed)
+    bundles = [(name, open_model(model, preprocess)) for name, model in zip(_names(models), models, strict=True)]
+    batches = [choose_bias_batch(bundle, BIAS_BATCH) for _, bundle in bundles]
+    remarks = list(opened.notes)
+    found: list[tuple[str, Bias]] = []
+    for number, ((name, bundle), batch) in enumerate(zip(bundles, batches, strict=True)):
+        source, remark = _labelled_for(bundle, chosen.measured, name)
+        with naming(name):
+            bias = measure_bias(
+                bundle.model,
+                bundle.preprocess,
+                source,
+                seed=seed,
+                batch_size=batch,
+                workers=choose_workers(workers, len(source)),
+                progress=_part_of(progress, number, len(bundles)),
+            )
+        found.append((name, bias))
+        left_out = [f"left out: {picture}" for picture in bias.unreadable]
+        remarks += [line for line in (*remark, *left_out) if line not in remarks]
+    numbers = BiasNumbers(_describe(data, chosen, found[0][1].pictures, seed), tuple(found), tuple(remarks))
+    described, page = _write(folder, BIAS_FILES, numbers, bias_page(numbers))
+    return BiasAnalysis(numbers, described, page)
+
+
+def _labelled_for(bundle: Bundle, source: Source, name: str) -> tuple[Source, list[str]]:
+    """The pictures with labels that count in the model's classes, or without any and a remark why."""
+    if set(source.classes) <= set(bundle.labels):
+        return source.relabelled(bundle.labels), []
+    unknown = source.with_labels(np.full(len(source), -1, dtype=np.int64), source.classes)
+    return unknown, [f"{name}: it does not have the classes of the data, so its accuracy is left out."]
+
+
+def _part_of(progress: Progress | None, number: int, models: int) -> Progress | None:
+    """What one of several models tells of its progress: pictures done and in all of all models."""
+    if progress is None:
+        return None
+    return lambda done, total: progress(number * total + done, models * total)
+
+
+def _check(models: Sequence[object], pictures: int) -> None:
+    if not models:
+        raise UserError("no models: give at least one bundle, run or file of weights.")
+    if pictures < FEWEST:
+        raise UserError(f"pictures={pictures}: give at least {FEWEST}; fewer say nothing about pictures in general.")
 
 
 def _read(reader: ModelReader, name: str, bundle: Bundle) -> tuple[ModelNumbers, Tensor]:
@@ -109,11 +191,11 @@ def _describe(data: str | Path | Data, chosen: Chosen, pictures: int, seed: int)
     )
 
 
-def _write(folder: Path, numbers: Numbers) -> Analysis:
-    described, page = (folder / name for name in FILES)
+def _write(folder: Path, files: tuple[str, str], numbers: Numbers | BiasNumbers, html: str) -> tuple[Path, Path]:
+    described, page = (folder / name for name in files)
     write_output(described, json.dumps({"generator": GENERATOR, **numbers.to_json()}, allow_nan=False) + "\n")
-    write_output(page, analysis_page(numbers))
-    return Analysis(numbers, described, page)
+    write_output(page, html)
+    return described, page
 
 
 def _fit(features: Tensor, labels: Tensor, classes: int) -> LinearProbe:
@@ -196,9 +278,9 @@ def _names(models: Sequence[str | Path | Bundle]) -> list[str]:
     return [f"{name} ({number})" if names.count(name) > 1 else name for number, name in enumerate(names, start=1)]
 
 
-def _make_folder(folder: Path) -> Path:
+def _make_folder(folder: Path, files: tuple[str, str]) -> Path:
     """The folder, in which the two files may be written: before anything is measured, which takes long."""
-    for name in FILES:
+    for name in files:
         check_file(folder / name)
     with readable_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)

@@ -208,7 +208,7 @@ class _Job:
             bundle = self.finished.get(cell.model) or open_classifier(cell.place)
             kept = folder / BIAS / f"{places[cell.model]}.json"
             found[cell.model] = bias_of(bundle, pictures, kept, self.cells.machine.workers)
-        return found
+        return {model.name: found[model.name] for model in result.models}  # in their order, and so in their colours
 
     def _write(self, result: Comparison) -> None:
         described, page = (self.cells.folder / name for name in (RESULT, PAGE))

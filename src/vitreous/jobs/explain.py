@@ -187,9 +187,12 @@ class _Request:
         query: tuple[float, float] | None,
     ) -> None:
         self.bundle, self.layer, self.head, self.query = bundle, layer, head, query
-        self.method: Method = method or default_method(bundle.model, query=query is not None)
+        size = bundle.preprocess.size
+        self.method: Method = method or default_method(bundle.model, query=query is not None, size=size)
         self.target = None if target is None else class_number(bundle, target)
-        check_request(bundle.model, self.method, layer, head, target=target is not None, query=query is not None)
+        check_request(
+            bundle.model, self.method, layer, head, target=target is not None, query=query is not None, size=size
+        )
         check_explanation_memory(bundle, self.method)
 
     def answer_or_error(self, path: Path) -> Explanation | PictureError:

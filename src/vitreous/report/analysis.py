@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from vitreous.explain.analysis.numbers import ModelNumbers, Numbers, Shape, Table, Values
-from vitreous.report.analysis_plots import COLOURS, Line, field, lines
+from vitreous.report.analysis_plots import Line, colour_key, field, joined_names, lines, side_by_side
 from vitreous.report.html import Html, document, facts, table, tag
 from vitreous.report.numbers import parameters
-from vitreous.report.plots import VARIABLES, shortened
-
-TWO = "grid-template-columns: repeat(auto-fit, minmax(min(100%, 22rem), 1fr))"
-"""Two plots in a row, or one on a phone: three are too small to be compared."""
+from vitreous.report.plots import shortened
 
 
 def analysis_page(numbers: Numbers) -> str:
@@ -29,7 +26,7 @@ def analysis_page(numbers: Numbers) -> str:
         tag(
             "header",
             tag("p", "Analysis", class_="kind"),
-            tag("h1", _title(models)),
+            tag("h1", joined_names([model.name for model in models])),
             tag("p", _lede(numbers), class_="lede"),
         ),
         *(tag("section", tag("h2", name), *content) for name, content in sections if content),
@@ -37,12 +34,7 @@ def analysis_page(numbers: Numbers) -> str:
     if numbers.remarks:
         remarks = tag("ul", *(tag("li", remark) for remark in numbers.remarks))
         body.append(tag("section", tag("h2", "Remarks"), remarks))
-    return document(f"{_title(models)}: vitreous", body)
-
-
-def _title(models: Sequence[ModelNumbers]) -> str:
-    names = [model.name for model in models]
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+    return document(f"{joined_names([model.name for model in models])}: vitreous", body)
 
 
 def _lede(numbers: Numbers) -> str:
@@ -53,19 +45,9 @@ def _lede(numbers: Numbers) -> str:
     return f"Measured on {said}; linear probes learned from {data.learned_from:,} others, of {data.classes} classes."
 
 
-def _key(models: Sequence[ModelNumbers]) -> Html:
-    """Which colour is whose."""
-    parts = []
-    for number, model in enumerate(models):
-        colour = COLOURS[number % len(COLOURS)]
-        shown = f"var({VARIABLES[colour]})" if colour in VARIABLES else colour
-        parts.append(tag("span", tag("span", "●", style=f"color: {shown}"), f"\u00a0{model.name}\u2003"))
-    return tag("p", *parts)
-
-
 def _summary(numbers: Numbers) -> Iterable[Html]:
     models = numbers.models
-    yield _key(models)
+    yield colour_key([model.name for model in models])
     yield tag("p", "What has a depth is here the mean over the last third of the layers.", class_="quiet")
     rows = [[row.measure, *(_value(value, row.share) for value in row.values)] for row in numbers.summary]
     made = table(["", *(shortened(model.name, 20) for model in models)], rows, numbers=len(models))
@@ -86,11 +68,6 @@ def _shape(c: Shape) -> str:
         f"width {c.width}, depth {c.depth}, {c.heads} heads, patches of {c.patch} pixels, pictures of "
         f"{size}; {parameters(c.parameters)}"
     )
-
-
-def _plots(*plots: tuple[Html, str]) -> Html:
-    made = (tag("figure", tag("div", plot, class_="plot"), tag("figcaption", words)) for plot, words in plots)
-    return tag("div", *made, class_="figures", style=TWO)
 
 
 def _over_depth(
@@ -127,7 +104,7 @@ def _numbered(model: int, values: Values) -> Line:
 
 
 def _attention(models: Sequence[ModelNumbers]) -> Iterable[Html]:
-    yield _plots(
+    yield side_by_side(
         (
             _over_depth(
                 models, 1, lambda m: m.relative_distance(), "attention distance, of the longer side", share=True
@@ -150,7 +127,7 @@ def _attention(models: Sequence[ModelNumbers]) -> Iterable[Html]:
         ),
     )
     yield tag("h3", "Likeness of depths: attention")
-    yield _plots(
+    yield side_by_side(
         *(
             (
                 field(model.measures.depth_similarity, "depth", "depth", (1, 1)),
@@ -165,7 +142,7 @@ def _attention(models: Sequence[ModelNumbers]) -> Iterable[Html]:
 def _tokens(models: Sequence[ModelNumbers]) -> Iterable[Html]:
     waves = [Line(i, m.measures.frequencies, m.measures.log_amplitude[-1]) for i, m in enumerate(models)]
     spectra = [_numbered(i, m.measures.token_spectrum[-1]) for i, m in enumerate(models)]
-    yield _plots(
+    yield side_by_side(
         (
             _over_depth(models, 0, _highest, "log amplitude, highest frequency"),
             "How much neighbouring tokens differ, against what all have in common (natural logarithm). Higher: more "
@@ -192,7 +169,7 @@ def _tokens(models: Sequence[ModelNumbers]) -> Iterable[Html]:
 
 def _pictures(models: Sequence[ModelNumbers]) -> Iterable[Html]:
     spectra = [_numbered(i, m.measures.representation_spectrum) for i, m in enumerate(models)]
-    yield _plots(
+    yield side_by_side(
         (
             _over_depth(models, 0, lambda m: m.measures.picture_rank, "dimensions in use by pictures"),
             "Effective rank of the pictures' mean tokens. High: pictures are told apart in many ways.",
@@ -218,7 +195,7 @@ def _worth(numbers: Numbers) -> Iterable[Html]:
         clean.append(f"{model.name} {100 * noise.clean.value:.1f} %")
     if not probes:
         return
-    yield _plots(
+    yield side_by_side(
         (
             lines(probes, "linear probe", "depth" if same else "depth, as a share of all", share=True),
             "Accuracy of a linear classifier on the mean of the patch tokens at each depth, with its 95 % interval. "
@@ -245,4 +222,4 @@ def _alike(numbers: Numbers) -> Iterable[Html]:
         "the same way, whatever the axes. A full block within a model: layers that change little. Between "
         "models: depths that do the same work.",
     )
-    yield _plots(*plots)
+    yield side_by_side(*plots)

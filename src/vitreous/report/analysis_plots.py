@@ -11,12 +11,16 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
-from vitreous.report.html import Html
-from vitreous.report.plots import ACCENT, INK, QUIET, SUPERSCRIPT, page_style, shortened, to_svg
+from vitreous.report.html import Html, tag
+from vitreous.report.plots import ACCENT, INK, QUIET, SUPERSCRIPT, VARIABLES, page_style, shortened, to_svg
 
 # The first is the page's own; the others can be read on light and on dark ground.
 COLOURS = (ACCENT, "#d9730d", "#8b6fd6", "#5f9a22", "#cf4f86", "#9a7b4f")
 MARKERS = ("o", "s", "^", "D", "v", "P")
+
+
+TWO = "grid-template-columns: repeat(auto-fit, minmax(min(100%, 22rem), 1fr))"
+"""Two plots in a row, or one on a phone: three are too small to be compared."""
 
 
 class Line(NamedTuple):
@@ -32,8 +36,35 @@ class Line(NamedTuple):
     """For each x the ends of an interval."""
 
 
-def lines(series: Sequence[Line], title: str, along: str, *, share: bool = False, log: bool = False) -> Html:
-    """Lines over depth, frequency or cost. share: values from 0 to 1 are shown as per cent. log: x in powers of ten."""
+def joined_names(names: Sequence[str]) -> str:
+    """The models of a page, in words."""
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def colour_key(names: Sequence[str]) -> Html:
+    """Which colour is whose."""
+    parts = []
+    for number, name in enumerate(names):
+        colour = COLOURS[number % len(COLOURS)]
+        shown = f"var({VARIABLES[colour]})" if colour in VARIABLES else colour
+        parts.append(tag("span", tag("span", "●", style=f"color: {shown}"), f"\u00a0{name}\u2003"))
+    return tag("p", *parts)
+
+
+def side_by_side(*plots: tuple[Html, str]) -> Html:
+    """Plots, each with how to read it."""
+    made = (tag("figure", tag("div", plot, class_="plot"), tag("figcaption", words)) for plot, words in plots)
+    return tag("div", *made, class_="figures", style=TWO)
+
+
+def lines(
+    series: Sequence[Line], title: str, along: str, *, share: bool = False, whole: bool = False, log: bool = False
+) -> Html:
+    """Lines over depth, frequency or cost.
+
+    share: values from 0 to 1 are shown as per cent. whole: all from 0 to 1 is shown, so that plots can be compared.
+    log: x in powers of ten.
+    """
     with page_style():
         figure = Figure(figsize=(3.5, 2.3), layout="constrained")
         axes = figure.add_subplot()
@@ -44,24 +75,27 @@ def lines(series: Sequence[Line], title: str, along: str, *, share: bool = False
         axes.grid(axis="y")
         axes.set_axisbelow(True)
         if log:
-            axes.set_xscale("log")
-            axes.margins(x=0.12)
-            axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if _narrow(series) else (1,)))
-            axes.xaxis.set_major_formatter(lambda value, _: _power(value))
-            axes.xaxis.set_minor_locator(NullLocator())
+            _make_logarithmic(axes, series)
         else:
-            whole = all(float(x).is_integer() for line in series for x in line.x)
-            axes.xaxis.set_major_locator(MaxNLocator(6, integer=whole))
+            counts = all(float(x).is_integer() for line in series for x in line.x)
+            axes.xaxis.set_major_locator(MaxNLocator(6, integer=counts))
         axes.yaxis.set_major_locator(MaxNLocator(5))
+        if whole:
+            least = min((value for line in series for value in line.y), default=0.0)
+            axes.set_ylim(min(0.0, 1.05 * least), 1.03)
         if share:
             axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.3g} %")
         return to_svg(figure)
 
 
-def _narrow(series: Sequence[Line]) -> bool:
-    """Whether all x are within two powers of ten, which would have too few ticks."""
+def _make_logarithmic(axes: Axes, series: Sequence[Line]) -> None:
+    """Of the x axis, with some more ticks where all x are within two powers of ten."""
     xs = [x for line in series for x in line.x]
-    return max(xs) < 100 * min(xs)
+    axes.set_xscale("log")
+    axes.margins(x=0.12)
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if max(xs) < 100 * min(xs) else (1,)))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(lambda value, _: _power(value))
 
 
 def _power(value: float) -> str:

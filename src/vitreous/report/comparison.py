@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from vitreous.report.analysis import TWO
-from vitreous.report.analysis_plots import COLOURS, Line, lines
-from vitreous.report.bias_table import bias_table, named
+from vitreous.report.analysis_plots import Line, colour_key, joined_names, lines, side_by_side
+from vitreous.report.bias import bias_section
 from vitreous.report.compared import Comparison, Row, share_text
 from vitreous.report.html import Html, document, facts, table, tag
 from vitreous.report.numbers import parameters
 from vitreous.report.page import duration, operations
-from vitreous.report.plots import VARIABLES, shortened
+from vitreous.report.plots import shortened
 
 Place = Callable[[Row], float | None]
 """Where a row stands on the x axis."""
@@ -20,30 +19,23 @@ Place = Callable[[Row], float | None]
 
 def comparison_page(comparison: Comparison) -> str:
     """The whole page as text."""
-    sections: list[tuple[str, list[Html]]] = [
-        ("Who is ahead", list(_ahead(comparison))),
-        ("Accuracy against pictures and cost", list(_plots(comparison))),
-        ("Which bias", list(_bias(comparison))),
-        ("What was equal", list(_equal(comparison))),
-        ("Every cell", [_scrolled(_cells(comparison))]),
+    names = joined_names([model.name for model in comparison.models])
+    lede = tag("p", _lede(comparison), class_="lede")
+    body = [
+        tag("header", tag("p", "Comparison", class_="kind"), tag("h1", names), lede),
+        _section("Who is ahead", _ahead(comparison)),
+        _section("Accuracy against pictures and cost", _plots(comparison)),
+        *([bias_section(list(comparison.biases.items()))] if comparison.biases else []),
+        _section("What was equal", _equal(comparison)),
+        _section("Every cell", [_scrolled(_cells(comparison))]),
     ]
     if comparison.remarks:
-        sections.append(("Remarks", [tag("ul", *(tag("li", remark) for remark in comparison.remarks))]))
-    title = _listed([model.name for model in comparison.models])
-    body = [
-        tag(
-            "header",
-            tag("p", "Comparison", class_="kind"),
-            tag("h1", title),
-            tag("p", _lede(comparison), class_="lede"),
-        ),
-        *(tag("section", tag("h2", name), *content) for name, content in sections if content),
-    ]
-    return document(f"{title}: vitreous", body)
+        body.append(_section("Remarks", [tag("ul", *(tag("li", remark) for remark in comparison.remarks))]))
+    return document(f"{names}: vitreous", body)
 
 
-def _listed(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+def _section(title: str, content: Iterable[Html]) -> Html:
+    return tag("section", tag("h2", title), *content)
 
 
 def _lede(c: Comparison) -> str:
@@ -79,7 +71,7 @@ def _row(row: Row) -> list[str]:
     spread = "" if found.deviation is None else f" ± {100 * found.deviation:.1f}"
     low, high = found.interval
     return [
-        named(row.model),
+        _named(row.model),
         share_text(row.fraction),
         "" if row.pictures is None else f"{row.pictures:,}",
         f"{100 * found.mean:.1f}{spread}",
@@ -97,16 +89,6 @@ def _difference(row: Row) -> str:
     margin = "" if row.ahead.margin is None else f" ± {100 * row.ahead.margin:.1f}"
     value = f"{100 * row.ahead.value:+.1f}".replace("-", "−")
     return f"{value}{margin}" if row.ahead.told_apart else f"{value}{margin}, not told apart"
-
-
-def _key(c: Comparison) -> Html:
-    """Which colour is whose."""
-    parts = []
-    for number, model in enumerate(c.models):
-        colour = COLOURS[number % len(COLOURS)]
-        shown = f"var({VARIABLES[colour]})" if colour in VARIABLES else colour
-        parts.append(tag("span", tag("span", "●", style=f"color: {shown}"), f"\u00a0{model.name}\u2003"))
-    return tag("p", *parts)
 
 
 def _plots(c: Comparison) -> Iterable[Html]:
@@ -134,10 +116,10 @@ def _plots(c: Comparison) -> Iterable[Html]:
     for place, along, words in wanted:
         if series := _series(c, place):
             plot = lines(series, "accuracy", along, share=True, log=True)
-            made.append(tag("figure", tag("div", plot, class_="plot"), tag("figcaption", words)))
-    yield _key(c)
+            made.append((plot, words))
+    yield colour_key([model.name for model in c.models])
     yield tag("p", "Dots are single trainings, the band is the 95 % interval of their mean.", class_="quiet")
-    yield tag("div", *made, class_="figures", style=TWO)
+    yield side_by_side(*made)
 
 
 def _series(c: Comparison, place: Place) -> list[Line]:
@@ -160,19 +142,6 @@ def _series(c: Comparison, place: Place) -> list[Line]:
     return found
 
 
-def _bias(c: Comparison) -> Iterable[Html]:
-    if not c.biases:
-        return
-    pictures = max(bias.pictures for bias in c.biases.values())
-    yield tag(
-        "p",
-        f"What moving, shuffling and filtering {pictures:,} pictures does to each model, trained on the most pictures "
-        "with the first seed, and how far it looks. Kept predictions say what a model does not care about. Frequencies "
-        "are shares of the highest that a row of pixels can hold.",
-    )
-    yield _scrolled(bias_table(c.biases))
-
-
 def _equal(c: Comparison) -> Iterable[Html]:
     yield facts(
         {model.name: _described(model.description, model.parameters, model.forward_flops) for model in c.models}
@@ -190,7 +159,7 @@ def _equal(c: Comparison) -> Iterable[Html]:
     chosen = {model.name: model.learning_rate for model in c.models}
     rows = [
         [
-            named(t.model),
+            _named(t.model),
             f"{t.learning_rate:g}",
             f"{100 * t.accuracy:.1f}",
             f"{t.n:,}",
@@ -244,7 +213,7 @@ def _cells(c: Comparison) -> Html:
         spent = cell.spent
         rows.append(
             [
-                named(cell.model),
+                _named(cell.model),
                 share_text(cell.fraction),
                 "" if cell.seed is None else str(cell.seed),
                 f"{100 * cell.accuracy:.1f}",
@@ -258,5 +227,10 @@ def _cells(c: Comparison) -> Html:
     return table(head, rows, numbers=8)
 
 
+def _named(model: str) -> Html:
+    """The start of a row, wide enough to be read where the table is wider than the page."""
+    return tag("div", model, style="min-width: 9rem")
+
+
 def _scrolled(content: Html) -> Html:
-    return tag("div", content, style="overflow-x: auto")
+    return tag("div", content, class_="wide")

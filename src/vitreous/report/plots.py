@@ -87,6 +87,8 @@ def curves(series: dict[str, Series], title: str, *, share: bool = False) -> Htm
         axes.grid(axis="y")
         axes.set_axisbelow(True)
         axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
+        if len(only := {step for steps, _ in series.values() for step in steps}) == 1:
+            axes.set_xticks([*only])  # the locator has no whole numbers for a single one
         axes.yaxis.set_major_locator(MaxNLocator(4))
         if share:
             axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.3g} %")

@@ -15,7 +15,13 @@ from vitreous.config.objective import Dino, Mae
 from vitreous.config.train import Training
 from vitreous.explain.methods import Method
 from vitreous.memory import check_memory
-from vitreous.model.family import count_activation_bytes, count_forward_bytes, count_parameters, for_size
+from vitreous.model.family import (
+    count_activation_bytes,
+    count_forward_bytes,
+    count_parameters,
+    for_size,
+    inference_batch,
+)
 from vitreous.weights.bundle import Bundle
 
 FLOAT = 4
@@ -84,6 +90,15 @@ def check_explanation_memory(bundle: Bundle, method: Method) -> None:
     if isinstance(config, ViTConfig) and method != "occlusion":
         needed += 2 * FLOAT * config.heads * (config.prefix + config.patches) ** 2
     check_memory(needed, f"method {method} at {height}x{width} pixels", "give a smaller size in preprocess")
+
+
+def choose_bias_batch(bundle: Bundle, most: int) -> int:
+    """How many pictures, at most `most`, to measure a model's bias on at once; refuses a size at which none fits."""
+    config, (height, width) = _at(bundle), bundle.preprocess.size
+    batch = min(most, inference_batch(config))
+    needed = inference_bytes(config, bundle.preprocess, batch) + count_activation_bytes(config)  # it follows gradients
+    check_memory(needed, f"bias at {height}x{width} pixels", "give a smaller size in preprocess")
+    return batch
 
 
 def _at(bundle: Bundle) -> ModelConfig:

@@ -6,6 +6,7 @@ B pictures, C channels, H x W pixels, K classes, D features.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -95,8 +96,8 @@ def ask(network: Network, images: Tensor) -> Answer:
 def patch_side(network: Network, size: tuple[int, int]) -> int | None:
     """Side of a patch, or the stride of the last feature map, in pixels; None of a network without places.
 
-    A map tells how many places a side has, not how far they lie apart. If several strides would give as many, it is the
-    power of two, as in nearly all convolutional networks.
+    A map tells how many places a side has, not how far they lie apart. If several strides would give as many, it is a
+    power of two, as in nearly all convolutional networks, and the nearest.
     """
     if isinstance(network, TracesAttention):
         return network.config.patch
@@ -105,9 +106,10 @@ def patch_side(network: Network, size: tuple[int, int]) -> int | None:
     with torch.inference_mode():
         places = network.feature_map(torch.zeros(1, network.config.channels, *size)).shape[2]
     height = size[0]
-    strides = [stride for stride in range(1, 2 * height + 1) if places in (height // stride, -(-height // stride))]
+    counts = {stride: (height // stride, -(-height // stride)) for stride in range(1, 2 * height + 1)}
+    strides = [stride for stride, count in counts.items() if places in count] or [max(1, round(height / places))]
     powers = [stride for stride in strides if stride & (stride - 1) == 0]
-    return (powers or strides or [round(height / places)])[0]
+    return min(powers or strides, key=lambda stride: abs(math.log(stride * places / height)))
 
 
 class _Responses:

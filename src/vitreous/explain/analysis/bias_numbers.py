@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any
 
-from vitreous.explain.analysis.numbers import Values
+from vitreous.explain.analysis.numbers import MeasuredOn, Values
 
 
 @dataclass(frozen=True)
@@ -96,6 +96,24 @@ class Bias:
         read["receptive_field"] = None if field is None else _field(field)
         read["unreadable"] = tuple(fields["unreadable"])
         return Bias(**{**fields, **read})
+
+
+@dataclass(frozen=True)
+class BiasNumbers:
+    """The bias of several models on the same pictures."""
+
+    data: MeasuredOn
+    models: tuple[tuple[str, Bias], ...]
+    """With their names."""
+    remarks: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """What `bias.json` holds."""
+        return {
+            "data": self.data.to_json(),
+            "models": [{"name": name, **bias.to_json()} for name, bias in self.models],
+            "remarks": list(self.remarks),
+        }
 
 
 def _effects(entries: Sequence[Mapping[str, Any]]) -> tuple[Effect, ...]:

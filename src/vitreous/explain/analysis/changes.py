@@ -82,7 +82,7 @@ def piece_counts(size: Size, patch: int | None) -> list[int]:
     for count in range(2, min(MOST_PIECES, common // 2) + 1):
         if common % count == 0 and (not counts or count >= 2 * counts[-1]):
             counts.append(count)
-    if patch is not None and size[0] == size[1] > patch and size[0] % patch == 0:
+    if patch is not None and size[0] == size[1] > patch > 1 and size[0] % patch == 0:
         counts.append(size[0] // patch)
     return sorted(set(counts))
 

@@ -150,6 +150,11 @@ class MeasuredOn:
     classes: int | None
     seed: int
 
+    def to_json(self) -> dict[str, Any]:
+        """As dicts, texts and numbers."""
+        fields = asdict(self)
+        return {"from": fields.pop("source"), **fields}
+
 
 @dataclass(frozen=True)
 class Numbers:
@@ -164,9 +169,8 @@ class Numbers:
 
     def to_json(self) -> dict[str, Any]:
         """What `analysis.json` holds."""
-        data = asdict(self.data)
         return {
-            "data": {"from": data.pop("source"), **data},
+            "data": self.data.to_json(),
             "summary": [asdict(row) for row in self.summary],
             "models": [model.to_json() for model in self.models],
             "cka": [asdict(pair) for pair in self.cka],

@@ -88,7 +88,7 @@ class ModelReader:
         count = len(self.chosen.measured)
         survey, noisy, index = Survey(model, count), _Noise(bundle, self.seed, count), []
         for images, at in self._batches(bundle, self.chosen.measured, batch):
-            with _named(name):
+            with naming(name):
                 survey.look(images)
             if answer is not None:
                 noisy.look(images, at, answer)
@@ -126,7 +126,7 @@ class ModelReader:
         """Look at the pictures to learn from."""
         depths, representations, index = Rows(len(source)), Rows(len(source)), []
         for images, at in self._batches(bundle, source, batch):
-            with _named(name):
+            with naming(name):
                 pooled, y = pool_depths(model, images)
             depths.add(pooled)
             representations.add(y)
@@ -160,7 +160,7 @@ class ModelReader:
 
 
 @contextmanager
-def _named(name: str) -> Iterator[None]:
+def naming(name: str) -> Iterator[None]:
     """Say of a mistake within which model it is about."""
     try:
         yield
