@@ -146,6 +146,11 @@ def _equal(c: Comparison) -> Iterable[Html]:
     yield facts(
         {model.name: _described(model.description, model.parameters, model.forward_flops) for model in c.models}
     )
+    if c.biases:
+        pictures = max(bias.pictures for bias in c.biases.values())
+        yield facts(
+            {"Bias": f"measured on {pictures:,} pictures, on each model's training on the most pictures, seed 0"}
+        )
     if not c.tried:
         return
     yield facts(_settings(c))
