@@ -36,6 +36,14 @@ def data(count=6):
     return Data({"train": ArraySource("d.npz", images, labels, ("a", "b"))}, ("a", "b"))
 
 
+def test_time_is_settled_once():
+    new = ComparePlan.of(REQUEST, data())
+    assert new.timed(0).cell_seconds is None  # only finished models
+    timed = new.timed(2)
+    assert timed.cell_seconds == divide_budget("1h", 2, 2, 2)
+    assert timed.timed(5) == timed
+
+
 def test_the_budget_is_divided_over_cells_and_trials():
     # 2 models x 3 fractions x 2 seeds = 12 cells, 2 x 3 trials of half a cell each: 15 parts of 95 % of an hour
     assert divide_budget("1h", 2, 3, 2) == pytest.approx(0.95 * 3600 / 15, abs=0.05)
@@ -117,7 +125,7 @@ def test_models_that_are_none(models, says):
 
 
 def test_a_comparison_goes_on_with_more_and_with_nothing_else(tmp_path):
-    plan = ComparePlan.of(REQUEST, data(), 30.0)
+    plan = replace(ComparePlan.of(REQUEST, data()), cell_seconds=30.0)
     plan.write(tmp_path)
     kept = open_plan(tmp_path)
     assert kept == plan
@@ -158,7 +166,7 @@ def test_a_folder_with_other_things_is_refused_and_an_empty_one_is_not(tmp_path)
 
 
 def test_the_plan_is_json_with_the_request(tmp_path):
-    ComparePlan.of(REQUEST, data(), 30.0).write(tmp_path)
+    ComparePlan.of(REQUEST, data()).write(tmp_path)
     found = json.loads((tmp_path / "config.json").read_text())["comparison"]
     assert found["request"]["models"] == ["P/4@32", "C+P/4@32"]
     assert found["splits"] == {"train": 6}

@@ -12,6 +12,7 @@ from typing import Any
 from vitreous.arguments import Budget, Count, Pixels, Workers, checked
 from vitreous.config.change import as_texts
 from vitreous.config.train import Training
+from vitreous.data.copies import note_copies
 from vitreous.data.source import Data, Source, Split
 from vitreous.errors import UserError
 from vitreous.explain.analysis.bias_numbers import Bias
@@ -33,7 +34,6 @@ from vitreous.run.comparison import (
     check_fractions,
     measured_split,
     open_plan,
-    plan_of,
 )
 from vitreous.run.comparison_facts import compared, full_cells, looks_per_second, remarks, shared_settings
 from vitreous.run.folder import run_place
@@ -89,8 +89,9 @@ def compare(
         raise UserError(f"{owned[0]}: a comparison chooses it itself, for all models alike; leave it out.")
     folder = run_place(out, data, f"{run_name(data)}-compare")
     plan = open_plan(folder)
-    opened = open_dataset(request.data)
-    plan = plan_of(request, opened, len(to_train)) if plan is None else plan.going_on(request, opened, folder)
+    opened = note_copies(open_dataset(request.data))
+    plan = ComparePlan.of(request, opened) if plan is None else plan.going_on(request, opened, folder)
+    plan = plan.timed(len(to_train))
     job = _Job(request, opened, Cells(request, opened, folder, machine_of(workers, device, False), listeners))
     job.check(candidates)
     with ExitStack() as held:
@@ -194,7 +195,7 @@ class _Job:
             cells=cells,
             tried=tuple(comparing.tried),
             machine=machine_features(self.cells.machine.device),
-            remarks=tuple(remarks(models, cells, comparing.tried, split, len(source))),
+            remarks=(*self.data.notes, *remarks(models, cells, comparing.tried, split, len(source))),
         )
 
     def _biases(self, result: Comparison) -> dict[str, Bias]:

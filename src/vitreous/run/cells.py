@@ -30,9 +30,14 @@ COUNTED = 100
 
 
 class CellTraining(LabelledTraining):
-    """A training without a page of its own."""
+    """A training without a page of its own, on data that are open already: what all share is not paid for by each."""
 
     writing = 1.0
+    shared: Data
+
+    def open_data(self) -> Data:
+        """Those of the comparison."""
+        return self.shared
 
 
 @dataclass(frozen=True)
@@ -110,7 +115,9 @@ class Cells:
 
     def _run(self, asked: FitRequest, place: Path) -> FitResult:
         quiet = replace(self.listeners, say=lambda text: None, began=None)
-        return CellTraining(asked, place, self.machine, quiet, lambda folder, seconds: None).run()
+        training = CellTraining(asked, place, self.machine, quiet, lambda folder, seconds: None)
+        training.shared = self.data
+        return training.run()
 
 
 def equal_epochs(training: Training, pictures: int, flops: float) -> float:

@@ -108,11 +108,19 @@ class ComparePlan:
     """How often such a training looks at its validation pictures, which no clock limits."""
 
     @staticmethod
-    def of(request: CompareRequest, data: Data, cell_seconds: float | None) -> ComparePlan:
-        """With what the data are now."""
+    def of(request: CompareRequest, data: Data) -> ComparePlan:
+        """With what the data are now, and no time settled yet."""
         counts, digests = count_pictures(data), digest_splits(data)
-        largest = max(request.fractions)
-        return ComparePlan(request, data.classes, counts, digests, cell_seconds, largest)
+        return ComparePlan(request, data.classes, counts, digests, None, max(request.fractions))
+
+    def timed(self, models: int) -> ComparePlan:
+        """With the time of each cell, if it is not settled yet and so many models are to be trained."""
+        request = self.request
+        if self.cell_seconds is not None or not models:
+            return self
+        assert request.budget is not None
+        seconds = divide_budget(request.budget, models, len(request.fractions), request.seeds)
+        return replace(self, cell_seconds=seconds, tuned_on=max(request.fractions))
 
     def write(self, folder: Path) -> None:
         """Keep it."""
@@ -144,15 +152,6 @@ class ComparePlan:
                 "go on with it, or write to another folder."
             )
         return replace(self, request=request)
-
-
-def plan_of(request: CompareRequest, data: Data, models: int) -> ComparePlan:
-    """A new comparison, of which so many models are trained."""
-    seconds = None
-    if models:
-        assert request.budget is not None
-        seconds = divide_budget(request.budget, models, len(request.fractions), request.seeds)
-    return ComparePlan.of(request, data, seconds)
 
 
 def measured_split(data: Data) -> tuple[Split, Source]:
