@@ -94,6 +94,14 @@ def training_page() -> str:
     return _filled("training.md", tables)
 
 
+def compare_page() -> str:
+    """The page on comparisons with the table of its benchmark."""
+    tables = {}
+    if (DOCS.parent / "benchmarks" / "results" / "compare.json").exists():  # it takes an idle hour or two
+        tables["cifar"] = _compared(_result("compare"))
+    return _filled("compare.md", tables)
+
+
 def reliability_page() -> str:
     """The page on reliability with the sizes of the hostile corpus, and the interruptions that were survived."""
     tables = {"corpus": _corpus()}
@@ -194,6 +202,34 @@ def _budgets(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def _compared(found: dict[str, Any]) -> str:
+    """Accuracies by model and share, who is ahead, and which bias goes with it."""
+    names, shares = found["names"], sorted({row["fraction"] for row in found["summary"]})
+    cells = {(row["model"], row["fraction"]): row for row in found["summary"]}
+    pictures = [next(row["pictures"] for row in found["summary"] if row["fraction"] == share) for share in shares]
+    seeds, n = found["summary"][0]["seeds"], min(row["n"] for row in found["summary"])
+    lines = [
+        f"| test accuracy, %, {seeds} seeds, n = {n:,} | {' | '.join(f'{count:,} pictures' for count in pictures)} |",
+        "| --- |" + " ---: |" * len(shares),
+    ]
+    for name, words in names.items():
+        values = [cells[name, share] for share in shares]
+        shown = (f"{100 * row['mean']:.1f} ± {100 * row['deviation']:.1f}" for row in values)
+        lines.append(f"| {words} (`{name}`) | {' | '.join(shown)} |")
+    lines += ["", f"{found['cell_seconds']:.0f} s for each training, on {found['machine']['cores']} cores. ± is the"]
+    lines[-1] += " standard deviation over seeds."
+    for share, verdict in zip(shares, found["verdicts"], strict=True):
+        lines.append(f"With {100 * share:g} % of the pictures: {verdict['text']}.")
+    bias = found["bias"]
+    lines += ["", f"| bias, {bias['pictures']:,} test pictures | {' | '.join(f'`{name}`' for name in names)} |"]
+    lines.append("| --- |" + " ---: |" * len(names))
+    for row in bias["rows"]:
+        values = [row["values"][name] for name in names]
+        shown = ("–" if v is None else f"{v:.1%}" if row["share"] else f"{v:.3g}" for v in values)
+        lines.append(f"| {row['measure']} | {' | '.join(shown)} |")
+    return "\n".join(lines)
+
+
 def _loading(found: dict[str, Any]) -> str:
     speed, command, index = found["speed"], found["command"], found["index"]
     rows = {
@@ -291,6 +327,7 @@ def _speed(speed: dict[str, Any]) -> str:
 PAGES = {
     "cli.md": command_line,
     "models.md": model_table,
+    "compare.md": compare_page,
     "explain.md": explain_page,
     "pretraining.md": pretraining_page,
     "training.md": training_page,

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from vitreous.config.model import ViTConfig
     from vitreous.errors import UserError
     from vitreous.jobs.analyze import analyze, analyze_bias
+    from vitreous.jobs.compare import compare
     from vitreous.jobs.export import export_weights
     from vitreous.jobs.fit import fit
     from vitreous.jobs.import_ import import_weights
@@ -45,6 +46,7 @@ _HOMES = {
     "ViTConfig": "vitreous.config.model",
     "analyze": "vitreous.jobs.analyze",
     "analyze_bias": "vitreous.jobs.analyze",
+    "compare": "vitreous.jobs.compare",
     "export_weights": "vitreous.jobs.export",
     "fit": "vitreous.jobs.fit",
     "import_weights": "vitreous.jobs.import_",
@@ -70,6 +72,7 @@ __all__ = [
     "ViTConfig",
     "analyze",
     "analyze_bias",
+    "compare",
     "export_weights",
     "fit",
     "import_weights",

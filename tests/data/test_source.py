@@ -1,4 +1,6 @@
+import itertools
 from collections import Counter
+from hashlib import blake2b
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +10,7 @@ from pictures import make_tree
 
 from vitreous.data.folder import FolderSource, Names
 from vitreous.data.packed import ArraySource
-from vitreous.data.source import Source, open_data, split_validation
+from vitreous.data.source import Source, open_data, split_validation, take_share
 from vitreous.errors import UserError
 
 
@@ -87,3 +89,47 @@ def test_labels_in_the_order_of_a_model():
     with pytest.raises(UserError, match="class 'dog': the data have it and the model does not"):
         source.relabelled(["ant", "cat"])
     assert source.subset([0]).relabelled(["cat"]).labels.tolist() == [0]
+
+
+def test_a_share_takes_as_much_of_each_class():
+    source = listed({"a": 200, "b": 40, "c": 25, "d": 5})
+    counts = {share: Counter(take_share(source, share, 0).labels.tolist()) for share in (0.1, 0.5, 0.9)}
+    assert counts[0.1] == {0: 20, 1: 4, 2: 3, 3: 1}  # 2.5 and 0.5 are rounded up
+    assert counts[0.5] == {0: 100, 1: 20, 2: 13, 3: 3}
+    assert counts[0.9] == {0: 180, 1: 36, 2: 23, 3: 5}  # 22.5 and 4.5
+    assert keys(take_share(source, 1.0, 0)) == keys(source)
+
+
+def test_shares_of_one_seed_are_nested_and_seeds_differ():
+    source = listed({"a": 200, "b": 50})
+    parts = [keys(take_share(source, share, 1)) for share in (0.02, 0.1, 0.11, 0.5, 1.0)]
+    for smaller, larger in itertools.pairwise(parts):
+        assert smaller < larger
+    assert keys(take_share(source, 0.1, 2)) != parts[1]
+    # neither where the data lie nor their order counts
+    assert keys(take_share(listed({"a": 200, "b": 50}, root="elsewhere"), 0.1, 1)) == parts[1]
+    order = np.random.default_rng(0).permutation(250)
+    assert keys(take_share(source.subset(order), 0.1, 1)) == parts[1]
+
+
+def test_a_share_takes_the_pictures_with_the_lowest_hashes():
+    def rank(key):
+        return int.from_bytes(blake2b(f"3\0{key}".encode(), digest_size=8).digest(), "little")
+
+    chosen = (
+        sorted((f"a/{i}.jpg" for i in range(20)), key=rank)[:5] + sorted((f"b/{i}.jpg" for i in range(8)), key=rank)[:2]
+    )
+    assert keys(take_share(listed({"a": 20, "b": 8}), 0.25, 3)) == set(chosen)
+
+
+@pytest.mark.parametrize("share", [0.0, -0.1, 1.5, float("nan")])
+def test_a_share_is_above_0_and_at_most_1(share):
+    with pytest.raises(UserError, match="share="):
+        take_share(listed({"a": 5, "b": 5}), share, 0)
+
+
+def test_a_share_that_leaves_a_class_empty_is_refused_with_the_least_that_does_not():
+    source = listed({"a": 1000, "rare": 30})
+    with pytest.raises(UserError, match=r"share=0.01: class 'rare' has 30 .* give at least 0.017"):
+        take_share(source, 0.01, 0)
+    assert Counter(take_share(source, 0.017, 0).labels.tolist()) == {0: 17, 1: 1}

@@ -11,7 +11,7 @@ from vitreous.cli import VERBS, load_verb
 from vitreous.cli.parsing import arguments_of
 from vitreous.wording import Range
 
-REQUIRED = {"--data": "nowhere", "--out": "out", "--to": "timm"}
+REQUIRED = {"--data": "nowhere", "--out": "out", "--to": "timm", "--models": "Ti/16"}
 LONG = "x" * 5000
 NUMBERS = {"text": "abc", "empty": "", "huge": str(10**30), "digits": "9" * 5000, "nan": "nan"}
 
@@ -137,6 +137,8 @@ TOO_MUCH = {
     "plot-weights MODEL --data DATA --preprocess size=20000": "20000x20000",
     "score-explanations MODEL DATA --preprocess size=20000": "20000x20000",
     "analyze MODEL --data DATA --out a --preprocess size=20000": "20000x20000",
+    "compare DATA --models Ti/16 --budget 9h --image-size 100000": "100000",
+    "compare DATA --models Ti/1@2000 --budget 9h": "2000x2000",
     "analyze MODEL --data DATA --out a --what bias --preprocess size=20000": "20000x20000",
     "report MODEL --data DATA --preprocess size=100000": "100000x100000",
 }

@@ -131,6 +131,8 @@ READERS = {
     "fit": ["fit", "NAME"],
     "fit from": ["fit", "PICTURES", "--weights", "NAME"],
     "pretrain": ["pretrain", "NAME"],
+    "compare": ["compare", "NAME", "--models", "Ti/16", "--budget", "9h"],
+    "compare with": ["compare", "PICTURES", "--models", "NAME"],
     "report": ["report", "NAME"],
     "walkthrough": ["walkthrough", "MODEL", "NAME"],
     "plot-weights": ["plot-weights", "NAME"],
@@ -157,6 +159,7 @@ WORKERS = {
     "fit": ["fit", "PICTURES", "--weights", "MODEL"],
     "probe": ["probe", "MODEL", "PICTURES"],
     "analyze": ["analyze", "MODEL", "--data", "PICTURES", "--out", "analysis"],
+    "compare": ["compare", "PICTURES", "--models", "Ti/16", "--budget", "9h"],
     "analyze, bias": ["analyze", "MODEL", "--data", "PICTURES", "--what", "bias", "--out", "analysis"],
 }
 

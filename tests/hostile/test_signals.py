@@ -136,7 +136,18 @@ def test_pretraining_stops_too(commands, pictures, tmp_path):
     assert "Everything is saved" in outcome.stdout
 
 
+@pytest.mark.parametrize(("signal", "status"), [("SIGINT", 130), ("SIGTERM", 143)])
+def test_a_comparison_stops_in_a_cell_and_says_how_to_go_on(commands, pictures, tmp_path, signal, status):
+    words = ["compare", pictures, "--models", "F/4@16", "--budget", "1h", "--workers", 0, "--out", tmp_path / "out"]
+    place = ("vitreous.train.loop", "train_step")
+    outcome = interrupted(commands, tmp_path / "flag", *place, *words, signal=signal, call=2)
+    assert outcome.status == status, outcome.stderr
+    assert "repeat the same command to go on" in outcome.stdout
+    assert list((tmp_path / "out").rglob("checkpoints/step-*"))
+
+
 VERBS = {
+    "compare": ["DATA", "--models", "F/4@16", "--budget", "9h", "--workers", "2", "--out", "compared"],
     "evaluate": ["MODEL", "DATA", "--workers", "2"],
     "probe": ["MODEL", "DATA", "--workers", "2"],
     "analyze": ["MODEL", "--data", "DATA", "--workers", "2", "--out", "analysis"],

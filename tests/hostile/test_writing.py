@@ -107,6 +107,7 @@ def test_what_the_verb_wrote_before_is_replaced(commands, place, tmp_path, verb)
 NO_NAME = {
     "fit": ["fit", "PICTURES", "--weights", "WEIGHTS", "--out"],
     "pretrain": ["pretrain", "PICTURES", "--out"],
+    "compare": ["compare", "PICTURES", "--models", "F/4@16", "--budget", "9h", "--out"],
     "report": ["report", "WEIGHTS", "--out"],
     "analyze": ["analyze", "WEIGHTS", "--data", "PICTURES", "--out"],
     "explain": ["explain", "WEIGHTS", "PICTURE", "--out"],

@@ -85,6 +85,11 @@ class Training:
     validation: float = 0.1
     """Share of the training pictures set aside to find the best weights, where the data have no validation split; 0 for
     none: then the last weights are kept."""
+    split_seed: Seed | None = None
+    """Seed by which those are chosen; None: the training's own. Trainings with one split_seed have one val split."""
+    share: Annotated[float, Range(above=0, most=1)] = 1.0
+    """Share of the training pictures that is trained on, of each class alike; the seed chooses which. With one seed, a
+    smaller share is part of every larger one."""
     evaluations: int = 10
     """How often the validation split is looked at; the best is kept."""
     seed: Seed = 0

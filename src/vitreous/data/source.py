@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -197,6 +198,38 @@ def split_validation(source: Source, fraction: float = 0.1, seed: int = 0) -> tu
         count = min(max(round(len(members) * fraction), 1), len(members) - 1)
         chosen[members[:count]] = True
     return source.subset(np.flatnonzero(~chosen)), source.subset(np.flatnonzero(chosen))
+
+
+def take_share(source: Source, share: float, seed: int) -> Source:
+    """Of each class its share, in the source's order, chosen as `split_validation` does: by a hash of seed and key.
+
+    A class of n gives n x share, rounded half up; one that would give none is refused. With one seed, what a smaller
+    share takes is part of what a larger one takes.
+    """
+    if not 0 < share <= 1:
+        raise UserError(f"share={share}: must be above 0 and at most 1.")
+    if share == 1:
+        return source
+    draws = np.array([_draw(seed, source.key(i)) for i in range(len(source))], dtype=np.uint64)
+    order = np.lexsort((draws, source.labels))
+    starts = np.flatnonzero(np.diff(source.labels[order], prepend=-2))
+    chosen = []
+    for members in np.split(order, starts[1:]):
+        count = int(len(members) * share + 0.5)
+        if not count:
+            label = source.classes[source.labels[members[0]]]
+            raise UserError(
+                f"share={share:g}: class {label!r} has {len(members)} training picture{'s' * (len(members) > 1)}, so "
+                f"none would be left; give at least {_ceil_share(0.5 / len(members)):g}, or add pictures of it."
+            )
+        chosen.append(members[:count])
+    return source.subset(np.sort(np.concatenate(chosen)))
+
+
+def _ceil_share(share: float) -> float:
+    """The share with two digits, rounded up."""
+    scale = 10.0 ** (1 - math.floor(math.log10(share)))
+    return math.ceil(share * scale - 1e-9) / scale
 
 
 def _draw(seed: int, key: str) -> int:

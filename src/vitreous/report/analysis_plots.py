@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import MaxNLocator, NullLocator
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from vitreous.report.html import Html, tag
-from vitreous.report.plots import ACCENT, INK, QUIET, VARIABLES, page_style, shortened, to_svg
+from vitreous.report.plots import ACCENT, INK, QUIET, SUPERSCRIPT, VARIABLES, page_style, shortened, to_svg
 
 # The first is the page's own; the others can be read on light and on dark ground.
 COLOURS = (ACCENT, "#d9730d", "#8b6fd6", "#5f9a22", "#cf4f86", "#9a7b4f")
@@ -63,12 +64,12 @@ def lines(
     *,
     share: bool = False,
     whole: bool = False,
-    doubling: bool = False,
+    scale: Literal["linear", "log2", "log10"] = "linear",
 ) -> Html:
-    """Lines over depth or frequency.
+    """Lines over depth, frequency or cost.
 
     share: values from 0 to 1 are shown as per cent. whole: all from 0 to 1 is shown, so that plots can be compared.
-    doubling: from 1 to 2 is as far as from 2 to 4.
+    scale: of x, by doublings or by powers of ten.
     """
     with page_style():
         figure = Figure(figsize=(3.5, 2.3), layout="constrained")
@@ -79,9 +80,12 @@ def lines(
         axes.set_xlabel(along)
         axes.grid(axis="y")
         axes.set_axisbelow(True)
-        counts = all(float(x).is_integer() for line in series for x in line.x)
-        axes.xaxis.set_major_locator(MaxNLocator(6, integer=counts))
-        if doubling:
+        if scale == "log10":
+            _make_logarithmic(axes, series)
+        else:
+            counts = all(float(x).is_integer() for line in series for x in line.x)
+            axes.xaxis.set_major_locator(MaxNLocator(6, integer=counts))
+        if scale == "log2":
             axes.set_xscale("log", base=2)
             axes.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
             axes.xaxis.set_minor_locator(NullLocator())
@@ -92,6 +96,25 @@ def lines(
         if share:
             axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.3g} %")
         return to_svg(figure)
+
+
+def _make_logarithmic(axes: Axes, series: Sequence[Line]) -> None:
+    """Of the x axis, with some more ticks where all x are within two powers of ten."""
+    xs = [x for line in series for x in line.x]
+    axes.set_xscale("log")
+    axes.margins(x=0.12)
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if max(xs) < 100 * min(xs) else (1,)))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(lambda value, _: _power(value))
+
+
+def _power(value: float) -> str:
+    """A number of a logarithmic axis as a reader likes it: 0.01, 100, 10,000, 2·10¹²."""
+    if 0.0009 < value < 1e6:
+        return f"{value:.3g}" if value < 1 else f"{value:,.0f}"
+    power = math.floor(math.log10(value) + 1e-9)
+    digits = f"{value / 10.0**power:.2g}"
+    return f"{'' if digits == '1' else f'{digits}·'}10{str(power).translate(SUPERSCRIPT)}"
 
 
 def _draw(axes: Axes, line: Line) -> None:

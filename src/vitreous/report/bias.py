@@ -140,7 +140,7 @@ def _curves(
         points = [(effect.at, value) for effect in curve(bias) if (value := getattr(effect, kept)) is not None]
         if points:
             series.append(Line(number, *zip(*points, strict=True)))
-    return lines(series, title, along, share=kept == "same", whole=True, doubling=doubling)
+    return lines(series, title, along, share=kept == "same", whole=True, scale="log2" if doubling else "linear")
 
 
 def _words(kept: Kept) -> str:

@@ -51,7 +51,7 @@ class RunConfig:
     @staticmethod
     def of(request: Request, training: Training, steps: int, data: Data, **more: Any) -> RunConfig:
         """With what the data are now."""
-        return RunConfig(request, training, steps, data.classes, _counts(data), _digests(data), **more)
+        return RunConfig(request, training, steps, data.classes, count_pictures(data), digest_splits(data), **more)
 
     @property
     def pace(self) -> Pace:
@@ -71,14 +71,14 @@ class RunConfig:
         where = self.request.data
         if data.classes != self.classes:
             raise UserError(f"{where}: its classes have changed since {folder} began; write the run to another folder.")
-        now = _counts(data)
+        now = count_pictures(data)
         for split in {**self.splits, **now}:
             if self.splits.get(split, 0) != now.get(split, 0):
                 raise UserError(
                     f"{where}: has {now.get(split, 0):,} {split} pictures, and had {self.splits.get(split, 0):,} when "
                     f"{folder} began; bring them back to go on with it, or write the run to another folder."
                 )
-        for split, digest in _digests(data).items():
+        for split, digest in digest_splits(data).items():
             if self.digests[split] != digest:
                 raise UserError(
                     f"{where}: has other {split} pictures, or other labels, than when {folder} began; bring those back "
@@ -197,11 +197,12 @@ def weights_digest(network: nn.Module) -> str:
     return digest.hexdigest()[:16]
 
 
-def _counts(data: Data) -> dict[Split, int]:
+def count_pictures(data: Data) -> dict[Split, int]:
+    """How many each split has."""
     return {split: len(source) for split, source in data.splits.items()}
 
 
-def _digests(data: Data) -> dict[Split, str]:
+def digest_splits(data: Data) -> dict[Split, str]:
     """Of each split the names and labels of its pictures, in short."""
     found: dict[Split, str] = {}
     for split, source in data.splits.items():

@@ -33,7 +33,7 @@ from vitreous.run.opening import names_of, open_dataset
 from vitreous.run.request import FitRequest
 from vitreous.run.result import NAMES, FitResult, FrozenProbe, accuracy_lines, read_result
 from vitreous.run.stages import MEASURING, Work
-from vitreous.run.start import choose_training, starting_network, whiten
+from vitreous.run.start import choose_training, split_for, starting_network, whiten
 from vitreous.run.training import Ending, TrainingRun
 from vitreous.train.loop import Evaluate, Outcome
 from vitreous.train.meter import Spent
@@ -78,9 +78,8 @@ class LabelledTraining(TrainingRun[FitRequest, FitResult]):
         return choose_training(self.request, data, self.base, self.world.device.type)
 
     def split_data(self, data: Data) -> Data:
-        """A share of the training pictures is set aside where there is no val split."""
-        share = self.training.validation
-        return data.with_validation(share, self.training.seed) if share else data
+        """Some training pictures are set aside where there is no val split; of the others, its share stays."""
+        return split_for(self.training, data)
 
     def start_network(self) -> Network:
         """New or from weights; then whitened, or with a classifier on frozen features, where the recipe says so."""

@@ -13,7 +13,7 @@ from vitreous.config.change import change
 from vitreous.config.train import Training
 from vitreous.data.decode import Header, PictureError
 from vitreous.data.loader import Loader
-from vitreous.data.source import Data, Source
+from vitreous.data.source import Data, Source, take_share
 from vitreous.errors import UserError
 from vitreous.model.family import build_network, parameter_roles, resize, without_classifier
 from vitreous.model.initialise import whiten_patches
@@ -44,14 +44,24 @@ def choose_training(request: FitRequest, data: Data, base: Bundle | None, device
     if base is not None:
         situation = replace(situation, base=base.model.config, base_preprocess=base.preprocess)
     training = _from_recipe(request, situation)
-    if training.validation:  # what is set aside is not trained on, which some recipes count
-        left = len(data.with_validation(training.validation, request.seed).train)
-        training = _from_recipe(request, replace(situation, pictures=left))
-    if "validation" in request.changes and "val" in data.splits:
-        raise UserError("validation: the data have a val split of their own; leave it out.")
+    if training.validation or training.share < 1:  # what is left out is not trained on, which some recipes count
+        training = _from_recipe(request, replace(situation, pictures=len(split_for(training, data).train)))
+    for name in ("validation", "split_seed"):
+        if name in request.changes and "val" in data.splits:
+            raise UserError(f"{name}: the data have a val split of their own; leave it out.")
     if training.wise_ft_alpha < 1 and base is None:
         raise UserError("wise_ft_alpha: there is nothing to stay near to without weights to start from; leave it out.")
     return training
+
+
+def split_for(training: Training, data: Data) -> Data:
+    """The data as they are trained on: with a val split where one is wanted, and the training's share of the rest."""
+    if training.validation:
+        seed = training.seed if training.split_seed is None else training.split_seed
+        data = data.with_validation(training.validation, seed)
+    if training.share == 1:
+        return data
+    return replace(data, splits={**data.splits, "train": take_share(data.train, training.share, training.seed)})
 
 
 def situation_of(source: Source, classes: int, model: str | None, image_size: int | None) -> Situation:

@@ -1,0 +1,217 @@
+"""`vitreous compare`: the same data, splits, augmentation and tuning for several models, and who is ahead."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from vitreous.arguments import Budget, Count, Pixels, Workers, checked
+from vitreous.config.change import as_texts
+from vitreous.config.train import Training
+from vitreous.data.copies import note_copies
+from vitreous.data.source import Data, Source, Split
+from vitreous.errors import UserError
+from vitreous.explain.analysis.bias_numbers import Bias
+from vitreous.jobs.evaluate import evaluate
+from vitreous.report.compared import Cell, Comparison, Equal
+from vitreous.report.comparison import comparison_page
+from vitreous.run.biases import bias_of, count_that_fit, some_of_each_class
+from vitreous.run.budget import parse_budget
+from vitreous.run.candidates import Candidate, read_candidates
+from vitreous.run.cells import Cells
+from vitreous.run.comparing import Comparing, machine_features
+from vitreous.run.comparison import (
+    AFTERWARDS,
+    BIAS,
+    PAGE,
+    RESULT,
+    ComparePlan,
+    CompareRequest,
+    check_fractions,
+    measured_split,
+    open_plan,
+)
+from vitreous.run.comparison_facts import compared, full_cells, looks_per_second, remarks, shared_settings
+from vitreous.run.folder import run_place
+from vitreous.run.lock import hold_folder
+from vitreous.run.opening import open_classifier, open_dataset
+from vitreous.run.request import Listeners, run_name, same_place
+from vitreous.run.result import NAMES
+from vitreous.run.start import split_for
+from vitreous.run.training import machine_of
+from vitreous.train.meter import Spent
+from vitreous.weights.bundle import Bundle
+from vitreous.weights.files import readable_errors, write_output
+from vitreous.weights.ours import GENERATOR, check_file
+
+OWN = ("optimizer.learning_rate", "share", "split_seed")
+"""Fields of a training that a comparison sets itself."""
+
+
+@checked
+def compare(
+    data: str | Path,
+    models: Sequence[str | Path],
+    *,
+    budget: Budget | None = None,
+    fractions: Sequence[float] = (1.0,),
+    seeds: Count = 3,
+    equal: Equal = "time",
+    image_size: Pixels | None = None,
+    changes: Mapping[str, object] | None = None,
+    out: str | Path | None = None,
+    workers: Workers | None = None,
+    device: str = "auto",
+    listeners: Listeners | None = None,
+) -> Comparison:
+    """Train every model with every share of the pictures and every seed, or go on with that; say who is ahead.
+
+    data: anything `fit` takes. models: names of presets, with fields after colons where they should differ
+    ("P/4@32:attention=neighbourhood:window=3"), which are trained; or paths of runs, bundles and foreign weights, which
+    are measured as they are. budget: how long everything may take; all trainings get the same share of it.
+    seeds: how many. equal: what the trainings of all models have the same of. changes: fields of every training.
+    out: the folder for all runs, `compare.html` and `compare.json`; by default runs/NAME-compare.
+    """
+    listeners = listeners or Listeners()
+    candidates = read_candidates(models, image_size)
+    to_train = [candidate for candidate in candidates if candidate.model is not None]
+    if to_train and budget is None:
+        raise UserError("budget: none given; say how long everything may take, such as 10m or 2h.")
+    names = tuple(candidate.name for candidate in candidates)
+    request = CompareRequest(
+        same_place(data), names, check_fractions(fractions), seeds, budget, equal, image_size, as_texts(changes)
+    )
+    if owned := [name for name in OWN if name in request.changes]:
+        raise UserError(f"{owned[0]}: a comparison chooses it itself, for all models alike; leave it out.")
+    folder = run_place(out, data, f"{run_name(data)}-compare")
+    plan = open_plan(folder)
+    opened = note_copies(open_dataset(request.data))
+    plan = ComparePlan.of(request, opened) if plan is None else plan.going_on(request, opened, folder)
+    plan = plan.timed(len(to_train))
+    job = _Job(request, opened, Cells(request, opened, folder, machine_of(workers, device, False), listeners))
+    job.check(candidates)
+    with ExitStack() as held:
+        _claim(held, folder, listeners)
+        plan.write(folder)
+        return job.run(plan)
+
+
+def _claim(held: ExitStack, folder: Path, listeners: Listeners) -> None:
+    """Make the folder ours until the end: not before all is known to be right, for a mistake should leave nothing."""
+    for name in (RESULT, PAGE):
+        check_file(folder / name)
+    with readable_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    held.enter_context(hold_folder(folder, listeners.say))
+
+
+class _Job:
+    """One comparison: what is trained and what is only measured, and the page over both."""
+
+    def __init__(self, request: CompareRequest, data: Data, cells: Cells) -> None:
+        self.request, self.data, self.cells = request, data, cells
+        self.candidates: Sequence[Candidate] = ()
+        self.trainings: dict[str, Training] = {}
+        self.finished: dict[str, Bundle] = {}
+        self.settings: dict[str, Any] = {}
+
+    def check(self, candidates: Sequence[Candidate]) -> None:
+        """Refuse a model that cannot be trained or measured here, before any is."""
+        self.candidates = candidates
+        for candidate in candidates:
+            if candidate.model is not None:
+                self.trainings[candidate.name] = self.cells.check(candidate)
+            else:
+                self.finished[candidate.name] = open_classifier(candidate.name)
+        self.settings = shared_settings(self.trainings)
+        for bundle in self.finished.values():
+            self._pictures()[1].relabelled(bundle.labels)
+
+    def run(self, plan: ComparePlan) -> Comparison:
+        """Do what is left to do."""
+        measured = [self._measure(name, bundle) for name, bundle in self.finished.items()]
+        comparing = Comparing(self.cells, [c for c in self.candidates if c.model is not None], plan)
+        complete = comparing.run()
+        result = self._result(comparing, measured, complete)
+        if complete:
+            result = replace(result, biases=self._biases(result))
+            self._write(result)
+        return result
+
+    def _pictures(self) -> tuple[Split, Source]:
+        """What accuracies are measured on: the test split; else the pictures that every training sets aside."""
+        if not self.trainings:
+            return measured_split(self.data)
+        return measured_split(split_for(next(iter(self.trainings.values())), self.data))
+
+    def _measure(self, name: str, bundle: Bundle) -> Cell:
+        """How well a finished model does."""
+        split, source = self._pictures()
+        found = evaluate(bundle, Data({split: source}, source.classes), split=split, workers=self.cells.machine.workers)
+        self.cells.listeners.say(f"{name}: {found.result.top1:.1%} of {found.result.n:,} {NAMES[split]} pictures")
+        spent = bundle.info.get("spent")
+        return Cell(
+            model=name,
+            fraction=None,
+            seed=None,
+            place=name,
+            pictures=None,
+            accuracy=found.result.top1,
+            interval=found.result.top1_interval,
+            n=found.result.n,
+            validation=None,
+            spent=Spent(**spent) if isinstance(spent, dict) else None,
+        )
+
+    def _result(self, comparing: Comparing, measured: Sequence[Cell], complete: bool) -> Comparison:
+        plan, request = comparing.plan, self.request
+        configs = {name: bundle.model.config for name, bundle in self.finished.items()}
+        configs |= {name: training.model for name, training in self.trainings.items()}
+        chosen = comparing.chosen
+        models = tuple(
+            compared(c.name, configs[c.name], trained=c.model is not None, learning_rate=chosen.get(c.name))
+            for c in self.candidates
+        )
+        split, source = self._pictures()
+        cells = (*comparing.done, *measured)
+        return Comparison(
+            out=str(self.cells.folder),
+            finished=complete,
+            data=request.data,
+            classes=len(self.data.classes),
+            splits=plan.splits,
+            digests=plan.digests,
+            split=split,
+            equal=request.equal,
+            budget=request.budget,
+            cell_seconds=plan.cell_seconds,
+            cell_flops=plan.cell_flops,
+            settings=self.settings,
+            models=models,
+            cells=cells,
+            tried=tuple(comparing.tried),
+            machine=machine_features(self.cells.machine.device),
+            remarks=(*self.data.notes, *remarks(models, cells, comparing.tried, split, len(source))),
+        )
+
+    def _biases(self, result: Comparison) -> dict[str, Bias]:
+        """Of each model trained on most pictures with seed 0, and of the finished ones."""
+        folder, places = self.cells.folder, {candidate.name: candidate.folder for candidate in self.candidates}
+        speeds = looks_per_second(result.tried, {model.name: model.forward_flops for model in result.models})
+        seconds = None if self.request.budget is None else AFTERWARDS * parse_budget(self.request.budget)
+        pictures = some_of_each_class(self._pictures()[1], count_that_fit(seconds, speeds))
+        found = {}
+        for cell in full_cells(result.cells):
+            bundle = self.finished.get(cell.model) or open_classifier(cell.place)
+            kept = folder / BIAS / f"{places[cell.model]}.json"
+            found[cell.model] = bias_of(bundle, pictures, kept, self.cells.machine.workers)
+        return {model.name: found[model.name] for model in result.models}  # in their order, and so in their colours
+
+    def _write(self, result: Comparison) -> None:
+        described, page = (self.cells.folder / name for name in (RESULT, PAGE))
+        write_output(described, json.dumps({"generator": GENERATOR, **result.to_json()}, allow_nan=False) + "\n")
+        write_output(page, comparison_page(result))

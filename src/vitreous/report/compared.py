@@ -1,0 +1,191 @@
+"""What a comparison of models came to: every cell, and what follows from them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from statistics import fmean
+from typing import Any, Literal
+
+from vitreous.data.source import Split
+from vitreous.evaluate.spread import Accuracies, Difference, Verdict, difference, judge
+from vitreous.explain.analysis.bias_numbers import Bias
+from vitreous.train.meter import Spent
+
+Equal = Literal["time", "flops"]
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One of the models."""
+
+    name: str
+    """As the person wrote it."""
+    description: str
+    parameters: int
+    forward_flops: int
+    """Floating-point operations of one picture's forward pass."""
+    image_size: tuple[int, int]
+    trained: bool
+    """False for a finished model, which was only measured."""
+    learning_rate: float | None = None
+    """What tuning chose."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One training of one model, or a finished model, and how well it does."""
+
+    model: str
+    fraction: float | None
+    """Share of the training pictures; this and `seed` are None for a finished model."""
+    seed: int | None
+    place: str
+    """Its run folder, or the finished model."""
+    pictures: int | None
+    """Distinct ones that it was trained on."""
+    accuracy: float
+    interval: tuple[float, float]
+    """Wilson's 95 %, of the pictures alone."""
+    n: int
+    """Pictures that it was measured on."""
+    validation: float | None
+    """Accuracy on the validation pictures, which chose the weights."""
+    spent: Spent | None
+    settings: dict[str, float | int | str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A short training to choose the learning rate."""
+
+    model: str
+    learning_rate: float
+    accuracy: float
+    """On validation pictures."""
+    loss: float
+    """Cross-entropy on the same, in nats."""
+    n: int
+    spent: Spent
+
+
+@dataclass(frozen=True)
+class Row:
+    """The cells of one model with one share of the pictures, over all seeds."""
+
+    model: str
+    fraction: float | None
+    pictures: int | None
+    accuracies: Accuracies
+    flops: float | None
+    """Of training, mean; this and the next two are None where they are not known."""
+    core_hours: float | None
+    seconds: float | None
+    ahead: Difference | None
+    """Of the first model with the same share; None for that itself."""
+
+    def to_json(self) -> dict[str, Any]:
+        """With what the accuracies come to."""
+        found, ahead = self.accuracies, self.ahead
+        return {
+            **{
+                name: getattr(self, name)
+                for name in ("model", "fraction", "pictures", "flops", "core_hours", "seconds")
+            },
+            "mean": found.mean,
+            "deviation": found.deviation,
+            "interval": found.interval,
+            "seeds": len(found.by_seed) if found.trained else None,
+            "n": found.n,
+            "ahead_of_first": None if ahead is None else {**asdict(ahead), "told_apart": ahead.told_apart},
+        }
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What `vitreous compare` found, and how."""
+
+    out: str
+    finished: bool
+    data: str
+    classes: int
+    splits: dict[Split, int]
+    """Pictures of each split of the data as they were given."""
+    digests: dict[Split, str]
+    """Of the names and labels in each."""
+    split: str
+    """Which one accuracies are measured on."""
+    equal: Equal
+    budget: str | None
+    cell_seconds: float | None
+    """What each training may take; with equal FLOPs, what it takes on average."""
+    cell_flops: float | None
+    """With equal FLOPs, those of each training."""
+    settings: dict[str, Any]
+    """What all trainings share."""
+    models: tuple[Compared, ...]
+    cells: tuple[Cell, ...]
+    tried: tuple[Tried, ...]
+    machine: dict[str, Any]
+    biases: dict[str, Bias] = field(default_factory=dict)
+    """Of each model its training on most pictures with the first seed, all on the same pictures."""
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def fractions(self) -> tuple[float, ...]:
+        """Shares that models were trained with, in order."""
+        return tuple(sorted({cell.fraction for cell in self.cells if cell.fraction is not None}))
+
+    def accuracies(self, fraction: float | None) -> dict[str, Accuracies]:
+        """Of each model trained with this share, and of the finished ones; None: of the finished ones alone."""
+        found = {}
+        for model in self.models:
+            cells = [c for c in self.cells if c.model == model.name and c.fraction in (fraction, None)]
+            if cells:
+                by_seed = {cell.seed or 0: cell.accuracy for cell in cells}
+                found[model.name] = Accuracies(by_seed, min(cell.n for cell in cells), trained=model.trained)
+        return found
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """By share, then by model in the order that was given; finished models last."""
+        found = [row for fraction in self.fractions for row in self._rows(fraction)]
+        return (*found, *self._rows(None))
+
+    def _rows(self, fraction: float | None) -> list[Row]:
+        accuracies = self.accuracies(fraction)
+        first = next(iter(accuracies), None)
+        rows = []
+        for name, found in accuracies.items():
+            cells = [cell for cell in self.cells if cell.model == name and cell.fraction == fraction]
+            if not cells:
+                continue
+            spent = [cell.spent for cell in cells if cell.spent is not None]
+            known = len(spent) == len(cells)
+            rows.append(
+                Row(
+                    model=name,
+                    fraction=fraction,
+                    pictures=cells[0].pictures,
+                    accuracies=found,
+                    flops=fmean(one.flops for one in spent) if known else None,
+                    core_hours=fmean(one.core_hours for one in spent) if known else None,
+                    seconds=fmean(one.seconds for one in spent) if known else None,
+                    ahead=None if name == first or first is None else difference(found, accuracies[first]),
+                )
+            )
+        return rows
+
+    @property
+    def verdicts(self) -> dict[float | None, Verdict]:
+        """Who is ahead with each share; by None where all models are finished ones."""
+        return {fraction: judge(self.accuracies(fraction)) for fraction in self.fractions or (None,) if self.cells}
+
+    def to_json(self) -> dict[str, Any]:
+        """As dicts, lists, texts and numbers."""
+        verdicts = [{"fraction": f, **asdict(v), "text": str(v)} for f, v in self.verdicts.items()]
+        return {**asdict(self), "summary": [row.to_json() for row in self.rows], "verdicts": verdicts}
+
+
+def share_text(fraction: float | None) -> str:
+    """ "1 %" of 0.01; a finished model has none."""
+    return "finished" if fraction is None else f"{100 * fraction:.4g} %"

@@ -1,0 +1,81 @@
+"""Means, spreads and verdicts against NumPy, SciPy and examples by hand."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from vitreous.evaluate.spread import STUDENT, Accuracies, difference, judge
+
+
+def by_seed(*values):
+    return dict(enumerate(values))
+
+
+def test_mean_and_deviation_are_those_of_a_sample():
+    values = np.random.default_rng(0).uniform(0.4, 0.6, 5)
+    found = Accuracies(by_seed(*values), 1000)
+    assert found.mean == pytest.approx(np.mean(values), abs=1e-15)
+    assert found.deviation == pytest.approx(np.std(values, ddof=1), abs=1e-15)
+    seeds = stats.t.ppf(0.975, 4) * stats.sem(values)
+    pictures = stats.norm.ppf(0.975) * np.sqrt(found.mean * (1 - found.mean) / 1000)
+    half = np.hypot(seeds, pictures)
+    assert found.interval == pytest.approx((found.mean - half, found.mean + half), abs=2e-4)  # t has three digits
+
+
+def test_students_table():
+    assert pytest.approx([stats.t.ppf(0.975, freedom) for freedom in range(1, 31)], abs=5e-4) == STUDENT
+
+
+def test_an_interval_stays_among_shares():
+    low, high = Accuracies(by_seed(0.98, 1.0), 50).interval
+    assert 0 <= low < 0.99 < high == 1
+
+
+def test_one_training_has_no_deviation_and_the_interval_of_its_pictures():
+    found = Accuracies(by_seed(0.5), 100)
+    assert found.deviation is None
+    assert found.interval == pytest.approx((0.4038, 0.5962), abs=1e-4)  # Wilson's, from its published tables
+
+
+def test_trainings_with_one_seed_are_compared_in_pairs():
+    # the seeds differ by twenty points, the pairs by exactly two: which seed it is explains all of the spread
+    one, other = Accuracies(by_seed(0.5, 0.6, 0.7), 10**9), Accuracies(by_seed(0.48, 0.58, 0.68), 10**9)
+    found = difference(one, other)
+    assert found.value == pytest.approx(0.02)
+    assert found.margin < 1e-4
+    assert found.told_apart
+    # in another order the pairs differ, and the same means cannot be told apart
+    assert not difference(one, Accuracies(by_seed(0.68, 0.48, 0.58), 10**9)).told_apart
+
+
+def test_few_pictures_tell_nothing_apart():
+    def told(n):
+        return difference(Accuracies(by_seed(0.52, 0.52, 0.52), n), Accuracies(by_seed(0.5, 0.5, 0.5), n)).told_apart
+
+    assert not told(1000)  # 1.96 x sqrt(0.4996 / 1000) = 4.4 points
+    assert told(10_000)  # 1.4 points
+
+
+def test_one_seed_is_never_ahead_but_a_finished_model_may_be():
+    high, low = Accuracies({0: 0.9}, 10_000), Accuracies({0: 0.5}, 10_000)
+    assert difference(high, low).margin is None
+    assert not difference(high, low).told_apart
+    fixed = Accuracies({0: 0.9}, 10_000, trained=False)
+    assert not difference(fixed, low).told_apart
+    assert difference(fixed, Accuracies({0: 0.5}, 10_000, trained=False)).told_apart
+    assert difference(fixed, Accuracies(by_seed(0.5, 0.51, 0.52), 10_000)).told_apart
+
+
+def test_only_seeds_that_both_have_are_compared():
+    one, other = Accuracies({0: 0.5, 1: 0.6, 2: 0.99}, 10**9), Accuracies({0: 0.4, 1: 0.5}, 10**9)
+    assert difference(one, other).value == pytest.approx(0.1)
+
+
+def test_verdicts():
+    a, b, c = (Accuracies(by_seed(m - 0.01, m, m + 0.01), 10_000) for m in (0.8, 0.6, 0.4))
+    wide = Accuracies(by_seed(0.3, 0.6, 0.9), 10_000)
+    assert str(judge({"b": b, "a": a, "c": c})) == "ahead: a; then b; then c"
+    assert judge({"b": b, "a": a, "c": c}).tiers == (("a",), ("b",), ("c",))
+    assert str(judge({"a": a, "wide": wide})) == "not told apart: a, wide"
+    assert str(judge({"c": c, "b": b, "like b": b})) == "ahead: b and like b (not told apart); then c"
+    assert str(judge({"a": a})) == "a alone"

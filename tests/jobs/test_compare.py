@@ -1,0 +1,214 @@
+"""`compare` as a person uses it: tiny trainings, cells that are kept, and a folder that goes on where it was."""
+
+import itertools
+import json
+import shutil
+
+import numpy as np
+import pytest
+from greys import stop_after
+
+from vitreous import UserError
+from vitreous.cli import main
+from vitreous.data.source import open_data
+from vitreous.jobs.compare import compare
+from vitreous.model.family import count_flops
+from vitreous.run.cells import CellTraining
+from vitreous.run.folder import read_config
+from vitreous.run.request import Listeners
+from vitreous.run.start import split_for
+from vitreous.weights.bundle import load_bundle
+
+MODELS = ["F/4@16", "F/4@16:attention=neighbourhood:window=3"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def short():
+    """Trainings may be so short that they teach nothing."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("vitreous.run.comparison.LEAST", 0.01)
+        patch.setattr("vitreous.run.biases.FEWEST", 4)
+        yield
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    """Light and dark, 120 to learn from and 20 to be judged by."""
+    draw = np.random.default_rng(0)
+
+    def some(count):
+        labels = np.arange(count) % 2
+        return (draw.integers(0, 100, (count, 16, 16, 3)) + 100 * labels[:, None, None, None]).astype(np.uint8), labels
+
+    path = tmp_path_factory.mktemp("data") / "pictures.npz"
+    (images, labels), (others, truth) = some(120), some(20)
+    np.savez(path, x_train=images, y_train=labels, x_test=others, y_test=truth)
+    return path
+
+
+def run(pictures, out, **more):
+    given = {"budget": "4s", "fractions": [0.25, 1], "seeds": 1, "workers": 0, "equal": "flops", "out": out, **more}
+    return compare(pictures, given.pop("models", MODELS), **given)
+
+
+@pytest.fixture(scope="module")
+def finished(pictures, tmp_path_factory):
+    out = tmp_path_factory.mktemp("compared") / "out"
+    return out, run(pictures, out)
+
+
+def cells_below(out):
+    return {str(path.parent.relative_to(out)): path.read_bytes() for path in out.rglob("cells/**/model.safetensors")}
+
+
+def test_every_cell_has_its_run_and_its_numbers(finished, pictures):
+    out, found = finished
+    assert found.finished
+    assert {path.name for path in out.iterdir()} == {
+        "config.json", "compare.json", "compare.html", "cells", "tuning", "bias",
+    }  # fmt: skip
+    assert [(cell.model, cell.fraction, cell.seed, cell.pictures) for cell in found.cells] == [
+        (MODELS[0], 0.25, 0, 28), (MODELS[1], 0.25, 0, 28), (MODELS[0], 1.0, 0, 108), (MODELS[1], 1.0, 0, 108),
+    ]  # fmt: skip
+    assert all(cell.n == 20 for cell in found.cells)
+    assert len(found.tried) == 6
+    saved = json.loads((out / "compare.json").read_text())
+    assert saved.pop("generator").startswith("vitreous ")
+    assert saved == json.loads(json.dumps(found.to_json()))
+    assert saved["machine"]["cores"] >= 1
+    assert len(saved["digests"]["test"]) == 16
+    assert set(saved["biases"]) == set(MODELS)
+    assert "not told apart" in (out / "compare.html").read_text()  # one seed
+    near = load_bundle(out / "cells" / "F-4@16_attention=neighbourhood_window=3" / "1" / "seed-0").model.config
+    assert (near.attention, near.window) == ("neighbourhood", 3)
+
+
+def test_operations_are_equal_but_for_a_step(finished):
+    _, found = finished
+    for cell in found.cells:
+        forward = next(model.forward_flops for model in found.models if model.name == cell.model)
+        step = 3 * min(64, cell.pictures) * forward
+        assert cell.spent.flops == pytest.approx(cell.settings["steps"] * step, rel=1e-9)
+        assert abs(cell.spent.flops - found.cell_flops) <= step / 2 or cell.settings["steps"] == 1
+    config = load_bundle(found.cells[0].place).model.config
+    assert forward == count_flops(load_bundle(found.cells[1].place).model.config)
+    assert found.models[0].forward_flops == count_flops(config)
+
+
+def test_splits_are_the_same_for_all_and_shares_are_nested(finished, pictures):
+    out, found = finished
+    data = open_data(pictures)
+    seen = {}
+    for cell in found.cells:
+        split = split_for(read_config(out / cell.place).training, data)
+        seen[cell.model, cell.fraction] = {
+            name: {source.key(i) for i in range(len(source))} for name, source in split.splits.items()
+        }
+    whole = seen[MODELS[0], 1.0]
+    assert seen[MODELS[1], 1.0] == whole
+    for model in MODELS:
+        part = seen[model, 0.25]
+        assert (part["val"], part["test"]) == (whole["val"], whole["test"])
+        assert part["train"] < whole["train"]
+    assert not whole["train"] & whole["val"]
+
+
+def test_repeating_it_trains_nothing(finished, pictures, monkeypatch):
+    out, found = finished
+    monkeypatch.setattr(CellTraining, "_run", lambda *_: pytest.fail("a finished cell was trained again"))
+    monkeypatch.setattr("vitreous.run.biases.measure_bias", lambda *_, **__: pytest.fail("measured again"))
+    (out / "compare.html").unlink()
+    assert run(pictures, out) == found
+    assert (out / "compare.html").exists()
+
+
+@pytest.mark.slow
+def test_one_that_was_stopped_goes_on_to_the_same_models(finished, pictures, tmp_path):
+    """With equal operations no clock decides anything once the trials are done: the same bits are expected."""
+    out, whole = finished
+    again = tmp_path / "again"
+    shutil.copytree(out, again)
+    shutil.rmtree(again / "cells")
+    (again / "compare.json").unlink()
+    stopped = 0
+    for steps in itertools.count(4):
+        result = run(pictures, again, listeners=Listeners(stop=stop_after(steps)))
+        if result.finished:
+            break
+        stopped += 1
+        assert not (again / "compare.json").exists()
+    assert stopped
+    assert cells_below(again) == cells_below(out)
+    assert [cell.accuracy for cell in result.cells] == [cell.accuracy for cell in whole.cells]
+
+
+@pytest.mark.slow
+def test_seeds_and_models_may_be_added(finished, pictures, tmp_path):
+    out, whole = finished
+    more = tmp_path / "more"
+    shutil.copytree(out, more)
+    before = cells_below(more)
+    found = run(pictures, more, seeds=2, fractions=[1, 0.25, 0.5])
+    assert len(found.cells) == 12
+    assert {name: content for name, content in cells_below(more).items() if name in before} == before
+    assert found.cell_flops == whole.cell_flops
+    with pytest.raises(UserError, match="seeds=2, not 1"):
+        run(pictures, more, fractions=[1, 0.25, 0.5])
+
+
+def test_equal_time_and_a_finished_model_beside_it(finished, pictures, tmp_path):
+    out, _ = finished
+    done = out / "cells" / "F-4@16" / "1" / "seed-0"
+    heard = []
+    found = run(
+        pictures, tmp_path / "out", models=[MODELS[0], str(done)], equal="time", fractions=[1], seeds=2,
+        listeners=Listeners(say=heard.append),
+    )  # fmt: skip
+    assert len(found.cells) == 3
+    assert [row.model for row in found.rows] == [MODELS[0], str(done)]
+    assert found.cells[-1].n == 20
+    assert (
+        read_config(tmp_path / "out" / "cells" / "F-4@16" / "1" / "seed-1").request.budget == f"{found.cell_seconds}s"
+    )
+    assert sum(line.startswith("cell ") for line in heard) == 2
+    assert any(f"2 cells of {found.cell_seconds:g} s each" in line for line in heard)
+
+
+def test_finished_models_alone_need_no_budget(finished, pictures, tmp_path, capsys):
+    out, _ = finished
+    places = [str(out / "cells" / "F-4@16" / share / "seed-0") for share in ("1", "0.25")]
+    main(["compare", str(pictures), "--models", ",".join(places), "--out", str(tmp_path / "out"), "--workers", "0"])
+    printed = capsys.readouterr().out
+    assert "compare.html" in printed
+    found = json.loads((tmp_path / "out" / "compare.json").read_text())
+    assert [cell["n"] for cell in found["cells"]] == [20, 20]
+    assert found["tried"] == []
+
+
+REFUSED = {
+    "no budget": ({"budget": None}, "budget: none given"),
+    "too short": ({"budget": "0.01s"}, "give at least"),
+    "a share that leaves a class empty": ({"fractions": [0.001]}, "share=0.001: class"),
+    "a fraction of 2": ({"fractions": [2]}, "fractions: 2"),
+    "no seeds": ({"seeds": 0}, "seeds=0"),
+    "two sizes": ({"image_size": 16}, "image_size=16"),
+    "another size": ({"models": ["F/4@16", "F/4@128"]}, "another"),
+    "the learning rate": ({"changes": {"optimizer.learning_rate": 1}}, "optimizer.learning_rate: a comparison"),
+    "a share": ({"changes": {"share": 0.5}}, "share: a comparison chooses it"),
+    "no validation": ({"changes": {"validation": 0}}, "validation=0"),
+    "no such field": ({"changes": {"wings": 1}}, "wings"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_refused_leaves_nothing(pictures, tmp_path, case):
+    changes, says = REFUSED[case]
+    with pytest.raises(UserError, match=says):
+        run(pictures, tmp_path / "out", **changes)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_finished_model_must_know_the_classes(pictures, weights, tmp_path):
+    with pytest.raises(UserError, match="class"):
+        compare(pictures, [weights], out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,187 @@
+"""What is settled before a comparison trains anything: its cells, their time, their operations, and what is refused."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from vitreous import UserError
+from vitreous.config.data import Preprocess
+from vitreous.config.train import Training
+from vitreous.data.packed import ArraySource
+from vitreous.data.source import Data
+from vitreous.model.family import count_flops, named_config
+from vitreous.report.compared import Cell
+from vitreous.run.biases import count_that_fit
+from vitreous.run.candidates import read_candidates
+from vitreous.run.cells import equal_epochs, equal_flops
+from vitreous.run.comparison import (
+    CellKey,
+    ComparePlan,
+    CompareRequest,
+    cells_of,
+    check_fractions,
+    divide_budget,
+    open_plan,
+)
+from vitreous.run.comparison_facts import full_cells
+
+REQUEST = CompareRequest("d.npz", ("P/4@32", "C+P/4@32"), (0.1, 1.0), 2, "1h")
+
+
+def data(count=6):
+    images, labels = torch.zeros(count, 3, 4, 4, dtype=torch.uint8), np.arange(count) % 2
+    return Data({"train": ArraySource("d.npz", images, labels, ("a", "b"))}, ("a", "b"))
+
+
+def test_time_is_settled_once():
+    new = ComparePlan.of(REQUEST, data())
+    assert new.timed(0).cell_seconds is None  # only finished models
+    timed = new.timed(2)
+    assert timed.cell_seconds == divide_budget("1h", 2, 2, 2)
+    assert timed.timed(5) == timed
+
+
+def test_the_budget_is_divided_over_cells_and_trials():
+    # 2 models x 3 fractions x 2 seeds = 12 cells, 2 x 3 trials of half a cell each: 15 parts of 95 % of an hour
+    assert divide_budget("1h", 2, 3, 2) == pytest.approx(0.95 * 3600 / 15, abs=0.05)
+
+
+def test_a_budget_that_is_too_short_names_the_least_that_is_not():
+    with pytest.raises(UserError, match=r"budget '1m': too short for 36 cells .* give at least 8m") as error:
+        divide_budget("1m", 4, 3, 3)
+    # 42 parts of 10 s, of which a trial is half, and a twentieth for what follows
+    assert 42 * 10 / 0.95 < 8 * 60
+    assert divide_budget("8m", 4, 3, 3) >= 10
+    assert "4 models x 3 fractions x 3 seeds" in str(error.value)
+
+
+def test_all_models_come_side_by_side():
+    assert cells_of(["a", "b"], [1.0, 0.1], 2) == [
+        CellKey("a", 0.1, 0), CellKey("b", 0.1, 0), CellKey("a", 1.0, 0), CellKey("b", 1.0, 0),
+        CellKey("a", 0.1, 1), CellKey("b", 0.1, 1), CellKey("a", 1.0, 1), CellKey("b", 1.0, 1),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("fractions", [[], [0], [2], [-0.1], [0.1, 0.1], [float("nan")]])
+def test_fractions_that_are_none(fractions):
+    with pytest.raises(UserError, match="fractions"):
+        check_fractions(fractions)
+
+
+def test_equal_operations_are_equal():
+    """By hand: a step costs three forward passes of every picture in its batch."""
+    for name in ("P/4@32", "bit-r11x0.5"):
+        config = named_config(name, classes=10)
+        training = Training(config, Preprocess(size=(32, 32)), batch_size=64)
+        step = 3 * 64 * count_flops(config)
+        epochs = equal_epochs(training, pictures=1000, flops=100 * step)
+        assert epochs * (1000 // 64) == pytest.approx(100)
+        # fewer pictures than a batch: each step sees all of them, and there is one in an epoch
+        assert equal_epochs(training, pictures=16, flops=100 * step) == pytest.approx(400)
+    assert equal_epochs(training, pictures=1000, flops=1.0) * 15 == pytest.approx(1)
+
+
+def test_the_operations_fill_the_time_of_all_models():
+    flops = equal_flops(60.0, {"fast": 3e9, "slow": 1e9})
+    assert flops / 3e9 + flops / 1e9 == pytest.approx(2 * 60)
+    assert flops == pytest.approx(90e9)  # 30 s and 90 s
+
+
+def test_candidates():
+    plain, near = read_candidates(["P/4@32", "P/4@32:attention=neighbourhood:window=3"], None)
+    assert (plain.model, plain.changes, plain.folder) == ("P/4@32", {}, "P-4@32")
+    assert near.model == "P/4@32"
+    assert near.changes == {"model.attention": "neighbourhood", "model.window": "3"}
+    assert near.folder == "P-4@32_attention=neighbourhood_window=3"
+
+
+def test_a_path_is_a_finished_model(tmp_path):
+    (tmp_path / "run").mkdir()
+    (found,) = read_candidates([tmp_path / "run"], None)
+    assert found.model is None
+    assert found.name == str(tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("models", "says"),
+    [
+        ([], "models: none given"),
+        (["P/4@32", ""], "models: an empty name"),
+        (["P/4@32", "P/4@32"], "P/4@32 is given twice"),
+        (["Q/4"], "model 'Q/4'.*path of a run"),
+        (["runs/nothing"], "runs/nothing"),
+        (["bit-r50x2"], "did you mean 'bit-r50x"),
+        (["P/4@32:attention"], "attention"),
+        (["P/4@32:wings=2"], "no field 'wings'"),
+        (["bit-r50x1:attention=axial"], "no field 'attention'"),
+    ],
+)
+def test_models_that_are_none(models, says):
+    with pytest.raises(UserError, match=says):
+        read_candidates(models, None)
+
+
+def test_a_comparison_goes_on_with_more_and_with_nothing_else(tmp_path):
+    plan = replace(ComparePlan.of(REQUEST, data()), cell_seconds=30.0)
+    plan.write(tmp_path)
+    kept = open_plan(tmp_path)
+    assert kept == plan
+    more = replace(REQUEST, models=(*REQUEST.models, "F/4@32"), fractions=(0.01, 0.1, 1.0), seeds=3)
+    on = kept.going_on(more, data(), tmp_path)
+    assert (on.cell_seconds, on.tuned_on, on.request) == (30.0, 1.0, more)
+    for name, value, says in [
+        ("budget", "2h", "budget='1h', not '2h'"),
+        ("equal", "flops", "equal='time'"),
+        ("data", "e.npz", "data='d.npz'"),
+        ("image_size", 16, "image-size=None, not 16"),
+        ("changes", {"batch_size": "8"}, "changes={}"),
+        ("models", ("P/4@32",), r"C\+P/4@32 among its models"),
+        ("fractions", (1.0,), "0.1 among its fractions"),
+        ("seeds", 1, "seeds=2, not 1"),
+    ]:
+        with pytest.raises(UserError, match=says):
+            kept.going_on(replace(REQUEST, **{name: value}), data(), tmp_path)
+    with pytest.raises(UserError, match=r"d\.npz: has other pictures"):
+        kept.going_on(REQUEST, data(8), tmp_path)
+
+
+@pytest.mark.parametrize("content", ["{}", '{"request": {}}', '{"comparison": {"request": 3}}', "[1]", "{"])
+def test_a_folder_of_somebody_elses_is_refused(tmp_path, content):
+    (tmp_path / "config.json").write_text(content)
+    with pytest.raises(UserError, match=str(tmp_path)):
+        open_plan(tmp_path)
+
+
+def test_a_folder_with_other_things_is_refused_and_an_empty_one_is_not(tmp_path):
+    assert open_plan(tmp_path) is None
+    assert open_plan(tmp_path / "new") is None
+    (tmp_path / "thesis.txt").write_text("precious")
+    with pytest.raises(UserError, match=r"is not empty \(it holds thesis.txt\)"):
+        open_plan(tmp_path)
+    with pytest.raises(UserError, match="is a file"):
+        open_plan(tmp_path / "thesis.txt")
+
+
+def test_the_plan_is_json_with_the_request(tmp_path):
+    ComparePlan.of(REQUEST, data()).write(tmp_path)
+    found = json.loads((tmp_path / "config.json").read_text())["comparison"]
+    assert found["request"]["models"] == ["P/4@32", "C+P/4@32"]
+    assert found["splits"] == {"train": 6}
+
+
+def test_the_bias_is_measured_on_as_many_pictures_as_there_is_time_for():
+    assert count_that_fit(None, {}) == 200
+    # 40 looks at 100 and at 400 pictures a second are 0.4 s and 0.1 s for each picture
+    assert count_that_fit(30.0, {"a": 100.0, "b": 400.0}) == 60
+    assert count_that_fit(1.0, {"a": 100.0, "b": 400.0}) == 16
+
+
+def test_the_models_that_are_looked_into_are_those_of_most_pictures_and_the_first_seed():
+    def cell(model, fraction, seed):
+        return Cell(model, fraction, seed, f"{model}-{fraction}-{seed}", 1, 0.5, (0, 1), 9, None, None)
+
+    made = [cell(m, f, s) for s in (0, 1) for f in (0.1, 1.0) for m in ("a", "b")] + [cell("done", None, None)]
+    assert [one.place for one in full_cells(made)] == ["a-1.0-0", "b-1.0-0", "done-None-None"]
