@@ -104,8 +104,8 @@ def teachers_page() -> str:
 def _teachers(found: dict[str, Any]) -> str:
     teacher = found["teacher"]
     lines = [
-        f"| {found['data']}, {found['training_pictures']:,} training pictures, {found['budget']} each | right, % | spread "
-        "| seeds | steps |",
+        f"| {found['data']}, {found['training_pictures']:,} training pictures, {found['budget']} each "
+        "| right, % | spread | seeds | steps |",
         "| --- | ---: | ---: | ---: | ---: |",
     ]
     for name, row in found["ways"].items():

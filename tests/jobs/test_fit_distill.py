@@ -5,7 +5,9 @@ import shutil
 from dataclasses import replace
 
 import pytest
+import timm
 import torch
+import transformers
 from colours import COLOURS, make_bundle, make_pictures
 from greys import stop_after
 from safetensors.torch import load_file
@@ -36,8 +38,9 @@ def taught(data, teacher, out, way="view", **more):
     return fit(data, distill=teacher, out=out, changes=changes, **given)
 
 
-def weights_of(run):
-    return load_file(run / "bundle/model.safetensors")
+def weights_of(place):
+    """Of a run, or of a bundle."""
+    return load_file((place / "bundle" if (place / "bundle").is_dir() else place) / "model.safetensors")
 
 
 def same(one, other):
@@ -82,6 +85,24 @@ def test_both_classifiers_have_learned_and_their_mean_answers(runs):
         z, layout = vit.embed(images)
         z = vit.encode(z, layout)
         torch.testing.assert_close(vit(images), (vit.head(z[:, 0]) + vit.head_dist(z[:, 1])) / 2)
+
+
+def test_timm_and_transformers_open_the_student(runs, tmp_path):
+    """Both judge the whole way: what was trained here answers the same in their distilled DeiT."""
+    place, _ = runs["view"]
+    ours, images = vitreous.load(place).vit, torch.randn(3, 3, 16, 16)
+    theirs = timm.create_model(f"local-dir:{place / 'bundle'}", pretrained=True).eval()
+    vitreous.export_weights(place, tmp_path / "hf", to="huggingface")
+    deit = transformers.DeiTForImageClassificationWithTeacher.from_pretrained(tmp_path / "hf").eval()
+    with torch.no_grad():
+        expected = ours(images)
+        torch.testing.assert_close(theirs(images), expected, atol=1e-4, rtol=0)
+        found = deit(images)
+        torch.testing.assert_close(found.logits, expected, atol=1e-4, rtol=0)
+        z, layout = ours.embed(images)
+        torch.testing.assert_close(found.distillation_logits, ours.head_dist(ours.encode(z, layout)[:, 1]))
+    vitreous.import_weights(tmp_path / "hf", tmp_path / "back")
+    assert same(tmp_path / "back", place)
 
 
 def test_no_checkpoint_holds_the_teacher(runs):

@@ -8,7 +8,7 @@ from vitreous import UserError, ViTConfig
 from vitreous.config.change import change
 from vitreous.config.objective import Distill, Mae, Supervised
 from vitreous.model.family import count_flops, named_config
-from vitreous.recipes.distill import AFFORDABLE, distilled
+from vitreous.recipes.distill import distilled
 from vitreous.recipes.situation import Situation
 from vitreous.recipes.supervised import RECIPES, recipe
 
@@ -53,16 +53,22 @@ def test_given_weights_keep_the_tokens_that_they_have():
         assert isinstance(training.objective, Distill)
 
 
-def test_a_teacher_that_costs_much_looks_once():
+def test_a_teacher_that_costs_more_than_a_step_of_the_student_looks_once():
+    """A step is three forward passes; half of the patches in half of the steps make it cheaper."""
     small = replace(SITUATION, model="F/4@32", image_size=None)
-    step = 3 * count_flops(fresh("plain", small).model)
-    for side in (32, 64, 96, 128):
-        teacher = named_config(f"Ti/16@{side}")
-        objective = fresh("plain", small, teacher).objective
-        once = count_flops(teacher) > AFFORDABLE * step
-        assert (objective.answers, objective.targets) == (("picture", "soft") if once else ("view", "hard"))
-    assert once
-    assert fresh("plain", small, named_config("F/4@32")).objective.answers == "view"
+    plain = recipe("plain", small)
+    forward = count_flops(fresh("plain", small).model)
+    half = count_flops(fresh("plain", small).model, 0.5)
+    scheduled = replace(plain, objective=Supervised(keep_schedule=((0.5, 0.5),)))
+    for training, step in ((plain, 3 * forward), (scheduled, 3 * (forward + half) / 2)):
+        ways = set()
+        for width in range(96, 240, 12):
+            teacher = named_config("F/4@32", width=width)
+            objective = distilled(training, teacher, scratch=True).objective
+            once = count_flops(teacher) > step
+            assert (objective.answers, objective.targets) == (("picture", "soft") if once else ("view", "hard"))
+            ways.add(once)
+        assert ways == {True, False}
 
 
 def test_single_fields_can_be_set_otherwise():
