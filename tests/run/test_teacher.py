@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from colours import COLOURS, make_bundle, make_pictures
+from safetensors.torch import save_file
 
 from vitreous import UserError, ViT
 from vitreous.config.data import Preprocess
@@ -39,6 +40,16 @@ def test_scores_are_those_of_the_datas_classes(bundle):
     assert not teacher.network.training
     assert not any(parameter.requires_grad for parameter in teacher.network.parameters())
     assert not teacher.scores(images).requires_grad
+
+
+def test_another_projects_file_is_a_teacher_too(tmp_path):
+    """Its tensors are copied: mapped ones lie as they come, and products of such round differently."""
+    model = ViT("Ti/4@16", depth=1, classes=3)
+    save_file(model.state_dict(), tmp_path / "w.safetensors", metadata={"format": "pt", "odd": "x"})
+    teacher = open_teacher(tmp_path / "w.safetensors", ("2", "0"))
+    assert teacher.columns.tolist() == [2, 0]
+    assert torch.equal(teacher.network.pos_embed, model.pos_embed)
+    assert all(parameter.data_ptr() % 64 == 0 for parameter in teacher.network.parameters())
 
 
 UNKNOWN = {
