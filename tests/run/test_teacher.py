@@ -10,8 +10,10 @@ from safetensors.torch import save_file
 from vitreous import UserError, ViT
 from vitreous.config.data import Preprocess
 from vitreous.config.objective import Distill
+from vitreous.config.train import Training
 from vitreous.data.source import open_data
 from vitreous.run.answers import teacher_answers
+from vitreous.run.request import Listeners
 from vitreous.run.teacher import match_classes, open_teacher, teacher_digest
 from vitreous.weights.bundle import load_bundle, save_bundle
 
@@ -100,16 +102,17 @@ def test_the_digest_is_of_all_that_answers_follow_from(bundle):
 ONCE = Distill(targets="soft", answers="picture")
 
 
-def ask(teacher, data, clock=None, say=lambda text: None):
-    return teacher_answers(teacher, ONCE, teacher.preprocess, data.train, workers=0, clock=clock, say=say)
+def ask(teacher, data, clock=None, look=lambda what, done, total: None):
+    training = Training(teacher.network.config, teacher.preprocess, ONCE)
+    return teacher_answers(teacher, training, data.train, 0, clock, Listeners(look=look))
 
 
 def test_answers_are_computed_once_and_kept(bundle, data, tmp_path, monkeypatch):
     monkeypatch.setenv("VITREOUS_CACHE", str(tmp_path))
     teacher, heard = open_teacher(bundle, data.classes), []
-    first = ask(teacher, data, say=heard.append)
-    assert heard == ["The teacher looks at all 12 training pictures once."]
-    again = ask(teacher, data, say=heard.append)
+    first = ask(teacher, data, look=lambda *told: heard.append(told))
+    assert heard == [("the teacher looks at the training pictures", 12, 12)]
+    again = ask(teacher, data, look=lambda *told: heard.append(told))
     assert len(heard) == 1
     assert torch.equal(first.table, again.table)
     assert (first.table.argmax(dim=1).numpy() == data.train.labels).all()
