@@ -6,7 +6,7 @@ import pytest
 
 from vitreous import UserError, ViTConfig
 from vitreous.config.data import MultiCrop, Preprocess, View
-from vitreous.config.objective import Dino, Mae, MaskedPatch, Supervised
+from vitreous.config.objective import Dino, Distill, Mae, MaskedPatch, Supervised
 from vitreous.config.train import Training
 from vitreous.objectives.build import OBJECTIVES, objective_from_json, objective_to_json
 
@@ -21,6 +21,7 @@ def training(objective, **more):
     "objective",
     [
         Supervised(0.1, class_weights=True, keep_schedule=((0.5, 0.25), (0.9, 0.5))),
+        Distill(0.1, targets="soft", weight=0.2, temperature=2.0, answers="picture", keep_schedule=((0.5, 0.25),)),
         Mae(mask=0.6, decoder_width=32, decoder_heads=2, normalise=False),
         MaskedPatch(mask=0.4, by_mask_token=0.7, by_other_patch=0.2, bits=2),
         Dino(
@@ -42,7 +43,8 @@ def test_every_kind_is_in_the_table_under_its_name():
 
 
 def test_an_unknown_kind_is_a_sentence():
-    with pytest.raises(UserError, match="objective 'magic': unknown to this vitreous; it knows supervised, mae, dino"):
+    known = ", ".join(OBJECTIVES)
+    with pytest.raises(UserError, match=f"objective 'magic': unknown to this vitreous; it knows {known}"):
         objective_from_json({"kind": "magic"})
 
 

@@ -6,7 +6,7 @@ Letters: B pictures, V views of each, C channels, H x W pixels, K classes.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from operator import itemgetter
 from typing import Any, TypeVar
 
@@ -47,6 +47,10 @@ class Batch:
     """(B,) int64: which pictures of the source these are."""
     keys: Tensor
     """(B,) int64: of the seed, the epoch and the index; what is random about a sample in a step follows from it."""
+    partner: Tensor | None = field(default=None, kw_only=True)
+    """(B,) int64: where pictures were mixed, which picture of the source has been mixed into each."""
+    share: Tensor | None = field(default=None, kw_only=True)
+    """(B,) float32: where pictures were mixed, what is left of each."""
 
     @staticmethod
     def of(
@@ -80,6 +84,8 @@ def _mapped(record: Tensors, change: Callable[[Tensor], Tensor]) -> Tensors:
 
 
 def _changed(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    if value is None:
+        return None
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, dict):

@@ -30,7 +30,13 @@ def mix(batch: Batch, classes: int, augment: Augment, *, seed: int, epoch: int) 
         partner[both] = partner[both].flip(0)
     soft = F.one_hot(batch.targets, classes).float()
     view = replace(batch.views["image"], images=mixed[:, None])
-    return replace(batch, views={**batch.views, "image": view}, targets=torch.lerp(soft[partner], soft, shares))
+    return replace(
+        batch,
+        views={**batch.views, "image": view},
+        targets=torch.lerp(soft[partner], soft, shares),
+        partner=batch.index[partner],
+        share=shares[:, 0],
+    )
 
 
 def _mix_pair(pair: Tensor, augment: Augment, rng: np.random.Generator) -> tuple[Tensor, float]:

@@ -201,6 +201,7 @@ def told(place: str, finished: Finished) -> Run:
         place=place,
         data=request.data,
         start=request.weights if isinstance(request, FitRequest) else None,
+        teacher=request.distill if isinstance(request, FitRequest) else None,
         way=request.method if isinstance(request, PretrainRequest) else request.recipe,
         training=config.training,
         pictures=result.pictures,

@@ -7,10 +7,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from vitreous.config.fields import from_fields
-from vitreous.config.objective import Dino, Mae, MaskedPatch, ObjectiveConfig, Supervised
+from vitreous.config.objective import Dino, Distill, Mae, MaskedPatch, ObjectiveConfig, Supervised
 from vitreous.errors import UserError
 from vitreous.model.network import Network
 from vitreous.objectives.dino import build_dino
+from vitreous.objectives.distill import build_distill
 from vitreous.objectives.mae import build_mae
 from vitreous.objectives.masked_patch import build_masked_patch
 from vitreous.objectives.objective import Objective
@@ -29,6 +30,7 @@ class Kind:
 
 OBJECTIVES: dict[str, Kind] = {
     "supervised": Kind(Supervised, build_supervised),
+    "distill": Kind(Distill, build_distill),
     "mae": Kind(Mae, build_mae),
     "dino": Kind(Dino, build_dino),
     "masked-patch": Kind(MaskedPatch, build_masked_patch),

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from vitreous.config.data import Preprocess
+from vitreous.objectives.answers import Answers
 from vitreous.world import World
 
 
@@ -21,3 +22,5 @@ class Setting:
     world: World = field(default_factory=World)
     preprocess: Preprocess = field(default_factory=Preprocess)
     """What made the pictures of a batch: pixels in [0, 1] are x * std + mean."""
+    answers: Answers | None = None
+    """What a teacher says of the training pictures, where there is one."""

@@ -30,6 +30,8 @@ class FitRequest:
     seed: int = 0
     changes: dict[str, str] = field(default_factory=dict)
     """Single fields of the recipe's training that were set otherwise."""
+    distill: str | None = None
+    """The model whose answers are learned beside the labels."""
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from vitreous.config.change import change
+from vitreous.config.model import ModelConfig
 from vitreous.config.train import Training
 from vitreous.data.decode import Header, PictureError
 from vitreous.data.loader import Loader
@@ -20,6 +21,7 @@ from vitreous.model.initialise import whiten_patches
 from vitreous.model.lora import add_lora
 from vitreous.model.network import Network, has_stem, require
 from vitreous.model.vit import ViT
+from vitreous.recipes.distill import distilled
 from vitreous.recipes.situation import Situation
 from vitreous.recipes.supervised import recipe
 from vitreous.run.request import FitRequest
@@ -29,23 +31,27 @@ ASIDE = 500
 """Pictures that a training without labels sets aside, where that is less than a tenth and enough for all classes."""
 WHITENING = 20_000_000
 """Pixels that a whitened start is made from, so that large pictures fit into the memory too."""
-
-
 HOUR, FAST_HOUR = 2e14, 4e16
 """Floating-point operations that two cores, and an accelerator, do in about an hour of training."""
 
 
-def choose_training(request: FitRequest, data: Data, base: Bundle | None, device: str = "cpu") -> Training:
-    """What the recipe makes of these data, weights and kind of device, with what the person set otherwise."""
+def choose_training(
+    request: FitRequest, data: Data, base: Bundle | None, device: str = "cpu", teacher: ModelConfig | None = None
+) -> Training:
+    """What the recipe makes of these data, weights and kind of device, with what the person set otherwise.
+
+    teacher: the model that is learned from, where there is one.
+    """
     situation = situation_of(data.train, len(data.classes), request.model, request.image_size)
     situation = replace(situation, tested="test" in data.splits)
     if request.budget is None and request.epochs is None:
         situation = replace(situation, affordable=HOUR if device == "cpu" else FAST_HOUR)
     if base is not None:
         situation = replace(situation, base=base.model.config, base_preprocess=base.preprocess)
-    training = _from_recipe(request, situation)
+    training = _from_recipe(request, situation, teacher)
     if training.validation or training.share < 1:  # what is left out is not trained on, which some recipes count
-        training = _from_recipe(request, replace(situation, pictures=len(split_for(training, data).train)))
+        left = len(split_for(training, data).train)
+        training = _from_recipe(request, replace(situation, pictures=left), teacher)
     for name in ("validation", "split_seed"):
         if name in request.changes and "val" in data.splits:
             raise UserError(f"{name}: the data have a val split of their own; leave it out.")
@@ -77,8 +83,10 @@ def situation_of(source: Source, classes: int, model: str | None, image_size: in
     )
 
 
-def _from_recipe(request: FitRequest, situation: Situation) -> Training:
+def _from_recipe(request: FitRequest, situation: Situation, teacher: ModelConfig | None) -> Training:
     training = replace(recipe(request.recipe, situation), seed=request.seed)
+    if request.distill is not None and teacher is not None:
+        training = distilled(training, teacher, scratch=situation.base is None)
     training = change(training, request.changes, weights=situation.base is not None)
     return training if request.epochs is None else replace(training, epochs=request.epochs)
 

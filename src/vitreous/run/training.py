@@ -91,6 +91,7 @@ class TrainingRun(ABC, Generic[Asked, Result]):
             self.clock = Clock(request.budget, parse_budget(request.budget), self.writing, self.meter, self.world)
         self.probe: FrozenProbe | None = None
         self.weights: str | None = None
+        self.taught_by: str | None = None
         self.unreadable: dict[str, str] = {}
         self.parts: dict[Split, int] = {}
         # what follows is made on the way, in this order
@@ -143,6 +144,11 @@ class TrainingRun(ABC, Generic[Asked, Result]):
         """What it learns by, in a word or two."""
         return self.training.objective.kind
 
+    def setting(self) -> Setting:
+        """What the objective may need to know."""
+        labels = torch.from_numpy(self.data.train.labels)
+        return Setting(self.training.seed, labels, self.world, self.training.preprocess)
+
     def say_start(self, steps: int) -> None:
         """What is to be said before the first step of a new training."""
 
@@ -178,6 +184,7 @@ class TrainingRun(ABC, Generic[Asked, Result]):
         else:
             saved.check_data(opened, self.folder)
             self.training, self.probe, self.weights = saved.training, saved.probe, saved.weights
+            self.taught_by = saved.teacher
             # what the clock has decided stays so: exactness comes before the time
             self.parts, self.clock = dict(saved.parts), None
         self.data = self.split_data(opened)
@@ -187,16 +194,14 @@ class TrainingRun(ABC, Generic[Asked, Result]):
         self.checkpointed = has_checkpoint(self.folder / "checkpoints")
         self.loader = self.keep_open(training_loader(self.data.train, self.training, self.machine.workers))
         network = self.start_network()
-        labels = torch.from_numpy(self.data.train.labels)
-        setting = Setting(self.training.seed, labels, self.world, self.training.preprocess)
-        self.objective = build_objective(network, self.training.objective, setting)
+        self.objective = build_objective(network, self.training.objective, self.setting())
         self.objective.to(self.world.device)
         self.evaluate = self.make_evaluate()
         table: Timetable | None = None
         if saved is None:
             table = self._plan()
             steps = self.training.epochs and max(1, round(self.training.epochs * self.loader.steps_per_epoch))
-            facts = {"weights": self.weights, "probe": self.probe, "parts": self.parts}
+            facts = {"weights": self.weights, "teacher": self.taught_by, "probe": self.probe, "parts": self.parts}
             saved = RunConfig.of(self.request, self.training, int(steps), opened, **facts)
             self._keep_config(saved)
             self.say_start(saved.steps)
