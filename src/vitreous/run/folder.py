@@ -41,6 +41,8 @@ class RunConfig:
     """Of the names and labels of each split's pictures."""
     weights: str | None = None
     """Digest of the tensors that the training began with; None from scratch."""
+    teacher: str | None = None
+    """Digest of the model that it learns from; None without one."""
     probe: FrozenProbe | None = None
     bends: tuple[tuple[int, int], ...] = ()
     """Where the clock changed the pace: from this step on, so many steps in all."""
@@ -92,6 +94,14 @@ class RunConfig:
             raise UserError(
                 f"{self.request.weights}: other weights than when {folder} began; bring those back to go on with it, "
                 "or write the run to another folder."
+            )
+
+    def check_teacher(self, digest: str, place: str, folder: Path) -> None:
+        """Refuse to go on with another teacher than the one that the training began with."""
+        if digest != self.teacher:
+            raise UserError(
+                f"{place}: another teacher than when {folder} began; bring that one back to go on with it, or write "
+                "the run to another folder."
             )
 
     def write(self, folder: Path) -> None:

@@ -1,0 +1,80 @@
+"""A teacher: a trained model that a student learns from, opened and matched to the data's classes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from vitreous.config.data import Preprocess
+from vitreous.errors import UserError
+from vitreous.model.network import Network
+from vitreous.run.folder import weights_digest
+from vitreous.weights.bundle import Bundle
+from vitreous.weights.source import open_weights
+
+
+@dataclass(frozen=True)
+class Teacher:
+    """A frozen network that knows the data's classes, and how it wants to see pictures."""
+
+    place: str
+    """Where it was opened, as the person wrote it."""
+    network: Network
+    """In evaluation mode; none of its parameters wants a gradient."""
+    preprocess: Preprocess
+    columns: Tensor
+    """(K,) int64: for each of the data's classes, which of the network's outputs it is."""
+    digest: str
+    """16 hexadecimal digits that differ if its weights, its preprocessing or its labels do."""
+
+    def scores(self, images: Tensor) -> Tensor:
+        """(B, K) scores of the data's classes, in their order, of pictures (B, C, H, W) normalised as it has them."""
+        with torch.no_grad():
+            found: Tensor = self.network(images)[:, self.columns]
+        return found
+
+
+def open_teacher(place: str | Path, classes: Sequence[str], device: torch.device | None = None) -> Teacher:
+    """The model at `place` as a teacher of these classes: all that `open_weights` takes, with a classifier."""
+    bundle = open_weights(place)
+    if not bundle.model.config.classes:
+        raise UserError(
+            f"{place}: it has no classifier and so nothing to teach; train one first: vitreous fit DATA --weights "
+            "TEACHER."
+        )
+    columns = match_classes(bundle.labels, classes, place)
+    network = bundle.model.eval().requires_grad_(False)
+    for parameter in network.parameters():  # mapped memory is not aligned, and rounds differently than a copy of it
+        parameter.data = parameter.data.clone()
+    return Teacher(str(place), network.to(device), bundle.preprocess, columns.to(device), teacher_digest(bundle))
+
+
+def match_classes(labels: Sequence[str], classes: Sequence[str], place: object = "the teacher") -> Tensor:
+    """(K,) int64: where each of the classes is among a teacher's labels, by its name."""
+    missing = [name for name in classes if name not in set(labels)]
+    if missing:
+        unknown = f"{missing[0]!r}" + (f" and {len(missing) - 1} more" if len(missing) > 1 else "")
+        known = ", ".join(labels[:8]) + (", ..." if len(labels) > 8 else "")
+        raise UserError(
+            f"{place}: does not know the class {unknown}, which the data have (its {len(labels):,} classes: {known}); "
+            "give a teacher of the same classes, or name its classes: vitreous import TEACHER --labels FILE."
+        )
+    for name in classes:
+        if list(labels).count(name) > 1:
+            raise UserError(
+                f"{place}: calls more than one of its classes {name!r}, so nobody can tell which one the data mean; "
+                "give each a name of its own: vitreous import TEACHER --labels FILE."
+            )
+    return torch.tensor([list(labels).index(name) for name in classes], dtype=torch.long)
+
+
+def teacher_digest(bundle: Bundle) -> str:
+    """16 hexadecimal digits of all that its answers follow from."""
+    rest = json.dumps([weights_digest(bundle.model), asdict(bundle.preprocess), list(bundle.labels)])
+    return hashlib.sha256(rest.encode()).hexdigest()[:16]
