@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 def fit(
     data: Annotated[str, tyro.conf.Positional, option("DATA")],
     weights: Annotated[str | None, option("MODEL")] = None,
+    token_labels: Annotated[str | None, option("TEACHER")] = None,
     model: Annotated[str | None, option("SIZE/PATCH")] = None,
     image_size: Annotated[Pixels | None, option("PIXELS")] = None,
     budget: Annotated[Budget | None, option("TIME")] = None,
@@ -38,6 +39,8 @@ def fit(
     Args:
         data: A folder with one subfolder per class, a .csv, .jsonl or .npz, CIFAR or MNIST files, or the word builtin.
         weights: Start from this model: a bundle, a run folder, or anything that `vitreous import` reads.
+        token_labels: Also learn what this model says of every patch (token labelling): a bundle, a run folder, or
+            anything that `vitreous import` reads. Its classes are matched to the data's by name.
         model: Train this model from scratch, such as S/16, Ti/4@32, bit-r50x1 or efficientnet-b0. Default: what suits
             the pictures.
         image_size: Side of the model's input in pixels; position embeddings are resampled to it.
@@ -62,6 +65,7 @@ def fit(
         result = fit_model(
             data,
             weights=weights,
+            token_labels=token_labels,
             model=model,
             image_size=image_size,
             budget=budget,

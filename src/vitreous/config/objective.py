@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -74,6 +75,24 @@ class Supervised(ObjectiveConfig):
     def keep_share(self, progress: float) -> float:
         """As the keep schedule has it."""
         return next((keep for end, keep in self.keep_schedule if progress < end), 1.0)
+
+
+@dataclass(frozen=True)
+class TokenLabel(Supervised):
+    """Token labelling (LV-ViT, Jiang et al. 2021): labels, and for every patch token what a teacher says of it."""
+
+    kind: ClassVar[str] = "token-label"
+
+    token_weight: float = 0.5
+    """The paper's beta: how much the patch tokens count beside the label."""
+    top: int = 5
+    """Classes whose probabilities are kept of a teacher's answer for a patch; the rest is shared by all others."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.token_weight < math.inf:
+            raise UserError(f"token_weight={self.token_weight}: must be above 0; without, leave the token labels out.")
+        _check_counts(self, "top")
 
 
 @dataclass(frozen=True)
@@ -184,7 +203,7 @@ class Dino(ObjectiveConfig):
             raise UserError(f"global_views={self.crops.global_views}: the teacher and the student need two at least.")
 
 
-def _check_counts(config: Mae | Dino, *names: str) -> None:
+def _check_counts(config: TokenLabel | Mae | Dino, *names: str) -> None:
     for name in names:
         if getattr(config, name) < 1:
             raise UserError(f"{name}={getattr(config, name)}: must be at least 1.")

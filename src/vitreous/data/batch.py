@@ -1,6 +1,6 @@
 """What crosses from data to an objective: views of pictures with their geometry, targets, and who they are.
 
-Letters: B pictures, V views of each, C channels, H x W pixels, K classes.
+Letters: B pictures, V views of each, C channels, H x W pixels, N patches, K classes.
 """
 
 from __future__ import annotations
@@ -47,6 +47,8 @@ class Batch:
     """(B,) int64: which pictures of the source these are."""
     keys: Tensor
     """(B,) int64: of the seed, the epoch and the index; what is random about a sample in a step follows from it."""
+    token_targets: Tensor | None = None
+    """(B, N, K) float32 that sum to 1: what a teacher says of each patch of the plain view, row by row."""
 
     @staticmethod
     def of(
@@ -80,6 +82,8 @@ def _mapped(record: Tensors, change: Callable[[Tensor], Tensor]) -> Tensors:
 
 
 def _changed(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    if value is None:
+        return None
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, dict):

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from vitreous.config.fields import from_fields
-from vitreous.config.objective import Dino, Mae, ObjectiveConfig, Supervised
+from vitreous.config.objective import Dino, Mae, ObjectiveConfig, Supervised, TokenLabel
 from vitreous.errors import UserError
 from vitreous.model.network import Network
 from vitreous.objectives.dino import build_dino
@@ -15,6 +15,7 @@ from vitreous.objectives.mae import build_mae
 from vitreous.objectives.objective import Objective
 from vitreous.objectives.setting import Setting
 from vitreous.objectives.supervised import build_supervised
+from vitreous.objectives.token_label import build_token_label
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class Kind:
 
 OBJECTIVES: dict[str, Kind] = {
     "supervised": Kind(Supervised, build_supervised),
+    "token-label": Kind(TokenLabel, build_token_label),
     "mae": Kind(Mae, build_mae),
     "dino": Kind(Dino, build_dino),
 }

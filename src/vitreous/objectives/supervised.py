@@ -13,6 +13,7 @@ from vitreous.data.batch import Batch
 from vitreous.model.draws import draw
 from vitreous.model.network import LeavesPatchesOut, Network, require
 from vitreous.model.position import draw_cells
+from vitreous.model.trace import Trace
 from vitreous.objectives.objective import Metrics, Objective
 from vitreous.objectives.setting import Setting
 
@@ -36,11 +37,12 @@ class Supervised(Objective):
     def forward(self, batch: Batch, progress: float) -> tuple[Tensor, Metrics]:
         """The loss of a batch and its accuracy."""
         scores = self._scores(batch, progress)
-        loss = F.cross_entropy(
+        return self._label_loss(scores, batch), {"accuracy": accuracy(scores, batch)}
+
+    def _label_loss(self, scores: Tensor, batch: Batch) -> Tensor:
+        return F.cross_entropy(
             scores, batch.targets, weight=self.class_weight, label_smoothing=self.settings.label_smoothing
         )
-        truth = batch.targets if batch.targets.ndim == 1 else batch.targets.argmax(dim=1)
-        return loss, {"accuracy": (scores.detach().argmax(dim=1) == truth).float().mean()}
 
     def weigh(self, batch: Batch) -> float:
         """The pictures; with class weights, the weights of their classes: that is what cross-entropy divides by."""
@@ -73,23 +75,36 @@ class Supervised(Objective):
         """By accuracy: the loss of a regularised classifier falls by the first steps in any case, as it grows surer."""
         return new["accuracy"] < start["accuracy"]
 
-    def _scores(self, batch: Batch, progress: float) -> Tensor:
-        """(B, K), from the patches that the keep schedule leaves: a random choice for each picture."""
+    def _scores(self, batch: Batch, progress: float, **told: Trace) -> Tensor:
+        """(B, K), from the patches that the keep schedule leaves: a random choice for each picture.
+
+        told: trace=Trace(...) of a network that fills one.
+        """
         share = self.settings.keep_share(progress)
         if share == 1.0:
-            whole: Tensor = self.model(batch.images, keys=batch.keys)
+            whole: Tensor = self.model(batch.images, keys=batch.keys, **told)
             return whole
         patched = require(self.model, LeavesPatchesOut, "keep_schedule")
         height, width = batch.images.shape[2:]
         grid = patched.patch_grid((height, width))
         cells = draw_cells(len(batch.index), grid, share, draw(batch.keys, KEEP, grid[0] * grid[1]))
-        return patched(batch.images, keep=cells, keys=batch.keys)
+        return patched(batch.images, keep=cells, keys=batch.keys, **told)
+
+
+def accuracy(scores: Tensor, batch: Batch) -> Tensor:
+    """The share of pictures whose highest score (B, K) is that of their label; of mixed ones, of the larger part."""
+    truth = batch.targets if batch.targets.ndim == 1 else batch.targets.argmax(dim=1)
+    return (scores.detach().argmax(dim=1) == truth).float().mean()
 
 
 def build_supervised(network: Network, settings: config.Supervised, setting: Setting) -> Supervised:
-    """With class weights, from how often each class occurs."""
-    weight = balance(setting.labels, network.config.classes) if settings.class_weights else None
-    return Supervised(network, settings, weight)
+    """With class weights, where the settings want any."""
+    return Supervised(network, settings, class_weights(network, settings, setting))
+
+
+def class_weights(network: Network, settings: config.Supervised, setting: Setting) -> Tensor | None:
+    """(K,), from how often each class occurs; None where all weigh alike."""
+    return balance(setting.labels, network.config.classes) if settings.class_weights else None
 
 
 def balance(labels: Tensor, classes: int) -> Tensor:

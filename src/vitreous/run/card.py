@@ -19,6 +19,7 @@ def model_card(
     training: Training,
     recipe: str,
     weights: str | None,
+    teacher: str | None = None,
     labels: Sequence[str],
     pictures: int,
     scores: dict[str, str],
@@ -42,6 +43,7 @@ def model_card(
         "",
         f"- data: {code(data)}, {pictures:,} training pictures",
         f"- start: {code(weights) if weights else 'random weights'}",
+        *([f"- teacher: {code(teacher)}, which gave every patch a label"] if teacher else []),
         f"- recipe: {code(recipe)}: {o.name}, learning rate {o.learning_rate:g}, batch {training.batch_size}, "
         f"{training.epochs:.3g} epochs, seed {training.seed}"
         + (", classifier fitted to frozen features first" if training.probe else ""),

@@ -34,6 +34,8 @@ from vitreous.run.request import FitRequest
 from vitreous.run.result import NAMES, FitResult, FrozenProbe, accuracy_lines, read_result
 from vitreous.run.stages import MEASURING, Work
 from vitreous.run.start import choose_training, starting_network, whiten
+from vitreous.run.teacher import Teacher, open_teacher
+from vitreous.run.token_labels import label_tokens, write_examples
 from vitreous.run.training import Ending, TrainingRun
 from vitreous.train.loop import Evaluate, Outcome
 from vitreous.train.meter import Spent
@@ -53,6 +55,7 @@ class LabelledTraining(TrainingRun[FitRequest, FitResult]):
 
     look: float = 0.0  # seconds that it takes to look at a picture, where that is known
     base: Bundle | None = None
+    teacher: Teacher | None = None
     validation: Loader | None = None
 
     def read_result(self) -> FitResult:
@@ -75,7 +78,28 @@ class LabelledTraining(TrainingRun[FitRequest, FitResult]):
     def choose_training(self, data: Data) -> Training:
         """What the recipe makes of the data and the weights."""
         self.base = self._open_weights()
-        return choose_training(self.request, data, self.base)
+        training = choose_training(self.request, data, self.base)
+        self._open_teacher(data)
+        return training
+
+    def _open_teacher(self, data: Data) -> Teacher | None:
+        """The model that gives every patch a label, opened once; None where there is none."""
+        place = self.request.token_labels
+        if place is not None and self.teacher is None:
+            self.teacher = open_teacher(place, data.classes, self.world.device)
+            if self.saved is not None:
+                self.saved.check_teacher(self.teacher.digest, place, self.folder)
+            self.taught_by = self.teacher.digest
+        return self.teacher
+
+    def _label_tokens(self) -> None:
+        teacher = self._open_teacher(self.data)
+        if teacher is None:
+            return
+        say, workers = self.listeners.say, self.machine.workers
+        self.loader.token_labels = label_tokens(
+            teacher, self.data.train, self.training, workers=workers, say=say, clock=self.clock
+        )
 
     def split_data(self, data: Data) -> Data:
         """A share of the training pictures is set aside where there is no val split."""
@@ -84,6 +108,7 @@ class LabelledTraining(TrainingRun[FitRequest, FitResult]):
 
     def start_network(self) -> Network:
         """New or from weights; then whitened, or with a classifier on frozen features, where the recipe says so."""
+        self._label_tokens()
         if self.checkpointed:  # what it holds takes the place of all that follows; weights need not be there any more
             self._check_weights_if_there()
             self._open_validation()
@@ -238,6 +263,8 @@ class LabelledTraining(TrainingRun[FitRequest, FitResult]):
 
     def end(self, network: Network, outcome: Outcome, pace: Pace) -> Ending[FitResult]:
         """How well the kept weights do on the val and the test split."""
+        if self.loader.token_labels is not None:
+            write_examples(self.folder, self.loader.token_labels.maps, self.data.train, self.training.seed)
         network.to(self.world.device)
         measured: dict[Split, ClassificationResult] = {}
         labels = self.data.classes if self.training.model.classes else ()
@@ -269,6 +296,7 @@ class LabelledTraining(TrainingRun[FitRequest, FitResult]):
             training=self.training,
             recipe=self.request.recipe,
             weights=self.request.weights,
+            teacher=self.request.token_labels,
             labels=labels,
             pictures=len(self.data.train),
             scores=accuracy_lines(result),

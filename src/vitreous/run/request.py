@@ -28,6 +28,8 @@ class FitRequest:
     seed: int = 0
     changes: dict[str, str] = field(default_factory=dict)
     """Single fields of the recipe's training that were set otherwise."""
+    token_labels: str | None = None
+    """The model that gives every patch a label."""
 
 
 @dataclass(frozen=True)

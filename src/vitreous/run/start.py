@@ -22,6 +22,7 @@ from vitreous.model.network import Network, has_stem, require
 from vitreous.model.vit import ViT
 from vitreous.recipes.situation import Situation
 from vitreous.recipes.supervised import recipe
+from vitreous.recipes.token_label import token_labelled
 from vitreous.run.request import FitRequest
 from vitreous.weights.bundle import Bundle
 
@@ -63,6 +64,8 @@ def situation_of(source: Source, classes: int, model: str | None, image_size: in
 
 def _from_recipe(request: FitRequest, situation: Situation) -> Training:
     training = replace(recipe(request.recipe, situation), seed=request.seed)
+    if request.token_labels is not None:
+        training = token_labelled(training)
     training = change(training, request.changes, weights=situation.base is not None)
     return training if request.epochs is None else replace(training, epochs=request.epochs)
 

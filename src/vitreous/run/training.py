@@ -85,6 +85,7 @@ class TrainingRun(ABC, Generic[Asked, Result]):
             self.clock = Clock(request.budget, parse_budget(request.budget), self.writing, self.meter, self.world)
         self.probe: FrozenProbe | None = None
         self.weights: str | None = None
+        self.taught_by: str | None = None
         self.unreadable: dict[str, str] = {}
         self.parts: dict[Split, int] = {}
         # what follows is made on the way, in this order
@@ -172,6 +173,7 @@ class TrainingRun(ABC, Generic[Asked, Result]):
         else:
             saved.check_data(opened, self.folder)
             self.training, self.probe, self.weights = saved.training, saved.probe, saved.weights
+            self.taught_by = saved.teacher
             # what the clock has decided stays so: exactness comes before the time
             self.parts, self.clock = dict(saved.parts), None
         self.data = self.split_data(opened)
@@ -191,7 +193,7 @@ class TrainingRun(ABC, Generic[Asked, Result]):
         if saved is None:
             table = self._plan()
             steps = self.training.epochs and max(1, round(self.training.epochs * self.loader.steps_per_epoch))
-            facts = {"weights": self.weights, "probe": self.probe, "parts": self.parts}
+            facts = {"weights": self.weights, "teacher": self.taught_by, "probe": self.probe, "parts": self.parts}
             saved = RunConfig.of(self.request, self.training, int(steps), opened, **facts)
             self._keep_config(saved)
             self.say_start(saved.steps)
