@@ -6,7 +6,7 @@ Letters: B pictures, V views of each, C channels, H x W pixels, N patches, K cla
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from operator import itemgetter
 from typing import Any, TypeVar
 
@@ -47,7 +47,7 @@ class Batch:
     """(B,) int64: which pictures of the source these are."""
     keys: Tensor
     """(B,) int64: of the seed, the epoch and the index; what is random about a sample in a step follows from it."""
-    token_targets: Tensor | None = None
+    token_targets: Tensor | None = field(default=None, kw_only=True)
     """(B, N, K) float32 that sum to 1: what a teacher says of each patch of the plain view, row by row."""
 
     @staticmethod
