@@ -9,7 +9,7 @@ from dataclasses import fields, is_dataclass, replace
 from types import UnionType
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
-from vitreous.config.objective import Dino
+from vitreous.config.objective import Dino, Distill
 from vitreous.config.train import Training
 from vitreous.errors import UserError
 
@@ -68,6 +68,10 @@ IDLE = {
     "objective.centre_momentum": Idle(
         lambda t: not isinstance(t.objective, Dino) or not t.objective.sinkhorn_iterations,
         "without objective.sinkhorn_iterations=0",
+    ),
+    "objective.temperature": Idle(
+        lambda t: not isinstance(t.objective, Distill) or t.objective.targets == "soft",
+        "without objective.targets=soft",
     ),
 }
 """Fields that act only together with another."""

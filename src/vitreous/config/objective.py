@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from vitreous.arguments import check_fields
 from vitreous.config.data import MultiCrop, View
@@ -33,6 +33,11 @@ class ObjectiveConfig:
     def stages(self) -> tuple[float, ...]:
         """Up to which shares of the training a step costs the same; the last is 1."""
         return (1.0,)
+
+    @property
+    def way(self) -> str:
+        """How it learns, in a few words."""
+        return self.kind
 
     @property
     def whole_batch(self) -> str | None:
@@ -78,6 +83,41 @@ class Supervised(ObjectiveConfig):
 
 
 @dataclass(frozen=True)
+class Distill(Supervised):
+    """Cross-entropy with labels, and beside it what a teacher says (DeiT, Touvron et al. 2021).
+
+    A network with a distillation token learns the labels with one classifier and the teacher's answers with the other;
+    any other network learns both with the one that it has.
+    """
+
+    kind: ClassVar[str] = "distill"
+
+    targets: Literal["hard", "soft"] = "hard"
+    """hard: the class that the teacher takes for the right one. soft: its probabilities at a temperature."""
+    weight: float = 0.5
+    """Of the teacher's answers in the loss, lambda; the labels have the rest."""
+    temperature: float = 3.0
+    """tau of soft targets: the higher, the more the classes count that the teacher takes for wrong."""
+    answers: Literal["view", "picture"] = "view"
+    """view: the teacher looks at what the student looks at, in every step. picture: once at each picture, as evaluation
+    sees it, before the first step."""
+
+    @property
+    def way(self) -> str:
+        """What of the teacher is learned, and how much it counts."""
+        kind = "its choice" if self.targets == "hard" else f"its probabilities at temperature {self.temperature:g}"
+        seen = "every view" if self.answers == "view" else "each picture, seen once"
+        return f"{kind} for {seen}, weight {self.weight:g}"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.weight <= 1:
+            raise UserError(f"weight={self.weight}: must be above 0 and at most 1; without a teacher, leave it out.")
+        if not 0 < self.temperature <= 1000:
+            raise UserError(f"temperature={self.temperature}: must be above 0 and at most 1000.")
+
+
+@dataclass(frozen=True)
 class TokenLabel(Supervised):
     """Token labelling (LV-ViT, Jiang et al. 2021): labels, and for every patch token what a teacher says of it."""
 
@@ -87,6 +127,11 @@ class TokenLabel(Supervised):
     """The paper's beta: how much the patch tokens count beside the label."""
     top: int = 5
     """Classes whose probabilities are kept of a teacher's answer for a patch; the rest is shared by all others."""
+
+    @property
+    def way(self) -> str:
+        """What of the teacher is learned, and how much it counts."""
+        return f"a label for every patch, weight {self.token_weight:g}"
 
     def __post_init__(self) -> None:
         super().__post_init__()

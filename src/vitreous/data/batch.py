@@ -47,6 +47,10 @@ class Batch:
     """(B,) int64: which pictures of the source these are."""
     keys: Tensor
     """(B,) int64: of the seed, the epoch and the index; what is random about a sample in a step follows from it."""
+    partner: Tensor | None = field(default=None, kw_only=True)
+    """(B,) int64: where pictures were mixed, which picture of the source has been mixed into each."""
+    share: Tensor | None = field(default=None, kw_only=True)
+    """(B,) float32: where pictures were mixed, what is left of each."""
     token_targets: Tensor | None = field(default=None, kw_only=True)
     """(B, N, K) float32 that sum to 1: what a teacher says of each patch of the plain view, row by row."""
 

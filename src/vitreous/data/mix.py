@@ -59,6 +59,8 @@ def mix(batch: Batch, classes: int, augment: Augment, *, seed: int, epoch: int, 
         batch,
         views={**batch.views, "image": view},
         targets=torch.lerp(soft[partner], soft, shares),
+        partner=batch.index[partner],
+        share=shares[:, 0],
         token_targets=tokens,
     )
 

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -25,6 +26,9 @@ from vitreous.data.source import Source
 from vitreous.errors import UserError
 from vitreous.model.network import Network
 from vitreous.weights.files import write_file
+
+if TYPE_CHECKING:
+    from hashlib import _Hash as HASH
 
 FORMAT = 1
 LIMIT = 2 * 2**30
@@ -103,6 +107,16 @@ def features_key(model: Network, preprocess: Preprocess, source: Source) -> str:
     for name, tensor in sorted(model.state_dict().items()):
         digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
         digest.update(tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy())
+    return _with_pictures(digest, source)
+
+
+def answers_key(teacher: str, source: Source) -> str:
+    """The same of a teacher's scores of the source's classes. teacher: a digest of all that its scores follow from."""
+    asked = json.dumps([FORMAT, "answers", teacher, list(source.classes), len(source)])
+    return _with_pictures(sha256(asked.encode()), source)
+
+
+def _with_pictures(digest: HASH, source: Source) -> str:
     for index in range(len(source)):
         try:
             digest.update(sha256(source.content(index)).digest())

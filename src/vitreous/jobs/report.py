@@ -202,6 +202,7 @@ def told(place: str, finished: Finished) -> Run:
         place=place,
         data=request.data,
         start=request.weights if isinstance(request, FitRequest) else None,
+        teacher=request.teacher if isinstance(request, FitRequest) else None,
         way=request.method if isinstance(request, PretrainRequest) else request.recipe,
         training=config.training,
         pictures=result.pictures,

@@ -7,10 +7,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from vitreous.config.fields import from_fields
-from vitreous.config.objective import Dino, Mae, ObjectiveConfig, Supervised, TokenLabel
+from vitreous.config.objective import Dino, Distill, Mae, ObjectiveConfig, Supervised, TokenLabel
 from vitreous.errors import UserError
 from vitreous.model.network import Network
 from vitreous.objectives.dino import build_dino
+from vitreous.objectives.distill import build_distill
 from vitreous.objectives.mae import build_mae
 from vitreous.objectives.objective import Objective
 from vitreous.objectives.setting import Setting
@@ -29,6 +30,7 @@ class Kind:
 
 OBJECTIVES: dict[str, Kind] = {
     "supervised": Kind(Supervised, build_supervised),
+    "distill": Kind(Distill, build_distill),
     "token-label": Kind(TokenLabel, build_token_label),
     "mae": Kind(Mae, build_mae),
     "dino": Kind(Dino, build_dino),

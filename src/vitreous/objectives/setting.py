@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from vitreous.objectives.answers import Answers
 from vitreous.world import World
 
 
@@ -18,3 +19,5 @@ class Setting:
     labels: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.long))
     """(n,) of the training pictures; -1 where there is none."""
     world: World = field(default_factory=World)
+    answers: Answers | None = None
+    """What a teacher says of the training pictures, where there is one."""

@@ -70,6 +70,8 @@ class Run:
     """Training pictures that this classifier was fitted to, where not all were."""
     alarms: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
+    teacher: str | None = None
+    """The model that it learned from beside the labels."""
 
     @property
     def steps_taken(self) -> str:

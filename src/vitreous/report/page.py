@@ -70,6 +70,7 @@ def describe(content: Content) -> str:
         return f"{model}{kinds}{f', trained on {trained}' if trained else ''}.{where}"
     run = content.run
     start = f"fine-tuned from {run.start}" if run.start else "trained from random weights"
+    start += f" with {run.teacher} as its teacher" if run.teacher else ""
     other = content.data is not None and content.data != run.data
     where = f" Measured here on {content.data}." if other else ""
     return f"{model}, {start} on {run.pictures:,} pictures of {run.classes:,} classes from {run.data}.{where}"
@@ -108,6 +109,7 @@ def training_facts(run: Run) -> dict[str, str]:
     found = {
         "Data": run.data,
         "Start": run.start or "random weights",
+        **({} if run.teacher is None else {"Teacher": f"{run.teacher}: {t.objective.way}"}),
         "Recipe": run.way,
         "Steps": f"{run.steps_taken}{kept}",
         "Optimizer": f"{o.name}, learning rate {o.learning_rate:g}, weight decay {o.weight_decay:g}, {o.decay} decay",

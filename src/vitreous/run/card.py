@@ -19,11 +19,11 @@ def model_card(
     training: Training,
     recipe: str,
     weights: str | None,
-    teacher: str | None = None,
     labels: Sequence[str],
     pictures: int,
     scores: dict[str, str],
     spent: Spent,
+    teacher: str | None = None,
 ) -> str:
     """Markdown: what it tells apart, how well, how it was made, what that cost, and how to use it."""
     model = training.model
@@ -43,7 +43,7 @@ def model_card(
         "",
         f"- data: {code(data)}, {pictures:,} training pictures",
         f"- start: {code(weights) if weights else 'random weights'}",
-        *([f"- teacher: {code(teacher)}, which gave every patch a label"] if teacher else []),
+        *([f"- teacher: {code(teacher)}, {training.objective.way}"] if teacher is not None else []),
         f"- recipe: {code(recipe)}: {o.name}, learning rate {o.learning_rate:g}, batch {training.batch_size}, "
         f"{training.epochs:.3g} epochs, seed {training.seed}"
         + (", classifier fitted to frozen features first" if training.probe else ""),

@@ -5,11 +5,12 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from vitreous.config.objective import Supervised
+from vitreous.config.objective import Distill, Supervised, TokenLabel
 from vitreous.config.train import Training
 from vitreous.data.copies import note_copies
 from vitreous.data.loader import Loader
@@ -19,9 +20,12 @@ from vitreous.evaluate.classify import ClassificationResult, score_classes
 from vitreous.evaluate.features import compute_features
 from vitreous.evaluate.probe import fit_linear, seconds_per_picture
 from vitreous.evaluate.temperature import fit_temperature
-from vitreous.model.family import classifiers, inference_batch
+from vitreous.model.family import classifiers, count_flops, inference_batch
 from vitreous.model.network import Network
+from vitreous.objectives.answers import Answers
+from vitreous.objectives.setting import Setting
 from vitreous.objectives.supervised import balance
+from vitreous.run.answers import teacher_answers
 from vitreous.run.budget import MEASURED, Afterwards
 from vitreous.run.card import model_card
 from vitreous.run.clock import Clock, Outlook
@@ -34,7 +38,7 @@ from vitreous.run.request import FitRequest
 from vitreous.run.result import NAMES, FitResult, FrozenProbe, accuracy_lines, read_result
 from vitreous.run.stages import MEASURING, Work
 from vitreous.run.start import choose_training, starting_network, whiten
-from vitreous.run.teacher import Teacher, open_teacher
+from vitreous.run.teacher import MissingTeacher, Teacher, open_teacher, reopen_teacher
 from vitreous.run.token_labels import label_tokens, write_examples
 from vitreous.run.training import Ending, TrainingRun
 from vitreous.train.loop import Evaluate, Outcome
@@ -56,6 +60,7 @@ class LabelledTraining(TrainingRun[FitRequest, FitResult]):
     look: float = 0.0  # seconds that it takes to look at a picture, where that is known
     base: Bundle | None = None
     teacher: Teacher | None = None
+    answers: Answers | None = None
     validation: Loader | None = None
 
     def read_result(self) -> FitResult:
@@ -78,27 +83,11 @@ class LabelledTraining(TrainingRun[FitRequest, FitResult]):
     def choose_training(self, data: Data) -> Training:
         """What the recipe makes of the data and the weights."""
         self.base = self._open_weights()
-        training = choose_training(self.request, data, self.base)
-        self._open_teacher(data)
-        return training
-
-    def _open_teacher(self, data: Data) -> Teacher | None:
-        """The model that gives every patch a label, opened once; None where there is none."""
-        place = self.request.token_labels
-        if place is not None and self.teacher is None:
-            self.teacher = open_teacher(place, data.classes, self.world.device)
-            if self.saved is not None:
-                self.saved.check_teacher(self.teacher.digest, place, self.folder)
+        if self.request.teacher is not None:
+            self.teacher = open_teacher(self.request.teacher, data.classes, self.world.device)
             self.taught_by = self.teacher.digest
-        return self.teacher
-
-    def _label_tokens(self) -> None:
-        teacher = self._open_teacher(self.data)
-        if teacher is None:
-            return
-        say, workers = self.listeners.say, self.machine.workers
-        self.loader.token_labels = label_tokens(
-            teacher, self.data.train, self.training, workers=workers, say=say, clock=self.clock
+        return choose_training(
+            self.request, data, self.base, None if self.teacher is None else self.teacher.network.config
         )
 
     def split_data(self, data: Data) -> Data:
@@ -108,7 +97,7 @@ class LabelledTraining(TrainingRun[FitRequest, FitResult]):
 
     def start_network(self) -> Network:
         """New or from weights; then whitened, or with a classifier on frozen features, where the recipe says so."""
-        self._label_tokens()
+        self._ask_teacher()  # first, so that what it takes is known when the rest of a budget is planned
         if self.checkpointed:  # what it holds takes the place of all that follows; weights need not be there any more
             self._check_weights_if_there()
             self._open_validation()
@@ -126,6 +115,30 @@ class LabelledTraining(TrainingRun[FitRequest, FitResult]):
             self._look_around(network)
             self._open_validation()
         return network
+
+    def setting(self) -> Setting:
+        """With a teacher's answers."""
+        return replace(super().setting(), answers=self.answers)
+
+    def _ask_teacher(self) -> None:
+        """What the teacher says in every step, or has said of every picture or of every place in it."""
+        place, objective = self.request.teacher, self.training.objective
+        if place is None or not isinstance(objective, Distill | TokenLabel):
+            return
+        found: Teacher | MissingTeacher | None = self.teacher
+        if found is None:
+            assert self.saved is not None
+            found = reopen_teacher(place, self.data.classes, self.saved, self.folder, self.world.device)
+        self.teacher = found if isinstance(found, Teacher) else None
+        self.listeners.say(f"Learning from {place} too: {objective.way}.")
+        source, t = self.data.train, self.training
+        workers, clock, say = self.machine.workers, self.clock, self.listeners.say
+        if isinstance(objective, TokenLabel):
+            self.loader.token_labels = label_tokens(found, source, t, workers=workers, clock=clock, say=say)
+        else:
+            self.answers = teacher_answers(
+                found, objective, t.preprocess, source, workers=workers, clock=clock, say=say
+            )
 
     def _open_validation(self) -> None:
         if "val" in self.data.splits:
@@ -296,7 +309,7 @@ class LabelledTraining(TrainingRun[FitRequest, FitResult]):
             training=self.training,
             recipe=self.request.recipe,
             weights=self.request.weights,
-            teacher=self.request.token_labels,
+            teacher=self.request.teacher,
             labels=labels,
             pictures=len(self.data.train),
             scores=accuracy_lines(result),
@@ -305,8 +318,14 @@ class LabelledTraining(TrainingRun[FitRequest, FitResult]):
         return Ending(result, labels, card)
 
     def work(self, outcome: Outcome, pace: Pace) -> Spent:
-        """Of all steps, the keep schedule counted in."""
-        return training_work(self.training, outcome.pictures, pace, outcome.steps)
+        """Of all steps, the keep schedule counted in, and of the teacher's answers."""
+        steps = training_work(self.training, outcome.pictures, pace, outcome.steps)
+        if self.teacher is None:
+            return steps
+        objective = self.training.objective
+        every = isinstance(objective, Distill) and objective.answers == "view"
+        looks = outcome.pictures if every else len(self.data.train)
+        return steps + Spent(flops=float(looks) * count_flops(self.teacher.network.config))
 
     def _measure(self, network: Network, split: Split) -> ClassificationResult:
         """Of a network that began with a classifier on frozen features, the val split first sets the temperature."""

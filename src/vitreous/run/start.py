@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from vitreous.config.change import change
+from vitreous.config.model import ModelConfig
 from vitreous.config.train import Training
 from vitreous.data.decode import Header, PictureError
 from vitreous.data.loader import Loader
@@ -20,6 +21,7 @@ from vitreous.model.initialise import whiten_patches
 from vitreous.model.lora import add_lora
 from vitreous.model.network import Network, has_stem, require
 from vitreous.model.vit import ViT
+from vitreous.recipes.distill import distilled
 from vitreous.recipes.situation import Situation
 from vitreous.recipes.supervised import recipe
 from vitreous.recipes.token_label import token_labelled
@@ -32,16 +34,21 @@ WHITENING = 20_000_000
 """Pixels that a whitened start is made from, so that large pictures fit into the memory too."""
 
 
-def choose_training(request: FitRequest, data: Data, base: Bundle | None) -> Training:
-    """What the recipe makes of these data and weights, with what the person set otherwise."""
+def choose_training(
+    request: FitRequest, data: Data, base: Bundle | None, teacher: ModelConfig | None = None
+) -> Training:
+    """What the recipe makes of these data and weights, with what the person set otherwise.
+
+    teacher: the model that is learned from, where there is one.
+    """
     situation = situation_of(data.train, len(data.classes), request.model, request.image_size)
     situation = replace(situation, tested="test" in data.splits)
     if base is not None:
         situation = replace(situation, base=base.model.config, base_preprocess=base.preprocess)
-    training = _from_recipe(request, situation)
+    training = _from_recipe(request, situation, teacher)
     if training.validation:  # what is set aside is not trained on, which some recipes count
         left = len(data.with_validation(training.validation, request.seed).train)
-        training = _from_recipe(request, replace(situation, pictures=left))
+        training = _from_recipe(request, replace(situation, pictures=left), teacher)
     if "validation" in request.changes and "val" in data.splits:
         raise UserError("validation: the data have a val split of their own; leave it out.")
     if training.wise_ft_alpha < 1 and base is None:
@@ -62,8 +69,10 @@ def situation_of(source: Source, classes: int, model: str | None, image_size: in
     )
 
 
-def _from_recipe(request: FitRequest, situation: Situation) -> Training:
+def _from_recipe(request: FitRequest, situation: Situation, teacher: ModelConfig | None) -> Training:
     training = replace(recipe(request.recipe, situation), seed=request.seed)
+    if request.distill is not None and teacher is not None:
+        training = distilled(training, teacher, scratch=situation.base is None)
     if request.token_labels is not None:
         training = token_labelled(training)
     training = change(training, request.changes, weights=situation.base is not None)

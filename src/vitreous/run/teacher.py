@@ -14,7 +14,7 @@ from torch import Tensor
 from vitreous.config.data import Preprocess
 from vitreous.errors import UserError
 from vitreous.model.network import Network
-from vitreous.run.folder import weights_digest
+from vitreous.run.folder import RunConfig, weights_digest
 from vitreous.weights.bundle import Bundle
 from vitreous.weights.source import open_weights
 
@@ -33,11 +33,26 @@ class Teacher:
     digest: str
     """16 hexadecimal digits that differ if its weights, its preprocessing or its labels do."""
 
+    device: torch.device | None = None
+    """Where it computes; None: on the processor."""
+
     def scores(self, images: Tensor) -> Tensor:
         """(B, K) scores of the data's classes, in their order, of pictures (B, C, H, W) normalised as it has them."""
         with torch.no_grad():
             found: Tensor = self.network(images)[:, self.columns]
         return found
+
+
+@dataclass(frozen=True)
+class MissingTeacher:
+    """The teacher of a run that goes on, where it cannot be opened any more: what it said may still be known."""
+
+    place: str
+    digest: str
+    folder: Path
+    """The run's."""
+    why: str
+    device: torch.device | None = None
 
 
 def open_teacher(place: str | Path, classes: Sequence[str], device: torch.device | None = None) -> Teacher:
@@ -52,7 +67,31 @@ def open_teacher(place: str | Path, classes: Sequence[str], device: torch.device
     network = bundle.model.eval().requires_grad_(False)
     for parameter in network.parameters():  # mapped memory is not aligned, and rounds differently than a copy of it
         parameter.data = parameter.data.clone()
-    return Teacher(str(place), network.to(device), bundle.preprocess, columns.to(device), teacher_digest(bundle))
+    digest = teacher_digest(bundle)
+    return Teacher(str(place), network.to(device), bundle.preprocess, columns.to(device), digest, device)
+
+
+def reopen_teacher(
+    place: str, classes: Sequence[str], saved: RunConfig, folder: Path, device: torch.device | None = None
+) -> Teacher | MissingTeacher:
+    """The same for a run that goes on; a teacher other than its own is refused."""
+    try:
+        teacher = open_teacher(place, classes, device)
+    except UserError as error:
+        assert saved.teacher is not None
+        return MissingTeacher(place, saved.teacher, folder, str(error), device)
+    saved.check_teacher(teacher.digest, place, folder)
+    return teacher
+
+
+def present(teacher: Teacher | MissingTeacher, why: str) -> Teacher:
+    """The teacher, or a sentence that it is gone. why: what it is needed for."""
+    if isinstance(teacher, Teacher):
+        return teacher
+    raise UserError(
+        f"{teacher.place}: the teacher of {teacher.folder}, and {why}; bring it back to go on "
+        f"({teacher.why.rstrip('.')})."
+    )
 
 
 def match_classes(labels: Sequence[str], classes: Sequence[str], place: object = "the teacher") -> Tensor:

@@ -28,7 +28,7 @@ from vitreous.model.family import inference_batch
 from vitreous.run.clock import Clock
 from vitreous.run.looking import class_by_class
 from vitreous.run.stages import say_budget
-from vitreous.run.teacher import Teacher
+from vitreous.run.teacher import MissingTeacher, Teacher, present
 from vitreous.weights.files import write_file
 
 EXAMPLES = "token-labels.json"
@@ -43,7 +43,7 @@ MOST = 0.75
 
 
 def label_tokens(
-    teacher: Teacher,
+    teacher: Teacher | MissingTeacher,
     source: Source,
     training: Training,
     *,
@@ -55,14 +55,15 @@ def label_tokens(
     objective, model = training.objective, training.model
     assert isinstance(objective, TokenLabel)
     assert isinstance(model, ViTConfig)
-    store = MapStore(_folder(teacher, objective.top), len(teacher.columns), objective.top)
+    store = MapStore(_folder(teacher.digest, source.classes, objective.top), len(source.classes), objective.top)
     digests = picture_digests(source)
     maps = StoredMaps(store, digests, source.name)
     if missing := _distinct(maps.missing(), digests):
+        here = present(teacher, "not all of its token labels are kept any more")
         made = len(set(digests) - {None}) - len(missing)
         known = f" ({made:,} more are known already)" if made else ""
         say(f"Token labels: {teacher.place} looks at {len(missing):,} training pictures once{known}.")
-        making = _Making(teacher, source, missing, digests, workers, _Progress(len(missing), say, clock))
+        making = _Making(here, source, missing, digests, workers, _Progress(len(missing), say, clock))
         store.write(making.batches())
         maps = StoredMaps(store, digests, source.name)
     store.touch()
@@ -76,9 +77,9 @@ def whole_view(preprocess: Preprocess) -> Preprocess:
     return replace(preprocess, resize="stretch", crop=1.0)
 
 
-def _folder(teacher: Teacher, kept: int) -> Path:
-    """Where maps of this teacher are kept, for any data: beside the features that were computed once."""
-    facts = json.dumps([FORMAT, teacher.digest, teacher.columns.tolist(), kept])
+def _folder(teacher: str, classes: Sequence[str], kept: int) -> Path:
+    """Where maps of the teacher with this digest are kept, for any data of these classes: beside cached features."""
+    facts = json.dumps([FORMAT, teacher, list(classes), kept])
     return default_folder().with_name("token-labels") / sha256(facts.encode()).hexdigest()[:32]
 
 

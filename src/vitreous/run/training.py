@@ -138,6 +138,10 @@ class TrainingRun(ABC, Generic[Asked, Result]):
         """What it learns by, in a word or two."""
         return self.training.objective.kind
 
+    def setting(self) -> Setting:
+        """What the objective may need to know."""
+        return Setting(self.training.seed, torch.from_numpy(self.data.train.labels), self.world)
+
     def say_start(self, steps: int) -> None:
         """What is to be said before the first step of a new training."""
 
@@ -183,10 +187,7 @@ class TrainingRun(ABC, Generic[Asked, Result]):
         self.checkpointed = has_checkpoint(self.folder / "checkpoints")
         self.loader = self.keep_open(training_loader(self.data.train, self.training, self.machine.workers))
         network = self.start_network()
-        labels = torch.from_numpy(self.data.train.labels)
-        self.objective = build_objective(
-            network, self.training.objective, Setting(self.training.seed, labels, self.world)
-        )
+        self.objective = build_objective(network, self.training.objective, self.setting())
         self.objective.to(self.world.device)
         self.evaluate = self.make_evaluate()
         table: Timetable | None = None

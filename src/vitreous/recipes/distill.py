@@ -1,0 +1,46 @@
+"""A recipe's training, learned from a teacher too."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+
+from vitreous.config.model import ModelConfig, ViTConfig
+from vitreous.config.objective import Distill, Supervised
+from vitreous.config.train import Training
+from vitreous.errors import UserError
+from vitreous.model.family import count_flops
+from vitreous.recipes.situation import with_fields
+
+AFFORDABLE = 0.5
+"""The share of a student's step that a teacher who looks at every view may cost: two steps in three are left then."""
+
+
+def distilled(training: Training, teacher: ModelConfig, scratch: bool) -> Training:
+    """The training with what DeiT adds to it: hard answers, on a token of their own where a new ViT can have one.
+
+    A teacher that costs much looks at each picture once instead of at every view. Of pictures that it was trained on
+    itself it is then right nearly always, so its probabilities tell more than its choice.
+
+    scratch: the model is new; given weights have the tokens that they have.
+    """
+    if type(training.objective) is not Supervised:
+        raise UserError(
+            f"distill: a teacher's answers go with labels, and this recipe learns by {training.objective.kind}; "
+            "take another recipe, or leave distill out."
+        )
+    model = with_token(training.model) if scratch else training.model
+    once = count_flops(teacher) > AFFORDABLE * 3 * count_flops(model)  # forward, and twice that backward
+    objective = Distill(**asdict(training.objective))  # hard, on every view
+    if once:
+        objective = replace(objective, targets="soft", answers="picture")
+    return replace(training, model=model, objective=objective)
+
+
+def with_token(model: ModelConfig) -> ModelConfig:
+    """A new ViT with DeiT's distillation token beside the class token; whatever cannot have one as it is.
+
+    A ViT that would average its patches reads the two tokens instead: that made no difference (docs/log.md).
+    """
+    if not isinstance(model, ViTConfig) or model.classifier != "linear" or model.norm_after_pool:
+        return model
+    return with_fields(model, class_token=True, distilled=True, pool="class")
