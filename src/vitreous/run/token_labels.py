@@ -139,7 +139,7 @@ class _Progress:
             self.say(f"Token labels: {self.done:,} of {self.count:,} pictures, about {left:.0f} s left.")
 
     def _check(self, left: float, clock: Clock) -> None:
-        if clock.now() + left > MOST * clock.deadline:
+        if left and clock.now() + left > MOST * clock.deadline:
             enough = say_budget((clock.now() + left) / MOST + 5)
             raise UserError(
                 f"budget {clock.text}: the teacher needs about {left:.0f} s more for its token labels, which leaves "
