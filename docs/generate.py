@@ -94,6 +94,31 @@ def training_page() -> str:
     return _filled("training.md", tables)
 
 
+def teachers_page() -> str:
+    """The page on teachers with the table of its benchmark."""
+    if not (DOCS.parent / "benchmarks" / "results" / "teachers.json").exists():  # it takes idle hours
+        return _filled("teachers.md", {})
+    return _filled("teachers.md", {"teachers": _teachers(_result("teachers"))})
+
+
+def _teachers(found: dict[str, Any]) -> str:
+    teacher = found["teacher"]
+    lines = [
+        f"| {found['data']}, {found['training_pictures']:,} training pictures, {found['budget']} each "
+        "| right, % | spread | seeds | steps |",
+        "| --- | ---: | ---: | ---: | ---: |",
+    ]
+    for name, row in found["ways"].items():
+        spread = "" if row["std"] is None else f"{100 * row['std']:.1f}"
+        steps = sum(cell["steps"] for cell in row["cells"]) / len(row["cells"])
+        lines.append(f"| {name} | {100 * row['mean']:.1f} | {spread} | {row['seeds']} | {steps:,.0f} |")
+    lines += [
+        "",
+        f"The teacher, {teacher['model']}, has {100 * teacher['test_accuracy']:.1f} % after {teacher['budget']}.",
+    ]
+    return "\n".join(lines)
+
+
 def reliability_page() -> str:
     """The page on reliability with the sizes of the hostile corpus, and the interruptions that were survived."""
     tables = {"corpus": _corpus()}
@@ -295,6 +320,7 @@ PAGES = {
     "explain.md": explain_page,
     "pretraining.md": pretraining_page,
     "training.md": training_page,
+    "teachers.md": teachers_page,
     "reliability.md": reliability_page,
 }
 

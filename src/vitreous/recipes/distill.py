@@ -11,8 +11,8 @@ from vitreous.errors import UserError
 from vitreous.model.family import count_flops
 from vitreous.recipes.situation import with_fields
 
-AFFORDABLE = 0.5
-"""The share of a student's step that a teacher who looks at every view may cost: two steps in three are left then."""
+AFFORDABLE = 1.0
+"""How much of a student's step a teacher may cost that looks at every view: half of the steps are left then."""
 
 
 def distilled(training: Training, teacher: ModelConfig, scratch: bool) -> Training:
@@ -29,11 +29,18 @@ def distilled(training: Training, teacher: ModelConfig, scratch: bool) -> Traini
             "take another recipe, or leave distill out."
         )
     model = with_token(training.model) if scratch else training.model
-    once = count_flops(teacher) > AFFORDABLE * 3 * count_flops(model)  # forward, and twice that backward
     objective = Distill(**asdict(training.objective))  # hard, on every view
-    if once:
+    if count_flops(teacher) > AFFORDABLE * step_flops(model, objective):
         objective = replace(objective, targets="soft", answers="picture")
     return replace(training, model=model, objective=objective)
+
+
+def step_flops(model: ModelConfig, objective: Supervised) -> float:
+    """Operations of a student's step for one picture, forward and twice that backward: the mean over all steps."""
+    ends = objective.stages
+    lengths = (end - before for before, end in zip((0.0, *ends), ends, strict=False))
+    shares = (objective.keep_share(end - 1e-9) for end in ends)
+    return 3 * sum(length * count_flops(model, share) for length, share in zip(lengths, shares, strict=True))
 
 
 def with_token(model: ModelConfig) -> ModelConfig:

@@ -25,7 +25,7 @@ from vitreous.evaluate.places import place_scores
 from vitreous.evaluate.score_maps import FORMAT, Digest, MapStore, StoredMaps, picture_digests
 from vitreous.inputs import read_json
 from vitreous.model.family import inference_batch
-from vitreous.run.clock import Clock
+from vitreous.run.clock import TELLING, Clock
 from vitreous.run.looking import class_by_class
 from vitreous.run.stages import say_budget
 from vitreous.run.teacher import MissingTeacher, Teacher, present
@@ -36,10 +36,8 @@ SHOWN = 8
 """Training pictures whose token labels a page shows."""
 SAID = 15.0
 """Seconds between two sentences about how far it is."""
-TELLING = 2.0
-"""Seconds after which it is known how long all will take."""
-MOST = 0.75
-"""The share of a budget that may be gone when all token labels are made; else too little is left to learn them."""
+MOST = 0.5
+"""The share of a budget that may be gone when all token labels are made; the student needs the rest."""
 
 
 def label_tokens(
@@ -132,7 +130,7 @@ class _Progress:
         self.done += done
         now = time.monotonic()
         left = (now - self.began) / self.done * (self.count - self.done)
-        if self.clock is not None and now - self.began > TELLING:
+        if self.clock is not None and now - self.began >= TELLING:
             self._check(left, self.clock)
         if now - self.said > SAID:
             self.said = now

@@ -1,0 +1,127 @@
+"""A teacher: which models can be one, and that its answers are in the order of the data's classes."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from colours import COLOURS, make_bundle, make_pictures
+
+from vitreous import UserError, ViT
+from vitreous.config.data import Preprocess
+from vitreous.config.objective import Distill
+from vitreous.data.source import open_data
+from vitreous.run.answers import teacher_answers
+from vitreous.run.teacher import match_classes, open_teacher, teacher_digest
+from vitreous.weights.bundle import load_bundle, save_bundle
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory):
+    return make_bundle(tmp_path_factory.mktemp("teacher") / "bundle")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return open_data(make_pictures(tmp_path_factory.mktemp("data") / "pictures"))
+
+
+def test_columns_follow_the_names():
+    assert match_classes(["a", "b", "c", "d"], ["d", "a"]).tolist() == [3, 0]
+    assert match_classes(COLOURS, ("red", "blue", "green")).tolist() == [2, 0, 1]
+
+
+def test_scores_are_those_of_the_datas_classes(bundle):
+    images = torch.randn(5, 3, 16, 16)
+    teacher = open_teacher(bundle, ("red", "blue"))
+    with torch.no_grad():
+        every = load_bundle(bundle).model(images)
+    torch.testing.assert_close(teacher.scores(images), every[:, [2, 0]])
+    assert not teacher.network.training
+    assert not any(parameter.requires_grad for parameter in teacher.network.parameters())
+    assert not teacher.scores(images).requires_grad
+
+
+UNKNOWN = {
+    ("red", "pink"): "does not know the class 'pink', which the data have (its 3 classes: blue, green, red)",
+    ("pink", "teal", "red", "grey"): "does not know the class 'pink' and 2 more, which the data have",
+    ("Red",): "does not know the class 'Red'",
+}
+
+
+@pytest.mark.parametrize(("classes", "says"), UNKNOWN.items(), ids=str)
+def test_a_class_that_it_does_not_know(bundle, classes, says):
+    with pytest.raises(UserError) as error:
+        open_teacher(bundle, classes)
+    assert str(error.value).startswith(str(bundle))
+    assert says in str(error.value)
+    assert str(error.value).endswith("give a teacher of the same classes, or name its classes: vitreous import TEACHER "
+                                     "--labels FILE.")  # fmt: skip
+
+
+def test_a_name_of_two_classes_matters_where_the_data_have_it(tmp_path):
+    place = make_bundle(tmp_path / "b", labels=("crane", "red", "crane"))
+    assert open_teacher(place, ("red",)).columns.tolist() == [1]
+    with pytest.raises(UserError, match="calls more than one of its classes 'crane'"):
+        open_teacher(place, ("crane", "red"))
+
+
+def test_a_model_without_a_classifier_has_nothing_to_teach(tmp_path):
+    model = ViT("F/4@16", classes=0)
+    save_bundle(tmp_path / "b", model, Preprocess(size=(16, 16)), ())
+    with pytest.raises(UserError, match="it has no classifier and so nothing to teach"):
+        open_teacher(tmp_path / "b", COLOURS)
+
+
+def test_the_digest_is_of_all_that_answers_follow_from(bundle):
+    opened = load_bundle(bundle)
+    digests = {teacher_digest(opened)}
+    digests.add(teacher_digest(replace(opened, labels=("green", "blue", "red"))))
+    digests.add(teacher_digest(replace(opened, preprocess=replace(opened.preprocess, crop=0.9))))
+    with torch.no_grad():
+        opened.model.head.bias[0] += 1e-6
+    digests.add(teacher_digest(opened))
+    assert len(digests) == 4
+    assert open_teacher(bundle, COLOURS).digest == open_teacher(bundle, ("red",)).digest
+
+
+# ---- what it says of each picture once -------------------------------------------------------------------------------
+
+ONCE = Distill(targets="soft", answers="picture")
+
+
+def ask(teacher, data, clock=None, say=lambda text: None):
+    return teacher_answers(teacher, ONCE, teacher.preprocess, data.train, workers=0, clock=clock, say=say)
+
+
+def test_answers_are_computed_once_and_kept(bundle, data, tmp_path, monkeypatch):
+    monkeypatch.setenv("VITREOUS_CACHE", str(tmp_path))
+    teacher, heard = open_teacher(bundle, data.classes), []
+    first = ask(teacher, data, say=heard.append)
+    assert heard == ["The teacher looks at all 12 training pictures once."]
+    again = ask(teacher, data, say=heard.append)
+    assert len(heard) == 1
+    assert torch.equal(first.table, again.table)
+    assert (first.table.argmax(dim=1).numpy() == data.train.labels).all()
+    other = data.train.relabelled(("red", "green", "blue"))
+    turned = ask(open_teacher(bundle, other.classes), replace(data, splits={"train": other}))
+    assert torch.equal(turned.table, first.table[:, [2, 1, 0]])
+
+
+class SlowClock:
+    """Each question takes a second."""
+
+    text, deadline, _now = "5s", 5.0, 0.0
+
+    def now(self):
+        self._now += 1.0
+        return self._now
+
+
+def test_a_teacher_that_leaves_no_time_is_refused_with_the_time_that_would_do(bundle, data, tmp_path, monkeypatch):
+    monkeypatch.setenv("VITREOUS_CACHE", str(tmp_path))
+    monkeypatch.setattr("vitreous.run.answers.inference_batch", lambda config: 4)
+    with pytest.raises(UserError) as error:
+        ask(open_teacher(bundle, data.classes), data, clock=SlowClock())
+    assert "takes about 5s to look at all pictures once, and the budget is 5s; give 10s or more" in str(error.value)
+    assert "objective.answers=view" in str(error.value)
+    assert not list(tmp_path.rglob("*.safetensors"))
