@@ -49,7 +49,7 @@ def layer_norm(layer, x):
 
 
 def alone(model, images):
-    """(B, N, prefix, D) by hand: in the last block the first tokens see themselves and one patch, for each patch."""
+    """(B, N, prefix, D) by hand: in the last block the first tokens attend to one patch alone, for each patch."""
     c, block = model.config, model.blocks[-1]
     with torch.no_grad():
         z, layout = model.embed(images)
@@ -59,16 +59,11 @@ def alone(model, images):
     out = np.zeros((len(z), z.shape[1] - c.prefix, c.prefix, c.width))
     for b in range(len(z)):
         for i in range(z.shape[1] - c.prefix):
-            two = z[b, [*range(c.prefix), c.prefix + i]]
-            q, k, v = np.split(linear(block.attn.qkv, layer_norm(block.norm1, two)), 3, axis=1)
-            heads = []
-            for h in np.split(np.arange(c.width), c.heads):
-                weight = np.exp(q[:, h] @ k[:, h].T / np.sqrt(len(h)))
-                heads.append(weight / weight.sum(axis=1, keepdims=True) @ v[:, h])
-            y = two + linear(block.attn.proj, np.concatenate(heads, axis=1))
+            value = np.split(linear(block.attn.qkv, layer_norm(block.norm1, z[b, c.prefix + i])), 3)[2]
+            y = z[b, : c.prefix] + linear(block.attn.proj, value)  # all attention on one token
             hidden = torch.nn.functional.gelu(torch.from_numpy(linear(block.mlp.fc1, layer_norm(block.norm2, y))))
             y = y + linear(block.mlp.fc2, hidden.numpy())
-            out[b, i] = layer_norm(model.norm, y)[: c.prefix]
+            out[b, i] = layer_norm(model.norm, y)
     return out
 
 
@@ -81,6 +76,19 @@ def test_of_a_vit_or_hybrid_the_class_token_looks_at_each_patch_alone(more):
     model, images = stirred(ViT(replace(VIT, **more))), pictures()
     expected = linear(model.head, alone(model, images)[:, :, 0]).reshape(3, 4, 6, 5)
     np.testing.assert_allclose(place_scores(model, images), expected, atol=2e-5)
+
+
+def test_where_norms_come_after_the_branches():
+    model, images = stirred(ViT(replace(VIT, norm="after"))), pictures(count=1)
+    block = model.blocks[-1]
+    with torch.no_grad():
+        z, layout = model.embed(images)
+        z = model.blocks[0](z, layout).double().numpy()[0]
+    value = np.split(linear(block.attn.qkv, z[1:]), 3, axis=1)[2]
+    y = layer_norm(block.norm1, z[:1] + linear(block.attn.proj, value))
+    hidden = torch.nn.functional.gelu(torch.from_numpy(linear(block.mlp.fc1, y))).numpy()
+    y = layer_norm(block.norm2, y + linear(block.mlp.fc2, hidden))
+    np.testing.assert_allclose(place_scores(model, images)[0].flatten(0, 1), linear(model.head, y), atol=2e-5)
 
 
 def test_with_a_hidden_layer_before_the_classifier():

@@ -6,13 +6,13 @@ Letters: B pictures, h x w = N places, T tokens, D width, K classes.
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from vitreous.errors import UserError
 from vitreous.model.network import HasFeatureMap, Network
-from vitreous.model.position import Layout
 from vitreous.model.trace import Trace
-from vitreous.model.vit import ViT
+from vitreous.model.vit import Block, ViT
 
 
 @torch.inference_mode()
@@ -38,19 +38,20 @@ def _of_patches(network: ViT, images: Tensor) -> Tensor:
     """Of patches that are pooled in the end: each by itself. Else the class token attends to each in the last block.
 
     A classifier of class tokens cannot read patch tokens: of ViT-Ti/16's, 6 in 100 say what the class token says, and
-    49 in 100 where it looks at them one by one (docs/log.md).
+    35 in 100 where it attends to them one by one, more of those in the middle (docs/teachers.md).
     """
-    c, before = network.config, network.config.depth - 2
-    trace = Trace(layers=[-1, -2][: c.depth], attention=False)
+    c, trace = network.config, Trace(layers=[-1, -2][: network.config.depth], attention=False)
     network(images, trace=trace)
     if c.pool == "class":
-        tokens = trace.embedded if before < 0 else trace.tokens[before]
-        assert tokens is not None
-        places = torch.arange(tokens.shape[1] - c.prefix, device=tokens.device).repeat(len(tokens))
-        layout = Layout(trace.grid, c.prefix, places[:, None])
-        seen: Tensor = network.norm(network.blocks[-1](_one_by_one(tokens, c.prefix), layout, read=c.tokens_read))
+        before = trace.embedded if c.depth == 1 else trace.tokens[c.depth - 2]
+        assert before is not None
+        block = network.blocks[-1]
+        assert isinstance(block, Block)
+        seen = network.norm(_attend_alone(block, before, c.prefix).flatten(0, 1))
     else:
-        seen = _one_by_one(network.norm(trace.tokens[c.depth - 1]), c.prefix)
+        tokens = network.norm(trace.tokens[c.depth - 1])
+        first, patches = tokens[:, None, : c.prefix], tokens[:, c.prefix :, None]
+        seen = torch.cat([first.expand(-1, patches.shape[1], -1, -1), patches], dim=2).flatten(0, 1)
     if network.head_dist is not None:
         scores: Tensor = (network.head(seen[:, 0]) + network.head_dist(seen[:, 1])) / 2
     else:
@@ -58,8 +59,16 @@ def _of_patches(network: ViT, images: Tensor) -> Tensor:
     return scores.view(len(images), *trace.grid, -1)
 
 
-def _one_by_one(tokens: Tensor, prefix: int) -> Tensor:
-    """(B*N, prefix + 1, D): class token and its like with each patch of tokens (B, T, D) alone."""
-    first, patches = tokens[:, :prefix], tokens[:, prefix:]
-    first = first[:, None].expand(-1, patches.shape[1], -1, -1)
-    return torch.cat([first, patches[:, :, None]], dim=2).flatten(0, 1)
+def _attend_alone(block: Block, tokens: Tensor, prefix: int) -> Tensor:
+    """(B, N, prefix, D): class token and its like after a block in which they attend to one patch, for each patch.
+
+    Equations 2 and 3 for tokens (B, T, D); attention to a single token is its value, whatever queries and keys say.
+    """
+    first, patches = tokens[:, None, :prefix], tokens[:, prefix:, None]
+    read, width = block.norm1(patches) if block.norm_first else patches, tokens.shape[2]
+    value = F.linear(read, block.attn.qkv.weight[2 * width :], block.attn.qkv.bias[2 * width :])
+    z = first + block.ls1(block.attn.proj(value))
+    if block.norm_first:
+        return z + block.ls2(block.mlp(block.norm2(z)))  # type: ignore[no-any-return]
+    z = block.norm1(z)
+    return block.norm2(z + block.ls2(block.mlp(z)))  # type: ignore[no-any-return]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from pathlib import PurePath
 
 import numpy as np
 from PIL import Image
@@ -46,7 +47,7 @@ def _labelled(shown: TaughtPicture, colours: Mapping[str, str]) -> Html:
     view = {"viewBox": f"0 0 {width} {height}", "class_": "map"}
     plain = tag("svg", tag("image", href=address, **size), **view)
     covered = tag("svg", tag("image", href=address, **size), veil, **view)
-    caption = tag("figcaption", shown.label, tag("span", shown.name, class_="file"))
+    caption = tag("figcaption", shown.label, tag("span", PurePath(shown.name).name, class_="file"))
     return tag("figure", tag("div", plain, covered, class_="two"), caption, class_="taught")
 
 
