@@ -30,6 +30,7 @@ def batch(count=10, kind=Batch, **more):
         numbered(count, start=300, dtype=torch.int64),
         partner=numbered(count, start=500, dtype=torch.int64),
         share=numbered(count, start=600.5),
+        token_targets=numbered(count, 4, 3, start=3e4),
         **more,
     )
 
@@ -58,7 +59,7 @@ def test_parts_are_nearly_equal_and_together_the_whole(parts, sizes):
     assert set(expected) == {
         "views.global.images", "views.global.box", "views.global.flipped",
         "views.local.images", "views.local.box", "views.local.flipped", "targets", "index", "keys",
-        "partner", "share",
+        "partner", "share", "token_targets",
     }  # fmt: skip
     for name, tensor in expected.items():
         assert torch.cat([tensors(part)[name] for part in found]).equal(tensor), name

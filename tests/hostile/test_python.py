@@ -13,7 +13,7 @@ from PIL import Image
 import vitreous
 from vitreous import UserError
 from vitreous.config.data import Augment, MultiCrop, Preprocess
-from vitreous.config.objective import Dino, Distill, Mae, Supervised
+from vitreous.config.objective import Dino, Distill, Mae, Supervised, TokenLabel
 from vitreous.config.train import Optimizer
 
 VALUES = {
@@ -121,7 +121,7 @@ def test_a_wrong_argument(name, parameter, value):
 
 CONFIGS = {
     vitreous.ViTConfig: {"width": 8, "depth": 1, "heads": 2, "mlp_width": 8, "patch": 4},
-    **{kind: {} for kind in (Preprocess, Augment, MultiCrop, Optimizer, Supervised, Distill, Mae, Dino)},
+    **{kind: {} for kind in (Preprocess, Augment, MultiCrop, Optimizer, Supervised, Distill, TokenLabel, Mae, Dino)},
 }
 
 

@@ -13,6 +13,7 @@ from vitreous import ViT
 from vitreous.config.data import Preprocess
 from vitreous.jobs.analyze import analyze, analyze_bias
 from vitreous.jobs.walkthrough import write_walkthrough
+from vitreous.report.content import TaughtPicture
 from vitreous.report.page import page
 from vitreous.report.pretraining import pretraining_page
 from vitreous.weights.bundle import Bundle
@@ -58,8 +59,10 @@ def check(text):
 def test_the_pages_of_a_run(monkeypatch, name):
     monkeypatch.setattr(contents, "NASTY", (name, "b"))
     told = replace(contents.run(2), place=name, data=name, start=name, way=name, alarms=(name,), remarks=(name,))
+    told = replace(told, teacher=name)
+    taught = (TaughtPicture(name, name, Image.new("RGB", (20, 30)), [[name, "b"]], [[0.9, 0.2]]),)
     words = {"name": name, "place": name, "data": name, "card": name, "left_out": (name,)}
-    check(page(replace(contents.content(2), run=told, looks=(), **words)))
+    check(page(replace(contents.content(2), run=told, looks=(), taught=taught, **words)))
     check(pretraining_page(name, told))
 
 

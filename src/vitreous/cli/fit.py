@@ -18,6 +18,7 @@ def fit(
     data: Annotated[str, tyro.conf.Positional, option("DATA")],
     weights: Annotated[str | None, option("MODEL")] = None,
     distill: Annotated[str | None, option("TEACHER")] = None,
+    token_labels: Annotated[str | None, option("TEACHER")] = None,
     model: Annotated[str | None, option("SIZE/PATCH")] = None,
     image_size: Annotated[Pixels | None, option("PIXELS")] = None,
     budget: Annotated[Budget | None, option("TIME")] = None,
@@ -41,6 +42,8 @@ def fit(
         weights: Start from this model: a bundle, a run folder, or anything that `vitreous import` reads.
         distill: Learn from this model's answers beside the labels: a bundle, a run folder, or anything that `vitreous
             import` reads. Its classes are matched to the data's by name.
+        token_labels: Also learn what this model says of every patch (token labelling): a bundle, a run folder, or
+            anything that `vitreous import` reads. Its classes are matched to the data's by name.
         model: Train this model from scratch, such as S/16, Ti/4@32, bit-r50x1 or efficientnet-b0. Default: what suits
             the pictures.
         image_size: Side of the model's input in pixels; position embeddings are resampled to it.
@@ -66,6 +69,7 @@ def fit(
             data,
             weights=weights,
             distill=distill,
+            token_labels=token_labels,
             model=model,
             image_size=image_size,
             budget=budget,

@@ -93,14 +93,16 @@ class Augment:
     erase: float = 0.0
     """Probability that a random rectangle is replaced by the mean colour."""
     mixup: float = 0.0
-    """Mixup's alpha; 0 for none. With CutMix too, each pair of pictures takes one of the two at random."""
+    """Mixup's alpha; 0 for none. With others of these three, each pair of pictures takes one of them at random."""
     cutmix: float = 0.0
     """CutMix's alpha; 0 for none."""
+    mixtoken: float = 0.0
+    """MixToken's alpha; 0 for none: a CutMix of whole patches, so that no patch shows both pictures."""
 
     @property
     def mixes(self) -> bool:
         """Whether batches get soft targets."""
-        return self.mixup > 0 or self.cutmix > 0
+        return max(self.mixup, self.cutmix, self.mixtoken) > 0
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -123,6 +125,7 @@ class Augment:
             ("erase", 0, 1),
             ("mixup", 0, math.inf),
             ("cutmix", 0, math.inf),
+            ("mixtoken", 0, math.inf),
         ):
             value = getattr(self, name)
             if not least <= value <= greatest:

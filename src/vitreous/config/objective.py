@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
@@ -114,6 +115,29 @@ class Distill(Supervised):
             raise UserError(f"weight={self.weight}: must be above 0 and at most 1; without a teacher, leave it out.")
         if not 0 < self.temperature <= 1000:
             raise UserError(f"temperature={self.temperature}: must be above 0 and at most 1000.")
+
+
+@dataclass(frozen=True)
+class TokenLabel(Supervised):
+    """Token labelling (LV-ViT, Jiang et al. 2021): labels, and for every patch token what a teacher says of it."""
+
+    kind: ClassVar[str] = "token-label"
+
+    token_weight: float = 0.5
+    """The paper's beta: how much the patch tokens count beside the label."""
+    top: int = 5
+    """Classes whose probabilities are kept of a teacher's answer for a patch; the rest is shared by all others."""
+
+    @property
+    def way(self) -> str:
+        """What of the teacher is learned, and how much it counts."""
+        return f"a label for every patch, weight {self.token_weight:g}"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.token_weight < math.inf:
+            raise UserError(f"token_weight={self.token_weight}: must be above 0; without, leave the token labels out.")
+        _check_counts(self, "top")
 
 
 @dataclass(frozen=True)
@@ -257,7 +281,7 @@ class Dino(ObjectiveConfig):
             raise UserError(f"global_views={self.crops.global_views}: the teacher and the student need two at least.")
 
 
-def _check_counts(config: Mae | Dino, *names: str) -> None:
+def _check_counts(config: TokenLabel | Mae | Dino, *names: str) -> None:
     for name in names:
         if getattr(config, name) < 1:
             raise UserError(f"{name}={getattr(config, name)}: must be at least 1.")

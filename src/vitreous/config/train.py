@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from vitreous.arguments import Seed, check_fields
 from vitreous.config.data import Augment, Preprocess
-from vitreous.config.model import ModelConfig
+from vitreous.config.model import ModelConfig, ViTConfig
 from vitreous.config.objective import ObjectiveConfig, Supervised
 from vitreous.errors import UserError
 from vitreous.wording import Range
@@ -112,6 +112,11 @@ class Training:
             raise UserError(
                 f"accumulate={self.accumulate}: {joined} compares the pictures of a batch with each other, so a batch "
                 f"cannot be worked through in parts; set accumulate=1 with a smaller batch_size, or {joined}=0."
+            )
+        if self.augment.mixtoken and not isinstance(self.model, ViTConfig):
+            raise UserError(
+                f"mixtoken={self.augment.mixtoken}: exchanges patches of two pictures, and a network of the family "
+                f"{self.model.family!r} has none; set cutmix instead."
             )
         if self.ema is not None and not 0 < self.ema < 1:
             raise UserError(f"ema={self.ema}: must be between 0 and 1.")

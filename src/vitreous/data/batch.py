@@ -1,6 +1,6 @@
 """What crosses from data to an objective: views of pictures with their geometry, targets, and who they are.
 
-Letters: B pictures, V views of each, C channels, H x W pixels, K classes.
+Letters: B pictures, V views of each, C channels, H x W pixels, N patches, K classes.
 """
 
 from __future__ import annotations
@@ -51,6 +51,8 @@ class Batch:
     """(B,) int64: where pictures were mixed, which picture of the source has been mixed into each."""
     share: Tensor | None = field(default=None, kw_only=True)
     """(B,) float32: where pictures were mixed, what is left of each."""
+    token_targets: Tensor | None = field(default=None, kw_only=True)
+    """(B, N, K) float32 that sum to 1: what a teacher says of each patch of the plain view, row by row."""
 
     @staticmethod
     def of(

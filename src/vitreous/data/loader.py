@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -20,6 +21,7 @@ from vitreous.data.decode import check_channels
 from vitreous.data.making import BatchMaker, Made, MadeViews, Task, Wanted, choose_maker
 from vitreous.data.mix import mix
 from vitreous.data.source import Source
+from vitreous.data.token_labels import TokenLabels
 from vitreous.data.workers import Workers, WorkersDiedError
 from vitreous.errors import UserError
 from vitreous.memory import check_memory
@@ -57,7 +59,11 @@ class Loader:
 
     views: what is cut from each picture in training, by name; `augment` says all but its area and size.
     normalised: False gives pictures as bytes, which engines take.
+    patch: the side of the model's patches, for a mixing that exchanges whole ones.
+    token_labels: what says of each patch of a varied picture what it shows; set it before the first batch.
     """
+
+    token_labels: TokenLabels | None = None
 
     def __init__(
         self,
@@ -73,6 +79,7 @@ class Loader:
         cache_bytes: int | None = None,
         unreadable_limit: float = 0.01,
         normalised: bool = True,
+        patch: int | None = None,
     ) -> None:
         if len(source) == 0:
             raise UserError("there are no pictures to load; check the data.")
@@ -83,7 +90,7 @@ class Loader:
         assert normalised or augment is None
         self.source, self.preprocess, self.augment, self.seed = source, preprocess, augment, seed
         self.shuffle = augment is not None if shuffle is None else shuffle
-        self.normalised = normalised
+        self.normalised, self.patch = normalised, patch
         self.batch_size = min(batch_size, len(source))
         self.unreadable: dict[str, str] = {}
         self._allowed = max(1 if unreadable_limit else 0, math.floor(unreadable_limit * len(source)))
@@ -158,9 +165,13 @@ class Loader:
         views = {name: self._views(found) for name, found in made.views.items()}
         keys = torch.from_numpy(sample_keys(self.seed, epoch or 0, made.taken))
         batch = Batch(views, self._labels[index], index, keys)
-        if epoch is None or self.augment is None or not self.augment.mixes:
+        if epoch is None or self.augment is None:
             return batch
-        return mix(batch, len(self.source.classes), self.augment, seed=self.seed, epoch=epoch)
+        if self.token_labels is not None:
+            batch = replace(batch, token_targets=self.token_labels.cut(index, views["image"]))
+        if not self.augment.mixes:
+            return batch
+        return mix(batch, len(self.source.classes), self.augment, seed=self.seed, epoch=epoch, patch=self.patch)
 
     def _views(self, made: MadeViews) -> ViewBatch:
         images = torch.from_numpy(made.images)

@@ -39,10 +39,9 @@ from vitreous.run.comparison_facts import compared, full_cells, looks_per_second
 from vitreous.run.folder import run_place
 from vitreous.run.lock import hold_folder
 from vitreous.run.opening import open_classifier, open_dataset
-from vitreous.run.request import Listeners, run_name, same_place
+from vitreous.run.request import Listeners, machine_of, run_name, same_place
 from vitreous.run.result import NAMES
 from vitreous.run.start import split_for
-from vitreous.run.training import machine_of
 from vitreous.train.meter import Spent
 from vitreous.weights.bundle import Bundle
 from vitreous.weights.files import readable_errors, write_output

@@ -21,6 +21,7 @@ def fit(
     *,
     weights: str | Path | None = None,
     distill: str | Path | None = None,
+    token_labels: str | Path | None = None,
     model: str | None = None,
     image_size: Pixels | None = None,
     budget: Budget | None = None,
@@ -39,6 +40,7 @@ def fit(
 
     data: anything `open_data` takes, or "builtin". weights: what to fine-tune: all that `open_weights` takes.
     distill: a model of the same classes whose answers are learned beside the labels: all that `open_weights` takes.
+    token_labels: a model of the same classes that gives every patch a label: all that `open_weights` takes.
     budget: a time such as "5m" that the whole may take; or epochs. out: the run folder, by default runs/NAME.
     changes: single fields of the recipe's `Training`, such as {"freeze": 6, "optimizer.learning_rate": 1e-4}.
     device: where to compute; "auto" takes an accelerator where there is one. tensorboard: write curves for it too.
@@ -50,6 +52,8 @@ def fit(
         raise UserError(
             "preprocess: changes how pictures are prepared for given weights; give weights too, or leave it out."
         )
+    if distill is not None and token_labels is not None:
+        raise UserError("distill and token_labels: a training learns from one teacher in one way; give one of the two.")
     request = FitRequest(
         same_place(data),
         None if weights is None else same_place(weights),
@@ -62,6 +66,7 @@ def fit(
         seed,
         as_texts(changes),
         None if distill is None else same_place(distill),
+        None if token_labels is None else same_place(token_labels),
     )
     run = run_place(out, data, run_name(data))
     machine = machine_of(workers, device, tensorboard)

@@ -27,7 +27,7 @@ from vitreous.jobs.explain import explain
 from vitreous.jobs.plot_weights import plot_weights
 from vitreous.model.family import count_flops
 from vitreous.objectives.mae import load_autoencoder
-from vitreous.report.content import Content, Example, Run, SplitScores
+from vitreous.report.content import Content, Example, Run, SplitScores, TaughtPicture
 from vitreous.report.page import looks, page
 from vitreous.report.pretraining import pretraining_page
 from vitreous.run.folder import METRICS, REPORT, RESULT, RunConfig, read_config, records_of
@@ -35,6 +35,7 @@ from vitreous.run.opening import open_dataset, open_model, open_pictures
 from vitreous.run.request import FitRequest, PretrainRequest
 from vitreous.run.result import FitResult, PretrainResult, read_result
 from vitreous.run.start import set_aside, some_of
+from vitreous.run.token_labels import read_examples
 from vitreous.train.meter import Spent
 from vitreous.weights.bundle import CARD, Bundle
 from vitreous.weights.files import write_file, write_output
@@ -100,7 +101,9 @@ def write_report(
     measured = _recall(finished) if data is None else _measure(bundle, data, split, progress)
     run = None if finished is None else told(place, finished)
     source = None if data is None or isinstance(data, Data) else str(data)
-    return write(path, page(_content(name, place, bundle, run, source, measured, hurry)))
+    content = _content(name, place, bundle, run, source, measured, hurry)
+    taught = () if finished is None else _taught(Path(place), finished.config)
+    return write(path, page(replace(content, taught=taught)))
 
 
 class Hurry:
@@ -201,7 +204,7 @@ def told(place: str, finished: Finished) -> Run:
         place=place,
         data=request.data,
         start=request.weights if isinstance(request, FitRequest) else None,
-        teacher=request.distill if isinstance(request, FitRequest) else None,
+        teacher=request.teacher if isinstance(request, FitRequest) else None,
         way=request.method if isinstance(request, PretrainRequest) else request.recipe,
         training=config.training,
         pictures=result.pictures,
@@ -242,6 +245,26 @@ def _data_of(config: RunConfig) -> Data | None:
         return open_dataset(config.request.data)
     except UserError:
         return None
+
+
+def _taught(folder: Path, config: RunConfig) -> tuple[TaughtPicture, ...]:
+    """Training pictures with the token labels that they had, where pictures and labels still are."""
+    shown = read_examples(folder)
+    data = _data_of(config) if shown else None
+    if data is None:
+        return ()
+    places, found = _find(data, {one.picture for one in shown}), []
+    for one in shown:
+        if one.picture not in places:
+            continue
+        source, index = places[one.picture]
+        try:
+            picture, label = source.read(index), source.classes[int(source.labels[index])]
+            labels = [[config.classes[number] for number in row] for row in one.classes]
+        except (PictureError, IndexError):  # damaged since
+            continue
+        found.append(TaughtPicture(one.picture, label, picture, labels, one.shares))
+    return tuple(found)
 
 
 def _rebuilt(folder: Path, bundle: Bundle, config: RunConfig) -> Image.Image | None:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from vitreous.config.fields import from_fields
-from vitreous.config.objective import Dino, Distill, Mae, MaskedPatch, ObjectiveConfig, Supervised
+from vitreous.config.objective import Dino, Distill, Mae, MaskedPatch, ObjectiveConfig, Supervised, TokenLabel
 from vitreous.errors import UserError
 from vitreous.model.network import Network
 from vitreous.objectives.dino import build_dino
@@ -17,6 +17,7 @@ from vitreous.objectives.masked_patch import build_masked_patch
 from vitreous.objectives.objective import Objective
 from vitreous.objectives.setting import Setting
 from vitreous.objectives.supervised import build_supervised
+from vitreous.objectives.token_label import build_token_label
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class Kind:
 OBJECTIVES: dict[str, Kind] = {
     "supervised": Kind(Supervised, build_supervised),
     "distill": Kind(Distill, build_distill),
+    "token-label": Kind(TokenLabel, build_token_label),
     "mae": Kind(Mae, build_mae),
     "dino": Kind(Dino, build_dino),
     "masked-patch": Kind(MaskedPatch, build_masked_patch),

@@ -24,6 +24,20 @@ class Example:
 
 
 @dataclass(frozen=True)
+class TaughtPicture:
+    """A training picture and what a teacher says of its places."""
+
+    name: str
+    label: str
+    """Its class by the data."""
+    picture: Image.Image
+    labels: list[list[str]]
+    """(h, w) the likeliest class of each place."""
+    shares: list[list[float]]
+    """(h, w) its probability."""
+
+
+@dataclass(frozen=True)
 class SplitScores:
     """How well the model does on one split of some data."""
 
@@ -108,6 +122,8 @@ class Content:
     spent: Spent | None = None
     """What the training cost, where that is known."""
     looks: tuple[Look, ...] = ()
+    taught: tuple[TaughtPicture, ...] = ()
+    """Some training pictures with their token labels, where it learned such."""
     card: str | None = None
     left_out: tuple[str, ...] = field(default=())
     """Pictures that could not be read, and other remarks."""

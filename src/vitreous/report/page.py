@@ -16,6 +16,7 @@ from vitreous.report.html import Html, document, facts, tag
 from vitreous.report.numbers import parameters
 from vitreous.report.plots import Series, curves, page_style, to_svg
 from vitreous.report.scores import calibration, classes, examples, mistakes, percent, scores
+from vitreous.report.token_labels import token_labels
 from vitreous.train.meter import Spent
 
 DRAWN = frozenset({"step", "loss", "accuracy", "standard_error", "learning_rate", "norm"})
@@ -50,6 +51,8 @@ def _sections(content: Content) -> Iterable[tuple[str, list[Html]]]:
         yield "Classes", classes(main)
         yield "Calibration", calibration(main)
         yield "Pictures", examples(main)
+    if run is not None and run.teacher is not None:
+        yield "Token labels", token_labels(run.teacher, content.taught)
     yield "Inside the model", inside(content.bundle.model.config, content.looks)
     yield "Cost", [facts(cost(content.bundle.model.config, content.spent))]
     yield "Left out", _left_out(content)

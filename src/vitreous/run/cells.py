@@ -115,7 +115,7 @@ class Cells:
 
     def _run(self, asked: FitRequest, place: Path) -> FitResult:
         quiet = replace(self.listeners, say=lambda text: None, began=None)
-        training = CellTraining(asked, place, self.machine, quiet, lambda folder, seconds: None)
+        training = CellTraining(asked, place, self.machine, quiet, lambda folder, seconds=None: None)
         training.shared = self.data
         return training.run()
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from vitreous.config.objective import Distill, Supervised
+from vitreous.config.objective import Distill, Supervised, TokenLabel
 from vitreous.config.train import Training
 from vitreous.data.copies import note_copies
 from vitreous.data.loader import Loader
@@ -39,6 +39,7 @@ from vitreous.run.result import NAMES, FitResult, FrozenProbe, accuracy_lines, r
 from vitreous.run.stages import MEASURING, Work
 from vitreous.run.start import choose_training, split_for, starting_network, whiten
 from vitreous.run.teacher import MissingTeacher, Teacher, open_teacher, reopen_teacher
+from vitreous.run.token_labels import label_tokens, write_examples
 from vitreous.run.training import Ending, TrainingRun
 from vitreous.train.loop import Evaluate, Outcome
 from vitreous.train.meter import Spent
@@ -82,8 +83,8 @@ class LabelledTraining(TrainingRun[FitRequest, FitResult]):
     def choose_training(self, data: Data) -> Training:
         """What the recipe makes of the data and the weights."""
         self.base = self._open_weights()
-        if self.request.distill is not None:
-            self.teacher = open_teacher(self.request.distill, data.classes, self.world.device)
+        if self.request.teacher is not None:
+            self.teacher = open_teacher(self.request.teacher, data.classes, self.world.device)
             self.taught_by = self.teacher.digest
         teacher = None if self.teacher is None else self.teacher.network.config
         return choose_training(self.request, data, self.base, self.world.device.type, teacher)
@@ -94,7 +95,7 @@ class LabelledTraining(TrainingRun[FitRequest, FitResult]):
 
     def start_network(self) -> Network:
         """New or from weights; then whitened, or with a classifier on frozen features, where the recipe says so."""
-        self.answers = self._ask_teacher()  # first, so that what it takes is known when the rest of a budget is planned
+        self._ask_teacher()  # first, so that what it takes is known when the rest of a budget is planned
         if self.checkpointed:  # what it holds takes the place of all that follows; weights need not be there any more
             self._check_weights_if_there()
             self._open_validation()
@@ -117,19 +118,24 @@ class LabelledTraining(TrainingRun[FitRequest, FitResult]):
         """With a teacher's answers."""
         return replace(super().setting(), answers=self.answers)
 
-    def _ask_teacher(self) -> Answers | None:
-        """What the teacher says in every step, or has said of every picture."""
-        place, objective = self.request.distill, self.training.objective
-        if place is None or not isinstance(objective, Distill):
-            return None
+    def _ask_teacher(self) -> None:
+        """What the teacher says in every step, or has said of every picture or of every place in it."""
+        place, objective = self.request.teacher, self.training.objective
+        if place is None or not isinstance(objective, Distill | TokenLabel):
+            return
         found: Teacher | MissingTeacher | None = self.teacher
         if found is None:  # the run goes on
             assert self.saved is not None
             found = reopen_teacher(place, self.data.classes, self.saved, self.folder, self.world.device)
             self.teacher = found if isinstance(found, Teacher) else None
         self.listeners.say(f"Learning from {place} too: {objective.way}.")
-        workers, heard = self.machine.workers, self.listeners
-        return teacher_answers(found, self.training, self.data.train, workers, self.clock, heard)
+        train, workers, clock, heard = self.data.train, self.machine.workers, self.clock, self.listeners
+        if isinstance(objective, TokenLabel):
+            self.loader.token_labels = label_tokens(
+                found, train, self.training, workers=workers, clock=clock, say=heard.say
+            )
+        else:
+            self.answers = teacher_answers(found, self.training, train, workers, clock, heard)
 
     def _open_validation(self) -> None:
         if "val" in self.data.splits:
@@ -276,6 +282,8 @@ class LabelledTraining(TrainingRun[FitRequest, FitResult]):
 
     def end(self, network: Network, outcome: Outcome, pace: Pace) -> Ending[FitResult]:
         """How well the kept weights do on the val and the test split."""
+        if self.loader.token_labels is not None:
+            write_examples(self.folder, self.loader.token_labels.maps, self.data.train, self.training.seed)
         network.to(self.world.device)
         measured: dict[Split, ClassificationResult] = {}
         labels = self.data.classes if self.training.model.classes else ()
@@ -307,7 +315,7 @@ class LabelledTraining(TrainingRun[FitRequest, FitResult]):
             training=self.training,
             recipe=self.request.recipe,
             weights=self.request.weights,
-            teacher=self.request.distill,
+            teacher=self.request.teacher,
             labels=labels,
             pictures=len(self.data.train),
             scores=accuracy_lines(result),
@@ -318,9 +326,11 @@ class LabelledTraining(TrainingRun[FitRequest, FitResult]):
     def work(self, outcome: Outcome, pace: Pace) -> Spent:
         """Of all steps, the keep schedule counted in, and of the teacher's answers."""
         steps = training_work(self.training, outcome.pictures, pace, outcome.steps)
-        if self.teacher is None or not isinstance(objective := self.training.objective, Distill):
+        if self.teacher is None:
             return steps
-        looks = outcome.pictures if objective.answers == "view" else len(self.data.train)
+        objective = self.training.objective
+        every = isinstance(objective, Distill) and objective.answers == "view"
+        looks = outcome.pictures if every else len(self.data.train)
         return steps + Spent(flops=float(looks) * count_flops(self.teacher.network.config))
 
     def _measure(self, network: Network, split: Split) -> ClassificationResult:

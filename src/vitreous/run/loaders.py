@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from vitreous.config.model import ViTConfig
 from vitreous.config.train import Training
 from vitreous.data.loader import Loader
 from vitreous.data.source import Source
@@ -18,6 +19,7 @@ def training_loader(source: Source, t: Training, workers: int) -> Loader:
         seed=t.seed,
         workers=workers,
         views=t.objective.views,
+        patch=t.model.patch if isinstance(t.model, ViTConfig) else None,
     )
 
 

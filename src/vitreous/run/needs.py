@@ -11,7 +11,7 @@ import os
 
 from vitreous.config.data import Preprocess
 from vitreous.config.model import ModelConfig, ViTConfig
-from vitreous.config.objective import Dino, Mae
+from vitreous.config.objective import Dino, Mae, TokenLabel
 from vitreous.config.train import Training
 from vitreous.explain.methods import Method
 from vitreous.memory import check_memory
@@ -49,6 +49,9 @@ def training_bytes(training: Training, pictures: int) -> float:
         views += view.count * config.channels * math.prod(size) * FLOAT
         seen = config if size == config.image_size else for_size(config, size)
         activations += view.count * count_activation_bytes(seen)
+    if isinstance(config, ViTConfig) and isinstance(training.objective, TokenLabel):
+        labels = config.patches * config.classes * FLOAT
+        views, activations = views + labels, activations + 2 * labels  # targets; scores and their logarithms
     part = max(1, batch // training.accumulate)
     return copies * FLOAT * count_parameters(config) + batch * views + part * activations * _share_seen(training)
 

@@ -32,6 +32,13 @@ class FitRequest:
     """Single fields of the recipe's training that were set otherwise."""
     distill: str | None = None
     """The model whose answers are learned beside the labels."""
+    token_labels: str | None = None
+    """The model that gives every patch a label."""
+
+    @property
+    def teacher(self) -> str | None:
+        """The model that it learns from beside the labels, in whichever way."""
+        return self.distill if self.distill is not None else self.token_labels
 
 
 @dataclass(frozen=True)

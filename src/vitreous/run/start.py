@@ -24,6 +24,7 @@ from vitreous.model.vit import ViT
 from vitreous.recipes.distill import distilled
 from vitreous.recipes.situation import Situation
 from vitreous.recipes.supervised import recipe
+from vitreous.recipes.token_label import token_labelled
 from vitreous.run.request import FitRequest
 from vitreous.weights.bundle import Bundle
 
@@ -87,6 +88,8 @@ def _from_recipe(request: FitRequest, situation: Situation, teacher: ModelConfig
     training = replace(recipe(request.recipe, situation), seed=request.seed)
     if request.distill is not None and teacher is not None:
         training = distilled(training, teacher, scratch=situation.base is None)
+    if request.token_labels is not None:
+        training = token_labelled(training)
     training = change(training, request.changes, weights=situation.base is not None)
     return training if request.epochs is None else replace(training, epochs=request.epochs)
 

@@ -1,0 +1,291 @@
+"""What a teacher says of places, by hand for each kind of network; and that what is kept of it is kept whole."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from vitreous import UserError, ViT, ViTConfig
+from vitreous.config.bit import BiTConfig
+from vitreous.config.model import ModelConfig
+from vitreous.config.stem import ConvStem
+from vitreous.evaluate.places import place_scores
+from vitreous.evaluate.score_maps import MapStore, StoredMaps, spread_out, top_classes
+from vitreous.model.family import build_network, classifiers, named_config
+from vitreous.model.network import Network
+
+VIT = ViTConfig(width=16, depth=2, heads=2, mlp_width=32, patch=4, image_size=(16, 24), classes=5)
+
+
+def stirred(network, seed=0):
+    """With weights in which nothing is zero or one, as classifiers and norms are at the start."""
+    draw = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.add_(0.3 * torch.randn(parameter.shape, generator=draw))
+    return network.eval()
+
+
+def pictures(size=(16, 24), count=3):
+    return torch.randn(count, 3, *size, generator=torch.Generator().manual_seed(1))
+
+
+def tokens_of(model, images):
+    """(B, T, D) after the last norm, as NumPy."""
+    with torch.no_grad():
+        z, layout = model.embed(images)
+        return model.encode(z, layout).double().numpy()
+
+
+def linear(layer, x):
+    return x @ layer.weight.detach().double().numpy().T + layer.bias.detach().double().numpy()
+
+
+def layer_norm(layer, x):
+    normed = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + layer.eps)
+    return normed * layer.weight.detach().double().numpy() + layer.bias.detach().double().numpy()
+
+
+def alone(model, images):
+    """(B, N, prefix, D) by hand: in the last block the first tokens attend to one patch alone, for each patch."""
+    c, block = model.config, model.blocks[-1]
+    with torch.no_grad():
+        z, layout = model.embed(images)
+        for earlier in model.blocks[:-1]:
+            z = earlier(z, layout)
+    z = z.double().numpy()
+    out = np.zeros((len(z), z.shape[1] - c.prefix, c.prefix, c.width))
+    for b in range(len(z)):
+        for i in range(z.shape[1] - c.prefix):
+            value = np.split(linear(block.attn.qkv, layer_norm(block.norm1, z[b, c.prefix + i])), 3)[2]
+            y = z[b, : c.prefix] + linear(block.attn.proj, value)  # all attention on one token
+            hidden = torch.nn.functional.gelu(torch.from_numpy(linear(block.mlp.fc1, layer_norm(block.norm2, y))))
+            y = y + linear(block.mlp.fc2, hidden.numpy())
+            out[b, i] = layer_norm(model.norm, y)
+    return out
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{}, {"depth": 1}, {"registers": 2}, {"stem": ConvStem((8, 8))}, {"attention": "axial"}],
+    ids=str,
+)
+def test_of_a_vit_or_hybrid_the_class_token_looks_at_each_patch_alone(more):
+    model, images = stirred(ViT(replace(VIT, **more))), pictures()
+    expected = linear(model.head, alone(model, images)[:, :, 0]).reshape(3, 4, 6, 5)
+    np.testing.assert_allclose(place_scores(model, images), expected, atol=2e-5)
+
+
+def test_where_norms_come_after_the_branches():
+    model, images = stirred(ViT(replace(VIT, norm="after"))), pictures(count=1)
+    block = model.blocks[-1]
+    with torch.no_grad():
+        z, layout = model.embed(images)
+        z = model.blocks[0](z, layout).double().numpy()[0]
+    value = np.split(linear(block.attn.qkv, z[1:]), 3, axis=1)[2]
+    y = layer_norm(block.norm1, z[:1] + linear(block.attn.proj, value))
+    hidden = torch.nn.functional.gelu(torch.from_numpy(linear(block.mlp.fc1, y))).numpy()
+    y = layer_norm(block.norm2, y + linear(block.mlp.fc2, hidden))
+    np.testing.assert_allclose(place_scores(model, images)[0].flatten(0, 1), linear(model.head, y), atol=2e-5)
+
+
+def test_with_a_hidden_layer_before_the_classifier():
+    model, images = stirred(ViT(replace(VIT, classifier="mlp"))), pictures()
+    hidden = np.tanh(linear(model.pre_logits.fc, alone(model, images)[:, :, 0]))
+    np.testing.assert_allclose(place_scores(model, images), linear(model.head, hidden).reshape(3, 4, 6, 5), atol=2e-5)
+
+
+def test_with_a_distillation_token_both_classifiers_are_asked():
+    model, images = stirred(ViT(replace(VIT, distilled=True))), pictures()
+    both = alone(model, images)
+    expected = (linear(model.head, both[:, :, 0]) + linear(model.head_dist, both[:, :, 1])) / 2
+    np.testing.assert_allclose(place_scores(model, images), expected.reshape(3, 4, 6, 5), atol=2e-5)
+
+
+def test_of_a_mean_of_patches_the_places_scores_have_the_pictures_as_their_mean():
+    model, images = stirred(ViT(replace(VIT, pool="mean", class_token=False))), pictures()
+    with torch.no_grad():
+        torch.testing.assert_close(place_scores(model, images).mean(dim=(1, 2)), model(images), atol=1e-5, rtol=0)
+
+
+def test_a_norm_after_the_mean_norms_each_patch():
+    model, images = stirred(ViT(replace(VIT, pool="mean", class_token=False, norm_after_pool=True))), pictures()
+    expected = linear(model.head, layer_norm(model.fc_norm, tokens_of(model, images)))
+    np.testing.assert_allclose(place_scores(model, images), expected.reshape(3, 4, 6, 5), atol=1e-5)
+
+
+def test_beside_the_class_token_each_patch_takes_the_place_of_the_mean():
+    model, images = stirred(ViT(replace(VIT, pool="class+mean"))), pictures()
+    tokens = tokens_of(model, images)
+    both = np.concatenate([np.repeat(tokens[:, :1], 24, axis=1), tokens[:, 1:]], axis=2)
+    np.testing.assert_allclose(place_scores(model, images), linear(model.head, both).reshape(3, 4, 6, 5), atol=1e-5)
+
+
+def test_attention_pooling_of_one_patch_is_that_patch():
+    model, images = stirred(ViT(replace(VIT, pool="attention", class_token=False))), pictures()
+    patches = torch.from_numpy(tokens_of(model, images)).float()
+    with torch.no_grad():
+        alone = [model.head(model.fc_norm(model.attn_pool(patches[:, i : i + 1])[0])) for i in range(24)]
+    torch.testing.assert_close(place_scores(model, images).flatten(1, 2), torch.stack(alone, 1), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("family", ["bit", "efficientnet"])
+def test_of_a_cnn_the_classifier_is_a_convolution_over_the_feature_map(family):
+    small = BiTConfig(depths=(1, 1), width=0.5, image_size=(64, 96), classes=5, root="3x3")
+    config = small if family == "bit" else replace(named_config("efficientnet-b0"), image_size=(64, 96), classes=5)
+    model, images = stirred(build_network(config)), pictures((64, 96), 2)
+    (layer,) = classifiers(model)
+    with torch.no_grad():
+        cells = model.feature_map(images)
+        expected = nn.functional.conv2d(cells, layer.weight[:, :, None, None], layer.bias).permute(0, 2, 3, 1)
+        found = place_scores(model, images)
+        assert found.shape[1] * 1.5 == found.shape[2]
+        torch.testing.assert_close(found, expected, atol=2e-4, rtol=1e-4)
+        torch.testing.assert_close(found.mean(dim=(1, 2)), model(images), atol=2e-4, rtol=1e-4)
+
+
+def test_a_network_without_places_is_refused():
+    class Blind(Network):
+        def __init__(self) -> None:
+            super().__init__()
+            self.config: ModelConfig = VIT
+
+        def forward(self, images, *, keys=None):
+            return images.mean(dim=(2, 3))
+
+        representation = forward
+
+    with pytest.raises(UserError, match="need a teacher with patches or a feature map"):
+        place_scores(Blind(), pictures())
+
+
+# What is kept
+
+
+def test_the_likeliest_classes_are_kept_and_the_rest_is_shared():
+    scores = torch.tensor([[2.0, -1.0, 0.5, 4.0, 0.0, 1.0, -3.0]])
+    exact = (scores[0] - scores[0].logsumexp(0)).exp().double().numpy()
+    classes, shares = top_classes(scores, 3)
+    assert classes.tolist() == [[3, 0, 5]]
+    assert shares.dtype == torch.float16
+    full = spread_out(classes, shares, 7)[0].double().numpy()
+    np.testing.assert_allclose(full[[3, 0, 5]], exact[[3, 0, 5]], rtol=1e-3)
+    np.testing.assert_allclose(full[[1, 2, 4, 6]], exact[[1, 2, 4, 6]].sum() / 4, rtol=2e-2)
+    assert full.sum() == pytest.approx(1, abs=1e-6)
+
+
+@pytest.mark.parametrize("count", [2, 5, 6])
+def test_with_few_classes_all_are_kept(count):
+    scores = torch.randn(4, 3, count, generator=torch.Generator().manual_seed(0))
+    full = spread_out(*top_classes(scores, 6), count)
+    torch.testing.assert_close(full, scores.softmax(-1), atol=5e-4, rtol=0)
+    torch.testing.assert_close(full.sum(-1), torch.ones(4, 3))
+
+
+def test_a_class_of_nearly_all_leaves_nothing_below_zero():
+    full = spread_out(*top_classes(torch.tensor([[30.0, 0.0, -5.0, 1.0]]), 2), 4)
+    assert full.min() >= 0
+    assert full[0, 0] == 1
+
+
+def digest(number):
+    return number.to_bytes(16, "little")
+
+
+def some(first, count, classes=7):
+    return torch.randn(count, 2, 3, classes, generator=torch.Generator().manual_seed(first))
+
+
+@pytest.mark.parametrize(("classes", "kind"), [(7, "u1"), (300, "<u2"), (70_000, "<u4")])
+def test_what_was_written_is_read_again(tmp_path, classes, kind):
+    store = MapStore(tmp_path / "maps", classes, 5)
+    parts = {first: some(first, 4, classes) for first in (0, 4, 8)}
+    store.write(([digest(first + i) for i in range(4)], scores) for first, scores in parts.items())
+    (path,) = (tmp_path / "maps").iterdir()
+    records = np.load(path, allow_pickle=False)
+    assert records.dtype["classes"].base == np.dtype(kind)
+    assert records.dtype["shares"].base == np.dtype("<f2")
+    assert len(path.read_bytes()) < 12 * (16 + 6 * 5 * (2 + records.dtype["classes"].base.itemsize)) + 500
+    maps = StoredMaps(store, [digest(9), digest(2), None, digest(77)], str)
+    assert maps.missing() == [2, 3]
+    expected = torch.stack([parts[8][1], parts[0][2]])
+    found = maps.read(torch.tensor([0, 1]))
+    torch.testing.assert_close(found, spread_out(*top_classes(expected, 5), classes), rtol=0, atol=0)
+    with pytest.raises(UserError, match="picture 3: could not be read when its token labels were made"):
+        StoredMaps(store, [None] * 4, lambda number: f"picture {number}").read(torch.tensor([3]))
+
+
+def test_what_was_made_before_a_crash_is_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr("vitreous.evaluate.score_maps.FILE_SECONDS", 0.0)  # a file for each batch
+    store = MapStore(tmp_path / "maps", 7, 5)
+
+    def crashing():
+        yield [digest(0), digest(1)], some(0, 2)
+        yield [digest(2), digest(3)], some(2, 2)
+        raise RuntimeError("the power is gone")
+
+    with pytest.raises(RuntimeError):
+        store.write(crashing())
+    assert StoredMaps(store, [digest(i) for i in range(6)], str).missing() == [4, 5]
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "empty", "pickle", "other"])
+def test_a_damaged_file_counts_as_not_made(tmp_path, monkeypatch, damage):
+    monkeypatch.setattr("vitreous.evaluate.score_maps.FILE_SECONDS", 0.0)
+    store = MapStore(tmp_path / "maps", 7, 5)
+    store.write(([digest(i)], some(i, 1)) for i in range(3))
+    whole = StoredMaps(store, [digest(i) for i in range(3)], str)
+    path = whole._places[1][0]
+    data = bytearray(path.read_bytes())
+    data[-3] ^= 1
+    if damage == "pickle":
+        np.save(path, np.array([{}], dtype=object), allow_pickle=True)
+    elif damage == "other":
+        np.save(path, np.zeros(4))
+    else:
+        path.write_bytes({"flip": bytes(data), "cut": bytes(data[:-20]), "empty": b""}[damage])
+    again = StoredMaps(store, [digest(i) for i in range(3)], str)
+    assert again.missing() == [1]
+    assert store.remarks == [f"{path}: damaged; its token labels are made again."]
+    assert not path.exists()
+    kept = torch.tensor([0, 2])
+    assert again.read(kept).equal(whole.read(kept))
+
+
+def test_files_of_others_in_the_folder_are_left_alone(tmp_path):
+    (tmp_path / "maps").mkdir()
+    (tmp_path / "maps/mine.npy").write_bytes(b"precious")
+    store = MapStore(tmp_path / "maps", 7, 5)
+    assert StoredMaps(store, [digest(1)], str).missing() == [0]
+    store.touch()
+    assert (tmp_path / "maps/mine.npy").read_bytes() == b"precious"
+    assert store.remarks == []
+
+
+def test_maps_that_were_not_used_for_longest_are_removed(tmp_path, monkeypatch):
+    stores = [MapStore(tmp_path / name, 7, 5) for name in ("old", "new")]
+    for store in stores:
+        store.write([([digest(1)], some(1, 1))])
+        store.touch()
+    size = sum(path.stat().st_size for path in (tmp_path / "new").iterdir())
+    monkeypatch.setattr("vitreous.evaluate.score_maps.LIMIT", size)
+    stores[1].touch()
+    assert list((tmp_path / "old").iterdir()) == []
+    assert len(list((tmp_path / "new").iterdir())) == 1
+
+
+def test_a_file_that_vanishes_while_it_is_needed_is_a_sentence(tmp_path):
+    store = MapStore(tmp_path / "maps", 7, 5)
+    store.write([([digest(1)], some(1, 1))])
+    maps = StoredMaps(store, [digest(1)], str)
+    next((tmp_path / "maps").iterdir()).unlink()
+    with pytest.raises(UserError, match="are gone or damaged; repeat the command"):
+        maps.read(torch.tensor([0]))
+
+
+def test_a_place_that_cannot_be_written_says_what_to_set(tmp_path):
+    (tmp_path / "maps").write_text("a file in the way")
+    with pytest.raises(UserError, match="set VITREOUS_CACHE to a folder that can be written"):
+        MapStore(tmp_path / "maps", 7, 5).write([([digest(1)], some(1, 1))])

@@ -1,0 +1,310 @@
+"""`fit` with token labels: what is made, kept, learned and said, and that nothing is made or learned twice."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from colours import COLOURS, PREPROCESS, make_bundle, make_pictures, pixels
+from greys import stop_after
+from PIL import Image
+from safetensors.torch import load_file
+from tiny_conv import make_conv_bundle, register
+
+import vitreous
+from vitreous import UserError, ViT
+from vitreous.config.objective import Supervised, TokenLabel
+from vitreous.data.source import open_data
+from vitreous.evaluate.places import place_scores
+from vitreous.jobs.fit import fit
+from vitreous.jobs.report import write_report
+from vitreous.recipes.situation import Situation
+from vitreous.recipes.supervised import recipe
+from vitreous.recipes.token_label import token_labelled
+from vitreous.run.folder import read_config
+from vitreous.run.request import Listeners
+from vitreous.run.teacher import open_teacher
+from vitreous.run.token_labels import label_tokens, read_examples
+from vitreous.weights.bundle import load_bundle, save_bundle
+
+MODEL = {"model.width": 16, "model.depth": 2, "model.heads": 2, "model.mlp_width": 16}
+PLAIN = {**MODEL, "batch_size": 8, "evaluations": 1}
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    """Maps of its own for each test."""
+    monkeypatch.setenv("VITREOUS_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache/token-labels"
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return make_pictures(tmp_path_factory.mktemp("data") / "colours", count=8)
+
+
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory):
+    return make_bundle(tmp_path_factory.mktemp("teacher") / "teacher")
+
+
+def taught(data, teacher, out, heard=None, **more):
+    said = [] if heard is None else heard
+    listeners = more.pop("listeners", Listeners(say=said.append))
+    given = {"model": "N/4@16", "epochs": 3, "workers": 0, "changes": PLAIN, "listeners": listeners, **more}
+    return fit(data, token_labels=teacher, out=out, **given)
+
+
+def tensors(run, place="bundle/model.safetensors"):
+    return load_file(Path(run) / place)
+
+
+def same(one, other):
+    return one.keys() == other.keys() and all(tensor.equal(other[name]) for name, tensor in one.items())
+
+
+@pytest.fixture(scope="module")
+def finished(data, teacher, tmp_path_factory):
+    """One training that several tests look at: its result, and what was said."""
+    heard = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VITREOUS_CACHE", str(tmp_path_factory.mktemp("cache")))
+        return taught(data, teacher, tmp_path_factory.mktemp("runs") / "taught", heard), heard
+
+
+def test_every_patch_learns_what_the_teacher_says(finished):
+    result, heard = finished
+    run = Path(result.run)
+    assert result.finished
+    assert read_config(run).training.objective.kind == "token-label"
+    assert any("looks at 21 training pictures once" in line for line in heard)
+    records = [line for line in (run / "metrics.jsonl").read_text().splitlines() if "token_agreement" in line]
+    assert len(records) == result.steps
+    assert tensors(run, "patch_classifier/patch_classifier.safetensors")["weight"].any()
+    assert not [name for name in tensors(run) if "patch_classifier" in name]
+    assert vitreous.load(run).predict(pixels("red", 5)).label in COLOURS
+
+
+def test_the_card_and_the_page_name_the_teacher_and_show_what_it_teaches(finished, teacher):
+    result, _ = finished
+    run = Path(result.run)
+    card = (run / "bundle/README.md").read_text()
+    assert f"- teacher: `{teacher}`, a label for every patch, weight 0.5" in card
+    page = (run / "report.html").read_text()
+    assert "Token labels" in page
+    assert str(teacher) in page
+    shown = read_examples(run)
+    assert len(shown) == 8
+    assert page.count('class="taught"') == 8
+    assert all(f"<figcaption>{Path(one.picture).parent.name}" in page for one in shown)
+    assert "http" not in page.split("</style>")[1].replace("http://www.w3.org", "")
+
+
+def test_the_page_is_written_again_without_pictures_or_examples(finished, data, tmp_path):
+    result, _ = finished
+    run = shutil.copytree(result.run, tmp_path / "run")
+    (run / "token-labels.json").write_text("{broken")
+    write_report(run)
+    assert 'class="taught"' not in (run / "report.html").read_text()
+
+
+def test_the_maps_are_the_teachers_answers_for_the_whole_picture(data, teacher, tmp_path):
+    """By hand: the picture squeezed to 16x16, the classifier on each patch, softmax; columns in the data's order."""
+    turned = load_bundle(teacher)
+    order = [2, 0, 1]
+    with torch.no_grad():
+        turned.model.head.weight.copy_(turned.model.head.weight[order].clone())
+        turned.model.head.bias.copy_(turned.model.head.bias[order].clone())
+    other = save_bundle(tmp_path / "turned", turned.model, PREPROCESS, [COLOURS[i] for i in order])
+    source = open_data(data).train
+    with_labels = training()
+    found = {
+        place: label_tokens(
+            open_teacher(place, source.classes), source, with_labels, workers=0, say=print, clock=None
+        ).maps.read(torch.arange(len(source)))
+        for place in (teacher, other)
+    }
+    model = load_bundle(teacher).model
+    for index in (0, 5, 20):
+        picture = Image.open(source.name(index)).resize((16, 16), Image.Resampling.BICUBIC)
+        images = torch.from_numpy(np.array(picture)).permute(2, 0, 1)[None] / 127.5 - 1
+        expected = place_scores(model, images).softmax(-1)[0]
+        torch.testing.assert_close(found[teacher][index], expected, atol=1e-3, rtol=0)
+    torch.testing.assert_close(found[teacher], found[other], atol=1e-3, rtol=0)
+    assert found[teacher].argmax(-1).unique().numel() > 1  # or columns could be exchanged unseen
+
+
+def training():
+    """A training with token labels, as a recipe has it."""
+    return token_labelled(recipe("plain", Situation(3, 24, 20, 3, model="N/4@16")))
+
+
+def test_a_convolutional_teacher(data, tmp_path, monkeypatch):
+    register(monkeypatch)
+    place, model = make_conv_bundle(tmp_path / "conv")
+    source = open_data(data).train
+    labels = label_tokens(open_teacher(place, source.classes), source, training(), workers=0, say=print, clock=None)
+    found = labels.maps.read(torch.arange(len(source)))
+    assert found.shape == (24, 8, 8, 3)  # its feature map
+    picture = Image.open(source.name(3)).resize((16, 16), Image.Resampling.BICUBIC)
+    images = torch.from_numpy(np.array(picture)).permute(2, 0, 1)[None] / 127.5 - 1
+    with torch.no_grad():
+        expected = model.head(model.feature_map(images)[0].permute(1, 2, 0)).softmax(-1)
+    torch.testing.assert_close(found[3], expected, atol=1e-3, rtol=0)
+
+
+def test_maps_are_made_once_for_all_trainings_on_these_pictures(data, teacher, tmp_path, cache, no_page):
+    """Another seed sets other pictures aside for validation: only those that were are new."""
+    taught(data, teacher, tmp_path / "one")
+    heard = []
+    taught(data, teacher, tmp_path / "two", heard, seed=1)
+    (line,) = [line for line in heard if "training pictures once" in line]
+    assert "(18 more are known already)" in line or "(19 more" in line or "(20 more" in line or "(21 more" in line
+    heard = []
+    moved = shutil.copytree(data, tmp_path / "moved")
+    taught(moved, teacher, tmp_path / "three", heard)
+    assert not [line for line in heard if "training pictures once" in line]
+    assert len(list(cache.iterdir())) == 1
+
+
+def test_a_training_that_was_stopped_ends_with_the_same_bits(data, teacher, tmp_path, no_page):
+    changes = {**PLAIN, "augment.mixtoken": 1.0, "augment.cutmix": 1.0, "ema": 0.9, "save_seconds": 0}
+    whole = taught(data, teacher, tmp_path / "whole", changes=changes)
+    part = tmp_path / "part"
+    for steps in (1, 2):
+        stopped = taught(data, teacher, part, changes=changes, listeners=Listeners(stop=stop_after(steps)))
+        assert not stopped.finished
+    again = taught(data, teacher, part, changes=changes)
+    assert again.finished
+    assert same(tensors(whole.run), tensors(again.run))
+    patches = "patch_classifier/patch_classifier.safetensors"
+    assert same(tensors(whole.run, patches), tensors(again.run, patches))
+
+
+def test_making_that_was_killed_goes_on_and_ends_with_the_same_bits(
+    data, teacher, tmp_path, cache, no_page, monkeypatch
+):
+    monkeypatch.setattr("vitreous.run.token_labels.inference_batch", lambda config: 4)
+    monkeypatch.setattr("vitreous.evaluate.score_maps.FILE_SECONDS", 0.0)
+    whole = taught(data, teacher, tmp_path / "whole")
+    shutil.rmtree(cache)
+    calls = []
+
+    def dying(network, images):
+        calls.append(len(images))
+        if len(calls) == 4:
+            raise RuntimeError("the power is gone")
+        return place_scores(network, images)
+
+    monkeypatch.setattr("vitreous.run.token_labels.place_scores", dying)
+    with pytest.raises(RuntimeError):
+        taught(data, teacher, tmp_path / "part")
+    heard = []
+    again = taught(data, teacher, tmp_path / "part", heard)
+    assert any("looks at 9 training pictures once (12 more are known already)" in line for line in heard)
+    assert calls == [4, 4, 4, 4, 4, 4, 1]
+    assert same(tensors(whole.run), tensors(again.run))
+
+
+def test_a_damaged_file_is_said_and_made_again(data, teacher, tmp_path, cache, no_page):
+    whole = taught(data, teacher, tmp_path / "whole")
+    (path,) = cache.glob("*/*.npy")
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    heard = []
+    again = taught(data, teacher, tmp_path / "again", heard)
+    assert f"{path}: damaged; its token labels are made again." in heard
+    assert same(tensors(whole.run), tensors(again.run))
+
+
+def test_going_on_without_the_teacher_is_possible_while_its_labels_are_kept(data, teacher, tmp_path, cache, no_page):
+    place = shutil.copytree(teacher, tmp_path / "teacher")
+    listeners = Listeners(stop=stop_after(2))
+    assert not taught(data, place, tmp_path / "run", listeners=listeners).finished
+    place.rename(tmp_path / "elsewhere")
+    shutil.rmtree(cache)
+    with pytest.raises(UserError, match=r"teacher: the teacher of .*run, and not all of its token labels are kept"):
+        taught(data, place, tmp_path / "run")
+    make_other(place)
+    with pytest.raises(UserError, match="teacher: another teacher than when"):
+        taught(data, place, tmp_path / "run")
+    shutil.rmtree(place)
+    (tmp_path / "elsewhere").rename(place)
+    assert not taught(data, place, tmp_path / "run", listeners=Listeners(stop=stop_after(1))).finished
+    shutil.rmtree(place)
+    assert taught(data, place, tmp_path / "run").finished
+
+
+def make_other(place, classes=3, labels=COLOURS):
+    model = ViT("N/4@16", depth=1, width=16, heads=2, mlp_width=16, classes=classes, seed=9)
+    return save_bundle(place, model, PREPROCESS, labels)
+
+
+def test_a_request_with_another_teacher_is_another(data, teacher, tmp_path, no_page):
+    taught(data, teacher, tmp_path / "run", listeners=Listeners(stop=stop_after(1)))
+    with pytest.raises(UserError, match="holds a training with token-labels="):
+        fit(data, model="N/4@16", epochs=3, workers=0, changes=PLAIN, out=tmp_path / "run")
+
+
+def test_pictures_that_cannot_be_read_have_no_labels_and_need_none(teacher, tmp_path, no_page):
+    data = make_pictures(tmp_path / "data", count=40)
+    (data / "red/0.png").write_bytes(b"not a picture")
+    result = taught(data, teacher, tmp_path / "run", epochs=1)
+    assert result.finished
+    assert any("red/0.png" in remark for remark in result.remarks)
+
+
+@pytest.mark.parametrize("policy", ["trivial", "randaugment"])
+def test_a_policy_that_turns_pictures_gives_way_to_jitter(policy):
+    plain = replace(training(), objective=Supervised(0.1))
+    found = token_labelled(replace(plain, augment=replace(plain.augment, policy=policy)))
+    assert (found.augment.policy, found.augment.jitter) == ("none", 0.4)
+    assert found.objective == TokenLabel(0.1)
+
+
+# What is refused
+
+
+def refusal(data, teacher, tmp_path, **more):
+    with pytest.raises(UserError) as caught:
+        taught(data, teacher, tmp_path / "run", **more)
+    assert not (tmp_path / "run").exists()  # a mistake leaves nothing behind
+    return str(caught.value)
+
+
+def test_a_teacher_without_a_classifier(data, tmp_path):
+    place = make_other(tmp_path / "teacher", classes=0, labels=[])
+    assert "it has no classifier and so nothing to teach" in refusal(data, place, tmp_path)
+
+
+def test_a_teacher_of_other_classes(data, tmp_path):
+    place = make_other(tmp_path / "teacher", labels=["blue", "green", "pink"])
+    assert "does not know the class 'red'" in refusal(data, place, tmp_path)
+
+
+def test_no_teacher(data, tmp_path):
+    assert "nowhere" in refusal(data, tmp_path / "nowhere", tmp_path)
+    assert "token_labels='': empty" in refusal(data, "", tmp_path)
+
+
+def test_a_student_without_patches(data, teacher, tmp_path):
+    said = refusal(data, teacher, tmp_path, model="bit-r50x1", changes={})
+    assert "needs a model with patches, and one of the family 'bit' has none" in said
+
+
+def test_both_ways_of_learning_from_a_teacher(data, teacher, tmp_path):
+    assert "distill and token_labels" in refusal(data, teacher, tmp_path, distill=teacher)
+
+
+def test_settings_of_token_labels_without_token_labels(data, tmp_path):
+    with pytest.raises(UserError, match=r"objective.token_weight: there is no such field"):
+        fit(data, model="N/4@16", epochs=1, changes={"objective.token_weight": 1.0}, out=tmp_path / "run")
+
+
+def test_a_budget_that_is_too_short_for_the_teacher(data, teacher, tmp_path, monkeypatch):
+    monkeypatch.setattr("vitreous.run.token_labels.TELLING", 0.0)
+    monkeypatch.setattr("vitreous.run.token_labels.MOST", 1e-3)
+    monkeypatch.setattr("vitreous.run.token_labels.inference_batch", lambda config: 4)
+    with pytest.raises(UserError, match=r"budget 20s: the teacher needs about .* What it has said so far is kept"):
+        taught(data, teacher, tmp_path / "run", epochs=None, budget="20s")
