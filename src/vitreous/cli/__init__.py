@@ -35,6 +35,7 @@ GROUPS = {
     },
     "learn without labels": {
         "pretrain": "Learn features from pictures without labels: MAE, DINO or DINOv2.",
+        "self-train": "Learn from a few labelled and many unlabelled pictures: Noisy Student.",
         "probe": "Measure what a model's frozen features are worth: k-NN, linear probe, few-shot.",
         "reconstruct": "Show how a masked autoencoder (MAE) fills in the hidden patches of pictures.",
     },

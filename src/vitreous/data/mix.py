@@ -15,7 +15,7 @@ from vitreous.data.chance import MIX, generator
 
 
 def mix(batch: Batch, classes: int, augment: Augment, *, seed: int, epoch: int) -> Batch:
-    """The batch with its plain views mixed, and soft targets (B, K) that sum to 1.
+    """The batch with its plain views mixed, and soft targets (B, K) that sum to 1; they may have been soft before.
 
     Mixup (Zhang et al. 2018) blends two pictures, CutMix (Yun et al. 2019) exchanges a rectangle; with both, a coin is
     thrown. Neighbours in the batch are a pair, whose chance is a pure function of (seed, epoch, index of the first): so
@@ -28,7 +28,7 @@ def mix(batch: Batch, classes: int, augment: Augment, *, seed: int, epoch: int) 
         rng = generator(seed, epoch, index[first], MIX)
         mixed[both], shares[both] = _mix_pair(images[both], augment, rng)
         partner[both] = partner[both].flip(0)
-    soft = F.one_hot(batch.targets, classes).float()
+    soft = F.one_hot(batch.targets, classes).float() if batch.targets.ndim == 1 else batch.targets
     view = replace(batch.views["image"], images=mixed[:, None])
     return replace(batch, views={**batch.views, "image": view}, targets=torch.lerp(soft[partner], soft, shares))
 

@@ -19,6 +19,7 @@ from vitreous.inputs import file_kind, reason
 
 Split = Literal["train", "val", "test"]
 Labels = NDArray[np.int64]
+Shares = NDArray[np.float32]
 
 SPLIT_NAMES: dict[str, Split] = {
     "train": "train",
@@ -46,6 +47,9 @@ class Source(ABC):
     classes: tuple[str, ...]
     labels: Labels
     """(n,), each an index of `classes`, or -1 where it is not known."""
+    soft: Shares | None = None
+    """(n, K), each row sums to 1: what a training learns in place of the labels, which are then the likeliest class of
+    each; None to learn the labels themselves."""
 
     def __len__(self) -> int:
         return len(self.labels)

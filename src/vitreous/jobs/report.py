@@ -200,7 +200,7 @@ def told(place: str, finished: Finished) -> Run:
     probe = None if fitted is None else fitted.probe
     return Run(
         place=place,
-        data=request.data,
+        data=request.learned_from if isinstance(request, FitRequest) else request.data,
         start=request.weights if isinstance(request, FitRequest) else None,
         way=request.method if isinstance(request, PretrainRequest) else request.recipe,
         training=config.training,

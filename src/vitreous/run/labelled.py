@@ -265,7 +265,7 @@ class LabelledTraining(TrainingRun[FitRequest, FitResult]):
         )
         card = model_card(
             name=self.folder.name,
-            data=self.request.data,
+            data=self.request.learned_from,
             training=self.training,
             recipe=self.request.recipe,
             weights=self.request.weights,

@@ -20,9 +20,10 @@ from vitreous.model.initialise import whiten_patches
 from vitreous.model.lora import add_lora
 from vitreous.model.network import Network, has_stem, require
 from vitreous.model.vit import ViT
+from vitreous.recipes.noise import noised
 from vitreous.recipes.situation import Situation
 from vitreous.recipes.supervised import recipe
-from vitreous.run.request import FitRequest
+from vitreous.run.request import FitRequest, StudentRequest
 from vitreous.weights.bundle import Bundle
 
 ASIDE = 500
@@ -63,6 +64,8 @@ def situation_of(source: Source, classes: int, model: str | None, image_size: in
 
 def _from_recipe(request: FitRequest, situation: Situation) -> Training:
     training = replace(recipe(request.recipe, situation), seed=request.seed)
+    if isinstance(request, StudentRequest):
+        training = noised(training, soft=request.labels == "soft")
     training = change(training, request.changes, weights=situation.base is not None)
     return training if request.epochs is None else replace(training, epochs=request.epochs)
 
