@@ -211,7 +211,7 @@ MISLEADING = {
     "fit DATA --budget 5m1h": "budget '5m1h'",
     "fit DATA --epochs 0": "--epochs 0",
     "self-train DATA OTHERS --rounds 0": "--rounds 0: give a whole number from 1 to 100.",
-    "self-train DATA OTHERS --confidence 2": "--confidence 2: give a number from 0 to 1.",
+    "self-train DATA OTHERS --confidence 2": "--confidence 2.0: give a number from 0 to 1.",
     "self-train DATA DATA": "nothing to label; give other pictures.",
     "predict MODEL DATA --top 0": "--top 0: give a whole number of at least 1.",
     "evaluate MODEL DATA --workers -1": "--workers -1: give a whole number of at least 0, or leave it out.",

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from colours import COLOURS, make_bundle, make_pictures, pixels
-from greys import stop_after
+from greys import draw_pictures, stop_after
 from PIL import Image
 
 import vitreous
@@ -243,6 +243,25 @@ def test_a_teacher_of_other_classes_is_refused(place, tmp_path):
     with pytest.raises(UserError, match="does not know class 'red'"):
         self_train(place / "labelled", place / "unsorted", teacher=teacher, out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_students_start_from_given_weights_again(pictures, weights, tmp_path, no_page):
+    """A classifier on frozen features first, of both kinds of pictures; then the upper half."""
+    others = draw_pictures(tmp_path / "others", count=5, side=21)
+    found = self_train(pictures, others, weights=weights, rounds=1, epochs=2, workers=0, out=tmp_path / "out")
+    assert [one.validation.accuracy for one in found.rounds] == [1, 1]
+    assert found.rounds[1].labels.taken == {"dark": 5, "light": 5}
+    config = json.loads((tmp_path / "out/round-1/config.json").read_text())
+    assert config["training"]["probe"]
+    assert config["weights"] == json.loads((tmp_path / "out/round-0/config.json").read_text())["weights"]
+
+
+def test_a_page_about_the_kept_model(whole, tmp_path, monkeypatch):
+    """The folder's own page stays."""
+    monkeypatch.chdir(tmp_path)
+    before = (Path(whole.run) / "report.html").read_bytes()
+    assert vitreous.write_report(whole.run) == Path("out-report.html")
+    assert (Path(whole.run) / "report.html").read_bytes() == before
 
 
 def test_pictures_of_one_class_only(place, tmp_path, no_page):

@@ -54,6 +54,16 @@ class SelfTrainConfig:
         write_file(folder / CONFIG, json.dumps(found, indent=2) + "\n")
 
 
+def is_self_training(folder: Path) -> bool:
+    """Whether a folder holds a self-training: its bundle is a model like any other, but it is no run of its own."""
+    path = folder / CONFIG
+    try:
+        found = read_json(path) if path.is_file() else None
+    except UserError:  # damaged, which whoever needs it will tell
+        return False
+    return isinstance(found, dict) and KEY in found
+
+
 def open_self_training(folder: Path) -> SelfTrainConfig | None:
     """What the self-training in a folder was asked for; None if the folder is new or empty, and any other refused."""
     path = folder / CONFIG

@@ -118,8 +118,10 @@ class SelfTraining:
     # What is learned from
 
     def _open_pictures(self) -> Pictures:
-        whole = note_copies(open_dataset(self.request.labelled))
+        whole = open_dataset(self.request.labelled)
         unlabelled, notes = open_unlabelled(self.request.unlabelled)
+        if self.request.teacher is not None:  # else its own training says them
+            notes = (*note_copies(whole).notes, *notes)
         others = without_copies(unlabelled, list(whole.splits.values()))
         if not len(others):
             raise UserError(
@@ -151,7 +153,7 @@ class SelfTraining:
     def _rounds(self) -> SelfTrainResult:
         for note in self.pictures.notes:
             self.listeners.say(note)
-        self.earlier = sum(self._fitted(k).spent.seconds for k in range(self.request.rounds + 1) if self._is_done(k))
+        self.earlier = sum(self._fitted(k).spent.seconds for k in range(self.request.rounds + 1) if self._measured(k))
         done = [self._first_round()]
         while done[-1].finished and len(done) <= self.request.rounds:
             done.append(self._student_round(len(done)))
@@ -174,8 +176,13 @@ class SelfTraining:
     def _labels(self, number: int) -> Path:
         return self.folder / "labels" / f"round-{number}"
 
-    def _is_done(self, number: int) -> bool:
+    def _measured(self, number: int) -> bool:
         return (self._round(number) / RESULT).exists()
+
+    def _is_done(self, number: int) -> bool:
+        """Whether nothing is left of a round; a run whose page is lost writes it again."""
+        given = number == 0 and self.request.teacher is not None
+        return self._measured(number) and (given or (self._round(number) / REPORT).exists())
 
     def _fitted(self, number: int) -> FitResult:
         found = read_result(self._round(number))

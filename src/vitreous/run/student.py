@@ -112,6 +112,10 @@ class StudentTraining(LabelledTraining):
                 f"There was time to label {labelling.asked:,} of {len(self.lesson.unlabelled):,} pictures, chosen at "
                 "random; a longer budget would label them all."
             )
+        if unreadable := labelling.asked - len(labelling.index):
+            self.listeners.say(
+                f"{unreadable:,} pictures of {self.request.unlabelled} cannot be read, and have no label."
+            )
         self.listeners.say(
             f"{different:,} of {len(labelling.index):,} labels are taken, {choice.each:,} of each class at most; with "
             f"copies for rare classes {len(choice.rows):,}."
