@@ -83,6 +83,7 @@ def test_the_page_of_a_self_training(name):
         confidence=0.3,
         doubtful=(doubtful,),
         changed=(doubtful,),
+        compared=1,
         notes=(name,),
     )
     check(self_training_page(content))

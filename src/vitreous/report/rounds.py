@@ -91,7 +91,7 @@ class DoubtfulPicture:
     candidates: tuple[Candidate, ...]
     """The likeliest first."""
     before: str | None = None
-    """What the teacher before called it, where that is another class."""
+    """What that teacher called it, where it is another class."""
 
 
 @dataclass(frozen=True)
@@ -119,5 +119,7 @@ class SelfTrainingContent:
     """Pictures that the kept model labelled."""
     changed: tuple[DoubtfulPicture, ...]
     changed_of: int
-    """Pictures whose last label differs from the one that the student learned from."""
+    """Pictures that the kept model calls otherwise than an earlier teacher."""
+    compared: int | None
+    """The round of that teacher; None where the only one is the kept model itself."""
     notes: tuple[str, ...] = ()

@@ -74,30 +74,37 @@ def _scores(content: SelfTrainingContent) -> Iterable[Html]:
 
 
 def _rounds(content: SelfTrainingContent) -> list[Html]:
-    head = ("round", "model", "learned from", "labels taken", "changed", "time", "validation", "test")
+    head = ("round", "labels taken", "changed", "validation", "test")
     chosen = any(one.validation is not None for one in content.rounds)
     how = (
         "The round with the highest validation accuracy is kept; of equals, the last. The "
         "validation pictures are labelled ones, the same in all rounds; no student learned from them. They chose the "
         "weights and the round, so expect somewhat less on new pictures. The test pictures chose nothing: they were "
-        "looked at once in each round, for this table."
+        "looked at once in each round, for this table. In brackets, 95 % intervals."
         if chosen
         else "There are no validation pictures, so the last round is kept."
     )
     return [
-        table(head, [_row(one, one.number == content.best) for one in content.rounds], numbers=6),
+        table(head, [_row(one, one.number == content.best) for one in content.rounds], numbers=4),
         tag("p", how, class_="quiet"),
+        tag("h3", "What each round learned from"),
+        table(("round", "model", "pictures", "time"), map(_cost, content.rounds), numbers=2),
+        tag("p", "Pictures are counted as often as they come in an epoch.", class_="quiet"),
     ]
 
 
 def _row(one: Round, best: bool) -> tuple[str, ...]:
+    """How well a round does, in brackets the 95 % interval."""
     labels = one.labels
     taken = "" if labels is None else f"{sum(labels.taken.values()):,} of {labels.looked_at:,}"
     changed = "" if labels is None or labels.changed is None else f"{labels.changed:,}"
     who = f"{one.number}, {'teacher' if one.number == 0 else 'student'}{', kept' if best else ''}"
-    model = f"{one.model}, {parameters(one.parameters)}"
+    return who, taken, changed, _share(one.validation), _share(one.test)
+
+
+def _cost(one: Round) -> tuple[str, ...]:
     learned = f"{one.pictures:,}" if one.pictures else "given"
-    return who, model, learned, taken, changed, duration(one.spent.seconds), _share(one.validation), _share(one.test)
+    return str(one.number), f"{one.model}, {parameters(one.parameters)}", learned, duration(one.spent.seconds)
 
 
 def _share(score: Score | None) -> str:
@@ -117,10 +124,12 @@ def _doubtful(content: SelfTrainingContent) -> list[Html]:
 def _changed(content: SelfTrainingContent) -> list[Html]:
     labels = {one.number: one.labels for one in content.rounds if one.labels is not None}
     counts = [f"round {k}: {found.changed:,}" for k, found in labels.items() if found.changed is not None]
-    between = f" Between the teachers of the rounds: {', '.join(counts)}." if counts else ""
+    between = f" Labels that changed from one teacher to the next: {', '.join(counts)}." if counts else ""
+    if content.compared is None:
+        return []
     said = (
-        f"The kept model calls {content.changed_of:,} pictures otherwise than the last teacher that labelled them "
-        f"before it; those that it is surest of are first.{between}"
+        f"The kept model and the teacher of round {content.compared} call {content.changed_of:,} pictures by different "
+        f"names; those that the kept model is surest of are first.{between}"
     )
     return [tag("p", said, class_="quiet"), tag("div", *map(_picture, content.changed), class_="examples")]
 
@@ -128,10 +137,10 @@ def _changed(content: SelfTrainingContent) -> list[Html]:
 def _picture(one: DoubtfulPicture) -> Html:
     name = PurePath(one.name).name
     first, *others = (f"{candidate.label} {percent(candidate.probability)}" for candidate in one.candidates)
-    before = f"It was {one.before} before." if one.before is not None else ""
+    before = f"The teacher said {one.before}." if one.before is not None else ""
     return tag(
         "figure",
-        image(one.picture, name, SIDE),
+        tag("div", image(one.picture, name, SIDE), class_="two"),
         tag(
             "figcaption",
             tag("span", first, class_="said"),

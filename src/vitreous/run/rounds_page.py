@@ -29,10 +29,12 @@ def write_rounds_page(
     source: Source,
     final: Labelling,
     earlier: Labelling | None,
+    compared: int | None,
 ) -> Path:
     """Write the page.
 
-    final: what the kept model says of the unlabelled pictures of `source`; earlier: what its student's teacher said.
+    final: what the kept model says of the unlabelled pictures of `source`; earlier: what the teacher of the round
+        `compared` said, if another one did.
     """
     changed = final.changed(earlier)
     surest = changed[np.argsort(-final.margins()[changed], kind="stable")]
@@ -54,6 +56,7 @@ def write_rounds_page(
         doubtful_of=len(final.index),
         changed=tuple(_shown(surest, final, earlier, source, result.classes)),
         changed_of=len(changed),
+        compared=compared,
         notes=result.remarks,
     )
     return write_file(path, self_training_page(content))

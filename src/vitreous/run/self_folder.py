@@ -99,7 +99,8 @@ class SelfTrainResult:
     best: int
     """The number of the kept round: the one with the highest validation accuracy."""
     changed: int
-    """Pictures that the kept model labels otherwise than the teacher of its student did."""
+    """Pictures that the kept model labels otherwise than the teacher it learned from, or than the last teacher where
+    the first is kept."""
     spent: Spent
     remarks: tuple[str, ...] = ()
 

@@ -161,12 +161,14 @@ class SelfTraining:
         best = best_round(rounds)
         if not done[-1].finished:
             return self._result(rounds, best, finished=False)
-        earlier = read_labels(self._labels(best)) if best else None
+        compared = self._compared(best)
+        earlier = None if compared is None else read_labels(self._labels(compared))
         final = self._final_labels(best, earlier)
         copy_bundle(self._round(best) / "bundle", self.folder / "bundle")
         changed = len(final.changed(earlier))
         result = self._result(rounds, best, finished=True, changed=changed)
-        write_rounds_page(self.folder / REPORT, self.request, result, self.pictures.unlabelled, final, earlier)
+        others = self.pictures.unlabelled
+        write_rounds_page(self.folder / REPORT, self.request, result, others, final, earlier, compared)
         result.write(self.folder)
         return result
 
@@ -281,6 +283,10 @@ class SelfTraining:
         return StudentRequest(**fields, unlabelled=r.unlabelled, labels=r.labels, round=number)
 
     # What it came to
+
+    def _compared(self, best: int) -> int | None:
+        """The round whose labels are set beside the final ones: the kept student's own, or another teacher's last."""
+        return best or (self.request.rounds if self.request.rounds > 1 else None)
 
     def _final_labels(self, best: int, earlier: Labelling | None) -> Labelling:
         """What the kept model says of the unlabelled pictures."""

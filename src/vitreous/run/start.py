@@ -32,10 +32,13 @@ WHITENING = 20_000_000
 """Pixels that a whitened start is made from, so that large pictures fit into the memory too."""
 
 
-def choose_training(request: FitRequest, data: Data, base: Bundle | None) -> Training:
-    """What the recipe makes of these data and weights, with what the person set otherwise."""
-    situation = situation_of(data.train, len(data.classes), request.model, request.image_size)
-    situation = replace(situation, tested="test" in data.splits)
+def choose_training(request: FitRequest, data: Data, base: Bundle | None, typical: Source | None = None) -> Training:
+    """What the recipe makes of these data and weights, with what the person set otherwise.
+
+    typical: the pictures whose sizes count; None for all that are trained on.
+    """
+    situation = situation_of(typical or data.train, len(data.classes), request.model, request.image_size)
+    situation = replace(situation, pictures=len(data.train), tested="test" in data.splits)
     if base is not None:
         situation = replace(situation, base=base.model.config, base_preprocess=base.preprocess)
     training = _from_recipe(request, situation)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from vitreous.config.train import Training
 from vitreous.data.joined import join_sources
 from vitreous.data.pseudo_labels import Choice, choose_labels
 from vitreous.data.source import Data, Shares, Source
@@ -15,6 +16,7 @@ from vitreous.errors import UserError
 from vitreous.run.labelled import LabelledTraining
 from vitreous.run.labelling import Labelling, Teacher, label_pictures, read_labels, write_labels
 from vitreous.run.request import Listeners, Machine, StudentRequest
+from vitreous.run.start import choose_training
 from vitreous.weights.bundle import load_bundle
 
 LABELLED = 1 / 15
@@ -78,6 +80,11 @@ class StudentTraining(LabelledTraining):
         self._say_labels(labelling, choice)
         splits = {**lesson.labelled.splits, "train": self._joined(labelling, choice)}
         return Data(splits, lesson.labelled.classes)
+
+    def choose_training(self, data: Data) -> Training:
+        """What the recipe makes of so many pictures, of the size of the labelled ones: by such it will be judged."""
+        self.base = self._open_weights()
+        return choose_training(self.request, data, self.base, typical=self.lesson.labelled.train)
 
     def split_data(self, data: Data) -> Data:
         """They are split already: the validation pictures are labelled ones, the same in all rounds."""
