@@ -140,7 +140,7 @@ def open_data(path: str | Path, *, labelled: bool = True) -> Data:
     - a folder of CIFAR-10 or CIFAR-100, binary or python version, or of MNIST-style idx files, packed by gzip or not;
     - an .npz file with x_train, y_train..., train_images, train_labels..., or images, labels.
 
-    labelled: False takes any folder as pictures without labels; only train, val and test folders stay apart.
+    labelled: False takes any folder of files as pictures without labels; only train, val and test folders stay apart.
     """
     from vitreous.data import folder, lists, packed  # all build on this module
 
@@ -150,9 +150,8 @@ def open_data(path: str | Path, *, labelled: bool = True) -> Data:
     try:
         kind = _kind(path)
         if kind == "folder":
-            if not labelled:
-                return folder.open_unlabelled(path)
-            return packed.open_packed_folder(path) or folder.open_folder(path)
+            found = packed.open_packed_folder(path)
+            return found or (folder.open_folder(path) if labelled else folder.open_unlabelled(path))
         if kind == "file" and path.suffix.lower() in lists.LIST_SUFFIXES:
             return lists.open_list(path)
         if kind == "file" and path.suffix.lower() == ".npz":

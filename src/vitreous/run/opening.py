@@ -12,7 +12,6 @@ import numpy as np
 from vitreous.config.data import Preprocess
 from vitreous.data.builtin import builtin_data
 from vitreous.data.folder import pictures_below
-from vitreous.data.packed import open_packed_folder
 from vitreous.data.source import Data, NoClassesError, Source, Split, open_data
 from vitreous.data.walk import Walk
 from vitreous.deploy.engine import Engine, TorchEngine
@@ -53,10 +52,7 @@ def open_unlabelled(data: str | Path) -> tuple[Source, tuple[str, ...]]:
     Of a folder of files, all below it. Of data in splits, the train split: who keeps a test split apart wants to be
     judged by it.
     """
-    if data == BUILTIN or not Path(data).is_dir():
-        opened = open_dataset(data)
-    else:
-        opened = open_packed_folder(Path(data)) or open_data(data, labelled=False)
+    opened = builtin_data() if data == BUILTIN else open_data(data, labelled=False)
     source = opened.splits.get("train") or next(iter(opened.splits.values()))
     others = [f"{len(other):,} {split}" for split, other in opened.splits.items() if other is not source]
     aside = (f"{data}: its {' and '.join(others)} pictures are left aside.",) if others else ()
