@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from vitreous.jobs.reconstruct import reconstruct
     from vitreous.jobs.report import write_report
     from vitreous.jobs.score_explanations import score_explanations
+    from vitreous.jobs.self_train import self_train
     from vitreous.jobs.walkthrough import write_walkthrough
     from vitreous.model.presets import preset
     from vitreous.model.trace import Trace
@@ -60,6 +61,7 @@ _HOMES = {
     "probe": "vitreous.jobs.probe",
     "reconstruct": "vitreous.jobs.reconstruct",
     "score_explanations": "vitreous.jobs.score_explanations",
+    "self_train": "vitreous.jobs.self_train",
     "write_report": "vitreous.jobs.report",
     "write_walkthrough": "vitreous.jobs.walkthrough",
 }
@@ -86,6 +88,7 @@ __all__ = [
     "probe",
     "reconstruct",
     "score_explanations",
+    "self_train",
     "write_report",
     "write_walkthrough",
 ]

@@ -5,8 +5,9 @@ import shutil
 import numpy as np
 import torch
 from pictures import make_tree
+from PIL import Image
 
-from vitreous.data.copies import note_copies
+from vitreous.data.copies import note_copies, without_copies
 from vitreous.data.packed import ArraySource
 from vitreous.data.source import Data, open_data
 
@@ -38,3 +39,16 @@ def test_no_more_time_than_allowed(tmp_path):
     assert note_copies(data, seconds=0).notes == (
         "Too many pictures to look for copies among them in a moment; `vitreous inspect` does.",
     )
+
+
+def test_copies_of_other_sources_are_left_out(tmp_path):
+    for folder, names in {"known": "abc", "new": "bcde"}.items():
+        (tmp_path / folder / "deep").mkdir(parents=True)
+        for name in names:
+            pixels = np.full((6, 6, 3), ord(name), np.uint8)
+            where = tmp_path / folder / ("deep" if folder == "new" else "")
+            Image.fromarray(pixels).save(where / f"{folder}-{name}.png")
+    known, new = (open_data(tmp_path / name, labelled=False).train for name in ("known", "new"))
+    left = without_copies(new, [known])
+    assert [left.key(i) for i in range(len(left))] == ["deep/new-d.png", "deep/new-e.png"]
+    assert len(without_copies(known, [known])) == 0

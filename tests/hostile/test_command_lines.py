@@ -116,6 +116,11 @@ def data(tmp_path_factory):
     return make_pictures(tmp_path_factory.mktemp("data") / "d", count=6)
 
 
+@pytest.fixture(scope="module")
+def others(tmp_path_factory):
+    return make_pictures(tmp_path_factory.mktemp("others") / "o", count=2, seed=50)
+
+
 TOO_MUCH = {
     "fit DATA --image-size 100000": "100000x100000",
     "fit DATA --model Ti/1@2000": "2000x2000",
@@ -123,6 +128,8 @@ TOO_MUCH = {
     "fit DATA --set model.width=300000000 --model Ti/16": "training",
     "fit DATA --set model.mlp_width=1000000000000": "training",
     "fit DATA --weights MODEL --image-size 100000": "100000x100000",
+    "self-train DATA OTHERS --image-size 100000": "100000x100000",
+    "self-train DATA OTHERS --student Ti/1@2000": "2000x2000",
     "pretrain DATA --image-size 100000": "100000x100000",
     "pretrain DATA --method dino --image-size 100000": "100000x100000",
     "pretrain DATA --model B/1@4000": "4000x4000",
@@ -145,8 +152,8 @@ TOO_MUCH = {
 
 
 @pytest.mark.parametrize(("line", "names"), TOO_MUCH.items())
-def test_what_cannot_fit_is_refused_with_both_numbers(commands, bundle, data, tmp_path, line, names):
-    words = [{"MODEL": bundle, "DATA": data}.get(word, word) for word in line.split()]
+def test_what_cannot_fit_is_refused_with_both_numbers(commands, bundle, data, others, tmp_path, line, names):
+    words = [{"MODEL": bundle, "DATA": data, "OTHERS": others}.get(word, word) for word in line.split()]
     outcome = commands(*words, cwd=tmp_path)
     check_refused(outcome, names)
     assert "needs about" in outcome.stderr
@@ -157,8 +164,8 @@ def test_what_cannot_fit_is_refused_with_both_numbers(commands, bundle, data, tm
 @pytest.mark.parametrize(
     "line", ["predict MODEL DATA --batch-size 1000000000", "evaluate MODEL DATA --batch-size 99999"]
 )
-def test_a_batch_is_never_larger_than_the_data(commands, bundle, data, line):
-    words = [{"MODEL": bundle, "DATA": data}.get(word, word) for word in line.split()]
+def test_a_batch_is_never_larger_than_the_data(commands, bundle, data, others, line):
+    words = [{"MODEL": bundle, "DATA": data, "OTHERS": others}.get(word, word) for word in line.split()]
     outcome = commands(*words)
     check_ended_well(outcome, seconds=5, memory=400 * MB)
     assert outcome.status == 0
@@ -178,6 +185,10 @@ IDLE = {
     "fit DATA --distill MODEL --set objective.temperature=2": "objective.temperature",
     "fit DATA --set objective.answers=picture": "objective.answers",
     "fit DATA --set freeze=1 --set freeze=2": "freeze: set twice",
+    "self-train DATA OTHERS --budget 1m --epochs 3": "budget and epochs",
+    "self-train DATA OTHERS --weights MODEL --student Ti/4": "student and weights",
+    "self-train DATA OTHERS --teacher MODEL --model Ti/4": "model and teacher",
+    "self-train DATA OTHERS --preprocess crop=1": "preprocess",
     "pretrain DATA --set lora=3": "lora",
     "pretrain DATA --method dino --set objective.centre_momentum=0.5": "objective.centre_momentum",
     "pretrain DATA --method dino --set objective.ibot_mask=[0.1,0.2]": "objective.ibot_mask",
@@ -194,8 +205,8 @@ IDLE = {
 
 
 @pytest.mark.parametrize(("line", "names"), IDLE.items())
-def test_an_option_that_would_do_nothing_is_refused(commands, bundle, data, tmp_path, line, names):
-    words = [{"MODEL": bundle, "DATA": data}.get(word, word) for word in line.split()]
+def test_an_option_that_would_do_nothing_is_refused(commands, bundle, data, others, tmp_path, line, names):
+    words = [{"MODEL": bundle, "DATA": data, "OTHERS": others}.get(word, word) for word in line.split()]
     check_refused(commands(*words, cwd=tmp_path), names)
 
 
@@ -204,6 +215,9 @@ MISLEADING = {
     "fit DATA --budget 1h1h": "budget '1h1h'",
     "fit DATA --budget 5m1h": "budget '5m1h'",
     "fit DATA --epochs 0": "--epochs 0",
+    "self-train DATA OTHERS --rounds 0": "--rounds 0: give a whole number from 1 to 100.",
+    "self-train DATA OTHERS --confidence 2": "--confidence 2.0: give a number from 0 to 1.",
+    "self-train DATA DATA": "nothing to label; give other pictures.",
     "predict MODEL DATA --top 0": "--top 0: give a whole number of at least 1.",
     "evaluate MODEL DATA --workers -1": "--workers -1: give a whole number of at least 0, or leave it out.",
     "probe MODEL DATA --seed -1": "--seed -1",
@@ -239,6 +253,6 @@ MISLEADING = {
 
 
 @pytest.mark.parametrize(("line", "says"), MISLEADING.items())
-def test_a_sentence_is_about_what_is_wrong(commands, bundle, data, tmp_path, line, says):
-    words = [{"MODEL": bundle, "DATA": data}.get(word, word) for word in line.split()]
+def test_a_sentence_is_about_what_is_wrong(commands, bundle, data, others, tmp_path, line, says):
+    words = [{"MODEL": bundle, "DATA": data, "OTHERS": others}.get(word, word) for word in line.split()]
     check_refused(commands(*words, cwd=tmp_path), says)

@@ -11,6 +11,7 @@ VERBS = {
     "evaluate": lambda model, data: ("evaluate", model, data, "--workers", 0),
     "probe": lambda model, data: ("probe", model, data, "--workers", 0),
     "pretrain": lambda model, data: ("pretrain", data, "--out", "run", "--epochs", 1, "--workers", 0),
+    "self-train": lambda model, data: ("self-train", data, "builtin", "--out", "run", "--epochs", 1, "--workers", 0),
     "analyze": lambda model, data: ("analyze", model, "--data", data, "--out", "out"),
     "compare": lambda model, data: ("compare", data, "--models", "Ti/16,bit-r50x1", "--budget", "9h", "--out", "run"),
     "score-explanations": lambda model, data: ("score-explanations", model, data),

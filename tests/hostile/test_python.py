@@ -54,7 +54,9 @@ VALUES = {
 NAMED = {"None", "object", "set", "class", "deep list", "odd dict"}
 """Of these at least, the sentence must name the argument where no annotation allows them."""
 GIVEN = {
-    **dict.fromkeys(("source", "model", "data", "run", "picture", "pictures", "bundle"), "nowhere"),
+    **dict.fromkeys(
+        ("source", "model", "data", "run", "picture", "pictures", "bundle", "labelled", "unlabelled"), "nowhere"
+    ),
     "out": "out",
     "to": "timm",
     "models": ["nowhere"],

@@ -27,6 +27,7 @@ def place(tmp_path_factory):
     """Pictures, weights, and a run of one epoch on them."""
     root = tmp_path_factory.mktemp("place")
     draw_pictures(root / "pictures", count=9)
+    draw_pictures(root / "others", count=2, side=21)
     make_weights(root / "weights")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("vitreous.jobs.fit.write_report", lambda run, seconds=None: None)
@@ -108,6 +109,7 @@ NO_NAME = {
     "fit": ["fit", "PICTURES", "--weights", "WEIGHTS", "--out"],
     "pretrain": ["pretrain", "PICTURES", "--out"],
     "compare": ["compare", "PICTURES", "--models", "F/4@16", "--budget", "9h", "--out"],
+    "self-train": ["self-train", "PICTURES", "OTHERS", "--out"],
     "report": ["report", "WEIGHTS", "--out"],
     "analyze": ["analyze", "WEIGHTS", "--data", "PICTURES", "--out"],
     "explain": ["explain", "WEIGHTS", "PICTURE", "--out"],
@@ -120,7 +122,7 @@ NO_NAME = {
 
 
 def fill(words, place):
-    paths = {"PICTURES": "pictures", "WEIGHTS": "weights", "PICTURE": "pictures/dark/0.png"}
+    paths = {"PICTURES": "pictures", "OTHERS": "others", "WEIGHTS": "weights", "PICTURE": "pictures/dark/0.png"}
     return [place / paths[word] if word in paths else word for word in words]
 
 
@@ -139,6 +141,7 @@ def test_a_name_that_is_none(commands, place, tmp_path, verb, out):
 FOLDER_VERBS = {
     "fit": ["fit", "PICTURES", "--weights", "WEIGHTS", "--epochs", "1", "--workers", "0", "--out"],
     "pretrain": ["pretrain", "PICTURES", "--epochs", "1", "--workers", "0", "--out"],
+    "self-train": ["self-train", "PICTURES", "OTHERS", "--epochs", "1", "--workers", "0", "--out"],
     "import": ["import", "WEIGHTS"],
     "export to timm": ["export", "WEIGHTS", "--to", "timm"],
     "export to huggingface": ["export", "WEIGHTS", "--to", "huggingface"],
@@ -193,7 +196,7 @@ def test_what_a_person_changed_in_it_is_not_replaced(commands, place, tmp_path, 
 
 
 @pytest.mark.parametrize("out", ["pictures", "pictures/run", "pictures/dark", "pictures/dark/run", "."])
-@pytest.mark.parametrize("verb", ["fit", "pretrain"])
+@pytest.mark.parametrize("verb", ["fit", "pretrain", "self-train"])
 def test_pictures_and_runs_are_not_mixed(commands, place, tmp_path, verb, out):
     data = shutil.copytree(place / "pictures", tmp_path / "pictures")
     before = held(tmp_path)

@@ -68,6 +68,16 @@ def test_mixed_targets_and_smoothing():
     assert metrics["accuracy"].item() == pytest.approx(right.mean())
 
 
+def test_soft_targets_with_class_weights():
+    """Each class's share of a target counts by the weight of the class, and each picture alike."""
+    soft = torch.rand(11, 3, generator=torch.Generator().manual_seed(4))
+    soft /= soft.sum(dim=1, keepdim=True)
+    objective, seen = build(weight=WEIGHT), batch(soft)
+    weighted = WEIGHT.double().numpy() * soft.double().numpy()
+    wanted = -(weighted * logs(scores_of(objective, seen))).sum(axis=1).mean()
+    assert objective(seen, 0.0)[0].item() == pytest.approx(wanted, abs=1e-6)
+
+
 def gradients(objective, parts, weighed=None):
     """Of a whole batch that is worked through in these parts: the loss, and every gradient."""
     whole = weighed or sum(objective.weigh(part) for part in parts)

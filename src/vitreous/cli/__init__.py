@@ -36,6 +36,7 @@ GROUPS = {
     },
     "learn without labels": {
         "pretrain": "Learn features without labels: MAE, DINO, DINOv2 or masked patch prediction.",
+        "self-train": "Learn from a few labelled and many unlabelled pictures: Noisy Student.",
         "probe": "Measure what a model's frozen features are worth: k-NN, linear probe, few-shot.",
         "reconstruct": "Show how a masked autoencoder (MAE) fills in the hidden patches of pictures.",
     },

@@ -42,7 +42,7 @@ class Batch:
     views: dict[str, ViewBatch]
     """By the names that the objective asked for; "image" is the plain one."""
     targets: Tensor
-    """(B,) int64, or (B, K) float32 that sum to 1 where pictures were mixed."""
+    """(B,) int64, or (B, K) float32 that sum to 1 where pictures were mixed or their labels are soft."""
     index: Tensor
     """(B,) int64: which pictures of the source these are."""
     keys: Tensor

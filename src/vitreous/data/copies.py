@@ -1,15 +1,15 @@
-"""Exact copies among pictures, looked for in a moment: what a training should say before it begins."""
+"""Exact copies among pictures: what a training should say of them before it begins, and leaving them out."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from hashlib import blake2b
 from typing import TypeVar
 
 from vitreous.data.decode import PictureError
-from vitreous.data.source import Data, Split
+from vitreous.data.source import Data, Source, Split
 
 Item = TypeVar("Item")
 Place = tuple[Split, int]
@@ -58,12 +58,17 @@ def _copies(data: Data, end: float) -> Iterator[list[Place]]:
         if len(places) > 1:
             equal: dict[bytes, list[Place]] = {}
             for split, index in _until(end, places):
-                try:
-                    digest = blake2b(data.splits[split].content(index), digest_size=16).digest()
-                except PictureError:  # it will be told of when it is needed
-                    continue
-                equal.setdefault(digest, []).append((split, index))
+                if (digest := _digest(data.splits[split], index)) is not None:
+                    equal.setdefault(digest, []).append((split, index))
             yield from (group for group in equal.values() if len(group) > 1)
+
+
+def _digest(source: Source, index: int) -> bytes | None:
+    """Of a picture's bytes; None where they cannot be read, which will be told when they are needed."""
+    try:
+        return blake2b(source.content(index), digest_size=16).digest()
+    except PictureError:
+        return None
 
 
 def _until(end: float, items: Iterable[Item]) -> Iterator[Item]:
@@ -80,3 +85,25 @@ def _count(groups: list[list[Place]]) -> str:
 def _example(data: Data, group: list[Place]) -> str:
     (one, i), (other, j) = group[0], group[-1]
     return f"{data.splits[one].name(i)} = {data.splits[other].name(j)}"
+
+
+def without_copies(source: Source, others: Sequence[Source]) -> Source:
+    """The pictures of a source that are in none of the others, byte by byte.
+
+    Copies have as many bytes, so only where these coincide are files read.
+    """
+    known: dict[int, list[tuple[Source, int]]] = {}
+    for other in others:
+        for index in range(len(other)):
+            known.setdefault(other.size(index), []).append((other, index))
+    digests: dict[int, set[bytes]] = {}
+
+    def is_copy(index: int) -> bool:
+        size = source.size(index)
+        if size not in known:
+            return False
+        if size not in digests:
+            digests[size] = {found for place in known[size] if (found := _digest(*place)) is not None}
+        return _digest(source, index) in digests[size]
+
+    return source.subset([index for index in range(len(source)) if not is_copy(index)])

@@ -61,6 +61,8 @@ class Loader:
     normalised: False gives pictures as bytes, which engines take.
     patch: the side of the model's patches, for a mixing that exchanges whole ones.
     token_labels: what says of each patch of a varied picture what it shows; set it before the first batch.
+
+    Where the source has soft targets, the batches of an epoch have them; plain batches have the labels.
     """
 
     token_labels: TokenLabels | None = None
@@ -96,6 +98,7 @@ class Loader:
         self._allowed = max(1 if unreadable_limit else 0, math.floor(unreadable_limit * len(source)))
         self._limit = unreadable_limit
         self._labels = torch.from_numpy(source.labels)
+        self._learned = self._labels if source.soft is None else torch.from_numpy(source.soft)
         wanted = Wanted(preprocess, augment, views, seed)
         self._maker = choose_maker(source, wanted, cache_bytes, self._allowed, self.shuffle)
         self.workers = 0 if isinstance(self._maker, BatchMaker) else workers
@@ -164,7 +167,8 @@ class Loader:
         index = torch.from_numpy(made.taken)
         views = {name: self._views(found) for name, found in made.views.items()}
         keys = torch.from_numpy(sample_keys(self.seed, epoch or 0, made.taken))
-        batch = Batch(views, self._labels[index], index, keys)
+        targets = self._labels if epoch is None else self._learned
+        batch = Batch(views, targets[index], index, keys)
         if epoch is None or self.augment is None:
             return batch
         if self.token_labels is not None:

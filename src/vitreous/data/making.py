@@ -10,12 +10,13 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image
+from torch import Tensor
 
 from vitreous.config.data import Augment, Preprocess, View
 from vitreous.data.augment import Cut, Pixels, cut_views, eval_view, seen_shares, shrink
@@ -23,7 +24,6 @@ from vitreous.data.batch_augment import Cuts, cut_batch, eval_batch, stack_cuts
 from vitreous.data.cache import PictureCache, default_limit
 from vitreous.data.chance import Index
 from vitreous.data.decode import PictureError
-from vitreous.data.packed import ArraySource
 from vitreous.data.source import Source
 from vitreous.data.view import Sample, read_for_view
 
@@ -69,12 +69,24 @@ class Wanted:
     seed: int
 
 
+@runtime_checkable
+class Gathers(Protocol):
+    """A source whose pictures are all of one size and in memory."""
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of each picture."""
+
+    def gather(self, indices: Index) -> Tensor:
+        """(B, C, H, W) uint8: these pictures as they are."""
+
+
 def choose_maker(
     source: Source, wanted: Wanted, cache_bytes: int | None, allowed: int, replace: bool
 ) -> BatchMaker | PictureMaker:
     """The faster of the two that can do it."""
-    if isinstance(source, ArraySource) and (wanted.augment is None or wanted.augment.policy == "none"):
-        sides, size = source.images.shape[2:], wanted.preprocess.size
+    if isinstance(source, Gathers) and (wanted.augment is None or wanted.augment.policy == "none"):
+        sides, size = source.shape[1:], wanted.preprocess.size
         # A bilinear lookup skips pixels of a picture that is more than twice as large.
         if max(size) <= SMALL and all(a <= 2 * b for a, b in zip(sides, size, strict=True)):
             return BatchMaker(source, wanted)
@@ -86,7 +98,7 @@ def choose_maker(
 class BatchMaker:
     """Whole batches of pictures in memory."""
 
-    source: ArraySource
+    source: Gathers
     wanted: Wanted
 
     def make(self, task: Task) -> Made:

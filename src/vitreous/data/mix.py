@@ -33,10 +33,10 @@ class Rectangle(NamedTuple):
 def mix(batch: Batch, classes: int, augment: Augment, *, seed: int, epoch: int, patch: int | None = None) -> Batch:
     """The batch with its plain views mixed, and soft targets (B, K) that sum to 1; so are targets of patches, if any.
 
-    Mixup (Zhang et al. 2018) blends two pictures, CutMix (Yun et al. 2019) exchanges a rectangle, MixToken (Jiang et
-    al. 2021) one of whole patches; with several, one is drawn. Neighbours in the batch are a pair, whose chance is a
-    pure function of (seed, epoch, index of the first): so nothing changes where a batch is divided between pairs. Of an
-    odd number, the last picture stays as it is.
+    Targets may have been soft before. Mixup (Zhang et al. 2018) blends two pictures, CutMix (Yun et al. 2019) exchanges
+    a rectangle, MixToken (Jiang et al. 2021) one of whole patches; with several, one is drawn. Neighbours in the batch
+    are a pair, whose chance is a pure function of (seed, epoch, index of the first): so nothing changes where a batch is
+    divided between pairs. Of an odd number, the last picture stays as it is.
 
     patch: the side of the model's patches, in pixels.
     """
@@ -51,7 +51,7 @@ def mix(batch: Batch, classes: int, augment: Augment, *, seed: int, epoch: int, 
             assert patch is not None
             left[both] = shares[both, None] if hole is None else 1 - covered(hole, images.shape[2:], patch)
         partner[both] = partner[both].flip(0)
-    soft = F.one_hot(batch.targets, classes).float()
+    soft = F.one_hot(batch.targets, classes).float() if batch.targets.ndim == 1 else batch.targets
     view = replace(batch.views["image"], images=mixed[:, None])
     if tokens is not None and left is not None:
         tokens = torch.lerp(tokens[partner], tokens, left)

@@ -54,6 +54,12 @@ class ArraySource(Source):
         """Its place."""
         return str(self._rows[index])
 
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of each picture."""
+        _, channels, height, width = self.images.shape
+        return channels, height, width
+
     def gather(self, indices: NDArray[np.int64]) -> Tensor:
         """(B, C, H, W) uint8: these pictures as they are."""
         return self.images[torch.from_numpy(self._rows[indices])]

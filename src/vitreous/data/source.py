@@ -20,6 +20,7 @@ from vitreous.inputs import file_kind, reason
 
 Split = Literal["train", "val", "test"]
 Labels = NDArray[np.int64]
+Shares = NDArray[np.float32]
 
 SPLIT_NAMES: dict[str, Split] = {
     "train": "train",
@@ -47,6 +48,9 @@ class Source(ABC):
     classes: tuple[str, ...]
     labels: Labels
     """(n,), each an index of `classes`, or -1 where it is not known."""
+    soft: Shares | None = None
+    """(n, K), each row sums to 1: what a training learns in place of the labels, which are then the likeliest class of
+    each; None to learn the labels themselves."""
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -137,7 +141,7 @@ def open_data(path: str | Path, *, labelled: bool = True) -> Data:
     - a folder of CIFAR-10 or CIFAR-100, binary or python version, or of MNIST-style idx files, packed by gzip or not;
     - an .npz file with x_train, y_train..., train_images, train_labels..., or images, labels.
 
-    labelled: False takes any folder as pictures without labels; only train, val and test folders stay apart.
+    labelled: False takes any folder of files as pictures without labels; only train, val and test folders stay apart.
     """
     from vitreous.data import folder, lists, packed  # all build on this module
 
@@ -147,9 +151,8 @@ def open_data(path: str | Path, *, labelled: bool = True) -> Data:
     try:
         kind = _kind(path)
         if kind == "folder":
-            if not labelled:
-                return folder.open_unlabelled(path)
-            return packed.open_packed_folder(path) or folder.open_folder(path)
+            found = packed.open_packed_folder(path)
+            return found or (folder.open_folder(path) if labelled else folder.open_unlabelled(path))
         if kind == "file" and path.suffix.lower() in lists.LIST_SUFFIXES:
             return lists.open_list(path)
         if kind == "file" and path.suffix.lower() == ".npz":

@@ -34,6 +34,7 @@ from vitreous.run.folder import METRICS, REPORT, RESULT, RunConfig, read_config,
 from vitreous.run.opening import open_dataset, open_model, open_pictures
 from vitreous.run.request import FitRequest, PretrainRequest
 from vitreous.run.result import FitResult, PretrainResult, read_result
+from vitreous.run.self_folder import is_self_training
 from vitreous.run.start import set_aside, some_of
 from vitreous.run.token_labels import read_examples
 from vitreous.train.meter import Spent
@@ -174,7 +175,9 @@ class Finished(NamedTuple):
 
 
 def read_run(folder: Path) -> Finished | None:
-    """What a finished training left in its folder; None where the folder is no run."""
+    """What a finished training left in its folder; None where the folder is no run of a single one."""
+    if is_self_training(folder):
+        return None
     if not (folder / RESULT).exists():
         if (folder / METRICS).exists():
             raise UserError(f"{folder}: the training is not finished; repeat its command to finish it.")
@@ -202,7 +205,7 @@ def told(place: str, finished: Finished) -> Run:
     probe = None if fitted is None else fitted.probe
     return Run(
         place=place,
-        data=request.data,
+        data=request.learned_from if isinstance(request, FitRequest) else request.data,
         start=request.weights if isinstance(request, FitRequest) else None,
         teacher=request.teacher if isinstance(request, FitRequest) else None,
         way=request.method if isinstance(request, PretrainRequest) else request.recipe,

@@ -12,11 +12,11 @@ from typing import Any
 from torch import nn
 
 from vitreous.config.train import Training
-from vitreous.data.source import Data, Split
+from vitreous.data.source import Data, Source, Split
 from vitreous.errors import UserError
 from vitreous.inputs import read_json, reason
 from vitreous.run.lock import LOCK
-from vitreous.run.request import FitRequest, PretrainRequest, Request
+from vitreous.run.request import FitRequest, PretrainRequest, Request, StudentRequest
 from vitreous.run.result import FrozenProbe
 from vitreous.run.saved import training_from_json, training_to_json
 from vitreous.train.pace import Pace
@@ -24,6 +24,12 @@ from vitreous.weights.files import is_unfinished, write_file
 from vitreous.weights.ours import name_output, real_path
 
 CONFIG, RESULT, METRICS, REPORT = "config.json", "result.json", "metrics.jsonl", "report.html"
+KINDS: dict[type[Request], str] = {
+    PretrainRequest: "pretraining",
+    StudentRequest: "round of a self-training",
+    FitRequest: "training",
+}
+"""What a run is called by its request, a kind before those that it is derived from."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +127,8 @@ def read_config(folder: Path) -> RunConfig | None:
     fields: dict[str, Any] = read_json(path)
     try:
         asked = fields["request"]
-        request: Request = PretrainRequest(**asked) if "method" in asked else FitRequest(**asked)
+        kind = PretrainRequest if "method" in asked else StudentRequest if "unlabelled" in asked else FitRequest
+        request: Request = kind(**asked)
         training = training_from_json(fields["training"], path)
         lists = {"classes": tuple(fields["classes"]), "bends": tuple((a, b) for a, b in fields["bends"])}
         probe = None if fields["probe"] is None else FrozenProbe(**fields["probe"])
@@ -179,7 +186,7 @@ def run_place(out: str | Path | None, data: str | Path, name: str) -> Path:
 def check_same_request(saved: RunConfig, request: Request, folder: Path) -> None:
     """Refuse to go on with another request than the one that began the run."""
     if type(request) is not type(saved.request):
-        kind = "pretraining" if isinstance(saved.request, PretrainRequest) else "training"
+        kind = next(name for kind, name in KINDS.items() if isinstance(saved.request, kind))
         raise UserError(f"{folder}: holds a {kind}, which is another kind than this one; write to another folder.")
     ours, theirs = asdict(request), asdict(saved.request)
     if differing := [name for name in ours if ours[name] != theirs[name]]:
@@ -214,13 +221,17 @@ def count_pictures(data: Data) -> dict[Split, int]:
 
 def digest_splits(data: Data) -> dict[Split, str]:
     """Of each split the names and labels of its pictures, in short."""
-    found: dict[Split, str] = {}
-    for split, source in data.splits.items():
-        digest = hashlib.sha256(source.labels.astype("<i8").tobytes())
-        for index in range(len(source)):
-            digest.update(source.key(index).encode(errors="surrogateescape") + b"\n")
-        found[split] = digest.hexdigest()[:16]
-    return found
+    return {split: source_digest(source) for split, source in data.splits.items()}
+
+
+def source_digest(source: Source) -> str:
+    """16 hexadecimal digits that differ if a picture's name or label does."""
+    digest = hashlib.sha256(source.labels.astype("<i8").tobytes())
+    if source.soft is not None:
+        digest.update(source.soft.astype("<f4").tobytes())
+    for index in range(len(source)):
+        digest.update(source.key(index).encode(errors="surrogateescape") + b"\n")
+    return digest.hexdigest()[:16]
 
 
 def records_of(folder: Path) -> list[dict[str, float]]:

@@ -87,7 +87,7 @@ class LabelledTraining(TrainingRun[FitRequest, FitResult]):
             self.teacher = open_teacher(self.request.teacher, data.classes, self.world.device)
             self.taught_by = self.teacher.digest
         teacher = None if self.teacher is None else self.teacher.network.config
-        return choose_training(self.request, data, self.base, self.world.device.type, teacher)
+        return choose_training(self.request, data, self.base, self.world.device.type, teacher=teacher)
 
     def split_data(self, data: Data) -> Data:
         """Some training pictures are set aside where there is no val split; of the others, its share stays."""
@@ -311,7 +311,7 @@ class LabelledTraining(TrainingRun[FitRequest, FitResult]):
         )
         card = model_card(
             name=self.folder.name,
-            data=self.request.data,
+            data=self.request.learned_from,
             training=self.training,
             recipe=self.request.recipe,
             weights=self.request.weights,

@@ -7,6 +7,8 @@ from collections.abc import Container, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from vitreous.config.data import Preprocess
 from vitreous.data.builtin import builtin_data
 from vitreous.data.folder import pictures_below
@@ -42,6 +44,19 @@ def open_pictures(data: str | Path | Data) -> Data:
         reason = str(error).removeprefix(f"{data}: ").split(";")[0]
         counts = ", ".join(f"{len(source):,} {split}" for split, source in opened.splits.items())
         return replace(opened, notes=(f"{data}: no labels ({reason}): {counts} pictures.", *opened.notes))
+
+
+def open_unlabelled(data: str | Path) -> tuple[Source, tuple[str, ...]]:
+    """All pictures at a path, whatever labels they have, and notes on what was passed over.
+
+    Of a folder of files, all below it. Of data in splits, the train split: who keeps a test split apart wants to be
+    judged by it.
+    """
+    opened = builtin_data() if data == BUILTIN else open_data(data, labelled=False)
+    source = opened.splits.get("train") or next(iter(opened.splits.values()))
+    others = [f"{len(other):,} {split}" for split, other in opened.splits.items() if other is not source]
+    aside = (f"{data}: its {' and '.join(others)} pictures are left aside.",) if others else ()
+    return source.with_labels(np.full(len(source), -1, dtype=np.int64), ()), (*opened.notes, *aside)
 
 
 def open_model(model: str | Path | Bundle, preprocess: Preprocess | str | None = None) -> Bundle:

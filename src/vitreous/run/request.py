@@ -40,6 +40,51 @@ class FitRequest:
         """The model that it learns from beside the labels, in whichever way."""
         return self.distill if self.distill is not None else self.token_labels
 
+    @property
+    def learned_from(self) -> str:
+        """What a page and a model card call the data."""
+        return self.data
+
+
+@dataclass(frozen=True)
+class StudentRequest(FitRequest):
+    """Of a noised student, one round of a self-training: `data` are the labelled pictures."""
+
+    unlabelled: str = ""
+    labels: str = "soft"
+    """What is learned of the teacher's answers: "soft", its probabilities, or "hard", the likeliest class."""
+    round: int = 1
+
+    @property
+    def learned_from(self) -> str:
+        """Both, and who labelled the second."""
+        return f"{self.data}, and {self.unlabelled} with labels that the teacher of round {self.round} gave,"
+
+
+@dataclass(frozen=True)
+class SelfTrainRequest:
+    """Of a self-training: a teacher, and rounds of students."""
+
+    labelled: str
+    unlabelled: str
+    rounds: int
+    teacher: str | None = None
+    """The first teacher; None to train it on the labelled pictures."""
+    student: str | None = None
+    """The students' model; None for the same as the teacher's, or what the recipe makes of more pictures."""
+    confidence: float = 0.3
+    per_class: int | None = None
+    labels: str = "soft"
+    weights: str | None = None
+    model: str | None = None
+    image_size: int | None = None
+    budget: str | None = None
+    epochs: float | None = None
+    recipe: str = "auto"
+    preprocess: str | None = None
+    seed: int = 0
+    changes: dict[str, str] = field(default_factory=dict)
+
 
 @dataclass(frozen=True)
 class PretrainRequest:

@@ -22,10 +22,11 @@ from vitreous.model.lora import add_lora
 from vitreous.model.network import Network, has_stem, require
 from vitreous.model.vit import ViT
 from vitreous.recipes.distill import distilled
+from vitreous.recipes.noise import noised
 from vitreous.recipes.situation import Situation
 from vitreous.recipes.supervised import recipe
 from vitreous.recipes.token_label import token_labelled
-from vitreous.run.request import FitRequest
+from vitreous.run.request import FitRequest, StudentRequest
 from vitreous.weights.bundle import Bundle
 
 ASIDE = 500
@@ -37,14 +38,21 @@ HOUR, FAST_HOUR = 2e14, 4e16
 
 
 def choose_training(
-    request: FitRequest, data: Data, base: Bundle | None, device: str = "cpu", teacher: ModelConfig | None = None
+    request: FitRequest,
+    data: Data,
+    base: Bundle | None,
+    device: str = "cpu",
+    *,
+    teacher: ModelConfig | None = None,
+    typical: Source | None = None,
 ) -> Training:
     """What the recipe makes of these data, weights and kind of device, with what the person set otherwise.
 
-    teacher: the model that is learned from, where there is one.
+    teacher: the model that is learned from, where there is one. typical: the pictures whose sizes count; None for all
+    that are trained on.
     """
-    situation = situation_of(data.train, len(data.classes), request.model, request.image_size)
-    situation = replace(situation, tested="test" in data.splits)
+    situation = situation_of(typical or data.train, len(data.classes), request.model, request.image_size)
+    situation = replace(situation, pictures=len(data.train), tested="test" in data.splits)
     if request.budget is None and request.epochs is None:
         situation = replace(situation, affordable=HOUR if device == "cpu" else FAST_HOUR)
     if base is not None:
@@ -90,6 +98,8 @@ def _from_recipe(request: FitRequest, situation: Situation, teacher: ModelConfig
         training = distilled(training, teacher, scratch=situation.base is None)
     if request.token_labels is not None:
         training = token_labelled(training)
+    if isinstance(request, StudentRequest):
+        training = noised(training, soft=request.labels == "soft")
     training = change(training, request.changes, weights=situation.base is not None)
     return training if request.epochs is None else replace(training, epochs=request.epochs)
 

@@ -1,0 +1,108 @@
+"""Several sources as one: pictures that people labelled, and pictures that a model did."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from vitreous.data.decode import Header
+from vitreous.data.making import Gathers
+from vitreous.data.source import Labels, Shares, Source
+
+
+class JoinedSource(Source):
+    """The pictures of several sources, one source after the other; some may come several times."""
+
+    def __init__(
+        self,
+        parts: Sequence[Source],
+        labels: Labels,
+        classes: tuple[str, ...],
+        soft: Shares | None = None,
+        rows: Labels | None = None,
+    ) -> None:
+        """rows (n,): which of all pictures, counted through the parts, None for all; labels (n,); soft (n, K)."""
+        self.parts, self.labels, self.classes, self.soft = tuple(parts), labels, classes, soft
+        self._starts = np.cumsum([0, *(len(part) for part in parts)])
+        self._rows = np.arange(self._starts[-1]) if rows is None else rows
+
+    def _place(self, index: int) -> tuple[int, int]:
+        """The part that holds a picture, and its number there."""
+        row = int(self._rows[index])
+        part = int(np.searchsorted(self._starts, row, side="right")) - 1
+        return part, row - int(self._starts[part])
+
+    def name(self, index: int) -> str:
+        """As its own source calls it."""
+        part, own = self._place(index)
+        return self.parts[part].name(own)
+
+    def key(self, index: int) -> str:
+        """The number of its source, and its key there: two sources may have the same names."""
+        part, own = self._place(index)
+        return f"{part}/{self.parts[part].key(own)}"
+
+    def read(self, index: int, *, channels: int = 3, at_least: int | None = None) -> Image.Image:
+        """The decoded picture."""
+        part, own = self._place(index)
+        return self.parts[part].read(own, channels=channels, at_least=at_least)
+
+    def header(self, index: int) -> Header:
+        """As its own source has it."""
+        part, own = self._place(index)
+        return self.parts[part].header(own)
+
+    def content(self, index: int) -> bytes:
+        """As its own source has it."""
+        part, own = self._place(index)
+        return self.parts[part].content(own)
+
+    def size(self, index: int) -> int:
+        """As its own source has it."""
+        part, own = self._place(index)
+        return self.parts[part].size(own)
+
+    def subset(self, indices: Sequence[int] | Labels) -> JoinedSource:
+        """These pictures, with their soft targets."""
+        chosen = np.asarray(indices, dtype=np.int64)
+        soft = None if self.soft is None else self.soft[chosen]
+        return type(self)(self.parts, self.labels[chosen], self.classes, soft, self._rows[chosen])
+
+    def with_labels(self, labels: Labels, classes: tuple[str, ...]) -> JoinedSource:
+        """The same pictures with other labels, and no soft targets any more."""
+        return type(self)(self.parts, labels, classes, None, self._rows)
+
+
+class JoinedArrays(JoinedSource):
+    """The same of pictures in memory that are all of one size, so that a whole batch can be varied at once."""
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of each picture."""
+        first = self.parts[0]
+        assert isinstance(first, Gathers)
+        return first.shape
+
+    def gather(self, indices: Labels) -> Tensor:
+        """(B, C, H, W) uint8: these pictures as they are."""
+        rows = self._rows[indices]
+        owner = np.searchsorted(self._starts, rows, side="right") - 1
+        found = torch.empty((len(rows), *self.shape), dtype=torch.uint8)
+        for number, part in enumerate(self.parts):
+            assert isinstance(part, Gathers)
+            mine = owner == number
+            found[torch.from_numpy(mine)] = part.gather(rows[mine] - self._starts[number])
+        return found
+
+
+def join_sources(
+    parts: Sequence[Source], labels: Labels, classes: tuple[str, ...], soft: Shares | None = None
+) -> JoinedSource:
+    """All pictures of the parts, with these labels (n,) and soft targets (n, K)."""
+    shapes = {part.shape if isinstance(part, Gathers) else None for part in parts}
+    kind = JoinedArrays if len(shapes) == 1 and None not in shapes else JoinedSource
+    return kind(parts, labels, classes, soft)

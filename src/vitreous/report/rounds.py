@@ -1,0 +1,125 @@
+"""What the page of a self-training is made of: its rounds, the labels that were taken, and the doubtful pictures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from PIL import Image
+
+from vitreous.evaluate.classify import ClassificationResult
+from vitreous.train.meter import Spent
+
+
+@dataclass(frozen=True)
+class Score:
+    """How many of n pictures were right; the round's own result.json says more."""
+
+    n: int
+    accuracy: float
+    interval: tuple[float, float]
+    """Wilson's, 95 %."""
+    loss: float
+
+    @staticmethod
+    def of(result: ClassificationResult | None) -> Score | None:
+        """In short."""
+        return None if result is None else Score(result.n, result.top1, result.top1_interval, result.loss)
+
+    @staticmethod
+    def from_json(fields: dict[str, Any] | None) -> Score | None:
+        """The same again."""
+        return None if fields is None else Score(**{**fields, "interval": tuple(fields["interval"])})
+
+
+@dataclass(frozen=True)
+class RoundLabels:
+    """The labels that a round's teacher gave, and those that its student learned from."""
+
+    looked_at: int
+    """Pictures that were read and labelled."""
+    temperature: float
+    """By which the teacher's scores were divided, fitted to the validation pictures."""
+    sure: dict[str, int]
+    """Of each class, labels that were sure enough."""
+    taken: dict[str, int]
+    """Of each class, different pictures that were taken."""
+    with_copies: dict[str, int]
+    """The same, each as often as it comes in an epoch."""
+    changed: int | None
+    """Labels that the round before had otherwise; None in the first."""
+
+
+@dataclass(frozen=True)
+class Round:
+    """One round: a teacher (round 0) or a student, and how well it does."""
+
+    number: int
+    run: str
+    model: str
+    parameters: int
+    pictures: int
+    """That it learned from in an epoch, copies included; 0 of a teacher that was given."""
+    validation: Score | None
+    test: Score | None
+    labels: RoundLabels | None
+    """None for the first teacher."""
+    spent: Spent
+
+    @staticmethod
+    def from_json(fields: dict[str, Any]) -> Round:
+        """From what `asdict` gave."""
+        scores = {split: Score.from_json(fields[split]) for split in ("validation", "test")}
+        labels = None if fields["labels"] is None else RoundLabels(**fields["labels"])
+        return Round(**{**fields, **scores, "labels": labels, "spent": Spent(**fields["spent"])})
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A class that a picture may be of, and its probability."""
+
+    label: str
+    probability: float
+
+
+@dataclass(frozen=True)
+class DoubtfulPicture:
+    """A picture whose label a person should look at."""
+
+    name: str
+    picture: Image.Image
+    candidates: tuple[Candidate, ...]
+    """The likeliest first."""
+    before: str | None = None
+    """What that teacher called it, where it is another class."""
+
+
+@dataclass(frozen=True)
+class SelfTrainingContent:
+    """All that the page shows."""
+
+    name: str
+    place: str
+    """The folder as a person would write it in a command."""
+    labelled: str
+    unlabelled: str
+    classes: tuple[str, ...]
+    rounds: tuple[Round, ...]
+    best: int
+    """The number of the round that is kept."""
+    confidence: float
+    kind: str
+    """Of labels: soft or hard."""
+    labelled_count: int
+    unlabelled_count: int
+    copies: int
+    """Unlabelled pictures that are also among the labelled ones, and were left out."""
+    doubtful: tuple[DoubtfulPicture, ...]
+    doubtful_of: int
+    """Pictures that the kept model labelled."""
+    changed: tuple[DoubtfulPicture, ...]
+    changed_of: int
+    """Pictures that the kept model calls otherwise than an earlier teacher."""
+    compared: int | None
+    """The round of that teacher; None where the only one is the kept model itself."""
+    notes: tuple[str, ...] = ()

@@ -1,0 +1,216 @@
+"""A teacher's labels of pictures without any: how they are made, and how they are kept.
+
+A folder of labels has labels.csv, one line per picture that a person or `fit` can read, and labels.safetensors with all
+probabilities, which is what students learn from. Letters: n pictures, K classes.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vitreous.data.folder import FolderSource
+from vitreous.data.loader import Loader
+from vitreous.data.pseudo_labels import Choice
+from vitreous.data.source import Labels, Shares, Source
+from vitreous.deploy.engine import check_numbers
+from vitreous.errors import UserError
+from vitreous.evaluate.features import compute_features
+from vitreous.evaluate.temperature import fit_temperature
+from vitreous.inputs import as_text, read_json
+from vitreous.memory import check_memory
+from vitreous.model.family import inference_batch
+from vitreous.run.looking import random_part, until
+from vitreous.run.request import Machine
+from vitreous.weights.bundle import Bundle
+from vitreous.weights.files import new_folder, write_tensors
+from vitreous.weights.manifest import check_manifest
+from vitreous.weights.reading import read_safetensors
+
+TABLE, TENSORS, FACTS = "labels.csv", "labels.safetensors", "labels.json"
+COLUMNS = ("path", "label", "probability", "second", "second_probability", "taken", "changed", "before")
+
+
+@dataclass(frozen=True)
+class Labelling:
+    """What a teacher says of pictures."""
+
+    index: Labels
+    """(n,) which pictures of the source these are, in rising order; those that could not be read are missing."""
+    probabilities: Shares
+    """(n, K)."""
+    temperature: float
+    """By which the teacher's scores were divided, fitted to the validation pictures; 1 without any."""
+    asked: int
+    """Pictures of the source that there was time to look at."""
+
+    @property
+    def labels(self) -> Labels:
+        """(n,) the likeliest class of each."""
+        found: Labels = self.probabilities.argmax(axis=1).astype(np.int64)
+        return found
+
+    def margins(self) -> Shares:
+        """(n,) how much likelier the first class is than the second: where it is small, the label is doubtful."""
+        first, second = np.sort(self.probabilities, axis=1)[:, -1:-3:-1].T
+        found: Shares = first - second
+        return found
+
+    def before(self, earlier: Labelling | None) -> Labels:
+        """(n,) the class that an earlier teacher gave each of these pictures; -1 where it gave none."""
+        found = np.full(len(self.index), -1, dtype=np.int64)
+        if earlier is not None:
+            _, here, there = np.intersect1d(self.index, earlier.index, assume_unique=True, return_indices=True)
+            found[here] = earlier.labels[there]
+        return found
+
+    def changed(self, earlier: Labelling | None) -> Labels:
+        """The rows whose label differs from the one that an earlier teacher gave."""
+        before = self.before(earlier)
+        found: Labels = np.flatnonzero((before >= 0) & (before != self.labels))
+        return found
+
+
+class Teacher:
+    """A model that is asked about pictures as evaluation sees them, and answers in the classes of the data."""
+
+    def __init__(self, bundle: Bundle, classes: Sequence[str], machine: Machine) -> None:
+        self.bundle, self.machine = bundle, machine
+        self._columns = torch.from_numpy(match_classes(bundle, classes))
+
+    @property
+    def batch_size(self) -> int:
+        """How many pictures it is asked about at once."""
+        return inference_batch(self.bundle.model.config)
+
+    def answers(self, source: Source, late: Callable[[], bool] = lambda: False) -> tuple[Tensor, Tensor]:
+        """(n, K) scores and (n,) labels of the pictures that can be read; late: asked after each batch, ends it."""
+        network, device = self.bundle.model.to(self.machine.device).eval(), self.machine.device
+
+        def scores(images: Tensor) -> Tensor:
+            found: Tensor = network(images.to(device)).cpu()
+            return found[:, self._columns]
+
+        loader = Loader(
+            source,
+            self.bundle.preprocess,
+            batch_size=self.batch_size,
+            workers=self.machine.workers,
+            unreadable_limit=1.0,
+        )
+        with closing(loader):
+            found, labels = compute_features(scores, until(loader.batches(), lambda batch: late()), len(source))
+        network.cpu()
+        check_numbers(found, "scores", self.bundle.path)
+        return found, labels
+
+
+def label_pictures(
+    teacher: Teacher,
+    source: Source,
+    validation: Source | None,
+    *,
+    seed: int,
+    late: Callable[[], bool] = lambda: False,
+) -> Labelling:
+    """The probabilities that a teacher gives the classes of each picture.
+
+    validation: pictures with right labels, which set the temperature.
+    late: asked after each batch whether it is time to stop; the pictures come in a random order, so that those which
+        were looked at are a random part.
+    """
+    width = len(teacher.bundle.labels)
+    check_memory(8.0 * len(source) * width, f"labels of {len(source):,} pictures", "give fewer pictures")
+    temperature = 1.0 if validation is None else fit_temperature(*teacher.answers(validation))
+    numbered = source.with_labels(np.arange(len(source), dtype=np.int64), ())
+    asked = 0
+
+    def stop() -> bool:
+        nonlocal asked
+        asked += teacher.batch_size
+        return late()
+
+    found, index = teacher.answers(random_part(numbered, seed), stop)
+    order = index.argsort()
+    shares = (found[order] / temperature).double().softmax(dim=1).float()
+    return Labelling(index[order].numpy(), shares.numpy(), temperature, min(asked, len(source)))
+
+
+def match_classes(teacher: Bundle, classes: Sequence[str]) -> Labels:
+    """(K,) where the teacher has each class among its own; a class that it does not know is refused."""
+    place = {name: number for number, name in enumerate(teacher.labels)}
+    if unknown := [name for name in classes if name not in place]:
+        some = ", ".join(map(str, teacher.labels[:5])) + (", ..." if len(teacher.labels) > 5 else "")
+        raise UserError(
+            f"teacher {teacher.path or ''}: does not know class {unknown[0]!r} of the labelled pictures (its "
+            f"{len(teacher.labels):,} classes: {some or 'none'}); give a teacher of these classes, or leave it out."
+        )
+    return np.array([place[name] for name in classes], dtype=np.int64)
+
+
+def write_labels(
+    folder: Path,
+    labelling: Labelling,
+    source: Source,
+    classes: Sequence[str],
+    *,
+    choice: Choice | None = None,
+    earlier: Labelling | None = None,
+) -> None:
+    """Keep them in a folder that is complete or not there; choice: how often a student meets each picture."""
+    facts = {"temperature": labelling.temperature, "asked": labelling.asked}
+    with new_folder(folder) as place:
+        (place / TABLE).write_bytes(_table(labelling, source, classes, choice, earlier).encode())
+        (place / FACTS).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+        tensors = {"index": labelling.index, "probabilities": labelling.probabilities}
+        write_tensors(place / TENSORS, {name: torch.from_numpy(array) for name, array in tensors.items()})
+
+
+def read_labels(folder: Path) -> Labelling | None:
+    """What was kept there, after every file's digest was checked; None if nothing was."""
+    if not folder.is_dir():
+        return None
+    check_manifest(folder)
+    tensors, facts = read_safetensors(folder / TENSORS), read_json(folder / FACTS)
+    index, shares = (tensors[name].numpy() for name in ("index", "probabilities"))
+    return Labelling(index, shares, facts["temperature"], facts["asked"])
+
+
+def _table(
+    labelling: Labelling, source: Source, classes: Sequence[str], choice: Choice | None, earlier: Labelling | None
+) -> str:
+    """One line per picture: `vitreous fit labels.csv` takes it as it is."""
+    before = labelling.before(earlier)
+    written = io.StringIO()
+    table = csv.writer(written, lineterminator="\n")
+    table.writerow(COLUMNS)
+    for row, shares in enumerate(labelling.probabilities):
+        first, second = np.argsort(-shares, kind="stable")[:2].tolist()
+        earlier_label = "" if before[row] < 0 else classes[before[row]]
+        table.writerow(
+            [
+                as_text(_path(source, int(labelling.index[row]))),
+                classes[first],
+                f"{shares[first]:.4f}",
+                classes[second],
+                f"{shares[second]:.4f}",
+                "" if choice is None else int(choice.copies[row]),
+                int(earlier_label not in ("", classes[first])),
+                earlier_label,
+            ]
+        )
+    return written.getvalue()
+
+
+def _path(source: Source, index: int) -> str:
+    """The whole path of a file, so that the list can be read from anywhere."""
+    return str(source.path(index).absolute()) if isinstance(source, FolderSource) else source.name(index)

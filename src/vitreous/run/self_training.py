@@ -1,0 +1,374 @@
+"""Noisy Student (Xie et al. 2020): a teacher, then students that learn from its labels and become the next teachers.
+
+OUT/config.json     what was asked for, and what the data were
+OUT/round-0, ...    each round a run folder of its own
+OUT/labels/round-1  what the teacher of this round said; labels/final: what the kept model says
+OUT/bundle          the kept round's, so that OUT is a model like any run folder
+OUT/report.html, OUT/result.json
+
+What a round has finished stays, so the same command again goes on with the next.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+
+from vitreous.data.copies import note_copies, without_copies
+from vitreous.data.pseudo_labels import choose_labels
+from vitreous.data.source import Data, Source
+from vitreous.errors import UserError
+from vitreous.evaluate.classify import score_classes
+from vitreous.model.family import count_parameters, describe
+from vitreous.report.rounds import Round, RoundLabels, Score
+from vitreous.run.budget import parse_budget
+from vitreous.run.folder import REPORT, RESULT, read_config, source_digest
+from vitreous.run.labelled import LabelledTraining
+from vitreous.run.labelling import Labelling, Teacher, label_pictures, match_classes, read_labels, write_labels
+from vitreous.run.lock import hold_folder
+from vitreous.run.needs import check_training_memory
+from vitreous.run.opening import open_classifier, open_dataset, open_unlabelled
+from vitreous.run.request import FitRequest, Listeners, Machine, SelfTrainRequest, StudentRequest
+from vitreous.run.result import FitResult, read_result
+from vitreous.run.rounds_page import write_rounds_page
+from vitreous.run.self_folder import (
+    SelfTrainConfig,
+    SelfTrainResult,
+    copy_bundle,
+    make_folder,
+    open_self_training,
+    read_self_training,
+)
+from vitreous.run.start import choose_training
+from vitreous.run.student import Lesson, StudentTraining
+from vitreous.run.training import WriteReport
+from vitreous.train.meter import Meter, Spent
+from vitreous.weights.bundle import Bundle, load_bundle, save_bundle
+from vitreous.weights.files import write_file
+from vitreous.weights.ours import check_folder
+from vitreous.weights.source import open_weights
+
+CLOSING = 0.1
+"""The share of a budget that is kept for the last labels and the page."""
+WRITING = 3.0
+"""Seconds of it that the page takes."""
+LEAST = 1.0
+"""Seconds that a round is given however late it is."""
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """What is learned from."""
+
+    labelled: Data
+    """With the val split that all rounds share."""
+    whole: Data
+    """The same before it was split, as the first teacher's own run splits it."""
+    unlabelled: Source
+    copies: int
+    """Unlabelled pictures that were left out, as they are among the labelled ones."""
+    notes: tuple[str, ...]
+
+
+class SelfTraining:
+    """All rounds in one folder; `run` does what is left of them."""
+
+    def __init__(
+        self,
+        request: SelfTrainRequest,
+        folder: Path,
+        machine: Machine,
+        listeners: Listeners,
+        report: WriteReport,
+    ) -> None:
+        """`report` writes the page of a round's run."""
+        self.request, self.folder, self.machine = request, folder, machine
+        self.listeners, self.report = listeners, report
+        self.meter = Meter(began=listeners.began)
+        self.seconds = None if request.budget is None else parse_budget(request.budget)
+        self.earlier = 0.0  # seconds that rounds took which an earlier process finished
+        self.pictures: Pictures
+
+    def run(self) -> SelfTrainResult:
+        """Do what is left to do."""
+        saved = open_self_training(self.folder)
+        if saved is not None:
+            saved.check_request(self.request, self.folder)
+        finished = (self.folder / RESULT).exists()
+        if finished and (self.folder / REPORT).exists():
+            self.listeners.say(f"{self.folder} is finished; nothing to do.")
+            return read_self_training(self.folder)
+        self.pictures = self._open_pictures()
+        config = SelfTrainConfig(self.request, source_digest(self.pictures.unlabelled))
+        if saved is not None:
+            saved.check_pictures(config, self.folder)
+        with ExitStack() as held:
+            if saved is None:
+                self._check_request()
+            check_folder(self.folder / "bundle")
+            make_folder(self.folder)
+            held.enter_context(hold_folder(self.folder, self.listeners.say))
+            if saved is None:
+                config.write(self.folder)
+            return self._rounds()
+
+    # What is learned from
+
+    def _open_pictures(self) -> Pictures:
+        whole = open_dataset(self.request.labelled)
+        unlabelled, notes = open_unlabelled(self.request.unlabelled)
+        if self.request.teacher is not None:  # else its own training says them
+            notes = (*note_copies(whole).notes, *notes)
+        others = without_copies(unlabelled, list(whole.splits.values()))
+        if not len(others):
+            raise UserError(
+                f"{self.request.unlabelled}: all {len(unlabelled):,} pictures are among the labelled ones "
+                f"({self.request.labelled}), so there is nothing to label; give other pictures."
+            )
+        copies = len(unlabelled) - len(others)
+        if copies:
+            notes = (*notes, f"{copies:,} of {self.request.unlabelled}'s pictures are labelled ones, and left out.")
+        training = choose_training(self._fit_request(None), whole, self._base())
+        split = whole.with_validation(training.validation, self.request.seed) if training.validation else whole
+        return Pictures(split, whole, others, copies, notes)
+
+    def _base(self) -> Bundle | None:
+        return None if self.request.weights is None else open_weights(self.request.weights, self.request.preprocess)
+
+    def _check_request(self) -> None:
+        """Refuse what no round could do, before anything is written."""
+        training = choose_training(self._student_request(1, None), self.pictures.labelled, self._base())
+        check_training_memory(training, len(self.pictures.labelled.train))
+        if self.request.teacher is not None:
+            match_classes(open_classifier(self.request.teacher), self.pictures.labelled.classes)
+        else:
+            first = choose_training(self._fit_request(None), self.pictures.whole, self._base())
+            check_training_memory(first, len(self.pictures.labelled.train))
+
+    # The rounds
+
+    def _rounds(self) -> SelfTrainResult:
+        for note in self.pictures.notes:
+            self.listeners.say(note)
+        self.earlier = sum(self._fitted(k).spent.seconds for k in range(self.request.rounds + 1) if self._measured(k))
+        done = [self._first_round()]
+        while done[-1].finished and len(done) <= self.request.rounds:
+            done.append(self._student_round(len(done)))
+        rounds = tuple(self._told(number, result) for number, result in enumerate(done))
+        best = best_round(rounds)
+        if not done[-1].finished:
+            return self._result(rounds, best, finished=False)
+        compared = self._compared(best)
+        earlier = None if compared is None else read_labels(self._labels(compared))
+        final = self._final_labels(best, earlier)
+        copy_bundle(self._round(best) / "bundle", self.folder / "bundle")
+        changed = len(final.changed(earlier))
+        result = self._result(rounds, best, finished=True, changed=changed)
+        others = self.pictures.unlabelled
+        write_rounds_page(self.folder / REPORT, self.request, result, others, final, earlier, compared)
+        result.write(self.folder)
+        return result
+
+    def _round(self, number: int) -> Path:
+        return self.folder / f"round-{number}"
+
+    def _labels(self, number: int) -> Path:
+        return self.folder / "labels" / f"round-{number}"
+
+    def _measured(self, number: int) -> bool:
+        return (self._round(number) / RESULT).exists()
+
+    def _is_done(self, number: int) -> bool:
+        """Whether nothing is left of a round; a run whose page is lost writes it again."""
+        given = number == 0 and self.request.teacher is not None
+        return self._measured(number) and (given or (self._round(number) / REPORT).exists())
+
+    def _fitted(self, number: int) -> FitResult:
+        found = read_result(self._round(number))
+        assert isinstance(found, FitResult)  # as its request is
+        return found
+
+    def _first_round(self) -> FitResult:
+        """The first teacher: what `fit` makes of the labelled pictures, or the one that was given."""
+        if self._is_done(0):
+            return self._fitted(0)
+        if self.request.teacher is not None:
+            return self._given_teacher(self.request.teacher)
+        self.listeners.say(f"Round 0 of {self.request.rounds}: the teacher learns from the labelled pictures.")
+        request = self._fit_request(self._budget(0))
+        began = replace(self.listeners, began=None) if self._round(0).exists() else self.listeners
+        return LabelledTraining(request, self._round(0), self.machine, began, self.report).run()
+
+    def _given_teacher(self, place: str) -> FitResult:
+        """The given teacher as round 0: copied, so that nothing depends on it any more, and measured."""
+        meter, data, folder = Meter(), self.pictures.labelled, self._round(0)
+        bundle = open_classifier(place)
+        asked = Teacher(bundle, data.classes, self.machine)
+        measured = {
+            split: score_classes(*asked.answers(data.splits[split]), data.classes)
+            for split in ("val", "test")
+            if split in data.splits
+        }
+        save_bundle(folder / "bundle", bundle.model, bundle.preprocess, bundle.labels, info=bundle.info)
+        result = FitResult(
+            run=str(folder),
+            bundle=str(folder / "bundle"),
+            finished=True,
+            classes=data.classes,
+            pictures=0,
+            steps=0,
+            best_step=0,
+            validation=measured.get("val"),
+            test=measured.get("test"),
+            metrics={},
+            probe=None,
+            spent=meter.spent(),
+        )
+        write_file(folder / RESULT, json.dumps(result.to_json(), indent=2) + "\n")
+        return result
+
+    def _student_round(self, number: int) -> FitResult:
+        if self._is_done(number):
+            return self._fitted(number)
+        self.listeners.say(f"Round {number} of {self.request.rounds}: a noised student.")
+        lesson = Lesson(
+            labelled=self.pictures.labelled,
+            unlabelled=self.pictures.unlabelled,
+            teacher=self._round(number - 1),
+            labels=self._labels(number),
+            earlier=self._labels(number - 1) if number > 1 else None,
+            confidence=self.request.confidence,
+            each=self.request.per_class,
+        )
+        request = self._student_request(number, self._budget(number))
+        heard = replace(self.listeners, began=None)
+        return StudentTraining(request, self._round(number), self.machine, heard, self.report, lesson).run()
+
+    def _budget(self, number: int) -> str | None:
+        """A round's time: what it was when the round began, else its share of what is left."""
+        if self.seconds is None:
+            return None
+        if (saved := read_config(self._round(number))) is not None:
+            return saved.request.budget
+        rounds = self.request.rounds + 1 - number
+        left = (1 - CLOSING) * self.seconds - self.earlier - self.meter.seconds
+        # the first round's own clock begins with the process, as this one's did
+        share = left / rounds + (self.meter.seconds if number == 0 and self.listeners.began is not None else 0.0)
+        return f"{max(LEAST, share):.1f}s"
+
+    def _fit_request(self, budget: str | None) -> FitRequest:
+        r = self.request
+        return FitRequest(
+            data=r.labelled,
+            weights=r.weights,
+            model=r.model,
+            image_size=r.image_size,
+            budget=budget,
+            epochs=r.epochs,
+            recipe=r.recipe,
+            preprocess=r.preprocess,
+            seed=r.seed,
+            changes=r.changes,
+        )
+
+    def _student_request(self, number: int, budget: str | None) -> StudentRequest:
+        """As the teacher's, with a seed of its own; the validation pictures are set aside already."""
+        r = self.request
+        changes = {name: value for name, value in r.changes.items() if name != "validation"}
+        fields = {**asdict(self._fit_request(budget)), "model": r.student or r.model, "changes": changes}
+        fields["seed"] = (r.seed + number) % 2**31
+        return StudentRequest(**fields, unlabelled=r.unlabelled, labels=r.labels, round=number)
+
+    # What it came to
+
+    def _compared(self, best: int) -> int | None:
+        """The round whose labels are set beside the final ones: the kept student's own, or another teacher's last."""
+        return best or (self.request.rounds if self.request.rounds > 1 else None)
+
+    def _final_labels(self, best: int, earlier: Labelling | None) -> Labelling:
+        """What the kept model says of the unlabelled pictures."""
+        place = self.folder / "labels" / "final"
+        if (kept := read_labels(place)) is not None:
+            return kept
+        data = self.pictures.labelled
+        teacher = Teacher(load_bundle(self._round(best)), data.classes, self.machine)
+        end = None if self.seconds is None else max(self.seconds - self.earlier - WRITING, self.meter.seconds + 1)
+        final = label_pictures(
+            teacher,
+            self.pictures.unlabelled,
+            data.splits.get("val"),
+            seed=self.request.seed,
+            late=lambda: end is not None and self.meter.seconds > end,
+        )
+        write_labels(place, final, self.pictures.unlabelled, data.classes, earlier=earlier)
+        return final
+
+    def _told(self, number: int, result: FitResult) -> Round:
+        """What the page says of a round."""
+        folder = self._round(number)
+        config = load_bundle(folder).model.config if result.finished or (folder / "bundle").exists() else None
+        return Round(
+            number=number,
+            run=str(folder),
+            model="" if config is None else describe(config),
+            parameters=0 if config is None else count_parameters(config),
+            pictures=result.pictures,
+            validation=Score.of(result.validation),
+            test=Score.of(result.test),
+            labels=self._told_labels(number) if number else None,
+            spent=result.spent,
+        )
+
+    def _told_labels(self, number: int) -> RoundLabels:
+        labelling, classes = read_labels(self._labels(number)), self.pictures.labelled.classes
+        assert labelling is not None  # its student has learned from it
+        earlier = read_labels(self._labels(number - 1)) if number > 1 else None
+        choice = choose_labels(labelling.probabilities, confidence=self.request.confidence, each=self.request.per_class)
+        copies = [int(choice.copies[choice.labels == k].sum()) for k in range(len(classes))]
+        return RoundLabels(
+            looked_at=len(labelling.index),
+            temperature=labelling.temperature,
+            sure=dict(zip(classes, choice.sure.tolist(), strict=True)),
+            taken=dict(zip(classes, choice.taken(len(classes)).tolist(), strict=True)),
+            with_copies=dict(zip(classes, copies, strict=True)),
+            changed=None if earlier is None else len(labelling.changed(earlier)),
+        )
+
+    def _result(self, rounds: tuple[Round, ...], best: int, *, finished: bool, changed: int = 0) -> SelfTrainResult:
+        data = self.pictures.labelled
+        return SelfTrainResult(
+            run=str(self.folder),
+            bundle=str(self.folder / "bundle"),
+            finished=finished,
+            classes=data.classes,
+            labelled=len(data.train),
+            unlabelled=len(self.pictures.unlabelled),
+            copies=self.pictures.copies,
+            rounds=rounds,
+            best=best,
+            changed=changed,
+            spent=sum((one.spent for one in rounds), Spent()),
+            remarks=(*self.pictures.notes, *smaller_students(rounds)),
+        )
+
+
+def best_round(rounds: tuple[Round, ...]) -> int:
+    """The round with the highest validation accuracy, of equals the last; the last of all without validation pictures.
+
+    The loss is no judge here: a student of soft labels is less sure than its teacher, be it right more often or not.
+    """
+    accuracy = {one.number: one.validation.accuracy for one in rounds if one.validation is not None}
+    return max(accuracy or [rounds[-1].number], key=lambda number: (accuracy.get(number, 0.0), number))
+
+
+def smaller_students(rounds: tuple[Round, ...]) -> tuple[str, ...]:
+    """What to say of students that are smaller than their teacher."""
+    return tuple(
+        f"The student of round {one.number} is smaller than its teacher ({one.model} after {before.model}); Noisy "
+        "Student takes students as large or larger."
+        for before, one in pairwise(rounds)
+        if 0 < one.parameters < before.parameters
+    )

@@ -1,0 +1,97 @@
+"""Several sources as one, and soft targets on their way through the loader and through mixing."""
+
+import numpy as np
+import pytest
+import torch
+
+from vitreous.config.data import Augment, Preprocess
+from vitreous.data.chance import MIX, generator
+from vitreous.data.joined import JoinedArrays, JoinedSource, join_sources
+from vitreous.data.loader import Loader
+from vitreous.data.packed import ArraySource
+
+SEEN = Preprocess(size=(8, 8))
+
+
+def arrays(count, seed, side=8):
+    images = torch.from_numpy(np.random.default_rng(seed).integers(0, 256, (count, 3, side, side), dtype=np.uint8))
+    return ArraySource(f"made-{seed}", images, np.full(count, -1), ())
+
+
+@pytest.fixture
+def joined():
+    """5 and 7 pictures, of the second the last one twice, with soft targets of three classes."""
+    first, second = arrays(5, 1), arrays(7, 2).subset([0, 1, 2, 3, 4, 5, 6, 6])
+    soft = np.random.default_rng(3).dirichlet([1, 1, 1], 13).astype(np.float32)
+    return join_sources([first, second], soft.argmax(axis=1), ("a", "b", "c"), soft)
+
+
+def test_a_picture_is_its_own_sources(joined):
+    assert len(joined) == 13
+    assert [joined.name(4), joined.name(5), joined.name(12)] == ["made-1#4", "made-2#0", "made-2#6"]
+    assert [joined.key(4), joined.key(5)] == ["0/4", "1/0"]
+    assert joined.content(11) == joined.content(12) == arrays(7, 2).content(6)
+    assert np.array_equal(np.asarray(joined.read(6)), np.asarray(arrays(7, 2).read(1)))
+    some = joined.subset([12, 0, 5])
+    assert [some.name(i) for i in range(3)] == ["made-2#6", "made-1#0", "made-2#0"]
+    assert np.array_equal(some.soft, joined.soft[[12, 0, 5]])
+    assert some.with_labels(np.zeros(3, dtype=np.int64), ("x",)).soft is None
+
+
+def test_small_pictures_in_memory_are_still_gathered_at_once(joined):
+    assert isinstance(joined, JoinedArrays)
+    wanted = np.array([12, 0, 7, 4])
+    for picture, index in zip(joined.gather(wanted), wanted, strict=True):
+        assert picture.numpy().tobytes() == joined.content(int(index))
+    assert type(join_sources([arrays(2, 1), arrays(2, 2, side=9)], np.zeros(4, int), ("a",))) is JoinedSource
+
+
+@pytest.mark.parametrize("policy", ["none", "randaugment"])
+def test_the_loader_gives_soft_targets_in_training_and_labels_otherwise(joined, policy):
+    """By batches at once, and picture by picture."""
+    loader = Loader(joined, SEEN, Augment(crop_scale=None, policy=policy), batch_size=6)
+    for epoch in range(2):
+        for batch in loader.batches(epoch):
+            assert np.array_equal(batch.targets.numpy(), joined.soft[batch.index.numpy()])
+    for batch in loader.plain_batches(4):
+        assert np.array_equal(batch.targets.numpy(), joined.labels[batch.index.numpy()])
+
+
+def test_mixup_blends_soft_targets(joined):
+    """Against NumPy: a pair's share is the first draw of its own generator, and both get the rest of the other."""
+    augment = Augment(crop_scale=None, mixup=0.4)
+    for batch in Loader(joined, SEEN, augment, batch_size=6, seed=5).batches(2):
+        index = batch.index.numpy()
+        expected = joined.soft[index].astype(np.float64)
+        for first in range(0, len(index) - 1, 2):
+            share = generator(5, 2, int(index[first]), MIX).beta(0.4, 0.4)
+            one, other = joined.soft[index[first]], joined.soft[index[first + 1]]
+            expected[first] = share * one + (1 - share) * other
+            expected[first + 1] = share * other + (1 - share) * one
+        assert np.allclose(batch.targets.numpy(), expected, atol=1e-6)
+        assert np.allclose(batch.targets.sum(dim=1), 1, atol=1e-5)
+
+
+def test_cutmix_blends_soft_targets_by_the_area_that_is_left(joined):
+    """What is left of a picture is counted in its pixels; no picture comes twice here, so that they can be told."""
+    joined = joined.subset(range(12))
+    plain = {
+        int(i): image
+        for batch in Loader(joined, SEEN, Augment(crop_scale=None, flip=False, pad=0), batch_size=6).batches(0)
+        for i, image in zip(batch.index, batch.images, strict=True)
+    }
+    augment = Augment(crop_scale=None, flip=False, pad=0, cutmix=1.0)
+    for batch in Loader(joined, SEEN, augment, batch_size=6).batches(0):
+        index = batch.index.tolist()
+        for row in range(len(index)):
+            other = index[row ^ 1]
+            kept = (batch.images[row] == plain[index[row]]).all(dim=0).float().mean().item()
+            expected = kept * joined.soft[index[row]] + (1 - kept) * joined.soft[other]
+            assert np.allclose(batch.targets[row].numpy(), expected, atol=1e-5)
+
+
+def test_labels_alone_stay_as_they_were():
+    source = join_sources([arrays(4, 1), arrays(4, 2)], np.arange(8) % 2, ("a", "b"))
+    batch = next(iter(Loader(source, SEEN, Augment(crop_scale=None), batch_size=8).batches(0)))
+    assert batch.targets.dtype == torch.int64
+    assert np.array_equal(batch.targets.numpy(), source.labels[batch.index.numpy()])

@@ -1,0 +1,343 @@
+"""Noisy Student from folder to folder: right labels, the same bits after any interruption, and clear refusals."""
+
+import csv
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from colours import COLOURS, make_bundle, make_pictures, pixels
+from greys import draw_pictures, stop_after
+from PIL import Image
+
+import vitreous
+from vitreous import UserError, self_train
+from vitreous.run.labelling import label_pictures
+from vitreous.run.request import Listeners, Machine, SelfTrainRequest
+from vitreous.run.self_training import SelfTraining
+
+QUICK = {"rounds": 2, "epochs": 4, "workers": 0, "model": "F/4@16"}
+
+
+def draw_unsorted(folder, count=8, colours=COLOURS):
+    """Pictures of all colours in a folder and in one below, named so that only their pixels tell."""
+    (folder / "below").mkdir(parents=True)
+    for i in range(count * len(colours)):
+        place = folder / "below" if i % 2 else folder
+        Image.fromarray(pixels(colours[i % len(colours)], 7000 + i)).save(place / f"{i:03}.png")
+    return folder
+
+
+def colour_of(path):
+    """By the channel that is brightest."""
+    return ("red", "green", "blue")[np.asarray(Image.open(path)).mean(axis=(0, 1)).argmax()]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """Labelled pictures, with a test split, and unsorted ones, of which one is a labelled one."""
+    root = tmp_path_factory.mktemp("place")
+    make_pictures(root / "labelled/train", count=6)
+    make_pictures(root / "labelled/test", count=3, seed=5000)
+    draw_unsorted(root / "unsorted")
+    shutil.copy(root / "labelled/test/red/0.png", root / "unsorted/copy.png")
+    return root
+
+
+def quick(place, out, **more):
+    return self_train(place / "labelled", place / "unsorted", out=out, **{**QUICK, **more})
+
+
+@pytest.fixture
+def no_page(monkeypatch):
+    """The pages of single rounds take most of the time."""
+    monkeypatch.setattr("vitreous.jobs.self_train.write_report", lambda run, **more: None)
+
+
+@pytest.fixture(scope="module")
+def whole(place, tmp_path_factory):
+    """A self-training that nothing disturbed, with a page for each round."""
+    out = tmp_path_factory.mktemp("whole") / "out"
+    return quick(place, out)
+
+
+def table(folder):
+    with (folder / "labels.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def held(out):
+    """All that should come out the same: weights, labels, and what was logged."""
+    names = ("model.safetensors", "labels.csv", "labels.safetensors", "metrics.jsonl")
+    return {
+        path.relative_to(out).as_posix(): path.read_bytes()
+        for name in names
+        for path in out.rglob(name)
+        if "checkpoints" not in path.parts
+    }
+
+
+def test_the_unsorted_pictures_get_the_right_labels(place, whole):
+    out = Path(whole.run)
+    assert whole.finished
+    assert (whole.labelled, whole.unlabelled, whole.copies) == (15, 24, 1)
+    for folder in ("round-1", "round-2", "final"):
+        rows = table(out / "labels" / folder)
+        assert len(rows) == 24
+        assert all(row["label"] == colour_of(row["path"]) for row in rows)
+        assert all(float(row["probability"]) >= float(row["second_probability"]) for row in rows)
+    assert {row["taken"] for row in table(out / "labels/round-1")} == {"1"}
+    assert {row["changed"] for row in table(out / "labels/round-2")} == {"0"}
+
+
+def test_each_round_is_a_run_and_the_folder_is_a_model(place, whole):
+    out = Path(whole.run)
+    assert [one.number for one in whole.rounds] == [0, 1, 2]
+    for one in whole.rounds:
+        assert one.test.n == 9
+        assert one.validation.n == 3
+        assert (Path(one.run) / "report.html").exists()
+        assert vitreous.load(one.run).predict(place / "labelled/test/green/1.png").label == "green"
+    assert whole.rounds[1].labels.taken == dict.fromkeys(COLOURS, 8)
+    assert whole.rounds[1].labels.changed is None
+    assert whole.rounds[2].labels.changed == 0
+    assert vitreous.load(out).predict(place / "labelled/test/blue/1.png").label == "blue"
+    kept = out / f"round-{whole.best}/bundle/model.safetensors"
+    assert (out / "bundle/model.safetensors").read_bytes() == kept.read_bytes()
+    best = max(one.validation.accuracy for one in whole.rounds)
+    assert whole.rounds[whole.best].validation.accuracy == best
+    assert json.loads((out / "result.json").read_text())["best"] == whole.best
+
+
+def test_students_are_noised_and_learn_soft_labels_with_the_same_validation_pictures(whole):
+    out = Path(whole.run)
+    teacher, student = (json.loads((out / f"round-{k}/config.json").read_text()) for k in (0, 1))
+    assert teacher["training"]["augment"]["policy"] != "randaugment"
+    assert student["training"]["model"]["drop_path"] > 0
+    assert student["request"]["labels"] == "soft"
+    assert student["splits"] == {"train": 15 + 24, "val": 3, "test": 9}
+    names = [
+        sorted(answer["picture"] for kind in ("surest_right", "surest_wrong") for answer in result["validation"][kind])
+        for result in (json.loads((out / f"round-{k}/result.json").read_text()) for k in (0, 1, 2))
+    ]
+    assert names[0] == names[1] == names[2]
+
+
+def test_the_labels_are_data_that_fit_takes(whole):
+    opened = vitreous.inspect(Path(whole.run) / "labels/final/labels.csv")
+    assert opened is not None
+
+
+def test_the_same_call_again_has_nothing_to_do_and_a_lost_page_is_written_again(place, whole, tmp_path):
+    out = shutil.copytree(whole.run, tmp_path / "out")
+    heard = []
+    again = quick(place, out, listeners=Listeners(say=heard.append))
+    assert heard == [f"{out} is finished; nothing to do."]
+    assert again == whole
+    page = (out / "report.html").read_text()
+    (out / "report.html").unlink()
+    quick(place, out)
+    assert (out / "report.html").read_text() == page.replace(whole.run, str(out))  # it was moved
+    with pytest.raises(UserError, match=r"holds a self-training with confidence=0\.3, not 0\.5"):
+        quick(place, out, confidence=0.5)
+
+
+@pytest.mark.parametrize("steps", [1, 5, 9])
+def test_stopped_and_repeated_equals_uninterrupted(place, whole, tmp_path, no_page, steps):
+    """In the first teacher, in the first student, in the second."""
+    stopped = quick(place, tmp_path / "out", listeners=Listeners(stop=stop_after(steps)))
+    assert not stopped.finished
+    assert quick(place, tmp_path / "out").finished
+    assert held(tmp_path / "out") == held(Path(whole.run))
+
+
+def test_a_crash_while_labels_are_made_loses_nothing(place, whole, tmp_path, no_page, monkeypatch):
+    """Before the first student has labels, between its training and the next, and before the last labels."""
+    calls = []
+
+    def crash_once(*args, **more):
+        calls.append(None)
+        if len(calls) in (1, 3, 5):
+            raise RuntimeError("the power is gone")
+        return label_pictures(*args, **more)
+
+    for module in ("student", "self_training"):
+        monkeypatch.setattr(f"vitreous.run.{module}.label_pictures", crash_once)
+    for _ in range(3):
+        with pytest.raises(RuntimeError):
+            quick(place, tmp_path / "out")
+    assert quick(place, tmp_path / "out").finished
+    assert held(tmp_path / "out") == held(Path(whole.run))
+
+
+SCRIPT = """
+import sys, torch
+torch.set_num_threads(1)
+import vitreous.jobs.self_train as job
+job.write_report = lambda run, **more: None
+job.self_train(sys.argv[1], sys.argv[2], out=sys.argv[3], rounds=2, epochs=4, workers=0, model="F/4@16",
+    changes={"save_seconds": 0})
+"""
+
+
+@pytest.mark.slow
+def test_killed_at_random_moments_it_ends_with_the_same_bits(place, tmp_path):
+    def start(out):
+        words = [sys.executable, "-c", SCRIPT, str(place / "labelled"), str(place / "unsorted"), str(out)]
+        return subprocess.Popen(words, start_new_session=True)
+
+    began = time.monotonic()
+    assert start(tmp_path / "whole").wait() == 0
+    length = time.monotonic() - began
+    for share in (0.5, 0.65, 0.8, 0.9, 0.95):
+        process = start(tmp_path / "hurt")
+        time.sleep(length * share)
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    assert start(tmp_path / "hurt").wait() == 0
+    assert held(tmp_path / "hurt") == held(tmp_path / "whole")
+
+
+def test_a_given_teacher_is_round_0(place, tmp_path, no_page):
+    """Its classes are matched by name, in whatever order it has them; then it may go."""
+    teacher = make_bundle(tmp_path / "teacher")
+    found = self_train(
+        place / "labelled",
+        place / "unsorted",
+        teacher=teacher,
+        rounds=1,
+        epochs=2,
+        student="F/4@16",
+        workers=0,
+        labels="hard",
+        out=tmp_path / "out",
+        listeners=Listeners(stop=stop_after(1)),
+    )
+    assert not found.finished
+    shutil.rmtree(teacher)
+    found = self_train(
+        place / "labelled",
+        place / "unsorted",
+        teacher=teacher,
+        rounds=1,
+        epochs=2,
+        student="F/4@16",
+        workers=0,
+        labels="hard",
+        out=tmp_path / "out",
+    )
+    assert found.rounds[0].pictures == 0
+    assert found.rounds[0].test.accuracy == 1
+    assert all(row["label"] == colour_of(row["path"]) for row in table(tmp_path / "out/labels/round-1"))
+
+
+def test_a_teacher_of_other_classes_is_refused(place, tmp_path):
+    teacher = make_bundle(tmp_path / "teacher", labels=("blue", "green", "pink"))
+    with pytest.raises(UserError, match="does not know class 'red'"):
+        self_train(place / "labelled", place / "unsorted", teacher=teacher, out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_students_start_from_given_weights_again(pictures, weights, tmp_path, no_page):
+    """A classifier on frozen features first, of both kinds of pictures; then the upper half."""
+    others = draw_pictures(tmp_path / "others", count=5, side=21)
+    found = self_train(pictures, others, weights=weights, rounds=1, epochs=2, workers=0, out=tmp_path / "out")
+    assert [one.validation.accuracy for one in found.rounds] == [1, 1]
+    assert found.rounds[1].labels.taken == {"dark": 5, "light": 5}
+    config = json.loads((tmp_path / "out/round-1/config.json").read_text())
+    assert config["training"]["probe"]
+    assert config["weights"] == json.loads((tmp_path / "out/round-0/config.json").read_text())["weights"]
+
+
+def test_a_page_about_the_kept_model(whole, tmp_path, monkeypatch):
+    """The folder's own page stays."""
+    monkeypatch.chdir(tmp_path)
+    before = (Path(whole.run) / "report.html").read_bytes()
+    assert vitreous.write_report(whole.run) == Path("out-report.html")
+    assert (Path(whole.run) / "report.html").read_bytes() == before
+
+
+def test_pictures_of_one_class_only(place, tmp_path, no_page):
+    draw_unsorted(tmp_path / "red", colours=("red",))
+    heard = []
+    found = self_train(
+        place / "labelled",
+        tmp_path / "red",
+        out=tmp_path / "out",
+        listeners=Listeners(say=heard.append),
+        **{**QUICK, "rounds": 1},
+    )
+    assert found.rounds[1].labels.taken == {"blue": 0, "green": 0, "red": 3}  # a third of eight, rounded up
+    assert any("No picture is surely blue and 1 more" in line for line in heard)
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ({"unlabelled": "empty"}, "empty"),
+        ({"unlabelled": "nowhere"}, "nowhere: there is nothing of this name"),
+        ({"unlabelled": "labelled"}, "labelled: all 18 pictures are among the labelled ones"),
+        ({"labelled": "unsorted"}, "unsorted"),
+        ({"rounds": 0}, "rounds=0: give a whole number from 1 to 100"),
+        ({"confidence": 1.5}, "confidence=1.5: give a number from 0 to 1"),
+        ({"labels": "firm"}, "labels='firm': give one of soft, hard"),
+        ({"student": "Q/16"}, "Q/16"),
+        ({"budget": "1m"}, "budget and epochs"),
+        ({"weights": "x", "student": "F/4@16", "model": None}, "student and weights"),
+        ({"teacher": "x"}, "model and teacher"),
+        ({"out": "unsorted/out"}, "is the folder of the pictures, or in it"),
+        ({"changes": {"nothing": "1"}}, "nothing"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_and_leaves_nothing(place, tmp_path, monkeypatch, more, says):
+    monkeypatch.chdir(place)
+    (place / "empty").mkdir(exist_ok=True)
+    given = {"labelled": "labelled", "unlabelled": "unsorted", "out": tmp_path / "out", **QUICK, **more}
+    before = sorted(place.rglob("*"))
+    with pytest.raises(UserError, match=says):
+        self_train(given.pop("labelled"), given.pop("unlabelled"), **given)
+    assert not (tmp_path / "out").exists()
+    assert sorted(place.rglob("*")) == before
+
+
+def test_a_folder_of_another_kind_is_refused(place, whole, tmp_path):
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis/thesis.txt").write_text("years of work")
+    with pytest.raises(UserError, match="is not empty"):
+        quick(place, tmp_path / "thesis")
+    with pytest.raises(UserError, match="holds a training of another kind"):
+        quick(place, Path(whole.run) / "round-0")
+    with pytest.raises(UserError, match="holds a round of a self-training"):
+        vitreous.fit(place / "labelled", model="F/4@16", epochs=4, out=Path(whole.run) / "round-1")
+
+
+def test_other_unlabelled_pictures_are_noticed(place, tmp_path, no_page):
+    unsorted = shutil.copytree(place / "unsorted", tmp_path / "unsorted")
+    ways = {**QUICK, "out": tmp_path / "out"}
+    self_train(place / "labelled", unsorted, **ways, listeners=Listeners(stop=stop_after(5)))
+    (unsorted / "000.png").unlink()
+    with pytest.raises(UserError, match=r"unsorted: has other pictures than when .*out began"):
+        self_train(place / "labelled", unsorted, **ways)
+
+
+def test_no_label_that_is_sure_enough(place, tmp_path, no_page):
+    with pytest.raises(UserError, match=r"confidence=1: .* write to another folder with a lower confidence"):
+        quick(place, tmp_path / "out", confidence=1.0)
+    assert (tmp_path / "out/round-0/bundle").is_dir()
+
+
+def test_a_budget_is_divided_over_the_rounds(place, tmp_path, monkeypatch):
+    """What is left is shared by the rounds that are left, and a tenth kept for the end; a late one gets a second."""
+    request = SelfTrainRequest("labelled", "unsorted", rounds=3, budget="100s")
+    training = SelfTraining(request, tmp_path / "out", Machine(0, "cpu"), Listeners(), lambda folder, seconds: None)
+    clock = iter([0.0, 0.0, 30.0, 80.0, 95.0])
+    monkeypatch.setattr("vitreous.train.meter.Meter.seconds", property(lambda self: next(clock)))
+    assert [training._budget(k) for k in (0, 1, 2)] == ["22.5s", "30.0s", "30.0s"]
+    assert [training._budget(k) for k in (3, 3)] == ["10.0s", "1.0s"]
