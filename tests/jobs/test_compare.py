@@ -12,6 +12,7 @@ from vitreous import UserError
 from vitreous.cli import main
 from vitreous.data.source import open_data
 from vitreous.jobs.compare import compare
+from vitreous.jobs.fit import fit
 from vitreous.model.family import count_flops
 from vitreous.run.cells import CellTraining
 from vitreous.run.folder import read_config
@@ -183,6 +184,18 @@ def test_finished_models_alone_need_no_budget(finished, pictures, tmp_path, caps
     found = json.loads((tmp_path / "out" / "compare.json").read_text())
     assert [cell["n"] for cell in found["cells"]] == [20, 20]
     assert found["tried"] == []
+
+
+def test_without_a_test_split_the_validation_pictures_judge_and_that_is_said(packed, tmp_path):
+    found = run(packed, tmp_path / "out", models=MODELS[:1], equal="time", fractions=[1], budget="2s")
+    assert found.split == "val"
+    assert [cell.n for cell in found.cells] == [12]
+    assert any("no test split" in remark for remark in found.remarks)
+    assert (
+        "split_seed" not in read_config(tmp_path / "out/cells/F-4@16/1/seed-0").request.changes
+    )  # they have a val split
+    with pytest.raises(UserError, match="split_seed: the data have a val split of their own"):
+        fit(packed, epochs=1, changes={"split_seed": 1}, out=tmp_path / "run", workers=0)
 
 
 REFUSED = {

@@ -5,7 +5,10 @@ import shutil
 import subprocess
 
 import pytest
+from comparisons import comparison
 from contents import content, plain_page
+
+from vitreous.report.comparison import comparison_page
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs chromium: apt-get install chromium")
@@ -69,6 +72,13 @@ def test_a_browser_reads_the_report_on_a_phone(classes, tmp_path):
     assert found["scroll"] <= found["client"], found["past"]
     assert found["images"] == 12
     assert not found["broken"]
+    assert asked == []
+
+
+def test_a_comparison_fits_a_phone_and_its_plots_are_text(tmp_path):
+    found, asked = look(comparison_page(comparison()), tmp_path)
+    assert {"training pictures", "core-hours of training", "500", "5,000"} <= set(found["plots"])
+    assert found["scroll"] <= found["client"], found["past"]  # wide tables scroll by themselves
     assert asked == []
 
 
