@@ -110,10 +110,11 @@ def self_train(
 def _text(result: SelfTrainResult) -> str:
     if not result.finished:
         return f"Stopped. Everything is saved in {result.run}; repeat the same command to resume."
+    chosen = any(one.validation is not None for one in result.rounds)
     return "\n".join(
         [
             *map(_line, result.rounds),
-            f"kept: round {result.best}, the best on validation pictures",
+            f"kept: round {result.best}, {'the best on validation pictures' if chosen else 'the last'}",
             f"labels: {result.run}/labels/final/labels.csv, of {result.unlabelled:,} pictures",
             f"report: {result.run}/report.html, with the pictures whose label is doubtful",
             f"use it: vitreous predict {result.run} PICTURE",

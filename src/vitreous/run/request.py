@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import torch
@@ -84,6 +84,28 @@ class SelfTrainRequest:
     preprocess: str | None = None
     seed: int = 0
     changes: dict[str, str] = field(default_factory=dict)
+
+    def first_round(self, budget: str | None) -> FitRequest:
+        """The training of the first teacher, in so much time."""
+        return FitRequest(
+            data=self.labelled,
+            weights=self.weights,
+            model=self.model,
+            image_size=self.image_size,
+            budget=budget,
+            epochs=self.epochs,
+            recipe=self.recipe,
+            preprocess=self.preprocess,
+            seed=self.seed,
+            changes=self.changes,
+        )
+
+    def student_round(self, number: int, budget: str | None) -> StudentRequest:
+        """The same of a student, with a seed of its own; its validation pictures are set aside already."""
+        changes = {name: value for name, value in self.changes.items() if name != "validation"}
+        fields = {**asdict(self.first_round(budget)), "model": self.student or self.model, "changes": changes}
+        fields["seed"] = (self.seed + number) % 2**31
+        return StudentRequest(**fields, unlabelled=self.unlabelled, labels=self.labels, round=number)
 
 
 @dataclass(frozen=True)

@@ -13,17 +13,14 @@ from __future__ import annotations
 
 import json
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
-from itertools import pairwise
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from vitreous.data.copies import note_copies, without_copies
-from vitreous.data.pseudo_labels import choose_labels
 from vitreous.data.source import Data, Source
 from vitreous.errors import UserError
 from vitreous.evaluate.classify import score_classes
-from vitreous.model.family import count_parameters, describe
-from vitreous.report.rounds import Round, RoundLabels, Score
+from vitreous.report.rounds import Round
 from vitreous.run.budget import parse_budget
 from vitreous.run.folder import REPORT, RESULT, read_config, source_digest
 from vitreous.run.labelled import LabelledTraining
@@ -31,8 +28,9 @@ from vitreous.run.labelling import Labelling, Teacher, label_pictures, match_cla
 from vitreous.run.lock import hold_folder
 from vitreous.run.needs import check_training_memory
 from vitreous.run.opening import open_classifier, open_dataset, open_unlabelled
-from vitreous.run.request import FitRequest, Listeners, Machine, SelfTrainRequest, StudentRequest
+from vitreous.run.request import Listeners, Machine, SelfTrainRequest
 from vitreous.run.result import FitResult, read_result
+from vitreous.run.rounds import best_round, smaller_students, tell_round
 from vitreous.run.rounds_page import write_rounds_page
 from vitreous.run.self_folder import (
     SelfTrainConfig,
@@ -111,6 +109,8 @@ class SelfTraining:
             check_folder(self.folder / "bundle")
             make_folder(self.folder)
             held.enter_context(hold_folder(self.folder, self.listeners.say))
+            if open_self_training(self.folder) != saved:
+                raise UserError(f"{self.folder}: another process has just trained in it; repeat the command.")
             if saved is None:
                 config.write(self.folder)
             return self._rounds()
@@ -131,7 +131,7 @@ class SelfTraining:
         copies = len(unlabelled) - len(others)
         if copies:
             notes = (*notes, f"{copies:,} of {self.request.unlabelled}'s pictures are labelled ones, and left out.")
-        training = choose_training(self._fit_request(None), whole, self._base())
+        training = choose_training(self.request.first_round(None), whole, self._base())
         split = whole.with_validation(training.validation, self.request.seed) if training.validation else whole
         return Pictures(split, whole, others, copies, notes)
 
@@ -140,12 +140,12 @@ class SelfTraining:
 
     def _check_request(self) -> None:
         """Refuse what no round could do, before anything is written."""
-        training = choose_training(self._student_request(1, None), self.pictures.labelled, self._base())
+        training = choose_training(self.request.student_round(1, None), self.pictures.labelled, self._base())
         check_training_memory(training, len(self.pictures.labelled.train))
         if self.request.teacher is not None:
             match_classes(open_classifier(self.request.teacher), self.pictures.labelled.classes)
         else:
-            first = choose_training(self._fit_request(None), self.pictures.whole, self._base())
+            first = choose_training(self.request.first_round(None), self.pictures.whole, self._base())
             check_training_memory(first, len(self.pictures.labelled.train))
 
     # The rounds
@@ -157,7 +157,10 @@ class SelfTraining:
         done = [self._first_round()]
         while done[-1].finished and len(done) <= self.request.rounds:
             done.append(self._student_round(len(done)))
-        rounds = tuple(self._told(number, result) for number, result in enumerate(done))
+        rounds = tuple(
+            tell_round(number, result, self.request, self._labels(number), self._labels(number - 1))
+            for number, result in enumerate(done)
+        )
         best = best_round(rounds)
         if not done[-1].finished:
             return self._result(rounds, best, finished=False)
@@ -198,7 +201,7 @@ class SelfTraining:
         if self.request.teacher is not None:
             return self._given_teacher(self.request.teacher)
         self.listeners.say(f"Round 0 of {self.request.rounds}: the teacher learns from the labelled pictures.")
-        request = self._fit_request(self._budget(0))
+        request = self.request.first_round(self._budget(0))
         began = replace(self.listeners, began=None) if self._round(0).exists() else self.listeners
         return LabelledTraining(request, self._round(0), self.machine, began, self.report).run()
 
@@ -243,7 +246,7 @@ class SelfTraining:
             confidence=self.request.confidence,
             each=self.request.per_class,
         )
-        request = self._student_request(number, self._budget(number))
+        request = self.request.student_round(number, self._budget(number))
         heard = replace(self.listeners, began=None)
         return StudentTraining(request, self._round(number), self.machine, heard, self.report, lesson).run()
 
@@ -258,29 +261,6 @@ class SelfTraining:
         # the first round's own clock begins with the process, as this one's did
         share = left / rounds + (self.meter.seconds if number == 0 and self.listeners.began is not None else 0.0)
         return f"{max(LEAST, share):.1f}s"
-
-    def _fit_request(self, budget: str | None) -> FitRequest:
-        r = self.request
-        return FitRequest(
-            data=r.labelled,
-            weights=r.weights,
-            model=r.model,
-            image_size=r.image_size,
-            budget=budget,
-            epochs=r.epochs,
-            recipe=r.recipe,
-            preprocess=r.preprocess,
-            seed=r.seed,
-            changes=r.changes,
-        )
-
-    def _student_request(self, number: int, budget: str | None) -> StudentRequest:
-        """As the teacher's, with a seed of its own; the validation pictures are set aside already."""
-        r = self.request
-        changes = {name: value for name, value in r.changes.items() if name != "validation"}
-        fields = {**asdict(self._fit_request(budget)), "model": r.student or r.model, "changes": changes}
-        fields["seed"] = (r.seed + number) % 2**31
-        return StudentRequest(**fields, unlabelled=r.unlabelled, labels=r.labels, round=number)
 
     # What it came to
 
@@ -306,37 +286,6 @@ class SelfTraining:
         write_labels(place, final, self.pictures.unlabelled, data.classes, earlier=earlier)
         return final
 
-    def _told(self, number: int, result: FitResult) -> Round:
-        """What the page says of a round."""
-        folder = self._round(number)
-        config = load_bundle(folder).model.config if result.finished or (folder / "bundle").exists() else None
-        return Round(
-            number=number,
-            run=str(folder),
-            model="" if config is None else describe(config),
-            parameters=0 if config is None else count_parameters(config),
-            pictures=result.pictures,
-            validation=Score.of(result.validation),
-            test=Score.of(result.test),
-            labels=self._told_labels(number) if number else None,
-            spent=result.spent,
-        )
-
-    def _told_labels(self, number: int) -> RoundLabels:
-        labelling, classes = read_labels(self._labels(number)), self.pictures.labelled.classes
-        assert labelling is not None  # its student has learned from it
-        earlier = read_labels(self._labels(number - 1)) if number > 1 else None
-        choice = choose_labels(labelling.probabilities, confidence=self.request.confidence, each=self.request.per_class)
-        copies = [int(choice.copies[choice.labels == k].sum()) for k in range(len(classes))]
-        return RoundLabels(
-            looked_at=len(labelling.index),
-            temperature=labelling.temperature,
-            sure=dict(zip(classes, choice.sure.tolist(), strict=True)),
-            taken=dict(zip(classes, choice.taken(len(classes)).tolist(), strict=True)),
-            with_copies=dict(zip(classes, copies, strict=True)),
-            changed=None if earlier is None else len(labelling.changed(earlier)),
-        )
-
     def _result(self, rounds: tuple[Round, ...], best: int, *, finished: bool, changed: int = 0) -> SelfTrainResult:
         data = self.pictures.labelled
         return SelfTrainResult(
@@ -353,22 +302,3 @@ class SelfTraining:
             spent=sum((one.spent for one in rounds), Spent()),
             remarks=(*self.pictures.notes, *smaller_students(rounds)),
         )
-
-
-def best_round(rounds: tuple[Round, ...]) -> int:
-    """The round with the highest validation accuracy, of equals the last; the last of all without validation pictures.
-
-    The loss is no judge here: a student of soft labels is less sure than its teacher, be it right more often or not.
-    """
-    accuracy = {one.number: one.validation.accuracy for one in rounds if one.validation is not None}
-    return max(accuracy or [rounds[-1].number], key=lambda number: (accuracy.get(number, 0.0), number))
-
-
-def smaller_students(rounds: tuple[Round, ...]) -> tuple[str, ...]:
-    """What to say of students that are smaller than their teacher."""
-    return tuple(
-        f"The student of round {one.number} is smaller than its teacher ({one.model} after {before.model}); Noisy "
-        "Student takes students as large or larger."
-        for before, one in pairwise(rounds)
-        if 0 < one.parameters < before.parameters
-    )

@@ -1,0 +1,67 @@
+"""What each round of a self-training came to, read from its folders, and which of them is kept."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+from vitreous.data.pseudo_labels import choose_labels
+from vitreous.model.family import count_parameters, describe
+from vitreous.report.rounds import Round, RoundLabels, Score
+from vitreous.run.labelling import read_labels
+from vitreous.run.request import SelfTrainRequest
+from vitreous.run.result import FitResult
+from vitreous.weights.bundle import load_bundle
+
+
+def tell_round(number: int, result: FitResult, request: SelfTrainRequest, labels: Path, earlier: Path) -> Round:
+    """What is said of a round; labels, earlier: the folders of its labels and of those before, where there are any."""
+    config = load_bundle(result.bundle).model.config
+    return Round(
+        number=number,
+        run=result.run,
+        model=describe(config),
+        parameters=count_parameters(config),
+        pictures=result.pictures,
+        validation=Score.of(result.validation),
+        test=Score.of(result.test),
+        labels=_tell_labels(result.classes, request, labels, earlier),
+        spent=result.spent,
+    )
+
+
+def _tell_labels(
+    classes: tuple[str, ...], request: SelfTrainRequest, labels: Path, earlier: Path
+) -> RoundLabels | None:
+    found, before = read_labels(labels), read_labels(earlier)
+    if found is None:  # the first teacher learned from none
+        return None
+    choice = choose_labels(found.probabilities, confidence=request.confidence, each=request.per_class)
+    copies = [int(choice.copies[choice.labels == k].sum()) for k in range(len(classes))]
+    return RoundLabels(
+        looked_at=len(found.index),
+        temperature=found.temperature,
+        sure=dict(zip(classes, choice.sure.tolist(), strict=True)),
+        taken=dict(zip(classes, choice.taken(len(classes)).tolist(), strict=True)),
+        with_copies=dict(zip(classes, copies, strict=True)),
+        changed=None if before is None else len(found.changed(before)),
+    )
+
+
+def best_round(rounds: tuple[Round, ...]) -> int:
+    """The round with the highest validation accuracy, of equals the last; the last of all without validation pictures.
+
+    The loss is no judge here: a student of soft labels is less sure than its teacher, be it right more often or not.
+    """
+    accuracy = {one.number: one.validation.accuracy for one in rounds if one.validation is not None}
+    return max(accuracy or [rounds[-1].number], key=lambda number: (accuracy.get(number, 0.0), number))
+
+
+def smaller_students(rounds: tuple[Round, ...]) -> tuple[str, ...]:
+    """What to say of students that are smaller than their teacher."""
+    return tuple(
+        f"The student of round {one.number} is smaller than its teacher ({one.model} after {before.model}); Noisy "
+        "Student takes students as large or larger."
+        for before, one in pairwise(rounds)
+        if one.parameters < before.parameters
+    )

@@ -1,0 +1,64 @@
+"""Which round is kept, and what unlabelled data are taken to be."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from vitreous.report.rounds import Round, Score
+from vitreous.run.opening import open_unlabelled
+from vitreous.run.rounds import best_round, smaller_students
+from vitreous.train.meter import Spent
+
+
+def rounds(*accuracies, sizes=(5, 5, 5)):
+    scores = [None if share is None else Score(100, share, (0.0, 1.0), 1.0) for share in accuracies]
+    return tuple(
+        Round(
+            k, f"round-{k}", f"of size {size}", size, 10, score, Score(100, 1 - k / 10, (0.0, 1.0), 1.0), None, Spent()
+        )
+        for k, (score, size) in enumerate(zip(scores, sizes, strict=True))
+    )
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "best"),
+    [((0.5, 0.7, 0.6), 1), ((0.7, 0.7, 0.6), 1), ((0.7, 0.6, 0.7), 2), ((0.9, 0.1, 0.2), 0), ((None, None, None), 2)],
+)
+def test_validation_chooses_and_test_does_not(accuracies, best):
+    assert best_round(rounds(*accuracies)) == best
+
+
+def test_a_smaller_student_is_told_of():
+    assert smaller_students(rounds(0.5, 0.5, 0.5)) == ()
+    (said,) = smaller_students(rounds(0.5, 0.5, 0.5, sizes=(5, 7, 6)))
+    assert said.startswith("The student of round 2 is smaller than its teacher (of size 6 after of size 7)")
+
+
+def save(path):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(np.zeros((8, 8, 3), np.uint8)).save(path)
+
+
+def test_a_folder_of_pictures_at_any_depth(tmp_path):
+    """Also where some lie in folders that could be classes, and some beside them."""
+    for name in ("a.png", "cats/b.png", "cats/old/c.png", "dogs/d.png"):
+        save(tmp_path / name)
+    source, _ = open_unlabelled(tmp_path)
+    assert [source.key(i) for i in range(4)] == ["a.png", "cats/b.png", "cats/old/c.png", "dogs/d.png"]
+    assert (source.labels == -1).all()
+    assert source.classes == ()
+
+
+def test_a_test_split_stays_aside(tmp_path):
+    for name in ("train/x/a.png", "train/b.png", "test/c.png"):
+        save(tmp_path / name)
+    source, notes = open_unlabelled(tmp_path)
+    assert sorted(source.key(i) for i in range(len(source))) == ["b.png", "x/a.png"]
+    assert notes[-1] == f"{tmp_path}: its 1 test pictures are left aside."
+
+
+def test_packed_data_lose_their_labels(tmp_path):
+    pictures = np.zeros((4, 8, 8, 3), np.uint8)
+    np.savez(tmp_path / "x.npz", images=pictures, labels=np.array([0, 1, 0, 1]))
+    source, _ = open_unlabelled(tmp_path / "x.npz")
+    assert source.labels.tolist() == [-1] * 4
