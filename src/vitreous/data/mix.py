@@ -35,7 +35,7 @@ def mix(batch: Batch, classes: int, augment: Augment, *, seed: int, epoch: int, 
 
     Targets may have been soft before. Mixup (Zhang et al. 2018) blends two pictures, CutMix (Yun et al. 2019) exchanges
     a rectangle, MixToken (Jiang et al. 2021) one of whole patches; with several, one is drawn. Neighbours in the batch
-    are a pair, whose chance is a pure function of (seed, epoch, index of the first): so nothing changes where a batch is
+    are a pair, whose chance is a pure function of (seed, epoch, index of the first): nothing changes where a batch is
     divided between pairs. Of an odd number, the last picture stays as it is.
 
     patch: the side of the model's patches, in pixels.
