@@ -268,3 +268,20 @@ def test_stride_of_a_map(side, stride):
     network = Pooled(lambda images: images[:, :, ::stride, ::stride], 3)
     assert patch_side(network, (side, side)) == stride
     assert patch_side(ByHand(mean_colour, 3), (side, side)) is None
+
+
+def test_a_vit_that_hears_nothing_of_other_patches_sees_one_patch():
+    """It attends to all alike and takes nothing of it: its field is the central patch, its distance that of chance."""
+    model = vit(image_size=(16, 24), registers=2, position="sincos-2d")
+    with torch.no_grad():
+        for block in model.blocks:
+            for parameter in (*block.attn.qkv.parameters(), *block.attn.proj.parameters()):
+                parameter.zero_()
+    (field,) = gradient_maps(model, torch.randn(1, 3, 16, 24), 0, [0])
+    rows, columns = np.nonzero(field)
+    assert (rows.min(), rows.max(), columns.min(), columns.max()) == (8, 11, 12, 15)
+    found = measure_bias(model, Preprocess(size=(16, 24)), noise_pictures(8, side=24))
+    places = np.array([(4 * row, 4 * column) for row in range(4) for column in range(6)])
+    chance = np.linalg.norm(places[:, None] - places[None], axis=-1).mean() / 24
+    assert found.attention_distance == pytest.approx([chance, chance], abs=1e-5)
+    assert found.receptive_field.radius < 3 / 24  # no pixel of a patch is farther from its middle

@@ -58,12 +58,19 @@ def side_by_side(*plots: tuple[Html, str]) -> Html:
 
 
 def lines(
-    series: Sequence[Line], title: str, along: str, *, share: bool = False, whole: bool = False, log: bool = False
+    series: Sequence[Line],
+    title: str,
+    along: str,
+    *,
+    share: bool = False,
+    whole: bool = False,
+    doubling: bool = False,
+    log: bool = False,
 ) -> Html:
     """Lines over depth, frequency or cost.
 
     share: values from 0 to 1 are shown as per cent. whole: all from 0 to 1 is shown, so that plots can be compared.
-    log: x in powers of ten.
+    doubling: from 1 to 2 is as far as from 2 to 4. log: the same, with powers of ten.
     """
     with page_style():
         figure = Figure(figsize=(3.5, 2.3), layout="constrained")
@@ -74,11 +81,14 @@ def lines(
         axes.set_xlabel(along)
         axes.grid(axis="y")
         axes.set_axisbelow(True)
+        counts = all(float(x).is_integer() for line in series for x in line.x)
+        axes.xaxis.set_major_locator(MaxNLocator(6, integer=counts))
+        if doubling:
+            axes.set_xscale("log", base=2)
+            axes.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
+            axes.xaxis.set_minor_locator(NullLocator())
         if log:
             _make_logarithmic(axes, series)
-        else:
-            counts = all(float(x).is_integer() for line in series for x in line.x)
-            axes.xaxis.set_major_locator(MaxNLocator(6, integer=counts))
         axes.yaxis.set_major_locator(MaxNLocator(5))
         if whole:
             least = min((value for line in series for value in line.y), default=0.0)

@@ -70,17 +70,17 @@ def shown_value(value: float | None, share: bool) -> str:
 def _moves(models: Sequence[NAMED], kept: Kept) -> Iterable[tuple[Html, str]]:
     if kept == "same":
         yield (
-            _curves(models, lambda b: b.shifts.curve, kept, "moved: same prediction", "pixels"),
+            _curves(models, lambda b: b.shifts.curve, kept, "moved: same prediction", "pixels", doubling=True),
             "The picture moves by so many pixels, up, down, left or right; both windows are cut from the enlarged "
             "picture, so no border comes in. Flat and high: it ignores place.",
         )
     yield (
-        _curves(models, lambda b: b.shifts.curve, "likeness", "moved: likeness of features", "pixels"),
+        _curves(models, lambda b: b.shifts.curve, "likeness", "moved: likeness of features", "pixels", doubling=True),
         "Cosine similarity of the features before and after the same moves. Peaks at whole patches: the grid of "
         "patches disturbs more than the move.",
     )
     yield (
-        _curves(models, lambda b: b.shuffled, kept, f"shuffled: {_words(kept)}", "pieces along a side"),
+        _curves(models, lambda b: b.shuffled, kept, f"shuffled: {_words(kept)}", "pieces along a side", doubling=True),
         "The picture is cut into so many by so many pieces, and none stays in its place. High on the right: a bag of "
         "small parts. A steep fall: the arrangement matters.",
     )
@@ -127,14 +127,20 @@ def _reaches(models: Sequence[NAMED]) -> Iterable[tuple[Html, str]]:
 
 
 def _curves(
-    models: Sequence[NAMED], curve: Callable[[Bias], Sequence[Effect]], kept: Kept, title: str, along: str
+    models: Sequence[NAMED],
+    curve: Callable[[Bias], Sequence[Effect]],
+    kept: Kept,
+    title: str,
+    along: str,
+    *,
+    doubling: bool = False,
 ) -> Html:
     series = []
     for number, (_, bias) in enumerate(models):
         points = [(effect.at, value) for effect in curve(bias) if (value := getattr(effect, kept)) is not None]
         if points:
             series.append(Line(number, *zip(*points, strict=True)))
-    return lines(series, title, along, share=kept == "same", whole=True)
+    return lines(series, title, along, share=kept == "same", whole=True, doubling=doubling)
 
 
 def _words(kept: Kept) -> str:
