@@ -1,11 +1,11 @@
-"""Learning without labels on CIFAR-10: masked autoencoder and self-distillation, each within a time, and their speed.
+"""Learning without labels on CIFAR-10: each method within the same time, what its features are worth, and speed.
 
     python benchmarks/self_supervised.py DATA [--budget 60m] [--finetune 10m] [--only speed,pixels,...]
 
 DATA: the folder of CIFAR-10's binary version. Each method trains on the pictures alone; then k-NN and a linear probe
-judge its features on the test part, beside raw pixels and the same network untrained. The masked autoencoder is
-fine-tuned with a tenth of the labels, beside the same network and the recipe for few pictures from scratch, with the
-same labels and the same time; and `analyze` compares what the two learned. Runs are kept in --runs: repeat the command
+judge its features on the test part, beside raw pixels and the same network untrained. What learned from masked patches
+is fine-tuned with a tenth of the labels, beside the same network and the recipe for few pictures from scratch, with the
+same labels and the same time; and `analyze` compares what was learned. Runs are kept in --runs: repeat the command
 to go on. What was measured is added to benchmarks/results/self_supervised.json.
 """
 
@@ -16,6 +16,7 @@ import json
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -53,6 +54,8 @@ from vitreous.weights.bundle import Bundle, load_bundle
 
 DOCS = Path(__file__).parent.parent / "docs"
 CIFAR = Situation(classes=0, pictures=50_000, side=32, channels=3)
+METHODS = {"mae": "#2a6f97", "dino": "#c8553d", "masked-patch": "#6a994e"}
+"""What is compared, and its colour."""
 SAY = Listeners(say=lambda text: print(text, flush=True))
 
 
@@ -165,22 +168,24 @@ def train(data: str, method: str, budget: str, runs: Path, seed: int) -> dict[st
 
 
 def finetune(data: str, budget: str, runs: Path, seed: int) -> dict[str, Any]:
-    """A tenth of the labels: fine-tuning the masked autoencoder, and from scratch, each within the same time."""
+    """A tenth of the labels: fine-tuning what learned from masked patches, and from scratch, each in the same time."""
     tenth = runs / "tenth.npz"
     if not tenth.exists():
         _write_tenth(data, tenth)
     start = runs / f"mae-{seed}"
-    if not (start / "bundle").is_dir():
+    if not _trained(runs, "mae", seed):
         raise SystemExit(f"{start}: there is no masked autoencoder to fine-tune; run --only mae first.")
     c = require(load_bundle(start).model, ViT, str(start)).config
     size = next(name for name, shape in SIZES.items() if shape == (c.width, c.depth, c.heads, c.mlp_width))
     ways: dict[str, dict[str, Any]] = {
-        "mae": {"weights": start, "recipe": "mae-finetune"},
+        **{name: {"weights": runs / f"{name}-{seed}", "recipe": "mae-finetune"} for name in ("mae", "masked-patch")},
         "scratch_same_network": {"recipe": "scratch-small", "model": f"{size}/{c.patch}@{c.image_size[0]}"},
         "scratch_for_few_pictures": {},
     }
     rows = {}
     for name, way in ways.items():
+        if name in METHODS and not _trained(runs, name, seed):
+            continue
         result = fit(tenth, budget=budget, seed=seed, out=runs / f"tenth-{name}-{seed}", listeners=SAY, **way)
         assert result.test is not None
         rows[name] = {
@@ -195,8 +200,8 @@ def finetune(data: str, budget: str, runs: Path, seed: int) -> dict[str, Any]:
 
 
 def compare(data: str, runs: Path, seed: int) -> dict[str, Any]:
-    """What `analyze` says of the two, by depth; its page is in the folder of the runs."""
-    methods = ("mae", "dino")
+    """What `analyze` says of the methods that were trained, by depth; its page is in the folder of the runs."""
+    methods = [method for method in METHODS if _trained(runs, method, seed)]
     models = [runs / f"{method}-{seed}" for method in methods]
     found = analyze(models, data, runs / f"analysis-{seed}", pictures=1000, seed=seed).numbers
     by_depth = {}
@@ -212,6 +217,10 @@ def compare(data: str, runs: Path, seed: int) -> dict[str, Any]:
     return {"pictures": found.data.pictures, "summary": found.to_json()["summary"], "by_depth": by_depth}
 
 
+def _trained(runs: Path, method: str, seed: int) -> bool:
+    return (runs / f"{method}-{seed}" / "bundle").is_dir()
+
+
 PANELS = {
     "attention_distance": ("mean attention distance, pixels", 1),
     "mutual_information": ("mutual information of attention", 1),
@@ -222,22 +231,21 @@ PANELS = {
 
 
 def draw(found: dict[str, Any]) -> None:
-    """The curves of the two trainings and what `analyze` says, as docs/pretraining.svg."""
+    """The curves of the trainings that were analysed, and what `analyze` says, as docs/pretraining.svg."""
     figure = Figure(figsize=(10, 5.6), layout="constrained")
     panels = list(figure.subplots(2, 3).flat)
-    colours = {"mae": "#2a6f97", "dino": "#c8553d"}
     for panel, title in zip(panels, ("loss, each relative to its first", "live k-NN accuracy, %"), strict=False):
         panel.set_title(title, fontsize=9)
         panel.set_xlabel("pictures seen, thousands", fontsize=8)
-    for method, colour in colours.items():
-        row = found[method]
+    for method, by_depth in found["analyze"]["by_depth"].items():
+        row, colour = found[method], METHODS[method]
         thousand = row["pictures_seen"] / row["steps"] / 1000
         losses = np.array(row["loss"])
         panels[0].plot(losses[:, 0] * thousand, losses[:, 1] / losses[0, 1], color=colour, label=method)
         live = np.array(row["live_knn"])
         panels[1].plot(live[:, 0] * thousand, 100 * live[:, 1], color=colour, marker=".")
         for panel, (name, (title, first)) in zip(panels[2:], PANELS.items(), strict=True):
-            values = np.array(found["analyze"]["by_depth"][method][name]) * (100 if name == "probe" else 1)
+            values = np.array(by_depth[name]) * (100 if name == "probe" else 1)
             panel.plot(range(first, first + len(values)), values, color=colour, marker=".")
             panel.set_title(title, fontsize=9)
             panel.set_xlabel("depth", fontsize=8)
@@ -267,7 +275,7 @@ def main() -> None:
     parser.add_argument("data")
     parser.add_argument("--budget", default="60m", help="time for each method")
     parser.add_argument("--finetune", default="10m", help="time for each fine-tuning")
-    parser.add_argument("--only", default="speed,pixels,mae,dino,finetune,analyze")
+    parser.add_argument("--only", default=",".join(["speed", "pixels", *METHODS, "finetune", "analyze"]))
     parser.add_argument("--runs", type=Path, default=Path("runs/self_supervised"))
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--seed", type=int, default=0)
@@ -278,8 +286,7 @@ def main() -> None:
     parts: dict[str, Callable[[], Any]] = {
         "speed": lambda: speed(args.rounds),
         "pixels": lambda: judge_pixels(args.data),
-        "mae": lambda: train(args.data, "mae", args.budget, args.runs, args.seed),
-        "dino": lambda: train(args.data, "dino", args.budget, args.runs, args.seed),
+        **{method: partial(train, args.data, method, args.budget, args.runs, args.seed) for method in METHODS},
         "finetune": lambda: finetune(args.data, args.finetune, args.runs, args.seed),
         "analyze": lambda: compare(args.data, args.runs, args.seed),
     }
@@ -291,7 +298,7 @@ def main() -> None:
         found[name] = measured
         shown = {key: value for key, value in found[name].items() if key not in ("loss", "settings")}
         print(name, json.dumps(shown), "written:", write_result("self_supervised", found).name, flush=True)
-        if {"mae", "dino", "analyze"} <= found.keys():
+        if "analyze" in found and set(found["analyze"]["by_depth"]) <= found.keys():
             draw(found)
 
 

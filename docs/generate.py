@@ -236,7 +236,7 @@ def _loading(found: dict[str, Any]) -> str:
 
 def _features(result: dict[str, Any]) -> str:
     rows = {"raw pixels": result["pixels"]}
-    for method in ("dino", "mae"):
+    for method in [name for name in ("dino", "mae", "masked-patch") if name in result]:
         rows |= {method: result[method], f"the network of {method}, untrained": result[method]["untrained"]}
     nearest = (10, 20, 100, 200)
     lines = [
@@ -252,6 +252,7 @@ def _features(result: dict[str, Any]) -> str:
 def _tenth(found: dict[str, Any]) -> str:
     names = {
         "mae": "fine-tuned from `mae`",
+        "masked-patch": "fine-tuned from `masked-patch`",
         "scratch_same_network": "the same network from scratch",
         "scratch_for_few_pictures": "from scratch, the recipe for few pictures",
     }
@@ -259,28 +260,26 @@ def _tenth(found: dict[str, Any]) -> str:
         f"| {found['labels']:,} labels, {found['budget']} each | test accuracy, % | 95 % interval | seconds taken |"
     ]
     lines.append("| --- | ---: | ---: | ---: |")
-    for key, name in names.items():
+    for key in [key for key in names if key in found]:
         low, high = found[key]["interval"]
         accuracy = f"{100 * found[key]['test_accuracy']:.1f} | {100 * low:.1f} to {100 * high:.1f}"
-        lines.append(f"| {name} | {accuracy} | {found[key]['seconds']:.0f} |")
+        lines.append(f"| {names[key]} | {accuracy} | {found[key]['seconds']:.0f} |")
     return "\n".join(lines)
 
 
 def _depths(found: dict[str, Any]) -> str:
-    mae, dino = found["by_depth"]["mae"], found["by_depth"]["dino"]
+    by_depth = found["by_depth"]
     measures = {
         "mean attention distance, pixels": "attention_distance",
         "mutual information of attention": "mutual_information",
         "similarity of two patches' attention": "query_similarity",
+        "log amplitude of the highest frequency, from depth 0": "high_frequency",
+        "linear probe, from depth 0": "probe",
     }
-    depth = len(mae["attention_distance"])
-    lines = [f"| by depth 1 to {depth} | mae | dino |", "| --- | --- | --- |"]
+    depth = len(by_depth["mae"]["attention_distance"])
+    lines = [f"| by depth 1 to {depth} | {' | '.join(by_depth)} |", "| --- |" + " --- |" * len(by_depth)]
     for title, name in measures.items():
-        lines.append(f"| {title} | {', '.join(map(str, mae[name]))} | {', '.join(map(str, dino[name]))} |")
-    for title, name in (("log amplitude of the highest frequency", "high_frequency"), ("linear probe", "probe")):
-        lines.append(
-            f"| {title}, from depth 0 | {', '.join(map(str, mae[name]))} | {', '.join(map(str, dino[name]))} |"
-        )
+        lines.append(f"| {title} | {' | '.join(', '.join(map(str, row[name])) for row in by_depth.values())} |")
     return "\n".join(lines)
 
 

@@ -18,7 +18,7 @@ ROWS = [
     ["model"],
     ["config", "world"],
     ["memory", "arguments"],
-    ["inputs"],
+    ["inputs", "wording"],
     ["errors", "interrupt"],
 ]
 HEIGHT = {room: height for height, row in enumerate(reversed(ROWS)) for room in row}

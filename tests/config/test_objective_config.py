@@ -6,7 +6,7 @@ import pytest
 
 from vitreous import UserError, ViTConfig
 from vitreous.config.data import MultiCrop, Preprocess, View
-from vitreous.config.objective import Dino, Mae, Supervised
+from vitreous.config.objective import Dino, Distill, Mae, MaskedPatch, Supervised
 from vitreous.config.train import Training
 from vitreous.objectives.build import OBJECTIVES, objective_from_json, objective_to_json
 
@@ -21,7 +21,9 @@ def training(objective, **more):
     "objective",
     [
         Supervised(0.1, class_weights=True, keep_schedule=((0.5, 0.25), (0.9, 0.5))),
+        Distill(0.1, targets="soft", weight=0.2, temperature=2.0, answers="picture", keep_schedule=((0.5, 0.25),)),
         Mae(mask=0.6, decoder_width=32, decoder_heads=2, normalise=False),
+        MaskedPatch(mask=0.4, by_mask_token=0.7, by_other_patch=0.2, bits=2),
         Dino(
             crops=MultiCrop(local_size=(8, 8)), teacher_temperature=(0.01, 0.02), ibot_weight=1.0, ibot_mask=(0.2, 0.3)
         ),
@@ -41,12 +43,13 @@ def test_every_kind_is_in_the_table_under_its_name():
 
 
 def test_an_unknown_kind_is_a_sentence():
-    with pytest.raises(UserError, match="objective 'magic': unknown to this vitreous; it knows supervised, mae, dino"):
+    known = ", ".join(OBJECTIVES)
+    with pytest.raises(UserError, match=f"objective 'magic': unknown to this vitreous; it knows {known}"):
         objective_from_json({"kind": "magic"})
 
 
 def test_which_views_are_wanted():
-    assert Supervised().views == Mae().views == {"image": View()}
+    assert Supervised().views == Mae().views == MaskedPatch().views == {"image": View()}
     crops = MultiCrop(3, (0.5, 1.0), (12, 12), 4, (0.1, 0.5), (8, 8))
     assert Dino(crops=crops).views == {"global": View(3, (0.5, 1.0), (12, 12)), "local": View(4, (0.1, 0.5), (8, 8))}
 
@@ -72,7 +75,7 @@ def test_what_compares_the_pictures_of_a_batch_is_refused_in_parts(objective, na
     with pytest.raises(UserError, match=f"accumulate=2: {named} compares the pictures of a batch.*or {named}=0"):
         training(objective, accumulate=2)
     assert training(objective).accumulate == 1
-    for divisible in (Dino(ibot_weight=1.0), Mae(), Supervised(class_weights=True)):
+    for divisible in (Dino(ibot_weight=1.0), Mae(), MaskedPatch(), Supervised(class_weights=True)):
         assert training(divisible, accumulate=2).accumulate == 2
 
 
@@ -85,6 +88,11 @@ def test_what_compares_the_pictures_of_a_batch_is_refused_in_parts(objective, na
         (Mae, {"mask": 1.0}, "mask=1.0: give the share"),
         (Mae, {"decoder_depth": 0}, "decoder_depth=0: must be at least 1"),
         (Mae, {"decoder_width": 10, "decoder_heads": 2}, "decoder_width=10"),
+        (MaskedPatch, {"mask": 0.0}, "mask=0.0: give the share of corrupted patches"),
+        (MaskedPatch, {"mask": 1.1}, "mask=1.1: give the share of corrupted patches"),
+        (MaskedPatch, {"by_mask_token": 0.95}, "by_mask_token=0.95, by_other_patch=0.1: give shares"),
+        (MaskedPatch, {"by_other_patch": -0.1}, "by_other_patch=-0.1: give shares"),
+        (MaskedPatch, {"bits": 0}, "bits=0: must be at least 1 and at most 4"),
         (Dino, {"prototypes": 1}, "prototypes=1: must be at least 2"),
         (Dino, {"momentum": 1.5}, "momentum=1.5: must be between 0 and 1"),
         (Dino, {"freeze_last_layer": -0.1}, "freeze_last_layer=-0.1: must be between 0 and 1"),

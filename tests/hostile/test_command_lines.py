@@ -7,9 +7,9 @@ import pytest
 from colours import make_bundle, make_pictures
 from commands import MB, check_ended_well, check_refused
 
-from vitreous.arguments import Range
 from vitreous.cli import VERBS, load_verb
 from vitreous.cli.parsing import arguments_of
+from vitreous.wording import Range
 
 REQUIRED = {"--data": "nowhere", "--out": "out", "--to": "timm"}
 LONG = "x" * 5000

@@ -13,6 +13,7 @@ from commands import MB, check_ended_well, check_refused
 from greys import draw_pictures, make_weights
 
 from vitreous.cli.failures import explain_failure
+from vitreous.cli.listening import listening
 from vitreous.cli.terminal import Reminder
 from vitreous.errors import MachineError, UserError
 
@@ -208,3 +209,23 @@ def test_a_log_is_reminded_after_a_while_and_then_once_a_minute():
     assert [at for at, _ in seen] == [10, 30, 70, 130, 190, 250, 310, 370]
     assert seen[0][1] == ", about 16 min left"  # of 1,000, one a second
     assert seen[-1][1] == ", about 10 min left"
+
+
+def test_what_is_left_is_unknown_when_something_else_is_counted():
+    now = 0.0
+    reminder = Reminder(lambda: now)
+    assert reminder.left(0, 100, "pictures") == ""
+    now = 10.0
+    assert reminder.left(50, 100, "pictures") == ", about 10 s left"
+    now = 20.0
+    assert reminder.left(60, 100, "steps") == ""  # 60 steps are not ten more than 50 pictures
+    now = 30.0
+    assert reminder.left(70, 100, "steps") == ", about 30 s left"
+
+
+def test_a_log_tells_how_many_pictures_were_looked_at(monkeypatch, capsys):
+    monkeypatch.setattr("vitreous.cli.terminal.Reminder.due", lambda self: True)
+    with listening() as listeners:
+        listeners.look("looking at the test pictures", 1000, 4000)
+        listeners.look("looking at the test pictures", 4000, 4000)  # then there is a result to read
+    assert capsys.readouterr().err == "looking at the test pictures: 1,000 of 4,000\n"

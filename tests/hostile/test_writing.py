@@ -29,7 +29,7 @@ def place(tmp_path_factory):
     draw_pictures(root / "pictures", count=9)
     make_weights(root / "weights")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("vitreous.jobs.fit.write_report", lambda run, seconds: None)
+        patch.setattr("vitreous.jobs.fit.write_report", lambda run, seconds=None: None)
         quick_fit(root / "pictures", root / "weights", root / "run")
     return root
 

@@ -1,25 +1,29 @@
 """BiT and EfficientNet through every verb: trained from scratch, used, explained, reported, exported, and resumed."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from colours import make_pictures
+from greys import stop_after
+from killing import check_killed_and_resumed
+from model.networks import scrambled
 from safetensors.torch import load_file
 
 import vitreous
 from vitreous.cli import main
+from vitreous.config.bit import BiTConfig
+from vitreous.config.data import Preprocess
 from vitreous.config.model import ViTConfig
+from vitreous.model.family import named_config
 from vitreous.recipes.situation import Situation
 from vitreous.recipes.supervised import bit, recipe
 from vitreous.run.folder import read_config
+from vitreous.run.request import Listeners
 from vitreous.train.optimizer import rate_factor
+from vitreous.weights.bundle import load_bundle, save_bundle
 
 MODELS = {"bit": "bit-r11x0.5@16", "efficientnet": "efficientnet-b0@32"}
 NAMES = {"bit": "BiT ResNet-11x0.5", "efficientnet": "EfficientNet of width 0.5, depth 0.3"}
@@ -122,36 +126,25 @@ def test_it_is_fine_tuned_at_another_size_from_its_bundle(trained, place):
 
 
 RUN = """
-import sys
+import json, sys
 import torch, vitreous
 torch.set_num_threads(1)
-changes = {"batch_size": "8", "save_seconds": "0"}
-changes |= {"model.width": "0.25", "model.depth": "0.3", "model.drop_path": "0.5"}
-vitreous.fit(sys.argv[1], model="efficientnet-b0@16", epochs=6, out=sys.argv[2], workers=0, changes=changes)
+data, model, changes, out = sys.argv[1:]
+changes = {"batch_size": "8", "save_seconds": "0", **json.loads(changes)}
+vitreous.fit(data, model=model, epochs=6, out=out, workers=0, changes=changes)
 """
+KILLED = {
+    "efficientnet-b0@16": {"model.width": "0.25", "model.depth": "0.3", "model.drop_path": "0.5"},
+    "R+F/16@32": {"model.stem.depths": "[1]", "model.stem.width": "0.5", "model.drop_path": "0.5", "ema": "0.9"},
+}
 
 
 @pytest.mark.slow
-def test_killed_and_resumed_to_the_same_bits_with_batch_norm_and_stochastic_depth(place):
-    def start(out):
-        return subprocess.Popen([sys.executable, "-c", RUN, str(place / "data"), str(place / out)])
-
-    assert start("whole").wait(300) == 0
-    process = start("killed")
-    deadline = time.monotonic() + 300
-    while len(list((place / "killed").glob("checkpoints/step-*"))) < 2:
-        assert process.poll() is None, "it ended before it could be killed"
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-    assert not (place / "killed" / "result.json").exists()
-    assert start("killed").wait(300) == 0
-    whole, killed = (load_file(place / name / "bundle" / "model.safetensors") for name in ("whole", "killed"))
-    assert any("running_var" in name for name in whole)
-    assert all(torch.equal(tensor, killed[name]) for name, tensor in whole.items())
-    logs = [(place / name / "metrics.jsonl").read_text() for name in ("whole", "killed")]
-    assert logs[0] == logs[1]
+@pytest.mark.parametrize("model", KILLED)
+def test_killed_and_resumed_to_the_same_bits_with_stochastic_depth(place, tmp_path, model):
+    """With batch norm's statistics; and a hybrid, with its stem's group norm and an average of the weights."""
+    kept = check_killed_and_resumed(RUN, tmp_path, place / "data", model, json.dumps(KILLED[model]))
+    assert any(("running_var" if model.startswith("efficientnet") else "backbone") in name for name in kept)
 
 
 @pytest.mark.parametrize(
@@ -191,6 +184,82 @@ def test_auto_takes_what_any_family_can():
     training = recipe("auto", Situation(10, 1000, 32, 3, model="bit-r11x0.5"))
     assert training == recipe("plain", Situation(10, 1000, 32, 3, model="bit-r11x0.5"))
     assert isinstance(recipe("auto", Situation(10, 1000, 32, 3)).model, ViTConfig)
+
+
+HOUR = 2e14
+
+
+def weights_of(name, **more):
+    """A situation in which such weights are fine-tuned with small pictures."""
+    config = named_config(name)
+    return Situation(10, 1000, 32, 3, base=config, base_preprocess=Preprocess(size=config.image_size), **more)
+
+
+@pytest.mark.parametrize(
+    ("situation", "name"),
+    [
+        (weights_of("bit-r11x0.5", image_size=32, affordable=HOUR), "bit"),  # 500 steps of 512 pictures: 1.2e14
+        (weights_of("bit-r11x0.5", image_size=32), "small-data"),  # a budget or a number of epochs
+        (weights_of("bit-r50x1", affordable=HOUR), "small-data"),  # 2e15 at 128 pixels
+        (weights_of("bit-r50x1", affordable=100 * HOUR), "bit"),
+        (weights_of("efficientnet-b0", affordable=100 * HOUR), "small-data"),
+        (weights_of("Ti/16", affordable=100 * HOUR), "small-data"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_auto_takes_bits_own_rule_for_its_weights_where_there_is_time_for_it(situation, name):
+    assert recipe("auto", situation) == recipe(name, situation)
+
+
+def test_fit_takes_bits_own_rule_unless_told_how_long_it_may_take(place, tmp_path, no_page):
+    """24 pictures a batch: 500 steps of the rule, of which it takes one; and one epoch of the recipe for few."""
+    weights = tmp_path / "bit"
+    config = BiTConfig(depths=(1,), width=0.5, root="3x3", image_size=(16, 16), classes=2)
+    save_bundle(weights, scrambled(config), Preprocess(size=(16, 16)), ("a", "b"))
+    found = {}
+    for name, more in {"free": {}, "epochs": {"epochs": 1}}.items():
+        vitreous.fit(
+            place / "data", weights=weights, image_size=16, out=tmp_path / name, workers=0,
+            listeners=Listeners(stop=stop_after(1)), **more,
+        )  # fmt: skip
+        found[name] = read_config(tmp_path / name)
+    assert (found["free"].steps, found["free"].training.optimizer.name) == (500, "sgd")
+    assert (found["epochs"].training.optimizer.name, found["epochs"].training.probe) == ("adamw", True)
+
+
+# Other channels than three
+
+
+@pytest.mark.parametrize("model", ["bit-r11x0.5@16", "efficientnet-b0@32", "C+F/4@16", "R+F/16@32"])
+def test_grey_pictures_are_learned_and_taken_up_again_from_their_bundle(tmp_path, model, no_page):
+    """Two classes of grey 16x16 pictures in an .npz, dark and light: from scratch, used, and fine-tuned."""
+    rng = np.random.default_rng(0)
+    labels = np.arange(24) % 2
+    images = (rng.integers(0, 80, (24, 16, 16)) + 150 * labels[:, None, None]).astype(np.uint8)
+    np.savez(tmp_path / "grey.npz", x_train=images, y_train=labels, x_test=images[:8], y_test=labels[:8])
+    smaller = {"model.width": "0.25", "model.depth": "0.3"} if model.startswith("eff") else {}
+    result = vitreous.fit(
+        tmp_path / "grey.npz", model=model, epochs=2, out=tmp_path / "run", workers=0,
+        changes={"batch_size": "8", **smaller},
+    )  # fmt: skip
+    assert result.test is not None
+    assert result.test.n == 8
+    bundle = load_bundle(tmp_path / "run")
+    assert bundle.model.config.channels == bundle.preprocess.channels == 1
+    assert len(vitreous.predict(tmp_path / "run", list(images[:2]))) == 2
+    tuned = vitreous.fit(
+        tmp_path / "grey.npz", weights=tmp_path / "run", epochs=1, out=tmp_path / "tuned", workers=0,
+        changes={"batch_size": "8"},
+    )  # fmt: skip
+    assert tuned.finished
+    make_pictures(tmp_path / "colours", count=4)  # colour pictures, seen in grey by a model of grey ones
+    said = vitreous.predict(tmp_path / "tuned", tmp_path / "colours")
+    assert len(said) == 12
+    coloured = vitreous.fit(
+        tmp_path / "colours", weights=tmp_path / "run", epochs=1, out=tmp_path / "coloured", workers=0,
+        changes={"batch_size": "8"},
+    )  # fmt: skip
+    assert load_bundle(coloured.run).model.config.channels == 1
 
 
 def test_all_of_them_are_listed(capsys):

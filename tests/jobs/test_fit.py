@@ -50,6 +50,17 @@ def test_a_run_leaves_what_the_next_person_needs(pictures, weights, tmp_path):
     assert "http" not in page.replace("http://www.w3.org", "")  # nothing is fetched from elsewhere
 
 
+def test_looking_at_pictures_tells_how_far_it_is(pictures, weights, tmp_path, no_page):
+    seen = []
+    quick(pictures, weights, tmp_path / "run", listeners=Listeners(look=lambda *told: seen.append(told)))
+    splits = read_config(tmp_path / "run").splits
+    last = {what: (done, total) for what, done, total in seen}
+    assert last == {
+        "looking at the training pictures": (splits["train"] - 2, splits["train"] - 2),  # two are set aside
+        "looking at the validation pictures": (2, 2),
+    }
+
+
 def test_fine_tuning_starts_from_the_weights_with_a_new_classifier(pictures, weights, tmp_path, no_page):
     result = fit(pictures, weights=weights, epochs=0.01, recipe="paper-finetune", out=tmp_path / "run", workers=0)
     tuned, base = load_bundle(result.run).model, load_bundle(weights).model

@@ -96,8 +96,11 @@ def test_what_it_cannot_is_said(resnet, data, tmp_path):
         write_walkthrough(resnet, picture, out=tmp_path / "a.html")
     with pytest.raises(UserError, match=r"scores of explanations: needs .* a hybrid's stem"):
         score_explanations(resnet, data)
-    with pytest.raises(UserError, match=r"mae: needs .* a hybrid's stem looks at all patches at once"):
-        pretrain(data, model="C+F/4@16", method="mae", epochs=1, out=tmp_path / "mae")
+    for method in ("mae", "masked-patch"):
+        with pytest.raises(UserError, match=rf"{method}: needs .* a hybrid's stem looks at all patches at once"):
+            pretrain(data, model="C+F/4@16", method=method, epochs=1, out=tmp_path / method)
+    with pytest.raises(UserError, match=r"model bit-r11x0.5@16: these recipes are for Vision Transformers"):
+        pretrain(data, model="bit-r11x0.5@16", method="masked-patch", epochs=1, out=tmp_path / "bit")
 
 
 def test_it_is_analyzed(resnet, data, tmp_path):
@@ -127,12 +130,13 @@ def test_limited_attention_is_trained_explained_and_kept(data, tmp_path, changes
     assert isinstance(bundle, Bundle)
 
 
-def test_masks_with_limited_attention(data, tmp_path):
-    """MAE hides patches from a neighbourhood: those that are left see each other."""
+@pytest.mark.parametrize("method", ["mae", "masked-patch"])
+def test_masks_with_limited_attention(data, tmp_path, method):
+    """MAE hides patches from a neighbourhood, and those that are left see each other; or patches are corrupted."""
     changes = {"model.attention": "neighbourhood", "model.window": 3, "batch_size": 8}
-    done = pretrain(data, model="F/2@16", method="mae", epochs=1, out=tmp_path / "mae", changes=changes, workers=0)
-    assert done is not None
-    assert load_bundle(tmp_path / "mae" / "bundle").model.config.window == 3
+    done = pretrain(data, model="F/2@16", method=method, epochs=1, out=tmp_path / "run", changes=changes, workers=0)
+    assert done.finished
+    assert load_bundle(tmp_path / "run" / "bundle").model.config.window == 3
 
 
 def test_hybrids_are_listed_with_what_they_cost():

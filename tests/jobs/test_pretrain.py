@@ -9,7 +9,7 @@ import torch
 from greys import stop_after
 from PIL import Image
 from safetensors.torch import load_file
-from tiny_pretraining import TINY, draw, last_checkpoint
+from tiny_pretraining import KEPT, LIVE, TINY, draw, last_checkpoint
 from tiny_pretraining import quick_pretrain as quick
 
 from vitreous import UserError
@@ -48,7 +48,7 @@ def test_a_run_leaves_what_the_next_person_needs(packed, tmp_path, method):
     assert result.alarms == ()
     assert f"({method}, without labels): 40 train, 12 val pictures" in heard[0]
     files = {"config.json", "result.json", "metrics.jsonl", "checkpoints", "bundle", "report.html"}
-    assert {path.name for path in run.iterdir()} == files | ({"decoder"} if method == "mae" else set())
+    assert {path.name for path in run.iterdir()} == files | KEPT.get(method, set())
     bundle = load_bundle(run)
     assert bundle.model.config.classes == 0
     assert bundle.labels == ()
@@ -119,7 +119,7 @@ def test_labels_are_not_learned_from(packed, tmp_path, method):
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
-@pytest.mark.parametrize("method", ["mae", "dino"])
+@pytest.mark.parametrize("method", ["mae", "dino", "masked-patch"])
 def test_the_last_weights_are_kept_and_of_dino_the_teachers(packed, tmp_path, method):
     quick(packed, tmp_path, method)
     last = last_checkpoint(tmp_path)
@@ -135,7 +135,7 @@ def test_a_folder_without_class_folders_is_enough(flat, tmp_path, method):
     result = quick(flat, tmp_path / "run", method)
     assert result.finished
     assert result.pictures == 36
-    assert result.metrics.keys() == {"loss" if method == "mae" else "information"}
+    assert result.metrics.keys() == {LIVE.get(method, "information")}
     assert np.isfinite(list(result.metrics.values())).all()
     with pytest.raises(UserError, match="no class folders"):
         fit(flat, epochs=1, out=tmp_path / "fit", workers=0)
@@ -198,7 +198,7 @@ def test_supervised_is_a_fit_with_labels(packed, tmp_path):
 
 
 MISTAKES = {
-    "method 'best': choose one of mae, dino, dinov2 or supervised": {"method": "best"},
+    "method 'best': choose one of mae, dino, dinov2, masked-patch or supervised": {"method": "best"},
     "budget and epochs: give one": {"budget": "1m"},
     "image_size=0: give a whole number of at least 1": {"image_size": 0},
     "objective.maks: there is no such field; did you mean objective.mask": {"changes": {"objective.maks": "0.5"}},

@@ -49,7 +49,7 @@ def test_a_whitened_start_reaches_student_and_teacher(packed, tmp_path, method, 
 
 def test_what_goes_on_is_not_whitened_again(packed, tmp_path, monkeypatch):
     started = []
-    monkeypatch.setattr("vitreous.jobs.pretrain.whiten", lambda *args: started.append(args))
+    monkeypatch.setattr("vitreous.run.unlabelled.whiten", lambda *args: started.append(args))
     for steps in (2, 9):
         quick(packed, tmp_path, changes={"whiten": "true"}, listeners=Listeners(stop=stop_after(steps)))
         assert len(started) == 1
@@ -75,6 +75,21 @@ def test_the_decoder_is_kept_and_rebuilds_what_it_did(packed, tmp_path):
         name: tensor for name, tensor in objective.state_dict().items() if name != "taken"
     }  # steps, not the decoder
     assert all(torch.equal(tensor, state[name]) for name, tensor in kept.items())
+
+
+def test_what_tells_colours_is_kept(packed, tmp_path):
+    quick(packed, tmp_path, "masked-patch")
+    kept = load_file(tmp_path / "colours/colours.safetensors")
+    state = load_file(last_checkpoint(tmp_path) / "module.safetensors")
+    assert kept.keys() == {"mask_token", "pred.weight", "pred.bias"}
+    assert all(torch.equal(tensor, state[f"colours.{name}"]) for name, tensor in kept.items())
+    assert kept["pred.weight"].shape == (512, 16)
+    described = json.loads((tmp_path / "colours/config.json").read_text())
+    assert described["objective"] == {
+        "kind": "masked-patch", "mask": 0.5, "by_mask_token": 0.8, "by_other_patch": 0.1, "bits": 3,
+    }  # fmt: skip
+    with pytest.raises(UserError, match="has no decoder"):
+        reconstruct(tmp_path, "any.png")
 
 
 def test_an_average_of_encoder_and_decoder_is_kept_together(packed, tmp_path, monkeypatch):

@@ -6,7 +6,7 @@ import numpy as np
 
 from vitreous import ViTConfig
 from vitreous.config.data import Augment, MultiCrop, Preprocess
-from vitreous.config.objective import Dino, Mae
+from vitreous.config.objective import Dino, Mae, MaskedPatch
 from vitreous.config.train import Optimizer, Training
 from vitreous.jobs.pretrain import pretrain
 
@@ -28,7 +28,12 @@ TINY = {
         model=replace(TRAINING.model, registers=2),
         objective=replace(DINO, koleo_weight=0.1, ibot_weight=1.0),
     ),
+    "masked-patch": replace(TRAINING, objective=MaskedPatch()),
 }
+KEPT = {"mae": {"decoder"}, "masked-patch": {"colours"}}
+"""What a run keeps beside the network, by method."""
+LIVE = {"mae": "loss", "masked-patch": "loss"}
+"""The live metric without labels, where it is not the information."""
 
 
 def draw(count=40, seed=0):

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from networks import kept_bytes
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 from variants import VARIANTS, random_images, random_model
@@ -24,23 +25,6 @@ def test_flops_are_those_of_torchs_counter(changes):
     assert count_flops(model.config) == counter.get_total_flops()
 
 
-def kept_bytes(model, pictures=1):
-    """Bytes of all tensors that autograd saves in a forward pass, each once, without the weights."""
-    weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
-    kept, alive = {}, []
-
-    def watch(tensor):
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in weights:
-            kept[storage.data_ptr()] = storage.nbytes()
-            alive.append(tensor)
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(watch, lambda tensor: tensor):
-        model(random_images(model, count=pictures))
-    return sum(kept.values())
-
-
 FUSED = {name: changes for name, changes in VARIANTS.items() if changes.get("position") != "relative"}
 
 
@@ -48,7 +32,7 @@ FUSED = {name: changes for name, changes in VARIANTS.items() if changes.get("pos
 def test_activation_memory_is_what_autograd_keeps(changes):
     small = {"width": 64, "heads": 2, "mlp_width": 256, "depth": 6, "image_size": (32, 48)}
     model = random_model(**{**small, **changes})
-    one_more = kept_bytes(model, pictures=3) - kept_bytes(model, pictures=2)  # masks are kept once for all
+    one_more = kept_bytes(model, 3) - kept_bytes(model, 2)  # masks are kept once for all
     assert count_activation_bytes(model.config) == pytest.approx(one_more, rel=0.02)
 
 

@@ -5,7 +5,7 @@ import json
 import pytest
 import timm
 import torch
-from test_cost import kept_bytes
+from networks import kept_bytes
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 from variants import random_images, random_model
@@ -80,7 +80,7 @@ def test_cost_is_what_torch_counts_and_keeps(changes):
     with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         model(random_images(model, count=1))
     assert count_flops(c) == counter.get_total_flops()
-    one_more = kept_bytes(model, pictures=3) - kept_bytes(model, pictures=2)
+    one_more = kept_bytes(model, 3) - kept_bytes(model, 2)
     assert count_activation_bytes(c) == pytest.approx(one_more, rel=0.04)
 
 

@@ -70,7 +70,7 @@ SIGNS = [
     (ONE, "says the same of every picture"),
     (ANY, "knows nothing of any"),
     (ALIKE, "get the same features"),
-    (NOTHING, "rebuilds nothing"),
+    (NOTHING, "nothing of what is hidden"),
 ]
 
 

@@ -33,7 +33,7 @@ def place(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def no_page(monkeypatch):
-    monkeypatch.setattr("vitreous.jobs.fit.write_report", lambda run, seconds: None)
+    monkeypatch.setattr("vitreous.jobs.fit.write_report", lambda run, seconds=None: None)
 
 
 def held(folder):

@@ -5,12 +5,15 @@ from dataclasses import replace
 import pytest
 import torch
 from colours import COLOURS, make_bundle, make_pictures
+from safetensors.torch import save_file
 
 from vitreous import UserError, ViT
 from vitreous.config.data import Preprocess
 from vitreous.config.objective import Distill
+from vitreous.config.train import Training
 from vitreous.data.source import open_data
 from vitreous.run.answers import teacher_answers
+from vitreous.run.request import Listeners
 from vitreous.run.teacher import match_classes, open_teacher, teacher_digest
 from vitreous.weights.bundle import load_bundle, save_bundle
 
@@ -39,6 +42,16 @@ def test_scores_are_those_of_the_datas_classes(bundle):
     assert not teacher.network.training
     assert not any(parameter.requires_grad for parameter in teacher.network.parameters())
     assert not teacher.scores(images).requires_grad
+
+
+def test_another_projects_file_is_a_teacher_too(tmp_path):
+    """Its tensors are copied: mapped ones lie as they come, and products of such round differently."""
+    model = ViT("Ti/4@16", depth=1, classes=3)
+    save_file(model.state_dict(), tmp_path / "w.safetensors", metadata={"format": "pt", "odd": "x"})
+    teacher = open_teacher(tmp_path / "w.safetensors", ("2", "0"))
+    assert teacher.columns.tolist() == [2, 0]
+    assert torch.equal(teacher.network.pos_embed, model.pos_embed)
+    assert all(parameter.data_ptr() % 64 == 0 for parameter in teacher.network.parameters())
 
 
 UNKNOWN = {
@@ -89,16 +102,17 @@ def test_the_digest_is_of_all_that_answers_follow_from(bundle):
 ONCE = Distill(targets="soft", answers="picture")
 
 
-def ask(teacher, data, clock=None, say=lambda text: None):
-    return teacher_answers(teacher, ONCE, teacher.preprocess, data.train, workers=0, clock=clock, say=say)
+def ask(teacher, data, clock=None, look=lambda what, done, total: None):
+    training = Training(teacher.network.config, teacher.preprocess, ONCE)
+    return teacher_answers(teacher, training, data.train, 0, clock, Listeners(look=look))
 
 
 def test_answers_are_computed_once_and_kept(bundle, data, tmp_path, monkeypatch):
     monkeypatch.setenv("VITREOUS_CACHE", str(tmp_path))
     teacher, heard = open_teacher(bundle, data.classes), []
-    first = ask(teacher, data, say=heard.append)
-    assert heard == ["The teacher looks at all 12 training pictures once."]
-    again = ask(teacher, data, say=heard.append)
+    first = ask(teacher, data, look=lambda *told: heard.append(told))
+    assert heard == [("the teacher looks at the training pictures", 12, 12)]
+    again = ask(teacher, data, look=lambda *told: heard.append(told))
     assert len(heard) == 1
     assert torch.equal(first.table, again.table)
     assert (first.table.argmax(dim=1).numpy() == data.train.labels).all()

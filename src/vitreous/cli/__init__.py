@@ -34,7 +34,7 @@ GROUPS = {
         "analyze": "Compare what models learned, depth by depth: attention, tokens, linear probes.",
     },
     "learn without labels": {
-        "pretrain": "Learn features from pictures without labels: MAE, DINO or DINOv2.",
+        "pretrain": "Learn features without labels: MAE, DINO, DINOv2 or masked patch prediction.",
         "probe": "Measure what a model's frozen features are worth: k-NN, linear probe, few-shot.",
         "reconstruct": "Show how a masked autoencoder (MAE) fills in the hidden patches of pictures.",
     },

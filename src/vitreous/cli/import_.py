@@ -7,8 +7,9 @@ from typing import Annotated
 
 import tyro
 
-from vitreous.arguments import Count, Pixels, Range
+from vitreous.arguments import Count, Pixels
 from vitreous.cli.terminal import Flag, option, print_json, printable
+from vitreous.wording import Range
 
 
 def import_(

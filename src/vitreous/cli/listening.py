@@ -31,9 +31,9 @@ def listening() -> Iterator[Listeners]:
     from vitreous.train.meter import process_began
 
     began = process_began() if cli.whole_process else None
-    with _shown() as (say, step):
+    with _shown() as (say, step, look):
         try:
-            yield Listeners(say=say, step=step, stop=lambda: signal_heard() is not None, began=began)
+            yield Listeners(say=say, step=step, look=look, stop=lambda: signal_heard() is not None, began=began)
         except Interrupted:
             say("Stopped. What was saved before is intact; repeat the same command to go on.")
             raise
@@ -45,8 +45,8 @@ def ending_status(finished: bool) -> int:
 
 
 @contextmanager
-def _shown() -> Iterator[tuple[Callable[[str], None], Callable[[Event], None]]]:
-    """Functions that show a message and a step."""
+def _shown() -> Iterator[tuple[Callable[[str], None], Callable[[Event], None], Callable[[str, int, int], None]]]:
+    """Functions that show a message, a step, and how many pictures were looked at."""
     metrics = _Metrics()
     if not sys.stderr.isatty():
         reminder = Reminder()
@@ -54,9 +54,14 @@ def _shown() -> Iterator[tuple[Callable[[str], None], Callable[[Event], None]]]:
         def remind(event: Event) -> None:
             text = metrics.text(event)
             if reminder.due():
-                _say(f"step {event.step:,} of {event.steps:,}  {text}{reminder.left(event.step, event.steps)}")
+                left = reminder.left(event.step, event.steps, "steps")
+                _say(f"step {event.step:,} of {event.steps:,}  {text}{left}")
 
-        yield _say, remind
+        def count(what: str, done: int, total: int) -> None:
+            if done < total and reminder.due():
+                _say(f"{what}: {done:,} of {total:,}{reminder.left(done, total, what)}")
+
+        yield _say, remind, count
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -69,7 +74,10 @@ def _shown() -> Iterator[tuple[Callable[[str], None], Callable[[Event], None]]]:
             text = metrics.text(event)
             bar.update(task, completed=event.step, total=event.steps, description=text, visible=True)
 
-        yield lambda text: bar.console.print(printable(text), highlight=False, markup=False), step
+        def look(what: str, done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total, description=what, visible=done < total)
+
+        yield lambda text: bar.console.print(printable(text), highlight=False, markup=False), step, look
 
 
 def _say(text: str) -> None:

@@ -17,8 +17,9 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import tyro
 
-from vitreous.arguments import check_arguments, shown, wanted
+from vitreous.arguments import check_arguments
 from vitreous.errors import UserError
+from vitreous.wording import shown, wanted
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 def pretrain(
     data: Annotated[str, tyro.conf.Positional, option("DATA")],
-    method: Annotated[Literal["mae", "dino", "dinov2", "supervised"], option("mae|dino|dinov2|supervised")] = "mae",
+    method: Annotated[
+        Literal["mae", "dino", "dinov2", "masked-patch", "supervised"],
+        option("mae|dino|dinov2|masked-patch|supervised"),
+    ] = "mae",
     model: Annotated[str | None, option("SIZE/PATCH")] = None,
     image_size: Annotated[Pixels | None, option("PIXELS")] = None,
     budget: Annotated[Budget | None, option("TIME")] = None,
@@ -29,7 +32,7 @@ def pretrain(
     changes: Annotated[tuple[str, ...], option("NAME=VALUE", name="set"), tyro.conf.UseAppendAction] = (),
     json: Flag = False,
 ) -> int:
-    """Learn features from pictures without labels: MAE, DINO or DINOv2.
+    """Learn features without labels: MAE, DINO, DINOv2 or masked patch prediction.
 
     If it is interrupted, repeat the same command: it resumes where it stopped.
 
@@ -38,7 +41,8 @@ def pretrain(
             there are any, they only serve to show how the features improve.
         method: mae: reconstruct hidden patches. dino: match the output of a teacher, the moving average of the model,
             over many views. dinov2: dino with registers, masked patches (iBOT) and spread-out features (KoLeo).
-            supervised: learn from labels, for comparison.
+            masked-patch: predict the mean colour of corrupted patches, as in the ViT paper. supervised: learn from
+            labels, for comparison.
         model: Which model, such as S/16 or Ti/4@32. Default: what suits the pictures and a few cores.
         image_size: Side of the model's input in pixels.
         budget: How long everything may take, such as 90s, 30m or 1h30m; the number of steps follows from it.

@@ -87,7 +87,7 @@ class Reminder:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._pause, self._next = 10.0, clock() + 10.0
-        self._last = clock(), 0
+        self._last = clock(), 0, ""
 
     def due(self) -> bool:
         """Whether a line is due now; then none is for a while."""
@@ -97,10 +97,13 @@ class Reminder:
         self._next = self._clock() + self._pause
         return True
 
-    def left(self, done: int, total: int) -> str:
-        """How long the rest will take, judged by what was done since this was asked before; empty where unknown."""
-        (then, before), self._last = self._last, (self._clock(), done)
-        if done <= before:
+    def left(self, done: int, total: int, of: str = "") -> str:
+        """How long the rest will take, judged by what was done since this was asked before; empty where unknown.
+
+        of: what is counted; where that was something else before, nothing is known yet.
+        """
+        (then, before, kind), self._last = self._last, (self._clock(), done, of)
+        if done <= before or kind != of:
             return ""
         seconds = (self._clock() - then) / (done - before) * (total - done)
         return f", about {seconds:.0f} s left" if seconds < 90 else f", about {seconds / 60:.0f} min left"

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
-from vitreous.arguments import Count, Pixels, Range, check_fields
+from vitreous.arguments import Count, Pixels, check_fields
 from vitreous.config.model import as_size
 from vitreous.config.stem import Depth, Factor, check_groups, check_stages
 from vitreous.errors import UserError
+from vitreous.wording import Range
 
 Root = Literal["7x7", "3x3"]
 """How pixels enter: a 7x7 convolution and a pooling, a quarter of the side is left; or a 3x3 one that keeps it all, for

@@ -6,10 +6,11 @@ import math
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal, NamedTuple
 
-from vitreous.arguments import Count, Pixels, Range, check_fields
+from vitreous.arguments import Count, Pixels, check_fields
 from vitreous.config.model import as_size
 from vitreous.config.stem import Factor
 from vitreous.errors import UserError
+from vitreous.wording import Range
 
 Padding = Literal["same", "symmetric"]
 

@@ -6,9 +6,10 @@ from dataclasses import Field, asdict, dataclass, replace
 from numbers import Integral
 from typing import Annotated, Any, ClassVar, Literal, Protocol
 
-from vitreous.arguments import Count, Range, check_fields
+from vitreous.arguments import Count, check_fields
 from vitreous.config.stem import Depth, Stem
 from vitreous.errors import UserError
+from vitreous.wording import Range
 
 Attention = Literal["full", "neighbourhood", "axial"]
 Position = Literal["learned-1d", "learned-2d", "sincos-2d", "relative", "none"]

@@ -172,6 +172,39 @@ class Mae(ObjectiveConfig):
 
 
 @dataclass(frozen=True)
+class MaskedPatch(ObjectiveConfig):
+    """The paper's own self-supervision (appendix B.1.2): tell the mean colours of patches that are corrupted."""
+
+    kind: ClassVar[str] = "masked-patch"
+
+    mask: float = 0.5
+    """The share of patches that is corrupted, and whose colours are to be told."""
+    by_mask_token: float = 0.8
+    """Of these, the share whose embedding is replaced by a learned one."""
+    by_other_patch: float = 0.1
+    """Of these, the share whose embedding is replaced by that of another patch of the picture; the rest is kept."""
+    bits: int = 3
+    """Of each channel's mean: 3 tell 8 levels apart, which is 512 colours of three channels."""
+
+    @property
+    def evaluates_views(self) -> bool:
+        """As it learns: from crops."""
+        return True
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if not 0 < self.mask <= 1:
+            raise UserError(f"mask={self.mask}: give the share of corrupted patches, above 0 and at most 1.")
+        if min(self.by_mask_token, self.by_other_patch) < 0 or not self.by_mask_token + self.by_other_patch <= 1:
+            raise UserError(
+                f"by_mask_token={self.by_mask_token}, by_other_patch={self.by_other_patch}: give shares of the "
+                "corrupted patches, 0 or more, together at most 1."
+            )
+        if not 1 <= self.bits <= 4:
+            raise UserError(f"bits={self.bits}: must be at least 1 and at most 4, which is 4,096 colours.")
+
+
+@dataclass(frozen=True)
 class Dino(ObjectiveConfig):
     """Self-distillation (Caron et al. 2021): a student learns what a teacher, its own average, says of other views."""
 

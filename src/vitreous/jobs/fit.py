@@ -11,9 +11,8 @@ from vitreous.errors import UserError
 from vitreous.jobs.report import write_report
 from vitreous.run.folder import run_place
 from vitreous.run.labelled import LabelledTraining
-from vitreous.run.request import FitRequest, Listeners, check_request, run_name, same_place
+from vitreous.run.request import FitRequest, Listeners, check_request, machine_of, run_name, same_place
 from vitreous.run.result import FitResult
-from vitreous.run.training import machine_of
 
 
 @checked
@@ -71,8 +70,4 @@ def fit(
     )
     run = run_place(out, data, run_name(data))
     machine = machine_of(workers, device, tensorboard)
-
-    def write_page(folder: Path, seconds: float | None) -> None:
-        write_report(folder, seconds=seconds)
-
-    return LabelledTraining(request, run, machine, listeners or Listeners(), write_page).run()
+    return LabelledTraining(request, run, machine, listeners or Listeners(), write_report).run()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from vitreous.arguments import Count, Pixels, Range, checked
+from vitreous.arguments import Count, Pixels, checked
 from vitreous.config.data import Preprocess
 from vitreous.errors import UserError
 from vitreous.weights import hub
@@ -19,6 +19,7 @@ from vitreous.weights.labels import read_labels, repeated_names
 from vitreous.weights.markdown import code
 from vitreous.weights.ours import check_apart, check_elsewhere, check_folder
 from vitreous.weights.source import open_weights, preprocess_text
+from vitreous.wording import Range
 
 log = logging.getLogger("vitreous")
 

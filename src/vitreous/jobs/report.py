@@ -30,13 +30,12 @@ from vitreous.objectives.mae import load_autoencoder
 from vitreous.report.content import Content, Example, Run, SplitScores, TaughtPicture
 from vitreous.report.page import looks, page
 from vitreous.report.pretraining import pretraining_page
-from vitreous.run.folder import METRICS, REPORT, RESULT, RunConfig, read_config
+from vitreous.run.folder import METRICS, REPORT, RESULT, RunConfig, read_config, records_of
 from vitreous.run.opening import open_dataset, open_model, open_pictures
 from vitreous.run.request import FitRequest, PretrainRequest
 from vitreous.run.result import FitResult, PretrainResult, read_result
 from vitreous.run.start import set_aside, some_of
 from vitreous.run.token_labels import read_examples
-from vitreous.run.training import records_of
 from vitreous.train.meter import Spent
 from vitreous.weights.bundle import CARD, Bundle
 from vitreous.weights.files import write_file, write_output

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
-from vitreous.arguments import shown
 from vitreous.config.fields import from_fields
 from vitreous.config.model import ModelConfig
 from vitreous.errors import UserError
@@ -21,6 +20,7 @@ from vitreous.model.presets import preset
 from vitreous.model.table import Family as Family
 from vitreous.model.table import Size, check_whole, input_text, plain_description, plain_facts
 from vitreous.model.vit_family import VIT
+from vitreous.wording import shown
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

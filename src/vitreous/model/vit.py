@@ -121,14 +121,16 @@ class ViT(Network):
         patches, grid = self.patchify(images)
         if keep is None:
             keep = self._drop_patches(patches, grid, keys)
-        cells = self.cell_positions(grid)
         if keep is not None:
             patches = take_cells(patches, keep)
-            # not cells[keep]: its gradient is added up in another order each time, where there are several threads
-            cells = None if cells is None else take_cells(cells.expand(len(keep), -1, -1), keep)
-        z: Tensor = self.patch_embed(patches)
+        return self.place(self.patch_embed(patches), grid, keep)
+
+    def place(self, z: Tensor, grid: Grid, keep: Tensor | None = None) -> tuple[Tensor, Layout]:
+        """What is left of equation 1 after x E, (B, N, D) or of the cells in `keep`: positions and the other tokens."""
+        cells = self.cell_positions(grid)
         if cells is not None:
-            z = z + cells
+            # not cells[keep]: its gradient is added up in another order each time, where there are several threads
+            z = z + (cells if keep is None else take_cells(cells.expand(len(keep), -1, -1), keep))
         if self.config.prefix:
             z = torch.cat([self.prefix_tokens().expand(z.shape[0], -1, -1), z], dim=1)
         z = F.dropout(z, self.config.dropout, self.training)

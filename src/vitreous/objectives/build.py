@@ -7,12 +7,13 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from vitreous.config.fields import from_fields
-from vitreous.config.objective import Dino, Distill, Mae, ObjectiveConfig, Supervised, TokenLabel
+from vitreous.config.objective import Dino, Distill, Mae, MaskedPatch, ObjectiveConfig, Supervised, TokenLabel
 from vitreous.errors import UserError
 from vitreous.model.network import Network
 from vitreous.objectives.dino import build_dino
 from vitreous.objectives.distill import build_distill
 from vitreous.objectives.mae import build_mae
+from vitreous.objectives.masked_patch import build_masked_patch
 from vitreous.objectives.objective import Objective
 from vitreous.objectives.setting import Setting
 from vitreous.objectives.supervised import build_supervised
@@ -34,6 +35,7 @@ OBJECTIVES: dict[str, Kind] = {
     "token-label": Kind(TokenLabel, build_token_label),
     "mae": Kind(Mae, build_mae),
     "dino": Kind(Dino, build_dino),
+    "masked-patch": Kind(MaskedPatch, build_masked_patch),
 }
 
 

@@ -100,7 +100,7 @@ def _signs(mean: Mapping[str, float], warm: bool) -> dict[str, str]:
             "that differ more"
         )
     if warm and mean.get("explained", 1.0) < EXPLAINS:
-        signs["the decoder rebuilds nothing of what is hidden"] = (
+        signs["nothing of what is hidden is predicted"] = (
             f"one colour for all would fit as well; {slower}, lower objective.mask, or take pictures with more to see "
             "in them than noise"
         )

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from vitreous.config.data import Preprocess
 from vitreous.objectives.answers import Answers
 from vitreous.world import World
 
@@ -19,5 +20,7 @@ class Setting:
     labels: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.long))
     """(n,) of the training pictures; -1 where there is none."""
     world: World = field(default_factory=World)
+    preprocess: Preprocess = field(default_factory=Preprocess)
+    """What made the pictures of a batch: pixels in [0, 1] are x * std + mean."""
     answers: Answers | None = None
     """What a teacher says of the training pictures, where there is one."""

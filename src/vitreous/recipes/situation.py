@@ -37,6 +37,8 @@ class Situation:
     image_size: int | None = None
     tested: bool = False
     """Whether the data have a test split."""
+    affordable: float = 0.0
+    """Floating-point operations that a training may take of itself; 0 where a person has said how long it takes."""
 
     def built(self, default: str, **changes: object) -> tuple[ModelConfig, Preprocess]:
         """The model to train and what its pictures go through first: the weights' own, or a preset's.

@@ -6,12 +6,13 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
+from vitreous.config.bit import BiTConfig
 from vitreous.config.data import Augment
 from vitreous.config.model import ViTConfig
 from vitreous.config.objective import Supervised
 from vitreous.config.train import Optimizer, Training
 from vitreous.errors import UserError
-from vitreous.model.family import named_config
+from vitreous.model.family import count_flops, named_config
 from vitreous.recipes.situation import (
     MANY,
     SMALL_SIDE,
@@ -214,10 +215,17 @@ def _from_nothing(s: Situation, name: str) -> None:
 def auto(s: Situation) -> Training:
     """The default: what an expert would do with these pictures and weights."""
     if s.base is not None:
-        return small_data(s)
+        rule = bit(s) if isinstance(s.base, BiTConfig) else None
+        return rule if rule is not None and _work(rule, s.pictures) <= s.affordable else small_data(s)
     if s.model is not None and not isinstance(named_config(s.model), ViTConfig):
         return plain(s)
     return scratch_small(s) if s.side <= SMALL_SIDE and s.model is None else scratch(s)
+
+
+def _work(training: Training, pictures: int) -> float:
+    """Floating-point operations of all steps: each a forward pass, and twice as much for the gradients."""
+    steps = training.epochs * (pictures // training.batch_size)
+    return 3 * count_flops(training.model) * steps * training.batch_size
 
 
 RECIPES: dict[str, Callable[[Situation], Training]] = {

@@ -22,12 +22,13 @@ CURVES = {
     "information": "what answers tell apart, of ln K",
     "val_information": "the same, of pictures set aside",
     "explained": "hidden patches explained",
+    "colour_accuracy": "mean colours predicted",
     "feature_std": "standard deviation of the features",
     "centre": "norm of the centre",
 }
 DRAWN = frozenset({"step", "learning_rate", "norm"})
 """Keys of records that need no plot."""
-SHARES = ("val_knn", "entropy", "information", "val_information", "explained")
+SHARES = ("val_knn", "entropy", "information", "val_information", "explained", "colour_accuracy")
 
 
 def pretraining_page(name: str, run: Run, rebuilt: Image.Image | None = None) -> str:

@@ -220,3 +220,9 @@ def _digests(data: Data) -> dict[Split, str]:
             digest.update(source.key(index).encode(errors="surrogateescape") + b"\n")
         found[split] = digest.hexdigest()[:16]
     return found
+
+
+def records_of(folder: Path) -> list[dict[str, float]]:
+    """What a run logged: one record per step, and one per evaluation."""
+    path = folder / METRICS
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []

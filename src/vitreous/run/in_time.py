@@ -32,7 +32,14 @@ def look_around(function: Function, loader: Loader, outlook: Outlook) -> None:
 
 
 def features_in_time(
-    function: Function, loader: Loader, batch_size: int, seed: int, *, count: int | None, outlook: Outlook | None
+    function: Function,
+    loader: Loader,
+    batch_size: int,
+    seed: int,
+    *,
+    count: int | None,
+    outlook: Outlook | None,
+    progress: Callable[[int], None] | None = None,
 ) -> tuple[Labelled, int]:
     """Features and labels of training pictures, class by class, and how many pictures of that order were tried.
 
@@ -48,13 +55,15 @@ def features_in_time(
         tried = int(place[int(batch.index[-1])]) + 1
         return outlook is not None and outlook.judge(tried) and tried >= outlook.plan.features
 
-    found = compute_features(function, until(loader.plain_batches(batch_size, order), enough), len(order))
+    found = compute_features(function, until(loader.plain_batches(batch_size, order), enough), len(order), progress)
     if outlook is not None:
         outlook.judge(tried, last=True)
     return found, tried
 
 
-def answers_in_time(function: Function, loader: Loader, clock: Clock, look: float) -> tuple[Labelled, int]:
+def answers_in_time(
+    function: Function, loader: Loader, clock: Clock, look: float, progress: Callable[[int], None] | None = None
+) -> tuple[Labelled, int]:
     """Scores and labels of pictures in their order, and how many were tried: all, or until it is time to write.
 
     look: the seconds that a picture was to take; where it takes longer now, so will writing.
@@ -70,4 +79,4 @@ def answers_in_time(function: Function, loader: Loader, clock: Clock, look: floa
         slowness = min(SLOWEST, max(1.0, (now - first[1]) / expected)) if expected else 1.0
         return now > clock.deadline - slowness * clock.writing
 
-    return compute_features(function, until(loader.batches(), late), len(loader.source)), tried
+    return compute_features(function, until(loader.batches(), late), len(loader.source), progress), tried

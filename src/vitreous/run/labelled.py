@@ -86,9 +86,8 @@ class LabelledTraining(TrainingRun[FitRequest, FitResult]):
         if self.request.teacher is not None:
             self.teacher = open_teacher(self.request.teacher, data.classes, self.world.device)
             self.taught_by = self.teacher.digest
-        return choose_training(
-            self.request, data, self.base, None if self.teacher is None else self.teacher.network.config
-        )
+        teacher = None if self.teacher is None else self.teacher.network.config
+        return choose_training(self.request, data, self.base, self.world.device.type, teacher)
 
     def split_data(self, data: Data) -> Data:
         """A share of the training pictures is set aside where there is no val split."""
@@ -126,19 +125,17 @@ class LabelledTraining(TrainingRun[FitRequest, FitResult]):
         if place is None or not isinstance(objective, Distill | TokenLabel):
             return
         found: Teacher | MissingTeacher | None = self.teacher
-        if found is None:
+        if found is None:  # the run goes on
             assert self.saved is not None
             found = reopen_teacher(place, self.data.classes, self.saved, self.folder, self.world.device)
-        self.teacher = found if isinstance(found, Teacher) else None
+            self.teacher = found if isinstance(found, Teacher) else None
         self.listeners.say(f"Learning from {place} too: {objective.way}.")
-        source, t = self.data.train, self.training
-        workers, clock, say = self.machine.workers, self.clock, self.listeners.say
+        workers, heard = self.machine.workers, self.listeners
         if isinstance(objective, TokenLabel):
-            self.loader.token_labels = label_tokens(found, source, t, workers=workers, clock=clock, say=say)
+            labels = label_tokens(found, self.training, self.data.train, workers, self.clock, heard)
+            self.loader.token_labels = labels
         else:
-            self.answers = teacher_answers(
-                found, objective, t.preprocess, source, workers=workers, clock=clock, say=say
-            )
+            self.answers = teacher_answers(found, self.training, self.data.train, workers, self.clock, heard)
 
     def _open_validation(self) -> None:
         if "val" in self.data.splits:
@@ -174,7 +171,8 @@ class LabelledTraining(TrainingRun[FitRequest, FitResult]):
         self._open_validation()
         held_out = None
         if self.validation is not None:
-            held_out = compute_features(function, self.validation.batches(), len(self.validation.source))
+            count = len(self.validation.source)
+            held_out = compute_features(function, self.validation.batches(), count, self._told("val", count))
         objective = self.training.objective
         weighted = isinstance(objective, Supervised) and objective.class_weights
         classifier = fit_linear(
@@ -201,13 +199,17 @@ class LabelledTraining(TrainingRun[FitRequest, FitResult]):
         """Features and labels of the training pictures; with a budget, of as many as there is time for."""
         batch = inference_batch(self.training.model)
         if self.request.budget is None:
-            return compute_features(function, self.loader.plain_batches(batch), len(self.data.train))
+            total = len(self.data.train)
+            return compute_features(function, self.loader.plain_batches(batch), total, self._told("train", total))
         outlook = None
         if self.clock is not None:
             learn = seconds_per_picture(self.training.model.features, len(self.data.classes))
             outlook = Outlook(self._work(passes=PASSES), self.clock, self.listeners.say, learn)
         count, seed = self.parts.get("train"), self.training.seed
-        found, looked = features_in_time(function, self.loader, batch, seed, count=count, outlook=outlook)
+        told = self._told("train", len(self.data.train) if count is None else count)
+        found, looked = features_in_time(
+            function, self.loader, batch, seed, count=count, outlook=outlook, progress=told
+        )
         if outlook is not None:
             self._settle(outlook, looked)
         return found
@@ -249,6 +251,10 @@ class LabelledTraining(TrainingRun[FitRequest, FitResult]):
         frozen, layers = self.training.freeze, self.training.model.layers
         kept = f"; the first {frozen} of {layers} layers stay as they are" if frozen else ""
         self.listeners.say(f"Training goes on from there for {steps:,} step{'s' if steps > 1 else ''}{kept}.")
+
+    def _told(self, split: Split, total: int) -> Callable[[int], None]:
+        """To be called with how many pictures of a split were looked at."""
+        return lambda done: self.listeners.look(f"looking at the {NAMES[split]} pictures", done, total)
 
     def _on_device(self, function: Callable[..., Tensor]) -> Callable[[Tensor], Tensor]:
         return lambda images: function(images.to(self.world.device)).cpu()
@@ -343,12 +349,12 @@ class LabelledTraining(TrainingRun[FitRequest, FitResult]):
         """Scores (n, K), labels (n,) and names of the pictures that are looked at and can be read."""
         known = split == "val" and not self.training.objective.evaluates_views
         loader = self.validation if known and self.validation is not None else self._plain_loader(self.part(split))
-        function = self._on_device(network.eval())
+        function, told = self._on_device(network.eval()), self._told(split, len(loader.source))
         try:
             if split == "val" or self.clock is None:
-                scores, labels = compute_features(function, loader.batches(), len(loader.source))
+                scores, labels = compute_features(function, loader.batches(), len(loader.source), told)
             else:
-                (scores, labels), tried = answers_in_time(function, loader, self.clock, self.look)
+                (scores, labels), tried = answers_in_time(function, loader, self.clock, self.look, told)
                 if tried < len(loader.source):  # the machine has become slower than it was when this was planned
                     self.keep_part(split, tried)
         finally:

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import torch
 
+from vitreous.data.loader import choose_workers
 from vitreous.errors import UserError
 from vitreous.model.family import check_one_size
 from vitreous.train.loop import Event
+from vitreous.world import find_device
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,8 @@ class Listeners:
 
     say: Callable[[str], None] = lambda text: None
     step: Callable[[Event], None] = lambda event: None
+    look: Callable[[str, int, int], None] = lambda what, done, total: None
+    """What pictures are looked at for, and how many of them were, before and after the steps."""
     stop: Callable[[], bool] = lambda: False
     began: float | None = None
     """When the person began to wait, by `time.monotonic`; None: with the call."""
@@ -77,6 +81,11 @@ class Machine:
     device: torch.device
     tensorboard: bool = False
     """Write curves for TensorBoard into the run folder."""
+
+
+def machine_of(workers: int | None, device: str, tensorboard: bool) -> Machine:
+    """What a person said of the machine, with what they left open filled in."""
+    return Machine(choose_workers(workers), find_device(device), tensorboard)
 
 
 def check_request(budget: str | None, epochs: float | None, model: str | None, image_size: int | None) -> None:

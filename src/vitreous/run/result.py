@@ -91,8 +91,8 @@ class PretrainResult:
     """In the train split."""
     steps: int
     metrics: dict[str, float]
-    """Of the last live evaluation: "knn", an accuracy, where there are labels, else "loss" for mae and "information"
-    for dino and dinov2; supervised: "accuracy"."""
+    """Of the last live evaluation: "knn", an accuracy, where there are labels, else "loss" for mae and
+    masked-patch and "information" for dino and dinov2; supervised: "accuracy"."""
     alarms: tuple[str, ...]
     """What was said of a collapse."""
     spent: Spent

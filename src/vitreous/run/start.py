@@ -32,17 +32,21 @@ ASIDE = 500
 """Pictures that a training without labels sets aside, where that is less than a tenth and enough for all classes."""
 WHITENING = 20_000_000
 """Pixels that a whitened start is made from, so that large pictures fit into the memory too."""
+HOUR, FAST_HOUR = 2e14, 4e16
+"""Floating-point operations that two cores, and an accelerator, do in about an hour of training."""
 
 
 def choose_training(
-    request: FitRequest, data: Data, base: Bundle | None, teacher: ModelConfig | None = None
+    request: FitRequest, data: Data, base: Bundle | None, device: str = "cpu", teacher: ModelConfig | None = None
 ) -> Training:
-    """What the recipe makes of these data and weights, with what the person set otherwise.
+    """What the recipe makes of these data, weights and kind of device, with what the person set otherwise.
 
     teacher: the model that is learned from, where there is one.
     """
     situation = situation_of(data.train, len(data.classes), request.model, request.image_size)
     situation = replace(situation, tested="test" in data.splits)
+    if request.budget is None and request.epochs is None:
+        situation = replace(situation, affordable=HOUR if device == "cpu" else FAST_HOUR)
     if base is not None:
         situation = replace(situation, base=base.model.config, base_preprocess=base.preprocess)
     training = _from_recipe(request, situation, teacher)

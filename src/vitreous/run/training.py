@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import ClassVar, Generic, TypeVar
+from typing import ClassVar, Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from vitreous.config.train import Training
-from vitreous.data.loader import Loader, choose_workers
+from vitreous.data.loader import Loader
 from vitreous.data.source import Data, Source, Split
 from vitreous.errors import UserError
 from vitreous.model.family import build_network, describe
@@ -25,7 +25,7 @@ from vitreous.objectives.objective import Objective
 from vitreous.objectives.setting import Setting
 from vitreous.run.budget import Afterwards, parse_budget, plan
 from vitreous.run.clock import Clock
-from vitreous.run.folder import METRICS, REPORT, RESULT, RunConfig, check_same_request, make_run_folder, open_run
+from vitreous.run.folder import REPORT, RESULT, RunConfig, check_same_request, make_run_folder, open_run
 from vitreous.run.loaders import training_loader
 from vitreous.run.lock import hold_folder
 from vitreous.run.looking import random_part
@@ -41,7 +41,7 @@ from vitreous.train.state import has_checkpoint
 from vitreous.weights.bundle import save_bundle
 from vitreous.weights.files import new_folder, write_file, write_tensors
 from vitreous.weights.ours import check_folder
-from vitreous.world import World, find_device
+from vitreous.world import World
 
 NO_STEPS = "The time that is left is too short to train further: the classifier on frozen features is the result."
 ONE_STEP = "With what is left to measure and to write, the time is up: one step is taken."
@@ -59,6 +59,13 @@ class Ending(Generic[Result]):
     card: str
 
 
+class WriteReport(Protocol):
+    """Writes a run's page, in about so many seconds if they are given."""
+
+    def __call__(self, folder: Path, /, *, seconds: float | None = None) -> object:
+        """Of the run in this folder."""
+
+
 class TrainingRun(ABC, Generic[Asked, Result]):
     """One training in a run folder; `run` does it, or what is left of it."""
 
@@ -73,9 +80,8 @@ class TrainingRun(ABC, Generic[Asked, Result]):
         folder: Path,
         machine: Machine,
         listeners: Listeners,
-        report: Callable[[Path, float | None], object],
+        report: WriteReport,
     ) -> None:
-        """`report` writes the run's page, in about so many seconds if they are given."""
         self.meter = Meter(began=listeners.began)
         self.request, self.folder, self.machine = request, folder, machine
         self.listeners, self.report = listeners, report
@@ -140,7 +146,8 @@ class TrainingRun(ABC, Generic[Asked, Result]):
 
     def setting(self) -> Setting:
         """What the objective may need to know."""
-        return Setting(self.training.seed, torch.from_numpy(self.data.train.labels), self.world)
+        labels = torch.from_numpy(self.data.train.labels)
+        return Setting(self.training.seed, labels, self.world, self.training.preprocess)
 
     def say_start(self, steps: int) -> None:
         """What is to be said before the first step of a new training."""
@@ -321,7 +328,7 @@ class TrainingRun(ABC, Generic[Asked, Result]):
         )
         if outcome.finished:
             write_file(self.folder / RESULT, json.dumps(ending.result.to_json(), indent=2) + "\n")
-            self.report(self.folder, None if self.clock is None else self.clock.left())
+            self.report(self.folder, seconds=None if self.clock is None else self.clock.left())
         return ending.result
 
     def spent(self, outcome: Outcome, pace: Pace) -> Spent:
@@ -341,18 +348,7 @@ class TrainingRun(ABC, Generic[Asked, Result]):
         if (self.folder / REPORT).exists():
             return f"{self.folder} is finished; nothing to do."
         try:
-            self.report(self.folder, None)
+            self.report(self.folder)
         except UserError as error:  # what was learned is there all the same
             return f"{self.folder} is finished; its {REPORT} is missing and cannot be written: {error}"
         return f"{self.folder} is finished; only its {REPORT} was missing, and is written again."
-
-
-def machine_of(workers: int | None, device: str, tensorboard: bool) -> Machine:
-    """What a person said of the machine, with what they left open filled in."""
-    return Machine(choose_workers(workers), find_device(device), tensorboard)
-
-
-def records_of(folder: Path) -> list[dict[str, float]]:
-    """What a run logged: one record per step, and one per evaluation."""
-    path = folder / METRICS
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []

@@ -11,7 +11,6 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from vitreous.arguments import shown
 from vitreous.config.data import Preprocess
 from vitreous.config.model import ModelConfig, ViTConfig
 from vitreous.config.stem import MOST_STAGES
@@ -19,6 +18,7 @@ from vitreous.errors import UserError
 from vitreous.model import family as families
 from vitreous.model.presets import SIZES, hybrid_name
 from vitreous.weights.mapping import Rule
+from vitreous.wording import shown
 
 Shapes = Mapping[str, tuple[int, ...]]
 

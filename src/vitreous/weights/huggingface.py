@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitreous.arguments import check_value, shown
+from vitreous.arguments import check_value
 from vitreous.config.data import Preprocess
 from vitreous.config.model import ViTConfig
 from vitreous.errors import UserError
@@ -38,6 +38,7 @@ from vitreous.weights.foreign import (
 )
 from vitreous.weights.mapping import Rule, same, thirds, to_theirs
 from vitreous.weights.processor import default_processor, from_processor, to_processor
+from vitreous.wording import shown
 
 FAMILIES = {
     "vit": "Hugging Face",

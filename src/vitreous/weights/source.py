@@ -8,7 +8,6 @@ from dataclasses import replace
 from fnmatch import fnmatch
 from pathlib import Path
 
-from vitreous.arguments import shown
 from vitreous.config.data import Preprocess
 from vitreous.config.model import ModelConfig, ViTConfig
 from vitreous.errors import UserError
@@ -29,6 +28,7 @@ from vitreous.weights.reading import no_entry, read_raw
 from vitreous.weights.timm import read_timm
 from vitreous.weights.timm_architectures import OPENED
 from vitreous.weights.timm_layout import check_architecture
+from vitreous.wording import shown
 
 EXAMPLE = "mean=0.5,std=0.5,crop=0.9,interpolation=bicubic"
 FIELDS = ("mean", "std", "crop", "interpolation", "size", "resize")

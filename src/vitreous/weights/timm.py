@@ -12,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from vitreous.arguments import shown
 from vitreous.config.data import Preprocess
 from vitreous.config.model import ModelConfig, Pool, PositionScope, ViTConfig
 from vitreous.errors import UserError
@@ -47,6 +46,7 @@ from vitreous.weights.timm_layout import (
     pretrained_of,
     stated_by_timm,
 )
+from vitreous.wording import shown
 
 _WORDS = {"Ti": "tiny", "S": "small", "B": "base", "L": "large", "H": "huge", "g": "giant"}
 # The plain models that timm has.

@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, get_args
 
-from vitreous.arguments import Count, check_value, shown
+from vitreous.arguments import Count, check_value
 from vitreous.config.data import Interpolation, Preprocess
 from vitreous.config.model import ModelConfig
 from vitreous.errors import UserError
 from vitreous.weights.foreign import Foreign, Raw, check_agreement, other_count, stated
 from vitreous.weights.mapping import Rule
 from vitreous.weights.timm_architectures import why_not
+from vitreous.wording import shown
 
 UNKNOWN_TO_TIMM = "vitreous"
 """The architecture of a model that timm has no word for: timm then refuses it by this name."""
