@@ -119,11 +119,10 @@ def test_the_maps_are_the_teachers_answers_for_the_whole_picture(data, teacher, 
         turned.model.head.bias.copy_(turned.model.head.bias[order].clone())
     other = save_bundle(tmp_path / "turned", turned.model, PREPROCESS, [COLOURS[i] for i in order])
     source = open_data(data).train
-    with_labels = training()
     found = {
-        place: label_tokens(
-            open_teacher(place, source.classes), source, with_labels, workers=0, say=print, clock=None
-        ).maps.read(torch.arange(len(source)))
+        place: label_tokens(open_teacher(place, source.classes), training(), source, 0, None, Listeners()).maps.read(
+            torch.arange(len(source))
+        )
         for place in (teacher, other)
     }
     model = load_bundle(teacher).model
@@ -145,7 +144,7 @@ def test_a_convolutional_teacher(data, tmp_path, monkeypatch):
     register(monkeypatch)
     place, model = make_conv_bundle(tmp_path / "conv")
     source = open_data(data).train
-    labels = label_tokens(open_teacher(place, source.classes), source, training(), workers=0, say=print, clock=None)
+    labels = label_tokens(open_teacher(place, source.classes), training(), source, 0, None, Listeners())
     found = labels.maps.read(torch.arange(len(source)))
     assert found.shape == (24, 8, 8, 3)  # its feature map
     picture = Image.open(source.name(3)).resize((16, 16), Image.Resampling.BICUBIC)

@@ -129,13 +129,11 @@ class LabelledTraining(TrainingRun[FitRequest, FitResult]):
             found = reopen_teacher(place, self.data.classes, self.saved, self.folder, self.world.device)
             self.teacher = found if isinstance(found, Teacher) else None
         self.listeners.say(f"Learning from {place} too: {objective.way}.")
-        train, workers, clock, heard = self.data.train, self.machine.workers, self.clock, self.listeners
+        asked = (found, self.training, self.data.train, self.machine.workers, self.clock, self.listeners)
         if isinstance(objective, TokenLabel):
-            self.loader.token_labels = label_tokens(
-                found, train, self.training, workers=workers, clock=clock, say=heard.say
-            )
+            self.loader.token_labels = label_tokens(*asked)
         else:
-            self.answers = teacher_answers(found, self.training, train, workers, clock, heard)
+            self.answers = teacher_answers(*asked)
 
     def _open_validation(self) -> None:
         if "val" in self.data.splits:

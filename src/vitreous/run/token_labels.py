@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from vitreous.config.data import Preprocess
 from vitreous.config.model import ViTConfig
@@ -19,6 +19,7 @@ from vitreous.config.train import Training
 from vitreous.data.loader import Loader
 from vitreous.data.source import Source
 from vitreous.data.token_labels import ScoreMaps, TokenLabels
+from vitreous.deploy.engine import check_numbers
 from vitreous.errors import UserError
 from vitreous.evaluate.feature_cache import default_folder
 from vitreous.evaluate.places import place_scores
@@ -27,6 +28,7 @@ from vitreous.inputs import read_json
 from vitreous.model.family import inference_batch
 from vitreous.run.clock import TELLING, Clock
 from vitreous.run.looking import class_by_class
+from vitreous.run.request import Listeners
 from vitreous.run.stages import say_budget
 from vitreous.run.teacher import MissingTeacher, Teacher, present
 from vitreous.weights.files import write_file
@@ -34,20 +36,17 @@ from vitreous.weights.files import write_file
 EXAMPLES = "token-labels.json"
 SHOWN = 8
 """Training pictures whose token labels a page shows."""
-SAID = 15.0
-"""Seconds between two sentences about how far it is."""
 MOST = 0.5
 """The share of a budget that may be gone when all token labels are made; the student needs the rest."""
 
 
 def label_tokens(
     teacher: Teacher | MissingTeacher,
-    source: Source,
     training: Training,
-    *,
+    source: Source,
     workers: int,
-    say: Callable[[str], None],
     clock: Clock | None,
+    listeners: Listeners,
 ) -> TokenLabels:
     """Labels for the patches of these pictures, made as far as they are not there yet."""
     objective, model = training.objective, training.model
@@ -60,13 +59,13 @@ def label_tokens(
         here = present(teacher, "not all of its token labels are kept any more")
         made = len(set(digests) - {None}) - len(missing)
         known = f" ({made:,} more are known already)" if made else ""
-        say(f"Token labels: {teacher.place} looks at {len(missing):,} training pictures once{known}.")
-        making = _Making(here, source, missing, digests, workers, _Progress(len(missing), say, clock))
-        store.write(making.batches())
+        listeners.say(f"Token labels: {teacher.place} looks at {len(missing):,} training pictures once{known}.")
+        names = [digest for digest in (digests[index] for index in missing) if digest is not None]
+        store.write(_scored(here, source.subset(missing), names, workers, clock, listeners))
         maps = StoredMaps(store, digests, source.name)
     store.touch()
     for remark in store.remarks:
-        say(remark)
+        listeners.say(remark)
     return TokenLabels(maps, model.patch, reflected=training.augment.crop_scale is None)
 
 
@@ -87,62 +86,43 @@ def _distinct(missing: Sequence[int], digests: Sequence[Digest | None]) -> list[
     return sorted(index for digest, index in found.items() if digest is not None)
 
 
-@dataclass(frozen=True)
-class _Making:
-    """The pictures that a teacher has yet to look at."""
+def _scored(
+    teacher: Teacher,
+    source: Source,
+    digests: Sequence[Digest],
+    workers: int,
+    clock: Clock | None,
+    listeners: Listeners,
+) -> Iterator[tuple[list[Digest], Tensor]]:
+    """Digests and scores (B, h, w, K) of all pictures that can be read, batch by batch."""
+    began, done = 0.0 if clock is None else clock.now(), 0
+    loader = Loader(
+        source,
+        whole_view(teacher.preprocess),
+        batch_size=inference_batch(teacher.network.config),
+        workers=workers,
+        unreadable_limit=1.0,
+        cache_bytes=0,
+    )
+    with closing(loader):
+        for batch in loader.batches():
+            scores = place_scores(teacher.network, batch.images.to(teacher.device))[..., teacher.columns].cpu()
+            check_numbers(scores, "scores", Path(teacher.place))
+            yield [digests[number] for number in batch.index.tolist()], scores
+            done += len(batch.index)
+            listeners.look("the teacher looks at the training pictures", done, len(source))
+            if clock is not None and (taken := clock.now() - began) >= TELLING:
+                _check_time(taken / done * (len(source) - done), clock)
 
-    teacher: Teacher
-    source: Source
-    missing: list[int]
-    digests: Sequence[Digest | None]
-    workers: int
-    progress: _Progress
 
-    def batches(self) -> Iterator[tuple[list[Digest], torch.Tensor]]:
-        """Digests and scores (B, h, w, K), batch by batch."""
-        network, columns = self.teacher.network, self.teacher.columns
-        loader = Loader(
-            self.source.subset(self.missing),
-            whole_view(self.teacher.preprocess),
-            batch_size=inference_batch(network.config),
-            workers=self.workers,
-            unreadable_limit=1.0,
-            cache_bytes=0,
+def _check_time(left: float, clock: Clock) -> None:
+    """Refuse to go on where the labels that are left would take so long that too little remains for the student."""
+    if left and clock.now() + left > MOST * clock.deadline:
+        raise UserError(
+            f"budget {clock.text}: the teacher needs about {left:.0f} s more for its token labels, which leaves too "
+            f"little time to learn them; give {say_budget((clock.now() + left) / MOST)} or more. What it has said so "
+            "far is kept."
         )
-        with closing(loader):
-            for batch in loader.batches():
-                scores = place_scores(network, batch.images.to(columns.device))[..., columns].cpu()
-                known = [self.digests[self.missing[number]] for number in batch.index.tolist()]
-                yield [digest for digest in known if digest is not None], scores
-                self.progress.add(len(known))
-
-
-class _Progress:
-    """Says now and then how far it is; ends what cannot be done within a budget."""
-
-    def __init__(self, count: int, say: Callable[[str], None], clock: Clock | None) -> None:
-        self.count, self.say, self.clock = count, say, clock
-        self.done, self.began = 0, time.monotonic()
-        self.said = self.began
-
-    def add(self, done: int) -> None:
-        """So many pictures more."""
-        self.done += done
-        now = time.monotonic()
-        left = (now - self.began) / self.done * (self.count - self.done)
-        if self.clock is not None and now - self.began >= TELLING:
-            self._check(left, self.clock)
-        if now - self.said > SAID:
-            self.said = now
-            self.say(f"Token labels: {self.done:,} of {self.count:,} pictures, about {left:.0f} s left.")
-
-    def _check(self, left: float, clock: Clock) -> None:
-        if left and clock.now() + left > MOST * clock.deadline:
-            enough = say_budget((clock.now() + left) / MOST + 5)
-            raise UserError(
-                f"budget {clock.text}: the teacher needs about {left:.0f} s more for its token labels, which leaves "
-                f"too little time to learn them; give {enough} or more. What it has said so far is kept."
-            )
 
 
 @dataclass(frozen=True)
