@@ -84,7 +84,8 @@ class SelfTraining:
     ) -> None:
         """`report` writes the page of a round's run."""
         self.request, self.folder, self.machine = request, folder, machine
-        self.listeners, self.report = listeners, report
+        # a round's time counts from its own beginning: start-up is part of the whole
+        self.listeners, self.report = replace(listeners, began=None), report
         self.meter = Meter(began=listeners.began)
         self.seconds = None if request.budget is None else parse_budget(request.budget)
         self.earlier = 0.0  # seconds that rounds took which an earlier process finished
@@ -202,8 +203,7 @@ class SelfTraining:
             return self._given_teacher(self.request.teacher)
         self.listeners.say(f"Round 0 of {self.request.rounds}: the teacher learns from the labelled pictures.")
         request = self.request.first_round(self._budget(0))
-        began = replace(self.listeners, began=None) if self._round(0).exists() else self.listeners
-        return LabelledTraining(request, self._round(0), self.machine, began, self.report).run()
+        return LabelledTraining(request, self._round(0), self.machine, self.listeners, self.report).run()
 
     def _given_teacher(self, place: str) -> FitResult:
         """The given teacher as round 0: copied, so that nothing depends on it any more, and measured."""
@@ -247,8 +247,7 @@ class SelfTraining:
             each=self.request.per_class,
         )
         request = self.request.student_round(number, self._budget(number))
-        heard = replace(self.listeners, began=None)
-        return StudentTraining(request, self._round(number), self.machine, heard, self.report, lesson).run()
+        return StudentTraining(request, self._round(number), self.machine, self.listeners, self.report, lesson).run()
 
     def _budget(self, number: int) -> str | None:
         """A round's time: what it was when the round began, else its share of what is left."""
@@ -258,9 +257,7 @@ class SelfTraining:
             return saved.request.budget
         rounds = self.request.rounds + 1 - number
         left = (1 - CLOSING) * self.seconds - self.earlier - self.meter.seconds
-        # the first round's own clock begins with the process, as this one's did
-        share = left / rounds + (self.meter.seconds if number == 0 and self.listeners.began is not None else 0.0)
-        return f"{max(LEAST, share):.1f}s"
+        return f"{max(LEAST, left / rounds):.1f}s"
 
     # What it came to
 
