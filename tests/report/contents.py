@@ -13,6 +13,7 @@ from vitreous.evaluate.classify import score_classes
 from vitreous.jobs.plot_weights import WeightsView
 from vitreous.report.content import Content, Example, Run, SplitScores
 from vitreous.report.page import looks, page
+from vitreous.report.rounds import Candidate, DoubtfulPicture, Round, RoundLabels, Score, SelfTrainingContent
 from vitreous.train.meter import Spent
 from vitreous.weights.bundle import Bundle
 
@@ -84,3 +85,25 @@ def content(classes=6):
 def plain_page(classes=6):
     """The page of `content`, drawn once."""
     return page(content(classes))
+
+
+def self_training(name="colours", rounds=2):
+    """The page of a self-training in which all has this name."""
+    labels = RoundLabels(9, 1.5, {name: 4}, {name: 3}, {name: 6}, 2)
+    score = Score(9, 0.5, (0.2, 0.8), 1.0)
+    done = [Round(k, name, name, 10**6, 9, score, None, labels if k else None, Spent(3.0)) for k in range(rounds)]
+    doubtful = DoubtfulPicture(name, Image.new("RGB", (20, 20)), (Candidate(name, 0.6), Candidate(name, 0.4)), name)
+    words = dict.fromkeys(("name", "place", "labelled", "unlabelled", "kind"), name)
+    counts = dict.fromkeys(("labelled_count", "unlabelled_count", "copies", "doubtful_of", "changed_of"), 7)
+    return SelfTrainingContent(
+        **words,
+        **counts,
+        classes=(name,),
+        rounds=tuple(done),
+        best=1,
+        confidence=0.3,
+        doubtful=(doubtful,),
+        changed=(doubtful,),
+        compared=1,
+        notes=(name,),
+    )

@@ -6,9 +6,10 @@ import subprocess
 
 import pytest
 from comparisons import comparison
-from contents import content, plain_page
+from contents import content, plain_page, self_training
 
 from vitreous.report.comparison import comparison_page
+from vitreous.report.self_training import self_training_page
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs chromium: apt-get install chromium")
@@ -80,6 +81,13 @@ def test_a_comparison_fits_a_phone_and_its_plots_are_text(tmp_path):
     assert {"training pictures", "core-hours of training", "500", "5,000"} <= set(found["plots"])
     assert found["scroll"] <= found["client"], found["past"]  # wide tables scroll by themselves
     assert asked == []
+
+
+def test_the_page_of_a_self_training_fits_a_phone_with_any_number_of_rounds(tmp_path):
+    found, asked = look(self_training_page(self_training("a class", rounds=12)), tmp_path)
+    assert found["values"] == ["50.0 %", "50.0 %"]
+    assert found["scroll"] <= found["client"], found["past"]
+    assert (found["images"], found["broken"], asked) == (2, 0, [])
 
 
 def test_dark_and_light(tmp_path):

@@ -16,9 +16,7 @@ from vitreous.jobs.walkthrough import write_walkthrough
 from vitreous.report.content import TaughtPicture
 from vitreous.report.page import page
 from vitreous.report.pretraining import pretraining_page
-from vitreous.report.rounds import Candidate, DoubtfulPicture, Round, RoundLabels, Score, SelfTrainingContent
 from vitreous.report.self_training import self_training_page
-from vitreous.train.meter import Spent
 from vitreous.weights.bundle import Bundle
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -71,25 +69,7 @@ def test_the_pages_of_a_run(monkeypatch, name):
 
 @pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
 def test_the_page_of_a_self_training(name):
-    labels = RoundLabels(9, 1.5, {name: 4}, {name: 3}, {name: 6}, 2)
-    score = Score(9, 0.5, (0.2, 0.8), 1.0)
-    rounds = [Round(k, name, name, 10**6, 9, score, None, labels if k else None, Spent(3.0)) for k in range(2)]
-    doubtful = DoubtfulPicture(name, Image.new("RGB", (20, 20)), (Candidate(name, 0.6), Candidate(name, 0.4)), name)
-    words = dict.fromkeys(("name", "place", "labelled", "unlabelled", "kind"), name)
-    counts = dict.fromkeys(("labelled_count", "unlabelled_count", "copies", "doubtful_of", "changed_of"), 7)
-    content = SelfTrainingContent(
-        **words,
-        **counts,
-        classes=(name,),
-        rounds=tuple(rounds),
-        best=1,
-        confidence=0.3,
-        doubtful=(doubtful,),
-        changed=(doubtful,),
-        compared=1,
-        notes=(name,),
-    )
-    check(self_training_page(content))
+    check(self_training_page(contents.self_training(name)))
 
 
 def bundle_of(folder, word):

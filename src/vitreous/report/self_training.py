@@ -85,12 +85,17 @@ def _rounds(content: SelfTrainingContent) -> list[Html]:
         else "There are no validation pictures, so the last round is kept."
     )
     return [
-        table(head, [_row(one, one.number == content.best) for one in content.rounds], numbers=4),
+        _wide(table(head, [_row(one, one.number == content.best) for one in content.rounds], numbers=4)),
         tag("p", how, class_="quiet"),
         tag("h3", "What each round learned from"),
-        table(("round", "model", "pictures", "time"), map(_cost, content.rounds), numbers=2),
+        _wide(table(("round", "model", "pictures", "time"), map(_cost, content.rounds), numbers=2)),
         tag("p", "Pictures are counted as often as they come in an epoch.", class_="quiet"),
     ]
+
+
+def _wide(made: Html) -> Html:
+    """A table that a narrow screen can be moved along: there may be many rounds."""
+    return tag("div", made, style="overflow-x: auto")
 
 
 def _row(one: Round, best: bool) -> tuple[str, ...]:
@@ -157,7 +162,7 @@ def _taken(content: SelfTrainingContent) -> list[Html]:
         return []
     head = ("class", *(f"round {one.number}" for one in rounds))
     rows = [(label, *(_cell(one, label) for one in rounds)) for label in content.classes]
-    made = table(head, rows, numbers=len(rounds))
+    made = _wide(table(head, rows, numbers=len(rounds)))
     said = (
         f"Of each class, the pictures that were taken, of those labelled with a probability of at least "
         f"{content.confidence:g}; × shows how often each comes where a class has too few. Labels are "
