@@ -240,7 +240,7 @@ def test_a_given_teacher_is_round_0(place, tmp_path, no_page):
 
 def test_a_teacher_of_other_classes_is_refused(place, tmp_path):
     teacher = make_bundle(tmp_path / "teacher", labels=("blue", "green", "pink"))
-    with pytest.raises(UserError, match="does not know class 'red'"):
+    with pytest.raises(UserError, match="does not know the class 'red'"):
         self_train(place / "labelled", place / "unsorted", teacher=teacher, out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

@@ -23,15 +23,13 @@ from vitreous.data.loader import Loader
 from vitreous.data.pseudo_labels import Choice
 from vitreous.data.source import Labels, Shares, Source
 from vitreous.deploy.engine import check_numbers
-from vitreous.errors import UserError
 from vitreous.evaluate.features import compute_features
 from vitreous.evaluate.temperature import fit_temperature
 from vitreous.inputs import as_text, read_json
 from vitreous.memory import check_memory
 from vitreous.model.family import inference_batch
 from vitreous.run.looking import random_part, until
-from vitreous.run.request import Machine
-from vitreous.weights.bundle import Bundle
+from vitreous.run.teacher import Teacher
 from vitreous.weights.files import new_folder, write_tensors
 from vitreous.weights.manifest import check_manifest
 from vitreous.weights.reading import read_safetensors
@@ -80,38 +78,23 @@ class Labelling:
         return found
 
 
-class Teacher:
-    """A model that is asked about pictures as evaluation sees them, and answers in the classes of the data."""
+def ask_teacher(
+    teacher: Teacher, source: Source, workers: int, late: Callable[[], bool] = lambda: False
+) -> tuple[Tensor, Tensor]:
+    """(n, K) scores and (n,) labels of the pictures that can be read, as evaluation sees them.
 
-    def __init__(self, bundle: Bundle, classes: Sequence[str], machine: Machine) -> None:
-        self.bundle, self.machine = bundle, machine
-        self._columns = torch.from_numpy(match_classes(bundle, classes))
-
-    @property
-    def batch_size(self) -> int:
-        """How many pictures it is asked about at once."""
-        return inference_batch(self.bundle.model.config)
-
-    def answers(self, source: Source, late: Callable[[], bool] = lambda: False) -> tuple[Tensor, Tensor]:
-        """(n, K) scores and (n,) labels of the pictures that can be read; late: asked after each batch, ends it."""
-        network, device = self.bundle.model.to(self.machine.device).eval(), self.machine.device
-
-        def scores(images: Tensor) -> Tensor:
-            found: Tensor = network(images.to(device)).cpu()
-            return found[:, self._columns]
-
-        loader = Loader(
-            source,
-            self.bundle.preprocess,
-            batch_size=self.batch_size,
-            workers=self.machine.workers,
-            unreadable_limit=1.0,
+    late: asked after each batch whether it is time to stop.
+    """
+    batch = inference_batch(teacher.network.config)
+    loader = Loader(source, teacher.preprocess, batch_size=batch, workers=workers, unreadable_limit=1.0)
+    with closing(loader):
+        scores, labels = compute_features(
+            lambda images: teacher.scores(images.to(teacher.device)).cpu(),
+            until(loader.batches(), lambda batch: late()),
+            len(source),
         )
-        with closing(loader):
-            found, labels = compute_features(scores, until(loader.batches(), lambda batch: late()), len(source))
-        network.cpu()
-        check_numbers(found, "scores", self.bundle.path)
-        return found, labels
+    check_numbers(scores, "scores", Path(teacher.place))
+    return scores, labels
 
 
 def label_pictures(
@@ -120,6 +103,7 @@ def label_pictures(
     validation: Source | None,
     *,
     seed: int,
+    workers: int,
     late: Callable[[], bool] = lambda: False,
 ) -> Labelling:
     """The probabilities that a teacher gives the classes of each picture.
@@ -128,33 +112,21 @@ def label_pictures(
     late: asked after each batch whether it is time to stop; the pictures come in a random order, so that those which
         were looked at are a random part.
     """
-    width = len(teacher.bundle.labels)
+    width = teacher.network.config.classes
     check_memory(8.0 * len(source) * width, f"labels of {len(source):,} pictures", "give fewer pictures")
-    temperature = 1.0 if validation is None else fit_temperature(*teacher.answers(validation))
+    temperature = 1.0 if validation is None else fit_temperature(*ask_teacher(teacher, validation, workers))
     numbered = source.with_labels(np.arange(len(source), dtype=np.int64), ())
     asked = 0
 
     def stop() -> bool:
         nonlocal asked
-        asked += teacher.batch_size
+        asked += inference_batch(teacher.network.config)
         return late()
 
-    found, index = teacher.answers(random_part(numbered, seed), stop)
+    found, index = ask_teacher(teacher, random_part(numbered, seed), workers, stop)
     order = index.argsort()
     shares = (found[order] / temperature).double().softmax(dim=1).float()
     return Labelling(index[order].numpy(), shares.numpy(), temperature, min(asked, len(source)))
-
-
-def match_classes(teacher: Bundle, classes: Sequence[str]) -> Labels:
-    """(K,) where the teacher has each class among its own; a class that it does not know is refused."""
-    place = {name: number for number, name in enumerate(teacher.labels)}
-    if unknown := [name for name in classes if name not in place]:
-        some = ", ".join(map(str, teacher.labels[:5])) + (", ..." if len(teacher.labels) > 5 else "")
-        raise UserError(
-            f"teacher {teacher.path or ''}: does not know class {unknown[0]!r} of the labelled pictures (its "
-            f"{len(teacher.labels):,} classes: {some or 'none'}); give a teacher of these classes, or leave it out."
-        )
-    return np.array([place[name] for name in classes], dtype=np.int64)
 
 
 def write_labels(

@@ -24,7 +24,7 @@ from vitreous.report.rounds import Round
 from vitreous.run.budget import parse_budget
 from vitreous.run.folder import REPORT, RESULT, read_config, source_digest
 from vitreous.run.labelled import LabelledTraining
-from vitreous.run.labelling import Labelling, Teacher, label_pictures, match_classes, read_labels, write_labels
+from vitreous.run.labelling import Labelling, ask_teacher, label_pictures, read_labels, write_labels
 from vitreous.run.lock import hold_folder
 from vitreous.run.needs import check_training_memory
 from vitreous.run.opening import open_classifier, open_dataset, open_unlabelled
@@ -42,9 +42,10 @@ from vitreous.run.self_folder import (
 )
 from vitreous.run.start import choose_training
 from vitreous.run.student import Lesson, StudentTraining
+from vitreous.run.teacher import open_teacher, teacher_of
 from vitreous.run.training import WriteReport
 from vitreous.train.meter import Meter, Spent
-from vitreous.weights.bundle import Bundle, load_bundle, save_bundle
+from vitreous.weights.bundle import Bundle, save_bundle
 from vitreous.weights.files import write_file
 from vitreous.weights.ours import check_folder
 from vitreous.weights.source import open_weights
@@ -144,7 +145,7 @@ class SelfTraining:
         training = choose_training(self.request.student_round(1, None), self.pictures.labelled, self._base())
         check_training_memory(training, len(self.pictures.labelled.train))
         if self.request.teacher is not None:
-            match_classes(open_classifier(self.request.teacher), self.pictures.labelled.classes)
+            open_teacher(self.request.teacher, self.pictures.labelled.classes)
         else:
             first = choose_training(self.request.first_round(None), self.pictures.whole, self._base())
             check_training_memory(first, len(self.pictures.labelled.train))
@@ -209,13 +210,13 @@ class SelfTraining:
         """The given teacher as round 0: copied, so that nothing depends on it any more, and measured."""
         meter, data, folder = Meter(), self.pictures.labelled, self._round(0)
         bundle = open_classifier(place)
-        asked = Teacher(bundle, data.classes, self.machine)
+        teacher = teacher_of(bundle, data.classes, place, self.machine.device)
         measured = {
-            split: score_classes(*asked.answers(data.splits[split]), data.classes)
+            split: score_classes(*ask_teacher(teacher, data.splits[split], self.machine.workers), data.classes)
             for split in ("val", "test")
             if split in data.splits
         }
-        save_bundle(folder / "bundle", bundle.model, bundle.preprocess, bundle.labels, info=bundle.info)
+        save_bundle(folder / "bundle", bundle.model.cpu(), bundle.preprocess, bundle.labels, info=bundle.info)
         result = FitResult(
             run=str(folder),
             bundle=str(folder / "bundle"),
@@ -271,13 +272,14 @@ class SelfTraining:
         if (kept := read_labels(place)) is not None:
             return kept
         data = self.pictures.labelled
-        teacher = Teacher(load_bundle(self._round(best)), data.classes, self.machine)
+        teacher = open_teacher(self._round(best), data.classes, self.machine.device)
         end = None if self.seconds is None else max(self.seconds - self.earlier - WRITING, self.meter.seconds + 1)
         final = label_pictures(
             teacher,
             self.pictures.unlabelled,
             data.splits.get("val"),
             seed=self.request.seed,
+            workers=self.machine.workers,
             late=lambda: end is not None and self.meter.seconds > end,
         )
         write_labels(place, final, self.pictures.unlabelled, data.classes, earlier=earlier)

@@ -13,11 +13,11 @@ from vitreous.data.pseudo_labels import Choice, choose_labels
 from vitreous.data.source import Data, Shares, Source
 from vitreous.errors import UserError
 from vitreous.run.labelled import LabelledTraining
-from vitreous.run.labelling import Labelling, Teacher, label_pictures, read_labels, write_labels
+from vitreous.run.labelling import Labelling, label_pictures, read_labels, write_labels
 from vitreous.run.request import Listeners, Machine, StudentRequest
 from vitreous.run.start import choose_training
+from vitreous.run.teacher import open_teacher
 from vitreous.run.training import WriteReport
-from vitreous.weights.bundle import load_bundle
 
 LABELLED = 1 / 15
 """The least share of the pictures that a person labelled: with fewer they come several times. The paper's batches have
@@ -95,13 +95,14 @@ class StudentTraining(LabelledTraining):
         lesson, clock = self.lesson, self.clock
         if (kept := read_labels(lesson.labels)) is not None:
             return kept
-        teacher = Teacher(load_bundle(lesson.teacher), lesson.labelled.classes, self.machine)
+        teacher = open_teacher(lesson.teacher, lesson.labelled.classes, self.machine.device)
         self.listeners.say(f"The teacher of round {self.request.round} labels {len(lesson.unlabelled):,} pictures.")
         return label_pictures(
             teacher,
             lesson.unlabelled,
             lesson.labelled.splits.get("val"),
             seed=self.request.seed,
+            workers=self.machine.workers,
             late=lambda: clock is not None and clock.now() > LABELLING * clock.deadline,
         )
 

@@ -57,7 +57,13 @@ class MissingTeacher:
 
 def open_teacher(place: str | Path, classes: Sequence[str], device: torch.device | None = None) -> Teacher:
     """The model at `place` as a teacher of these classes: all that `open_weights` takes, with a classifier."""
-    bundle = open_weights(place)
+    return teacher_of(open_weights(place), classes, place, device)
+
+
+def teacher_of(
+    bundle: Bundle, classes: Sequence[str], place: str | Path, device: torch.device | None = None
+) -> Teacher:
+    """A model that was opened, as a teacher of these classes."""
     if not bundle.model.config.classes:
         raise UserError(
             f"{place}: it has no classifier and so nothing to teach; train one first: vitreous fit DATA --weights "
