@@ -10,7 +10,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from vitreous.config.objective import Distill, Supervised, TokenLabel
+from vitreous.config.objective import Distill, TokenLabel
 from vitreous.config.train import Training
 from vitreous.data.copies import note_copies
 from vitreous.data.loader import Loader
@@ -18,19 +18,19 @@ from vitreous.data.source import Data, Source, Split
 from vitreous.errors import UserError
 from vitreous.evaluate.classify import ClassificationResult, score_classes
 from vitreous.evaluate.features import compute_features
-from vitreous.evaluate.probe import fit_linear, seconds_per_picture
+from vitreous.evaluate.probe import seconds_per_picture
 from vitreous.evaluate.temperature import fit_temperature
 from vitreous.model.family import classifiers, count_flops, inference_batch
 from vitreous.model.network import Network
 from vitreous.objectives.answers import Answers
 from vitreous.objectives.setting import Setting
-from vitreous.objectives.supervised import balance
 from vitreous.run.answers import teacher_answers
 from vitreous.run.budget import MEASURED, Afterwards
 from vitreous.run.card import model_card
 from vitreous.run.clock import Clock, Outlook
 from vitreous.run.cost import training_work
 from vitreous.run.folder import weights_digest
+from vitreous.run.frozen import fit_classifier
 from vitreous.run.in_time import answers_in_time, features_in_time, look_around
 from vitreous.run.loaders import evaluation_loader, plain_loader
 from vitreous.run.opening import names_of, open_dataset
@@ -162,31 +162,17 @@ class LabelledTraining(TrainingRun[FitRequest, FitResult]):
 
     def _fit_classifier(self, network: Network) -> None:
         """Fit the classifier to features of the frozen network, computed once: a first answer within seconds."""
-        began, classes = self.meter.seconds, len(self.data.classes)
+        began = self.meter.seconds
         network.to(self.world.device).eval()
         function = self._on_device(network.representation)
-        features, labels = self._features(function)
+        known, held_out = self._features(function), None
         self._open_validation()
-        held_out = None
         if self.validation is not None:
             count = len(self.validation.source)
             held_out = compute_features(function, self.validation.batches(), count, self._told("val", count))
-        objective = self.training.objective
-        weighted = isinstance(objective, Supervised) and objective.class_weights
-        classifier = fit_linear(
-            features,
-            labels,
-            classes,
-            validation=held_out,
-            class_weights=balance(labels, classes) if weighted else None,
-        )
-        with torch.no_grad():
-            for layer in classifiers(network):
-                layer.weight.copy_(classifier.weight)
-                layer.bias.copy_(classifier.bias)
-        seconds, accuracy = round(self.meter.seconds - began, 1), None
-        if held_out is not None:
-            accuracy = (classifier(held_out[0]).argmax(1) == held_out[1]).float().mean().item()
+        accuracy = fit_classifier(network, known, held_out, len(self.data.classes), self.training.objective)
+        seconds = round(self.meter.seconds - began, 1)
+        if accuracy is not None:
             self.listeners.say(
                 f"A classifier on frozen features, after {seconds:.0f} s: {accuracy:.1%} of the validation pictures "
                 "right."
