@@ -2,6 +2,7 @@
 
 import os
 import runpy
+import signal
 from pathlib import Path
 
 # Set before torch is imported, and inherited by the processes that tests start: the cores are shared by the tests.
@@ -15,6 +16,7 @@ from safetensors.torch import load_file
 
 from vitreous import ViT
 
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup it is ignored, and would be in every child
 torch.set_num_threads(1)  # tiny models gain nothing from more, and lose much where tests share a machine
 
 PROCESSES = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))

@@ -86,7 +86,7 @@ STAGES = {
     "opening the data": ("vitreous.run.labelled", "open_dataset", 1),
     "decoding": ("PIL.Image", "open", 5),
     "features": ("vitreous.run.labelled", "compute_features", 2),
-    "the classifier": ("vitreous.run.labelled", "fit_linear", 1),
+    "the classifier": ("vitreous.run.frozen", "fit_linear", 1),
     "the configuration": ("vitreous.run.folder:RunConfig", "write", 1),
     "the first evaluation": ("vitreous.train.loop:Loop", "_evaluate", 1),
     "a step": ("torch.nn.utils", "clip_grad_norm_", 2),

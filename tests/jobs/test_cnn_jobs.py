@@ -81,11 +81,12 @@ def test_it_predicts_and_its_features_are_probed(trained, place):
 
 
 def test_it_is_explained_by_gradcam_and_by_occlusion(trained, place, capsys):
-    _, out = trained
+    family, out = trained
     picture = place / "data" / "test" / "red" / "0.png"
     assert run("explain", out, picture, "--out", out / "seen") == 0
     assert run("explain", out, picture, "--method", "occlusion", "--out", out / "seen") == 0
-    assert {file.name for file in (out / "seen").iterdir()} == {"0-gradcam.png", "0-occlusion.png"}
+    default = "0-occlusion.png" if family == "efficientnet" else "0-gradcam.png"  # its last map is a single place here
+    assert {file.name for file in (out / "seen").iterdir()} == {default, "0-occlusion.png"}
     assert run("explain", out, picture, "--method", "rollout") == 2
     assert "needs a network whose attention can be traced" in capsys.readouterr().err
     found = vitreous.load(out).explain(picture, method="occlusion")

@@ -8,7 +8,7 @@ from array import array
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -37,12 +37,13 @@ def open_list(path: Path) -> Data:
     numbers: dict[str, int] = {}
     names: dict[Split, Names] = {"train": Names(), "val": Names(), "test": Names()}
     labels: dict[Split, array[int]] = {split: array("q") for split in names}
-    rows = _csv_rows(path) if path.suffix.lower() == ".csv" else _jsonl_rows(path)
-    for row in rows:
-        if not numbers:
-            _check_first(path, row)
-        labels[row.split].append(numbers.setdefault(row.label, len(numbers)))
-        names[row.split].append(row.path)
+    rows_of = _csv_rows if path.suffix.lower() == ".csv" else _jsonl_rows
+    with open_input(path) as file:
+        for row in rows_of(path, file):
+            if not numbers:
+                _check_first(path, row)
+            labels[row.split].append(numbers.setdefault(row.label, len(numbers)))
+            names[row.split].append(row.path)
     if not numbers:
         raise UserError(f"{path}: the list is empty; give one line per picture, with path and label.")
     classes = order_classes(numbers)
@@ -64,8 +65,8 @@ def _check_first(path: Path, row: Row) -> None:
         raise UserError(f"{path}: there is no file {first}; write paths as seen from the folder of the list.")
 
 
-def _csv_rows(path: Path) -> Iterator[Row]:
-    table = csv.DictReader(_lines(path))
+def _csv_rows(path: Path, file: BinaryIO) -> Iterator[Row]:
+    table = csv.DictReader(_lines(path, file))
     try:
         missing = {"path", "label"} - set(table.fieldnames or ())
         if missing:
@@ -79,8 +80,8 @@ def _csv_rows(path: Path) -> Iterator[Row]:
         raise UserError(f"{path}, line {table.line_num}: not CSV ({error}); save it as CSV in UTF-8.") from None
 
 
-def _jsonl_rows(path: Path) -> Iterator[Row]:
-    for number, line in enumerate(_lines(path), start=1):
+def _jsonl_rows(path: Path, file: BinaryIO) -> Iterator[Row]:
+    for number, line in enumerate(_lines(path, file), start=1):
         if line.strip():
             row = parse_json(line, f"{path}, line {number}")
             if not isinstance(row, dict):
@@ -109,17 +110,14 @@ def _file_name(path: Path, number: int, name: str) -> str:
         raise UserError(f"{path}, line {number}: path {name!a:.80} is no name that a file can have.") from None
 
 
-def _lines(path: Path) -> Iterator[str]:
+def _lines(path: Path, file: BinaryIO) -> Iterator[str]:
     """The lines of a UTF-8 text with or without its mark, each with its end."""
-    with open_input(path) as file:
-        number = 0
-        while line := file.readline(MOST_LINE + 1):
-            number += 1
-            if len(line) > MOST_LINE:
-                raise UserError(f"{path}, line {number}: longer than {MOST_LINE:,} bytes; give one line per picture.")
-            try:
-                yield line.decode("utf-8-sig" if number == 1 else "utf-8")
-            except UnicodeDecodeError as error:
-                raise UserError(
-                    f"{path}, line {number}: not text in UTF-8 ({error.reason}); save it as UTF-8."
-                ) from None
+    number = 0
+    while line := file.readline(MOST_LINE + 1):
+        number += 1
+        if len(line) > MOST_LINE:
+            raise UserError(f"{path}, line {number}: longer than {MOST_LINE:,} bytes; give one line per picture.")
+        try:
+            yield line.decode("utf-8-sig" if number == 1 else "utf-8")
+        except UnicodeDecodeError as error:
+            raise UserError(f"{path}, line {number}: not text in UTF-8 ({error.reason}); save it as UTF-8.") from None
