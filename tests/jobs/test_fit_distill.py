@@ -140,13 +140,20 @@ def test_what_the_teacher_says_matters(data, teacher, runs, tmp_path, no_page):
     assert not same(tmp_path / "run", runs["view"][0])
 
 
+EXCHANGED = {
+    "crop": lambda bundle: replace(bundle, preprocess=replace(bundle.preprocess, crop=0.9)),
+    "labels": lambda bundle: replace(bundle, labels=("blue", "green", "pink")),  # of which it cannot teach all
+}
+
+
+@pytest.mark.parametrize("exchange", EXCHANGED)
 @pytest.mark.parametrize("way", WAYS)
-def test_an_exchanged_teacher_is_noticed(data, teacher, tmp_path, no_page, way):
+def test_an_exchanged_teacher_is_noticed(data, teacher, tmp_path, no_page, way, exchange):
     own = shutil.copytree(teacher, tmp_path / "teacher")
     taught(data, own, tmp_path / "run", way, listeners=Listeners(stop=stop_after(1)))
     shutil.rmtree(own)
-    bundle = load_bundle(teacher)
-    save_bundle(own, bundle.model, replace(bundle.preprocess, crop=0.9), bundle.labels)
+    other = EXCHANGED[exchange](load_bundle(teacher))
+    save_bundle(own, other.model, other.preprocess, other.labels)
     with pytest.raises(UserError, match=r"teacher: another teacher than when .*run began; bring that one back"):
         taught(data, own, tmp_path / "run", way)
 

@@ -90,10 +90,14 @@ def test_the_digest_is_of_all_that_answers_follow_from(bundle):
     digests = {teacher_digest(opened)}
     digests.add(teacher_digest(replace(opened, labels=("green", "blue", "red"))))
     digests.add(teacher_digest(replace(opened, preprocess=replace(opened.preprocess, crop=0.9))))
+    for computed in ({"heads": 4}, {"norm_eps": 1e-5}):  # the same tensors
+        other = ViT(replace(opened.model.config, **computed))
+        other.load_state_dict(opened.model.state_dict())
+        digests.add(teacher_digest(replace(opened, model=other)))
     with torch.no_grad():
         opened.model.head.bias[0] += 1e-6
     digests.add(teacher_digest(opened))
-    assert len(digests) == 4
+    assert len(digests) == 6
     assert open_teacher(bundle, COLOURS).digest == open_teacher(bundle, ("red",)).digest
 
 
