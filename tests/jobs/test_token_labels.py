@@ -219,7 +219,9 @@ def test_a_damaged_file_is_said_and_made_again(data, teacher, tmp_path, cache, n
     assert same(tensors(whole.run), tensors(again.run))
 
 
-def test_going_on_without_the_teacher_is_possible_while_its_labels_are_kept(data, teacher, tmp_path, cache, no_page):
+def test_going_on_without_the_teacher_is_possible_while_its_labels_are_kept(
+    data, teacher, finished, tmp_path, cache, no_page
+):
     place = shutil.copytree(teacher, tmp_path / "teacher")
     listeners = Listeners(stop=stop_after(2))
     assert not taught(data, place, tmp_path / "run", listeners=listeners).finished
@@ -234,7 +236,9 @@ def test_going_on_without_the_teacher_is_possible_while_its_labels_are_kept(data
     (tmp_path / "elsewhere").rename(place)
     assert not taught(data, place, tmp_path / "run", listeners=Listeners(stop=stop_after(1))).finished
     shutil.rmtree(place)
-    assert taught(data, place, tmp_path / "run").finished
+    again = taught(data, place, tmp_path / "run")
+    assert again.finished
+    assert again.spent.flops == finished[0].spent.flops  # the teacher's are counted as if it were there
 
 
 def make_other(place, classes=3, labels=COLOURS):
