@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from torch import Tensor
@@ -30,7 +30,7 @@ class Asking:
 
     workers: int
     clock: Clock | None = None
-    listeners: Listeners = Listeners()  # noqa: RUF009 (frozen, and tells nobody)
+    listeners: Listeners = field(default_factory=Listeners)
     advice: str = "or a smaller teacher"
     """Ends the sentence "give 10m or more, ..."."""
 
