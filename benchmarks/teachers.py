@@ -1,17 +1,18 @@
 """What a teacher is worth at equal time: a small ViT on CIFAR-10, trained plainly and with a teacher's answers.
 
-    python benchmarks/teachers.py --cifar DATA [--budget 10m] [--teacher-budget 20m] [--seeds 3] [--only plain,distill]
+    python benchmarks/teachers.py --cifar DATA [--budget 10m] [--teacher-budget 20m] [--seeds 3] [--only "A;B"]
 
 DATA: the folder of CIFAR-10's binary version. First a teacher is trained, once: a hybrid of the student's size, whose
 time is not counted in the students'. Then every way trains the same student within the same time, once per seed. Each
-training is a cell with a run folder of its own in --runs: repeat the command to go on, and to add cells. After every
-cell benchmarks/results/teachers.json is written again, with all cells that are finished.
+training is a cell with a run folder and a cache of its own in --runs, so that each pays for its teacher's looking:
+repeat the command to go on, and to add cells. After every cell benchmarks/results/teachers.json is written again, with
+all cells that are finished.
 """
 
 from __future__ import annotations
 
 import argparse
-import inspect
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from statistics import fmean, stdev
@@ -29,7 +30,7 @@ SAY = Listeners(say=lambda text: print(text, flush=True))
 WAYS: dict[str, tuple[str | None, dict[str, object]]] = {
     "plain": (None, {}),
     "plain, class token": (None, {"model.class_token": True, "model.pool": "class"}),
-    "distill": ("distill", {}),
+    "distill": ("distill", {"objective.targets": "hard", "objective.answers": "view"}),
     "distill, soft": ("distill", {"objective.targets": "soft", "objective.answers": "view"}),
     "distill, one classifier": (
         "distill",
@@ -83,19 +84,18 @@ def main() -> None:
 
 
 def chosen(only: str | None) -> Mapping[str, tuple[str | None, dict[str, object]]]:
-    """The ways that are asked for, of those that this version has."""
-    known = inspect.signature(fit).parameters
-    ways = {name: way for name, way in WAYS.items() if way[0] is None or way[0] in known}
+    """The ways that are asked for."""
     if only is None:
-        return ways
+        return WAYS
     asked = [name.strip() for name in only.split(";")]
-    if unknown := [name for name in asked if name not in ways]:
-        raise SystemExit(f"--only {unknown[0]!r}: choose among {'; '.join(ways)}.")
-    return {name: ways[name] for name in asked}
+    if unknown := [name for name in asked if name not in WAYS]:
+        raise SystemExit(f"--only {unknown[0]!r}: choose among {'; '.join(WAYS)}.")
+    return {name: WAYS[name] for name in asked}
 
 
 def train(data: Path, place: Path, budget: str, seed: int, **more: Any) -> FitResult:
     """One cell: trained, gone on with, or read where it is finished."""
+    os.environ["VITREOUS_CACHE"] = str(place.with_name(f"{place.name}-cache"))
     result = fit(data, recipe="scratch-small", budget=budget, seed=seed, out=place, listeners=SAY, **more)
     if not result.finished:
         raise SystemExit("interrupted; repeat the command to go on.")
@@ -123,7 +123,10 @@ def summary(cells: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def some_pictures(cifar: Path, count: int, runs: Path) -> Path:
-    """An .npz with so many training pictures, the first of each class, and a tenth of the test part or 1,000."""
+    """An .npz with the first training pictures of each class, so many in all, and a tenth as many of the test part.
+
+    There are at least 1,000 to test on.
+    """
     place = runs / f"cifar-{count}.npz"
     if place.exists():
         return place

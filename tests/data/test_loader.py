@@ -216,6 +216,9 @@ def test_nothing_readable_at_all_ends_too(tmp_path: Path):
     for limit in (0.5, 1.0):
         with pytest.raises(UserError, match="cannot be read"):
             list(Loader(source, SIZE, Augment(), batch_size=4, unreadable_limit=limit).batches())
+    loader = Loader(source, SIZE, batch_size=4, unreadable_limit=None)  # whoever asks for this can do without any
+    assert list(loader.batches()) == []
+    assert len(loader.unreadable) == 10
 
 
 def test_few_pictures_and_bad_numbers(source: Source):

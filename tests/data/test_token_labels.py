@@ -1,6 +1,7 @@
 """Token labels stay with their pixels: through crop, mirror, shift, resize and every mixing, by NumPy and by colour."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -203,6 +204,12 @@ def test_labels_that_do_not_follow_are_noticed(source):
     batch = next(loader.batches(0))
     grid = batch.token_targets.unflatten(1, (6, 8))
     assert np.abs(seen_colours(batch.images, 8) - grid.flip(2).flatten(1, 2).numpy()).max() > 0.9
+    loader = labelled(source, WAYS["crop"])
+    batch = next(loader.batches(0))
+    whole = replace(batch.views["image"], box=torch.tensor([0.0, 0.0, 1.0, 1.0]).expand_as(batch.views["image"].box))
+    uncut = loader.token_labels.cut(batch.index, whole)
+    assert np.abs(seen_colours(batch.images, 8) - batch.token_targets.numpy()).max() < 0.13
+    assert np.abs(seen_colours(batch.images, 8) - uncut.numpy()).max() > 0.9
 
 
 def test_views_of_evaluation_have_no_token_labels(source):
@@ -286,8 +293,17 @@ def test_nothing_that_was_drawn_before_is_drawn_otherwise(epoch):
     cut = rng.random() < 0.5
     share = rng.beta(1.0, 1.0) if cut else rng.beta(0.8, 0.8)
     mixed = mix(plain, 3, Augment(mixup=0.8, cutmix=1.0), seed=7, epoch=epoch, patch=8)
-    values = mixed.images[0].unique()
-    assert values.tolist() == ([0.0, 1.0] if cut else [pytest.approx(1 - share)])
+    expected = np.full((16, 16), 0.0 if cut else 1 - share)
+    if cut:  # a rectangle of 1 - share of the area, around a pixel that is drawn, its row first
+        side = round(16 * (1 - share) ** 0.5)
+        row, column = int(16 * rng.random()), int(16 * rng.random())
+        for y in range(row - side // 2, row - side // 2 + side):
+            for x in range(column - side // 2, column - side // 2 + side):
+                if 0 <= y < 16 and 0 <= x < 16:
+                    expected[y, x] = 1.0
+        assert 0 < expected.mean() < 1
+    np.testing.assert_allclose(mixed.images[0], expected[None].repeat(3, axis=0), atol=1e-6)
+    assert mixed.share[0].item() == pytest.approx(1 - expected.mean(), abs=1e-6)
 
 
 def test_mixtoken_needs_patches():

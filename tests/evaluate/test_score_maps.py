@@ -11,8 +11,10 @@ from vitreous import UserError, ViT, ViTConfig
 from vitreous.config.bit import BiTConfig
 from vitreous.config.model import ModelConfig
 from vitreous.config.stem import ConvStem
+from vitreous.data.packed import ArraySource
+from vitreous.evaluate.feature_cache import answers_key
 from vitreous.evaluate.places import place_scores
-from vitreous.evaluate.score_maps import MapStore, StoredMaps, spread_out, top_classes
+from vitreous.evaluate.score_maps import MapStore, StoredMaps, picture_digests, spread_out, top_classes
 from vitreous.model.family import build_network, classifiers, named_config
 from vitreous.model.network import Network
 
@@ -194,6 +196,10 @@ def digest(number):
     return number.to_bytes(16, "little")
 
 
+def stored(store, digests, name=str):
+    return StoredMaps(store.known(), digests, store.count, name)
+
+
 def some(first, count, classes=7):
     return torch.randn(count, 2, 3, classes, generator=torch.Generator().manual_seed(first))
 
@@ -208,13 +214,43 @@ def test_what_was_written_is_read_again(tmp_path, classes, kind):
     assert records.dtype["classes"].base == np.dtype(kind)
     assert records.dtype["shares"].base == np.dtype("<f2")
     assert len(path.read_bytes()) < 12 * (16 + 6 * 5 * (2 + records.dtype["classes"].base.itemsize)) + 500
-    maps = StoredMaps(store, [digest(9), digest(2), None, digest(77)], str)
-    assert maps.missing() == [2, 3]
+    assert set(store.known()) == {digest(i) for i in range(12)}
+    maps = stored(store, [digest(9), digest(2), None, digest(77)])
     expected = torch.stack([parts[8][1], parts[0][2]])
     found = maps.read(torch.tensor([0, 1]))
     torch.testing.assert_close(found, spread_out(*top_classes(expected, 5), classes), rtol=0, atol=0)
-    with pytest.raises(UserError, match="picture 3: could not be read when its token labels were made"):
-        StoredMaps(store, [None] * 4, lambda number: f"picture {number}").read(torch.tensor([3]))
+    for number in (2, 3):
+        with pytest.raises(UserError, match=f"picture {number}: could not be read when its token labels were made"):
+            stored(store, [None] * 3 + [digest(77)], lambda number: f"picture {number}").read(torch.tensor([number]))
+
+
+def test_what_is_written_is_known_without_reading_it_again(tmp_path, monkeypatch):
+    monkeypatch.setattr("vitreous.evaluate.score_maps.FILE_SECONDS", 0.0)
+    store = MapStore(tmp_path / "maps", 7, 5)
+    written = store.write(([digest(i)], some(i, 1)) for i in range(3))
+    vain = store.write_unreadable([digest(5), digest(6)])
+    assert vain == {digest(5): None, digest(6): None}
+    assert store.known() == written | vain
+    assert len(written) == 3
+    assert all(path.exists() and row == 0 for path, row in written.values())
+    assert store.write_unreadable([]) == {}
+    assert len(list((tmp_path / "maps").iterdir())) == 4
+
+
+def test_reading_many_pictures_and_files_is_told(tmp_path, monkeypatch):
+    monkeypatch.setattr("vitreous.evaluate.score_maps.FILE_SECONDS", 0.0)
+    source = ArraySource("x", torch.zeros(600, 1, 2, 2, dtype=torch.uint8), np.zeros(600, np.int64), ("a",))
+    told = []
+    picture_digests(source, lambda *done: told.append(done))
+    assert told == [(256, 600), (512, 600), (600, 600)]
+    told.clear()
+    answers_key("teacher", source, lambda *done: told.append(done))
+    assert told == [(256, 600), (512, 600), (600, 600)]
+    told.clear()
+    store = MapStore(tmp_path / "maps", 7, 5)
+    store.write(([digest(i)], some(i, 1)) for i in range(3))
+    store.known(lambda *done: told.append(done))
+    assert told == [(1, 3), (2, 3), (3, 3)]
 
 
 def test_what_was_made_before_a_crash_is_kept(tmp_path, monkeypatch):
@@ -228,7 +264,7 @@ def test_what_was_made_before_a_crash_is_kept(tmp_path, monkeypatch):
 
     with pytest.raises(RuntimeError):
         store.write(crashing())
-    assert StoredMaps(store, [digest(i) for i in range(6)], str).missing() == [4, 5]
+    assert set(store.known()) == {digest(i) for i in range(4)}
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "empty", "pickle", "other"])
@@ -236,8 +272,8 @@ def test_a_damaged_file_counts_as_not_made(tmp_path, monkeypatch, damage):
     monkeypatch.setattr("vitreous.evaluate.score_maps.FILE_SECONDS", 0.0)
     store = MapStore(tmp_path / "maps", 7, 5)
     store.write(([digest(i)], some(i, 1)) for i in range(3))
-    whole = StoredMaps(store, [digest(i) for i in range(3)], str)
-    path = whole._places[1][0]
+    whole = stored(store, [digest(i) for i in range(3)])
+    path, _ = store.known()[digest(1)]
     data = bytearray(path.read_bytes())
     data[-3] ^= 1
     if damage == "pickle":
@@ -246,8 +282,8 @@ def test_a_damaged_file_counts_as_not_made(tmp_path, monkeypatch, damage):
         np.save(path, np.zeros(4))
     else:
         path.write_bytes({"flip": bytes(data), "cut": bytes(data[:-20]), "empty": b""}[damage])
-    again = StoredMaps(store, [digest(i) for i in range(3)], str)
-    assert again.missing() == [1]
+    assert set(store.known()) == {digest(0), digest(2)}
+    again = stored(store, [digest(i) for i in range(3)])
     assert store.remarks == [f"{path}: damaged; its token labels are made again."]
     assert not path.exists()
     kept = torch.tensor([0, 2])
@@ -258,7 +294,7 @@ def test_files_of_others_in_the_folder_are_left_alone(tmp_path):
     (tmp_path / "maps").mkdir()
     (tmp_path / "maps/mine.npy").write_bytes(b"precious")
     store = MapStore(tmp_path / "maps", 7, 5)
-    assert StoredMaps(store, [digest(1)], str).missing() == [0]
+    assert store.known() == {}
     store.touch()
     assert (tmp_path / "maps/mine.npy").read_bytes() == b"precious"
     assert store.remarks == []
@@ -279,7 +315,7 @@ def test_maps_that_were_not_used_for_longest_are_removed(tmp_path, monkeypatch):
 def test_a_file_that_vanishes_while_it_is_needed_is_a_sentence(tmp_path):
     store = MapStore(tmp_path / "maps", 7, 5)
     store.write([([digest(1)], some(1, 1))])
-    maps = StoredMaps(store, [digest(1)], str)
+    maps = stored(store, [digest(1)])
     next((tmp_path / "maps").iterdir()).unlink()
     with pytest.raises(UserError, match="are gone or damaged; repeat the command"):
         maps.read(torch.tensor([0]))

@@ -105,7 +105,9 @@ def test_the_card_and_the_page_name_the_teacher_and_show_what_it_teaches(finishe
 def test_the_page_is_written_again_without_pictures_or_examples(finished, data, tmp_path):
     result, _ = finished
     run = shutil.copytree(result.run, tmp_path / "run")
-    (run / "token-labels.json").write_text("{broken")
+    for damaged in ("{broken", "[]", '{"pictures": 3}', '{"pictures": [{"picture": "a.png"}]}'):
+        (run / "token-labels.json").write_text(damaged)
+        assert read_examples(run) == ()
     write_report(run)
     assert 'class="taught"' not in (run / "report.html").read_text()
 
@@ -160,7 +162,7 @@ def test_maps_are_made_once_for_all_trainings_on_these_pictures(data, teacher, t
     heard = []
     taught(data, teacher, tmp_path / "two", heard, seed=1)
     (line,) = [line for line in heard if "training pictures once" in line]
-    assert "(18 more are known already)" in line or "(19 more" in line or "(20 more" in line or "(21 more" in line
+    assert "looks at 2 training pictures once (19 more are known already)." in line
     heard = []
     moved = shutil.copytree(data, tmp_path / "moved")
     taught(moved, teacher, tmp_path / "three", heard)
@@ -185,7 +187,7 @@ def test_a_training_that_was_stopped_ends_with_the_same_bits(data, teacher, tmp_
 def test_making_that_was_killed_goes_on_and_ends_with_the_same_bits(
     data, teacher, tmp_path, cache, no_page, monkeypatch
 ):
-    monkeypatch.setattr("vitreous.run.token_labels.inference_batch", lambda config: 4)
+    monkeypatch.setattr("vitreous.run.asking.inference_batch", lambda config: 4)
     monkeypatch.setattr("vitreous.evaluate.score_maps.FILE_SECONDS", 0.0)
     whole = taught(data, teacher, tmp_path / "whole")
     shutil.rmtree(cache)
@@ -217,7 +219,9 @@ def test_a_damaged_file_is_said_and_made_again(data, teacher, tmp_path, cache, n
     assert same(tensors(whole.run), tensors(again.run))
 
 
-def test_going_on_without_the_teacher_is_possible_while_its_labels_are_kept(data, teacher, tmp_path, cache, no_page):
+def test_going_on_without_the_teacher_is_possible_while_its_labels_are_kept(
+    data, teacher, finished, tmp_path, cache, no_page
+):
     place = shutil.copytree(teacher, tmp_path / "teacher")
     listeners = Listeners(stop=stop_after(2))
     assert not taught(data, place, tmp_path / "run", listeners=listeners).finished
@@ -232,7 +236,9 @@ def test_going_on_without_the_teacher_is_possible_while_its_labels_are_kept(data
     (tmp_path / "elsewhere").rename(place)
     assert not taught(data, place, tmp_path / "run", listeners=Listeners(stop=stop_after(1))).finished
     shutil.rmtree(place)
-    assert taught(data, place, tmp_path / "run").finished
+    again = taught(data, place, tmp_path / "run")
+    assert again.finished
+    assert again.spent.flops == finished[0].spent.flops  # the teacher's are counted as if it were there
 
 
 def make_other(place, classes=3, labels=COLOURS):
@@ -246,12 +252,50 @@ def test_a_request_with_another_teacher_is_another(data, teacher, tmp_path, no_p
         fit(data, model="N/4@16", epochs=3, workers=0, changes=PLAIN, out=tmp_path / "run")
 
 
-def test_pictures_that_cannot_be_read_have_no_labels_and_need_none(teacher, tmp_path, no_page):
+def test_pictures_that_cannot_be_read_have_no_labels_and_need_none(teacher, tmp_path, cache, no_page):
+    """They are tried once: neither a training that goes on nor another seed asks the teacher about them again."""
     data = make_pictures(tmp_path / "data", count=40)
+    place = shutil.copytree(teacher, tmp_path / "teacher")
     (data / "red/0.png").write_bytes(b"not a picture")
-    result = taught(data, teacher, tmp_path / "run", epochs=1)
+    heard = []
+    given = {"epochs": 1, "changes": {**PLAIN, "split_seed": 0}}  # the same pictures are set aside with any seed
+    result = taught(data, place, tmp_path / "one", heard, **given)
     assert result.finished
     assert any("red/0.png" in remark for remark in result.remarks)
+    assert len([line for line in heard if "training pictures once" in line]) == 1
+    heard.clear()
+    assert taught(data, place, tmp_path / "two", heard, seed=1, **given).finished
+    stopped = taught(data, place, tmp_path / "three", listeners=Listeners(heard.append, stop=stop_after(2)), **given)
+    assert not stopped.finished
+    assert not taught(
+        data, place, tmp_path / "three", listeners=Listeners(heard.append, stop=stop_after(1)), **given
+    ).finished
+    shutil.rmtree(place)
+    again = taught(data, place, tmp_path / "three", heard, **given)
+    assert again.finished
+    assert same(tensors(again.run), tensors(result.run))
+    assert not [line for line in heard if "training pictures once" in line]
+
+
+def test_nothing_but_pictures_that_cannot_be_read_is_left_to_look_at(data, teacher, tmp_path, cache):
+    """Of copies and all: the Loader of such a source has no batch, and that is no mistake."""
+    source = open_data(shutil.copytree(data, tmp_path / "data")).train
+    made = label_tokens(open_teacher(teacher, source.classes), training(), source, 0, None, Listeners())
+    broken = [Path(source.name(index)) for index in (0, 9)]
+    for path in broken:
+        path.write_bytes(b"not a picture")
+    vanished = Path(source.name(4))
+    vanished.unlink()
+    heard = []
+    for _ in range(2):
+        labels = label_tokens(
+            open_teacher(teacher, source.classes), training(), source, 0, None, Listeners(heard.append)
+        )
+    assert [line.split(": ")[1].split(" looks at ")[1] for line in heard] == [
+        "1 training pictures once (21 more are known already)."
+    ]
+    kept = torch.tensor([1, 2, 20])
+    assert labels.maps.read(kept).equal(made.maps.read(kept))
 
 
 @pytest.mark.parametrize("policy", ["trivial", "randaugment"])
@@ -302,8 +346,8 @@ def test_settings_of_token_labels_without_token_labels(data, tmp_path):
 
 
 def test_a_budget_that_is_too_short_for_the_teacher(data, teacher, tmp_path, monkeypatch):
-    monkeypatch.setattr("vitreous.run.token_labels.TELLING", 0.0)
-    monkeypatch.setattr("vitreous.run.token_labels.MOST", 1e-3)
-    monkeypatch.setattr("vitreous.run.token_labels.inference_batch", lambda config: 4)
-    with pytest.raises(UserError, match=r"budget 20s: the teacher needs about .* What it has said so far is kept"):
+    monkeypatch.setattr("vitreous.run.asking.TELLING", 0.0)
+    monkeypatch.setattr("vitreous.run.asking.MOST", 1e-3)
+    monkeypatch.setattr("vitreous.run.asking.inference_batch", lambda config: 4)
+    with pytest.raises(UserError, match=r"budget 20s: the teacher .* needs about .* what it has said so far is kept"):
         taught(data, teacher, tmp_path / "run", epochs=None, budget="20s")

@@ -191,6 +191,25 @@ def test_uneven_parts_teach_what_the_whole_batch_does(labels, targets, weight):
     torch.testing.assert_close(parts[1], whole[1], atol=1e-9, rtol=1e-7)
 
 
+@pytest.mark.parametrize("labels", [TARGETS, SOFT], ids=["labels", "mixed"])
+def test_class_weights_weigh_both_terms(labels):
+    """sum_b w_b (CE(z, y) + CE(z, y_t)) / 2, over sum_b w_b; of mixed labels over B.
+
+    In cross-entropy each class of a target has its own weight; the teacher's term of a picture has those of its label.
+    """
+    objective, seen = build(weight=WEIGHT), batch(labels)
+    with torch.no_grad():
+        logs = np.log(softmax(objective.model(seen.images).double().numpy()))
+    truth = ONE_HOT if labels is TARGETS else SOFT.double().numpy()
+    total, weights = 0.0, 0.0
+    for b in range(11):
+        own = sum(truth[b, k] * WEIGHT[k].item() for k in range(3))
+        total -= sum(truth[b, k] * WEIGHT[k].item() * logs[b, k] for k in range(3)) / 2
+        total -= own * sum(CHOSEN[b, k] * logs[b, k] for k in range(3)) / 2
+        weights += own if labels is TARGETS else 1
+    assert objective(seen, 0.0)[0].item() == pytest.approx(total / weights, abs=1e-6)
+
+
 # ---- the teacher -----------------------------------------------------------------------------------------------------
 
 

@@ -43,6 +43,10 @@ def batch_of(raw, preprocess=COLOUR, **more):
     return Batch.of(normalise(torch.from_numpy(raw), preprocess), **more)
 
 
+def targets_of(objective, batch):
+    return objective.targets(objective.model.patchify(batch.images)[0], batch.images.shape[2:])
+
+
 def mean_colour(patch, bits):
     """The class of a patch (C, P, P) of bytes: each channel's mean in [0, 1] in so many bits, side by side."""
     digits = [min(2**bits - 1, math.floor(channel.mean() / 255 * 2**bits)) for channel in patch.astype(float)]
@@ -54,7 +58,7 @@ def mean_colour(patch, bits):
 def test_targets_are_the_mean_colours_of_the_pixels(preprocess, bits):
     raw = pictures(5, preprocess.channels)
     objective = build(MaskedPatch(bits=bits), preprocess)
-    found = objective.targets(objective.model.patchify(batch_of(raw, preprocess).images)[0])
+    found = targets_of(objective, batch_of(raw, preprocess))
     wanted = [
         [mean_colour(picture[:, y : y + 4, x : x + 4], bits) for y in (0, 4, 8, 12) for x in (0, 4, 8, 12)]
         for picture in raw
@@ -68,7 +72,26 @@ def test_black_is_the_first_colour_and_white_the_last():
     objective = build()
     raw = np.zeros((2, 3, 16, 16), np.uint8)
     raw[1] = 255
-    assert objective.targets(objective.model.patchify(batch_of(raw).images)[0]).tolist() == [[0] * 16, [511] * 16]
+    assert targets_of(objective, batch_of(raw)).tolist() == [[0] * 16, [511] * 16]
+
+
+@pytest.mark.parametrize(("height", "width"), [(14, 16), (16, 13), (13, 15)])
+def test_of_padded_patches_the_colour_is_that_of_the_pixels_they_have(height, width):
+    raw = pictures(5)[:, :, :height, :width]
+    objective = build(pad=True, image_size=(height, width))
+    wanted = [
+        [mean_colour(picture[:, y : y + 4, x : x + 4], 3) for y in (0, 4, 8, 12) for x in (0, 4, 8, 12)]
+        for picture in raw
+    ]
+    assert targets_of(objective, batch_of(raw)).tolist() == wanted
+    loss, _ = objective(batch_of(raw), 0.0)
+    assert loss.isfinite()
+
+
+def test_patch_dropout_is_refused():
+    """Nothing is left out of this, so it would do nothing."""
+    with pytest.raises(UserError, match=r"patch_dropout=0.5: masked-patch looks at all patches"):
+        build(patch_dropout=0.5)
 
 
 class NumpyMaskedPatch(NumpyViT):
@@ -226,7 +249,7 @@ def test_colours_are_learned_from_what_is_around_them():
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-    targets = objective.targets(objective.model.patchify(batch_of(raw).images)[0]).numpy()
+    targets = targets_of(objective, batch_of(raw)).numpy()
     shares = np.bincount(targets.ravel()) / targets.size
     entropy = -(shares[shares > 0] * np.log(shares[shares > 0])).sum()
     assert entropy > 3

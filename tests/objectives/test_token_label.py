@@ -16,15 +16,19 @@ from vitreous.model.family import build_network
 from vitreous.objectives.build import build_objective, objective_from_json, objective_to_json
 from vitreous.objectives.setting import Setting
 from vitreous.objectives.supervised import KEEP
+from vitreous.objectives.token_label import token_cross_entropy
 
 MODEL = ViTConfig(width=16, depth=2, heads=2, mlp_width=32, patch=4, image_size=(16, 16), classes=3)
 COUNT = 6
 
 
-def build(settings=None, labels=None, **model):
-    objective = build_objective(
-        ViT(replace(MODEL, **model), seed=1), settings or TokenLabel(), Setting(labels=torch.arange(3))
-    )
+LABELS = torch.tensor([0, 0, 0, 0, 0, 1, 1, 1, 2, 2])
+"""Of all training pictures: class weights are 10 / (3 x 5), 10 / (3 x 3) and 10 / (3 x 2)."""
+CLASS_WEIGHTS = np.array([2 / 3, 10 / 9, 5 / 3])
+
+
+def build(settings=None, **model):
+    objective = build_objective(ViT(replace(MODEL, **model), seed=1), settings or TokenLabel(), Setting(labels=LABELS))
     generator = torch.Generator().manual_seed(2)
     with torch.no_grad():
         for layer in (objective.model.head, objective.patch_classifier):
@@ -127,13 +131,62 @@ def test_patch_dropout_takes_the_labels_along():
     assert objective(seen, 0.0)[0].item() == pytest.approx(literal(objective, seen, 0.5, layout.keep), abs=1e-6)
 
 
-def test_smoothing_and_class_weights_are_those_of_the_labels():
-    objective, seen = build(TokenLabel(label_smoothing=0.1, class_weights=True)), batch()
-    supervised = torch.nn.functional.cross_entropy(
-        objective.model(seen.images), seen.targets, weight=objective.class_weight, label_smoothing=0.1
-    )
+@pytest.mark.parametrize("soft", [False, True], ids=["labels", "mixed"])
+def test_class_weights_weigh_both_terms_and_smoothing_is_the_labels_alone(soft):
+    """sum_b w_b (H(X, smooth y) + beta / N sum_i H(X_i, y_i)), over sum_b w_b; of mixed labels, over B.
+
+    In cross-entropy each class of a target has its own weight; the tokens' term of a picture has those of its label.
+    """
+    objective, seen = build(TokenLabel(label_smoothing=0.1, class_weights=True)), batch(soft)
+    with torch.no_grad():
+        z, layout = objective.model.embed(seen.images)
+        tokens = objective.model.encode(z, layout)[:, layout.prefix :].double().numpy()
+        scores = logs(objective.model(seen.images).double().numpy())
+    weight, bias = numbers(objective.patch_classifier)
+    patches = logs(tokens @ weight.T + bias)
+    truth = seen.targets.double().numpy() if soft else np.eye(3)[seen.targets.numpy()]
+    label, token, weights = 0.0, 0.0, 0.0
+    for b in range(COUNT):
+        own = sum(truth[b, k] * CLASS_WEIGHTS[k] for k in range(3))
+        label -= sum((0.9 * truth[b, k] + 0.1 / 3) * CLASS_WEIGHTS[k] * scores[b, k] for k in range(3))
+        token -= own * (seen.token_targets[b].double().numpy() * patches[b]).sum() / 16
+        weights += 1 if soft else own
     loss, metrics = objective(seen, 0.0)
-    assert loss.item() == pytest.approx(supervised.item() + 0.5 * metrics["token_loss"].item(), abs=1e-6)
+    assert loss.item() == pytest.approx((label + 0.5 * token) / weights, abs=1e-6)
+    assert metrics["token_loss"].item() == pytest.approx(token / weights, abs=1e-6)
+
+
+def gradients(objective, parts):
+    whole = sum(objective.weigh(part) for part in parts)
+    total = 0.0
+    for part in parts:
+        loss, _ = objective(part, 0.1)
+        share = objective.weigh(part) / whole
+        (share * loss).backward()
+        total += share * loss.item()
+    found = torch.cat([p.grad.flatten() for p in objective.parameters()])
+    objective.zero_grad()
+    return total, found
+
+
+@pytest.mark.parametrize("soft", [False, True], ids=["labels", "mixed"])
+@pytest.mark.parametrize("weighted", [False, True], ids=["alike", "weighted"])
+def test_uneven_parts_teach_what_the_whole_batch_does(soft, weighted):
+    objective, plain = build(TokenLabel(class_weights=weighted)).double(), batch(soft)
+    targets = plain.targets.double() if soft else plain.targets
+    seen = replace(Batch.of(plain.images.double(), targets), token_targets=plain.token_targets.double())
+    whole, parts = gradients(objective, [seen]), gradients(objective, seen.split(4))
+    assert parts[0] == pytest.approx(whole[0], abs=1e-9)
+    torch.testing.assert_close(parts[1], whole[1], atol=1e-9, rtol=1e-7)
+
+
+def test_logarithms_are_not_taken_in_half_precision():
+    scores = torch.randn(2, 5, 3, generator=torch.Generator().manual_seed(3)).bfloat16()
+    targets = batch().token_targets[:2, :5]
+    with torch.autocast("cpu", torch.bfloat16):
+        found = token_cross_entropy(scores, targets)
+    expected = -(targets.double().numpy() * logs(scores.double().numpy())).sum(2).mean(1)
+    np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
 def test_the_classifier_of_patches_starts_at_zero_and_is_saved_beside_the_network():

@@ -8,7 +8,7 @@ from vitreous import UserError, ViTConfig
 from vitreous.config.change import change
 from vitreous.config.objective import Distill, Mae, Supervised
 from vitreous.model.family import count_flops, named_config
-from vitreous.recipes.distill import distilled
+from vitreous.recipes.distill import decide_answers, distilled
 from vitreous.recipes.situation import Situation
 from vitreous.recipes.supervised import RECIPES, recipe
 
@@ -17,7 +17,13 @@ SITUATION = Situation(3, 100, 100, 3)
 
 
 def fresh(name, situation=SITUATION, teacher=TINY):
-    return distilled(recipe(name, situation), teacher, scratch=True)
+    return decide_answers(distilled(recipe(name, situation), scratch=True), teacher)
+
+
+def changed(changes, training=None, teacher=TINY):
+    """As `fit` does it: the person's changes first, then what they leave open."""
+    training = distilled(recipe("scratch", SITUATION), scratch=True) if training is None else training
+    return change(training, changes, settle=lambda found: decide_answers(found, teacher, changes))
 
 
 @pytest.mark.parametrize("name", sorted(set(RECIPES) - {"paper-pretrain", "bit", "mae-finetune"}))
@@ -48,7 +54,7 @@ def test_given_weights_keep_the_tokens_that_they_have():
     for base in (TINY, replace(TINY, distilled=True)):
         situation = replace(SITUATION, base=base, base_preprocess=recipe("plain", SITUATION).preprocess)
         situation = replace(situation, base_preprocess=replace(situation.base_preprocess, size=(16, 16)))
-        training = distilled(recipe("small-data", situation), TINY, scratch=False)
+        training = distilled(recipe("small-data", situation), scratch=False)
         assert training.model.distilled == base.distilled
         assert isinstance(training.objective, Distill)
 
@@ -64,7 +70,7 @@ def test_a_teacher_that_costs_more_than_a_step_of_the_student_looks_once():
         ways = set()
         for width in range(96, 240, 12):
             teacher = named_config("F/4@32", width=width)
-            objective = distilled(training, teacher, scratch=True).objective
+            objective = decide_answers(distilled(training, scratch=True), teacher).objective
             once = count_flops(teacher) > step
             assert (objective.answers, objective.targets) == (("picture", "soft") if once else ("view", "hard"))
             ways.add(once)
@@ -73,9 +79,33 @@ def test_a_teacher_that_costs_more_than_a_step_of_the_student_looks_once():
 
 def test_single_fields_can_be_set_otherwise():
     changes = {"objective.targets": "soft", "objective.temperature": "2", "objective.weight": "0.9"}
-    objective = change(fresh("scratch"), {**changes, "objective.answers": "picture"}).objective
+    objective = changed({**changes, "objective.answers": "picture"}).objective
     assert (objective.targets, objective.temperature, objective.weight) == ("soft", 2.0, 0.9)
-    assert not change(fresh("scratch"), {"model.distilled": "false"}).model.distilled
+    assert not changed({"model.distilled": "false"}).model.distilled
+
+
+def way(changes, teacher=TINY):
+    objective = changed(changes, teacher=teacher).objective
+    return objective.answers, objective.targets
+
+
+def test_what_is_learned_follows_how_the_teacher_is_asked_unless_both_are_set():
+    costly = named_config("L/16")
+    assert way({"objective.answers": "picture"}) == ("picture", "soft")
+    assert way({"objective.answers": "view"}, costly) == ("view", "hard")
+    assert way({"objective.targets": "soft"}) == ("view", "soft")
+    assert way({"objective.targets": "hard"}, costly) == ("picture", "hard")
+    assert way({"objective.answers": "picture", "objective.targets": "hard"}) == ("picture", "hard")
+    # the temperature acts wherever probabilities are learned
+    assert changed({"objective.temperature": "2"}, teacher=costly).objective.temperature == 2
+    assert changed({"objective.temperature": "2", "objective.answers": "picture"}).objective.temperature == 2
+
+
+def test_a_teacher_is_weighed_against_the_student_as_it_was_changed():
+    teacher = changed({}).model  # of the student's own size: a third of a step
+    assert way({}, teacher) == ("view", "hard")
+    assert way({"model.depth": "1"}, teacher) == ("picture", "soft")
+    assert way({"objective.keep_schedule": "[[1.0,0.1]]"}, teacher) == ("picture", "soft")
 
 
 WRONG = {
@@ -91,10 +121,10 @@ WRONG = {
 @pytest.mark.parametrize(("text", "says"), WRONG.items())
 def test_what_makes_no_sense_is_refused(text, says):
     with pytest.raises(UserError, match=says):
-        change(fresh("scratch"), dict([text.split("=")]))
+        changed(dict([text.split("=")]))
 
 
 def test_a_recipe_without_labels_has_no_place_for_a_teacher():
     training = replace(recipe("scratch", SITUATION), objective=Mae())
     with pytest.raises(UserError, match="distill: a teacher's answers go with labels, and this recipe learns by mae"):
-        distilled(training, TINY, scratch=True)
+        distilled(training, scratch=True)

@@ -90,10 +90,14 @@ def test_the_digest_is_of_all_that_answers_follow_from(bundle):
     digests = {teacher_digest(opened)}
     digests.add(teacher_digest(replace(opened, labels=("green", "blue", "red"))))
     digests.add(teacher_digest(replace(opened, preprocess=replace(opened.preprocess, crop=0.9))))
+    for computed in ({"heads": 4}, {"norm_eps": 1e-5}):  # the same tensors
+        other = ViT(replace(opened.model.config, **computed))
+        other.load_state_dict(opened.model.state_dict())
+        digests.add(teacher_digest(replace(opened, model=other)))
     with torch.no_grad():
         opened.model.head.bias[0] += 1e-6
     digests.add(teacher_digest(opened))
-    assert len(digests) == 4
+    assert len(digests) == 6
     assert open_teacher(bundle, COLOURS).digest == open_teacher(bundle, ("red",)).digest
 
 
@@ -124,18 +128,41 @@ def test_answers_are_computed_once_and_kept(bundle, data, tmp_path, monkeypatch)
 class SlowClock:
     """Each question takes a second."""
 
-    text, deadline, _now = "5s", 5.0, 0.0
+    _now = 0.0
+
+    def __init__(self, deadline):
+        self.text, self.deadline = f"{deadline:.0f}s", deadline
 
     def now(self):
         self._now += 1.0
         return self._now
 
 
-def test_a_teacher_that_leaves_no_time_is_refused_with_the_time_that_would_do(bundle, data, tmp_path, monkeypatch):
+@pytest.fixture
+def small_batches(tmp_path, monkeypatch):
+    """Of 4 pictures, three in all, whose answers are not kept yet."""
     monkeypatch.setenv("VITREOUS_CACHE", str(tmp_path))
-    monkeypatch.setattr("vitreous.run.answers.inference_batch", lambda config: 4)
+    monkeypatch.setattr("vitreous.run.asking.inference_batch", lambda config: 4)
+
+
+def test_a_teacher_that_leaves_no_time_is_refused_with_the_time_that_would_do(bundle, data, tmp_path, small_batches):
+    """After a second 4 pictures are done, so 8 take 2 more; asked a third time, the clock says 3: 5 of 10 seconds."""
     with pytest.raises(UserError) as error:
-        ask(open_teacher(bundle, data.classes), data, clock=SlowClock())
-    assert "takes about 5s to look at all pictures once, and the budget is 5s; give 10s or more" in str(error.value)
-    assert "objective.answers=view" in str(error.value)
+        ask(open_teacher(bundle, data.classes), data, clock=SlowClock(9.0))
+    assert str(error.value).startswith(f"budget 9s: the teacher {bundle} needs about 2 s more to look at all pictures")
+    assert str(error.value).endswith("give 10s or more, a smaller teacher, or set objective.answers=view.")
     assert not list(tmp_path.rglob("*.safetensors"))
+
+
+def test_after_the_last_picture_nothing_is_refused(bundle, data, small_batches):
+    """After 8 pictures the clock says 5, and 4 more take 1.5 at the pace so far: just half of the 13 seconds."""
+    clock = SlowClock(13.0)
+    assert ask(open_teacher(bundle, data.classes), data, clock=clock).table.any()
+    assert clock.now() > 0.5 * clock.deadline  # it is late now, but what it said is said
+
+
+def test_time_that_was_gone_before_counts(bundle, data, small_batches):
+    clock = SlowClock(13.0)
+    clock.now()
+    with pytest.raises(UserError, match="leaves too little time to learn from it; give 15s or more"):
+        ask(open_teacher(bundle, data.classes), data, clock=clock)

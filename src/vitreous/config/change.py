@@ -92,11 +92,18 @@ def parse_changes(texts: Iterable[str]) -> dict[str, str]:
     return changes
 
 
-def change(training: Training, changes: Mapping[str, object], *, weights: bool = False) -> Training:
+def change(
+    training: Training,
+    changes: Mapping[str, object],
+    *,
+    weights: bool = False,
+    settle: Callable[[Training], Training] = lambda changed: changed,
+) -> Training:
     """The training with these fields changed, checked as a whole; "objective.crops.local_views" is a field too.
 
     changes: values, or texts as a person writes them ("1e-4", "[0.2,1.0]", "none").
     weights: the model comes from given weights.
+    settle: decides what the changes leave open, before it is checked that each of them does something.
     """
     nested: dict[str, Any] = {}
     for name, value in changes.items():
@@ -121,8 +128,9 @@ def change(training: Training, changes: Mapping[str, object], *, weights: bool =
         changed: Training = _replaced(training, nested)
     except UserError as error:
         raise UserError(f"{' '.join(f'{name}={as_text(value)}' for name, value in changes.items())}: {error}") from None
-    _check_acting(changed, changes, weights)
-    return changed
+    settled = settle(changed)
+    _check_acting(settled, changes, weights)
+    return settled
 
 
 def _check_acting(training: Training, changes: Mapping[str, object], weights: bool) -> None:

@@ -77,7 +77,7 @@ def train_batch(
         out = (out.float() * gains[:, :, None, None]).clamp_(0, 255)
     if augment.grey:
         chosen = torch.from_numpy(grey[:, 0] < augment.grey)[:, None, None, None]
-        out = torch.where(chosen, _grey(out.float()), out.float())
+        out = torch.where(chosen, luma(out.float()), out.float())
     if augment.erase:
         out = _erase(out, augment.erase, mean_colour(preprocess), erase)
     return Cuts(out, box, mirrored)
@@ -186,15 +186,16 @@ def _jitter(images: Tensor, strength: float, draws: Draws) -> Tensor:
     """Brightness, contrast and saturation of each picture, in this order: float from 0 to 255."""
     factors = torch.from_numpy(1 + strength * (2 * draws - 1)).float()[:, :, None, None, None]  # (B, 3, 1, 1, 1)
     out = (images.float() * factors[:, 0]).clamp_(0, 255)
-    out = torch.lerp(_grey(out).mean((2, 3), keepdim=True), out, factors[:, 1]).clamp_(0, 255)
-    return torch.lerp(_grey(out), out, factors[:, 2]).clamp_(0, 255)
+    out = torch.lerp(luma(out).mean((2, 3), keepdim=True), out, factors[:, 1]).clamp_(0, 255)
+    return torch.lerp(luma(out), out, factors[:, 2]).clamp_(0, 255)
 
 
-def _grey(images: Tensor) -> Tensor:
+def luma(images: Tensor) -> Tensor:
     """(B, C, H, W) float to its luma (B, 1, H, W)."""
     if images.shape[1] == 1:
         return images
-    return (images * (torch.tensor(LUMA) / 65536)[:, None, None]).sum(1, keepdim=True)
+    weights = torch.tensor(LUMA, dtype=images.dtype, device=images.device) / 65536
+    return (images * weights[:, None, None]).sum(1, keepdim=True)
 
 
 def _erase(images: Tensor, probability: float, colour: Tensor, draws: Draws) -> Tensor:

@@ -55,7 +55,8 @@ class Loader:
     Shuffled epochs leave out what does not fill a batch, other pictures each time.
 
     A picture that cannot be read is noted in `unreadable` and, in training, replaced by the next one that can; in
-    evaluation it is left out. More than `unreadable_limit` of all pictures, and more than one, is an error.
+    evaluation it is left out. More than `unreadable_limit` of all pictures, and more than one, is an error, and so is
+    nothing but such; with None, in evaluation, neither is.
 
     views: what is cut from each picture in training, by name; `augment` says all but its area and size.
     normalised: False gives pictures as bytes, which engines take.
@@ -79,7 +80,7 @@ class Loader:
         shuffle: bool | None = None,
         views: Mapping[str, View] = PLAIN,
         cache_bytes: int | None = None,
-        unreadable_limit: float = 0.01,
+        unreadable_limit: float | None = 0.01,
         normalised: bool = True,
         patch: int | None = None,
     ) -> None:
@@ -95,7 +96,9 @@ class Loader:
         self.normalised, self.patch = normalised, patch
         self.batch_size = min(batch_size, len(source))
         self.unreadable: dict[str, str] = {}
-        self._allowed = max(1 if unreadable_limit else 0, math.floor(unreadable_limit * len(source)))
+        assert unreadable_limit is not None or not self.shuffle
+        limit = 1.0 if unreadable_limit is None else unreadable_limit
+        self._allowed = max(1 if limit else 0, math.floor(limit * len(source)))
         self._limit = unreadable_limit
         self._labels = torch.from_numpy(source.labels)
         self._learned = self._labels if source.soft is None else torch.from_numpy(source.soft)
@@ -187,7 +190,7 @@ class Loader:
         """Remember pictures that could not be read; stop when they are too many."""
         for index, reason in sorted(unreadable.items()):
             self.unreadable[self.source.name(index)] = reason
-        if len(self.unreadable) > min(self._allowed, len(self.source) - 1):
+        if self._limit is not None and len(self.unreadable) > min(self._allowed, len(self.source) - 1):
             shown = "; ".join(f"{name}: {reason.rstrip('.')}" for name, reason in list(self.unreadable.items())[:3])
             self.close()
             raise UserError(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
@@ -30,6 +31,10 @@ from vitreous.weights.files import write_file
 if TYPE_CHECKING:
     from hashlib import _Hash as HASH
 
+Progress = Callable[[int, int], None]
+"""Called with how many pictures were read, and of how many."""
+TOLD = 256
+"""Pictures after which progress is told."""
 FORMAT = 1
 LIMIT = 2 * 2**30
 """Bytes that the cache may take: beyond that, what was not used for longest is removed."""
@@ -110,19 +115,26 @@ def features_key(model: Network, preprocess: Preprocess, source: Source) -> str:
     return _with_pictures(digest, source)
 
 
-def answers_key(teacher: str, source: Source) -> str:
+def answers_key(teacher: str, source: Source, progress: Progress | None = None) -> str:
     """The same of a teacher's scores of the source's classes. teacher: a digest of all that its scores follow from."""
     asked = json.dumps([FORMAT, "answers", teacher, list(source.classes), len(source)])
-    return _with_pictures(sha256(asked.encode()), source)
+    return _with_pictures(sha256(asked.encode()), source, progress)
 
 
-def _with_pictures(digest: HASH, source: Source) -> str:
+def _with_pictures(digest: HASH, source: Source, progress: Progress | None = None) -> str:
     for index in range(len(source)):
         try:
             digest.update(sha256(source.content(index)).digest())
         except PictureError as error:
             digest.update(error.reason.encode())
+        tell(progress, index + 1, len(source))
     return digest.hexdigest()
+
+
+def tell(progress: Progress | None, done: int, total: int) -> None:
+    """Tell now and then, where somebody wants to know, and never that a small thing is done."""
+    if progress is not None and total > TOLD and (done % TOLD == 0 or done == total):
+        progress(done, total)
 
 
 def _read(path: Path) -> StoredFeatures:

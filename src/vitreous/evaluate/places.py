@@ -47,7 +47,8 @@ def _of_patches(network: ViT, images: Tensor) -> Tensor:
         assert before is not None
         block = network.blocks[-1]
         assert isinstance(block, Block)
-        seen = network.norm(_attend_alone(block, before, c.prefix).flatten(0, 1))
+        first = before[:, : 2 if c.distilled else 1]  # registers say nothing of their own
+        seen = network.norm(_attend_alone(block, first, before[:, c.prefix :]).flatten(0, 1))
     else:
         tokens = network.norm(trace.tokens[c.depth - 1])
         first, patches = tokens[:, None, : c.prefix], tokens[:, c.prefix :, None]
@@ -59,15 +60,14 @@ def _of_patches(network: ViT, images: Tensor) -> Tensor:
     return scores.view(len(images), *trace.grid, -1)
 
 
-def _attend_alone(block: Block, tokens: Tensor, prefix: int) -> Tensor:
-    """(B, N, prefix, D): class token and its like after a block in which they attend to one patch, for each patch.
+def _attend_alone(block: Block, first: Tensor, patches: Tensor) -> Tensor:
+    """(B, N, T, D): tokens (B, T, D) after a block in which each attends to one of the patches (B, N, D), for each.
 
-    Equations 2 and 3 for tokens (B, T, D); attention to a single token is its value, whatever queries and keys say.
+    Equations 2 and 3; attention to a single token is its value, whatever queries and keys say.
     """
-    first, patches = tokens[:, None, :prefix], tokens[:, prefix:, None]
-    read, width = block.norm1(patches) if block.norm_first else patches, tokens.shape[2]
+    read, width = block.norm1(patches) if block.norm_first else patches, patches.shape[2]
     value = F.linear(read, block.attn.qkv.weight[2 * width :], block.attn.qkv.bias[2 * width :])
-    z = first + block.ls1(block.attn.proj(value))
+    z = first[:, None] + block.ls1(block.attn.proj(value))[:, :, None]
     if block.norm_first:
         return z + block.ls2(block.mlp(block.norm2(z)))  # type: ignore[no-any-return]
     z = block.norm1(z)

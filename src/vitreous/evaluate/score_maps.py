@@ -3,6 +3,7 @@
 A file holds some pictures, as an array of records: which picture (a digest of its bytes), and of each place the
 likeliest classes with their probabilities. It is named after its own SHA-256, so damage shows, and it is complete or
 not there. Renamed, moved or split data find their maps again; a training that was killed goes on with those it made.
+Pictures that cannot be decoded have no map: files of records without places say so, and nobody tries them again.
 
 Letters: B pictures, h x w places, k classes kept of K.
 """
@@ -28,12 +29,17 @@ from torch import Tensor
 from vitreous.data.decode import PictureError
 from vitreous.data.source import Source
 from vitreous.errors import UserError
+from vitreous.evaluate.feature_cache import Progress, tell
 from vitreous.weights.files import write_file
 
 Records = NDArray[Any]
 Digest = bytes
+Known = dict[Digest, tuple[Path, int] | None]
+"""The file and row of each picture's map; None of one that cannot be decoded."""
 
 FORMAT = 1
+MAP, UNREADABLE = ("picture", "classes", "shares"), ("picture",)
+"""Fields of a picture's record: with its map, or without, for it cannot be decoded."""
 FILE_BYTES = 8 * 2**20
 """A file is closed when it has grown so large, or after so many seconds: what a kill can cost."""
 FILE_SECONDS = 30.0
@@ -57,15 +63,21 @@ def spread_out(classes: Tensor, shares: Tensor, count: int) -> Tensor:
     return full / full.sum(dim=-1, keepdim=True)
 
 
-def picture_digests(source: Source) -> list[Digest | None]:
+def picture_digests(source: Source, progress: Progress | None = None) -> list[Digest | None]:
     """Of each picture 16 bytes that follow from its own; None of one that cannot be read."""
     found: list[Digest | None] = []
     for index in range(len(source)):
-        try:
-            found.append(sha256(source.content(index)).digest()[:16])
-        except PictureError:
-            found.append(None)
+        found.append(picture_digest(source, index))
+        tell(progress, index + 1, len(source))
     return found
+
+
+def picture_digest(source: Source, index: int) -> Digest | None:
+    """The same of one."""
+    try:
+        return sha256(source.content(index)).digest()[:16]
+    except PictureError:
+        return None
 
 
 @dataclass
@@ -79,18 +91,20 @@ class MapStore:
     """k."""
     remarks: list[str] = field(default_factory=list)
 
-    def known(self) -> dict[Digest, tuple[Path, int]]:
-        """In which file and row each picture's map is; a damaged file is removed, and its maps count as not made."""
-        found: dict[Digest, tuple[Path, int]] = {}
-        for path in _files(self.folder):
+    def known(self, progress: Progress | None = None) -> Known:
+        """What is there of which pictures; a damaged file is removed, and its maps count as not made."""
+        found: Known = {}
+        files = _files(self.folder)
+        for number, path in enumerate(files):
             records = self._whole(path)
+            if progress is not None and len(files) > 1:
+                progress(number + 1, len(files))
             if records is None:
                 self.remarks.append(f"{path}: damaged; its token labels are made again.")
                 with suppress(OSError):
                     path.unlink()
                 continue
-            for row, digest in enumerate(records["picture"]):
-                found.setdefault(digest.tobytes(), (path, row))
+            found |= _rows(path, records)
         return found
 
     def _whole(self, path: Path) -> Records | None:
@@ -102,21 +116,31 @@ class MapStore:
             records: Records = np.load(io.BytesIO(data), allow_pickle=False)
         except (OSError, ValueError):
             return None
-        return records if records.dtype.names == ("picture", "classes", "shares") else None
+        return records if records.dtype.names in (MAP, UNREADABLE) else None
 
-    def write(self, batches: Iterable[tuple[Sequence[Digest], Tensor]]) -> None:
-        """Keep maps that come batch by batch: the pictures' digests, and scores (B, h, w, K)."""
+    def write(self, batches: Iterable[tuple[Sequence[Digest], Tensor]]) -> Known:
+        """Keep maps that come batch by batch, and say where: the pictures' digests, and scores (B, h, w, K)."""
         waiting: list[Records] = []
+        written: Known = {}
         since = time.monotonic()
         try:
             for digests, scores in batches:
                 waiting.append(self._records(digests, scores))
                 if time.monotonic() - since > FILE_SECONDS or sum(some.nbytes for some in waiting) > FILE_BYTES:
                     full, waiting, since = waiting, [], time.monotonic()
-                    self._write_file(np.concatenate(full))
+                    written |= self._write_file(np.concatenate(full))
         finally:  # an interruption loses nothing that was made
             if waiting:
-                self._write_file(np.concatenate(waiting))
+                written |= self._write_file(np.concatenate(waiting))
+        return written
+
+    def write_unreadable(self, digests: Sequence[Digest]) -> Known:
+        """Note that these pictures cannot be decoded."""
+        if not digests:
+            return {}
+        records = np.empty(len(digests), np.dtype([("picture", "u1", 16)]))
+        records["picture"] = _as_rows(digests)
+        return self._write_file(records)
 
     def _records(self, digests: Sequence[Digest], scores: Tensor) -> Records:
         classes, shares = top_classes(scores, self.kept)
@@ -124,21 +148,23 @@ class MapStore:
         shape = tuple(classes.shape[1:])
         kind = np.dtype([("picture", "u1", 16), ("classes", whole, shape), ("shares", "<f2", shape)])
         records = np.empty(len(digests), kind)
-        records["picture"] = np.frombuffer(b"".join(digests), np.uint8).reshape(-1, 16)
+        records["picture"] = _as_rows(digests)
         records["classes"], records["shares"] = classes.cpu().numpy(), shares.cpu().numpy()
         return records
 
-    def _write_file(self, records: Records) -> None:
+    def _write_file(self, records: Records) -> Known:
         buffer = io.BytesIO()
         np.save(buffer, records, allow_pickle=False)
         data = buffer.getvalue()
+        path = self.folder / f"{sha256(data).hexdigest()}.npy"
         try:
-            write_file(self.folder / f"{sha256(data).hexdigest()}.npy", data)
+            write_file(path, data)
         except UserError as error:
             raise UserError(
                 f"{self.folder}: token labels could not be kept there; set VITREOUS_CACHE to a folder that can be "
                 f"written ({str(error).rstrip('.')})."
             ) from None
+        return _rows(path, records)
 
     def touch(self) -> None:
         """Note that it was used, and remove what was not for longest where all stores together are too large."""
@@ -158,16 +184,11 @@ class MapStore:
 class StoredMaps:
     """The maps of a source's pictures, read from their files when they are asked for."""
 
-    def __init__(self, store: MapStore, digests: Sequence[Digest | None], name: Callable[[int], str]) -> None:
-        """`name` says what a person calls a picture."""
-        self._name, self._count = name, store.count
-        known = store.known()
+    def __init__(self, known: Known, digests: Sequence[Digest | None], count: int, name: Callable[[int], str]) -> None:
+        """known: where the store has them. count: K. name: says what a person calls a picture."""
+        self._name, self._count = name, count
         self._places = [None if digest is None else known.get(digest) for digest in digests]
         self._open = lru_cache(maxsize=OPEN)(_mapped)
-
-    def missing(self) -> list[int]:
-        """The numbers of the pictures that have no map."""
-        return [index for index, place in enumerate(self._places) if place is None]
 
     def read(self, index: Tensor) -> Tensor:
         """(B, h, w, K) float32 that sum to 1."""
@@ -182,7 +203,8 @@ class StoredMaps:
         place = self._places[number]
         if place is None:
             raise UserError(
-                f"{self._name(number)}: could not be read when its token labels were made; repeat the command."
+                f"{self._name(number)}: could not be read when its token labels were made; mend or delete it, and "
+                "repeat the command."
             )
         path, row = place
         try:
@@ -196,6 +218,17 @@ class StoredMaps:
 def _files(folder: Path) -> list[Path]:
     """The files of a store: those with a SHA-256 for a name."""
     return sorted(path for path in folder.glob("*.npy") if len(path.stem) == 64)
+
+
+def _rows(path: Path, records: Records) -> Known:
+    """What a file says of its pictures."""
+    mapped = records.dtype.names == MAP
+    return {digest.tobytes(): (path, row) if mapped else None for row, digest in enumerate(records["picture"])}
+
+
+def _as_rows(digests: Sequence[Digest]) -> Records:
+    """(n, 16) uint8."""
+    return np.frombuffer(b"".join(digests), np.uint8).reshape(-1, 16)
 
 
 def _mapped(path: Path) -> Records:

@@ -15,11 +15,10 @@ from torch import Tensor
 from vitreous.config.data import Preprocess
 from vitreous.data.augment import resize
 from vitreous.data.batch import Batch
+from vitreous.data.batch_augment import LUMA, luma
 
 Believe = Callable[[Tensor], Tensor]
 """Scores (B, K) to what is believed of each class, (B, K), rows that sum to 1."""
-GREY = (0.299, 0.587, 0.114)
-"""How much red, green and blue count in a grey picture (ITU-R 601-2, as Pillow has it)."""
 
 
 class Answers(ABC):
@@ -89,7 +88,6 @@ def _columns(preprocess: Preprocess, like: Tensor) -> tuple[Tensor, Tensor]:
 
 def _recoloured(pixels: Tensor, channels: int) -> Tensor:
     """Grey pictures in as many equal channels, or colour ones in grey."""
-    if channels == 1 and pixels.shape[1] == len(GREY):
-        weights = torch.tensor(GREY, dtype=pixels.dtype, device=pixels.device)[:, None, None]
-        return (pixels * weights).sum(dim=1, keepdim=True)
+    if channels == 1 and pixels.shape[1] == len(LUMA):
+        return luma(pixels)
     return pixels.mean(dim=1, keepdim=True).expand(-1, channels, -1, -1)

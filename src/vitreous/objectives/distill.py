@@ -63,15 +63,6 @@ class Distillation(Supervised):
         assert trace.pre_logits is not None
         return self.model.head(trace.pre_logits), self.model.head_dist(trace.pre_logits_dist)
 
-    def _mean(self, each: Tensor, batch: Batch) -> Tensor:
-        """Of losses (B,), as the label's term takes it: pictures weigh as their classes do."""
-        if self.class_weight is None:
-            return each.mean()
-        if batch.targets.ndim > 1:
-            return ((batch.targets @ self.class_weight) * each).mean()
-        own = self.class_weight[batch.targets]
-        return (own * each).sum() / own.sum()
-
 
 def chosen(scores: Tensor) -> Tensor:
     """(B, K) to (B, K): 1 for the class with the highest score, 0 for the others."""

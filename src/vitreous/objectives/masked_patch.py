@@ -5,7 +5,7 @@ Letters: B pictures, C channels, P patch side, N patches, M corrupted ones, D wi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -65,18 +65,21 @@ class MaskedPatchPrediction(Objective):
         z, layout = self.model.place(z, grid)
         tokens = self.model.encode(z, layout, keys=batch.keys)[:, layout.prefix :]
         scores = self.colours(take_cells(tokens, corruption.cells)).flatten(0, 1).float()  # (B*M, colours)
-        targets = self.targets(patches).gather(1, corruption.cells).flatten()
+        targets = self.targets(patches, batch.images.shape[2:]).gather(1, corruption.cells).flatten()
         loss = F.cross_entropy(scores, targets)
         right = (scores.argmax(dim=1) == targets).float().mean()
         return loss, {"explained": explained(loss.detach(), targets), "colour_accuracy": right}
 
-    def targets(self, patches: Tensor) -> Tensor:
+    def targets(self, patches: Tensor, size: Sequence[int]) -> Tensor:
         """(B, N) int64: the mean colours of patches (B, N, C*P*P), each channel's level a digit, the first the highest.
 
-        The levels divide [0, 1], where pixels lie before they are normalised.
+        The levels divide [0, 1], where pixels lie before they are normalised. size: height and width of the pictures;
+        what pads them to whole patches is zero, and has no part in the mean.
         """
         levels: int = 2**self.settings.bits
-        colour = patches.view(*patches.shape[:2], len(self.mean), -1).mean(dim=3) * self.std + self.mean  # (B, N, C)
+        real = real_shares(size, self.model.config.patch).to(patches.device)
+        mean = patches.view(*patches.shape[:2], len(self.mean), -1).mean(dim=3) / real[:, None]
+        colour = mean * self.std + self.mean  # (B, N, C)
         digits = (colour * levels).long().clamp(0, levels - 1)
         places = levels ** torch.arange(len(self.mean) - 1, -1, -1, device=digits.device)
         return (digits * places).sum(dim=2)
@@ -106,6 +109,11 @@ def build_masked_patch(network: Network, settings: MaskedPatch, setting: Setting
     """Only a network of patches: a hybrid's stem would tell of the masked ones through their neighbours."""
     model = require(network, ViT, "masked-patch")
     require(network, LeavesPatchesOut, "masked-patch")
+    if model.config.patch_dropout:
+        raise UserError(
+            f"patch_dropout={model.config.patch_dropout}: masked-patch looks at all patches and corrupts some of them; "
+            "set patch_dropout=0."
+        )
     return MaskedPatchPrediction(model, settings, setting.preprocess)
 
 
@@ -123,6 +131,12 @@ def corrupt(keys: Tensor, patches: int, settings: MaskedPatch) -> Corruption:
         source=every.scatter(1, cells, torch.where(moved, (cells + step) % patches, cells)),
         masked=torch.zeros_like(every, dtype=torch.bool).scatter(1, cells, masked),
     )
+
+
+def real_shares(size: Sequence[int], patch: int) -> Tensor:
+    """(N,): which share of each patch of a picture (height, width) is its own, where it is padded to whole patches."""
+    rows, columns = ((side - torch.arange(0, side, patch)).clamp(max=patch) / patch for side in size)
+    return (rows[:, None] * columns).flatten()
 
 
 def count_colours(bits: int, channels: int) -> int:

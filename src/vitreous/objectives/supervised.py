@@ -44,6 +44,15 @@ class Supervised(Objective):
             scores, batch.targets, weight=self.class_weight, label_smoothing=self.settings.label_smoothing
         )
 
+    def _mean(self, each: Tensor, batch: Batch) -> Tensor:
+        """Of losses (B,), as the labels' term takes it: pictures weigh as their classes do."""
+        if self.class_weight is None:
+            return each.mean()
+        if batch.targets.ndim > 1:
+            return ((batch.targets @ self.class_weight) * each).mean()
+        own = self.class_weight[batch.targets]
+        return (own * each).sum() / own.sum()
+
     def weigh(self, batch: Batch) -> float:
         """The pictures; with class weights, the weights of their classes: that is what cross-entropy divides by."""
         if self.class_weight is None or batch.targets.ndim > 1:

@@ -43,7 +43,7 @@ class TokenLabelling(Supervised):
         scores = self._scores(batch, progress, trace=trace)
         tokens = self.patch_scores(trace)
         targets = batch.token_targets if trace.keep is None else take_cells(batch.token_targets, trace.keep)
-        token_loss = token_cross_entropy(tokens, targets)
+        token_loss = self._mean(token_cross_entropy(tokens, targets), batch)
         loss = self._label_loss(scores, batch) + self.settings.token_weight * token_loss
         agreement = (tokens.detach().argmax(dim=2) == targets.argmax(dim=2)).float().mean()
         return loss, {
@@ -64,8 +64,11 @@ class TokenLabelling(Supervised):
 
 
 def token_cross_entropy(scores: Tensor, targets: Tensor) -> Tensor:
-    """The mean over pictures and patches of H(softmax(scores), targets), both (B, M, K)."""
-    return -(targets * scores.log_softmax(dim=2)).sum(dim=2).mean()
+    """(B,): the mean over patches of H(softmax(scores), targets), both (B, M, K).
+
+    In the targets' precision: the processor's autocast would leave logarithms of bfloat16 as they are.
+    """
+    return -(targets * scores.to(targets.dtype).log_softmax(dim=2)).sum(dim=2).mean(dim=1)
 
 
 def build_token_label(network: Network, settings: config.TokenLabel, setting: Setting) -> TokenLabelling:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict, replace
 
 from vitreous.config.model import ModelConfig, ViTConfig
@@ -15,11 +16,8 @@ AFFORDABLE = 1.0
 """How much of a student's step a teacher may cost that looks at every view: half of the steps are left then."""
 
 
-def distilled(training: Training, teacher: ModelConfig, scratch: bool) -> Training:
-    """The training with what DeiT adds to it: hard answers, on a token of their own where a new ViT can have one.
-
-    A teacher that costs much looks at each picture once instead of at every view. Of pictures that it was trained on
-    itself it is then right nearly always, so its probabilities tell more than its choice.
+def distilled(training: Training, scratch: bool) -> Training:
+    """The training with what DeiT adds to it: a teacher's answers, on a token of their own in a new ViT.
 
     scratch: the model is new; given weights have the tokens that they have.
     """
@@ -29,10 +27,24 @@ def distilled(training: Training, teacher: ModelConfig, scratch: bool) -> Traini
             "take another recipe, or leave distill out."
         )
     model = with_token(training.model) if scratch else training.model
-    objective = Distill(**asdict(training.objective))  # hard, on every view
-    if count_flops(teacher) > AFFORDABLE * step_flops(model, objective):
-        objective = replace(objective, targets="soft", answers="picture")
-    return replace(training, model=model, objective=objective)
+    return replace(training, model=model, objective=Distill(**asdict(training.objective)))
+
+
+def decide_answers(training: Training, teacher: ModelConfig, changes: Iterable[str] = ()) -> Training:
+    """The training with how the teacher is asked, and what of its answers is learned, unless a person changed that.
+
+    It looks at every view, and its choice is learned; one that costs much looks at each picture once instead. Of
+    pictures that it was trained on itself it is then right nearly always, so its probabilities tell more than its
+    choice.
+    """
+    objective = training.objective
+    assert isinstance(objective, Distill)
+    if "objective.answers" not in changes:
+        costly = count_flops(teacher) > AFFORDABLE * step_flops(training.model, objective)
+        objective = replace(objective, answers="picture" if costly else "view")
+    if "objective.targets" not in changes:
+        objective = replace(objective, targets="soft" if objective.answers == "picture" else "hard")
+    return replace(training, objective=objective)
 
 
 def step_flops(model: ModelConfig, objective: Supervised) -> float:

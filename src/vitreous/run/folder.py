@@ -49,6 +49,8 @@ class RunConfig:
     """Digest of the tensors that the training began with; None from scratch."""
     teacher: str | None = None
     """Digest of the model that it learns from; None without one."""
+    teacher_flops: float | None = None
+    """Floating-point operations that this model takes for a picture: they count even when it is gone."""
     probe: FrozenProbe | None = None
     bends: tuple[tuple[int, int], ...] = ()
     """Where the clock changed the pace: from this step on, so many steps in all."""

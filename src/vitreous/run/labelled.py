@@ -86,6 +86,7 @@ class LabelledTraining(TrainingRun[FitRequest, FitResult]):
         if self.request.teacher is not None:
             self.teacher = open_teacher(self.request.teacher, data.classes, self.world.device)
             self.taught_by = self.teacher.digest
+            self.teacher_flops = float(count_flops(self.teacher.network.config))
         teacher = None if self.teacher is None else self.teacher.network.config
         return choose_training(self.request, data, self.base, self.world.device.type, teacher=teacher)
 
@@ -127,7 +128,6 @@ class LabelledTraining(TrainingRun[FitRequest, FitResult]):
         if found is None:  # the run goes on
             assert self.saved is not None
             found = reopen_teacher(place, self.data.classes, self.saved, self.folder, self.world.device)
-            self.teacher = found if isinstance(found, Teacher) else None
         self.listeners.say(f"Learning from {place} too: {objective.way}.")
         asked = (found, self.training, self.data.train, self.machine.workers, self.clock, self.listeners)
         if isinstance(objective, TokenLabel):
@@ -310,12 +310,12 @@ class LabelledTraining(TrainingRun[FitRequest, FitResult]):
     def work(self, outcome: Outcome, pace: Pace) -> Spent:
         """Of all steps, the keep schedule counted in, and of the teacher's answers."""
         steps = training_work(self.training, outcome.pictures, pace, outcome.steps)
-        if self.teacher is None:
+        if self.teacher_flops is None:
             return steps
         objective = self.training.objective
         every = isinstance(objective, Distill) and objective.answers == "view"
         looks = outcome.pictures if every else len(self.data.train)
-        return steps + Spent(flops=float(looks) * count_flops(self.teacher.network.config))
+        return steps + Spent(flops=looks * self.teacher_flops)
 
     def _measure(self, network: Network, split: Split) -> ClassificationResult:
         """Of a network that began with a classifier on frozen features, the val split first sets the temperature."""

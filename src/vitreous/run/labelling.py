@@ -10,7 +10,6 @@ import csv
 import io
 import json
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,16 +18,15 @@ import torch
 from torch import Tensor
 
 from vitreous.data.folder import FolderSource
-from vitreous.data.loader import Loader
 from vitreous.data.pseudo_labels import Choice
+from vitreous.data.rows import Rows
 from vitreous.data.source import Labels, Shares, Source
-from vitreous.deploy.engine import check_numbers
-from vitreous.evaluate.features import compute_features
 from vitreous.evaluate.temperature import fit_temperature
 from vitreous.inputs import as_text, read_json
 from vitreous.memory import check_memory
 from vitreous.model.family import inference_batch
-from vitreous.run.looking import random_part, until
+from vitreous.run.asking import Asking, ask
+from vitreous.run.looking import random_part
 from vitreous.run.teacher import Teacher
 from vitreous.weights.files import new_folder, write_tensors
 from vitreous.weights.manifest import check_manifest
@@ -85,16 +83,13 @@ def ask_teacher(
 
     late: asked after each batch whether it is time to stop.
     """
-    batch = inference_batch(teacher.network.config)
-    loader = Loader(source, teacher.preprocess, batch_size=batch, workers=workers, unreadable_limit=1.0)
-    with closing(loader):
-        scores, labels = compute_features(
-            lambda images: teacher.scores(images.to(teacher.device)).cpu(),
-            until(loader.batches(), lambda batch: late()),
-            len(source),
-        )
-    check_numbers(scores, "scores", Path(teacher.place))
-    return scores, labels
+    scores, index = Rows(len(source)), Rows(len(source))
+    for numbers, found in ask(teacher, source, teacher.scores, Asking(workers)):
+        index.add(numbers)
+        scores.add(found)
+        if late():
+            break
+    return scores.all(), torch.from_numpy(source.labels)[index.all()]
 
 
 def label_pictures(

@@ -21,7 +21,7 @@ from vitreous.model.initialise import whiten_patches
 from vitreous.model.lora import add_lora
 from vitreous.model.network import Network, has_stem, require
 from vitreous.model.vit import ViT
-from vitreous.recipes.distill import distilled
+from vitreous.recipes.distill import decide_answers, distilled
 from vitreous.recipes.noise import noised
 from vitreous.recipes.situation import Situation
 from vitreous.recipes.supervised import recipe
@@ -93,14 +93,20 @@ def situation_of(source: Source, classes: int, model: str | None, image_size: in
 
 
 def _from_recipe(request: FitRequest, situation: Situation, teacher: ModelConfig | None) -> Training:
-    training = replace(recipe(request.recipe, situation), seed=request.seed)
-    if request.distill is not None and teacher is not None:
-        training = distilled(training, teacher, scratch=situation.base is None)
+    training, given = replace(recipe(request.recipe, situation), seed=request.seed), situation.base is not None
+    if request.distill is not None:
+        training = distilled(training, scratch=not given)
     if request.token_labels is not None:
         training = token_labelled(training)
     if isinstance(request, StudentRequest):
         training = noised(training, soft=request.labels == "soft")
-    training = change(training, request.changes, weights=situation.base is not None)
+
+    def settle(changed: Training) -> Training:
+        if request.distill is None or teacher is None:
+            return changed
+        return decide_answers(changed, teacher, request.changes)
+
+    training = change(training, request.changes, weights=given, settle=settle)
     return training if request.epochs is None else replace(training, epochs=request.epochs)
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from vitreous.config.data import Preprocess
+from vitreous.config.model import model_to_json
 from vitreous.errors import UserError
 from vitreous.model.network import Network
 from vitreous.run.folder import RunConfig, weights_digest
@@ -31,7 +32,7 @@ class Teacher:
     columns: Tensor
     """(K,) int64: for each of the data's classes, which of the network's outputs it is."""
     digest: str
-    """16 hexadecimal digits that differ if its weights, its preprocessing or its labels do."""
+    """16 hexadecimal digits that differ if its configuration, weights, preprocessing or labels do."""
 
     device: torch.device | None = None
     """Where it computes; None: on the processor."""
@@ -80,14 +81,14 @@ def teacher_of(
 def reopen_teacher(
     place: str, classes: Sequence[str], saved: RunConfig, folder: Path, device: torch.device | None = None
 ) -> Teacher | MissingTeacher:
-    """The same for a run that goes on; a teacher other than its own is refused."""
+    """The same for a run that goes on; a teacher other than its own is refused, whatever it knows."""
+    assert saved.teacher is not None
     try:
-        teacher = open_teacher(place, classes, device)
+        bundle = open_weights(place)
     except UserError as error:
-        assert saved.teacher is not None
         return MissingTeacher(place, saved.teacher, folder, str(error), device)
-    saved.check_teacher(teacher.digest, place, folder)
-    return teacher
+    saved.check_teacher(teacher_digest(bundle), place, folder)
+    return teacher_of(bundle, classes, place, device)
 
 
 def present(teacher: Teacher | MissingTeacher, why: str) -> Teacher:
@@ -102,24 +103,26 @@ def present(teacher: Teacher | MissingTeacher, why: str) -> Teacher:
 
 def match_classes(labels: Sequence[str], classes: Sequence[str], place: object = "the teacher") -> Tensor:
     """(K,) int64: where each of the classes is among a teacher's labels, by its name."""
-    missing = [name for name in classes if name not in set(labels)]
-    if missing:
+    columns: dict[str, list[int]] = {}
+    for column, label in enumerate(labels):
+        columns.setdefault(label, []).append(column)
+    if missing := [name for name in classes if name not in columns]:
         unknown = f"{missing[0]!r}" + (f" and {len(missing) - 1} more" if len(missing) > 1 else "")
         known = ", ".join(labels[:8]) + (", ..." if len(labels) > 8 else "")
         raise UserError(
             f"{place}: does not know the class {unknown}, which the data have (its {len(labels):,} classes: {known}); "
             "give a teacher of the same classes, or name its classes: vitreous import TEACHER --labels FILE."
         )
-    for name in classes:
-        if list(labels).count(name) > 1:
-            raise UserError(
-                f"{place}: calls more than one of its classes {name!r}, so nobody can tell which one the data mean; "
-                "give each a name of its own: vitreous import TEACHER --labels FILE."
-            )
-    return torch.tensor([list(labels).index(name) for name in classes], dtype=torch.long)
+    if shared := [name for name in classes if len(columns[name]) > 1]:
+        raise UserError(
+            f"{place}: calls more than one of its classes {shared[0]!r}, so nobody can tell which one the data mean; "
+            "give each a name of its own: vitreous import TEACHER --labels FILE."
+        )
+    return torch.tensor([columns[name][0] for name in classes], dtype=torch.long)
 
 
 def teacher_digest(bundle: Bundle) -> str:
     """16 hexadecimal digits of all that its answers follow from."""
-    rest = json.dumps([weights_digest(bundle.model), asdict(bundle.preprocess), list(bundle.labels)])
-    return hashlib.sha256(rest.encode()).hexdigest()[:16]
+    model = model_to_json(bundle.model.config)  # heads and norms compute otherwise with the same tensors
+    facts = json.dumps([model, weights_digest(bundle.model), asdict(bundle.preprocess), list(bundle.labels)])
+    return hashlib.sha256(facts.encode()).hexdigest()[:16]

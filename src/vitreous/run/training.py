@@ -92,6 +92,7 @@ class TrainingRun(ABC, Generic[Asked, Result]):
         self.probe: FrozenProbe | None = None
         self.weights: str | None = None
         self.taught_by: str | None = None
+        self.teacher_flops: float | None = None
         self.unreadable: dict[str, str] = {}
         self.parts: dict[Split, int] = {}
         # what follows is made on the way, in this order
@@ -184,7 +185,7 @@ class TrainingRun(ABC, Generic[Asked, Result]):
         else:
             saved.check_data(opened, self.folder)
             self.training, self.probe, self.weights = saved.training, saved.probe, saved.weights
-            self.taught_by = saved.teacher
+            self.taught_by, self.teacher_flops = saved.teacher, saved.teacher_flops
             # what the clock has decided stays so: exactness comes before the time
             self.parts, self.clock = dict(saved.parts), None
         self.data = self.split_data(opened)
@@ -201,8 +202,17 @@ class TrainingRun(ABC, Generic[Asked, Result]):
         if saved is None:
             table = self._plan()
             steps = self.training.epochs and max(1, round(self.training.epochs * self.loader.steps_per_epoch))
-            facts = {"weights": self.weights, "teacher": self.taught_by, "probe": self.probe, "parts": self.parts}
-            saved = RunConfig.of(self.request, self.training, int(steps), opened, **facts)
+            saved = RunConfig.of(
+                self.request,
+                self.training,
+                int(steps),
+                opened,
+                weights=self.weights,
+                teacher=self.taught_by,
+                teacher_flops=self.teacher_flops,
+                probe=self.probe,
+                parts=self.parts,
+            )
             self._keep_config(saved)
             self.say_start(saved.steps)
         self.config = saved
