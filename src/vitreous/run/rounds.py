@@ -8,18 +8,26 @@ from pathlib import Path
 from vitreous.data.pseudo_labels import choose_labels
 from vitreous.model.family import count_parameters, describe
 from vitreous.report.rounds import Round, RoundLabels, Score
+from vitreous.run.folder import read_config
 from vitreous.run.labelling import read_labels
 from vitreous.run.request import SelfTrainRequest
 from vitreous.run.result import FitResult
 from vitreous.weights.bundle import load_bundle
 
 
-def tell_round(number: int, result: FitResult, request: SelfTrainRequest, labels: Path, earlier: Path) -> Round:
-    """What is said of a round; labels, earlier: the folders of its labels and of those before, where there are any."""
-    config = load_bundle(result.bundle).model.config
+def tell_round(
+    number: int, folder: Path, result: FitResult, request: SelfTrainRequest, labels: Path, earlier: Path | None
+) -> Round:
+    """What is said of a round.
+
+    folder: where the round is now; its result has the path of when it was trained.
+    labels, earlier: the folders of its labels and of those before, where there are any.
+    """
+    trained = read_config(folder)
+    config = load_bundle(folder / "bundle").model.config if trained is None else trained.training.model
     return Round(
         number=number,
-        run=result.run,
+        run=str(folder),
         model=describe(config),
         parameters=count_parameters(config),
         pictures=result.pictures,
@@ -31,9 +39,9 @@ def tell_round(number: int, result: FitResult, request: SelfTrainRequest, labels
 
 
 def _tell_labels(
-    classes: tuple[str, ...], request: SelfTrainRequest, labels: Path, earlier: Path
+    classes: tuple[str, ...], request: SelfTrainRequest, labels: Path, earlier: Path | None
 ) -> RoundLabels | None:
-    found, before = read_labels(labels), read_labels(earlier)
+    found, before = read_labels(labels), None if earlier is None else read_labels(earlier)
     if found is None:  # the first teacher learned from none
         return None
     choice = choose_labels(found.probabilities, confidence=request.confidence, each=request.per_class)

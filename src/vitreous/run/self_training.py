@@ -22,13 +22,12 @@ from vitreous.errors import UserError
 from vitreous.evaluate.classify import score_classes
 from vitreous.report.rounds import Round
 from vitreous.run.budget import parse_budget
-from vitreous.run.folder import REPORT, RESULT, read_config, source_digest
-from vitreous.run.labelled import LabelledTraining
+from vitreous.run.folder import REPORT, RESULT, digest_splits, read_config, source_digest
 from vitreous.run.labelling import Labelling, ask_teacher, label_pictures, read_labels, write_labels
 from vitreous.run.lock import hold_folder
 from vitreous.run.needs import check_training_memory
 from vitreous.run.opening import open_classifier, open_dataset, open_unlabelled
-from vitreous.run.request import Listeners, Machine, SelfTrainRequest
+from vitreous.run.request import FitRequest, Listeners, Machine, SelfTrainRequest
 from vitreous.run.result import FitResult, read_result
 from vitreous.run.rounds import best_round, smaller_students, tell_round
 from vitreous.run.rounds_page import write_rounds_page
@@ -40,8 +39,8 @@ from vitreous.run.self_folder import (
     open_self_training,
     read_self_training,
 )
-from vitreous.run.start import choose_training
-from vitreous.run.student import Lesson, StudentTraining
+from vitreous.run.start import choose_training, split_for
+from vitreous.run.student import FirstTeacherTraining, Lesson, StudentTraining
 from vitreous.run.teacher import open_teacher, teacher_of
 from vitreous.run.training import WriteReport
 from vitreous.train.meter import Meter, Spent
@@ -63,9 +62,7 @@ class Pictures:
     """What is learned from."""
 
     labelled: Data
-    """With the val split that all rounds share."""
-    whole: Data
-    """The same before it was split, as the first teacher's own run splits it."""
+    """Divided as all rounds have it: with its val split, and of the training pictures the share that is learned."""
     unlabelled: Source
     copies: int
     """Unlabelled pictures that were left out, as they are among the labelled ones."""
@@ -102,7 +99,8 @@ class SelfTraining:
             self.listeners.say(f"{self.folder} is finished; nothing to do.")
             return read_self_training(self.folder)
         self.pictures = self._open_pictures()
-        config = SelfTrainConfig(self.request, source_digest(self.pictures.unlabelled))
+        labelled = digest_splits(self.pictures.labelled)
+        config = SelfTrainConfig(self.request, source_digest(self.pictures.unlabelled), labelled)
         if saved is not None:
             saved.check_pictures(config, self.folder)
         with ExitStack() as held:
@@ -120,10 +118,9 @@ class SelfTraining:
     # What is learned from
 
     def _open_pictures(self) -> Pictures:
-        whole = open_dataset(self.request.labelled)
+        whole = note_copies(open_dataset(self.request.labelled))
         unlabelled, notes = open_unlabelled(self.request.unlabelled)
-        if self.request.teacher is not None:  # else its own training says them
-            notes = (*note_copies(whole).notes, *notes)
+        notes = (*whole.notes, *notes)
         others = without_copies(unlabelled, list(whole.splits.values()))
         if not len(others):
             raise UserError(
@@ -133,22 +130,23 @@ class SelfTraining:
         copies = len(unlabelled) - len(others)
         if copies:
             notes = (*notes, f"{copies:,} of {self.request.unlabelled}'s pictures are labelled ones, and left out.")
-        training = choose_training(self.request.first_round(None), whole, self._base())
-        split = whole.with_validation(training.validation, self.request.seed) if training.validation else whole
-        return Pictures(split, whole, others, copies, notes)
+        training = choose_training(self.request.dividing(), whole, self._base(), self.machine.device.type)
+        return Pictures(replace(split_for(training, whole), notes=()), others, copies, notes)
 
     def _base(self) -> Bundle | None:
         return None if self.request.weights is None else open_weights(self.request.weights, self.request.preprocess)
 
     def _check_request(self) -> None:
         """Refuse what no round could do, before anything is written."""
-        training = choose_training(self.request.student_round(1, None), self.pictures.labelled, self._base())
-        check_training_memory(training, len(self.pictures.labelled.train))
+        data, base, budget = self.pictures.labelled, self._base(), self.request.budget
+        asked: list[FitRequest] = [self.request.student_round(1, budget)]
         if self.request.teacher is not None:
-            open_teacher(self.request.teacher, self.pictures.labelled.classes)
+            open_teacher(self.request.teacher, data.classes)
         else:
-            first = choose_training(self.request.first_round(None), self.pictures.whole, self._base())
-            check_training_memory(first, len(self.pictures.labelled.train))
+            asked.append(self.request.first_round(budget))
+        for request in asked:
+            training = choose_training(request, data, base, self.machine.device.type, divided=True)
+            check_training_memory(training, len(data.train))
 
     # The rounds
 
@@ -160,7 +158,7 @@ class SelfTraining:
         while done[-1].finished and len(done) <= self.request.rounds:
             done.append(self._student_round(len(done)))
         rounds = tuple(
-            tell_round(number, result, self.request, self._labels(number), self._labels(number - 1))
+            tell_round(number, self._round(number), result, self.request, self._labels(number), self._earlier(number))
             for number, result in enumerate(done)
         )
         best = best_round(rounds)
@@ -183,6 +181,10 @@ class SelfTraining:
     def _labels(self, number: int) -> Path:
         return self.folder / "labels" / f"round-{number}"
 
+    def _earlier(self, number: int) -> Path | None:
+        """The folder of the labels of the round before; the first two rounds have none."""
+        return self._labels(number - 1) if number > 1 else None
+
     def _measured(self, number: int) -> bool:
         return (self._round(number) / RESULT).exists()
 
@@ -204,7 +206,8 @@ class SelfTraining:
             return self._given_teacher(self.request.teacher)
         self.listeners.say(f"Round 0 of {self.request.rounds}: the teacher learns from the labelled pictures.")
         request = self.request.first_round(self._budget(0))
-        return LabelledTraining(request, self._round(0), self.machine, self.listeners, self.report).run()
+        given = (request, self._round(0), self.machine, self.listeners, self.report)
+        return FirstTeacherTraining(*given, self.pictures.labelled).run()
 
     def _given_teacher(self, place: str) -> FitResult:
         """The given teacher as round 0: copied, so that nothing depends on it any more, and measured."""
@@ -243,7 +246,7 @@ class SelfTraining:
             unlabelled=self.pictures.unlabelled,
             teacher=self._round(number - 1),
             labels=self._labels(number),
-            earlier=self._labels(number - 1) if number > 1 else None,
+            earlier=self._earlier(number),
             confidence=self.request.confidence,
             each=self.request.per_class,
         )
