@@ -25,6 +25,7 @@ from vitreous.recipes.supervised import recipe
 from vitreous.run.folder import source_digest
 from vitreous.run.labelling import label_pictures
 from vitreous.run.request import Listeners, Machine, SelfTrainRequest
+from vitreous.run.self_folder import read_self_training
 from vitreous.run.self_training import SelfTraining
 from vitreous.run.start import HOUR, choose_training
 
@@ -133,6 +134,18 @@ def test_students_are_noised_and_learn_soft_labels_with_the_same_validation_pict
         for result in (json.loads((out / f"round-{k}/result.json").read_text()) for k in (0, 1, 2))
     ]
     assert names[0] == names[1] == names[2]
+
+
+def test_the_kept_student_and_the_teacher_are_set_beside_each_other(place, whole):
+    """All 9 test pictures, and the two accuracies differ by what only one has right; the page says so."""
+    assert whole.best > 0
+    paired = whole.against_teacher
+    assert (paired.split, paired.n) == ("test", 9)
+    teacher, kept = (whole.rounds[k].test.accuracy for k in (0, whole.best))
+    assert paired.difference == pytest.approx(kept - teacher)
+    page = (Path(whole.run) / "report.html").read_text()
+    assert f"right by round {whole.best} only and {paired.only_first} by the teacher of round 0 only" in page
+    assert read_self_training(Path(whole.run)) == whole
 
 
 def config_of(out, number):

@@ -10,6 +10,7 @@ from typing import Any
 
 from vitreous.data.source import Split
 from vitreous.errors import UserError
+from vitreous.evaluate.paired import Paired
 from vitreous.inputs import read_json
 from vitreous.report.rounds import Round
 from vitreous.run.folder import CONFIG, RESULT, open_run
@@ -112,6 +113,8 @@ class SelfTrainResult:
     """Pictures that the kept model labels otherwise than the teacher it learned from, or than the last teacher where
     the first is kept."""
     spent: Spent
+    against_teacher: Paired | None = None
+    """The first teacher and the kept student on the same pictures; None where the teacher is kept."""
     remarks: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -131,7 +134,9 @@ def read_self_training(folder: Path) -> SelfTrainResult:
         rounds = tuple(
             replace(one, run=str(folder / f"round-{one.number}")) for one in map(Round.from_json, fields["rounds"])
         )
-        places = {"run": str(folder), "bundle": str(folder / "bundle")}  # it may have been moved
+        places: dict[str, Any] = {"run": str(folder), "bundle": str(folder / "bundle")}  # it may have been moved
+        paired = fields["against_teacher"]
+        places["against_teacher"] = None if paired is None else Paired(**paired)
         lists = {name: tuple(fields[name]) for name in ("classes", "remarks")}
         return SelfTrainResult(**{**fields, **lists, **places, "rounds": rounds, "spent": Spent(**fields["spent"])})
     except (KeyError, TypeError):

@@ -20,6 +20,7 @@ from vitreous.data.copies import note_copies, without_copies
 from vitreous.data.source import Data, Source
 from vitreous.errors import UserError
 from vitreous.evaluate.classify import score_classes
+from vitreous.evaluate.paired import Paired
 from vitreous.report.rounds import Round
 from vitreous.run.budget import parse_budget
 from vitreous.run.folder import REPORT, RESULT, digest_splits, read_config, source_digest
@@ -29,7 +30,7 @@ from vitreous.run.needs import check_training_memory
 from vitreous.run.opening import open_classifier, open_dataset, open_unlabelled
 from vitreous.run.request import FitRequest, Listeners, Machine, SelfTrainRequest
 from vitreous.run.result import FitResult, read_result
-from vitreous.run.rounds import best_round, smaller_students, tell_round
+from vitreous.run.rounds import best_round, compare_rounds, given_teacher_kept, smaller_students, tell_round
 from vitreous.run.rounds_page import write_rounds_page
 from vitreous.run.self_folder import (
     SelfTrainConfig,
@@ -53,6 +54,8 @@ CLOSING = 0.1
 """The share of a budget that is kept for the last labels and the page."""
 WRITING = 3.0
 """Seconds of it that the page takes."""
+PAIRING = 0.3
+"""The share of what is left after the rounds in which the kept student is set beside the first teacher."""
 LEAST = 1.0
 """Seconds that a round is given however late it is."""
 
@@ -166,10 +169,11 @@ class SelfTraining:
             return self._result(rounds, best, finished=False)
         compared = self._compared(best)
         earlier = None if compared is None else read_labels(self._labels(compared))
+        paired = self._against_teacher(best)
         final = self._final_labels(best, earlier)
         copy_bundle(self._round(best) / "bundle", self.folder / "bundle")
         changed = len(final.changed(earlier))
-        result = self._result(rounds, best, finished=True, changed=changed)
+        result = self._result(rounds, best, finished=True, changed=changed, paired=paired)
         others = self.pictures.unlabelled
         write_rounds_page(self.folder / REPORT, self.request, result, others, final, earlier, compared)
         result.write(self.folder)
@@ -269,6 +273,17 @@ class SelfTraining:
         """The round whose labels are set beside the final ones: the kept student's own, or another teacher's last."""
         return best or (self.request.rounds if self.request.rounds > 1 else None)
 
+    def _against_teacher(self, best: int) -> Paired | None:
+        """The kept student beside the first teacher; None where that is the kept one."""
+        if (self.folder / RESULT).exists():  # only the page is lost
+            return read_self_training(self.folder).against_teacher
+        if best == 0:
+            return None
+        left = None if self.seconds is None else self.seconds - self.earlier - WRITING - self.meter.seconds
+        seconds = None if left is None else max(0.0, PAIRING * left)
+        folders = self._round(0), self._round(best)
+        return compare_rounds(folders, self.pictures.labelled, self.machine, self.request.seed, seconds)
+
     def _final_labels(self, best: int, earlier: Labelling | None) -> Labelling:
         """What the kept model says of the unlabelled pictures."""
         place = self.folder / "labels" / "final"
@@ -288,8 +303,17 @@ class SelfTraining:
         write_labels(place, final, self.pictures.unlabelled, data.classes, earlier=earlier)
         return final
 
-    def _result(self, rounds: tuple[Round, ...], best: int, *, finished: bool, changed: int = 0) -> SelfTrainResult:
+    def _result(
+        self,
+        rounds: tuple[Round, ...],
+        best: int,
+        *,
+        finished: bool,
+        changed: int = 0,
+        paired: Paired | None = None,
+    ) -> SelfTrainResult:
         data = self.pictures.labelled
+        kept = given_teacher_kept(rounds, best) if self.request.teacher is not None and finished else ()
         return SelfTrainResult(
             run=str(self.folder),
             bundle=str(self.folder / "bundle"),
@@ -302,5 +326,6 @@ class SelfTraining:
             best=best,
             changed=changed,
             spent=sum((one.spent for one in rounds), Spent()),
-            remarks=(*self.pictures.notes, *smaller_students(rounds)),
+            against_teacher=paired,
+            remarks=(*self.pictures.notes, *kept, *smaller_students(rounds)),
         )
