@@ -12,9 +12,9 @@ labels; the others are unlabelled. For each seed:
 
 All are the same network with the same recipe (`ALIKE`): the student differs in its pictures and in RandAugment alone.
 The validation pictures are the same in all, a tenth of the labelled ones; they choose the weights within a training.
-The test pictures choose nothing: every model is measured on all of them after its training. Headlines are "student
-minus teacher" and "student minus control", paired by seed. As the true labels of the unlabelled pictures are known
-here, the accuracy of the teacher's labels is told too.
+The test pictures choose nothing and are no part of the data that are trained with: every model is measured on all of
+them afterwards, which takes none of its time. Headlines are "student minus teacher" and "student minus control", paired
+by seed. As the true labels of the unlabelled pictures are known here, the accuracy of the teacher's labels is told too.
 
 2 minutes for the teacher, 4 for the student and 6 for the control are 36 minutes for three seeds, and some more to
 measure, on a machine that does nothing else; each cell has the load before it began. Runs are kept in --runs: repeat
@@ -35,6 +35,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from measure import RESULTS, write_result
 
+from vitreous.data.copies import without_copies
 from vitreous.data.source import Labels, Source, open_data
 from vitreous.evaluate.spread import Accuracies, difference
 from vitreous.jobs.evaluate import evaluate
@@ -86,10 +87,11 @@ class Setting(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """The two files of a seed, and what the unlabelled pictures are."""
+    """The files of a seed, and what the unlabelled pictures are."""
 
     labelled: Path
     unlabelled: Path
+    test: Path
     truth: Labels
 
 
@@ -106,7 +108,10 @@ class Place(NamedTuple):
 
 
 def divide(cifar: Path, setting: Setting, runs: Path, seed: int) -> Parts:
-    """Of each class its share with labels, by the seed; written as .npz, so that what is trained on is a plain file."""
+    """Of each class its share with labels, by the seed; written as .npz, so that what is trained on is a plain file.
+
+    Copies of test pictures are not among the unlabelled ones.
+    """
     opened = open_data(cifar)
     train, test = opened.train, opened.splits["test"]
     order = np.random.default_rng(seed).permutation(len(train))[: setting.pictures]
@@ -117,28 +122,31 @@ def divide(cifar: Path, setting: Setting, runs: Path, seed: int) -> Parts:
         first[own[: max(2, round(setting.share * len(own)))]] = True
     folder = runs / setting.data_name
     folder.mkdir(parents=True, exist_ok=True)
-    places = {name: folder / f"{name}-{seed}.npz" for name in ("labelled", "unlabelled")}
+    others = without_copies(train.subset(order[~first]), [test])
+    parts = Parts(
+        folder / f"labelled-{seed}.npz", folder / f"unlabelled-{seed}.npz", folder / "test.npz", others.labels
+    )
     names = np.array(opened.classes)
-    _write(places["labelled"], {"train": train.subset(order[first]), "test": test}, names)
-    _write(places["unlabelled"], {"train": train.subset(order[~first])}, names)
-    return Parts(places["labelled"], places["unlabelled"], labels[~first])
+    _write(parts.labelled, "train", train.subset(order[first]), names)
+    _write(parts.unlabelled, "train", others, names)
+    _write(parts.test, "test", test, names)
+    return parts
 
 
-def _write(path: Path, splits: dict[str, Source], names: np.ndarray) -> None:
+def _write(path: Path, split: str, source: Source, names: np.ndarray) -> None:
     if path.exists():
         return
     found: dict[str, np.ndarray] = {"classes": names}
-    for split, source in splits.items():
-        found[f"x_{split}"] = np.stack([np.asarray(source.read(i)) for i in range(len(source))])
-        found[f"y_{split}"] = source.labels
+    found[f"x_{split}"] = np.stack([np.asarray(source.read(i)) for i in range(len(source))])
+    found[f"y_{split}"] = source.labels
     part = path.with_suffix(".part.npz")  # an interruption leaves no half of a file under the right name
     np.savez(part, **found)  # type: ignore[arg-type]
     part.rename(path)
 
 
-def measured(run: Path, labelled: Path) -> dict[str, Any]:
-    """A model on all test pictures: in a training with a budget there may be no time for all."""
-    found = evaluate(run, labelled, split="test").result
+def measured(run: Path, test: Path) -> dict[str, Any]:
+    """A model on all test pictures."""
+    found = evaluate(run, test, split="test").result
     return {"test_accuracy": found.top1, "interval": found.top1_interval, "n_test": found.n}
 
 
@@ -156,7 +164,7 @@ def _fitted(place: Place, way: str, setting: Setting, minutes: float, **more: ob
     )
     assert found.finished
     return {
-        **measured(place.run(way), place.parts.labelled),
+        **measured(place.run(way), place.parts.test),
         "val_accuracy": found.validation and found.validation.top1,
         "n_labelled": found.pictures,
         "seconds": round(found.spent.seconds, 1),
@@ -215,7 +223,7 @@ def student(place: Place, setting: Setting) -> dict[str, Any]:
         for one in found.rounds[1:]
     ]
     return {
-        **measured(place.run("student") / f"round-{setting.rounds}", place.parts.labelled),
+        **measured(place.run("student") / f"round-{setting.rounds}", place.parts.test),
         "kept_round": found.best,
         "n_labelled": found.labelled,
         "n_unlabelled": found.unlabelled,

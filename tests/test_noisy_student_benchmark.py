@@ -16,12 +16,13 @@ SETTING = noisy_student.Setting("P/4@32", 1, 0.25, 40, "soft", 0.3, 2.0, 4.0)
 
 @pytest.fixture
 def data(tmp_path):
-    """60 training pictures and 4 for the test, of two classes."""
+    """60 training pictures and 4 for the test, of two classes; one test picture is a training picture too."""
     rng = np.random.default_rng(0)
     found = {}
     for split, count in (("train", 60), ("test", 4)):
         found[f"x_{split}"] = rng.integers(0, 256, (count, 8, 8, 3), dtype=np.uint8)
         found[f"y_{split}"] = np.arange(count) % 2
+    found["x_test"][0] = found["x_train"][0]
     np.savez(tmp_path / "data.npz", **found)
     return tmp_path / "data.npz"
 
@@ -32,12 +33,16 @@ def count(path):
 
 def test_another_share_or_number_of_pictures_has_files_of_its_own(data, tmp_path):
     first = noisy_student.divide(data, SETTING, tmp_path, 0)
-    assert count(first.labelled) + count(first.unlabelled) == 40
+    assert count(first.labelled) + count(first.unlabelled) in (39, 40)
     more = noisy_student.divide(data, SETTING._replace(share=0.5), tmp_path, 0)
     fewer = noisy_student.divide(data, SETTING._replace(pictures=20), tmp_path, 0)
     assert 9 <= count(first.labelled) <= 11  # a quarter of each class, rounded
     assert 19 <= count(more.labelled) <= 21
-    assert count(fewer.labelled) + count(fewer.unlabelled) == 20
+    assert count(fewer.labelled) + count(fewer.unlabelled) in (19, 20)
+    assert len(np.load(first.test)["y_test"]) == 4
+    copied = np.load(data)["x_train"][0]
+    for parts in (first, more, fewer):
+        assert not (np.load(parts.unlabelled)["x_train"] == copied).all(axis=(1, 2, 3)).any()
     assert len(first.truth) == count(first.unlabelled)
     assert np.array_equal(np.load(first.unlabelled)["y_train"], first.truth)
 
