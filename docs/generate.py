@@ -151,13 +151,15 @@ def _noisy_student(found: dict[str, Any]) -> str:
     lines.append("")
     for name, row in found["summary"]["differences"].items():
         margin = "" if row["margin"] is None else f" ± {100 * row['margin']:.1f}"
-        verdict = "told apart" if row["told_apart"] else "not told apart"
+        unsure = "one seed tells no spread" if row["margin"] is None else "not told apart"
+        verdict = "told apart" if row["told_apart"] else unsure
         lines.append(f"- {name}: {100 * row['value']:+.1f}{margin} points, {verdict};")
     loads = [cell["load_before"] for cell in cells.values()]
-    lines += [
-        f"- {setting['rounds']} round(s); ± is a 95 % interval by seeds and pictures. Load before the trainings: "
-        f"{min(loads):.1f} to {max(loads):.1f}, on {found['machine']['cores']} cores.",
-    ]
+    rounds = "1 round" if setting["rounds"] == 1 else f"{setting['rounds']} rounds"
+    lines.append(
+        f"- {rounds}; ± is a 95 % interval by seeds and pictures. Load before the trainings: {min(loads):.1f} to "
+        f"{max(loads):.1f}, on {found['machine']['cores']} cores."
+    )
     return "\n".join(lines)
 
 

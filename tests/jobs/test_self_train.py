@@ -199,6 +199,13 @@ def test_the_share_and_the_split_are_taken_once_for_all_rounds(place, tmp_path, 
     assert configs[0]["training"]["share"] == configs[1]["training"]["share"] == 1
 
 
+def test_nothing_set_aside_is_nothing_set_aside_in_any_round(place, tmp_path, no_page):
+    found = quick(place, tmp_path / "out", rounds=1, epochs=1, changes={"validation": 0})
+    assert [set(config_of(found.run, k)["splits"]) for k in (0, 1)] == [{"train", "test"}] * 2
+    assert found.labelled == 18
+    assert found.best == 1  # the last, as nothing tells which is better
+
+
 def test_labelled_pictures_that_changed_between_rounds_are_noticed(place, tmp_path, no_page):
     labelled = shutil.copytree(place / "labelled", tmp_path / "labelled")
     ways = {**QUICK, "out": tmp_path / "out"}
