@@ -1,19 +1,25 @@
 """Noisy Student on CIFAR-10 with a few of its labels: what the other pictures add, beside the same time without them.
 
-    python benchmarks/noisy_student.py --cifar DIR [--budget 20m] [--rounds 3] [--seeds 0,1,2] [--only students,...]
+    python benchmarks/noisy_student.py --cifar DIR [--seeds 0,1,2] [--rounds 1] [--only teacher,student,control]
 
 DIR: the folder of CIFAR-10's binary version. Of the training pictures 5 % of each class, chosen by the seed, keep their
 labels; the others are unlabelled. For each seed:
 
-- students: `self_train` with both, all rounds within the budget. Round 0 is the teacher.
-- control: `fit` with the labelled pictures alone and the whole budget: what the extra time is worth by itself.
-- control-noised: the same with the students' network and noise: what these are worth without the other pictures.
+- teacher: `fit` with the labelled pictures.
+- student: `self_train` with that teacher and both kinds of pictures; with several rounds, the last student counts.
+- control: `fit` with the labelled pictures alone, for the time of teacher and student together.
+- control-noised (only if asked for): the same with the students' RandAugment.
 
-The test pictures chose nothing: rounds and weights are chosen by validation pictures, a tenth of the labelled ones. As
-the true labels of the unlabelled pictures are known here, the accuracy of the teachers' labels is told too. Each cell
-takes the budget, nine cells in all. Runs are kept in --runs: repeat the command to go on. Writes
-benchmarks/results/noisy_student.json after every cell, and cells that it has are not measured again (with another
-budget, share or number of rounds, or on another machine, start with --again).
+All are the same network with the same recipe (`ALIKE`): the student differs in its pictures and in RandAugment alone.
+The validation pictures are the same in all, a tenth of the labelled ones; they choose the weights within a training.
+The test pictures choose nothing and are no part of the data that are trained with: every model is measured on all of
+them afterwards, which takes none of its time. Headlines are "student minus teacher" and "student minus control", paired
+by seed. As the true labels of the unlabelled pictures are known here, the accuracy of the teacher's labels is told too.
+
+2 minutes for the teacher, 4 for the student and 6 for the control are 36 minutes for three seeds, and some more to
+measure, on a machine that does nothing else; each cell has the load before it began. Runs are kept in --runs: repeat
+the command to go on. Writes benchmarks/results/noisy_student.json after every cell, and cells that it has are not
+measured again (with another setting, or on another machine, start with --again).
 """
 
 from __future__ import annotations
@@ -21,49 +27,91 @@ from __future__ import annotations
 import argparse
 import csv
 import json
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
 import numpy as np
 from measure import RESULTS, write_result
 
+from vitreous.data.copies import without_copies
 from vitreous.data.source import Labels, Source, open_data
+from vitreous.evaluate.spread import Accuracies, difference
+from vitreous.jobs.evaluate import evaluate
 from vitreous.jobs.fit import fit
 from vitreous.jobs.self_train import self_train
-from vitreous.recipes.noise import DROP_PATH, DROPOUT
 from vitreous.run.request import Listeners
-from vitreous.run.result import FitResult
 
 SAY = Listeners(say=lambda text: print(text, flush=True))
-STUDENT, RECIPE = "P/4@32", "scratch-small"
-"""What `self_train` takes for a student of many small pictures."""
-NOISE = {"augment.policy": "randaugment", "model.dropout": DROPOUT, "model.drop_path": DROP_PATH}
+RECIPE = "scratch-small"
+ALIKE: dict[str, object] = {
+    "augment.pad": 4,
+    "whiten": True,
+    "objective.keep_schedule": [[0.6, 0.375], [0.9, 0.625]],
+    "objective.label_smoothing": 0.0,
+    "batch_size": 128,
+    "evaluations": 5,
+    "validation": 0.1,
+    "model.dropout": 0.0,
+    "model.drop_path": 0.05,
+}
+"""What the recipe would choose by the number of pictures, the same for all; and weak noise, for minutes of training."""
+HEADLINES = ("teacher", "control", "control-noised")
+"""What the student is set beside."""
 
 
 class Setting(NamedTuple):
     """What all cells have in common."""
 
-    budget: str
+    model: str
     rounds: int
     share: float
     pictures: int
     """Training pictures in all."""
     labels: str
     confidence: float
+    teacher_minutes: float
+    student_minutes: float
+    """Of all rounds together."""
+
+    @property
+    def data_name(self) -> str:
+        """Of the folder of the divided pictures: one for each way to divide them."""
+        return f"share-{self.share:g}-of-{self.pictures}"
+
+    @property
+    def runs_name(self) -> str:
+        """Of the folder of the trainings."""
+        return "-".join(str(value).replace("/", "") for value in self)
 
 
 class Parts(NamedTuple):
-    """The two files of a seed, and where the unlabelled pictures were."""
+    """The files of a seed, and what the unlabelled pictures are."""
 
     labelled: Path
     unlabelled: Path
+    test: Path
     truth: Labels
 
 
+class Place(NamedTuple):
+    """Where a seed's pictures and trainings are."""
+
+    parts: Parts
+    runs: Path
+    seed: int
+
+    def run(self, way: str) -> Path:
+        """The folder of a training."""
+        return self.runs / f"{way}-{self.seed}"
+
+
 def divide(cifar: Path, setting: Setting, runs: Path, seed: int) -> Parts:
-    """Of each class its share with labels, by the seed; written as .npz, so that what is trained on is a plain file."""
+    """Of each class its share with labels, by the seed; written as .npz, so that what is trained on is a plain file.
+
+    Copies of test pictures are not among the unlabelled ones.
+    """
     opened = open_data(cifar)
     train, test = opened.train, opened.splits["test"]
     order = np.random.default_rng(seed).permutation(len(train))[: setting.pictures]
@@ -72,67 +120,116 @@ def divide(cifar: Path, setting: Setting, runs: Path, seed: int) -> Parts:
     for label in range(len(opened.classes)):
         own = np.flatnonzero(labels == label)
         first[own[: max(2, round(setting.share * len(own)))]] = True
-    places = {name: runs / f"{name}-{seed}.npz" for name in ("labelled", "unlabelled")}
+    folder = runs / setting.data_name
+    folder.mkdir(parents=True, exist_ok=True)
+    others = without_copies(train.subset(order[~first]), [test])
+    parts = Parts(
+        folder / f"labelled-{seed}.npz", folder / f"unlabelled-{seed}.npz", folder / "test.npz", others.labels
+    )
     names = np.array(opened.classes)
-    _write(places["labelled"], {"train": train.subset(order[first]), "test": test}, names)
-    _write(places["unlabelled"], {"train": train.subset(order[~first])}, names)
-    return Parts(places["labelled"], places["unlabelled"], labels[~first])
+    _write(parts.labelled, "train", train.subset(order[first]), names)
+    _write(parts.unlabelled, "train", others, names)
+    _write(parts.test, "test", test, names)
+    return parts
 
 
-def _write(path: Path, splits: dict[str, Source], names: np.ndarray) -> None:
+def _write(path: Path, split: str, source: Source, names: np.ndarray) -> None:
     if path.exists():
         return
     found: dict[str, np.ndarray] = {"classes": names}
-    for split, source in splits.items():
-        found[f"x_{split}"] = np.stack([np.asarray(source.read(i)) for i in range(len(source))])
-        found[f"y_{split}"] = source.labels
-    np.savez(path, **found)  # type: ignore[arg-type]
+    found[f"x_{split}"] = np.stack([np.asarray(source.read(i)) for i in range(len(source))])
+    found[f"y_{split}"] = source.labels
+    part = path.with_suffix(".part.npz")  # an interruption leaves no half of a file under the right name
+    np.savez(part, **found)  # type: ignore[arg-type]
+    part.rename(path)
 
 
-def students(parts: Parts, setting: Setting, runs: Path, seed: int) -> dict[str, Any]:
-    """The teacher and every round, on the test pictures, and how right the labels were that each learned from."""
-    found = self_train(
-        parts.labelled,
-        parts.unlabelled,
-        rounds=setting.rounds,
-        budget=setting.budget,
-        labels=setting.labels,  # type: ignore[arg-type]
-        confidence=setting.confidence,
-        seed=seed,
-        out=runs / f"students-{seed}",
+def measured(run: Path, test: Path) -> dict[str, Any]:
+    """A model on all test pictures."""
+    found = evaluate(run, test, split="test").result
+    return {"test_accuracy": found.top1, "interval": found.top1_interval, "n_test": found.n}
+
+
+def _fitted(place: Place, way: str, setting: Setting, minutes: float, **more: object) -> dict[str, Any]:
+    """The labelled pictures alone."""
+    found = fit(
+        place.parts.labelled,
+        model=setting.model,
+        recipe=RECIPE,
+        changes={**ALIKE, **more},
+        budget=_budget(minutes),
+        seed=place.seed,
+        out=place.run(way),
         listeners=SAY,
     )
     assert found.finished
-    rows = []
-    for one in found.rounds:
-        assert one.test is not None
-        assert one.validation is not None
-        rows.append(
-            {
-                "round": one.number,
-                "model": one.model,
-                "parameters": one.parameters,
-                "test_accuracy": one.test.accuracy,
-                "interval": one.test.interval,
-                "n_test": one.test.n,
-                "val_accuracy": one.validation.accuracy,
-                "n_val": one.validation.n,
-                "seconds": round(one.spent.seconds, 1),
-                "pictures_seen": one.spent.pictures,
-                "labels": one.labels and right_labels(Path(found.run) / f"labels/round-{one.number}", parts.truth),
-            }
-        )
-    kept = rows[found.best]
     return {
-        "teacher": rows[0]["test_accuracy"],
-        "test_accuracy": kept["test_accuracy"],
+        **measured(place.run(way), place.parts.test),
+        "val_accuracy": found.validation and found.validation.top1,
+        "n_labelled": found.pictures,
+        "seconds": round(found.spent.seconds, 1),
+        "pictures_seen": found.spent.pictures,
+        "steps": found.steps,
+    }
+
+
+def _budget(minutes: float) -> str:
+    return f"{60 * minutes:.0f}s"
+
+
+def teacher(place: Place, setting: Setting) -> dict[str, Any]:
+    """The model that labels the others."""
+    return _fitted(place, "teacher", setting, setting.teacher_minutes)
+
+
+def control(place: Place, setting: Setting) -> dict[str, Any]:
+    """The time of teacher and students, without the other pictures."""
+    return _fitted(place, "control", setting, setting.teacher_minutes + setting.student_minutes)
+
+
+def control_noised(place: Place, setting: Setting) -> dict[str, Any]:
+    """The same with RandAugment."""
+    minutes = setting.teacher_minutes + setting.student_minutes
+    return _fitted(place, "control-noised", setting, minutes, **{"augment.policy": "randaugment"})
+
+
+def student(place: Place, setting: Setting) -> dict[str, Any]:
+    """The last student, and of each round how right the labels were that it learned from."""
+    found = self_train(
+        place.parts.labelled,
+        place.parts.unlabelled,
+        teacher=place.run("teacher"),
+        student=setting.model,
+        recipe=RECIPE,
+        changes=ALIKE,
+        rounds=setting.rounds,
+        budget=_budget(setting.student_minutes),
+        labels=setting.labels,  # type: ignore[arg-type]
+        confidence=setting.confidence,
+        seed=place.seed,
+        out=place.run("student"),
+        listeners=SAY,
+    )
+    assert found.finished
+    rounds = [
+        {
+            "round": one.number,
+            "val_accuracy": one.validation and one.validation.accuracy,
+            "seconds": round(one.spent.seconds, 1),
+            "pictures": one.pictures,
+            "pictures_seen": one.spent.pictures,
+            "labels": right_labels(place.run("student") / f"labels/round-{one.number}", place.parts.truth),
+        }
+        for one in found.rounds[1:]
+    ]
+    return {
+        **measured(place.run("student") / f"round-{setting.rounds}", place.parts.test),
         "kept_round": found.best,
-        "n_test": kept["n_test"],
         "n_labelled": found.labelled,
         "n_unlabelled": found.unlabelled,
         "left_out_as_copies": found.copies,
         "seconds": round(found.spent.seconds, 1),
-        "rounds": rows,
+        "rounds": rounds,
     }
 
 
@@ -151,97 +248,83 @@ def right_labels(folder: Path, truth: Labels) -> dict[str, Any]:
     }
 
 
-def control(parts: Parts, setting: Setting, runs: Path, seed: int) -> dict[str, Any]:
-    """The labelled pictures alone, for the whole time."""
-    return _fitted(fit(parts.labelled, budget=setting.budget, seed=seed, out=runs / f"control-{seed}", listeners=SAY))
-
-
-def control_noised(parts: Parts, setting: Setting, runs: Path, seed: int) -> dict[str, Any]:
-    """The same with the students' network and noise."""
-    found = fit(
-        parts.labelled,
-        model=STUDENT,
-        recipe=RECIPE,
-        changes=NOISE,
-        budget=setting.budget,
-        seed=seed,
-        out=runs / f"control-noised-{seed}",
-        listeners=SAY,
-    )
-    return _fitted(found)
-
-
-def _fitted(found: FitResult) -> dict[str, Any]:
-    assert found.test is not None
-    return {
-        "test_accuracy": found.test.top1,
-        "interval": found.test.top1_interval,
-        "n_test": found.test.n,
-        "n_labelled": found.pictures,
-        "seconds": round(found.spent.seconds, 1),
-        "pictures_seen": found.spent.pictures,
-        "steps": found.steps,
-    }
-
-
-CELLS: dict[str, Callable[[Parts, Setting, Path, int], dict[str, Any]]] = {
-    "students": students,
+WAYS: dict[str, Callable[[Place, Setting], dict[str, Any]]] = {
+    "teacher": teacher,
+    "student": student,
     "control": control,
     "control-noised": control_noised,
 }
 
 
-def summary(cells: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """Mean and standard deviation over the seeds, and of each seed what the students are ahead of."""
-    accuracy: dict[str, dict[str, float]] = {}
+def summary(cells: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Of each way its mean over seeds; of the student, by how much it is ahead, and whether that can be told.
+
+    cells: by "way/seed".
+    """
+    ways: dict[str, dict[int, float]] = {}
+    pictures: dict[str, int] = {}
     for name, row in cells.items():
-        kind, seed = name.rsplit("/", 1)
-        accuracy.setdefault(kind, {})[seed] = row["test_accuracy"]
-        if "teacher" in row:
-            accuracy.setdefault("teacher", {})[seed] = row["teacher"]
-    found: dict[str, Any] = {kind: _spread(list(values.values())) for kind, values in accuracy.items()}
-    for other in ("teacher", "control", "control-noised"):
-        both = sorted(accuracy.get("students", {}).keys() & accuracy.get(other, {}).keys())
-        if both:
-            found[f"students minus {other}"] = _spread([accuracy["students"][s] - accuracy[other][s] for s in both])
+        way, seed = name.rsplit("/", 1)
+        ways.setdefault(way, {})[int(seed)] = row["test_accuracy"]
+        pictures[way] = min(row["n_test"], pictures.get(way, row["n_test"]))
+    accuracies = {way: Accuracies(by_seed, pictures[way]) for way, by_seed in ways.items()}
+    found: dict[str, Any] = {
+        "ways": {
+            way: {"mean": one.mean, "deviation": one.deviation, "seeds": len(one.by_seed), "n_test": one.n}
+            for way, one in accuracies.items()
+        },
+        "differences": {},
+    }
+    for other in HEADLINES:
+        if "student" in ways and ways["student"].keys() & ways.get(other, {}).keys():
+            told = difference(accuracies["student"], accuracies[other])
+            row = {"value": told.value, "margin": told.margin, "told_apart": told.told_apart}
+            found["differences"][f"student minus {other}"] = row
     return found
-
-
-def _spread(values: list[float]) -> dict[str, Any]:
-    deviation = round(stdev(values), 4) if len(values) > 1 else None
-    return {"mean": round(fmean(values), 4), "deviation": deviation, "n": len(values), "values": values}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cifar", type=Path, required=True)
-    parser.add_argument("--budget", default="20m", help="time for each cell, all rounds together")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--model", default="P/4@32")
+    parser.add_argument("--teacher-minutes", type=float, default=2.0)
+    parser.add_argument("--student-minutes", type=float, default=4.0, help="of all rounds together")
+    parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--share", type=float, default=0.05, help="of the training pictures that keep their label")
     parser.add_argument("--pictures", type=int, default=50_000, help="training pictures in all; fewer to try it")
     parser.add_argument("--labels", choices=("soft", "hard"), default="soft")
     parser.add_argument("--confidence", type=float, default=0.3)
     parser.add_argument("--seeds", default="0,1,2")
-    parser.add_argument("--only", default=",".join(CELLS))
+    parser.add_argument("--only", default="teacher,student,control", help=f"of {', '.join(WAYS)}")
     parser.add_argument("--runs", type=Path, default=Path("runs/noisy_student"))
     parser.add_argument("--name", default="noisy_student", help="of the result file")
     parser.add_argument("--again", action="store_true", help="forget the cells that the result has")
     args = parser.parse_args()
 
-    setting = Setting(args.budget, args.rounds, args.share, args.pictures, args.labels, args.confidence)
-    args.runs.mkdir(parents=True, exist_ok=True)
+    setting = Setting(
+        args.model,
+        args.rounds,
+        args.share,
+        args.pictures,
+        args.labels,
+        args.confidence,
+        args.teacher_minutes,
+        args.student_minutes,
+    )
     path = RESULTS / f"{args.name}.json"
     known = json.loads(path.read_text()) if path.exists() and not args.again else {"cells": {}}
     if known.get("setting", setting._asdict()) != setting._asdict():
         raise SystemExit(f"{path}: has cells of another setting, {known['setting']}; give --again or another --name.")
     cells = known["cells"]
     for seed in map(int, args.seeds.split(",")):
-        for kind in args.only.split(","):
-            if (name := f"{kind}/{seed}") in cells:
+        for way in sorted(args.only.split(","), key=list(WAYS).index):  # a teacher before its student
+            if (name := f"{way}/{seed}") in cells:
                 continue
-            parts = divide(args.cifar, setting, args.runs, seed)
-            cells[name] = CELLS[kind](parts, setting, args.runs, seed)
-            write_result(args.name, {"setting": setting._asdict(), "summary": summary(cells), "cells": cells})
+            place = Place(divide(args.cifar, setting, args.runs, seed), args.runs / setting.runs_name, seed)
+            load = os.getloadavg()[0]
+            cells[name] = {**WAYS[way](place, setting), "load_before": round(load, 2)}
+            result = {"setting": setting._asdict(), "alike": ALIKE, "summary": summary(cells), "cells": cells}
+            write_result(args.name, result)
             print(name, json.dumps(cells[name]), flush=True)
     print(json.dumps(summary(cells), indent=2))
 

@@ -127,6 +127,42 @@ def _teachers(found: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def self_training_page() -> str:
+    """The page on self-training with the table of its benchmark."""
+    if not (DOCS.parent / "benchmarks" / "results" / "noisy_student.json").exists():  # it takes 40 idle minutes
+        return _filled("self-training.md", {})
+    return _filled("self-training.md", {"noisy_student": _noisy_student(_result("noisy_student"))})
+
+
+def _noisy_student(found: dict[str, Any]) -> str:
+    """Accuracy by way, then how far the student is ahead."""
+    setting, cells = found["setting"], found["cells"]
+    first, second = setting["teacher_minutes"], setting["student_minutes"]
+    minutes = {"teacher": first, "student": second, "control": first + second, "control-noised": first + second}
+    labelled = next(iter(cells.values()))["n_labelled"]
+    lines = [
+        f"| CIFAR-10, {labelled:,} labels, `{setting['model']}` | minutes | right, % | spread | seeds | n |",
+        "| --- | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for way, row in found["summary"]["ways"].items():
+        spread = "" if row["deviation"] is None else f"{100 * row['deviation']:.1f}"
+        counts = f"{row['seeds']} | {row['n_test']:,}"
+        lines.append(f"| {way} | {minutes[way]:g} | {100 * row['mean']:.1f} | {spread} | {counts} |")
+    lines.append("")
+    for name, row in found["summary"]["differences"].items():
+        margin = "" if row["margin"] is None else f" ± {100 * row['margin']:.1f}"
+        unsure = "one seed tells no spread" if row["margin"] is None else "not told apart"
+        verdict = "told apart" if row["told_apart"] else unsure
+        lines.append(f"- {name}: {100 * row['value']:+.1f}{margin} points, {verdict};")
+    loads = [cell["load_before"] for cell in cells.values()]
+    rounds = "1 round" if setting["rounds"] == 1 else f"{setting['rounds']} rounds"
+    lines.append(
+        f"- {rounds}; ± is a 95 % interval by seeds and pictures. Load before the trainings: {min(loads):.1f} to "
+        f"{max(loads):.1f}, on {found['machine']['cores']} cores."
+    )
+    return "\n".join(lines)
+
+
 def reliability_page() -> str:
     """The page on reliability with the sizes of the hostile corpus, and the interruptions that were survived."""
     tables = {"corpus": _corpus()}
@@ -357,6 +393,7 @@ PAGES = {
     "pretraining.md": pretraining_page,
     "training.md": training_page,
     "teachers.md": teachers_page,
+    "self-training.md": self_training_page,
     "reliability.md": reliability_page,
 }
 

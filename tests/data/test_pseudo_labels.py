@@ -57,10 +57,24 @@ def test_all_of_one_class_and_none_at_all():
     assert not choose_labels(one, confidence=0.95).copies.any()
 
 
-@pytest.mark.parametrize("classes", [2, 7, 50])
-def test_no_class_has_more_than_another_that_could_have_as_many(classes):
-    draws = np.random.default_rng(classes).dirichlet(np.full(classes, 0.3), 400).astype(np.float32)
-    choice = choose_labels(draws, confidence=0.3)
-    counts = np.bincount(choice.labels, weights=choice.copies, minlength=classes)
-    assert np.array_equal(counts, np.minimum(choice.each, MOST_COPIES * choice.sure))
-    assert choice.copies[draws.max(axis=1) < 0.3].sum() == 0
+@pytest.mark.parametrize(
+    ("sure", "each", "counts"),
+    [
+        ((5, 1), 3, [3, 3]),  # ceil(6 / 2): the single one three times
+        ((8, 1), 5, [5, 3]),  # the single one cannot come five times
+        ((10, 2, 1, 0), 4, [4, 4, 3, 0]),  # ceil(13 / 4)
+        ((4, 4, 4), 4, [4, 4, 4]),
+    ],
+)
+def test_no_class_has_more_than_another_that_could_have_as_many(sure, each, counts):
+    """Of each class so many sure labels, from 0.99 downwards, and one more that is not sure enough."""
+    classes = len(sure)
+    rows = []
+    for label, many in enumerate(sure):
+        for probability in [0.99 - 0.01 * k for k in range(many)] + [0.6]:
+            row = [(1 - probability) / (classes - 1)] * classes
+            row[label] = probability
+            rows.append(row)
+    choice = choose_labels(np.array(rows, dtype=np.float32), confidence=0.7)
+    assert choice.each == each
+    assert np.bincount(choice.labels, weights=choice.copies, minlength=classes).tolist() == counts

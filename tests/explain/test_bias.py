@@ -15,7 +15,8 @@ from vitreous.config.data import Preprocess
 from vitreous.data.packed import ArraySource
 from vitreous.explain.analysis import changes
 from vitreous.explain.analysis.bias import measure_bias, patch_side
-from vitreous.explain.analysis.bias_numbers import Bias, Effect, high_enough, low_needed
+from vitreous.explain.analysis.bias_numbers import Bias, Effect, Shifts, high_enough, low_needed
+from vitreous.explain.analysis.bias_summary import summarise_bias, tell_margin
 from vitreous.explain.analysis.receptive_field import gradient_maps, receptive_field
 from vitreous.model.network import Network
 
@@ -285,3 +286,31 @@ def test_a_vit_that_hears_nothing_of_other_patches_sees_one_patch():
     chance = np.linalg.norm(places[:, None] - places[None], axis=-1).mean() / 24
     assert found.attention_distance == pytest.approx([chance, chance], abs=1e-5)
     assert found.receptive_field.radius < 3 / 24  # no pixel of a patch is farther from its middle
+
+
+def test_moves_by_fixed_pixels_are_one_measure_for_all_models():
+    """Strides 2 and 4 at 32 pixels, which may move by 8: rows of 1, 2, 4 and 8 pixels, each from its own curve."""
+    curves = {2: {1: 0.9, 2: 0.8, 4: 0.7, 8: 0.6}, 4: {1: 0.5, 2: 0.4, 4: 0.95, 8: 0.85}}
+    models = []
+    for patch, curve in curves.items():
+        effects = tuple(Effect(at, same, 0.0, 1.0, None) for at, same in curve.items())
+        shifts = Shifts(None, effects, effects[0], effects[-1])
+        models.append(Bias(100, (32, 32), patch, None, shifts, None, None, (), (), (), None, None))
+    rows = {row.measure: row.values for row in summarise_bias(models)}
+    assert rows["moved by 1 pixel: same prediction"] == (0.9, 0.5)
+    assert rows["moved by 2 pixels: same prediction"] == (0.8, 0.4)
+    assert rows["moved by 4 pixels: same prediction"] == (0.7, 0.95)
+    assert rows["moved by 8 pixels: same prediction"] == (0.6, 0.85)
+    found = measure_bias(vit(), PREPROCESS, noise_pictures())  # 16 pixels move by 4 at most
+    rows = {row.measure: row.values for row in summarise_bias([found])}
+    assert "moved by 4 pixels: same prediction" in rows
+    assert "moved by 8 pixels: same prediction" not in rows
+    assert "accuracy" not in rows
+
+
+def test_what_shares_of_100_pictures_may_be_off_by():
+    """1.96 sqrt(0.25 / 100) = 9.8 points, and 1.96 sqrt(0.09 / 100) = 5.9."""
+    found = Bias(100, (32, 32), None, None, Shifts(None, (), None, None), None, None, (), (), (), None, None)
+    assert tell_margin([found]).startswith(
+        "Shares of predictions are of 100 pictures: with 95 %, ± 9.8 points at 50 %, ± 5.9 at 10 or 90 %"
+    )

@@ -8,19 +8,26 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from colours import COLOURS, make_bundle, make_pictures, pixels
 from greys import draw_pictures, stop_after
 from PIL import Image
 
 import vitreous
 from vitreous import UserError, self_train
+from vitreous.data.source import open_data, split_validation
+from vitreous.recipes.supervised import recipe
+from vitreous.run.folder import source_digest
 from vitreous.run.labelling import label_pictures
 from vitreous.run.request import Listeners, Machine, SelfTrainRequest
+from vitreous.run.self_folder import read_self_training
 from vitreous.run.self_training import SelfTraining
+from vitreous.run.start import HOUR, choose_training
 
 QUICK = {"rounds": 2, "epochs": 4, "workers": 0, "model": "F/4@16"}
 
@@ -129,23 +136,114 @@ def test_students_are_noised_and_learn_soft_labels_with_the_same_validation_pict
     assert names[0] == names[1] == names[2]
 
 
-def test_the_labels_are_data_that_fit_takes(whole):
-    opened = vitreous.inspect(Path(whole.run) / "labels/final/labels.csv")
-    assert opened is not None
+def test_the_kept_student_and_the_teacher_are_set_beside_each_other(place, whole):
+    """All 9 test pictures, and the two accuracies differ by what only one has right; the page says so."""
+    assert whole.best > 0
+    paired = whole.against_teacher
+    assert (paired.split, paired.n) == ("test", 9)
+    teacher, kept = (whole.rounds[k].test.accuracy for k in (0, whole.best))
+    assert paired.difference == pytest.approx(kept - teacher)
+    page = (Path(whole.run) / "report.html").read_text()
+    assert f"right by round {whole.best} only and {paired.only_first} by the teacher of round 0 only" in page
+    assert read_self_training(Path(whole.run)) == whole
 
 
-def test_the_same_call_again_has_nothing_to_do_and_a_lost_page_is_written_again(place, whole, tmp_path):
-    out = shutil.copytree(whole.run, tmp_path / "out")
+def config_of(out, number):
+    return json.loads((Path(out) / f"round-{number}/config.json").read_text())
+
+
+def test_all_rounds_have_the_validation_pictures_that_a_budget_calls_for(place, tmp_path, no_page, monkeypatch):
+    """With a recipe that sets a third aside with a budget and a half without, it must be 6 pictures of 18."""
+
+    def timed(name, situation):
+        training = recipe(name, situation)
+        return replace(training, validation=1 / 2 if situation.affordable == HOUR else 1 / 3)
+
+    monkeypatch.setattr("vitreous.run.start.recipe", timed)
+    found = quick(place, tmp_path / "out", rounds=1, epochs=None, budget="4s")
+    configs = [config_of(found.run, k) for k in (0, 1)]
+    assert [config["splits"]["val"] for config in configs] == [6, 6]
+    assert configs[0]["digests"]["val"] == configs[1]["digests"]["val"]
+    assert configs[0]["splits"]["train"] == found.labelled == 12
+
+
+def test_the_device_counts_in_what_is_set_aside(place, tmp_path, monkeypatch):
+    asked = []
+
+    def noted(request, data, base, device="cpu", **more):
+        asked.append(device)
+        return choose_training(request, data, base, device, **more)
+
+    for module in ("self_training", "student"):
+        monkeypatch.setattr(f"vitreous.run.{module}.choose_training", noted)
+    monkeypatch.setattr("vitreous.jobs.self_train.machine_of", lambda *more, **others: Machine(0, torch.device("meta")))
+    with pytest.raises(Exception, match="meta"):  # where nothing can be computed
+        quick(place, tmp_path / "out")
+    assert set(asked) == {"meta"}
+    assert len(asked) >= 3  # what is set aside, the students, the first teacher
+
+
+def test_the_share_and_the_split_are_taken_once_for_all_rounds(place, tmp_path, no_page):
+    """Of 6 pictures of each colour 2 are set aside; of the 4 that are left a half is learned from, in every round."""
+    changes = {"share": 0.5, "split_seed": 7, "validation": 1 / 3}
+    found = quick(place, tmp_path / "out", rounds=1, epochs=1, changes=changes)
+    assert found.labelled == 6
+    configs = [config_of(found.run, k) for k in (0, 1)]
+    assert [config["splits"] for config in configs] == [
+        {"train": 6, "val": 6, "test": 9},
+        {"train": 6 + found.rounds[1].labels.looked_at, "val": 6, "test": 9},
+    ]
+    opened = open_data(place / "labelled")
+    _, aside = split_validation(opened.train, 1 / 3, seed=7)
+    assert [config["digests"]["val"] for config in configs] == [source_digest(aside)] * 2
+    assert configs[0]["training"]["share"] == configs[1]["training"]["share"] == 1
+
+
+def test_nothing_set_aside_is_nothing_set_aside_in_any_round(place, tmp_path, no_page):
+    found = quick(place, tmp_path / "out", rounds=1, epochs=1, changes={"validation": 0})
+    assert [set(config_of(found.run, k)["splits"]) for k in (0, 1)] == [{"train", "test"}] * 2
+    assert found.labelled == 18
+    assert found.best == 1  # the last, as nothing tells which is better
+
+
+def test_labelled_pictures_that_changed_between_rounds_are_noticed(place, tmp_path, no_page):
+    labelled = shutil.copytree(place / "labelled", tmp_path / "labelled")
+    ways = {**QUICK, "out": tmp_path / "out"}
+    self_train(labelled, place / "unsorted", **ways, listeners=Listeners(stop=stop_after(5)))
+    Image.fromarray(pixels("red", 9999)).save(labelled / "train/red/new.png")
+    with pytest.raises(UserError, match=r"labelled: its pictures, .* are not those of when .*out began"):
+        self_train(labelled, place / "unsorted", **ways)
+
+
+def test_the_labels_are_data_that_fit_takes(whole, tmp_path):
+    """All 24 pictures, each of its colour; training takes some of them, validation the rest."""
+    found = vitreous.fit(
+        Path(whole.run) / "labels/final/labels.csv", model="F/4@16", epochs=1, workers=0, out=tmp_path / "fit"
+    )
+    assert found.classes == ("blue", "green", "red")
+    assert found.pictures + found.validation.n == 24
+
+
+def test_a_moved_folder_is_finished_and_a_lost_page_is_written_again(place, tmp_path, no_page):
+    """Renamed, so that nothing is where it was when it was trained."""
+    before = quick(place, tmp_path / "before", rounds=1, epochs=1)
+    out = (tmp_path / "before").rename(tmp_path / "out")
+    for k in (0, 1):
+        (out / f"round-{k}/report.html").touch()  # `no_page` wrote none
     heard = []
-    again = quick(place, out, listeners=Listeners(say=heard.append))
+    again = quick(place, out, rounds=1, epochs=1, listeners=Listeners(say=heard.append))
     assert heard == [f"{out} is finished; nothing to do."]
-    assert again == whole
+    assert again.run == str(out)
+    assert [one.run for one in again.rounds] == [str(out / "round-0"), str(out / "round-1")]
+    assert [one.test for one in again.rounds] == [one.test for one in before.rounds]
     page = (out / "report.html").read_text()
     (out / "report.html").unlink()
-    quick(place, out)
-    assert (out / "report.html").read_text() == page.replace(whole.run, str(out))  # it was moved
+    quick(place, out, rounds=1, epochs=1)
+    assert (out / "report.html").read_text() == page.replace(str(tmp_path / "before"), str(out)).replace(
+        "<h1>before<", "<h1>out<"
+    ).replace("<title>before ", "<title>out ")
     with pytest.raises(UserError, match=r"holds a self-training with confidence=0\.3, not 0\.5"):
-        quick(place, out, confidence=0.5)
+        quick(place, out, rounds=1, epochs=1, confidence=0.5)
 
 
 @pytest.mark.parametrize("steps", [1, 5, 9])

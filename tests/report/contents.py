@@ -10,10 +10,11 @@ from vitreous import ViT, ViTConfig
 from vitreous.config.data import Preprocess
 from vitreous.config.train import Optimizer, Training
 from vitreous.evaluate.classify import score_classes
+from vitreous.evaluate.paired import Paired
 from vitreous.jobs.plot_weights import WeightsView
 from vitreous.report.content import Content, Example, Run, SplitScores
 from vitreous.report.page import looks, page
-from vitreous.report.rounds import Candidate, DoubtfulPicture, Round, RoundLabels, Score, SelfTrainingContent
+from vitreous.report.rounds import DoubtfulPicture, LikelyClass, Round, RoundLabels, Score, SelfTrainingContent
 from vitreous.train.meter import Spent
 from vitreous.weights.bundle import Bundle
 
@@ -92,7 +93,7 @@ def self_training(name="colours", rounds=2):
     labels = RoundLabels(9, 1.5, {name: 4}, {name: 3}, {name: 6}, 2)
     score = Score(9, 0.5, (0.2, 0.8), 1.0)
     done = [Round(k, name, name, 10**6, 9, score, None, labels if k else None, Spent(3.0)) for k in range(rounds)]
-    doubtful = DoubtfulPicture(name, Image.new("RGB", (20, 20)), (Candidate(name, 0.6), Candidate(name, 0.4)), name)
+    doubtful = DoubtfulPicture(name, Image.new("RGB", (20, 20)), (LikelyClass(name, 0.6), LikelyClass(name, 0.4)), name)
     words = dict.fromkeys(("name", "place", "labelled", "unlabelled", "kind"), name)
     counts = dict.fromkeys(("labelled_count", "unlabelled_count", "copies", "doubtful_of", "changed_of"), 7)
     return SelfTrainingContent(
@@ -105,5 +106,6 @@ def self_training(name="colours", rounds=2):
         doubtful=(doubtful,),
         changed=(doubtful,),
         compared=1,
+        against_teacher=Paired("test", 98, 4, 12),
         notes=(name,),
     )

@@ -6,7 +6,8 @@ from PIL import Image
 
 from vitreous.report.rounds import Round, Score
 from vitreous.run.opening import open_unlabelled
-from vitreous.run.rounds import best_round, smaller_students
+from vitreous.run.request import SelfTrainRequest
+from vitreous.run.rounds import best_round, given_teacher_kept, smaller_students
 from vitreous.train.meter import Spent
 
 
@@ -32,6 +33,21 @@ def test_a_smaller_student_is_told_of():
     assert smaller_students(rounds(0.5, 0.5, 0.5)) == ()
     (said,) = smaller_students(rounds(0.5, 0.5, 0.5, sizes=(5, 7, 6)))
     assert said.startswith("The student of round 2 is smaller than its teacher (of size 6 after of size 7)")
+
+
+def test_a_given_teacher_that_is_kept_is_remarked_on():
+    (said,) = given_teacher_kept(rounds(0.9, 0.5, 0.7), 0)
+    assert said.endswith("the best student is round 2.")
+    assert given_teacher_kept(rounds(0.5, 0.9, 0.7), 1) == ()
+
+
+def test_no_two_students_of_two_seeds_draw_alike():
+    """Round 2 of seed 0 is not round 1 of seed 1; what follows from (0, 1) stays what it was."""
+    asked = {seed: SelfTrainRequest("a", "b", rounds=20, seed=seed) for seed in range(20)}
+    seeds = [one.student_round(k, None).seed for one in asked.values() for k in range(1, 21)]
+    assert len(set(seeds)) == 400
+    assert asked[0].student_round(1, None).seed == asked[0].student_round(1, "1m").seed == 965042564
+    assert asked[3].first_round(None).seed == 3
 
 
 def save(path):

@@ -71,11 +71,12 @@ def _show(found: Analysis) -> None:
 
 
 def _show_bias(found: BiasAnalysis) -> None:
-    from vitreous.explain.analysis.bias_summary import summarise_bias
+    from vitreous.explain.analysis.bias_summary import summarise_bias, tell_margin
     from vitreous.report.bias import shown_value
 
     page, numbers = console(), found.numbers
     page.print(f"{numbers.data.pictures:,} pictures ({numbers.data.split}); how to read each number is on the page")
+    page.print(tell_margin([bias for _, bias in numbers.models]))
     page.print()
     rows = table("", *(f"{printable(name)}#" for name, _ in numbers.models))
     for row in summarise_bias([bias for _, bias in numbers.models]):

@@ -63,7 +63,8 @@ def self_train(
         image_size: Side of the model's input in pixels.
         budget: How long all rounds may take together, such as 10m or 1h30m.
         epochs: How many times each round goes through its pictures, instead of a budget.
-        recipe: As for `vitreous fit`; students get RandAugment, dropout and stochastic depth on top.
+        recipe: As for `vitreous fit`; students get dropout, stochastic depth, and RandAugment unless the recipe has
+            TrivialAugment.
         out: The folder of all rounds. Default: runs/NAME-self-train.
         preprocess: Changes to the weights' preprocessing, such as "mean=0.5,std=0.5".
         seed: Seed for everything random.
@@ -115,11 +116,23 @@ def _text(result: SelfTrainResult) -> str:
         [
             *map(_line, result.rounds),
             f"kept: round {result.best}, {'the best on validation pictures' if chosen else 'the last'}",
+            *_against_teacher(result),
             f"labels: {result.run}/labels/final/labels.csv, of {result.unlabelled:,} pictures",
             f"report: {result.run}/report.html, with the pictures whose label is doubtful",
             f"use it: vitreous predict {result.run} PICTURE",
         ]
     )
+
+
+def _against_teacher(result: SelfTrainResult) -> list[str]:
+    paired = result.against_teacher
+    if paired is None:
+        return []
+    low, high = (f"{100 * value:+.1f}" for value in paired.interval)
+    return [
+        f"kept less teacher: {100 * paired.difference:+.1f} points on the same {paired.n:,} pictures ({paired.split}), "
+        f"95 % interval {low} to {high}"
+    ]
 
 
 def _line(one: Round) -> str:

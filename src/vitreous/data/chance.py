@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 Index = NDArray[np.int64]
 
-ORDER, MIX, KEYS = 2**63, 2**63 + 1, 2**63 + 2
-"""Numbers of views that no sample has: for the order of an epoch, for mixing two pictures, for what a step draws."""
+ORDER, MIX, KEYS, SEEDS = 2**63, 2**63 + 1, 2**63 + 2, 2**63 + 3
+"""Numbers of views that no sample has: for the order of an epoch, for mixing two pictures, for what a step draws, for
+seeds of trainings."""
 
 
 def generator(seed: int, epoch: int, index: int, view: int = 0) -> np.random.Generator:
@@ -37,6 +38,11 @@ def permutation(seed: int, epoch: int, count: int) -> Index:
     """The order of an epoch: a shuffle of 0 to count - 1."""
     keys = _states(seed, epoch, np.arange(count), ORDER)
     return np.argsort(keys, kind="stable").astype(np.int64)
+
+
+def derived_seed(seed: int, number: int) -> int:
+    """A seed from 0 to 2^31 - 1 for one of several trainings that a single seed stands for."""
+    return int(_states(seed, 0, np.array([number]), SEEDS)[0] % np.uint64(2**31))
 
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)

@@ -186,11 +186,8 @@ def split_validation(source: Source, fraction: float = 0.1, seed: int = 0) -> tu
         raise UserError(f"fraction={fraction}: the validation's share must be above 0 and below 1.")
     if len(source) < 2:
         raise UserError(f"{len(source)} pictures: too few to set some aside for validation; add more.")
-    draws = np.array([_draw(seed, source.key(i)) for i in range(len(source))], dtype=np.uint64)
     chosen = np.zeros(len(source), dtype=bool)
-    order = np.lexsort((draws, source.labels))
-    starts = np.flatnonzero(np.diff(source.labels[order], prepend=-2))
-    for members in np.split(order, starts[1:]):
+    for members in _by_class_in_random_order(source, seed):
         if len(members) < 2:
             alone = int(members[0])
             lonely = source.classes[source.labels[alone]]
@@ -213,11 +210,8 @@ def take_share(source: Source, share: float, seed: int) -> Source:
         raise UserError(f"share={share}: must be above 0 and at most 1.")
     if share == 1:
         return source
-    draws = np.array([_draw(seed, source.key(i)) for i in range(len(source))], dtype=np.uint64)
-    order = np.lexsort((draws, source.labels))
-    starts = np.flatnonzero(np.diff(source.labels[order], prepend=-2))
     chosen = []
-    for members in np.split(order, starts[1:]):
+    for members in _by_class_in_random_order(source, seed):
         count = int(len(members) * share + 0.5)
         if not count:
             label = source.classes[source.labels[members[0]]]
@@ -227,6 +221,14 @@ def take_share(source: Source, share: float, seed: int) -> Source:
             )
         chosen.append(members[:count])
     return source.subset(np.sort(np.concatenate(chosen)))
+
+
+def _by_class_in_random_order(source: Source, seed: int) -> list[Labels]:
+    """Of each class the indices of its pictures, ordered by a hash of the seed and the picture's key."""
+    draws = np.array([_draw(seed, source.key(i)) for i in range(len(source))], dtype=np.uint64)
+    order = np.lexsort((draws, source.labels))
+    starts = np.flatnonzero(np.diff(source.labels[order], prepend=-2))
+    return np.split(order, starts[1:])
 
 
 def _ceil_share(share: float) -> float:

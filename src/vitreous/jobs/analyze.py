@@ -14,7 +14,6 @@ from torch import Tensor
 
 from vitreous.arguments import Count, Seed, Workers, checked
 from vitreous.config.data import Preprocess
-from vitreous.data.chance import permutation
 from vitreous.data.loader import choose_workers
 from vitreous.data.source import Data, Labels, Source
 from vitreous.errors import UserError
@@ -30,6 +29,7 @@ from vitreous.model.network import evaluating, require
 from vitreous.model.vit import ViT
 from vitreous.report.analysis import analysis_page
 from vitreous.report.bias import bias_page
+from vitreous.run.looking import class_by_class
 from vitreous.run.needs import check_explanation_memory, choose_bias_batch
 from vitreous.run.opening import open_model, open_pictures
 from vitreous.weights.bundle import Bundle
@@ -235,12 +235,7 @@ def choose_pictures(data: Data, most: int, seed: int) -> Chosen:
 
 def _of_all_classes(labels: Labels, most: int, seed: int) -> Labels:
     """At most so many indices, in order: from each class in turn, at random."""
-    order = permutation(seed, 0, len(labels))
-    turn = np.zeros(len(labels), dtype=np.int64)
-    for label in np.unique(labels):
-        members = order[labels[order] == label]
-        turn[members] = np.arange(len(members))
-    return np.sort(order[np.argsort(turn[order], kind="stable")][:most])
+    return np.sort(class_by_class(labels, seed, draw=0)[:most])
 
 
 def _compare(depths: Sequence[Tensor]) -> tuple[Likeness, ...]:

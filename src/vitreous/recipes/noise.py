@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from vitreous.config.efficientnet import EfficientNetConfig
 from vitreous.config.model import ModelConfig
 from vitreous.config.objective import Supervised
 from vitreous.config.train import Training
 from vitreous.recipes.situation import with_fields
 
 DROPOUT = 0.1
-"""Of the activations, as the ViT paper trains; Noisy Student's 0.5 is for the one layer before an EfficientNet's
-classifier, and would be too much in every block."""
+"""Of the activations, as the ViT paper trains: a Vision Transformer drops in every block."""
+LAST_DROPOUT = 0.5
+"""The same of an EfficientNet, which drops only before its classifier: Noisy Student's own number."""
 DROP_PATH = 0.1
 """Stochastic depth, the share of the last layer; Noisy Student's 0.2 is for networks of many more layers."""
 
@@ -23,7 +25,8 @@ DROP_PATH = 0.1
 def noised(training: Training, *, soft: bool) -> Training:
     """The training with RandAugment, dropout and stochastic depth, each unless the recipe has as much of it already.
 
-    A family that lacks one of the two goes without. soft: the labels are probabilities, which say themselves how sure
+    TrivialAugment stays where the recipe has it: it draws from the same changes. A family that lacks dropout or
+    stochastic depth goes without. soft: the labels are probabilities, which say themselves how sure
     they are, so they are not smoothed as well.
     """
     augment, objective = training.augment, training.objective
@@ -35,5 +38,6 @@ def noised(training: Training, *, soft: bool) -> Training:
 
 
 def _noised_model(model: ModelConfig) -> ModelConfig:
-    least = {"dropout": DROPOUT, "drop_path": DROP_PATH}
+    last = isinstance(model, EfficientNetConfig)
+    least = {"dropout": LAST_DROPOUT if last else DROPOUT, "drop_path": DROP_PATH}
     return with_fields(model, **{name: max(value, getattr(model, name, 0.0)) for name, value in least.items()})

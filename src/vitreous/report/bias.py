@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Literal
 
 from vitreous.explain.analysis.bias_numbers import Bias, BiasNumbers, Effect
-from vitreous.explain.analysis.bias_summary import BiasRow, summarise_bias
+from vitreous.explain.analysis.bias_summary import BiasRow, summarise_bias, tell_margin
 from vitreous.report.analysis_plots import Line, colour_key, joined_names, lines, side_by_side
 from vitreous.report.html import Html, document, join, table, tag
 from vitreous.report.plots import shortened
@@ -55,7 +55,8 @@ def _table(models: Sequence[NAMED]) -> Html:
         for row in summarise_bias([bias for _, bias in models])
     ]
     head = ["", *(shortened(name, 20) for name, _ in models)]
-    return tag("div", table(head, rows, numbers=len(models)), class_="wide", style="margin-bottom: 1.8rem")
+    note = tag("p", tell_margin([bias for _, bias in models]), class_="quiet")
+    return tag("div", table(head, rows, numbers=len(models)), note, class_="wide", style="margin-bottom: 1.8rem")
 
 
 def shown_value(value: float | None, share: bool) -> str:

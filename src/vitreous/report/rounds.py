@@ -8,6 +8,7 @@ from typing import Any
 from PIL import Image
 
 from vitreous.evaluate.classify import ClassificationResult
+from vitreous.evaluate.paired import Paired
 from vitreous.train.meter import Spent
 
 
@@ -75,7 +76,7 @@ class Round:
 
 
 @dataclass(frozen=True)
-class Candidate:
+class LikelyClass:
     """A class that a picture may be of, and its probability."""
 
     label: str
@@ -88,7 +89,7 @@ class DoubtfulPicture:
 
     name: str
     picture: Image.Image
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[LikelyClass, ...]
     """The likeliest first."""
     before: str | None = None
     """What that teacher called it, where it is another class."""
@@ -122,4 +123,6 @@ class SelfTrainingContent:
     """Pictures that the kept model calls otherwise than an earlier teacher."""
     compared: int | None
     """The round of that teacher; None where the only one is the kept model itself."""
+    against_teacher: Paired | None = None
+    """The first teacher and the kept student on the same pictures; None where the teacher is kept."""
     notes: tuple[str, ...] = ()

@@ -87,10 +87,33 @@ def _rounds(content: SelfTrainingContent) -> list[Html]:
     return [
         _wide(table(head, [_row(one, one.number == content.best) for one in content.rounds], numbers=4)),
         tag("p", how, class_="quiet"),
+        *_against_teacher(content),
         tag("h3", "What each round learned from"),
         _wide(table(("round", "model", "pictures", "time"), map(_cost, content.rounds), numbers=2)),
         tag("p", "Pictures are counted as often as they come in an epoch.", class_="quiet"),
     ]
+
+
+def _against_teacher(content: SelfTrainingContent) -> list[Html]:
+    """Whether the kept student is better than the first teacher: both saw the same pictures."""
+    paired = content.against_teacher
+    if paired is None:
+        return []
+    low, high = (f"{100 * value:+.1f}" for value in paired.interval)
+    pictures = "test" if paired.split == "test" else "validation"
+    chosen = "" if paired.split == "test" else " These pictures chose the round, which flatters the student."
+    verdict = (
+        "So the two can be told apart."
+        if paired.told_apart
+        else "That includes 0: on these pictures the two cannot be told apart."
+    )
+    said = (
+        f"Of {paired.n:,} {pictures} pictures, {paired.only_second:,} are right by round {content.best} only and "
+        f"{paired.only_first:,} by the teacher of round 0 only: a difference of {100 * paired.difference:+.1f} "
+        f"percentage points, 95 % interval {low} to {high} (McNemar's). {verdict}{chosen} The intervals in the table "
+        "are of one round each and say less: whether they overlap decides nothing."
+    )
+    return [tag("h3", "Teacher and kept student on the same pictures"), tag("p", said)]
 
 
 def _wide(made: Html) -> Html:

@@ -19,9 +19,12 @@ def random_part(source: Source, seed: int, count: int | None = None) -> Source:
     return source.subset(permutation(seed, PART, len(source))[:count])
 
 
-def class_by_class(labels: Labels, seed: int) -> Index:
-    """A random order of all pictures that gives one of each class, then another of each, as long as there are any."""
-    order = permutation(seed, PART, len(labels))
+def class_by_class(labels: Labels, seed: int, draw: int = PART) -> Index:
+    """A random order of all pictures that gives one of each class, then another of each, as long as there are any.
+
+    draw: which of a seed's orders it is.
+    """
+    order = permutation(seed, draw, len(labels))
     by_class = order[np.argsort(labels[order], kind="stable")]
     sorted_labels = labels[by_class]
     starts = np.flatnonzero(np.diff(sorted_labels, prepend=sorted_labels[0] - 1))

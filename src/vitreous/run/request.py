@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import torch
 
+from vitreous.data.chance import derived_seed
 from vitreous.data.loader import choose_workers
 from vitreous.errors import UserError
 from vitreous.model.family import check_one_size
@@ -61,6 +62,10 @@ class StudentRequest(FitRequest):
         return f"{self.data}, and {self.unlabelled} with labels that the teacher of round {self.round} gave,"
 
 
+DIVIDING = ("validation", "split_seed", "share")
+"""Fields of a training that say which pictures are learned from and which are set aside."""
+
+
 @dataclass(frozen=True)
 class SelfTrainRequest:
     """Of a self-training: a teacher, and rounds of students."""
@@ -86,7 +91,8 @@ class SelfTrainRequest:
     changes: dict[str, str] = field(default_factory=dict)
 
     def first_round(self, budget: str | None) -> FitRequest:
-        """The training of the first teacher, in so much time."""
+        """The training of the first teacher, in so much time; its pictures are divided already."""
+        changes = {name: value for name, value in self.changes.items() if name not in DIVIDING}
         return FitRequest(
             data=self.labelled,
             weights=self.weights,
@@ -97,14 +103,17 @@ class SelfTrainRequest:
             recipe=self.recipe,
             preprocess=self.preprocess,
             seed=self.seed,
-            changes=self.changes,
+            changes=changes,
         )
 
+    def dividing(self) -> FitRequest:
+        """How the labelled pictures are divided for all rounds: as for the first teacher's, with all that was set."""
+        return replace(self.first_round(self.budget), changes=self.changes)
+
     def student_round(self, number: int, budget: str | None) -> StudentRequest:
-        """The same of a student, with a seed of its own; its validation pictures are set aside already."""
-        changes = {name: value for name, value in self.changes.items() if name != "validation"}
-        fields = {**asdict(self.first_round(budget)), "model": self.student or self.model, "changes": changes}
-        fields["seed"] = (self.seed + number) % 2**31
+        """The same of a student, with a seed of its own."""
+        fields = {**asdict(self.first_round(budget)), "model": self.student or self.model}
+        fields["seed"] = derived_seed(self.seed, number)
         return StudentRequest(**fields, unlabelled=self.unlabelled, labels=self.labels, round=number)
 
 

@@ -2,24 +2,38 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
 from vitreous.data.pseudo_labels import choose_labels
+from vitreous.data.source import Data
+from vitreous.evaluate.paired import Paired, pair_answers
 from vitreous.model.family import count_parameters, describe
 from vitreous.report.rounds import Round, RoundLabels, Score
-from vitreous.run.labelling import read_labels
-from vitreous.run.request import SelfTrainRequest
+from vitreous.run.folder import read_config
+from vitreous.run.labelling import ask_teacher, read_labels
+from vitreous.run.looking import random_part
+from vitreous.run.request import Machine, SelfTrainRequest
 from vitreous.run.result import FitResult
+from vitreous.run.teacher import open_teacher
 from vitreous.weights.bundle import load_bundle
 
 
-def tell_round(number: int, result: FitResult, request: SelfTrainRequest, labels: Path, earlier: Path) -> Round:
-    """What is said of a round; labels, earlier: the folders of its labels and of those before, where there are any."""
-    config = load_bundle(result.bundle).model.config
+def tell_round(
+    number: int, folder: Path, result: FitResult, request: SelfTrainRequest, labels: Path, earlier: Path | None
+) -> Round:
+    """What is said of a round.
+
+    folder: where the round is now; its result has the path of when it was trained.
+    labels, earlier: the folders of its labels and of those before, where there are any.
+    """
+    trained = read_config(folder)
+    config = load_bundle(folder / "bundle").model.config if trained is None else trained.training.model
     return Round(
         number=number,
-        run=result.run,
+        run=str(folder),
         model=describe(config),
         parameters=count_parameters(config),
         pictures=result.pictures,
@@ -31,9 +45,9 @@ def tell_round(number: int, result: FitResult, request: SelfTrainRequest, labels
 
 
 def _tell_labels(
-    classes: tuple[str, ...], request: SelfTrainRequest, labels: Path, earlier: Path
+    classes: tuple[str, ...], request: SelfTrainRequest, labels: Path, earlier: Path | None
 ) -> RoundLabels | None:
-    found, before = read_labels(labels), read_labels(earlier)
+    found, before = read_labels(labels), None if earlier is None else read_labels(earlier)
     if found is None:  # the first teacher learned from none
         return None
     choice = choose_labels(found.probabilities, confidence=request.confidence, each=request.per_class)
@@ -55,6 +69,43 @@ def best_round(rounds: tuple[Round, ...]) -> int:
     """
     accuracy = {one.number: one.validation.accuracy for one in rounds if one.validation is not None}
     return max(accuracy or [rounds[-1].number], key=lambda number: (accuracy.get(number, 0.0), number))
+
+
+def compare_rounds(
+    folders: tuple[Path, Path], data: Data, machine: Machine, seed: int, seconds: float | None
+) -> Paired | None:
+    """Two rounds on the test pictures, or where there are none the validation pictures; None without either.
+
+    seconds: how long it may take; where that is too short, a random part is looked at by both.
+    """
+    split = next((name for name in ("test", "val") if name in data.splits), None)
+    if split is None:
+        return None
+    source, began = random_part(data.splits[split], seed), time.monotonic()
+    right = []
+    for number, folder in enumerate(folders, start=1):
+        end = None if seconds is None else began + number * seconds / len(folders)
+        model = open_teacher(folder, data.classes, machine.device)
+        scores, labels = ask_teacher(model, source, machine.workers, _past(end))
+        right.append((scores.argmax(dim=1) == labels).numpy())
+    both = min(map(len, right))  # both saw the pictures in one order
+    return pair_answers(split, right[0][:both], right[1][:both]) if both else None
+
+
+def _past(end: float | None) -> Callable[[], bool]:
+    return lambda: end is not None and time.monotonic() > end
+
+
+def given_teacher_kept(rounds: tuple[Round, ...], best: int) -> tuple[str, ...]:
+    """What to say where a given teacher did better than the students on the validation pictures."""
+    students = [one for one in rounds[1:] if one.validation is not None]
+    if best or not students:
+        return ()
+    student = max(students, key=lambda one: (one.validation.accuracy if one.validation else 0.0, one.number))
+    return (
+        "The teacher that was given is kept: no student was better on the validation pictures. If it has learned from "
+        f"these pictures before, its accuracy on them says nothing; the best student is round {student.number}.",
+    )
 
 
 def smaller_students(rounds: tuple[Round, ...]) -> tuple[str, ...]:

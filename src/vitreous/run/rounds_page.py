@@ -9,7 +9,7 @@ import numpy as np
 
 from vitreous.data.decode import PictureError
 from vitreous.data.source import Labels, Source
-from vitreous.report.rounds import Candidate, DoubtfulPicture, SelfTrainingContent
+from vitreous.report.rounds import DoubtfulPicture, LikelyClass, SelfTrainingContent
 from vitreous.report.self_training import SIDE, self_training_page
 from vitreous.run.labelling import Labelling
 from vitreous.run.request import SelfTrainRequest
@@ -57,6 +57,7 @@ def write_rounds_page(
         changed=tuple(_shown(surest, final, earlier, source, result.classes)),
         changed_of=len(changed),
         compared=compared,
+        against_teacher=result.against_teacher,
         notes=result.remarks,
     )
     return write_file(path, self_training_page(content))
@@ -74,6 +75,6 @@ def _shown(
         except PictureError:  # damaged since it was labelled
             continue
         best = np.argsort(-shares, kind="stable")[:CANDIDATES].tolist()
-        candidates = tuple(Candidate(classes[k], float(shares[k])) for k in best)
+        candidates = tuple(LikelyClass(classes[k], float(shares[k])) for k in best)
         other = before[row] >= 0 and before[row] != best[0]
         yield DoubtfulPicture(source.name(index), picture, candidates, classes[before[row]] if other else None)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from vitreous.data.source import Split
 from vitreous.errors import UserError
+from vitreous.evaluate.paired import Paired
 from vitreous.inputs import read_json
 from vitreous.report.rounds import Round
 from vitreous.run.folder import CONFIG, RESULT, open_run
@@ -29,6 +31,8 @@ class SelfTrainConfig:
     request: SelfTrainRequest
     unlabelled: str
     """Digest of the names of the unlabelled pictures."""
+    labelled: dict[Split, str]
+    """Of each split of the labelled ones, as all rounds have them, a digest of names and labels."""
 
     def check_request(self, request: SelfTrainRequest, folder: Path) -> None:
         """Refuse to go on with another request than the one that began it."""
@@ -41,16 +45,23 @@ class SelfTrainConfig:
             )
 
     def check_pictures(self, now: SelfTrainConfig, folder: Path) -> None:
-        """Refuse to go on with other unlabelled pictures; each round looks at the labelled ones itself."""
+        """Refuse to go on with other pictures, or with others set aside for validation: rounds would not compare."""
         if self.unlabelled != now.unlabelled:
             raise UserError(
                 f"{self.request.unlabelled}: has other pictures than when {folder} began, or others of them are "
                 "labelled; bring those back to go on with it, or write to another folder."
             )
+        if self.labelled != now.labelled:
+            raise UserError(
+                f"{self.request.labelled}: its pictures, or which of them are set aside for validation, are not those "
+                f"of when {folder} began; bring those back, on the same device, or write to another folder."
+            )
 
     def write(self, folder: Path) -> None:
         """Keep it."""
-        found = {"generator": GENERATOR, KEY: asdict(self.request), "unlabelled": self.unlabelled}
+        asked = asdict(self.request)
+        digests = {"unlabelled": self.unlabelled, "labelled": self.labelled}
+        found = {"generator": GENERATOR, KEY: asked, **digests}
         write_file(folder / CONFIG, json.dumps(found, indent=2) + "\n")
 
 
@@ -74,7 +85,7 @@ def open_self_training(folder: Path) -> SelfTrainConfig | None:
     if not isinstance(found, dict) or KEY not in found:
         raise UserError(f"{folder}: holds a training of another kind, or of another program; write to another folder.")
     try:
-        return SelfTrainConfig(SelfTrainRequest(**found[KEY]), found["unlabelled"])
+        return SelfTrainConfig(SelfTrainRequest(**found[KEY]), found["unlabelled"], found["labelled"])
     except (KeyError, TypeError):
         raise UserError(
             f"{path}: damaged, or of another version of vitreous; write to another folder, or move {folder} away."
@@ -102,6 +113,8 @@ class SelfTrainResult:
     """Pictures that the kept model labels otherwise than the teacher it learned from, or than the last teacher where
     the first is kept."""
     spent: Spent
+    against_teacher: Paired | None = None
+    """The first teacher and the kept student on the same pictures; None where the teacher is kept."""
     remarks: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -118,9 +131,14 @@ def read_self_training(folder: Path) -> SelfTrainResult:
     path = folder / RESULT
     try:
         fields = read_json(path)
-        rounds = tuple(Round.from_json(one) for one in fields["rounds"])
+        rounds = tuple(
+            replace(one, run=str(folder / f"round-{one.number}")) for one in map(Round.from_json, fields["rounds"])
+        )
+        places: dict[str, Any] = {"run": str(folder), "bundle": str(folder / "bundle")}  # it may have been moved
+        paired = fields["against_teacher"]
+        places["against_teacher"] = None if paired is None else Paired(**paired)
         lists = {name: tuple(fields[name]) for name in ("classes", "remarks")}
-        return SelfTrainResult(**{**fields, **lists, "rounds": rounds, "spent": Spent(**fields["spent"])})
+        return SelfTrainResult(**{**fields, **lists, **places, "rounds": rounds, "spent": Spent(**fields["spent"])})
     except (KeyError, TypeError):
         raise UserError(
             f"{path}: damaged, or of an older vitreous; delete it and repeat the command: what is trained is kept."

@@ -20,17 +20,17 @@ from vitreous.data.copies import note_copies, without_copies
 from vitreous.data.source import Data, Source
 from vitreous.errors import UserError
 from vitreous.evaluate.classify import score_classes
+from vitreous.evaluate.paired import Paired
 from vitreous.report.rounds import Round
 from vitreous.run.budget import parse_budget
-from vitreous.run.folder import REPORT, RESULT, read_config, source_digest
-from vitreous.run.labelled import LabelledTraining
+from vitreous.run.folder import REPORT, RESULT, digest_splits, read_config, source_digest
 from vitreous.run.labelling import Labelling, ask_teacher, label_pictures, read_labels, write_labels
 from vitreous.run.lock import hold_folder
 from vitreous.run.needs import check_training_memory
 from vitreous.run.opening import open_classifier, open_dataset, open_unlabelled
-from vitreous.run.request import Listeners, Machine, SelfTrainRequest
+from vitreous.run.request import FitRequest, Listeners, Machine, SelfTrainRequest
 from vitreous.run.result import FitResult, read_result
-from vitreous.run.rounds import best_round, smaller_students, tell_round
+from vitreous.run.rounds import best_round, compare_rounds, given_teacher_kept, smaller_students, tell_round
 from vitreous.run.rounds_page import write_rounds_page
 from vitreous.run.self_folder import (
     SelfTrainConfig,
@@ -40,8 +40,8 @@ from vitreous.run.self_folder import (
     open_self_training,
     read_self_training,
 )
-from vitreous.run.start import choose_training
-from vitreous.run.student import Lesson, StudentTraining
+from vitreous.run.start import choose_training, split_for
+from vitreous.run.student import FirstTeacherTraining, Lesson, StudentTraining
 from vitreous.run.teacher import open_teacher, teacher_of
 from vitreous.run.training import WriteReport
 from vitreous.train.meter import Meter, Spent
@@ -54,6 +54,8 @@ CLOSING = 0.1
 """The share of a budget that is kept for the last labels and the page."""
 WRITING = 3.0
 """Seconds of it that the page takes."""
+PAIRING = 0.3
+"""The share of what is left after the rounds in which the kept student is set beside the first teacher."""
 LEAST = 1.0
 """Seconds that a round is given however late it is."""
 
@@ -63,9 +65,7 @@ class Pictures:
     """What is learned from."""
 
     labelled: Data
-    """With the val split that all rounds share."""
-    whole: Data
-    """The same before it was split, as the first teacher's own run splits it."""
+    """Divided as all rounds have it: with its val split, and of the training pictures the share that is learned."""
     unlabelled: Source
     copies: int
     """Unlabelled pictures that were left out, as they are among the labelled ones."""
@@ -102,7 +102,8 @@ class SelfTraining:
             self.listeners.say(f"{self.folder} is finished; nothing to do.")
             return read_self_training(self.folder)
         self.pictures = self._open_pictures()
-        config = SelfTrainConfig(self.request, source_digest(self.pictures.unlabelled))
+        labelled = digest_splits(self.pictures.labelled)
+        config = SelfTrainConfig(self.request, source_digest(self.pictures.unlabelled), labelled)
         if saved is not None:
             saved.check_pictures(config, self.folder)
         with ExitStack() as held:
@@ -120,10 +121,9 @@ class SelfTraining:
     # What is learned from
 
     def _open_pictures(self) -> Pictures:
-        whole = open_dataset(self.request.labelled)
+        whole = note_copies(open_dataset(self.request.labelled))
         unlabelled, notes = open_unlabelled(self.request.unlabelled)
-        if self.request.teacher is not None:  # else its own training says them
-            notes = (*note_copies(whole).notes, *notes)
+        notes = (*whole.notes, *notes)
         others = without_copies(unlabelled, list(whole.splits.values()))
         if not len(others):
             raise UserError(
@@ -133,22 +133,23 @@ class SelfTraining:
         copies = len(unlabelled) - len(others)
         if copies:
             notes = (*notes, f"{copies:,} of {self.request.unlabelled}'s pictures are labelled ones, and left out.")
-        training = choose_training(self.request.first_round(None), whole, self._base())
-        split = whole.with_validation(training.validation, self.request.seed) if training.validation else whole
-        return Pictures(split, whole, others, copies, notes)
+        training = choose_training(self.request.dividing(), whole, self._base(), self.machine.device.type)
+        return Pictures(replace(split_for(training, whole), notes=()), others, copies, notes)
 
     def _base(self) -> Bundle | None:
         return None if self.request.weights is None else open_weights(self.request.weights, self.request.preprocess)
 
     def _check_request(self) -> None:
         """Refuse what no round could do, before anything is written."""
-        training = choose_training(self.request.student_round(1, None), self.pictures.labelled, self._base())
-        check_training_memory(training, len(self.pictures.labelled.train))
+        data, base, budget = self.pictures.labelled, self._base(), self.request.budget
+        asked: list[FitRequest] = [self.request.student_round(1, budget)]
         if self.request.teacher is not None:
-            open_teacher(self.request.teacher, self.pictures.labelled.classes)
+            open_teacher(self.request.teacher, data.classes)
         else:
-            first = choose_training(self.request.first_round(None), self.pictures.whole, self._base())
-            check_training_memory(first, len(self.pictures.labelled.train))
+            asked.append(self.request.first_round(budget))
+        for request in asked:
+            training = choose_training(request, data, base, self.machine.device.type, divided=True)
+            check_training_memory(training, len(data.train))
 
     # The rounds
 
@@ -160,7 +161,7 @@ class SelfTraining:
         while done[-1].finished and len(done) <= self.request.rounds:
             done.append(self._student_round(len(done)))
         rounds = tuple(
-            tell_round(number, result, self.request, self._labels(number), self._labels(number - 1))
+            tell_round(number, self._round(number), result, self.request, self._labels(number), self._earlier(number))
             for number, result in enumerate(done)
         )
         best = best_round(rounds)
@@ -168,10 +169,11 @@ class SelfTraining:
             return self._result(rounds, best, finished=False)
         compared = self._compared(best)
         earlier = None if compared is None else read_labels(self._labels(compared))
+        paired = self._against_teacher(best)
         final = self._final_labels(best, earlier)
         copy_bundle(self._round(best) / "bundle", self.folder / "bundle")
         changed = len(final.changed(earlier))
-        result = self._result(rounds, best, finished=True, changed=changed)
+        result = self._result(rounds, best, finished=True, changed=changed, paired=paired)
         others = self.pictures.unlabelled
         write_rounds_page(self.folder / REPORT, self.request, result, others, final, earlier, compared)
         result.write(self.folder)
@@ -182,6 +184,10 @@ class SelfTraining:
 
     def _labels(self, number: int) -> Path:
         return self.folder / "labels" / f"round-{number}"
+
+    def _earlier(self, number: int) -> Path | None:
+        """The folder of the labels of the round before; the first two rounds have none."""
+        return self._labels(number - 1) if number > 1 else None
 
     def _measured(self, number: int) -> bool:
         return (self._round(number) / RESULT).exists()
@@ -204,7 +210,8 @@ class SelfTraining:
             return self._given_teacher(self.request.teacher)
         self.listeners.say(f"Round 0 of {self.request.rounds}: the teacher learns from the labelled pictures.")
         request = self.request.first_round(self._budget(0))
-        return LabelledTraining(request, self._round(0), self.machine, self.listeners, self.report).run()
+        given = (request, self._round(0), self.machine, self.listeners, self.report)
+        return FirstTeacherTraining(*given, self.pictures.labelled).run()
 
     def _given_teacher(self, place: str) -> FitResult:
         """The given teacher as round 0: copied, so that nothing depends on it any more, and measured."""
@@ -243,7 +250,7 @@ class SelfTraining:
             unlabelled=self.pictures.unlabelled,
             teacher=self._round(number - 1),
             labels=self._labels(number),
-            earlier=self._labels(number - 1) if number > 1 else None,
+            earlier=self._earlier(number),
             confidence=self.request.confidence,
             each=self.request.per_class,
         )
@@ -266,6 +273,17 @@ class SelfTraining:
         """The round whose labels are set beside the final ones: the kept student's own, or another teacher's last."""
         return best or (self.request.rounds if self.request.rounds > 1 else None)
 
+    def _against_teacher(self, best: int) -> Paired | None:
+        """The kept student beside the first teacher; None where that is the kept one."""
+        if (self.folder / RESULT).exists():  # only the page is lost
+            return read_self_training(self.folder).against_teacher
+        if best == 0:
+            return None
+        left = None if self.seconds is None else self.seconds - self.earlier - WRITING - self.meter.seconds
+        seconds = None if left is None else max(0.0, PAIRING * left)
+        folders = self._round(0), self._round(best)
+        return compare_rounds(folders, self.pictures.labelled, self.machine, self.request.seed, seconds)
+
     def _final_labels(self, best: int, earlier: Labelling | None) -> Labelling:
         """What the kept model says of the unlabelled pictures."""
         place = self.folder / "labels" / "final"
@@ -285,8 +303,17 @@ class SelfTraining:
         write_labels(place, final, self.pictures.unlabelled, data.classes, earlier=earlier)
         return final
 
-    def _result(self, rounds: tuple[Round, ...], best: int, *, finished: bool, changed: int = 0) -> SelfTrainResult:
+    def _result(
+        self,
+        rounds: tuple[Round, ...],
+        best: int,
+        *,
+        finished: bool,
+        changed: int = 0,
+        paired: Paired | None = None,
+    ) -> SelfTrainResult:
         data = self.pictures.labelled
+        kept = given_teacher_kept(rounds, best) if self.request.teacher is not None and finished else ()
         return SelfTrainResult(
             run=str(self.folder),
             bundle=str(self.folder / "bundle"),
@@ -299,5 +326,6 @@ class SelfTraining:
             best=best,
             changed=changed,
             spent=sum((one.spent for one in rounds), Spent()),
-            remarks=(*self.pictures.notes, *smaller_students(rounds)),
+            against_teacher=paired,
+            remarks=(*self.pictures.notes, *kept, *smaller_students(rounds)),
         )

@@ -45,11 +45,12 @@ def choose_training(
     *,
     teacher: ModelConfig | None = None,
     typical: Source | None = None,
+    divided: bool = False,
 ) -> Training:
     """What the recipe makes of these data, weights and kind of device, with what the person set otherwise.
 
     teacher: the model that is learned from, where there is one. typical: the pictures whose sizes count; None for all
-    that are trained on.
+    that are trained on. divided: nothing is set aside of these data, for they are divided already.
     """
     situation = situation_of(typical or data.train, len(data.classes), request.model, request.image_size)
     situation = replace(situation, pictures=len(data.train), tested="test" in data.splits)
@@ -58,6 +59,8 @@ def choose_training(
     if base is not None:
         situation = replace(situation, base=base.model.config, base_preprocess=base.preprocess)
     training = _from_recipe(request, situation, teacher)
+    if divided:
+        training = replace(training, validation=0.0, share=1.0)
     if training.validation or training.share < 1:  # what is left out is not trained on, which some recipes count
         left = len(split_for(training, data).train)
         training = _from_recipe(request, replace(situation, pictures=left), teacher)

@@ -14,7 +14,7 @@ from vitreous.data.source import Data, Shares, Source
 from vitreous.errors import UserError
 from vitreous.run.labelled import LabelledTraining
 from vitreous.run.labelling import Labelling, label_pictures, read_labels, write_labels
-from vitreous.run.request import Listeners, Machine, StudentRequest
+from vitreous.run.request import FitRequest, Listeners, Machine, StudentRequest
 from vitreous.run.start import choose_training
 from vitreous.run.teacher import open_teacher
 from vitreous.run.training import WriteReport
@@ -41,6 +41,35 @@ class Lesson:
     """The folder of the labels of the round before, where it has some."""
     confidence: float
     each: int | None
+
+
+class FirstTeacherTraining(LabelledTraining):
+    """What differs from `fit`: the pictures are given, with the val split that all rounds share."""
+
+    def __init__(
+        self,
+        request: FitRequest,
+        folder: Path,
+        machine: Machine,
+        listeners: Listeners,
+        report: WriteReport,
+        labelled: Data,
+    ) -> None:
+        super().__init__(request, folder, machine, listeners, report)
+        self.labelled = labelled
+
+    def open_data(self) -> Data:
+        """They are open."""
+        return self.labelled
+
+    def choose_training(self, data: Data) -> Training:
+        """What the recipe makes of these pictures."""
+        self.base = self._open_weights()
+        return choose_training(self.request, data, self.base, self.world.device.type, divided=True)
+
+    def split_data(self, data: Data) -> Data:
+        """They are divided already."""
+        return data
 
 
 class StudentTraining(LabelledTraining):
@@ -84,10 +113,11 @@ class StudentTraining(LabelledTraining):
     def choose_training(self, data: Data) -> Training:
         """What the recipe makes of so many pictures, of the size of the labelled ones: by such it will be judged."""
         self.base = self._open_weights()
-        return choose_training(self.request, data, self.base, typical=self.lesson.labelled.train)
+        device, typical = self.world.device.type, self.lesson.labelled.train
+        return choose_training(self.request, data, self.base, device, typical=typical, divided=True)
 
     def split_data(self, data: Data) -> Data:
-        """They are split already: the validation pictures are labelled ones, the same in all rounds."""
+        """They are divided already: the validation pictures are labelled ones, the same in all rounds."""
         return data
 
     def _labelling(self) -> Labelling:

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from vitreous.explain.analysis.bias_numbers import Bias, Effect
+
+NORMAL = 1.959963984540054
+"""Standard deviations to either side that hold 95 % of a normal distribution."""
+
+
+PIXELS = (1, 2, 4, 8)
+"""Distances that have a row of their own, where the picture is large enough to move so far (`changes.margin`)."""
 
 
 class BiasRow(NamedTuple):
@@ -41,18 +49,39 @@ def _distance(bias: Bias) -> float | None:
     return None if bias.attention_distance is None else float(np.mean(bias.attention_distance))
 
 
+def _moved_by(pixels: int) -> _Measure:
+    """The same distance for every model, whatever its patches are."""
+
+    def value(bias: Bias) -> float | None:
+        return next((effect.same for effect in bias.shifts.curve if effect.at == pixels), None)
+
+    return _Measure(
+        f"moved by {pixels} pixel{'s' * (pixels > 1)}: same prediction",
+        True,
+        "Of the model's input, so it compares models with inputs of one size. High: it ignores place.",
+        value,
+    )
+
+
 _MEASURES = (
-    _Measure("accuracy", True, "On the pictures as they are.", lambda b: b.accuracy),
+    _Measure(
+        "accuracy on these pictures",
+        True,
+        "Of those that the bias is measured on, as they are: fewer than an evaluation looks at.",
+        lambda b: b.accuracy,
+    ),
     _Measure(
         "patch or stride, in pixels",
         False,
         "What counts as a whole patch below: of a convolutional network, the stride of its last map.",
         lambda b: b.patch,
     ),
+    *(_moved_by(pixels) for pixels in PIXELS),
     _Measure(
         "moved within a patch: same prediction",
         True,
-        "Mean of shifts by less than a patch. High: it matters little where the grid of patches falls.",
+        "Mean of shifts by less than the model's own patch. High: it matters little where the grid of patches falls. "
+        "With another patch these are other distances: to compare models, take the rows of fixed pixels.",
         lambda b: _of(b.shifts.within, "same"),
     ),
     _Measure(
@@ -123,6 +152,16 @@ _MEASURES = (
         lambda b: b.high_enough,
     ),
 )
+
+
+def tell_margin(models: Sequence[Bias]) -> str:
+    """How far a share of predictions may be off for so few pictures: 95 % of a binomial distribution."""
+    pictures = min(bias.pictures for bias in models)
+    half, tail = (100 * NORMAL * math.sqrt(share * (1 - share) / pictures) for share in (0.5, 0.1))
+    return (
+        f"Shares of predictions are of {pictures:,} pictures: with 95 %, ± {half:.1f} points at 50 %, ± {tail:.1f} at "
+        "10 or 90 % (binomial)."
+    )
 
 
 def summarise_bias(models: Sequence[Bias]) -> tuple[BiasRow, ...]:
