@@ -25,6 +25,9 @@ def test_the_numbers_of_the_page():
     assert "51.0 ± 1.0" in page  # mean and standard deviation of 50, 52 and 51 %
     assert "+0.0 ± 7.6, not told apart" in page
     assert "2 TFLOP" in page
+    assert "was given 60 s, validation included; they took 57 to 60 s" in page
+    assert "Unfinished" not in page
+    assert "Unfinished" in comparison_page(comparison(finished=False))
     assert "15m for everything" in page
     assert "learning rate" in page
 
@@ -66,5 +69,5 @@ def test_everything_is_in_the_json():
 
 def test_equal_flops_are_explained():
     page = text_of(comparison_page(comparison(cell_flops=4e12, equal="flops")))
-    assert "Every training took 4 TFLOP" in page
+    assert "Every training was given 4 TFLOP" in page
     assert "fill the budget" in page

@@ -52,6 +52,8 @@ class Cell:
     """Accuracy on the validation pictures, which chose the weights."""
     spent: Spent | None
     settings: dict[str, float | int | str] = field(default_factory=dict)
+    diverged: bool = False
+    """Whether its loss left the numbers: it has nothing right, and there are no weights."""
 
 
 @dataclass(frozen=True)
@@ -62,10 +64,11 @@ class Tried:
     learning_rate: float
     accuracy: float
     """On validation pictures."""
-    loss: float
-    """Cross-entropy on the same, in nats."""
+    loss: float | None
+    """Cross-entropy on the same, in nats; None where it diverged."""
     n: int
     spent: Spent
+    diverged: bool = False
 
 
 @dataclass(frozen=True)
@@ -159,13 +162,13 @@ class Comparison:
             cells = [cell for cell in self.cells if cell.model == name and cell.fraction == fraction]
             if not cells:
                 continue
-            spent = [cell.spent for cell in cells if cell.spent is not None]
-            known = len(spent) == len(cells)
+            spent = [cell.spent for cell in cells if cell.spent is not None]  # one that diverged has none
+            known = bool(spent)
             rows.append(
                 Row(
                     model=name,
                     fraction=fraction,
-                    pictures=cells[0].pictures,
+                    pictures=next((cell.pictures for cell in cells if cell.pictures is not None), None),
                     accuracies=found,
                     flops=fmean(one.flops for one in spent) if known else None,
                     core_hours=fmean(one.core_hours for one in spent) if known else None,
