@@ -62,13 +62,26 @@ def _ahead(c: Comparison) -> Iterable[Html]:
         "p",
         "Accuracy is the mean over seeds ± the standard deviation over them. The interval and the difference (in "
         "percentage points, ± what it may be off by) hold with 95 %, by seeds and by the number of pictures measured. "
-        "A model is said to be ahead only where the difference is larger than that.",
+        "A model is said to be ahead only where the difference is larger than that. "
+        f"{_pairs_text(c.pairs)}",
         class_="quiet",
     )
+    if c.closing:
+        yield tag("h3", "With more pictures")
+        yield tag("ul", *(tag("li", f"{one}.") for one in c.closing))
     first = c.models[0].name
     head = ["model", "share", "pictures", "accuracy, %", "95 % interval", f"ahead of {shortened(first, 20)}"]
     rows = [_row(row) for row in c.rows]
     yield _scrolled(table([*head, "training work", "core-hours", "time"], rows, numbers=8))
+
+
+def _pairs_text(pairs: int) -> str:
+    if pairs < 2:
+        return f"{pairs} pair was compared." if pairs else ""
+    return (
+        f"{pairs} pairs were compared, each by itself: of so many that are equal in truth, {0.05 * pairs:.2g} would be "
+        "told apart by chance."
+    )
 
 
 def _row(row: Row) -> list[str]:

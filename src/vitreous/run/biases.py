@@ -20,8 +20,6 @@ from vitreous.weights.files import write_file
 
 MOST, FEWEST = 200, 16
 """Pictures; more hardly change a mean, fewer say little."""
-AT_ONCE = 32
-"""Pictures, at most: they are there in several versions."""
 LOOKS = 40
 """How often each is looked at, roughly, gradients counted in."""
 
@@ -54,7 +52,7 @@ def bias_of(bundle: Bundle, pictures: Source, kept: Path, workers: int) -> Bias:
         bundle.model,
         bundle.preprocess,
         pictures.relabelled(bundle.labels),
-        batch_size=choose_bias_batch(bundle, AT_ONCE),
+        batch_size=choose_bias_batch(bundle),
         workers=workers,
     )
     write_file(kept, json.dumps({**about, "bias": bias.to_json()}) + "\n")
