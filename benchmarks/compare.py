@@ -6,7 +6,7 @@ A plain ViT, the same with convolutions before it, the same with attention to th
 BiT. DATA: the official binary version, cifar-10-batches-bin. What is finished in DIR is not done again. Writes
 benchmarks/results/compare.json.
 
-Pictures are shrunk to 16x16 by default: a plain ViT then costs 20 MFLOP for each, of 83 at 32x32 or with patches of 2x2,
+Pictures are shrunk to 16x16 by default: a plain ViT costs 20 MFLOP for each, of 83 at 32x32 or with patches of 2x2,
 and a cell of a minute sees four times as many. The grid is 4x4 patches, of which a 3x3 neighbourhood holds 4 in a
 corner, 6 at a side and 9 inside: 39 % on average.
 """
