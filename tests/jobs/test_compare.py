@@ -74,6 +74,8 @@ def test_every_cell_has_its_run_and_its_numbers(finished, pictures):
         (MODELS[0], 0.25, 0, 28), (MODELS[1], 0.25, 0, 28), (MODELS[0], 1.0, 0, 108), (MODELS[1], 1.0, 0, 108),
     ]  # fmt: skip
     assert all(cell.n == 20 for cell in found.cells)
+    assert [found.settings[name] for name in ("evaluations", "val_pictures", "measured_pictures")] == [10, 12, 20]
+    assert "10 times on the same 12 pictures" in (out / "compare.html").read_text()
     assert len(found.tried) == 6
     saved = json.loads((out / "compare.json").read_text())
     assert saved.pop("generator").startswith("vitreous ")

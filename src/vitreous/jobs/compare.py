@@ -204,7 +204,13 @@ class _Job:
             budget=request.budget,
             cell_seconds=plan.cell_seconds,
             cell_flops=plan.cell_flops,
-            settings=self.settings,
+            settings=self.settings
+            and {
+                **self.settings,
+                "evaluations": plan.evaluations,
+                "val_pictures": plan.val_pictures,
+                "measured_pictures": plan.measured_pictures,
+            },
             models=models,
             cells=cells,
             tried=tuple(comparing.tried),

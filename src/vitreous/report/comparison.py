@@ -207,6 +207,11 @@ def _settings(c: Comparison) -> dict[str, str]:
         "Machine": ", ".join(f"{name} {value}" for name, value in c.machine.items()),
         "Data": ", ".join(f"{split} {digest}" for split, digest in c.digests.items()),
     }
+    if (seen := c.settings.get("val_pictures")) is not None:
+        times = c.settings["evaluations"]
+        found["Validation"] = (
+            f"{times} times on the same {seen:,} pictures, whatever the share of the training pictures"
+        )
     if c.cell_flops is not None:
         found["Work"] = (
             f"{operations(c.cell_flops)} for each training: as many as let the cells of all models together fill the "
