@@ -3,6 +3,7 @@
 import itertools
 import json
 import shutil
+import signal
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from greys import stop_after
 from vitreous import UserError
 from vitreous.cli import main
 from vitreous.data.source import open_data
+from vitreous.interrupt import Interrupted
 from vitreous.jobs.compare import compare
 from vitreous.jobs.fit import fit
 from vitreous.model.family import count_flops
@@ -285,6 +287,26 @@ def test_a_cell_that_diverges_counts_as_nothing_right(pictures, tmp_path, monkey
     assert [(cell.diverged, cell.n) for cell in found.cells] == [(False, 20), (True, 20)]
     assert found.rows[0].accuracies.mean == found.cells[0].accuracy / 2
     assert any("seed 1: the training diverged" in remark for remark in found.remarks)
+
+
+def test_a_signal_between_trainings_leaves_a_page_of_what_there_is(finished, pictures, tmp_path, monkeypatch):
+    out, _ = finished
+    again = tmp_path / "again"
+    shutil.copytree(out, again)
+    usual = Cells.measure
+
+    def measure(cells, key, *more):
+        if key.fraction == 1:
+            raise Interrupted(signal.SIGINT)
+        return usual(cells, key, *more)
+
+    monkeypatch.setattr(Cells, "measure", measure)
+    found = run(pictures, again)
+    assert not found.finished
+    assert [cell.fraction for cell in found.cells] == [0.25, 0.25]
+    saved = json.loads((again / "compare.json").read_text())
+    assert (saved["finished"], len(saved["cells"])) == (False, 2)
+    assert "Unfinished" in (again / "compare.html").read_text()
 
 
 def test_the_device_that_was_named_is_used(finished, pictures, tmp_path, monkeypatch):
