@@ -277,10 +277,28 @@ def _compared(found: dict[str, Any]) -> str:
         values = [cells[name, share] for share in shares]
         shown = (f"{100 * row['mean']:.1f} ± {100 * row['deviation']:.1f}" for row in values)
         lines.append(f"| {words} (`{name}`) | {' | '.join(shown)} |")
-    lines += ["", f"{found['cell_seconds']:.0f} s for each training, on {found['machine']['cores']} cores. ± is the"]
-    lines[-1] += " standard deviation over seeds."
+    size, pairs = found["image_size"], sum(verdict["pairs"] for verdict in found["verdicts"])
+    lines += ["", f"{found['cell_seconds']:.0f} s for each training of {size}x{size} pixels, on"]
+    lines[-1] += (
+        f" {found['machine']['cores']} cores. ± is the standard deviation over seeds; {pairs} pairs were compared."
+    )
+    lines.append("")
     for share, verdict in zip(shares, found["verdicts"], strict=True):
-        lines.append(f"With {100 * share:g} % of the pictures: {verdict['text']}.")
+        epochs = [cell["epochs"] for cell in found["cells"] if cell["fraction"] == share and cell["epochs"] is not None]
+        seen = f" ({min(epochs):.3g} to {max(epochs):.3g} epochs)" if epochs else ""
+        lines.append(f"- With {100 * share:g} % of the pictures{seen}: {verdict['text']}.")
+    if found["closing"]:
+        first = found["closing"][0]
+        gap = f"ahead of `{first['first']}` by how much more with {100 * first['few']:g} % than with"
+        lines += [
+            "",
+            f"| {gap} {100 * first['many']:g} % of the pictures | points | told apart |",
+            "| --- | ---: | --- |",
+        ]
+        for row in found["closing"]:
+            margin = "" if row["gap"]["margin"] is None else f" ± {100 * row['gap']['margin']:.1f}"
+            apart = "yes" if row["told_apart"] else "no"
+            lines.append(f"| `{row['model']}` | {100 * row['gap']['value']:+.1f}{margin} | {apart} |")
     bias = found["bias"]
     lines += ["", f"| bias, {bias['pictures']:,} test pictures | {' | '.join(f'`{name}`' for name in names)} |"]
     lines.append("| --- |" + " ---: |" * len(names))

@@ -1,10 +1,12 @@
 """Means, spreads and verdicts against NumPy, SciPy and examples by hand."""
 
+from itertools import combinations
+
 import numpy as np
 import pytest
 from scipy import stats
 
-from vitreous.evaluate.spread import STUDENT, Accuracies, difference, judge
+from vitreous.evaluate.spread import STUDENT, Accuracies, Gaps, Verdict, difference, judge
 
 
 def by_seed(*values):
@@ -79,3 +81,64 @@ def test_verdicts():
     assert str(judge({"a": a, "wide": wide})) == "not told apart: a, wide"
     assert str(judge({"c": c, "b": b, "like b": b})) == "ahead: b and like b (not told apart); then c"
     assert str(judge({"a": a})) == "a alone"
+
+
+def seeded(low, high):
+    """The mean is between them, and the seeds make up all of the margin: 4.303 x (high - low) / 2 / sqrt(3)."""
+    return Accuracies({0: low, 1: (low + high) / 2, 2: high}, 10**9)
+
+
+def test_a_verdict_says_nothing_false_of_models_behind_a_wide_one():
+    """A has the highest mean and a wide spread: level with B and with C, of which one is clearly ahead."""
+    verdict = judge({"A": seeded(0.3, 1.0), "B": seeded(0.59, 0.61), "C": seeded(0.49, 0.51)})
+    assert verdict.ahead == (("B", "C"),)
+    assert verdict.groups == (("A", "B"), ("A", "C"))
+    assert verdict.tiers is None
+    assert str(verdict) == "B is ahead of C; not told apart: A and B; A and C"
+    assert verdict.pairs == 3
+
+
+def test_a_verdict_says_nothing_false_of_a_model_in_between():
+    """A and B are level, B and C are level, and A is ahead of C."""
+    a, c = seeded(0.59, 0.61), seeded(0.49, 0.51)
+    b = Accuracies({0: 0.65, 1: 0.45, 2: 0.54}, 10**9)
+    verdict = judge({"C": c, "B": b, "A": a})
+    assert verdict.ahead == (("A", "C"),)
+    assert str(verdict) == "A is ahead of C; not told apart: A and B; B and C"
+    assert verdict.tiers is None
+
+
+def test_groups_that_cross_are_told_pair_by_pair():
+    verdict = Verdict(("A", "B", "C"), (("A", "B"), ("B", "C")))  # A and C are level all the same
+    assert verdict.groups == (("A", "C"), ("B",))
+    assert str(verdict) == "A is ahead of B; B is ahead of C; not told apart: A and C"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_groups_are_the_largest_sets_of_which_no_two_are_told_apart(seed):
+    names = "ABCDEF"
+    draw = np.random.default_rng(seed)
+    ahead = tuple(pair for pair in combinations(names, 2) if draw.random() < 0.5)
+    level = [
+        set(some)
+        for count in range(1, 7)
+        for some in combinations(names, count)
+        if not any(pair in ahead for pair in combinations(some, 2))
+    ]
+    expected = {frozenset(one) for one in level if not any(one < other for other in level)}
+    assert {frozenset(group) for group in Verdict(tuple(names), ahead).groups} == expected
+
+
+def test_whether_a_gap_closes_is_a_difference_of_differences_by_seed():
+    few = Accuracies(by_seed(0.50, 0.52, 0.54), 10_000), Accuracies(by_seed(0.40, 0.43, 0.43), 10_000)
+    many = Accuracies(by_seed(0.80, 0.81, 0.82), 10_000), Accuracies(by_seed(0.78, 0.80, 0.79), 10_000)
+    found = Gaps(few, many).closing
+    each = np.array([0.10, 0.09, 0.11]) - np.array([0.02, 0.01, 0.03])
+    assert found.value == pytest.approx(each.mean())
+    pictures = sum(p * (1 - p) / 10_000 for p in (0.52, 0.42, 0.81, 0.79))
+    seeds = stats.t.ppf(0.975, 2) * stats.sem(each)
+    assert found.margin == pytest.approx(np.hypot(seeds, stats.norm.ppf(0.975) * np.sqrt(pictures)), abs=1e-5)
+    assert found.told_apart
+    one = Gaps(*((Accuracies({0: a}, 10_000), Accuracies({0: b}, 10_000)) for a, b in ((0.5, 0.4), (0.8, 0.8))))
+    assert one.closing.value == pytest.approx(0.1)
+    assert not one.closing.told_apart  # one seed

@@ -25,6 +25,12 @@ def test_the_numbers_of_the_page():
     assert "51.0 ± 1.0" in page  # mean and standard deviation of 50, 52 and 51 %
     assert "+0.0 ± 7.6, not told apart" in page
     assert "2 TFLOP" in page
+    assert "6 pairs were compared, each by itself" in page  # three models, two shares
+    # ten points with few, none with many; seeds: (10, 10, 10) - (3, -3, 0), so 4.303 x 3 / sqrt(3) and the pictures'
+    assert "how far C+P/4@32 is ahead of P/4@32: less with more pictures, by 10.0 ± 7.7 points" in page
+    assert "was given 60 s, validation included; they took 57 to 60 s" in page
+    assert "Unfinished" not in page
+    assert "Unfinished" in comparison_page(comparison(finished=False))
     assert "15m for everything" in page
     assert "learning rate" in page
 
@@ -60,11 +66,15 @@ def test_everything_is_in_the_json():
     assert round(row["mean"], 6) == 0.51
     assert row["ahead_of_first"]["told_apart"] is True
     assert found["verdicts"][1]["tiers"] == [[DONE], [PLAIN, CONV]]
+    assert found["verdicts"][0]["pairs"] == 3
+    (closing,) = found["closing"]
+    assert (closing["model"], closing["few"], closing["many"], closing["told_apart"]) == (CONV, 0.1, 1.0, True)
+    assert round(closing["gap"]["value"], 6) == 0.1
     assert found["biases"][PLAIN]["shifts"]["within"]["same"] == 0.8125
     assert found["digests"]["test"] == "fedcba9876543210"
 
 
 def test_equal_flops_are_explained():
     page = text_of(comparison_page(comparison(cell_flops=4e12, equal="flops")))
-    assert "Every training took 4 TFLOP" in page
+    assert "Every training was given 4 TFLOP" in page
     assert "fill the budget" in page

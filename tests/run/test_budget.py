@@ -99,6 +99,8 @@ def test_steps_and_evaluations_fill_the_time(monkeypatch):
     assert found.evaluations == table.evaluations == 10
     assert steps == 77  # 0.97 of 100 s, less ten evaluations
     assert planned(monkeypatch, deadline=115, evaluating=7.0)[0].evaluations == 3
+    found, table, steps = planned(monkeypatch, deadline=115, evaluating=7.0, fixed=True)
+    assert (found.evaluations, table.evaluations, steps) == (10, 10, 77)  # as many as asked for, whatever they take
     assert table.deadline <= 115
 
 

@@ -13,10 +13,10 @@ from vitreous.config.train import Training
 from vitreous.data.packed import ArraySource
 from vitreous.data.source import Data
 from vitreous.model.family import count_flops, named_config
-from vitreous.report.compared import Cell
+from vitreous.report.compared import Cell, Compared, Tried
 from vitreous.run.biases import count_that_fit
 from vitreous.run.candidates import read_candidates
-from vitreous.run.cells import equal_epochs, equal_flops
+from vitreous.run.cells import equal_epochs, equal_flops, step_speed
 from vitreous.run.comparison import (
     CellKey,
     ComparePlan,
@@ -26,7 +26,8 @@ from vitreous.run.comparison import (
     divide_budget,
     open_plan,
 )
-from vitreous.run.comparison_facts import full_cells
+from vitreous.run.comparison_facts import Judged, full_cells, remarks
+from vitreous.train.meter import Spent
 
 REQUEST = CompareRequest("d.npz", ("P/4@32", "C+P/4@32"), (0.1, 1.0), 2, "1h")
 
@@ -40,21 +41,35 @@ def test_time_is_settled_once():
     new = ComparePlan.of(REQUEST, data())
     assert new.timed(0).cell_seconds is None  # only finished models
     timed = new.timed(2)
-    assert timed.cell_seconds == divide_budget("1h", 2, 2, 2)
+    # 85 % of an hour for 2 models x (2 shares x 2 seeds + 3 trials of half a cell) = 11 cells
+    assert timed.cell_seconds == 278.2
     assert timed.timed(5) == timed
 
 
+def test_all_are_validated_and_measured_on_as_many_pictures_as_the_slowest_has_time_for():
+    plan = replace(ComparePlan.of(REQUEST, data()).timed(2), cell_seconds=80.0)
+    looks = {"P/4@32": 0.001, "C+P/4@32": 0.004}
+    # a quarter of a trial of 40 s for 10 evaluations and the end: 10 s / 11 / 0.004 s;
+    # a tenth of an hour for 4 cells of each model: 360 s / (4 x 0.005 s)
+    found = plan.looking(looks, 10, val=5000, measured=100_000)
+    assert (found.evaluations, found.val_pictures, found.measured_pictures) == (10, 227, 18_000)
+    assert found.validating("P/4@32") == pytest.approx(11 * 227 * 0.001)
+    few = plan.looking(looks, 10, val=100, measured=50)
+    assert (few.val_pictures, few.measured_pictures) == (100, 50)
+    slow = plan.looking({"P/4@32": 100.0}, 10, val=100, measured=50)
+    assert (slow.val_pictures, slow.measured_pictures) == (16, 16)
+
+
 def test_the_budget_is_divided_over_cells_and_trials():
-    # 2 models x 3 fractions x 2 seeds = 12 cells, 2 x 3 trials of half a cell each: 15 parts of 95 % of an hour
-    assert divide_budget("1h", 2, 3, 2) == pytest.approx(0.95 * 3600 / 15, abs=0.05)
+    # 2 models x 3 fractions x 2 seeds = 12 cells, 2 x 3 trials of half a cell each: 15 parts of 85 % of an hour
+    assert divide_budget("1h", 2, 3, 2) == 204.0
 
 
 def test_a_budget_that_is_too_short_names_the_least_that_is_not():
-    with pytest.raises(UserError, match=r"budget '1m': too short for 36 cells .* give at least 8m") as error:
+    with pytest.raises(UserError, match=r"budget '1m': too short for 36 cells .* give at least 9m") as error:
         divide_budget("1m", 4, 3, 3)
-    # 42 parts of 10 s, of which a trial is half, and a twentieth for what follows
-    assert 42 * 10 / 0.95 < 8 * 60
-    assert divide_budget("8m", 4, 3, 3) >= 10
+    # 42 parts of 10 s, of which a trial is half, and 15 % for measuring and for what follows: 494 s
+    assert divide_budget("9m", 4, 3, 3) == 10.9
     assert "4 models x 3 fractions x 3 seeds" in str(error.value)
 
 
@@ -85,9 +100,17 @@ def test_equal_operations_are_equal():
 
 
 def test_the_operations_fill_the_time_of_all_models():
-    flops = equal_flops(60.0, {"fast": 3e9, "slow": 1e9})
-    assert flops / 3e9 + flops / 1e9 == pytest.approx(2 * 60)
-    assert flops == pytest.approx(90e9)  # 30 s and 90 s
+    speeds = {"fast": 3e9, "slow": 1e9}
+    assert equal_flops({"fast": 60.0, "slow": 60.0}, speeds) == pytest.approx(90e9)  # 30 s and 90 s
+    # of 60 s each, validation takes 5 s and 15 s: 25 s and 75 s are left for steps
+    assert equal_flops({"fast": 55.0, "slow": 45.0}, speeds) == pytest.approx(75e9)
+
+
+def test_the_speed_of_steps_is_that_of_the_fastest_trial_without_its_validation():
+    trials = [Tried("a", rate, 0.5, 1.0, 9, Spent(seconds, flops=80.0)) for rate, seconds in ((1, 10.0), (2, 12.0))]
+    lost = Tried("a", 3, 0.0, None, 9, Spent(), diverged=True)
+    assert step_speed([*trials, lost], 2.0) == pytest.approx(10.0)
+    assert step_speed(trials, 9.0) == pytest.approx(16.0)  # half of the trial counts as steps at least
 
 
 def test_candidates():
@@ -184,4 +207,30 @@ def test_the_models_that_are_looked_into_are_those_of_most_pictures_and_the_firs
         return Cell(model, fraction, seed, f"{model}-{fraction}-{seed}", 1, 0.5, (0, 1), 9, None, None)
 
     made = [cell(m, f, s) for s in (0, 1) for f in (0.1, 1.0) for m in ("a", "b")] + [cell("done", None, None)]
-    assert [one.place for one in full_cells(made)] == ["a-1.0-0", "b-1.0-0", "done-None-None"]
+    expected = {"a-1.0-0", "b-1.0-0", "done-None-None"}
+    assert {one.place for one in full_cells(made)} == expected
+    lost = [replace(one, diverged=one.place == "a-1.0-0") for one in made]
+    assert {one.place for one in full_cells(lost)} == {"a-1.0-1", "b-1.0-0", "done-None-None"}
+
+
+def test_unequal_steps_are_told():
+    def noted(*steps):
+        cells = [
+            Cell("a", 1.0, seed, "place", 1, 0.5, (0, 1), 9, None, None, {"steps": count})
+            for seed, count in enumerate(steps)
+        ]
+        model = Compared("a", "", 1, 1, (4, 4), True)
+        return [one for one in remarks([model], cells, [], Judged("test", False, 9, 9)) if "equally fast" in one]
+
+    assert noted(100, 105, 109) == []
+    (found,) = noted(100, 105, 111)
+    assert found.startswith("a, 100 % of the pictures: 100 to 111 steps")
+
+
+def test_pictures_that_cannot_be_read_are_not_blamed_on_the_time():
+    cells = [Cell("a", 1.0, seed, "place", 1, 0.5, (0, 1), 98, None, None) for seed in (0, 1)]
+    (found,) = remarks([], cells, [], Judged("test", False, 100, 100))
+    assert "could not be read" in found
+    assert "98 of 100" in found
+    (found,) = remarks([], [replace(one, n=50) for one in cells], [], Judged("test", False, 100, 50))
+    assert "the same 50, chosen at random" in found

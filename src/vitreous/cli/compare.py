@@ -90,7 +90,8 @@ def _show(found: Comparison) -> None:
     from vitreous.report.compared import share_text
 
     if not found.finished:
-        print(f"Stopped. Everything is saved in {found.out}; repeat the same command to go on.")
+        so_far = f" {found.out}/compare.html shows the {len(found.cells)} cells so far." if found.cells else ""
+        print(f"Stopped. Everything is saved in {found.out}; repeat the same command to go on.{so_far}")
         return
     rows = table("model", "share#", "pictures#", "accuracy#", "95 % interval#", "training FLOPs#", "core-hours#")
     for row in found.rows:
@@ -110,6 +111,8 @@ def _show(found: Comparison) -> None:
     for fraction, verdict in found.verdicts.items():
         what = "" if fraction is None else f"with {share_text(fraction)} of the pictures: "
         print(printable(f"{what}{verdict}"))
+    for closing in found.closing:
+        print(printable(f"{closing}"))
     for remark in found.remarks:
         print(f"note: {printable(remark)}")
     print(f"page     {found.out}/compare.html")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from statistics import fmean, stdev
 
 from vitreous.evaluate.classify import wilson
@@ -81,6 +82,31 @@ def difference(one: Accuracies, other: Accuracies) -> Difference:
     return Difference(value, None if seeds is None else math.hypot(seeds, NORMAL * math.sqrt(pictures)))
 
 
+@dataclass(frozen=True)
+class Gaps:
+    """The accuracies of two models with few pictures and with many."""
+
+    few: tuple[Accuracies, Accuracies]
+    many: tuple[Accuracies, Accuracies]
+
+    @property
+    def closing(self) -> Difference:
+        """By how much the gap (the first model less the second) is larger with few pictures than with many.
+
+        In pairs: each seed has one such difference of differences. The pictures' part takes all four shares as
+        independent, which on the same pictures says too much, never too little.
+        """
+        four = (*self.few, *self.many)
+        seeds = sorted(set.intersection(*(set(one.by_seed) for one in four)))
+        (a, b), (c, d) = self.few, self.many
+        values = [(a.by_seed[s] - b.by_seed[s]) - (c.by_seed[s] - d.by_seed[s]) for s in seeds]
+        value = fmean(values) if values else (a.mean - b.mean) - (c.mean - d.mean)
+        if len(values) < 2:
+            return Difference(value, None)
+        pictures = sum(one.mean * (1 - one.mean) / one.n for one in four)
+        return Difference(value, math.hypot(_seeds_margin(values), NORMAL * math.sqrt(pictures)))
+
+
 def _paired_margin(one: Accuracies, other: Accuracies) -> float | None:
     """What the seeds contribute; None where it is not known."""
     if one.trained and other.trained:
@@ -101,30 +127,65 @@ def _seeds_margin(values: Sequence[float]) -> float:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Who is ahead of whom."""
+    """Who is ahead of whom, of every two models."""
 
-    tiers: tuple[tuple[str, ...], ...]
-    """The best first; within a tier, those that cannot be told apart from its first, the higher mean first."""
+    order: tuple[str, ...]
+    """The higher mean first."""
+    ahead: tuple[tuple[str, str], ...]
+    """Pairs that are told apart, the better first; all others are not."""
+
+    @property
+    def pairs(self) -> int:
+        """How many were compared."""
+        return math.comb(len(self.order), 2)
+
+    @property
+    def groups(self) -> tuple[tuple[str, ...], ...]:
+        """The largest sets in which no two are told apart; a model may be in several (a compact letter display)."""
+        apart = {frozenset(pair) for pair in self.ahead}
+        found: list[tuple[str, ...]] = [()]
+        for name in self.order:
+            near = [tuple(one for one in group if frozenset((one, name)) not in apart) for group in found]
+            grown = [*found] + [(*group, name) for group in near]
+            found = [g for g in dict.fromkeys(grown) if not any(set(g) < set(other) for other in grown)]
+        return tuple(sorted(found, key=lambda group: [self.order.index(name) for name in group]))
+
+    @property
+    def tiers(self) -> tuple[tuple[str, ...], ...] | None:
+        """The groups where each is ahead of all that follow, as a whole; None where they overlap or cross."""
+        groups, ahead = self.groups, set(self.ahead)
+        for number, group in enumerate(groups):
+            behind = [name for later in groups[number + 1 :] for name in later]
+            if any((better, worse) not in ahead for better in group for worse in behind):
+                return None
+        return groups
 
     def __str__(self) -> str:
+        if self.tiers is None:
+            return self._pair_by_pair()
         if len(self.tiers) == 1:
-            names = ", ".join(self.tiers[0])
-            return f"not told apart: {names}" if len(self.tiers[0]) > 1 else f"{names} alone"
-        parts = [_listed(tier) for tier in self.tiers]
-        return f"ahead: {parts[0]}; then {'; then '.join(parts[1:])}"
+            names = ", ".join(self.order)
+            return f"not told apart: {names}" if len(self.order) > 1 else f"{names} alone"
+        tiers = [one[0] if len(one) == 1 else f"{_listed(one)} (not told apart)" for one in self.tiers]
+        return f"ahead: {tiers[0]}; then {'; then '.join(tiers[1:])}"
+
+    def _pair_by_pair(self) -> str:
+        behind = {name: [worse for better, worse in self.ahead if better == name] for name in self.order}
+        clear = [f"{name} is ahead of {_listed(worse)}" for name, worse in behind.items() if worse]
+        level = [_listed(group) for group in self.groups if len(group) > 1]
+        return f"{'; '.join(clear)}; not told apart: {'; '.join(level)}"
 
 
-def _listed(tier: Sequence[str]) -> str:
-    return tier[0] if len(tier) == 1 else f"{', '.join(tier[:-1])} and {tier[-1]} (not told apart)"
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def judge(accuracies: Mapping[str, Accuracies]) -> Verdict:
     """Which model is ahead of which, where the difference is larger than what it may be off by."""
-    left = sorted(accuracies, key=lambda name: -accuracies[name].mean)
-    tiers = []
-    while left:
-        best = accuracies[left[0]]
-        apart = [name for name in left[1:] if difference(best, accuracies[name]).told_apart]
-        tiers.append(tuple(name for name in left if name not in apart))
-        left = apart
-    return Verdict(tuple(tiers))
+    order = sorted(accuracies, key=lambda name: -accuracies[name].mean)
+    ahead = []
+    for one, other in combinations(order, 2):
+        found = difference(accuracies[one], accuracies[other])
+        if found.told_apart:
+            ahead.append((one, other) if found.value > 0 else (other, one))
+    return Verdict(tuple(order), tuple(ahead))

@@ -40,8 +40,6 @@ WEIGHT_DECAY = 1e-2
 """The same at every depth and for every model, so that only the features differ."""
 FILES = ("analysis.json", "analysis.html")
 BIAS_FILES = ("bias.json", "bias.html")
-BIAS_BATCH = 32
-"""Pictures at once, at most: they are there in several versions."""
 FEWEST = 8
 """Pictures below which a comparison between pictures says nothing."""
 
@@ -129,7 +127,7 @@ def analyze_bias(
     opened = open_pictures(data)
     chosen = choose_pictures(opened, pictures, seed)
     bundles = [(name, open_model(model, preprocess)) for name, model in zip(_names(models), models, strict=True)]
-    batches = [choose_bias_batch(bundle, BIAS_BATCH) for _, bundle in bundles]
+    batches = [choose_bias_batch(bundle) for _, bundle in bundles]
     remarks = list(opened.notes)
     found: list[tuple[str, Bias]] = []
     for number, ((name, bundle), batch) in enumerate(zip(bundles, batches, strict=True)):

@@ -16,7 +16,7 @@ from vitreous.data.copies import note_copies
 from vitreous.data.source import Data, Source, Split
 from vitreous.errors import UserError
 from vitreous.explain.analysis.bias_numbers import Bias
-from vitreous.jobs.evaluate import evaluate
+from vitreous.interrupt import Interrupted
 from vitreous.report.compared import Cell, Comparison, Equal
 from vitreous.report.comparison import comparison_page
 from vitreous.run.biases import bias_of, count_that_fit, some_of_each_class
@@ -29,19 +29,20 @@ from vitreous.run.comparison import (
     BIAS,
     PAGE,
     RESULT,
+    SPLIT_SEED,
     ComparePlan,
     CompareRequest,
     check_fractions,
     measured_split,
     open_plan,
 )
-from vitreous.run.comparison_facts import compared, full_cells, looks_per_second, remarks, shared_settings
+from vitreous.run.comparison_facts import Judged, compared, full_cells, looks_per_second, remarks, shared_settings
 from vitreous.run.folder import run_place
 from vitreous.run.lock import hold_folder
+from vitreous.run.looking import random_part
 from vitreous.run.opening import open_classifier, open_dataset
 from vitreous.run.request import Listeners, machine_of, run_name, same_place
 from vitreous.run.result import NAMES
-from vitreous.run.start import split_for
 from vitreous.train.meter import Spent
 from vitreous.weights.bundle import Bundle
 from vitreous.weights.files import readable_errors, write_output
@@ -131,27 +132,40 @@ class _Job:
             self._pictures()[1].relabelled(bundle.labels)
 
     def run(self, plan: ComparePlan) -> Comparison:
-        """Do what is left to do."""
-        measured = [self._measure(name, bundle) for name, bundle in self.finished.items()]
+        """Do what is left to do; what is there by then is written even where it was stopped."""
         comparing = Comparing(self.cells, [c for c in self.candidates if c.model is not None], plan)
-        complete = comparing.run()
-        result = self._result(comparing, measured, complete)
-        if complete:
-            result = replace(result, biases=self._biases(result))
+        measured: list[Cell] = []
+        biases: dict[str, Bias] = {}
+        complete = False
+        try:
+            if comparing.run():
+                measured += (self._measure(name, comparing.plan) for name in self.finished)
+                biases = self._biases(self._result(comparing, measured))
+                complete = True
+        except Interrupted:  # between two trainings; within one, it says that it was stopped
+            pass
+        result = replace(self._result(comparing, measured), finished=complete, biases=biases)
+        if result.cells or complete:
             self._write(result)
         return result
 
     def _pictures(self) -> tuple[Split, Source]:
-        """What accuracies are measured on: the test split; else the pictures that every training sets aside."""
+        """What accuracies may be of: the test split; else the pictures that every training sets aside."""
         if not self.trainings:
             return measured_split(self.data)
-        return measured_split(split_for(next(iter(self.trainings.values())), self.data))
+        return self.cells.judged_on(next(iter(self.trainings.values())))
 
-    def _measure(self, name: str, bundle: Bundle) -> Cell:
+    def _judged(self, plan: ComparePlan) -> Judged:
+        split, source = self._pictures()
+        count = len(source) if plan.measured_pictures is None else plan.measured_pictures
+        return Judged(split, split not in self.data.splits, len(source), count)
+
+    def _measure(self, name: str, plan: ComparePlan) -> Cell:
         """How well a finished model does."""
         split, source = self._pictures()
-        found = evaluate(bundle, Data({split: source}, source.classes), split=split, workers=self.cells.machine.workers)
-        self.cells.listeners.say(f"{name}: {found.result.top1:.1%} of {found.result.n:,} {NAMES[split]} pictures")
+        bundle = self.finished[name]
+        found = self.cells.measure_model(bundle, random_part(source, SPLIT_SEED, plan.measured_pictures))
+        self.cells.listeners.say(f"{name}: {found.top1:.1%} of {found.n:,} {NAMES[split]} pictures")
         spent = bundle.info.get("spent")
         return Cell(
             model=name,
@@ -159,14 +173,15 @@ class _Job:
             seed=None,
             place=name,
             pictures=None,
-            accuracy=found.result.top1,
-            interval=found.result.top1_interval,
-            n=found.result.n,
+            accuracy=found.top1,
+            interval=found.top1_interval,
+            n=found.n,
             validation=None,
             spent=Spent(**spent) if isinstance(spent, dict) else None,
         )
 
-    def _result(self, comparing: Comparing, measured: Sequence[Cell], complete: bool) -> Comparison:
+    def _result(self, comparing: Comparing, measured: Sequence[Cell]) -> Comparison:
+        """What there is so far."""
         plan, request = comparing.plan, self.request
         configs = {name: bundle.model.config for name, bundle in self.finished.items()}
         configs |= {name: training.model for name, training in self.trainings.items()}
@@ -175,40 +190,46 @@ class _Job:
             compared(c.name, configs[c.name], trained=c.model is not None, learning_rate=chosen.get(c.name))
             for c in self.candidates
         )
-        split, source = self._pictures()
+        judged = self._judged(plan)
         cells = (*comparing.done, *measured)
         return Comparison(
             out=str(self.cells.folder),
-            finished=complete,
+            finished=False,
             data=request.data,
             classes=len(self.data.classes),
             splits=plan.splits,
             digests=plan.digests,
-            split=split,
+            split=judged.split,
             equal=request.equal,
             budget=request.budget,
             cell_seconds=plan.cell_seconds,
             cell_flops=plan.cell_flops,
-            settings=self.settings,
+            settings=self.settings
+            and {
+                **self.settings,
+                "evaluations": plan.evaluations,
+                "val_pictures": plan.val_pictures,
+                "measured_pictures": plan.measured_pictures,
+            },
             models=models,
             cells=cells,
             tried=tuple(comparing.tried),
             machine=machine_features(self.cells.machine.device),
-            remarks=(*self.data.notes, *remarks(models, cells, comparing.tried, split, len(source))),
+            remarks=(*self.data.notes, *remarks(models, cells, comparing.tried, judged)),
         )
 
     def _biases(self, result: Comparison) -> dict[str, Bias]:
-        """Of each model trained on most pictures with seed 0, and of the finished ones."""
+        """Of each model's first training on most pictures, and of the finished ones, each opened afresh."""
         folder, places = self.cells.folder, {candidate.name: candidate.folder for candidate in self.candidates}
         speeds = looks_per_second(result.tried, {model.name: model.forward_flops for model in result.models})
         seconds = None if self.request.budget is None else AFTERWARDS * parse_budget(self.request.budget)
         pictures = some_of_each_class(self._pictures()[1], count_that_fit(seconds, speeds))
         found = {}
         for cell in full_cells(result.cells):
-            bundle = self.finished.get(cell.model) or open_classifier(cell.place)
             kept = folder / BIAS / f"{places[cell.model]}.json"
-            found[cell.model] = bias_of(bundle, pictures, kept, self.cells.machine.workers)
-        return {model.name: found[model.name] for model in result.models}  # in their order, and so in their colours
+            found[cell.model] = bias_of(open_classifier(cell.place), pictures, kept, self.cells.machine.workers)
+        # in their order, and so in their colours
+        return {model.name: found[model.name] for model in result.models if model.name in found}
 
     def _write(self, result: Comparison) -> None:
         described, page = (self.cells.folder / name for name in (RESULT, PAGE))

@@ -10,12 +10,10 @@ from typing import Any
 
 from vitreous.arguments import Count, Workers, checked
 from vitreous.config.data import Preprocess
-from vitreous.data.loader import Loader, choose_workers
 from vitreous.data.source import Data, Split
-from vitreous.evaluate.classify import ClassificationResult, score_classes
-from vitreous.evaluate.features import compute_features
-from vitreous.run.needs import check_inference_memory
-from vitreous.run.opening import choose_split, names_of, open_classifier, open_dataset, open_engine
+from vitreous.evaluate.classify import ClassificationResult
+from vitreous.run.measuring import measure_classifier
+from vitreous.run.opening import choose_split, open_classifier, open_dataset
 from vitreous.weights.bundle import Bundle
 
 
@@ -62,23 +60,7 @@ def evaluate(
     opened = open_dataset(data)
     name, source = choose_split(opened, split)
     bundle = open_classifier(model, preprocess)
-    source = source.relabelled(bundle.labels)
     start = time.perf_counter()
-    engine = open_engine(bundle)
-    batch = min(batch_size or engine.batch_size, len(source))
-    check_inference_memory(bundle, batch)
-    loader = Loader(
-        source,
-        engine.preprocess,
-        batch_size=batch,
-        workers=choose_workers(workers, len(source)),
-        cache_bytes=0,
-        normalised=False,
-    )
     told = None if progress is None else lambda done: progress(done, len(source))
-    try:
-        scores, targets = compute_features(engine.scores, loader.batches(), len(source), told)
-    finally:
-        loader.close()
-    result = score_classes(scores, targets, bundle.labels, names=names_of(source, loader.unreadable))
-    return Evaluation(name, result, dict(loader.unreadable), time.perf_counter() - start)
+    result, unreadable = measure_classifier(bundle, source, batch_size=batch_size, workers=workers, progress=told)
+    return Evaluation(name, result, unreadable, time.perf_counter() - start)

@@ -7,7 +7,7 @@ from statistics import fmean
 from typing import Any, Literal
 
 from vitreous.data.source import Split
-from vitreous.evaluate.spread import Accuracies, Difference, Verdict, difference, judge
+from vitreous.evaluate.spread import Accuracies, Difference, Gaps, Verdict, difference, judge
 from vitreous.explain.analysis.bias_numbers import Bias
 from vitreous.train.meter import Spent
 
@@ -52,6 +52,8 @@ class Cell:
     """Accuracy on the validation pictures, which chose the weights."""
     spent: Spent | None
     settings: dict[str, float | int | str] = field(default_factory=dict)
+    diverged: bool = False
+    """Whether its loss left the numbers: it has nothing right, and there are no weights."""
 
 
 @dataclass(frozen=True)
@@ -62,10 +64,11 @@ class Tried:
     learning_rate: float
     accuracy: float
     """On validation pictures."""
-    loss: float
-    """Cross-entropy on the same, in nats."""
+    loss: float | None
+    """Cross-entropy on the same, in nats; None where it diverged."""
     n: int
     spent: Spent
+    diverged: bool = False
 
 
 @dataclass(frozen=True)
@@ -98,6 +101,29 @@ class Row:
             "n": found.n,
             "ahead_of_first": None if ahead is None else {**asdict(ahead), "told_apart": ahead.told_apart},
         }
+
+
+@dataclass(frozen=True)
+class Closing:
+    """Whether how far a model is ahead of another depends on the pictures."""
+
+    model: str
+    first: str
+    few: float
+    many: float
+    """Shares of the pictures: the smallest and the largest."""
+    gap: Difference
+    """How far it is ahead with few pictures, less how far with many."""
+
+    def __str__(self) -> str:
+        ahead = f"how far {self.model} is ahead of {self.first}"
+        shares = f"{share_text(self.few)} and {share_text(self.many)} of the pictures"
+        margin = "" if self.gap.margin is None else f" ± {100 * self.gap.margin:.1f}"
+        points = f"{100 * abs(self.gap.value):.1f}{margin} points"
+        if not self.gap.told_apart:
+            value = f"{100 * self.gap.value:+.1f}".replace("-", "−")
+            return f"{ahead}: no change between {shares} can be told ({value}{margin} points)"
+        return f"{ahead}: {'less' if self.gap.value > 0 else 'more'} with more pictures, by {points} between {shares}"
 
 
 @dataclass(frozen=True)
@@ -159,13 +185,13 @@ class Comparison:
             cells = [cell for cell in self.cells if cell.model == name and cell.fraction == fraction]
             if not cells:
                 continue
-            spent = [cell.spent for cell in cells if cell.spent is not None]
-            known = len(spent) == len(cells)
+            spent = [cell.spent for cell in cells if cell.spent is not None]  # one that diverged has none
+            known = bool(spent)
             rows.append(
                 Row(
                     model=name,
                     fraction=fraction,
-                    pictures=cells[0].pictures,
+                    pictures=next((cell.pictures for cell in cells if cell.pictures is not None), None),
                     accuracies=found,
                     flops=fmean(one.flops for one in spent) if known else None,
                     core_hours=fmean(one.core_hours for one in spent) if known else None,
@@ -180,10 +206,35 @@ class Comparison:
         """Who is ahead with each share; by None where all models are finished ones."""
         return {fraction: judge(self.accuracies(fraction)) for fraction in self.fractions or (None,) if self.cells}
 
+    @property
+    def pairs(self) -> int:
+        """How many pairs of models were compared, with all shares."""
+        return sum(verdict.pairs for verdict in self.verdicts.values())
+
+    @property
+    def closing(self) -> tuple[Closing, ...]:
+        """Of each trained model and the first one, whether their gap closes with more pictures."""
+        names = [model.name for model in self.models if model.trained]
+        if len(self.fractions) < 2 or len(names) < 2:
+            return ()
+        few, many = self.accuracies(self.fractions[0]), self.accuracies(self.fractions[-1])
+        first, *others = names
+        return tuple(
+            Closing(name, first, self.fractions[0], self.fractions[-1], gaps.closing)
+            for name in others
+            if all(one in shares for one in (name, first) for shares in (few, many))
+            for gaps in (Gaps((few[name], few[first]), (many[name], many[first])),)
+        )
+
     def to_json(self) -> dict[str, Any]:
         """As dicts, lists, texts and numbers."""
-        verdicts = [{"fraction": f, **asdict(v), "text": str(v)} for f, v in self.verdicts.items()]
-        return {**asdict(self), "summary": [row.to_json() for row in self.rows], "verdicts": verdicts}
+        verdicts = [
+            {"fraction": f, **asdict(v), "groups": v.groups, "tiers": v.tiers, "pairs": v.pairs, "text": str(v)}
+            for f, v in self.verdicts.items()
+        ]
+        closing = [{**asdict(one), "told_apart": one.gap.told_apart, "text": str(one)} for one in self.closing]
+        summary = [row.to_json() for row in self.rows]
+        return {**asdict(self), "summary": summary, "verdicts": verdicts, "closing": closing}
 
 
 def share_text(fraction: float | None) -> str:

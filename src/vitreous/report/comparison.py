@@ -13,6 +13,8 @@ from vitreous.report.numbers import parameters
 from vitreous.report.page import duration, operations
 from vitreous.report.plots import shortened
 
+UNFINISHED = ": it was stopped, and these are the cells that it has so far; repeat the command to go on."
+
 Place = Callable[[Row], float | None]
 """Where a row stands on the x axis."""
 
@@ -21,8 +23,9 @@ def comparison_page(comparison: Comparison) -> str:
     """The whole page as text."""
     names = joined_names([model.name for model in comparison.models])
     lede = tag("p", _lede(comparison), class_="lede")
+    unfinished = () if comparison.finished else (tag("p", tag("strong", "Unfinished"), UNFINISHED),)
     body = [
-        tag("header", tag("p", "Comparison", class_="kind"), tag("h1", names), lede),
+        tag("header", tag("p", "Comparison", class_="kind"), tag("h1", names), lede, *unfinished),
         _section("Who is ahead", _ahead(comparison)),
         _section("Accuracy against pictures and cost", _plots(comparison)),
         *([bias_section(list(comparison.biases.items()))] if comparison.biases else []),
@@ -44,9 +47,11 @@ def _lede(c: Comparison) -> str:
     said = f"{c.data}: {counts} pictures of {c.classes:,} classes. Accuracy is measured on the {measured} pictures."
     if c.cell_seconds is None:
         return said
+    seconds = [cell.spent.seconds for cell in c.cells if cell.spent is not None and cell.seed is not None]
+    took = f"; they took {min(seconds):.3g} to {max(seconds):.3g} s" if seconds else ""
     if c.cell_flops is None:
-        return f"{said} Every training took {c.cell_seconds:g} s, measuring included."
-    return f"{said} Every training took {operations(c.cell_flops)}."
+        return f"{said} Every training was given {c.cell_seconds:g} s, validation included{took}."
+    return f"{said} Every training was given {operations(c.cell_flops)}{took}."
 
 
 def _ahead(c: Comparison) -> Iterable[Html]:
@@ -57,13 +62,26 @@ def _ahead(c: Comparison) -> Iterable[Html]:
         "p",
         "Accuracy is the mean over seeds ± the standard deviation over them. The interval and the difference (in "
         "percentage points, ± what it may be off by) hold with 95 %, by seeds and by the number of pictures measured. "
-        "A model is said to be ahead only where the difference is larger than that.",
+        "A model is said to be ahead only where the difference is larger than that. "
+        f"{_pairs_text(c.pairs)}",
         class_="quiet",
     )
+    if c.closing:
+        yield tag("h3", "With more pictures")
+        yield tag("ul", *(tag("li", f"{one}.") for one in c.closing))
     first = c.models[0].name
     head = ["model", "share", "pictures", "accuracy, %", "95 % interval", f"ahead of {shortened(first, 20)}"]
     rows = [_row(row) for row in c.rows]
     yield _scrolled(table([*head, "training work", "core-hours", "time"], rows, numbers=8))
+
+
+def _pairs_text(pairs: int) -> str:
+    if pairs < 2:
+        return f"{pairs} pair was compared." if pairs else ""
+    return (
+        f"{pairs} pairs were compared, each by itself: of so many that are equal in truth, {0.05 * pairs:.2g} would be "
+        "told apart by chance."
+    )
 
 
 def _row(row: Row) -> list[str]:
@@ -166,7 +184,7 @@ def _equal(c: Comparison) -> Iterable[Html]:
         [
             _named(t.model),
             f"{t.learning_rate:g}",
-            f"{100 * t.accuracy:.1f}",
+            "diverged" if t.diverged else f"{100 * t.accuracy:.1f}",
             f"{t.n:,}",
             "taken" * (t.learning_rate == chosen[t.model]),
         ]
@@ -189,6 +207,11 @@ def _settings(c: Comparison) -> dict[str, str]:
         "Machine": ", ".join(f"{name} {value}" for name, value in c.machine.items()),
         "Data": ", ".join(f"{split} {digest}" for split, digest in c.digests.items()),
     }
+    if (seen := c.settings.get("val_pictures")) is not None:
+        times = c.settings["evaluations"]
+        found["Validation"] = (
+            f"{times} times on the same {seen:,} pictures, whatever the share of the training pictures"
+        )
     if c.cell_flops is not None:
         found["Work"] = (
             f"{operations(c.cell_flops)} for each training: as many as let the cells of all models together fill the "
@@ -221,7 +244,7 @@ def _cells(c: Comparison) -> Html:
                 _named(cell.model),
                 share_text(cell.fraction),
                 "" if cell.seed is None else str(cell.seed),
-                f"{100 * cell.accuracy:.1f}",
+                "diverged" if cell.diverged else f"{100 * cell.accuracy:.1f}",
                 f"{cell.n:,}",
                 "" if cell.validation is None else f"{100 * cell.validation:.1f}",
                 f"{cell.settings.get('steps', '')}",

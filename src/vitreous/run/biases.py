@@ -12,9 +12,9 @@ from vitreous.errors import UserError
 from vitreous.explain.analysis.bias import measure_bias
 from vitreous.explain.analysis.bias_numbers import Bias
 from vitreous.inputs import read_json
-from vitreous.model.family import inference_batch
 from vitreous.run.folder import weights_digest
 from vitreous.run.looking import class_by_class
+from vitreous.run.needs import choose_bias_batch
 from vitreous.weights.bundle import Bundle
 from vitreous.weights.files import write_file
 
@@ -41,7 +41,10 @@ def some_of_each_class(source: Source, count: int) -> Source:
 
 
 def bias_of(bundle: Bundle, pictures: Source, kept: Path, workers: int) -> Bias:
-    """What the model's bias is on these pictures; read from the file `kept` if it was measured before."""
+    """What the model's bias is on these pictures; read from the file `kept` if it was measured before.
+
+    bundle: opened for this alone, as its network may be moved and follows gradients.
+    """
     about = {"weights": weights_digest(bundle.model), "pictures": [pictures.key(i) for i in range(len(pictures))]}
     if (found := _read(kept, about)) is not None:
         return found
@@ -49,7 +52,7 @@ def bias_of(bundle: Bundle, pictures: Source, kept: Path, workers: int) -> Bias:
         bundle.model,
         bundle.preprocess,
         pictures.relabelled(bundle.labels),
-        batch_size=min(32, inference_batch(bundle.model.config)),
+        batch_size=choose_bias_batch(bundle),
         workers=workers,
     )
     write_file(kept, json.dumps({**about, "bias": bias.to_json()}) + "\n")

@@ -53,6 +53,8 @@ class Afterwards:
     """Steps that are worth taking at all; where fewer fit and the start is a good answer itself, none are taken."""
     step: float = 0.0
     """Seconds that a step takes at the very least, where that is known."""
+    fixed: bool = False
+    """Whether there are as many evaluations as the training says, whatever they take."""
 
 
 def plan(
@@ -82,13 +84,15 @@ def plan(
         return least, None
     stages = measure_stages(training, objective, loader, world, left())
     free, evaluations = left(), training.evaluations
-    while evaluations > 1 and evaluations * evaluation > min(afterwards.evaluating, MEASURING * free):
-        evaluations -= 1
+    if not afterwards.fixed:
+        while evaluations > 1 and evaluations * evaluation > min(afterwards.evaluating, MEASURING * free):
+            evaluations -= 1
     table = Timetable(
         deadline - (1 - MARGIN) / MARGIN * free, tuple(stages), evaluations, evaluation, afterwards.ending
     )
     each = table.step_seconds(0.0, 1.0)
-    evaluations = max(1, min(evaluations, int(free / (each + evaluation))))
+    if not afterwards.fixed:
+        evaluations = max(1, min(evaluations, int(free / (each + evaluation))))
     steps = int((free - evaluations * evaluation) / each)
     if steps < afterwards.fewest:
         return least, None

@@ -19,7 +19,7 @@ from vitreous.report.compared import Equal
 from vitreous.run.budget import parse_budget
 from vitreous.run.folder import count_pictures, digest_splits
 from vitreous.run.lock import LOCK
-from vitreous.run.stages import say_budget
+from vitreous.run.stages import FEW, say_budget
 from vitreous.weights.files import is_unfinished, write_file
 
 CONFIG, RESULT, PAGE = "config.json", "compare.json", "compare.html"
@@ -31,6 +31,14 @@ TRYING = 0.5
 """What such a trial may take, of a cell's time."""
 AFTERWARDS = 0.05
 """The share of the whole time that is kept for what follows the trainings: looking at the models, and the page."""
+TESTING = 0.1
+"""The share of the whole time in which all trained models are measured, outside the time of each."""
+VALIDATING = 0.25
+"""What validation pictures may take of a trial, the shortest training."""
+SPLIT_SEED = 0
+"""By which pictures are set aside and parts of them are chosen: the same for all, whatever the seed of a training."""
+ASIDE = 0.1
+"""The share of the pictures that finished models are measured on, where the data are in no splits."""
 LEAST = 5.0
 """Seconds below which a training teaches nothing that is worth comparing."""
 
@@ -67,10 +75,11 @@ def cells_of(models: Sequence[str], fractions: Sequence[float], seeds: int) -> l
 def divide_budget(budget: str, models: int, fractions: int, seeds: int) -> float:
     """Seconds of each cell, where all of them and the trials of learning rates together fill the budget."""
     parts = models * (fractions * seeds + TRYING * len(GRID))
-    seconds = (1 - AFTERWARDS) * parse_budget(budget) / parts
+    free = 1 - AFTERWARDS - TESTING
+    seconds = free * parse_budget(budget) / parts
     if TRYING * seconds < LEAST:
         cells = models * fractions * seeds
-        needed = say_budget(LEAST / TRYING * parts / (1 - AFTERWARDS))
+        needed = say_budget(LEAST / TRYING * parts / free)
         raise UserError(
             f"budget {budget!r}: too short for {cells} cells ({models} models x {fractions} fractions x {seeds} seeds) "
             f"and {len(GRID)} trials for each model; give at least {needed}, or fewer of them."
@@ -102,10 +111,17 @@ class ComparePlan:
     """None where nothing is trained."""
     tuned_on: float
     """The share of the pictures on which learning rates are tried: the largest that was asked for at first."""
+    looks: dict[str, float] = field(default_factory=dict)
+    """Seconds in which each model looks at a picture."""
+    evaluations: int | None = None
+    """How often each training looks at its validation pictures; this and the next two hold for every training, and are
+    None until one is to be done."""
+    val_pictures: int | None = None
+    """The validation pictures that choose weights and learning rates, a random part of all."""
+    measured_pictures: int | None = None
+    """The pictures that accuracies are of, a random part of all."""
     cell_flops: float | None = None
-    """With equal FLOPs; this and the next are known when the trials have shown how fast each model is."""
-    cell_evaluations: int | None = None
-    """How often such a training looks at its validation pictures, which no clock limits."""
+    """With equal FLOPs; it is known when the trials have shown how fast each model is."""
 
     @staticmethod
     def of(request: CompareRequest, data: Data) -> ComparePlan:
@@ -121,6 +137,32 @@ class ComparePlan:
         assert request.budget is not None
         seconds = divide_budget(request.budget, models, len(request.fractions), request.seeds)
         return replace(self, cell_seconds=seconds, tuned_on=max(request.fractions))
+
+    def looking(self, looks: dict[str, float], evaluations: int, val: int, measured: int) -> ComparePlan:
+        """With the pictures that every training is validated and measured on: as many as there is time for.
+
+        looks: seconds for one picture of each model to train. val, measured: how many pictures there are.
+        """
+        assert self.cell_seconds is not None
+        request, passes = self.request, evaluations + 1  # once more at the end
+        assert request.budget is not None
+        cells = len(request.fractions) * request.seeds
+        fit = int(VALIDATING * TRYING * self.cell_seconds / (passes * max(looks.values())))
+        fit_measured = int(TESTING * parse_budget(request.budget) / (cells * sum(looks.values())))
+        return replace(
+            self,
+            looks=looks,
+            evaluations=evaluations,
+            val_pictures=min(val, max(FEW, fit)),
+            measured_pictures=min(measured, max(FEW, fit_measured)),
+        )
+
+    def validating(self, model: str) -> float:
+        """Seconds that a training of this model spends on its validation pictures."""
+        assert self.evaluations is not None
+        assert self.val_pictures is not None
+        look = self.looks.get(model, max(self.looks.values()))  # one that was added since
+        return (self.evaluations + 1) * self.val_pictures * look
 
     def write(self, folder: Path) -> None:
         """Keep it."""
@@ -155,9 +197,9 @@ class ComparePlan:
 
 
 def measured_split(data: Data) -> tuple[Split, Source]:
-    """What accuracies are measured on: the test split, else the validation pictures, else all."""
-    names: tuple[Split, ...] = ("test", "val", "train")
-    split = next(name for name in names if name in data.splits)
+    """What accuracies are measured on: the test split, else the validation pictures, else some that are set aside."""
+    data = data if "test" in data.splits else data.with_validation(ASIDE, SPLIT_SEED)
+    split: Split = "test" if "test" in data.splits else "val"
     return split, data.splits[split]
 
 

@@ -26,6 +26,9 @@ from vitreous.weights.bundle import Bundle
 
 FLOAT = 4
 
+BIAS_BATCH = 32
+"""Pictures at once, at most, where a bias is measured: they are there in several versions."""
+
 
 def check_training_memory(training: Training, pictures: int) -> None:
     """Refuse a training whose step needs more memory than there is, before it starts any process."""
@@ -95,10 +98,10 @@ def check_explanation_memory(bundle: Bundle, method: Method) -> None:
     check_memory(needed, f"method {method} at {height}x{width} pixels", "give a smaller size in preprocess")
 
 
-def choose_bias_batch(bundle: Bundle, most: int) -> int:
-    """How many pictures, at most `most`, to measure a model's bias on at once; refuses a size at which none fits."""
+def choose_bias_batch(bundle: Bundle) -> int:
+    """How many pictures to measure a model's bias on at once; refuses a size at which none fits."""
     config, (height, width) = _at(bundle), bundle.preprocess.size
-    batch = min(most, inference_batch(config))
+    batch = min(BIAS_BATCH, inference_batch(config))
     needed = inference_bytes(config, bundle.preprocess, batch) + count_activation_bytes(config)  # it follows gradients
     check_memory(needed, f"bias at {height}x{width} pixels", "give a smaller size in preprocess")
     return batch
