@@ -58,8 +58,8 @@ class StandardisedConvolution(PaddedConvolution):
 
     def kernel_weight(self) -> Tensor:
         """(outputs, inputs, k, k): (w - mean) / sqrt(variance + epsilon) of each output's kernel."""
-        rows = self.weight.flatten(1)[None]  # (1, outputs, inputs * k * k): a batch norm's mean and variance
-        return F.batch_norm(rows, None, None, training=True, momentum=0.0, eps=EPSILON).view_as(self.weight)
+        rows = self.weight.flatten(1)  # (outputs, inputs * k * k); a layer norm is this very formula, computed fast
+        return F.layer_norm(rows, rows.shape[1:], eps=EPSILON).view_as(self.weight)
 
 
 def pad_same(x: Tensor, kernel: int, stride: int, value: float = 0.0) -> Tensor:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -24,6 +25,13 @@ class Norm(nn.GroupNorm):
     def __init__(self, channels: int) -> None:
         super().__init__(GROUPS, channels)
 
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, H, W), as it came."""
+        if x.requires_grad or not (self.weight.requires_grad and torch.is_grad_enabled()):
+            return super().forward(x)
+        # Behind frozen layers, with channels last, the backward pass of torch 2.13 ends the process.
+        return super().forward(x.contiguous()).contiguous(memory_format=layout_of(x))
+
 
 class NormReLU(Norm):
     """Group norm, then ReLU."""
@@ -31,6 +39,11 @@ class NormReLU(Norm):
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, H, W), as it came."""
         return F.relu(super().forward(x), inplace=True)
+
+
+def layout_of(x: Tensor) -> torch.memory_format:
+    """In which order the numbers of a picture lie in memory."""
+    return torch.contiguous_format if x.is_contiguous() else torch.channels_last
 
 
 class RootBlock(nn.Module):
@@ -161,10 +174,9 @@ class Trunk(nn.Module):
     def feature_map(self, images: Tensor) -> Tensor:
         """(B, D, h, w): the last stage's features, after the final norm if there is one."""
         check_images(images, self.stem.conv.in_channels)
-        # Channels first, whatever came: last is no faster with group norm on a CPU, and there torch 2.13 crashes in the
-        # backward pass of a norm behind frozen layers, which asks for no gradient of its input.
-        images = images.contiguous()
-        out: Tensor = self.norm(self.stages(self.stem(images)))
+        # On a CPU channels last is a tenth faster for photographs, and a quarter slower for pictures of 32 pixels.
+        layout = torch.channels_last if self.stem.pooled else torch.contiguous_format
+        out: Tensor = self.norm(self.stages(self.stem(images.contiguous(memory_format=layout))))
         return out
 
 
