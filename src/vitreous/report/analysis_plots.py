@@ -99,11 +99,13 @@ def lines(
 
 
 def _make_logarithmic(axes: Axes, series: Sequence[Line]) -> None:
-    """Of the x axis, with some more ticks where all x are within two powers of ten."""
+    """Of the x axis; with more ticks where all x are within two powers of ten, and few where they are within three times."""
     xs = [x for line in series for x in line.x]
+    spread = max(xs) / min(xs)
     axes.set_xscale("log")
     axes.margins(x=0.12)
-    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if max(xs) < 100 * min(xs) else (1,)))
+    powers = LogLocator(subs=(1, 2, 5) if spread < 100 else (1,))
+    axes.xaxis.set_major_locator(MaxNLocator(3) if 1 < spread < 3 else powers)
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(lambda value, _: _power(value))
 
