@@ -99,7 +99,7 @@ def lines(
 
 
 def _make_logarithmic(axes: Axes, series: Sequence[Line]) -> None:
-    """Of the x axis; with more ticks where all x are within two powers of ten, and few where they are within three times."""
+    """Of the x axis, with more ticks where all x are within two powers of ten, and few where they hardly differ."""
     xs = [x for line in series for x in line.x]
     spread = max(xs) / min(xs)
     axes.set_xscale("log")
