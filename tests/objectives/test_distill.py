@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from in_parts import gradients
 from PIL import Image
 
 from vitreous import UserError, ViT, ViTConfig
@@ -161,19 +162,6 @@ def test_answers_given_once_are_mixed_as_the_pictures_are(augment, targets):
         logs = np.log(softmax(z / 2))
         theirs = 4 * (found * (np.log(found) - logs)).sum(1).mean()
     assert objective(mixed, 0.0)[0].item() == pytest.approx((own + theirs) / 2, abs=1e-6)
-
-
-def gradients(objective, parts):
-    whole = sum(objective.weigh(part) for part in parts)
-    total = 0.0
-    for part in parts:
-        loss, _ = objective(part, 0.1)
-        share = objective.weigh(part) / whole
-        (share * loss).backward()
-        total += share * loss.item()
-    found = torch.cat([p.grad.flatten() for p in objective.parameters()])
-    objective.zero_grad()
-    return total, found
 
 
 SOFT = torch.nn.functional.one_hot(TARGETS, 3).float().lerp(torch.full((11, 3), 1 / 3), 0.3)

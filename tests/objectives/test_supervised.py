@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from in_parts import gradients
 
 from vitreous import UserError, ViT, ViTConfig
 from vitreous.config.data import Preprocess
@@ -76,20 +77,6 @@ def test_soft_targets_with_class_weights():
     weighted = WEIGHT.double().numpy() * soft.double().numpy()
     wanted = -(weighted * logs(scores_of(objective, seen))).sum(axis=1).mean()
     assert objective(seen, 0.0)[0].item() == pytest.approx(wanted, abs=1e-6)
-
-
-def gradients(objective, parts, weighed=None):
-    """Of a whole batch that is worked through in these parts: the loss, and every gradient."""
-    whole = weighed or sum(objective.weigh(part) for part in parts)
-    total = 0.0
-    for part in parts:
-        loss, _ = objective(part, 0.1)
-        share = objective.weigh(part) / whole
-        (share * loss).backward()
-        total += share * loss.item()
-    found = torch.cat([p.grad.flatten() for p in objective.parameters()])
-    objective.zero_grad()
-    return total, found
 
 
 SOFT = torch.nn.functional.one_hot(TARGETS, 3).float().lerp(torch.full((11, 3), 1 / 3), 0.3)

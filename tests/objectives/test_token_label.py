@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from in_parts import gradients
 
 from vitreous import UserError, ViT, ViTConfig
 from vitreous.config.bit import BiTConfig
@@ -154,19 +155,6 @@ def test_class_weights_weigh_both_terms_and_smoothing_is_the_labels_alone(soft):
     loss, metrics = objective(seen, 0.0)
     assert loss.item() == pytest.approx((label + 0.5 * token) / weights, abs=1e-6)
     assert metrics["token_loss"].item() == pytest.approx(token / weights, abs=1e-6)
-
-
-def gradients(objective, parts):
-    whole = sum(objective.weigh(part) for part in parts)
-    total = 0.0
-    for part in parts:
-        loss, _ = objective(part, 0.1)
-        share = objective.weigh(part) / whole
-        (share * loss).backward()
-        total += share * loss.item()
-    found = torch.cat([p.grad.flatten() for p in objective.parameters()])
-    objective.zero_grad()
-    return total, found
 
 
 @pytest.mark.parametrize("soft", [False, True], ids=["labels", "mixed"])

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from vitreous.arguments import Budget, Epochs, Pixels, Seed, Workers
-from vitreous.cli.listening import closing_text, ending_status, listening
-from vitreous.cli.terminal import Flag, option, print_json
+from vitreous.cli.listening import closing_text, listening, show_ending
+from vitreous.cli.terminal import Flag, option
 
 if TYPE_CHECKING:
     from vitreous.run.result import FitResult
@@ -84,11 +84,7 @@ def fit(
             changes=parse_changes(changes),
             listeners=listeners,
         )
-    if json:
-        print_json(result.to_json())
-    else:
-        print(_text(result))
-    return ending_status(result.finished)
+    return show_ending(result, json, lambda: _text(result))
 
 
 def _text(result: FitResult) -> str:

@@ -9,13 +9,16 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from vitreous import cli
-from vitreous.cli.terminal import Reminder, printable
+from vitreous.cli.terminal import Reminder, print_json, printable
 from vitreous.interrupt import Interrupted, signal_heard
 
 if TYPE_CHECKING:
     from vitreous.run.request import Listeners
     from vitreous.run.result import FitResult, PretrainResult
+    from vitreous.run.self_folder import SelfTrainResult
     from vitreous.train.loop import Event
+
+    Ended = FitResult | PretrainResult | SelfTrainResult
 
 SHOWN = {"accuracy": "val accuracy", "knn": "k-NN", "information": "information"}
 """Metrics of an evaluation that the progress line shows, and what they are called there."""
@@ -39,9 +42,23 @@ def listening() -> Iterator[Listeners]:
             raise
 
 
+def show_ending(result: Ended, as_json: bool, text: Callable[[], str]) -> int:
+    """Print what a training came to, as JSON or in words; its exit status."""
+    if as_json:
+        print_json(result.to_json())
+    else:
+        print(text() if result.finished else stopped_text(result.run))
+    return ending_status(result.finished)
+
+
 def ending_status(finished: bool) -> int:
     """The exit status of a training."""
     return 0 if finished else 128 + (signal_heard() or signal.SIGINT)
+
+
+def stopped_text(run: str) -> str:
+    """What to know of a training that was stopped."""
+    return f"Stopped. Everything is saved in {run}; repeat the same command to resume."
 
 
 @contextmanager
@@ -104,8 +121,6 @@ class _Metrics:
 
 def closing_text(result: FitResult | PretrainResult, found: Sequence[str], use: Sequence[str]) -> str:
     """What a tired person wants to know of a training: what was found, what it cost, and how to use it."""
-    if not result.finished:
-        return f"Stopped. Everything is saved in {result.run}; repeat the same command to resume."
     spent = result.spent
     lines = [
         *found,

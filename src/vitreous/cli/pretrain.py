@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 
 from vitreous.arguments import Budget, Epochs, Pixels, Seed, Workers
-from vitreous.cli.listening import closing_text, ending_status, listening
-from vitreous.cli.terminal import Flag, option, print_json
+from vitreous.cli.listening import closing_text, listening, show_ending
+from vitreous.cli.terminal import Flag, option
 
 if TYPE_CHECKING:
     from vitreous.run.result import PretrainResult
@@ -76,11 +76,7 @@ def pretrain(
             changes=parse_changes(changes),
             listeners=listeners,
         )
-    if json:
-        print_json(result.to_json())
-    else:
-        print(_text(result))
-    return ending_status(result.finished)
+    return show_ending(result, json, lambda: _text(result))
 
 
 def _text(result: PretrainResult) -> str:

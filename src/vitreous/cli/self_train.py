@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 
 from vitreous.arguments import Budget, Count, Epochs, Pixels, Seed, Workers
-from vitreous.cli.listening import ending_status, listening
-from vitreous.cli.terminal import Flag, option, print_json
+from vitreous.cli.listening import listening, show_ending
+from vitreous.cli.terminal import Flag, option
 from vitreous.wording import Range
 
 if TYPE_CHECKING:
@@ -101,16 +101,10 @@ def self_train(
             changes=parse_changes(changes),
             listeners=listeners,
         )
-    if json:
-        print_json(result.to_json())
-    else:
-        print(_text(result))
-    return ending_status(result.finished)
+    return show_ending(result, json, lambda: _text(result))
 
 
 def _text(result: SelfTrainResult) -> str:
-    if not result.finished:
-        return f"Stopped. Everything is saved in {result.run}; repeat the same command to resume."
     chosen = any(one.validation is not None for one in result.rounds)
     return "\n".join(
         [

@@ -1,11 +1,14 @@
-"""A training as JSON, in both directions: what a run folder's config.json keeps."""
+"""A training as JSON, in both directions: what a run folder's config.json keeps; and what lies beside its bundle."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+from torch import Tensor
 
 from vitreous.config.data import Augment, Preprocess
 from vitreous.config.model import model_to_json
@@ -13,6 +16,7 @@ from vitreous.config.train import Optimizer, Training
 from vitreous.errors import UserError
 from vitreous.model.family import config_from_json
 from vitreous.objectives.build import objective_from_json, objective_to_json
+from vitreous.weights.files import new_folder, write_tensors
 
 
 def training_to_json(training: Training) -> dict[str, Any]:
@@ -44,3 +48,11 @@ def training_from_json(fields: dict[str, Any], where: Path) -> Training:
         ) from None
     except UserError as error:
         raise UserError(f"{where}: {error}") from None
+
+
+def save_extra(folder: Path, tensors: Mapping[str, Tensor], training: Training) -> None:
+    """Keep what belongs to a training's objective and not to its network in a folder of that name."""
+    with new_folder(folder) as place:
+        write_tensors(place / f"{folder.name}.safetensors", {key: t.contiguous() for key, t in tensors.items()})
+        described = {"seed": training.seed, "objective": objective_to_json(training.objective)}
+        (place / "config.json").write_text(json.dumps(described, indent=2) + "\n")

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import ClassVar, Generic, Protocol, TypeVar
 
 import torch
-from torch import Tensor
 
 from vitreous.config.train import Training
 from vitreous.data.loader import Loader
@@ -20,7 +19,7 @@ from vitreous.errors import UserError
 from vitreous.model.family import build_network, describe
 from vitreous.model.lora import merge_lora
 from vitreous.model.network import Network
-from vitreous.objectives.build import build_objective, objective_to_json
+from vitreous.objectives.build import build_objective
 from vitreous.objectives.objective import Objective
 from vitreous.objectives.setting import Setting
 from vitreous.run.budget import Afterwards, parse_budget, plan
@@ -32,14 +31,14 @@ from vitreous.run.looking import random_part
 from vitreous.run.needs import check_training_memory
 from vitreous.run.request import Listeners, Machine, Request
 from vitreous.run.result import FitResult, FrozenProbe, PretrainResult
-from vitreous.run.saved import training_to_json
+from vitreous.run.saved import save_extra, training_to_json
 from vitreous.run.track import check_tensorboard, tracked
 from vitreous.train.loop import Evaluate, Event, Loop, Outcome
 from vitreous.train.meter import Meter, Spent
 from vitreous.train.pace import Pace, Timekeeper, Timetable
 from vitreous.train.state import has_checkpoint
 from vitreous.weights.bundle import save_bundle
-from vitreous.weights.files import new_folder, write_file, write_tensors
+from vitreous.weights.files import write_file
 from vitreous.weights.ours import check_folder
 from vitreous.world import World
 
@@ -326,7 +325,7 @@ class TrainingRun(ABC, Generic[Asked, Result]):
         network.eval()
         for name, tensors in outcome.best.items():
             if name != "model":
-                self._save_extra(name, tensors)
+                save_extra(self.folder / name, tensors, self.training)
         ending = self.end(network, outcome, pace)
         info = {
             "request": asdict(self.request),
@@ -345,13 +344,6 @@ class TrainingRun(ABC, Generic[Asked, Result]):
         """What the training cost; all processes are ended first, for only then their time is known."""
         self.open.close()
         return self.meter.spent() + self.work(outcome, pace)
-
-    def _save_extra(self, name: str, tensors: dict[str, Tensor]) -> None:
-        """Keep what belongs to the objective and not to the network in a folder of its own."""
-        with new_folder(self.folder / name) as place:
-            write_tensors(place / f"{name}.safetensors", {key: t.contiguous() for key, t in tensors.items()})
-            described = {"seed": self.training.seed, "objective": objective_to_json(self.training.objective)}
-            (place / "config.json").write_text(json.dumps(described, indent=2) + "\n")
 
     def _restore_report(self) -> str:
         """What there is to say of a finished run; its page is written again if it is lost."""
