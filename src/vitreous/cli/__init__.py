@@ -43,7 +43,7 @@ GROUPS = {
     "models and weights": {
         "models": "List the model presets with their parameters, GFLOPs and activation memory.",
         "import": "Turn anyone's ViT weights into a bundle: Google, timm, Hugging Face, DeiT, DINO, DINOv2, MAE.",
-        "export": "Write a model in a format that other programs read: Hugging Face, timm or Google.",
+        "export": "Write a model in a format that other programs read: Hugging Face, timm, Google, OpenVINO or ONNX.",
     },
 }
 """Every verb by the task it belongs to, with the first line of its help."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 
 from vitreous.arguments import Count, Workers
+from vitreous.cli.engines import EngineOption, PrecisionOption
 from vitreous.cli.terminal import Flag, console, option, print_json, printable, progress, say_left_out, table
 
 if TYPE_CHECKING:
@@ -22,25 +23,37 @@ def evaluate(
     batch_size: Annotated[Count | None, option("COUNT")] = None,
     workers: Annotated[Workers | None, option("COUNT")] = None,
     preprocess: Annotated[str | None, option("TEXT")] = None,
+    engine: EngineOption = "auto",
+    precision: PrecisionOption = None,
     json: Flag = False,
 ) -> None:
     """Measure a model on labelled data: accuracy, calibration, each class, what is confused with what.
 
     Args:
-        model: A bundle, a run folder, or anything that `vitreous import` reads, such as a .safetensors file.
+        model: A bundle, a run folder, an exported model, or anything that `vitreous import` reads.
         data: A folder with one subfolder per class, a CSV or JSONL list, packed data, or the word builtin. Classes are
             matched to the model's labels by name.
         split: Which split of the data to use. Default: test if there is one, else val, else all.
         batch_size: How many pictures to pass through the model at once. Default: what is fastest.
         workers: Processes that decode pictures. Default: one per core, at most 4; none for a few pictures.
         preprocess: Changes to the model's preprocessing, such as "mean=0.5,std=0.5,crop=0.9,interpolation=bicubic".
+        engine: What computes. auto takes the fastest that was verified for this model here, and says which.
+        precision: float32 or int8. Default: of engine auto, whatever is fastest; else fp32.
         json: Print one JSON object.
     """
     from vitreous.jobs.evaluate import evaluate as measure
 
     with progress("evaluating") as bar:
         found = measure(
-            model, data, split=split, batch_size=batch_size, workers=workers, preprocess=preprocess, progress=bar
+            model,
+            data,
+            split=split,
+            batch_size=batch_size,
+            workers=workers,
+            preprocess=preprocess,
+            engine=engine,
+            precision=precision,
+            progress=bar,
         )
     if json:
         print_json(found.to_json())

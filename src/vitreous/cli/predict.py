@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from vitreous.arguments import Count
+from vitreous.cli.engines import EngineOption, PrecisionOption
 from vitreous.cli.terminal import Flag, option, print_json, printable, progress
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ def predict(
     top: Annotated[Count, option("COUNT")] = 5,
     batch_size: Annotated[Count | None, option("COUNT")] = None,
     preprocess: Annotated[str | None, option("TEXT")] = None,
+    engine: EngineOption = "auto",
+    precision: PrecisionOption = None,
     json: Flag = False,
 ) -> int:
     """Label pictures, one line per picture.
@@ -27,18 +30,29 @@ def predict(
     The exit status is 1 if a picture could not be read.
 
     Args:
-        model: A bundle, a run folder, or anything that `vitreous import` reads, such as a .safetensors file.
+        model: A bundle, a run folder, an exported model, or anything that `vitreous import` reads.
         pictures: Picture files, and folders, whose pictures are taken in the order of their paths.
         top: How many labels to give per picture.
         batch_size: How many pictures to pass through the model at once. Default: what is fastest.
         preprocess: Changes to the model's preprocessing, such as "mean=0.5,std=0.5,crop=0.9,interpolation=bicubic".
+        engine: What computes. auto takes the fastest that was verified for this model here, and says which.
+        precision: float32 or int8. Default: of engine auto, whatever is fastest; else fp32.
         json: Print one JSON object per line: path, label, score and top, or path and error.
     """
     from vitreous.jobs.predict import predict_each
 
     failed = False
     with progress("predicting", beside_output=True) as bar:
-        for found in predict_each(model, pictures, top=top, batch_size=batch_size, preprocess=preprocess, progress=bar):
+        for found in predict_each(
+            model,
+            pictures,
+            top=top,
+            batch_size=batch_size,
+            preprocess=preprocess,
+            engine=engine,
+            precision=precision,
+            progress=bar,
+        ):
             failed |= found.error is not None
             if json:
                 print_json(found.to_json(), indent=None)

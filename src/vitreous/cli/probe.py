@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 
 from vitreous.arguments import Count, Seed, Workers
+from vitreous.cli.engines import EngineOption, PrecisionOption
 from vitreous.cli.terminal import Flag, console, option, print_json, printable, progress, say_left_out, table
 from vitreous.errors import UserError
 
@@ -29,6 +30,8 @@ def probe(
     batch_size: Annotated[Count | None, option("COUNT")] = None,
     workers: Annotated[Workers | None, option("COUNT")] = None,
     preprocess: Annotated[str | None, option("TEXT")] = None,
+    engine: EngineOption = "auto",
+    precision: PrecisionOption = None,
     json: Flag = False,
 ) -> None:
     """Measure what a model's frozen features are worth: k-NN, linear probe, few-shot.
@@ -36,7 +39,7 @@ def probe(
     The model needs no classifier. Features are computed once and cached under $VITREOUS_CACHE or ~/.cache/vitreous.
 
     Args:
-        model: A bundle, a run folder, or anything that `vitreous import` reads, such as a .safetensors file.
+        model: A bundle, a run folder, an exported model, or anything that `vitreous import` reads.
         data: A folder with one subfolder per class, a CSV or JSONL list, packed data, or the word builtin. Accuracy is
             measured on the test split; if there is none, on val, or on a fifth of the pictures.
         protocol: knn: weighted vote of the nearest neighbours. linear: a linear classifier. fewshot: least squares from
@@ -46,6 +49,8 @@ def probe(
         batch_size: How many pictures to pass through the model at once. Default: what is fastest.
         workers: Processes that decode pictures. Default: one per core, at most 4; none for a few pictures.
         preprocess: Changes to the model's preprocessing, such as "mean=0.5,std=0.5,crop=0.9,interpolation=bicubic".
+        engine: What computes. auto takes the fastest that was verified for this model here, and says which.
+        precision: float32 or int8. Default: of engine auto, whatever is fastest; else fp32.
         json: Print one JSON object.
     """
     from vitreous.jobs.probe import probe as measure
@@ -60,6 +65,8 @@ def probe(
             batch_size=batch_size,
             workers=workers,
             preprocess=preprocess,
+            engine=engine,
+            precision=precision,
             progress=bar,
         )
     if json:

@@ -51,10 +51,15 @@ class Cut(NamedTuple):
 
 def normalise(images: Tensor, preprocess: Preprocess) -> Tensor:
     """(x/255 - mean) / std: (B, C, H, W) of bytes, or of floats from 0 to 255, to float32."""
+    scale, shift = scale_and_shift(preprocess)
+    return images.to(torch.float32, copy=True).mul_(scale).add_(shift)  # in place: no second large tensor
+
+
+def scale_and_shift(preprocess: Preprocess) -> tuple[Tensor, Tensor]:
+    """(C, 1, 1) each: what a byte is multiplied by, and what is added, so that it is normalised."""
     mean = torch.tensor(preprocess.mean, dtype=torch.float64)[:, None, None]
     std = torch.tensor(preprocess.std, dtype=torch.float64)[:, None, None]
-    scale, shift = (1 / (255 * std)).float(), (-mean / std).float()
-    return images.to(torch.float32, copy=True).mul_(scale).add_(shift)  # in place: no second large tensor
+    return (1 / (255 * std)).float(), (-mean / std).float()
 
 
 def eval_view(picture: Image.Image, preprocess: Preprocess) -> Tensor:

@@ -7,6 +7,7 @@ B pictures, C channels, H x W pixels, K classes, D numbers of a representation.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -14,6 +15,8 @@ import torch
 from torch import Tensor
 
 from vitreous.config.data import Preprocess
+from vitreous.config.engine import EngineName, Precision
+from vitreous.config.model import ModelConfig
 from vitreous.data.augment import normalise
 from vitreous.errors import UserError
 from vitreous.model.family import inference_batch
@@ -24,8 +27,20 @@ class Engine(Protocol):
     """What answers for a model."""
 
     @property
+    def name(self) -> EngineName:
+        """What computes."""
+
+    @property
+    def precision(self) -> Precision:
+        """In what numbers the large products are computed."""
+
+    @property
     def preprocess(self) -> Preprocess:
         """How pictures must be prepared: `vitreous.data.view.make_view` does it."""
+
+    @property
+    def classes(self) -> int:
+        """K; 0 for a model without a classifier, which gives representations only."""
 
     @property
     def batch_size(self) -> int:
@@ -38,12 +53,34 @@ class Engine(Protocol):
         """(B, D) float32, one representation for each of pictures (B, C, H, W) uint8, before any classifier."""
 
 
+@dataclass(frozen=True)
+class Deployed:
+    """A model that is ready to be asked: what answers for it, and what its answers mean."""
+
+    engine: Engine
+    config: ModelConfig
+    labels: tuple[str, ...]
+    """(K,) the names of the classes, in the order of the scores."""
+    path: Path | None
+    """Where it was read from."""
+    identity: str | Network
+    """What its answers follow from, besides the preprocessing: a digest, or the network itself."""
+
+
 class TorchEngine:
     """A network in PyTorch, on the device where its weights are. It answers in evaluation mode, without gradients."""
+
+    name: EngineName = "torch"
+    precision: Precision = "fp32"
 
     def __init__(self, network: Network, preprocess: Preprocess, *, path: Path | None = None) -> None:
         """path: where the network was read from, for errors to say so."""
         self.network, self.preprocess, self.path = network, preprocess, path
+
+    @property
+    def classes(self) -> int:
+        """K; 0 for a model without a classifier."""
+        return self.network.config.classes
 
     @property
     def batch_size(self) -> int:
@@ -52,8 +89,8 @@ class TorchEngine:
 
     def scores(self, pictures: Tensor) -> Tensor:
         """(B, K) float32, one score for each class (logits), of pictures (B, C, H, W) uint8."""
-        if not self.network.config.classes:
-            raise UserError(f"{self.path or 'the model'}: it has no classifier and so no scores to give.")
+        if not self.classes:
+            raise no_classifier(self.path)
         return self._answer(self.network, pictures, "scores")
 
     def representations(self, pictures: Tensor) -> Tensor:
@@ -67,6 +104,11 @@ class TorchEngine:
             found = function(normalise(pictures, self.preprocess).to(device)).float().cpu()
         check_numbers(found, what, self.path)
         return found.clone()  # an ordinary tensor, which training may use
+
+
+def no_classifier(path: Path | None) -> UserError:
+    """What is said to whoever wants scores of a model that has none."""
+    return UserError(f"{path or 'the model'}: it has no classifier and so no scores to give.")
 
 
 def check_pictures(pictures: Tensor, preprocess: Preprocess) -> None:

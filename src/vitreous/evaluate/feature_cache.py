@@ -105,10 +105,16 @@ def default_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vitreous" / "features"
 
 
-def features_key(model: Network, preprocess: Preprocess, source: Source) -> str:
-    """64 hexadecimal digits that differ if a weight, a buffer, the preprocessing or any picture differs."""
+def features_key(model: Network | str, preprocess: Preprocess, source: Source) -> str:
+    """64 hexadecimal digits that differ if a weight, a buffer, the preprocessing or any picture differs.
+
+    model: the network, or a digest of whatever computes.
+    """
     digest = sha256()
-    digest.update(json.dumps([FORMAT, model_to_json(model.config), asdict(preprocess), len(source)]).encode())
+    about = model if isinstance(model, str) else model_to_json(model.config)
+    digest.update(json.dumps([FORMAT, about, asdict(preprocess), len(source)]).encode())
+    if isinstance(model, str):
+        return _with_pictures(digest, source)
     for name, tensor in sorted(model.state_dict().items()):
         digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
         digest.update(tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy())

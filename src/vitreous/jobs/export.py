@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from vitreous.arguments import checked
+from vitreous.data.source import Data
+from vitreous.deploy.folder import ABOUT, CARD, save_engine
+from vitreous.deploy.runtime import RUNTIMES
 from vitreous.errors import UserError
+from vitreous.run.conversion import engine_card
+from vitreous.run.exporting import prepare_export
 from vitreous.run.opening import open_model
 from vitreous.weights.bit import write_google_bit, write_huggingface_bit
 from vitreous.weights.bundle import Bundle
@@ -16,12 +21,15 @@ from vitreous.weights.google import write_google
 from vitreous.weights.huggingface import write_huggingface
 from vitreous.weights.ours import check_apart, check_elsewhere, check_file, check_folder
 from vitreous.weights.timm import write_timm
+from vitreous.wording import Range
 
-Format = Literal["huggingface", "timm", "google"]
+MaxDrop = Annotated[float, Range(0, 100)]
+Format = Literal["huggingface", "timm", "google", "openvino", "onnx"]
 
 FOLDERS: dict[str, frozenset[str]] = {
     "huggingface": frozenset({"config.json", "model.safetensors", "preprocessor_config.json"}),
     "timm": frozenset({"config.json", "model.safetensors"}),
+    **{name: frozenset({ABOUT, CARD, *runtime.files}) for name, runtime in RUNTIMES.items()},
 }
 """What a folder of each format holds, besides its manifest; google is one file."""
 
@@ -38,21 +46,56 @@ WRITERS: dict[Format, dict[str, Callable[..., Path]]] = {
 
 
 @checked
-def export_weights(source: str | Path | Bundle, out: str | Path, to: Format) -> Path:
+def export_weights(
+    source: str | Path | Bundle,
+    out: str | Path,
+    to: Format,
+    *,
+    int8: bool = False,
+    calibrate: str | Path | Data | None = None,
+    verify: str | Path | Data | None = None,
+    max_drop: MaxDrop | None = None,
+) -> Path:
     """Write a model as others read it, and return where.
 
     source: a bundle, a run, or anything that can be imported.
-    to: huggingface (a folder for `from_pretrained`), timm (a folder for "local-dir:"), google (an .npz).
+    to: huggingface (a folder for `from_pretrained`), timm (a folder for "local-dir:"), google (an .npz); openvino or
+        onnx (a folder with the graph that the runtime computes, verified beside the network; a model for `predict`).
+    int8: openvino: the large products in 8-bit integers; `calibrate` is then needed.
+    calibrate: labelled pictures, from which the ranges of activations are read.
+    verify: pictures to compare answers on; for int8 labelled ones, on which accuracy is measured. If None, the test
+        split of those to calibrate with, or some pictures of the package's own.
+    max_drop: points of accuracy that int8 may lose, 0.5 if None.
     """
     out = _check_place(out, to)
+    _check_options(to, int8, calibrate, verify, max_drop)
     bundle = open_model(source)
     check_apart(out, bundle.path)
+    if to == "openvino" or to == "onnx":
+        found = prepare_export(bundle, to, calibrate=calibrate, verify=verify, max_drop=max_drop)
+        return save_engine(out, found.model, found.about, engine_card(bundle, found.about))
     family = bundle.model.config.family
     if family not in WRITERS[to]:
         others = " or ".join(repr(name) for name, writers in WRITERS.items() if family in writers)
         instead = f"choose {others}" if others else "use its bundle as it is"
         raise UserError(f"to={to!r}: there are no networks of the family {family!r} in this format; {instead}.")
     return WRITERS[to][family](out, bundle.model, bundle.preprocess, bundle.labels, bundle.info)
+
+
+def _check_options(to: Format, int8: bool, calibrate: object, verify: object, max_drop: float | None) -> None:
+    """Refuse what would have no effect, and int8 without pictures."""
+    if to not in RUNTIMES:
+        for name, given in (("int8", int8 or None), ("verify", verify)):
+            if given is not None:
+                raise UserError(f"{name}: only for an export to {' or '.join(RUNTIMES)}, not to {to}; leave it out.")
+    elif int8 and RUNTIMES[to].quantise is None:
+        raise UserError(f"int8: there is none for {to} here; export to openvino, or leave it out.")
+    if int8 and calibrate is None:
+        raise UserError("int8: needs labelled pictures to calibrate with; give calibrate.")
+    if not int8:
+        for name, given in (("calibrate", calibrate), ("max_drop", max_drop)):
+            if given is not None:
+                raise UserError(f"{name}: only int8 needs it; ask for int8, or leave it out.")
 
 
 def _check_place(out: str | Path, to: Format) -> Path:

@@ -19,11 +19,13 @@ from torch import Tensor
 
 from vitreous.arguments import Count, checked
 from vitreous.config.data import Preprocess
+from vitreous.config.engine import EngineChoice, Precision
 from vitreous.data.decode import PictureError
 from vitreous.data.view import PICTURE_TYPES, Picture, Sample, check_picture, make_view
 from vitreous.deploy.engine import Engine
+from vitreous.run.engines import deploy
 from vitreous.run.needs import check_inference_memory
-from vitreous.run.opening import check_found, find_pictures, open_classifier, open_engine
+from vitreous.run.opening import check_found, find_pictures
 from vitreous.weights.bundle import Bundle
 
 
@@ -72,10 +74,22 @@ def predict(
     top: Count = 5,
     batch_size: Count | None = None,
     preprocess: Preprocess | str | None = None,
+    engine: EngineChoice = "auto",
+    precision: Precision | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Prediction]:
     """One prediction for each picture, in order; see `predict_each`, which gives them one at a time."""
-    return list(predict_each(model, pictures, top=top, batch_size=batch_size, preprocess=preprocess, progress=progress))
+    found = predict_each(
+        model,
+        pictures,
+        top=top,
+        batch_size=batch_size,
+        preprocess=preprocess,
+        engine=engine,
+        precision=precision,
+        progress=progress,
+    )
+    return list(found)
 
 
 @checked
@@ -86,22 +100,25 @@ def predict_each(
     top: Count = 5,
     batch_size: Count | None = None,
     preprocess: Preprocess | str | None = None,
+    engine: EngineChoice = "auto",
+    precision: Precision | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Iterator[Prediction]:
     """Predictions as they are made, in order. Memory does not grow with the number of pictures.
 
-    model: a bundle, a run, or anything else that `open_weights` takes.
+    model: a bundle, a run, an exported model, or anything else that `open_weights` takes.
     pictures: one or several of these: files; folders, of which all pictures are taken in the order of their paths; the
         bytes of files; pictures of Pillow's; arrays (H, W) or (H, W, C) and tensors (H, W) or (C, H, W), uint8.
     top: how many labels to give for each.
+    engine, precision: what computes, and in what numbers; `vitreous.run.engines.deploy` says how it is chosen.
     progress: called with pictures done and pictures in all.
     """
     named = _name_pictures(pictures)
-    bundle = open_classifier(model, preprocess)
-    engine = open_engine(bundle)
-    batch = min(batch_size or engine.batch_size, len(named))
-    check_inference_memory(bundle, batch)
-    return _predict(engine, bundle.labels, named, top, batch, progress)
+    deployed = deploy(model, engine=engine, precision=precision, preprocess=preprocess, pictures=len(named))
+    asked = deployed.engine
+    batch = min(batch_size or asked.batch_size, len(named))
+    check_inference_memory(deployed.config, asked.preprocess, batch)
+    return _predict(asked, deployed.labels, named, top, batch, progress)
 
 
 class _Named(NamedTuple):

@@ -15,10 +15,11 @@ from torch import Tensor
 
 from vitreous.arguments import Count, Seed, Workers, checked
 from vitreous.config.data import Preprocess
+from vitreous.config.engine import EngineChoice, Precision
 from vitreous.data.batch import Batch
 from vitreous.data.loader import Loader, choose_workers
 from vitreous.data.source import Data, Source, Split
-from vitreous.deploy.engine import check_numbers
+from vitreous.deploy.engine import Deployed, check_numbers
 from vitreous.errors import UserError
 from vitreous.evaluate.classify import wilson
 from vitreous.evaluate.feature_cache import FeatureCache, StoredFeatures, default_folder, features_key
@@ -26,8 +27,9 @@ from vitreous.evaluate.features import compute_features
 from vitreous.evaluate.fewshot import DRAWS, SHOTS, draw_shots, fit_least_squares, mean_interval
 from vitreous.evaluate.knn import NEIGHBOURS, TEMPERATURE, vote_neighbours
 from vitreous.evaluate.probe import WEIGHT_DECAYS, fit_linear, held_out
+from vitreous.run.engines import deploy
 from vitreous.run.needs import check_inference_memory
-from vitreous.run.opening import open_dataset, open_engine, open_model
+from vitreous.run.opening import open_dataset
 from vitreous.weights.bundle import Bundle
 
 Protocol = Literal["knn", "linear", "fewshot"]
@@ -108,11 +110,14 @@ def probe(
     batch_size: Count | None = None,
     workers: Workers | None = None,
     preprocess: Preprocess | str | None = None,
+    engine: EngineChoice = "auto",
+    precision: Precision | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Probed:
     """How well the model's frozen features tell the data's classes apart; it needs no classifier.
 
-    model: a bundle, a run, or anything else that `open_weights` takes.
+    model: a bundle, a run, an exported model, or anything else that `open_weights` takes.
+    engine, precision: what computes, and in what numbers; `vitreous.run.engines.deploy` says how it is chosen.
     protocol: "knn", the weighted vote of the nearest training pictures; "linear", a linear classifier; "fewshot", least
         squares from a few pictures per class, the mean of several draws.
     shots: few-shot: how many pictures of each class, each number by itself; 1, 5 and 10 if None.
@@ -125,8 +130,15 @@ def probe(
     opened = open_dataset(data)
     check_labelled(opened)
     drawing_seed = _drawing_seed(seed, protocol, opened)
-    bundle = open_model(model, preprocess)
-    reader = FeatureReader(bundle, batch_size, workers, progress)
+    deployed = deploy(
+        model,
+        engine=engine,
+        precision=precision,
+        preprocess=preprocess,
+        pictures=sum(map(len, opened.splits.values())),
+        classifier=False,
+    )
+    reader = FeatureReader(deployed, batch_size, workers, progress)
     splits = reader.splits(opened, drawing_seed, validate=protocol == "linear")
     remarks: list[str] = []
     if protocol == "knn":
@@ -174,10 +186,10 @@ class FeatureReader:
     """Features of sources by one model, from the cache where they are there."""
 
     def __init__(
-        self, bundle: Bundle, batch_size: int | None, workers: int | None, progress: Callable[[int, int], None] | None
+        self, model: Deployed, batch_size: int | None, workers: int | None, progress: Callable[[int, int], None] | None
     ) -> None:
-        self.bundle, self.workers, self.progress = bundle, workers, progress
-        self.engine = open_engine(bundle)
+        self.model, self.workers, self.progress = model, workers, progress
+        self.engine = model.engine
         self.batch_size = self.engine.batch_size if batch_size is None else batch_size
         self.cache = FeatureCache(default_folder())
         self.computed = 0
@@ -204,17 +216,18 @@ class FeatureReader:
 
     def labelled(self, source: Source) -> Labelled:
         """Features (n, D) and labels (n,) of all pictures that can be read."""
-        key = features_key(self.bundle.model, self.bundle.preprocess, source)
+        key = features_key(self.model.identity, self.engine.preprocess, source)
         found = self.cache.get(key)
         if found is None:
             found = self._compute(source)
             self.cache.put(key, found)
         self.unreadable |= {source.name(index): reason for index, reason in found.unreadable.items()}
-        check_numbers(found.features, "features", self.bundle.path)  # an older version kept any in the cache
+        check_numbers(found.features, "features", self.model.path)  # an older version kept any in the cache
         return found.features, torch.from_numpy(source.labels)[found.index]
 
     def _compute(self, source: Source) -> StoredFeatures:
-        check_inference_memory(self.bundle, min(self.batch_size, len(source)))
+        pictures = min(self.batch_size, len(source))
+        check_inference_memory(self.model.config, self.engine.preprocess, pictures)
         workers = choose_workers(self.workers, len(source))
         loader = Loader(
             source,

@@ -33,6 +33,7 @@ from vitreous.run.comparison import (
     measured_split,
 )
 from vitreous.run.cost import training_work
+from vitreous.run.engines import in_torch
 from vitreous.run.folder import RESULT, read_config
 from vitreous.run.labelled import LabelledTraining
 from vitreous.run.loaders import plain_loader
@@ -175,8 +176,8 @@ class Cells:
 
     def measure_model(self, bundle: Bundle, pictures: Source) -> ClassificationResult:
         """How well any classifier does."""
-        device, workers = str(self.machine.device), self.machine.workers
-        return measure_classifier(bundle, pictures, device=device, workers=workers)[0]
+        deployed = in_torch(bundle, str(self.machine.device))
+        return measure_classifier(deployed, pictures, workers=self.machine.workers)[0]
 
     def trial_place(self, candidate: Candidate, learning_rate: float) -> Path:
         """The run folder of a trial."""

@@ -7,30 +7,29 @@ from contextlib import closing
 
 from vitreous.data.loader import Loader, choose_workers
 from vitreous.data.source import Source
+from vitreous.deploy.engine import Deployed
 from vitreous.evaluate.classify import ClassificationResult, score_classes
 from vitreous.evaluate.features import compute_features
 from vitreous.run.needs import check_inference_memory
-from vitreous.run.opening import names_of, open_engine
-from vitreous.weights.bundle import Bundle
+from vitreous.run.opening import names_of
 
 
 def measure_classifier(
-    bundle: Bundle,
+    model: Deployed,
     source: Source,
     *,
-    device: str = "auto",
     batch_size: int | None = None,
     workers: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> tuple[ClassificationResult, dict[str, str]]:
     """The result, and pictures that were left out: path to reason. Classes are matched to the labels by name.
 
-    The bundle's network is moved to the device. batch_size: pictures at once; if None, as many as is fastest.
+    batch_size: pictures at once; if None, as many as is fastest.
     """
-    source = source.relabelled(bundle.labels)
-    engine = open_engine(bundle, device)
+    source = source.relabelled(model.labels)
+    engine = model.engine
     batch = min(batch_size or engine.batch_size, len(source))
-    check_inference_memory(bundle, batch)
+    check_inference_memory(model.config, engine.preprocess, batch)
     loader = Loader(
         source,
         engine.preprocess,
@@ -41,5 +40,5 @@ def measure_classifier(
     )
     with closing(loader):
         scores, targets = compute_features(engine.scores, loader.batches(), len(source), progress)
-    result = score_classes(scores, targets, bundle.labels, names=names_of(source, loader.unreadable))
+    result = score_classes(scores, targets, model.labels, names=names_of(source, loader.unreadable))
     return result, dict(loader.unreadable)

@@ -69,11 +69,11 @@ def _share_seen(training: Training) -> float:
     return max(objective.keep_share(min(end, 1 - 1e-9)) for end in (*objective.stages, 0.0))
 
 
-def check_inference_memory(bundle: Bundle, pictures: int) -> None:
+def check_inference_memory(config: ModelConfig, preprocess: Preprocess, pictures: int) -> None:
     """Refuse to ask a model about so many pictures at once if they do not fit into the memory."""
-    height, width = bundle.preprocess.size
+    height, width = preprocess.size
     check_memory(
-        inference_bytes(_at(bundle), bundle.preprocess, pictures),
+        inference_bytes(_at(config, preprocess), preprocess, pictures),
         f"a model that looks at {height}x{width} pixels, {pictures:,} pictures at once",
         "give a smaller batch_size, or a smaller size in preprocess",
     )
@@ -89,7 +89,7 @@ def inference_bytes(config: ModelConfig, preprocess: Preprocess, pictures: int) 
 
 def check_explanation_memory(bundle: Bundle, method: Method) -> None:
     """Refuse to explain a picture at a size at which attention, (heads, tokens, tokens), does not fit."""
-    config, (height, width) = _at(bundle), bundle.preprocess.size
+    config, (height, width) = _at(bundle.model.config, bundle.preprocess), bundle.preprocess.size
     needed = inference_bytes(config, bundle.preprocess, 1)
     if method in ("relevance", "gradcam"):  # they follow gradients
         needed += count_activation_bytes(config)
@@ -100,14 +100,13 @@ def check_explanation_memory(bundle: Bundle, method: Method) -> None:
 
 def choose_bias_batch(bundle: Bundle) -> int:
     """How many pictures to measure a model's bias on at once; refuses a size at which none fits."""
-    config, (height, width) = _at(bundle), bundle.preprocess.size
+    config, (height, width) = _at(bundle.model.config, bundle.preprocess), bundle.preprocess.size
     batch = min(BIAS_BATCH, inference_batch(config))
     needed = inference_bytes(config, bundle.preprocess, batch) + count_activation_bytes(config)  # it follows gradients
     check_memory(needed, f"bias at {height}x{width} pixels", "give a smaller size in preprocess")
     return batch
 
 
-def _at(bundle: Bundle) -> ModelConfig:
+def _at(config: ModelConfig, preprocess: Preprocess) -> ModelConfig:
     """The model's configuration at the size at which pictures are given to it."""
-    config, size = bundle.model.config, bundle.preprocess.size
-    return config if size == config.image_size else for_size(config, size)
+    return config if preprocess.size == config.image_size else for_size(config, preprocess.size)

@@ -14,12 +14,10 @@ from vitreous.data.builtin import builtin_data
 from vitreous.data.folder import pictures_below
 from vitreous.data.source import Data, NoClassesError, Source, Split, open_data
 from vitreous.data.walk import Walk
-from vitreous.deploy.engine import Engine, TorchEngine
 from vitreous.errors import UserError
 from vitreous.inputs import reason
 from vitreous.weights.bundle import Bundle
 from vitreous.weights.source import open_weights, with_preprocess
-from vitreous.world import find_device
 
 log = logging.getLogger("vitreous")
 
@@ -67,17 +65,17 @@ def open_model(model: str | Path | Bundle, preprocess: Preprocess | str | None =
 def open_classifier(model: str | Path | Bundle, preprocess: Preprocess | str | None = None) -> Bundle:
     """The same, of a model that must have a classifier."""
     bundle = open_model(model, preprocess)
+    check_classifier(bundle)
+    return bundle
+
+
+def check_classifier(bundle: Bundle) -> None:
+    """Refuse a model that has none."""
     if not bundle.model.config.classes:
         raise UserError(
             f"{bundle.path or 'the model'}: it has no classifier and so no labels to give; fit one first: "
             "vitreous fit DATA --weights MODEL."
         )
-    return bundle
-
-
-def open_engine(bundle: Bundle, device: str = "auto") -> Engine:
-    """What answers for a model; "auto" computes on an accelerator where there is one."""
-    return TorchEngine(bundle.model.to(find_device(device)), bundle.preprocess, path=bundle.path)
 
 
 def list_pictures(given: str | Path | Sequence[str | Path]) -> list[Path]:

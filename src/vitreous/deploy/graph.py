@@ -1,0 +1,93 @@
+"""A network as one graph that other runtimes can compute: uint8 pictures in, everything that an engine gives out.
+
+B pictures, C channels, H x W pixels, K classes, D numbers of a representation.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import Dim, ExportedProgram
+from torch.fx import Graph, Node
+
+from vitreous.config.data import Preprocess
+from vitreous.data.augment import scale_and_shift
+from vitreous.model.network import Network, evaluating
+
+INPUT = "pictures"
+PROBABILITIES, SCORES, REPRESENTATION = "probabilities", "scores", "representation"
+MOST = 4096
+"""Pictures in one batch, at most: a graph wants to know a bound."""
+
+
+def output_names(network: Network) -> tuple[str, ...]:
+    """What the graph gives, in this order; a network without a classifier has only its representation."""
+    return (PROBABILITIES, SCORES, REPRESENTATION) if network.config.classes else (REPRESENTATION,)
+
+
+class AnswerGraph(nn.Module):
+    """A network with what belongs before and after it: normalising, softmax."""
+
+    scale: Tensor
+    shift: Tensor
+
+    def __init__(self, network: Network, preprocess: Preprocess) -> None:
+        super().__init__()
+        self.network = network
+        scale, shift = scale_and_shift(preprocess)
+        self.register_buffer("scale", scale, persistent=False)
+        self.register_buffer("shift", shift, persistent=False)
+
+    def forward(self, pictures: Tensor) -> tuple[Tensor, ...]:
+        """Pictures (B, C, H, W) uint8 to what `output_names` says: (B, K), (B, K), (B, D) float32, or the last alone.
+
+        The network is asked twice; `trace_graph` sees to it that what both questions share is computed once.
+        """
+        images = pictures.float() * self.scale + self.shift
+        representation = self.network.representation(images)
+        if not self.network.config.classes:
+            return (representation,)
+        scores = self.network(images)
+        return scores.softmax(dim=1), scores, representation
+
+
+def trace_graph(network: Network, preprocess: Preprocess) -> ExportedProgram:
+    """The network's graph for pictures of the preprocessing's size, any number at once, with positions resized to it.
+
+    It shares the network's weights.
+    """
+    height, width = preprocess.size
+    pictures = torch.zeros(2, preprocess.channels, height, width, dtype=torch.uint8)
+    batch = Dim("batch", min=1, max=MOST)
+    with evaluating(network), torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's own, about its own parts
+        graph = AnswerGraph(network, preprocess).eval()
+        traced = torch.export.export(graph, (pictures,), dynamic_shapes=({0: batch},))
+        # replaces operations in place, and leaves all others whole
+        program: ExportedProgram = traced.run_decompositions({})
+    compute_once(program.graph)
+    return program
+
+
+def compute_once(graph: Graph) -> None:
+    """Of nodes that compute the same from the same, keep the first. No operation may be in place."""
+    known: dict[Any, Node] = {}
+    for node in list(graph.nodes):
+        if node.op != "call_function":
+            continue
+        key = (node.target, _hashable(node.args), _hashable(node.kwargs))
+        first = known.setdefault(key, node)
+        if first is not node:
+            node.replace_all_uses_with(first)
+            graph.erase_node(node)
+
+
+def _hashable(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return tuple(_hashable(one) for one in value)
+    if isinstance(value, dict):
+        return tuple((name, _hashable(one)) for name, one in sorted(value.items()))
+    return (type(value), value)  # 1, 1.0 and True are equal, but not the same argument

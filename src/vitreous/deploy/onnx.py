@@ -1,0 +1,148 @@
+"""ONNX: a network's graph as a file that many programs open, computed here by ONNX Runtime.
+
+Whatever is imported from onnx and onnxruntime is imported when it is needed: they are an extra.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.export import Dim, ExportedProgram
+
+from vitreous.config.data import Preprocess
+from vitreous.config.engine import EngineName, Precision
+from vitreous.deploy.engine import check_numbers, check_pictures, no_classifier
+from vitreous.deploy.graph import INPUT, MOST, REPRESENTATION, SCORES
+from vitreous.errors import UserError
+
+FILE = "model.onnx"
+OPSET = 23
+"""The first version of ONNX that has attention as one operation."""
+BATCH = 8
+"""Pictures at once: more gain nothing on a processor."""
+
+
+def convert(program: ExportedProgram, names: Sequence[str], facts: Mapping[str, str]) -> Any:
+    """The graph as an `onnx.ModelProto`. names: of its outputs; facts: what it should say of itself."""
+    with _quiet():
+        exported = torch.onnx.export(
+            program,
+            tuple(program.example_inputs[0]),
+            input_names=[INPUT],
+            output_names=list(names),
+            opset_version=OPSET,
+            dynamo=True,
+            verbose=False,
+            dynamic_shapes=({0: Dim("batch", min=1, max=MOST)},),
+        )
+    assert exported is not None
+    exported.model.metadata_props.update(facts)
+    return exported.model_proto
+
+
+def write(model: Any, folder: Path) -> None:
+    """One file. Above 2 GB, which is the most that it can hold, a UserError."""
+    if model.ByteSize() >= 2**31:
+        raise UserError("onnx: the model has more than 2 GB, the most that one ONNX file holds; export to openvino.")
+    (folder / FILE).write_bytes(model.SerializeToString())
+
+
+def read(folder: Path) -> Any:
+    """The content of the file that `write` wrote."""
+    return (folder / FILE).read_bytes()
+
+
+def intermediate(model: Any, pictures: Tensor) -> dict[str, NDArray[Any]]:
+    """What each node of the graph gives for the pictures, under the name that it had in the traced graph."""
+    import onnx
+
+    looked_at = onnx.ModelProto()
+    looked_at.CopyFrom(model)
+    known = {output.name for output in looked_at.graph.output}
+    names = [name for node in looked_at.graph.node for name in node.output if name and name not in known]
+    looked_at.graph.output.extend(onnx.helper.make_empty_tensor_value_info(name) for name in names)
+    session = _session(looked_at.SerializeToString(), 1)
+    return dict(zip(names, session.run(names, {INPUT: pictures.numpy()}), strict=True))
+
+
+class OnnxEngine:
+    """A model in ONNX Runtime, on the processor. It is opened when it is first asked."""
+
+    name: EngineName = "onnx"
+
+    def __init__(self, model: Any, preprocess: Preprocess, precision: Precision, *, path: Path | None = None) -> None:
+        """model: an `onnx.ModelProto` or its bytes; path: where it was read from, for errors to say so."""
+        self.model, self.preprocess, self.precision, self.path = model, preprocess, precision, path
+        self._opened: Any = None
+
+    @property
+    def batch_size(self) -> int:
+        """How many pictures at once are fastest."""
+        return BATCH
+
+    def scores(self, pictures: Tensor) -> Tensor:
+        """(B, K) float32, one score for each class (logits), of pictures (B, C, H, W) uint8."""
+        return self._answer(pictures, SCORES)
+
+    def representations(self, pictures: Tensor) -> Tensor:
+        """(B, D) float32, one representation for each of pictures (B, C, H, W) uint8, before any classifier."""
+        return self._answer(pictures, REPRESENTATION)
+
+    @property
+    def classes(self) -> int:
+        """K; 0 for a model without a classifier."""
+        return next((output.shape[1] for output in self._session().get_outputs() if output.name == SCORES), 0)
+
+    def _answer(self, pictures: Tensor, what: str) -> Tensor:
+        check_pictures(pictures, self.preprocess)
+        if what == SCORES and not self.classes:
+            raise no_classifier(self.path)
+        answers = torch.from_numpy(self._session().run([what], {INPUT: pictures.numpy()})[0])
+        check_numbers(answers, what, self.path)
+        return answers
+
+    def _session(self) -> Any:
+        if self._opened is None:
+            content = self.model if isinstance(self.model, bytes) else self.model.SerializeToString()
+            self._opened = _session(content, torch.get_num_threads(), self.path)
+        return self._opened
+
+
+def _session(content: bytes, threads: int, path: Path | None = None) -> Any:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.log_severity_level = 4  # what goes wrong is raised
+    try:
+        return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # ONNX Runtime's errors have no class of their own in common
+        if not type(error).__module__.startswith("onnxruntime"):
+            raise
+        raise UserError(
+            f"{path or 'the model'}: ONNX Runtime cannot open it ({str(error).splitlines()[0]}); export it again."
+        ) from None
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without what the exporter prints and logs about itself."""
+    logger = logging.getLogger("torch.onnx")
+    level, disabled = logger.level, logging.root.manager.disable
+    logging.disable(logging.ERROR)
+    try:
+        with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(disabled)
+        logger.setLevel(level)

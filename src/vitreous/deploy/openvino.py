@@ -1,0 +1,241 @@
+"""OpenVINO: a network's graph converted, quantised to int8 and computed on the processor, one stream for each core.
+
+Whatever is imported from openvino and nncf is imported when it is needed: they are an extra.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.export import ExportedProgram
+
+from vitreous.config.data import Preprocess
+from vitreous.config.engine import EngineName, Precision
+from vitreous.deploy.engine import check_numbers, check_pictures, no_classifier
+from vitreous.deploy.graph import INPUT, REPRESENTATION, SCORES
+from vitreous.errors import UserError
+
+XML, BIN = "model.xml", "model.bin"
+CHUNK = 4
+"""Pictures that one stream computes at once: their activations stay in a core's cache, and products are large."""
+
+
+def convert(program: ExportedProgram, names: Sequence[str], facts: Mapping[str, str]) -> Any:
+    """The graph as OpenVINO's model. names: of its outputs; facts: what it should say of itself."""
+    import openvino as ov
+
+    size = program.example_inputs[0][0].shape[1:]
+    with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+        warnings.simplefilter("ignore")
+        model = ov.convert_model(program)
+    model.reshape([-1, *size])
+    model.inputs[0].get_tensor().set_names({INPUT})
+    for output, name in zip(model.outputs, names, strict=True):
+        output.get_tensor().set_names({name})
+    for name, text in facts.items():
+        model.set_rt_info(text, ["vitreous", name])
+    return model
+
+
+def quantise(model: Any, pictures: Tensor, *, transformer: bool) -> Any:
+    """The model with its large products in int8, by NNCF's post-training quantisation.
+
+    pictures: (n, C, H, W) uint8, from which the ranges of activations are read; transformer: it has attention.
+    """
+    import nncf
+
+    with _quiet_nncf():
+        return nncf.quantize(model, _dataset(pictures), **_settings(pictures, transformer))
+
+
+def quantise_within(
+    model: Any, pictures: Tensor, *, transformer: bool, judged: Tensor, labels: Tensor, max_drop: float
+) -> Any:
+    """The same, with as many operations left in float32 as it takes to lose at most `max_drop` points of accuracy.
+
+    judged, labels: pictures (n, C, H, W) uint8 and their classes (n,), on which accuracy is measured.
+    """
+    import nncf
+
+    def accuracy(compiled: Any, given: Iterable[NDArray[Any]]) -> float:
+        output = compiled.output(SCORES)
+        answers = [int(compiled(picture)[output].argmax()) for picture in given]
+        return float(np.mean(np.array(answers) == labels[: len(answers)].numpy()))
+
+    with _quiet_nncf():
+        return nncf.quantize_with_accuracy_control(
+            model,
+            calibration_dataset=_dataset(pictures),
+            validation_dataset=_dataset(judged),
+            validation_fn=accuracy,
+            max_drop=max_drop / 100,
+            drop_type=nncf.DropType.ABSOLUTE,
+            **_settings(pictures, transformer),
+        )
+
+
+def _dataset(pictures: Tensor) -> Any:
+    import nncf
+
+    return nncf.Dataset([picture[None].numpy() for picture in pictures])
+
+
+def _settings(pictures: Tensor, transformer: bool) -> dict[str, Any]:
+    import nncf
+
+    return {"subset_size": len(pictures), "model_type": nncf.ModelType.TRANSFORMER if transformer else None}
+
+
+@contextmanager
+def _quiet_nncf() -> Iterator[None]:
+    """Without NNCF's own progress bars and remarks."""
+    import nncf
+
+    nncf.set_log_level(logging.ERROR)
+    with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+        warnings.simplefilter("ignore")
+        yield
+
+
+def write(model: Any, folder: Path) -> None:
+    """Two files: the graph, and its numbers in full precision."""
+    import openvino as ov
+
+    ov.save_model(model, folder / XML, compress_to_fp16=False)
+
+
+def read(folder: Path) -> Any:
+    """What `write` wrote."""
+    try:
+        return _core().read_model(folder / XML)
+    except RuntimeError as error:
+        raise UserError(
+            f"{folder / XML}: OpenVINO cannot read it ({str(error).splitlines()[-1]}); export the model again."
+        ) from None
+
+
+def intermediate(model: Any, pictures: Tensor) -> dict[str, NDArray[Any]]:
+    """What each node of the graph gives for the pictures, under the name that it had in the traced graph."""
+    last: dict[str, Any] = {}
+    for node in model.clone().get_ordered_ops():
+        if node.get_type_name() not in ("Constant", "Parameter", "Result") and node.get_output_size() == 1:
+            last[node.get_friendly_name().partition("/")[0]] = node.get_friendly_name()
+    found = {}
+    for name, friendly in last.items():
+        looked_at = model.clone()
+        node = next(node for node in looked_at.get_ops() if node.get_friendly_name() == friendly)
+        looked_at.add_outputs([node.output(0)])
+        found[name] = _compile(looked_at, 1)(pictures.numpy())[len(model.outputs)]
+    return found
+
+
+class OpenVinoEngine:
+    """A model in OpenVINO. It is compiled when it is first asked."""
+
+    name: EngineName = "openvino"
+
+    def __init__(self, model: Any, preprocess: Preprocess, precision: Precision, *, path: Path | None = None) -> None:
+        """path: where the model was read from, for errors to say so."""
+        self.model, self.preprocess, self.precision, self.path = model, preprocess, precision, path
+        self.threads = torch.get_num_threads()
+        self._outputs = {
+            name: (number, output.get_partial_shape()[1].get_length())
+            for number, output in enumerate(model.outputs)
+            for name in output.names
+        }
+        self._queues: dict[int, Any] = {}
+
+    @property
+    def classes(self) -> int:
+        """K; 0 for a model without a classifier."""
+        return self._outputs[SCORES][1] if SCORES in self._outputs else 0
+
+    @property
+    def batch_size(self) -> int:
+        """How many pictures at once are fastest: enough that no stream waits for the others' last one for long."""
+        return CHUNK * self.threads * 4
+
+    def scores(self, pictures: Tensor) -> Tensor:
+        """(B, K) float32, one score for each class (logits), of pictures (B, C, H, W) uint8."""
+        return self._answer(pictures, SCORES)
+
+    def representations(self, pictures: Tensor) -> Tensor:
+        """(B, D) float32, one representation for each of pictures (B, C, H, W) uint8, before any classifier."""
+        return self._answer(pictures, REPRESENTATION)
+
+    def _answer(self, pictures: Tensor, what: str) -> Tensor:
+        check_pictures(pictures, self.preprocess)
+        if what == SCORES and not self.classes:
+            raise no_classifier(self.path)
+        wanted, width = self._outputs[what]
+        found = np.empty((len(pictures), width), dtype=np.float32)
+        given = np.ascontiguousarray(pictures.numpy())
+
+        def keep(request: Any, part: slice) -> None:
+            found[part] = request.get_output_tensor(wanted).data[: part.stop - part.start]
+
+        parts = cut(len(pictures), CHUNK)
+        for size in {size for size, _ in parts}:
+            queue = self._queue(size)
+            queue.set_callback(keep)
+            for part in (part for needed, part in parts if needed == size):
+                chunk = given[part]
+                if len(chunk) < size:
+                    chunk = np.concatenate([chunk, np.zeros((size - len(chunk), *chunk.shape[1:]), dtype=np.uint8)])
+                queue.start_async({0: chunk}, part)
+            queue.wait_all()
+        answers = torch.from_numpy(found)
+        check_numbers(answers, what, self.path)
+        return answers
+
+    def _queue(self, size: int) -> Any:
+        """Requests of so many pictures each, one for each stream and one that waits."""
+        import openvino as ov
+
+        if size not in self._queues:
+            model = self.model.clone()
+            model.reshape(_with_batch(model, size))
+            self._queues[size] = ov.AsyncInferQueue(_compile(model, self.threads), self.threads + 1)
+        return self._queues[size]
+
+
+def cut(count: int, chunk: int) -> list[tuple[int, slice]]:
+    """How many pictures are computed at once, and which: chunks, and the rest one by one, or padded to a chunk."""
+    whole = count - count % chunk
+    if count % chunk > chunk // 2:
+        whole = count + -count % chunk
+    parts = [(chunk, slice(start, min(start + chunk, count))) for start in range(0, whole, chunk)]
+    return parts + [(1, slice(start, start + 1)) for start in range(whole, count)]
+
+
+def _with_batch(model: Any, size: int) -> list[int]:
+    return [size, *(side.get_length() for side in list(model.inputs[0].get_partial_shape())[1:])]
+
+
+@lru_cache(maxsize=1)
+def _core() -> Any:
+    import openvino as ov
+
+    return ov.Core()
+
+
+def _compile(model: Any, threads: int) -> Any:
+    """The model for this processor, in float32 where it is not quantised: some processors would take bfloat16."""
+    settings = {
+        "PERFORMANCE_HINT": "THROUGHPUT",
+        "NUM_STREAMS": threads,
+        "INFERENCE_NUM_THREADS": threads,
+        "INFERENCE_PRECISION_HINT": "f32",
+    }
+    return _core().compile_model(model, "CPU", settings)

@@ -1,0 +1,110 @@
+"""Whether an engine says what the network says, on the same pictures; and where it first does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.export import ExportedProgram
+from torch.fx import Interpreter, Node
+
+from vitreous.deploy.engine import Engine
+
+TOLERANCE = 1e-4
+"""By which scores may differ in float32, relative to the largest of them where that is above 1."""
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How two engines' answers for the same pictures differ."""
+
+    pictures: int
+    same_label: int
+    """Pictures for which both have the same likeliest label."""
+    worst_score: float
+    """The largest difference of a score, relative to the largest score where that is above 1."""
+    worst_probability: float
+    worst_representation: float
+    """As the scores'."""
+
+    @property
+    def close(self) -> bool:
+        """Whether they are the same up to rounding."""
+        return max(self.worst_score, self.worst_representation) <= TOLERANCE and self.same_label == self.pictures
+
+
+def agreement(reference: Engine, other: Engine, pictures: Tensor, *, classifier: bool) -> Agreement:
+    """How the other engine's answers differ from the reference's, for pictures (n, C, H, W) uint8.
+
+    classifier: the model has one. Labels between which the reference itself cannot decide, their scores being closer
+    than the tolerance, count as the same.
+    """
+    expected = batched(reference.representations, pictures, reference.batch_size)
+    found = batched(other.representations, pictures, other.batch_size)
+    features = _relative(found, expected)
+    if not classifier:
+        return Agreement(len(pictures), len(pictures), 0.0, 0.0, features)
+    expected = batched(reference.scores, pictures, reference.batch_size)
+    found = batched(other.scores, pictures, other.batch_size)
+    label = found.argmax(dim=1, keepdim=True)
+    behind = expected.amax(dim=1) - expected.gather(1, label)[:, 0]
+    same = behind <= TOLERANCE * max(1.0, expected.abs().max().item())
+    probabilities = (found.softmax(dim=1) - expected.softmax(dim=1)).abs().max().item()
+    return Agreement(len(pictures), int(same.sum()), _relative(found, expected), probabilities, features)
+
+
+def batched(function: Callable[[Tensor], Tensor], pictures: Tensor, size: int) -> Tensor:
+    """An engine's answers for many pictures, asked for in batches."""
+    return torch.cat([function(part) for part in torch.split(pictures, size)])
+
+
+def _relative(found: Tensor, expected: Tensor) -> float:
+    return ((found - expected).abs().max() / max(1.0, expected.abs().max().item())).item()
+
+
+def first_difference(
+    program: ExportedProgram,
+    intermediate: Callable[[Any, Tensor], dict[str, NDArray[Any]]],
+    model: Any,
+    pictures: Tensor,
+    tolerance: float = TOLERANCE,
+) -> str | None:
+    """The layer of the network in which a converted model first differs from it; None if no layer does.
+
+    intermediate: the runtime's (`vitreous.deploy.runtime.Runtime`); pictures: a few, (n, C, H, W) uint8.
+    """
+    theirs = intermediate(model, pictures)
+    ours: dict[str, tuple[str, Tensor]] = {}
+
+    class Recorder(Interpreter):
+        def run_node(self, n: Node) -> Any:
+            value = super().run_node(n)
+            layer = _layer(n)
+            if n.name in theirs and layer and isinstance(value, Tensor) and value.is_floating_point():
+                ours[n.name] = layer, value
+            return value
+
+    with torch.no_grad():
+        Recorder(program.module()).run(pictures)
+    for name, (layer, value) in ours.items():
+        other = torch.from_numpy(theirs[name].copy())
+        if other.shape == value.shape and _relative(other, value) > tolerance:
+            return layer
+    return None
+
+
+COMPARED = ("linear", "conv", "addmm", "layer_norm", "group_norm")
+"""Operations whose nodes are compared: each belongs to one layer, and no runtime renames them."""
+
+
+def _layer(node: Node) -> str:
+    """The name of the layer that a node belongs to, such as blocks.3.mlp.fc1; empty for what is not compared."""
+    if not node.name.startswith(COMPARED):
+        return ""
+    stack = node.meta.get("nn_module_stack") or {}
+    names = [str(path) for path, _ in stack.values()]
+    return names[-1].removeprefix("network.") if names else ""

@@ -1,0 +1,224 @@
+"""A model converted for another runtime, with the proof that its answers stayed what they were."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vitreous.config.data import Preprocess
+from vitreous.config.engine import EngineName
+from vitreous.config.model import ViTConfig, model_to_json
+from vitreous.data.builtin import builtin_data
+from vitreous.data.decode import PictureError
+from vitreous.data.source import Source
+from vitreous.data.view import Sample, make_view
+from vitreous.deploy.engine import Engine, TorchEngine
+from vitreous.deploy.folder import About, Accuracy
+from vitreous.deploy.graph import output_names, trace_graph
+from vitreous.deploy.runtime import Runtime, find_runtime
+from vitreous.deploy.speed import describe_machine
+from vitreous.deploy.verify import TOLERANCE, Agreement, agreement, batched, first_difference
+from vitreous.errors import UserError
+from vitreous.model.family import called, described
+from vitreous.run.folder import weights_digest
+from vitreous.weights.bundle import Bundle
+from vitreous.weights.markdown import code
+
+CALIBRATED = 300
+"""Pictures from which int8 learns the ranges of activations: NNCF's own default."""
+JUDGED = 1000
+"""Labelled pictures, at most, on which int8 must be as good."""
+BUILTIN = 16
+"""Pictures of the package's own, where none were given to verify with."""
+SEED = 0
+
+
+class LabelledViews(NamedTuple):
+    """What a model sees of some pictures, (n, C, H, W) uint8, and their classes (n,) int64, -1 where not known."""
+
+    views: Tensor
+    labels: Tensor
+
+
+@dataclass(frozen=True)
+class Converted:
+    """A model of another runtime, and what is to be written about it."""
+
+    model: Any
+    about: About
+
+    @property
+    def engine(self) -> Engine:
+        """What answers for it."""
+        runtime = find_runtime(self.about.runtime, "engine")
+        return runtime.engine(self.model, self.about.preprocess, self.about.precision)
+
+    @property
+    def accuracy(self) -> Accuracy:
+        """What int8 costs."""
+        assert self.about.accuracy is not None
+        return self.about.accuracy
+
+
+def convert_model(bundle: Bundle, to: EngineName, views: Tensor) -> Converted:
+    """The model in another runtime, in float32; refused if it does not say the same of all the views.
+
+    views: (n, C, H, W) uint8.
+    """
+    runtime = find_runtime(to, "to")
+    about = About(
+        runtime=to,
+        precision="fp32",
+        model=model_to_json(bundle.model.config),
+        preprocess=bundle.preprocess,
+        labels=bundle.labels,
+        source=model_digest(bundle),
+        verified=Agreement(0, 0, 0.0, 0.0, 0.0),
+        versions=describe_machine(),
+    )
+    network = bundle.model.cpu()
+    program = trace_graph(network, bundle.preprocess)
+    model = runtime.convert(program, output_names(network), about.facts)
+    converted = Converted(model, about)
+    reference = TorchEngine(network, bundle.preprocess, path=bundle.path)
+    found = agreement(reference, converted.engine, views, classifier=bool(bundle.labels))
+    if not found.close:
+        raise _refused(bundle, runtime, found, first_difference(program, runtime.intermediate, model, views[:2]))
+    return Converted(model, replace(about, verified=found))
+
+
+def _refused(bundle: Bundle, runtime: Runtime, found: Agreement, layer: str | None) -> UserError:
+    where = f"; the first layer that differs is {layer}" if layer else ""
+    return UserError(
+        f"{bundle.path or 'the model'}: {runtime.title} does not compute what the network does (of {found.pictures} "
+        f"pictures {found.same_label} have the same label, scores differ by up to {found.worst_score:.2g} of the "
+        f"largest, allowed is {TOLERANCE:g}){where}. Nothing was written; use another runtime, or report it."
+    )
+
+
+def quantise_model(
+    bundle: Bundle, converted: Converted, calibration: Tensor, judged: LabelledViews, max_drop: float
+) -> Converted:
+    """The same in int8; where plain quantisation costs more than `max_drop` points, the costliest parts stay in fp32.
+
+    calibration: (n, C, H, W) uint8, from which ranges are read; judged: labelled pictures, on which accuracy before and
+    after is measured. Refused if even so more is lost.
+    """
+    runtime = find_runtime(converted.about.runtime, "to")
+    if runtime.quantise is None or runtime.quantise_within is None:
+        raise UserError(f"int8: {runtime.title} has none here; export to openvino.")
+    transformer = isinstance(bundle.model.config, ViTConfig)
+    model = runtime.quantise(converted.model, calibration, transformer=transformer)
+    found = _judged(converted, model, judged, accuracy_aware=False)
+    if found.accuracy.drop > max_drop:
+        model = runtime.quantise_within(
+            converted.model,
+            calibration,
+            transformer=transformer,
+            judged=judged.views,
+            labels=judged.labels,
+            max_drop=max_drop,
+        )
+        found = _judged(converted, model, judged, accuracy_aware=True)
+    if (a := found.accuracy).drop > max_drop:
+        raise UserError(
+            f"{bundle.path or 'the model'}: int8 loses {a.drop:.2f} points of accuracy on {a.pictures:,} pictures "
+            f"({a.fp32:.2%} before, {a.int8:.2%} after), and max_drop allows {max_drop:g}. Nothing was written; allow "
+            "more, or stay with fp32."
+        )
+    return found
+
+
+def _judged(converted: Converted, model: Any, judged: LabelledViews, *, accuracy_aware: bool) -> Converted:
+    """A quantised model with its accuracy, and that of the converted one, written down."""
+    found = Converted(model, replace(converted.about, precision="int8", accuracy_aware=accuracy_aware))
+    accuracy = Accuracy(len(judged.labels), _right(converted.engine, judged), _right(found.engine, judged))
+    verified = agreement(converted.engine, found.engine, judged.views, classifier=True)
+    return Converted(model, replace(found.about, accuracy=accuracy, verified=verified))
+
+
+def _right(engine: Engine, judged: LabelledViews) -> float:
+    scores = batched(engine.scores, judged.views, engine.batch_size)
+    return (scores.argmax(dim=1) == judged.labels).double().mean().item()
+
+
+def sample_views(source: Source, preprocess: Preprocess, count: int, labels: tuple[str, ...] = ()) -> LabelledViews:
+    """Views of so many pictures of the source, chosen at random but always the same; all, where it has no more.
+
+    labels: the model's, to which classes are matched by name. What cannot be read is left out.
+    """
+    if labels:
+        source = source.relabelled(labels)
+    order = np.random.default_rng(SEED).permutation(len(source))
+    views: list[Tensor] = []
+    kept: list[int] = []
+    for index in order.tolist():
+        if len(views) == count:
+            break
+        try:
+            views.append(make_view(Sample(source, index), preprocess))
+        except PictureError:
+            continue
+        kept.append(index)
+    if not views:
+        raise UserError("none of the pictures can be read; give others.")
+    return LabelledViews(torch.stack(views), torch.from_numpy(source.labels)[kept])
+
+
+def builtin_views(preprocess: Preprocess) -> Tensor:
+    """(n, C, H, W) uint8: what a model sees of some of the pictures that come with the package."""
+    return sample_views(builtin_data().train, preprocess, BUILTIN).views
+
+
+def model_digest(bundle: Bundle) -> str:
+    """32 hexadecimal digits that differ if the network, its weights, the preprocessing or the labels differ."""
+    facts = [model_to_json(bundle.model.config), weights_digest(bundle.model), bundle.preprocess, bundle.labels]
+    return sha256(json.dumps(facts, default=str).encode()).hexdigest()[:32]
+
+
+def engine_card(bundle: Bundle, about: About) -> str:
+    """README.md of an exported model, in Markdown."""
+    runtime = find_runtime(about.runtime, "to")
+    height, width = about.preprocess.size
+    checked, precision = about.verified, "float32" if about.precision == "fp32" else "int8"
+    proof = (
+        f"Beside the network in PyTorch, on {checked.pictures:,} pictures: {checked.same_label:,} have the same label, "
+        f"probabilities differ by at most {checked.worst_probability:.2g}, representations by "
+        f"{checked.worst_representation:.2g} of the largest number."
+    )
+    gives = (
+        "probabilities, scores and a representation" if about.labels else "a representation, for it has no classifier,"
+    )
+    lines = [
+        f"# {called(bundle.model.config)} for {runtime.title}, {precision}",
+        "",
+        f"{described(bundle.model.config)}. Pictures in: (count, {about.preprocess.channels}, {height}, {width}) uint8, "
+        f"not normalised. Out: {gives}.",
+        "",
+        proof,
+    ]
+    if about.accuracy is not None:
+        a = about.accuracy
+        lines += [
+            "",
+            f"Accuracy on {a.pictures:,} pictures: {a.fp32:.2%} in float32, {a.int8:.2%} in int8"
+            + (", with the costliest operations left in float32." if about.accuracy_aware else "."),
+        ]
+    if about.labels:
+        some = ", ".join(map(code, about.labels[:20])) + (", ..." if len(about.labels) > 20 else "")
+        lines += ["", f"{len(about.labels)} classes: {some}."]
+    lines += [
+        "",
+        "    vitreous predict FOLDER_OF_THIS_FILE picture.jpg",
+        "",
+        "Class names and preprocessing are in `engine.json` and in the model file's own metadata. `manifest.json` has "
+        "the SHA-256 of every file; loading checks it.",
+        "",
+    ]
+    return "\n".join(lines)

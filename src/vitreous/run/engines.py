@@ -1,0 +1,136 @@
+"""Which engine answers for a model: the one that was asked for, or the fastest that was verified for it here."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+
+from vitreous.config.data import Preprocess
+from vitreous.config.engine import EngineChoice, Precision
+from vitreous.deploy.engine import Deployed, Engine, TorchEngine
+from vitreous.deploy.folder import About, is_engine, load_engine
+from vitreous.deploy.runtime import RUNTIMES, find_runtime
+from vitreous.deploy.speed import measure_speeds
+from vitreous.errors import UserError
+from vitreous.run.conversion import builtin_views, convert_model
+from vitreous.run.opening import check_classifier, open_model
+from vitreous.run.prepared import TORCH, PreparedEngines, Variant
+from vitreous.weights.bundle import Bundle
+from vitreous.world import find_device
+
+log = logging.getLogger("vitreous")
+
+FEW = 16
+"""Pictures for which it is not worth looking what else there is."""
+WORTH_SECONDS = 60.0
+"""Of PyTorch's time, above which converting a model, some ten seconds, is expected to pay."""
+
+
+def deploy(
+    model: str | Path | Bundle,
+    *,
+    engine: EngineChoice = "auto",
+    precision: Precision | None = None,
+    preprocess: Preprocess | str | None = None,
+    device: str = "auto",
+    pictures: int = 1,
+    classifier: bool = True,
+) -> Deployed:
+    """The model, ready to be asked about so many pictures.
+
+    model: a bundle, a run, an exported model, or anything else that `open_weights` takes.
+    engine: "auto" takes the fastest that was verified for this model on this machine. Where none was yet, that is
+        PyTorch, unless there are so many pictures that converting the model first pays.
+    precision: None for whatever the engine has; where there are several, the fastest.
+    classifier: refuse a model that has none.
+    """
+    if not isinstance(model, Bundle) and is_engine(Path(model)):
+        return _open_exported(Path(model), engine, precision, preprocess, classifier)
+    bundle = open_model(model, preprocess)
+    if classifier:
+        check_classifier(bundle)
+    if engine == "torch" or find_device(device).type != "cpu":
+        if precision == "int8":
+            raise UserError("precision='int8': PyTorch computes in fp32 here; choose the engine openvino.")
+        return in_torch(bundle, device)
+    if engine == "auto":
+        return _fastest(bundle, precision, pictures)
+    find_runtime(engine, "engine")
+    prepared, variant = PreparedEngines(bundle), Variant(engine, precision or "fp32")
+    if (found := prepared.get(variant)) is not None:
+        return found[0]
+    if precision == "int8":
+        raise _no_int8(bundle)
+    return prepared.put(convert_model(bundle, engine, builtin_views(bundle.preprocess)))
+
+
+def in_torch(bundle: Bundle, device: str = "auto") -> Deployed:
+    """The model as it is, in PyTorch."""
+    engine = TorchEngine(bundle.model.to(find_device(device)), bundle.preprocess, path=bundle.path)
+    return Deployed(engine, bundle.model.config, bundle.labels, bundle.path, bundle.model)
+
+
+def _open_exported(
+    folder: Path,
+    engine: EngineChoice,
+    precision: Precision | None,
+    preprocess: Preprocess | str | None,
+    classifier: bool,
+) -> Deployed:
+    if preprocess is not None:
+        raise UserError(f"preprocess: {folder} has its own, which is part of its graph; export the model with another.")
+    found, about = load_engine(folder)
+    if engine not in ("auto", about.runtime):
+        raise UserError(f"engine={engine!r}: {folder} was exported for {about.runtime}; leave the engine out.")
+    if precision not in (None, about.precision):
+        raise UserError(f"precision={precision!r}: {folder} was exported in {about.precision}; leave it out.")
+    if classifier and not found.labels:
+        raise UserError(f"{folder}: it has no classifier and so no labels to give.")
+    return found
+
+
+def _no_int8(bundle: Bundle) -> UserError:
+    return UserError(
+        f"precision='int8': {bundle.path or 'the model'} has not been quantised here; do it with labelled pictures: "
+        "vitreous export MODEL OUT --to openvino --int8 --calibrate DATA."
+    )
+
+
+def _fastest(bundle: Bundle, precision: Precision | None, pictures: int) -> Deployed:
+    plain = in_torch(bundle, "cpu")
+    if pictures < FEW and precision is None:
+        return plain
+    prepared = PreparedEngines(bundle)
+    speeds = prepared.speeds
+    if not speeds and precision != "int8" and _worth_converting(plain.engine, pictures):
+        log.info("engine: there are many pictures, so the model is converted for OpenVINO once; it is kept.")
+        prepared.put(convert_model(bundle, "openvino", builtin_views(bundle.preprocess)))
+        speeds = prepared.measure(plain.engine)
+    fitting = [variant for variant in speeds if precision in (None, variant.precision)]
+    for variant in sorted(fitting, key=lambda variant: -speeds[variant]):
+        if variant == TORCH:
+            break
+        if (found := prepared.get(variant)) is not None:
+            log.info(_why(variant, speeds, found[1]))
+            return found[0]
+    if precision == "int8":
+        raise _no_int8(bundle)
+    return plain
+
+
+def _why(variant: Variant, speeds: Mapping[Variant, float], about: About) -> str:
+    """One line: which engine was taken, and why."""
+    faster = (
+        f"{speeds[variant] / speeds[TORCH]:.1f} times as fast as PyTorch here" if TORCH in speeds else "the fastest"
+    )
+    proof = ""
+    if (a := about.accuracy) is not None:
+        proof = f"; of {a.pictures:,} pictures {a.int8:.1%} are right, {a.fp32:.1%} in float32"
+    return f"engine: {RUNTIMES[variant.engine].title} {variant.precision}, {faster}{proof}."
+
+
+def _worth_converting(engine: Engine, pictures: int) -> bool:
+    if not RUNTIMES["openvino"].installed or pictures < 10 * engine.batch_size:
+        return False
+    return pictures / measure_speeds({TORCH: engine}, rounds=1, seconds=0.2)[TORCH] > WORTH_SECONDS

@@ -1,0 +1,74 @@
+"""An export for another runtime: which pictures it is calibrated with and which judge it, and what is kept of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from torch import Tensor
+
+from vitreous.config.engine import EngineName
+from vitreous.data.source import Data
+from vitreous.run.conversion import (
+    CALIBRATED,
+    JUDGED,
+    SEED,
+    Converted,
+    LabelledViews,
+    builtin_views,
+    convert_model,
+    quantise_model,
+    sample_views,
+)
+from vitreous.run.engines import in_torch
+from vitreous.run.opening import check_classifier, choose_split, open_dataset, open_pictures
+from vitreous.run.prepared import PreparedEngines
+from vitreous.weights.bundle import Bundle
+
+VERIFIED = 200
+"""Pictures, at most, on which a conversion is compared with the network."""
+MAX_DROP = 0.5
+"""Points of accuracy that int8 may lose."""
+
+
+def prepare_export(
+    bundle: Bundle,
+    to: EngineName,
+    *,
+    calibrate: str | Path | Data | None = None,
+    verify: str | Path | Data | None = None,
+    max_drop: float | None = None,
+) -> Converted:
+    """The model in another runtime, verified; in int8 where there are pictures to calibrate with.
+
+    It is also kept on this machine, with its speed, so that `auto` may take it.
+    """
+    calibration, judged = None, None
+    if calibrate is not None:
+        check_classifier(bundle)
+        calibration, judged = split_pictures(bundle, calibrate, verify)
+    elif verify is not None:
+        judged = sample_views(choose_split(open_pictures(verify), None)[1], bundle.preprocess, VERIFIED)
+    views = builtin_views(bundle.preprocess) if judged is None else judged.views[:VERIFIED]
+    prepared, found = PreparedEngines(bundle), convert_model(bundle, to, views)
+    prepared.put(found)
+    if calibration is not None and judged is not None:
+        found = quantise_model(bundle, found, calibration, judged, MAX_DROP if max_drop is None else max_drop)
+        prepared.put(found)
+    prepared.measure(in_torch(bundle, "cpu").engine)
+    return found
+
+
+def split_pictures(
+    bundle: Bundle, calibrate: str | Path | Data, verify: str | Path | Data | None
+) -> tuple[Tensor, LabelledViews]:
+    """Views to calibrate int8 with, and labelled ones that judge it: never the same pictures of the same data."""
+    data = open_dataset(calibrate)
+    learned = data.splits.get("train") or next(iter(data.splits.values()))
+    judged = choose_split(data if verify is None else open_dataset(verify), None)[1]
+    if judged is learned:  # there is one split only
+        order = np.random.default_rng(SEED).permutation(len(learned))
+        half = min(CALIBRATED, (len(order) + 1) // 2)
+        learned, judged = learned.subset(order[:half]), judged.subset(order[half:])
+    calibration = sample_views(learned, bundle.preprocess, CALIBRATED).views
+    return calibration, sample_views(judged, bundle.preprocess, JUDGED, bundle.labels)
