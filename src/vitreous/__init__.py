@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from vitreous.config.model import ViTConfig
     from vitreous.errors import UserError
     from vitreous.jobs.analyze import analyze, analyze_bias
+    from vitreous.jobs.bench import bench
     from vitreous.jobs.compare import compare
     from vitreous.jobs.export import export_weights
     from vitreous.jobs.fit import fit
@@ -47,6 +48,7 @@ _HOMES = {
     "ViTConfig": "vitreous.config.model",
     "analyze": "vitreous.jobs.analyze",
     "analyze_bias": "vitreous.jobs.analyze",
+    "bench": "vitreous.jobs.bench",
     "compare": "vitreous.jobs.compare",
     "export_weights": "vitreous.jobs.export",
     "fit": "vitreous.jobs.fit",
@@ -74,6 +76,7 @@ __all__ = [
     "ViTConfig",
     "analyze",
     "analyze_bias",
+    "bench",
     "compare",
     "export_weights",
     "fit",

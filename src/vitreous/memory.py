@@ -49,6 +49,11 @@ def available_memory(root: Path = Path("/")) -> int | None:
     return max(0, min(found)) if found else None
 
 
+def resident_bytes() -> int:
+    """Bytes of memory that this process holds; 0 where the system does not tell."""
+    return 1024 * sum(_table(Path("/proc/self/status"), "VmRSS:"))
+
+
 def check_address_space(least: int) -> None:
     """Refuse to go on where a process may have fewer addresses (ulimit -v) than its libraries take when they load."""
     for limit in _address_space():

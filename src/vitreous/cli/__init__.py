@@ -24,6 +24,7 @@ GROUPS = {
         "fit": "Train a model on pictures, from scratch or from given weights.",
         "predict": "Label pictures, one line per picture.",
         "evaluate": "Measure a model on labelled data: accuracy, calibration, each class, what is confused with what.",
+        "bench": "Measure how fast a model answers on this machine, in each engine that is installed.",
         "compare": "Compare models fairly: the same data, splits, augmentation, tuning, and time or FLOPs.",
         "report": "Write a web page about a model: its training, its accuracy, what it looks at, how to use it.",
     },

@@ -8,8 +8,17 @@ import tyro
 
 from vitreous.arguments import Count, Seed, Workers
 from vitreous.cli.engines import EngineOption, PrecisionOption
-from vitreous.cli.terminal import Flag, console, option, print_json, printable, progress, say_left_out, table
-from vitreous.errors import UserError
+from vitreous.cli.terminal import (
+    Flag,
+    console,
+    option,
+    print_json,
+    printable,
+    progress,
+    say_left_out,
+    table,
+    whole_numbers,
+)
 
 if TYPE_CHECKING:
     from vitreous.jobs.probe import Probed
@@ -60,7 +69,7 @@ def probe(
             model,
             data,
             protocol=protocol,
-            shots=None if shots is None else _numbers(shots),
+            shots=None if shots is None else whole_numbers("shots", shots),
             seed=seed,
             batch_size=batch_size,
             workers=workers,
@@ -74,13 +83,6 @@ def probe(
         return
     _show(found)
     say_left_out(found.unreadable)
-
-
-def _numbers(text: str) -> list[int]:
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        raise UserError(f"--shots {text}: give whole numbers separated by commas, such as 1,5,10.") from None
 
 
 def _show(found: Probed) -> None:

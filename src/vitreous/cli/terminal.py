@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
+from vitreous.errors import UserError
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
@@ -26,6 +28,14 @@ def option(metavar: str, *, name: str | None = None) -> Any:
         return f"(default: {shown})" if shown not in ("", "None") else ""
 
     return tyro.conf.arg(name=name, metavar=metavar, help_behavior_hint=default)
+
+
+def whole_numbers(name: str, text: str) -> list[int]:
+    """The numbers of an option such as 1,5,10."""
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise UserError(f"{name}={text!r}: give whole numbers separated by commas, such as 1,5,10.") from None
 
 
 class _Stderr(logging.Handler):

@@ -138,14 +138,16 @@ def quantise_model(
 def _judged(converted: Converted, model: Any, judged: LabelledViews, *, accuracy_aware: bool) -> Converted:
     """A quantised model with its accuracy, and that of the converted one, written down."""
     found = Converted(model, replace(converted.about, precision="int8", accuracy_aware=accuracy_aware))
-    accuracy = Accuracy(len(judged.labels), _right(converted.engine, judged), _right(found.engine, judged))
+    right, count = [count_right(one.engine, judged) for one in (converted, found)], len(judged.labels)
+    accuracy = Accuracy(count, right[0] / count, right[1] / count)
     verified = agreement(converted.engine, found.engine, judged.views, classifier=True)
     return Converted(model, replace(found.about, accuracy=accuracy, verified=verified))
 
 
-def _right(engine: Engine, judged: LabelledViews) -> float:
+def count_right(engine: Engine, judged: LabelledViews) -> int:
+    """How many of the labelled pictures an engine names rightly."""
     scores = batched(engine.scores, judged.views, engine.batch_size)
-    return (scores.argmax(dim=1) == judged.labels).double().mean().item()
+    return int((scores.argmax(dim=1) == judged.labels).sum())
 
 
 def sample_views(source: Source, preprocess: Preprocess, count: int, labels: tuple[str, ...] = ()) -> LabelledViews:
@@ -198,7 +200,7 @@ def engine_card(bundle: Bundle, about: About) -> str:
     lines = [
         f"# {called(bundle.model.config)} for {runtime.title}, {precision}",
         "",
-        f"{described(bundle.model.config)}. Pictures in: (count, {about.preprocess.channels}, {height}, {width}) uint8, "
+        f"{described(bundle.model.config)}. In: uint8 pictures (count, {about.preprocess.channels}, {height}, {width}), "
         f"not normalised. Out: {gives}.",
         "",
         proof,
