@@ -76,8 +76,9 @@ def bench(
     say: told what is being done.
     """
     place = None if out is None else output_folder(out)
-    for name in (NUMBERS, PLOT) if place is not None else ():
-        check_file(place / name)
+    if place is not None:
+        for file in (NUMBERS, PLOT):
+            check_file(place / file)
     tell = say or (lambda text: None)
     if not isinstance(model, Bundle) and is_engine(Path(model)):
         if merge is not None or preprocess is not None:
@@ -103,9 +104,8 @@ def bench(
 def _exported(folder: Path, data: str | Path | Data | None) -> Candidates:
     """The one engine of an exported model."""
     deployed, about = load_engine(folder)
-    found = Candidates(
-        {Way(Variant(about.runtime, about.precision), int(about.model.get("merge", 0))): deployed.engine}
-    )
+    way = Way(Variant(about.runtime, about.precision), int(about.model.get("merge", 0)))
+    found = Candidates({way: deployed.engine})
     if data is not None:
         pictures = choose_split(open_dataset(data), None)[1]
         found.judged = sample_views(pictures, about.preprocess, JUDGED, deployed.labels)

@@ -200,7 +200,7 @@ def engine_card(bundle: Bundle, about: About) -> str:
     lines = [
         f"# {called(bundle.model.config)} for {runtime.title}, {precision}",
         "",
-        f"{described(bundle.model.config)}. In: uint8 pictures (count, {about.preprocess.channels}, {height}, {width}), "
+        f"{described(bundle.model.config)}. In: uint8 (count, {about.preprocess.channels}, {height}, {width}), "
         f"not normalised. Out: {gives}.",
         "",
         proof,

@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from torch import Tensor
+
 from vitreous.config.engine import EngineName, Precision
 from vitreous.data.source import Data
 from vitreous.deploy.engine import Engine
@@ -126,7 +128,10 @@ class _Maker:
 
     def __init__(self, bundle: Bundle, data: str | Path | Data | None, max_drop: float, say: Say) -> None:
         self.max_drop, self.say = max_drop, say
-        self.calibration, self.judged = (None, None) if data is None else split_pictures(bundle, data, None)
+        self.calibration: Tensor | None = None
+        self.judged: LabelledViews | None = None
+        if data is not None:
+            self.calibration, self.judged = split_pictures(bundle, data, None)
 
     def engine(self, model: Bundle, way: Way) -> Engine | None:
         """What answers so; None for int8 that cannot be made for want of pictures."""
