@@ -68,8 +68,16 @@ def trace_graph(network: Network, preprocess: Preprocess) -> ExportedProgram:
         traced = torch.export.export(graph, (pictures,), dynamic_shapes=({0: batch},))
         # replaces operations in place, and leaves all others whole
         program: ExportedProgram = traced.run_decompositions({})
+    loosen_views(program.graph)
     compute_once(program.graph)
     return program
+
+
+def loosen_views(graph: Graph) -> None:
+    """Let every view be a copy where need be: how a tensor lay when it was traced binds no other runtime."""
+    for node in graph.nodes:
+        if node.target == torch.ops.aten.view.default:
+            node.target = torch.ops.aten.reshape.default
 
 
 def compute_once(graph: Graph) -> None:

@@ -33,7 +33,7 @@ BATCH = 8
 
 def convert(program: ExportedProgram, names: Sequence[str], facts: Mapping[str, str]) -> Any:
     """The graph as an `onnx.ModelProto`. names: of its outputs; facts: what it should say of itself."""
-    with _quiet():
+    with _quiet(), torch.no_grad():  # as it was traced: with gradients, attention lays its result out otherwise
         exported = torch.onnx.export(
             program,
             tuple(program.example_inputs[0]),

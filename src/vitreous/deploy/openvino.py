@@ -36,7 +36,7 @@ def convert(program: ExportedProgram, names: Sequence[str], facts: Mapping[str, 
     import openvino as ov
 
     size = program.example_inputs[0][0].shape[1:]
-    with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+    with torch.no_grad(), warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
         warnings.simplefilter("ignore")
         model = ov.convert_model(program)
     model.reshape([-1, *size])
@@ -126,18 +126,17 @@ def read(folder: Path) -> Any:
 
 
 def intermediate(model: Any, pictures: Tensor) -> dict[str, NDArray[Any]]:
-    """What each node of the graph gives for the pictures, under the name that it had in the traced graph."""
+    """What the nodes of the graph give for the pictures, each under the name that it had in the traced graph."""
+    looked_at = model.clone()
     last: dict[str, Any] = {}
-    for node in model.clone().get_ordered_ops():
+    for node in looked_at.get_ordered_ops():
         if node.get_type_name() not in ("Constant", "Parameter", "Result") and node.get_output_size() == 1:
-            last[node.get_friendly_name().partition("/")[0]] = node.get_friendly_name()
-    found = {}
-    for name, friendly in last.items():
-        looked_at = model.clone()
-        node = next(node for node in looked_at.get_ops() if node.get_friendly_name() == friendly)
-        looked_at.add_outputs([node.output(0)])
-        found[name] = _compile(looked_at, 1)(pictures.numpy())[len(model.outputs)]
-    return found
+            last[node.get_friendly_name().partition("/")[0]] = node  # of those that one became, the last
+    looked_at.add_outputs([node.output(0) for node in last.values()])
+    friendly = {node.get_friendly_name(): name for name, node in last.items()}
+    producers = [result.input_value(0).get_node().get_friendly_name() for result in looked_at.get_results()]
+    answers = _compile(looked_at, 1)(pictures.numpy())
+    return {friendly[name]: answers[number] for number, name in enumerate(producers) if name in friendly}
 
 
 class OpenVinoEngine:

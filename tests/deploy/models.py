@@ -1,0 +1,29 @@
+"""Tiny networks of every family, with weights that answer something: a fresh classifier is zero."""
+
+import numpy as np
+import torch
+
+from vitreous.config.data import Preprocess
+from vitreous.model.family import build_network, named_config
+from vitreous.weights.bundle import Bundle
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+LABELS = ("ant", "bee", "cat", "dog")
+TINY = {"depth": 2, "width": 32, "heads": 2, "mlp_width": 64}
+
+
+def tiny_bundle(name="P/4@16", seed=0, classes=4, **changes):
+    """A model of 4 classes; a ViT or hybrid has two blocks."""
+    shape = {} if name.startswith(("bit", "eff")) else TINY
+    network = build_network(named_config(name, classes=classes, **{**shape, **changes}), seed=seed).eval()
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in network.parameters():
+        if not parameter.detach().abs().sum():
+            torch.nn.init.normal_(parameter, std=0.3, generator=generator)
+    return Bundle(network, Preprocess(size=network.config.image_size, mean=MEAN, std=STD), LABELS[:classes])
+
+
+def random_pictures(bundle, count=5):
+    """(count, C, H, W) uint8."""
+    shape = (count, bundle.preprocess.channels, *bundle.preprocess.size)
+    return torch.from_numpy(np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8))

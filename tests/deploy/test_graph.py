@@ -1,0 +1,58 @@
+"""The traced graph computes what the network does, once, for any number of pictures."""
+
+import pytest
+import torch
+from deploy.models import random_pictures, tiny_bundle
+
+from vitreous.data.augment import normalise
+from vitreous.deploy.graph import output_names, trace_graph
+
+KINDS = {
+    "plain": ("P/4@16", {}),
+    "distilled, registers": ("P/4@16", {"distilled": True, "registers": 2}),
+    "neighbourhood": ("P/4@16", {"attention": "neighbourhood", "window": 3}),
+    "axial": ("P/4@16", {"attention": "axial"}),
+    "relative positions": ("P/4@16", {"position": "relative"}),
+    "attention pool, SwiGLU": ("P/4@16", {"pool": "attention", "mlp": "swiglu"}),
+    "hybrid": ("C+P/4@16", {}),
+    "BiT": ("bit-r11x0.5@32", {}),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_graph_is_the_network(kind):
+    name, changes = KINDS[kind]
+    bundle = tiny_bundle(name, **changes)
+    program = trace_graph(bundle.model, bundle.preprocess).module()
+    for count in (1, 5):
+        pictures = random_pictures(bundle, count)
+        probabilities, scores, representation = program(pictures)
+        images = normalise(pictures, bundle.preprocess)
+        with torch.no_grad():
+            torch.testing.assert_close(scores, bundle.model(images), atol=1e-5, rtol=1e-5)
+            torch.testing.assert_close(representation, bundle.model.representation(images), atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(probabilities, scores.softmax(dim=1))
+
+
+def test_what_two_answers_share_is_computed_once():
+    """A ViT of two blocks has one product for patches, four in the first block, five in the last, one classifier."""
+    bundle = tiny_bundle()
+    program = trace_graph(bundle.model, bundle.preprocess)
+    products = [node for node in program.graph.nodes if node.target == torch.ops.aten.linear.default]
+    assert len(products) == 1 + 4 + 5 + 1
+
+
+def test_positions_are_resized_within_the_graph():
+    bundle = tiny_bundle()
+    larger = type(bundle.preprocess)(size=(24, 24), mean=bundle.preprocess.mean, std=bundle.preprocess.std)
+    pictures = torch.randint(0, 256, (2, 3, 24, 24), dtype=torch.uint8)
+    scores = trace_graph(bundle.model, larger).module()(pictures)[1]
+    with torch.no_grad():
+        torch.testing.assert_close(scores, bundle.model(normalise(pictures, larger)), atol=1e-5, rtol=1e-5)
+
+
+def test_without_a_classifier_there_is_only_a_representation():
+    bundle = tiny_bundle(classes=0)
+    assert output_names(bundle.model) == ("representation",)
+    (found,) = trace_graph(bundle.model, bundle.preprocess).module()(random_pictures(bundle, 2))
+    assert found.shape == (2, bundle.model.config.features)

@@ -1,0 +1,161 @@
+"""OpenVINO and ONNX Runtime say what the network says; a conversion that does not is refused and leaves nothing."""
+
+import json
+from collections import Counter
+
+import numpy as np
+import onnx
+import onnxruntime
+import openvino
+import pytest
+import torch
+from deploy.models import LABELS, random_pictures, tiny_bundle
+
+from vitreous import UserError, export_weights, predict
+from vitreous.deploy.engine import TorchEngine
+from vitreous.deploy.folder import is_engine, load_engine
+from vitreous.deploy.openvino import cut
+from vitreous.deploy.runtime import RUNTIMES
+from vitreous.run.conversion import convert_model
+
+MODELS = {
+    "ViT": ("P/4@16", {}),
+    "ViT with relative positions": ("P/4@16", {"position": "relative"}),
+    "ViT with axial attention": ("P/4@16", {"attention": "axial"}),
+    "hybrid": ("C+P/4@16", {}),
+    "BiT": ("bit-r11x0.5@32", {}),
+}
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.parametrize("kind", MODELS)
+def test_an_engine_says_what_the_network_says(kind, runtime):
+    name, changes = MODELS[kind]
+    bundle = tiny_bundle(name, **changes)
+    pictures = random_pictures(bundle, 11)  # no multiple of any batch
+    engine = convert_model(bundle, runtime, pictures).engine
+    plain = TorchEngine(bundle.model, bundle.preprocess)
+    for count in (1, 3, 11):
+        torch.testing.assert_close(engine.scores(pictures[:count]), plain.scores(pictures[:count]), atol=1e-4, rtol=0)
+    torch.testing.assert_close(
+        engine.representations(pictures), plain.representations(pictures), atol=1e-4, rtol=1e-5
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_an_efficientnet_too(runtime):
+    bundle = tiny_bundle("efficientnet-b0@64")
+    found = convert_model(bundle, runtime, random_pictures(bundle, 6)).about.verified
+    assert found.close
+    assert found.pictures == found.same_label == 6
+
+
+def test_runtimes_get_attention_and_gelu_whole():
+    """Decomposed into products and exponentials, neither would be fast; the exact GELU, not the one by tanh."""
+    bundle = tiny_bundle(depth=3)
+    views = random_pictures(bundle, 2)
+    ops = convert_model(bundle, "openvino", views).model.get_ops()
+    kinds = Counter(op.get_type_name() for op in ops)
+    assert kinds["ScaledDotProductAttention"] == kinds["Gelu"] == 3
+    assert {op.get_attributes()["approximation_mode"] for op in ops if op.get_type_name() == "Gelu"} == {"ERF"}
+    graph = convert_model(bundle, "onnx", views).model.graph
+    kinds = Counter(node.op_type for node in graph.node)
+    assert kinds["Attention"] == kinds["Gelu"] == 3
+    assert "Erf" not in kinds
+
+
+def test_chunks_cover_all_pictures():
+    for count in range(1, 30):
+        seen = np.zeros(count)
+        for size, part in cut(count, 4):
+            assert size in (1, 4)
+            assert 0 < part.stop - part.start <= size
+            seen[part] += 1
+        assert (seen == 1).all()
+
+
+@pytest.fixture(scope="module", params=list(RUNTIMES))
+def exported(request, tmp_path_factory):
+    """A model exported to each runtime."""
+    bundle = tiny_bundle()
+    return bundle, export_weights(bundle, tmp_path_factory.mktemp("exported") / "model", request.param)
+
+
+def test_an_exported_folder_is_a_model(exported):
+    bundle, folder = exported
+    pictures = list(random_pictures(bundle, 5))
+    expected = predict(bundle, pictures, engine="torch")
+    found = predict(folder, pictures)
+    assert [one.label for one in found] == [one.label for one in expected]
+    for one, other in zip(found, expected, strict=True):
+        assert [score.score for score in one.top] == pytest.approx([score.score for score in other.top], abs=1e-4)
+
+
+def test_the_file_tells_others_its_classes_and_preprocessing(exported):
+    """Read by the runtimes themselves, without this package; probabilities sum to 1 for any number of pictures."""
+    bundle, folder = exported
+    pictures = random_pictures(bundle, 3).numpy()
+    if (folder / "model.onnx").exists():
+        session = onnxruntime.InferenceSession(str(folder / "model.onnx"), providers=["CPUExecutionProvider"])
+        facts = session.get_modelmeta().custom_metadata_map
+        found = session.run(["probabilities"], {"pictures": pictures})[0]
+        onnx.checker.check_model(str(folder / "model.onnx"))
+    else:
+        model = openvino.Core().read_model(folder / "model.xml")
+        facts = {name: model.get_rt_info(["vitreous", name]).astype(str) for name in ("labels", "preprocess")}
+        found = openvino.Core().compile_model(model, "CPU")({"pictures": pictures})["probabilities"]
+    assert json.loads(facts["labels"]) == list(LABELS)
+    assert json.loads(facts["preprocess"])["mean"] == list(bundle.preprocess.mean)
+    np.testing.assert_allclose(found.sum(axis=1), 1, atol=1e-5)
+
+
+def test_what_is_damaged_is_refused(exported, tmp_path):
+    _, folder = exported
+    for file in folder.iterdir():
+        copy = tmp_path / file.name
+        copy.mkdir()
+        for other in folder.iterdir():
+            content = bytearray(other.read_bytes())
+            if other == file:
+                content[len(content) // 2] ^= 1
+            (copy / other.name).write_bytes(content)
+        assert is_engine(copy)
+        with pytest.raises(UserError, match=r"damaged|format"):
+            load_engine(copy)
+
+
+def broken_onnx(program, names, facts):
+    """Converts as it should, and then spoils the second block's first linear layer."""
+    model = CONVERT["onnx"](program, names, facts)
+    for tensor in model.graph.initializer:
+        if tensor.name == "network.blocks.1.mlp.fc1.bias":
+            values = onnx.numpy_helper.to_array(tensor) + 1
+            tensor.CopyFrom(onnx.numpy_helper.from_array(values, tensor.name))
+            return model
+    raise AssertionError("no such tensor")
+
+
+def broken_openvino(program, names, facts):
+    """The same in OpenVINO's graph: what is added after the product is larger by 1."""
+    model = CONVERT["openvino"](program, names, facts)
+    nodes = {node.get_friendly_name(): node for node in model.get_ops()}
+    products = [node.name for node in program.graph.nodes if "blocks.1.mlp.fc1" in str(node.meta.get("nn_module_stack"))]
+    (name,) = [name for name in products if name.startswith("linear")]
+    add = nodes[f"{name}/aten.linear.default/Add"]
+    bias = next(value.get_node() for value in add.input_values() if value.get_node().get_type_name() == "Constant")
+    add.input(1).replace_source_output(openvino.opset13.constant(bias.data + 1).output(0))
+    model.validate_nodes_and_infer_types()
+    return model
+
+
+CONVERT = {name: runtime.convert for name, runtime in RUNTIMES.items()}
+
+
+@pytest.mark.parametrize(("runtime", "broken"), [("onnx", broken_onnx), ("openvino", broken_openvino)])
+def test_a_broken_conversion_is_refused_and_names_the_layer(runtime, broken, monkeypatch, tmp_path):
+    spoilt = RUNTIMES[runtime].__class__(**{**RUNTIMES[runtime].__dict__, "convert": broken})
+    monkeypatch.setitem(RUNTIMES, runtime, spoilt)
+    with pytest.raises(UserError, match=r"does not compute what the network does.*blocks\.1\.mlp\.fc1\b"):
+        export_weights(tiny_bundle(), tmp_path / "out", runtime)
+    assert not list(tmp_path.iterdir())
