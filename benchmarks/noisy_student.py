@@ -75,11 +75,18 @@ class Setting(NamedTuple):
     teacher_minutes: float
     student_minutes: float
     """Of all rounds together."""
+    policy: str
+    """Of the students' pictures: "randaugment", or "none" for the crops and shifts that the teacher has."""
 
     @property
     def alike(self) -> dict[str, object]:
         """What is set for every training."""
         return {**ALIKE, "augment.pad": named_config(self.model).image_size[0] // 8}
+
+    @property
+    def noised(self) -> dict[str, object]:
+        """The same for students."""
+        return {**self.alike, "augment.policy": self.policy}
 
     @property
     def data_name(self) -> str:
@@ -207,7 +214,7 @@ def student(place: Place, setting: Setting) -> dict[str, Any]:
         teacher=place.run("teacher"),
         student=setting.model,
         recipe=RECIPE,
-        changes=setting.alike,
+        changes=setting.noised,
         rounds=setting.rounds,
         budget=_budget(setting.student_minutes),
         labels=setting.labels,  # type: ignore[arg-type]
@@ -299,6 +306,7 @@ def main() -> None:
     parser.add_argument("--share", type=float, default=0.05, help="of the training pictures that keep their label")
     parser.add_argument("--pictures", type=int, default=50_000, help="training pictures in all; fewer to try it")
     parser.add_argument("--labels", choices=("soft", "hard"), default="soft")
+    parser.add_argument("--policy", choices=("randaugment", "none"), default="randaugment", help="of the students")
     parser.add_argument("--confidence", type=float, default=0.3)
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--only", default="teacher,student,control", help=f"of {', '.join(WAYS)}")
@@ -316,6 +324,7 @@ def main() -> None:
         args.confidence,
         args.teacher_minutes,
         args.student_minutes,
+        args.policy,
     )
     path = RESULTS / f"{args.name}.json"
     known = json.loads(path.read_text()) if path.exists() and not args.again else {"cells": {}}

@@ -11,7 +11,7 @@ sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "docs")]
 import generate  # noqa: E402
 import noisy_student  # noqa: E402
 
-SETTING = noisy_student.Setting("P/4@32", 1, 0.25, 40, "soft", 0.3, 2.0, 4.0)
+SETTING = noisy_student.Setting("P/4@32", 1, 0.25, 40, "soft", 0.3, 2.0, 4.0, "randaugment")
 
 
 @pytest.fixture

@@ -37,9 +37,7 @@ def test_an_engine_says_what_the_network_says(kind, runtime):
     plain = TorchEngine(bundle.model, bundle.preprocess)
     for count in (1, 3, 11):
         torch.testing.assert_close(engine.scores(pictures[:count]), plain.scores(pictures[:count]), atol=1e-4, rtol=0)
-    torch.testing.assert_close(
-        engine.representations(pictures), plain.representations(pictures), atol=1e-4, rtol=1e-5
-    )
+    torch.testing.assert_close(engine.representations(pictures), plain.representations(pictures), atol=1e-4, rtol=1e-5)
 
 
 @pytest.mark.slow
@@ -140,7 +138,9 @@ def broken_openvino(program, names, facts):
     """The same in OpenVINO's graph: what is added after the product is larger by 1."""
     model = CONVERT["openvino"](program, names, facts)
     nodes = {node.get_friendly_name(): node for node in model.get_ops()}
-    products = [node.name for node in program.graph.nodes if "blocks.1.mlp.fc1" in str(node.meta.get("nn_module_stack"))]
+    products = [
+        node.name for node in program.graph.nodes if "blocks.1.mlp.fc1" in str(node.meta.get("nn_module_stack"))
+    ]
     (name,) = [name for name in products if name.startswith("linear")]
     add = nodes[f"{name}/aten.linear.default/Add"]
     bias = next(value.get_node() for value in add.input_values() if value.get_node().get_type_name() == "Constant")

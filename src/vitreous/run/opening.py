@@ -14,6 +14,7 @@ from vitreous.data.builtin import builtin_data
 from vitreous.data.folder import pictures_below
 from vitreous.data.source import Data, NoClassesError, Source, Split, open_data
 from vitreous.data.walk import Walk
+from vitreous.deploy.folder import is_engine
 from vitreous.errors import UserError
 from vitreous.inputs import reason
 from vitreous.weights.bundle import Bundle
@@ -59,6 +60,11 @@ def open_unlabelled(data: str | Path) -> tuple[Source, tuple[str, ...]]:
 
 def open_model(model: str | Path | Bundle, preprocess: Preprocess | str | None = None) -> Bundle:
     """The model at a path, or one that is open already, with its preprocessing changed where asked."""
+    if not isinstance(model, Bundle) and is_engine(Path(model)):
+        raise UserError(
+            f"{model}: an exported model, whose network cannot be looked into or trained; give the model that it was "
+            "exported from. predict, evaluate, probe and bench take it as it is."
+        )
     return with_preprocess(model, preprocess) if isinstance(model, Bundle) else open_weights(model, preprocess)
 
 
