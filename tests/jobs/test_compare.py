@@ -17,9 +17,9 @@ from vitreous.jobs.compare import compare
 from vitreous.jobs.fit import fit
 from vitreous.model.family import count_flops
 from vitreous.run.cells import Cells, CellTraining
+from vitreous.run.engines import in_torch
 from vitreous.run.folder import read_config
 from vitreous.run.measuring import measure_classifier
-from vitreous.run.opening import open_engine
 from vitreous.run.request import Listeners
 from vitreous.run.start import split_for
 from vitreous.weights.bundle import load_bundle
@@ -315,9 +315,9 @@ def test_the_device_that_was_named_is_used(finished, pictures, tmp_path, monkeyp
 
     def opened(bundle, device="auto"):
         asked.append(device)
-        return open_engine(bundle, device)
+        return in_torch(bundle, device)
 
-    monkeypatch.setattr("vitreous.run.measuring.open_engine", opened)
+    monkeypatch.setattr("vitreous.run.cells.in_torch", opened)
     done = str(out / "cells" / "F-4@16" / "1" / "seed-0")
     compare(pictures, [done], out=tmp_path / "out", workers=0, device="cpu")
     assert asked == ["cpu"]

@@ -125,8 +125,8 @@ def test_timms_folder_says_all_that_a_bundle_says(tmp_path):
 
 
 def test_an_unknown_format(tmp_path):
-    with pytest.raises(UserError, match="to='onnx': give one of huggingface, timm, google"):
-        export_weights(make_bundle(tmp_path / "b"), tmp_path / "out", "onnx")
+    with pytest.raises(UserError, match="to='tflite': give one of huggingface, timm, google, openvino"):
+        export_weights(make_bundle(tmp_path / "b"), tmp_path / "out", "tflite")
 
 
 VERBS = {

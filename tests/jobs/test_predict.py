@@ -11,6 +11,7 @@ from PIL import Image
 from vitreous import UserError
 from vitreous.data.source import open_data
 from vitreous.data.view import Sample
+from vitreous.deploy.engine import Deployed
 from vitreous.jobs import predict as predicting
 from vitreous.jobs.predict import predict, predict_each
 from vitreous.weights.bundle import load_bundle, save_bundle
@@ -121,7 +122,8 @@ def test_only_the_engine_is_asked(bundle, tmp_path, monkeypatch):
             asked.append(len(pictures))
             return pictures.float().mean(dim=(2, 3)).flip(1)  # the labels are blue, green, red
 
-    monkeypatch.setattr(predicting, "open_engine", lambda bundle: Brightest())
+    config = bundle.model.config
+    monkeypatch.setattr(predicting, "deploy", lambda *given, **more: Deployed(Brightest(), config, COLOURS, None, "it"))
     found = predict(bundle, make_pictures(tmp_path / "p", count=1))
     assert [one.label for one in found] == list(COLOURS)
     assert asked == [2, 1], "at its best batch"

@@ -16,6 +16,7 @@ from vitreous.jobs.probe import FeatureReader
 from vitreous.jobs.report import write_report
 from vitreous.jobs.score_explanations import score_explanations
 from vitreous.jobs.walkthrough import write_walkthrough
+from vitreous.run.engines import in_torch
 
 
 @pytest.fixture
@@ -40,7 +41,7 @@ def ask_evaluate(bundle, folder):
 
 
 def ask_probe(bundle, folder):
-    FeatureReader(bundle, None, 0, None).labelled(open_data(folder).train)
+    FeatureReader(in_torch(bundle), None, 0, None).labelled(open_data(folder).train)
 
 
 def ask_explain(bundle, folder):

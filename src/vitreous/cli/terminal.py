@@ -35,7 +35,7 @@ def whole_numbers(name: str, text: str) -> list[int]:
     try:
         return [int(part) for part in text.split(",")]
     except ValueError:
-        raise UserError(f"{name}={text!r}: give whole numbers separated by commas, such as 1,5,10.") from None
+        raise UserError(f"--{name} {text}: give whole numbers separated by commas, such as 1,5,10.") from None
 
 
 class _Stderr(logging.Handler):
