@@ -53,7 +53,7 @@ WAYS: dict[str, dict[str, str]] = {
 WORK = {"forward 8": 8, "forward 64": 64, "training 32": 32, "MAE 32": 32}
 """And the pictures of a call."""
 LEAST_CALLS = 3
-DECODER = Mae(decoder_width=192, decoder_depth=2, decoder_heads=6)
+DECODER = Mae(decoder_width=96, decoder_depth=2, decoder_heads=3)
 """As large as the recipe has it."""
 FACTS = ("pictures_per_second", "pictures_per_cpu_second", "user", "system", "faults_per_call", "peak_megabytes")
 
