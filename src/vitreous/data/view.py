@@ -3,7 +3,7 @@
 Prediction, evaluation and explanation all call this, so they see the same pixels, to the bit, and those that timm and
 `transformers` see. A file is decoded in full for it, except a JPEG that is far larger than what it is resized to: read
 at a half, a quarter or an eighth, as long as that is still `LARGER` times as large, its view differs from theirs by a
-few levels at most, in a third of the time.
+few levels at most, in a fraction of the time.
 """
 
 from __future__ import annotations
