@@ -89,7 +89,7 @@ def test_a_jpeg_file_below_the_size_that_is_decoded_smaller(shape):
 @pytest.mark.parametrize("how", ["bicubic", "bilinear", "lanczos"])
 @pytest.mark.parametrize("shape", [(641, 1003), (1200, 1700), (2557, 1301)], ids=str)
 def test_a_larger_jpeg_file_differs_by_few_levels(shape, how):
-    """Read at a half or a quarter. docs/decisions.md says why: the network hardly notices, and it takes a fraction of the time."""
+    """Read at a half or a quarter; docs/decisions.md says why."""
     ours, timms = jpeg_views(shape, how)
     different = np.abs(ours.astype(int) - timms)
     assert different.max() <= 4
