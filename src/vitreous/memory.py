@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from vitreous.allocator import give_back_memory
 from vitreous.errors import MachineError, UserError
 from vitreous.inputs import size_text
 
@@ -15,6 +16,9 @@ def check_memory(needed: float, what: str, instead: str) -> None:
     needed: bytes. what: what a person asked for, such as "image size 100000". instead: what to do, as an imperative.
     """
     available = available_memory()
+    if available is not None and needed > available:
+        give_back_memory()  # of an earlier verb in this process
+        available = available_memory()
     if available is not None and needed > available:
         raise UserError(
             f"{what}: needs about {size_text(int(min(needed, 1e18)))} of memory, and there are {size_text(available)}; "

@@ -1,20 +1,23 @@
 """The model's view is the same of a file, its bytes, a picture of Pillow's and an array: what Pillow makes by hand."""
 
 import io
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from pictures import make_tree, noise, smooth
-from PIL import Image
+from PIL import Image, ImageOps
 
 from vitreous import UserError
 from vitreous.config.data import Preprocess
-from vitreous.data.decode import PictureError
+from vitreous.data import augment
+from vitreous.data.augment import seen_box
+from vitreous.data.decode import PictureError, extent, prepare_picture
 from vitreous.data.loader import Loader
 from vitreous.data.packed import ArraySource
 from vitreous.data.source import open_data
-from vitreous.data.view import Sample, look_at, make_view, read_for_view
+from vitreous.data.view import LARGER, Sample, look_at, make_view, read_for_view
 
 PLAIN = Preprocess(size=(32, 48), interpolation="bilinear", resize="cover-floor", crop=0.8)
 """Resized to at least 40x60: its result can be made in two steps of Pillow's, to the bit."""
@@ -42,22 +45,67 @@ def test_all_kinds_of_picture_give_the_view_that_pillow_gives(tmp_path):
         assert torch.equal(look_at(given, PLAIN).view, view)
 
 
-@pytest.mark.parametrize("orientation", [1, 6])
-def test_a_large_jpeg_is_decoded_in_full(tmp_path, orientation):
-    """600x700 pixels and a view of at least 40x60: a decoder could make a quarter of it, with other pixels."""
-    stored, exif = smooth(600, 700), Image.Exif()
+def save_photograph(path, height, width, orientation=1):
+    """A JPEG with detail down to single pixels; the picture that a full decoding gives, upright."""
+    stored, exif = smooth(height, width), Image.Exif()
     exif[0x0112] = orientation
-    stored.paste(Image.fromarray(noise(600, 700)), mask=Image.new("L", (700, 600), 60))
-    stored.save(tmp_path / "x.jpg", exif=exif)
-    with Image.open(tmp_path / "x.jpg") as decoder:
-        full = decoder.convert("RGB").transpose(Image.Transpose.ROTATE_270) if orientation == 6 else decoder.copy()
-    for given in (tmp_path / "x.jpg", (tmp_path / "x.jpg").read_bytes()):
-        found = look_at(given, PLAIN)
-        np.testing.assert_array_equal(found.view.numpy(), by_hand(full))
+    stored.paste(Image.fromarray(noise(height, width)), mask=Image.new("L", (width, height), 60))
+    stored.save(path, exif=exif)
+    with Image.open(path) as decoder:
+        return ImageOps.exif_transpose(decoder.convert("RGB"))
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_a_large_jpeg_is_decoded_at_a_smaller_scale(tmp_path, orientation):
+    """723x845 pixels and a view of at least 40x60: at a quarter it is three times as large, with a rest of 3 and 1.
+
+    Wherever the rest lies when the picture is upright, every pixel of the view is where it would be.
+    """
+    full = save_photograph(tmp_path / "x.jpg", 723, 845, orientation)
+    assert min(full.size) >= 4 * LARGER * 60
+    expected = make_view(np.asarray(full), PLAIN).numpy().astype(int)
+    source = open_data(make_tree(tmp_path / "tree", {"a": 1, "b": 1}, suffix=".jpg")).train
+    source.path(0).write_bytes((tmp_path / "x.jpg").read_bytes())
+    views = []
+    for given in (tmp_path / "x.jpg", (tmp_path / "x.jpg").read_bytes(), Sample(source, 0)):
+        decoded, found = read_for_view(given, PLAIN), look_at(given, PLAIN)
+        assert decoded.size == tuple(-(-side // 4) for side in full.size)
+        assert extent(decoded)[:2] == (full.height, full.width)
         np.testing.assert_array_equal(np.asarray(found.whole), np.asarray(full))
-        np.testing.assert_array_equal(np.asarray(read_for_view(given, PLAIN)), np.asarray(full))
-    if orientation == 1:  # 60x51 of 700x600, of which 48x32 in the middle are seen
-        assert found.box == pytest.approx((6 * 700 / 60, 9 * 600 / 51, 54 * 700 / 60, 41 * 600 / 51))
+        assert found.box == seen_box(full.height, full.width, PLAIN)
+        views.append(make_view(given, PLAIN))
+        assert torch.equal(found.view, views[0])
+        assert torch.equal(views[-1], views[0])
+    different = np.abs(views[0].numpy() - expected)
+    assert different.max() <= 4
+    assert different.mean() < 0.5
+    # A picture that somebody made of it is another one, as large as it is.
+    assert extent(prepare_picture(decoded)).width == decoded.width
+    assert extent(decoded.resize((50, 50))).width == 50
+
+
+@pytest.mark.parametrize("orientation", [1, 6])
+def test_a_jpeg_that_is_not_so_large_is_decoded_in_full(tmp_path, orientation):
+    """359 pixels are less than twice three times 60: timm's pixels, to the bit, as for every smaller one."""
+    full = save_photograph(tmp_path / "x.jpg", 359, 400, orientation)
+    np.testing.assert_array_equal(make_view(tmp_path / "x.jpg", PLAIN).numpy(), make_view(full, PLAIN).numpy())
+    np.testing.assert_array_equal(np.asarray(read_for_view(tmp_path / "x.jpg", PLAIN)), np.asarray(full))
+    if orientation == 1:
+        np.testing.assert_array_equal(make_view(tmp_path / "x.jpg", PLAIN).numpy(), by_hand(full))
+
+
+def test_of_the_nearest_pixel_alone_no_jpeg_is_decoded_smaller(tmp_path):
+    full = save_photograph(tmp_path / "x.jpg", 723, 845)
+    nearest = replace(PLAIN, interpolation="nearest")
+    np.testing.assert_array_equal(make_view(tmp_path / "x.jpg", nearest).numpy(), make_view(full, nearest).numpy())
+
+
+def test_a_long_strip_decoded_at_a_smaller_scale(tmp_path, monkeypatch):
+    """Of which only the centre is resized."""
+    monkeypatch.setattr(augment, "MOST_RESIZED", 5000)
+    full = save_photograph(tmp_path / "x.jpg", 723, 2001, 2)
+    different = make_view(tmp_path / "x.jpg", PLAIN).int() - make_view(full, PLAIN).int()
+    assert different.abs().max() <= 4
 
 
 def test_a_loader_gives_an_engine_these_very_views(tmp_path):

@@ -20,6 +20,7 @@ from torch import Tensor
 from vitreous.config.data import Augment, Interpolation, Preprocess, View
 from vitreous.data.cache import Shares
 from vitreous.data.chance import generator
+from vitreous.data.decode import Extent, extent
 from vitreous.data.policy import apply_policy, jitter
 
 Pixels = NDArray[np.uint8]
@@ -65,18 +66,26 @@ def scale_and_shift(preprocess: Preprocess) -> tuple[Tensor, Tensor]:
 def eval_view(picture: Image.Image, preprocess: Preprocess) -> Tensor:
     """The view that evaluation and prediction use, (C, H, W) uint8: resized, then the centre.
 
-    To the bit what timm, torchvision and `transformers` make with Pillow. So all of the picture is resized, although
+    To the bit what timm, torchvision and `transformers` make with Pillow of the same pixels. Of a picture that was
+    decoded at a smaller scale, it is where theirs would be. So all of the picture is resized, although
     only the centre is kept: Pillow goes first along the axis that costs less, and for the centre alone that may be the
     other one, which rounds differently by ten levels and more.
     """
     height, width = preprocess.size
-    how = _PIL[preprocess.interpolation]
-    rows, columns, top, left = resized_and_centre(picture.height, picture.width, preprocess)
+    how, whole = _PIL[preprocess.interpolation], extent(picture)
+    rows, columns, top, left = resized_and_centre(whole.height, whole.width, preprocess)
     if rows * columns > MOST_RESIZED:
-        seen = picture.resize((width, height), how, box=seen_box(picture.height, picture.width, preprocess))
+        seen = picture.resize((width, height), how, box=_within(whole, seen_box(whole.height, whole.width, preprocess)))
     else:
-        seen = picture.resize((columns, rows), how).crop((left, top, left + width, top + height))
+        seen = picture.resize((columns, rows), how, box=whole.box).crop((left, top, left + width, top + height))
     return _to_tensor(np.asarray(seen))
+
+
+def _within(whole: Extent, box: tuple[float, float, float, float]) -> tuple[float, float, float, float]:
+    """A box in pixels of the picture in full, in those that were decoded."""
+    left, top, right, bottom = whole.box
+    across, down = (right - left) / whole.width, (bottom - top) / whole.height
+    return left + box[0] * across, top + box[1] * down, left + box[2] * across, top + box[3] * down
 
 
 def seen_box(height: int, width: int, preprocess: Preprocess) -> tuple[float, float, float, float]:

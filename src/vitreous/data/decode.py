@@ -14,6 +14,7 @@ Colour profiles are not applied: models were trained without.
 from __future__ import annotations
 
 import io
+import math
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -55,6 +56,12 @@ _UPRIGHT = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
+_FROM_RIGHT = {_UPRIGHT[2], _UPRIGHT[3], _UPRIGHT[7], _UPRIGHT[8]}
+"""Turns after which what was on the right is on the left, or at the top where width becomes height."""
+_FROM_BOTTOM = {_UPRIGHT[3], _UPRIGHT[4], _UPRIGHT[6], _UPRIGHT[7]}
+_LYING = {_UPRIGHT[5], _UPRIGHT[6], _UPRIGHT[7], _UPRIGHT[8]}
+_EXTENT = "extent in full"
+"""In the `info` of a picture that was decoded at a smaller scale."""
 _END, _FILLINGS = b"\xff\xd9", (b"\x55" * 64, b"\xaa" * 64)
 _SAYING_HOW_IT_LIES = ("exif", "Raw profile type exif", "XML:com.adobe.xmp", "xmp")
 
@@ -69,6 +76,15 @@ class PictureError(UserError):
 
     def __reduce__(self) -> tuple[type[PictureError], tuple[str, str]]:
         return type(self), (self.name, self.reason)
+
+
+class Extent(NamedTuple):
+    """How large a picture is in full, and where the whole of it lies in the pixels that were decoded."""
+
+    height: int
+    width: int
+    box: tuple[float, float, float, float]
+    """Left, top, right and bottom. At a half, seven pixels become four, of which the last is half beyond the border."""
 
 
 class Header(NamedTuple):
@@ -96,10 +112,13 @@ def open_picture(
     """
     check_channels(channels)
     with _opened(source, max_pixels, name) as image:
+        width, height = image.size
         if at_least is not None:
             image.draft(None, (at_least, at_least))
-        kind = image.format
+        kind, scale = image.format, round(width / image.width)
         loaded = _load(image, source, at_least)
+        if scale > 1:
+            loaded.info[_EXTENT] = Extent(height, width, (0.0, 0.0, width / scale, height / scale))
         if NO_END in loaded.info:
             say_once(
                 f"{name or _called(source)}: a JPEG without its end marker; it lacks nothing else, so it is read, as "
@@ -108,13 +127,23 @@ def open_picture(
         return _to_channels(_upright(loaded), channels, kind)
 
 
+def extent(picture: Image.Image) -> Extent:
+    """How large the picture is in its file; one that was not decoded at a smaller scale is as large as it is."""
+    known = picture.info.get(_EXTENT)
+    if isinstance(known, Extent) and picture.size == (math.ceil(known.box[2]), math.ceil(known.box[3])):
+        return known
+    return Extent(picture.height, picture.width, (0.0, 0.0, picture.width, picture.height))
+
+
 def prepare_picture(image: Image.Image, *, channels: int = 3) -> Image.Image:
     """A picture that Pillow has opened or made, as `open_picture` would give it; the given one stays as it is."""
     check_channels(channels)
     with _readable("the picture", MAX_PIXELS):
         image.load()
         made = _to_channels(_upright(image), channels, image.format)
-    return made.copy() if made is image else made
+    made = made.copy() if made is image else made
+    made.info.pop(_EXTENT, None)  # what somebody made of a picture is a picture of its own
+    return made
 
 
 def check_channels(channels: int) -> None:
@@ -250,9 +279,24 @@ def _upright(image: Image.Image) -> Image.Image:
     if turn is None:
         return image
     turned = image.transpose(turn)
+    if _EXTENT in image.info:
+        turned.info[_EXTENT] = _turned(extent(image), image.size, turn)
     for note in _SAYING_HOW_IT_LIES:
         turned.info.pop(note, None)  # else whoever is given this picture would turn it once more
     return turned
+
+
+def _turned(whole: Extent, size: tuple[int, int], turn: Image.Transpose) -> Extent:
+    """What becomes of the extent of a picture of this width and height when it is turned."""
+    left, top, right, bottom = whole.box
+    width, height = size
+    if turn in _FROM_RIGHT:
+        left, right = width - right, width - left
+    if turn in _FROM_BOTTOM:
+        top, bottom = height - bottom, height - top
+    if turn in _LYING:
+        return Extent(whole.width, whole.height, (top, left, bottom, right))
+    return Extent(whole.height, whole.width, (left, top, right, bottom))
 
 
 def _to_channels(image: Image.Image, channels: int, kind: str | None) -> Image.Image:
@@ -264,7 +308,9 @@ def _to_channels(image: Image.Image, channels: int, kind: str | None) -> Image.I
         image = image.convert("RGBA")
         page = Image.new("RGBA", image.size, "white")
         image = Image.alpha_composite(page, image)
-    return image if type(image) is Image.Image and image.mode == mode else image.convert(mode)
+    if image.mode == mode and (type(image) is Image.Image or image.format == "JPEG"):
+        return image  # a JPEG that is decoded has let go of its file: no copy is needed
+    return image.convert(mode)
 
 
 def _to_8_bits(values: np.ndarray, mode: str, kind: str | None) -> np.ndarray:

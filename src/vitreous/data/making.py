@@ -23,7 +23,7 @@ from vitreous.data.augment import Cut, Pixels, cut_views, eval_view, seen_shares
 from vitreous.data.batch_augment import Cuts, cut_batch, eval_batch, stack_cuts
 from vitreous.data.cache import PictureCache, default_limit
 from vitreous.data.chance import Index
-from vitreous.data.decode import PictureError
+from vitreous.data.decode import PictureError, extent
 from vitreous.data.source import Source
 from vitreous.data.view import Sample, read_for_view
 
@@ -168,11 +168,12 @@ class PictureMaker:
         if known is not None:
             return {"image": [Cut(torch.from_numpy(known[0]), known[1])]}
         picture = read_for_view(Sample(self.source, index), p)
-        cut = Cut(eval_view(picture, p), seen_shares(picture.height, picture.width, p))
+        height, width, _ = extent(picture)
+        cut = Cut(eval_view(picture, p), seen_shares(height, width, p))
         if self.wanted.augment is None:
             self.cache.put(index, cut.pixels.numpy(), cut.box)
         elif self.cache.get(index) is None:
-            self._kept(index, picture)
+            self._kept(index, picture if picture.size == (width, height) else None)
         return {"image": [cut]}
 
     def _kept(self, index: int, decoded: Image.Image | None = None) -> Pixels:

@@ -1,8 +1,9 @@
 """The one way from a picture to what a model sees of it.
 
 Prediction, evaluation and explanation all call this, so they see the same pixels, to the bit, and those that timm and
-`transformers` see. So a JPEG is decoded in full, however large: at a half or a quarter, which is quicker, pixels of the
-view differ by ten levels.
+`transformers` see. A file is decoded in full for it, except a JPEG that is far larger than what it is resized to: read
+at a half, a quarter or an eighth, as long as that is still `LARGER` times as large, its view differs from theirs by a
+few levels at most, in a fraction of the time.
 """
 
 from __future__ import annotations
@@ -18,9 +19,12 @@ from torch import Tensor
 
 from vitreous.config.data import Preprocess
 from vitreous.data.augment import eval_view, seen_box
-from vitreous.data.decode import PictureError, open_picture, prepare_picture
+from vitreous.data.decode import PictureError, extent, open_picture, prepare_picture
 from vitreous.data.source import Source
 from vitreous.errors import UserError
+
+LARGER = 3
+"""So many times as large as what it is resized to is a JPEG still, at least, that is decoded at a smaller scale."""
 
 
 @dataclass(frozen=True)
@@ -61,16 +65,26 @@ def make_view(picture: Picture, preprocess: Preprocess) -> Tensor:
 
 def look_at(picture: Picture, preprocess: Preprocess) -> PictureView:
     """The view that `make_view` makes, with the whole picture and the part of it that is seen."""
-    whole = read_for_view(picture, preprocess)
-    return PictureView(whole, eval_view(whole, preprocess), seen_box(whole.height, whole.width, preprocess))
+    decoded = read_for_view(picture, preprocess)
+    height, width, _ = extent(decoded)
+    whole = decoded if decoded.size == (width, height) else _read(picture, preprocess.channels)
+    return PictureView(whole, eval_view(decoded, preprocess), seen_box(height, width, preprocess))
 
 
 def read_for_view(picture: Picture, preprocess: Preprocess) -> Image.Image:
-    """The picture that the view is cut from: upright and whole, "RGB" or "L"."""
+    """The picture that the view is cut from: upright and whole, "RGB" or "L", of a large JPEG at a smaller scale.
+
+    `vitreous.data.decode.extent` tells how large it is in full.
+    """
     check_picture(picture)
-    channels = preprocess.channels
+    # Of the nearest pixel alone, other pixels may be anything.
+    smallest = None if preprocess.interpolation == "nearest" else LARGER * max(preprocess.resized)
+    return _read(picture, preprocess.channels, smallest)
+
+
+def _read(picture: Picture, channels: int, at_least: int | None = None) -> Image.Image:
     if isinstance(picture, Sample):
-        return picture.source.read(picture.index, channels=channels)
+        return picture.source.read(picture.index, channels=channels, at_least=at_least)
     if isinstance(picture, Tensor):
         pixels = picture.detach().cpu()
         picture = np.ascontiguousarray(pixels.movedim(0, -1) if pixels.ndim == 3 else pixels)
@@ -81,7 +95,7 @@ def read_for_view(picture: Picture, preprocess: Preprocess) -> Image.Image:
         if 0 in picture.size:
             raise PictureError("the picture", f"{picture.width}x{picture.height}: it has no pixels; give another.")
         return prepare_picture(picture, channels=channels)
-    return open_picture(picture if isinstance(picture, bytes) else Path(picture), channels=channels)
+    return open_picture(picture if isinstance(picture, bytes) else Path(picture), channels=channels, at_least=at_least)
 
 
 def check_picture(picture: object) -> None:

@@ -35,7 +35,7 @@ Progress = Callable[[int, int], None]
 """Called with how many pictures were read, and of how many."""
 TOLD = 256
 """Pictures after which progress is told."""
-FORMAT = 1
+FORMAT = 2
 LIMIT = 2 * 2**30
 """Bytes that the cache may take: beyond that, what was not used for longest is removed."""
 

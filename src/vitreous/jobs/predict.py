@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import os
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
-from threading import Lock
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,7 +16,8 @@ from vitreous.arguments import Count, checked
 from vitreous.config.data import Preprocess
 from vitreous.config.engine import EngineChoice, Precision
 from vitreous.data.decode import PictureError
-from vitreous.data.view import PICTURE_TYPES, Picture, Sample, check_picture, make_view
+from vitreous.data.pipeline import ViewPipeline
+from vitreous.data.view import PICTURE_TYPES, Picture, Sample, check_picture
 from vitreous.deploy.engine import Engine
 from vitreous.run.engines import deploy
 from vitreous.run.needs import check_inference_memory
@@ -161,7 +157,8 @@ def _predict(
     progress: Callable[[int, int], None] | None,
 ) -> Iterator[Prediction]:
     done = 0
-    for batch in _views([one.picture for one in named], engine.preprocess, batch_size):
+    pipeline = ViewPipeline(engine.preprocess, batch_size)
+    for batch in pipeline.batches(one.picture for one in named):
         views = [view for view in batch if isinstance(view, Tensor)]
         chances = iter(engine.scores(torch.stack(views)).softmax(dim=1) if views else ())
         for (name, _), view in zip(named[done : done + len(batch)], batch, strict=True):
@@ -174,39 +171,3 @@ def _predict(
         done += len(batch)
         if progress is not None:
             progress(done, len(named))
-
-
-def _views(pictures: list[Picture], preprocess: Preprocess, batch_size: int) -> Iterator[list[Tensor | PictureError]]:
-    """Batches of views (C, H, W) uint8, or why there is none; the next batch is decoded while one is being used."""
-    pool = ThreadPoolExecutor(os.cpu_count() or 1)
-    try:
-        waiting: deque[list[Future[Tensor | PictureError]]] = deque()
-        for chunk in _chunks(pictures, batch_size):
-            waiting.append([pool.submit(_view, picture, preprocess) for picture in chunk])
-            if len(waiting) > 1:
-                yield [future.result() for future in waiting.popleft()]
-        if waiting:
-            yield [future.result() for future in waiting.popleft()]
-    finally:
-        pool.shutdown(cancel_futures=True)  # whoever wants no more does not wait for the rest
-
-
-_PILLOW = Lock()
-"""A picture of Pillow's reads its file when it is first used, and the same one may be given twice."""
-
-
-def _view(picture: Picture, preprocess: Preprocess) -> Tensor | PictureError:
-    """What the model sees of the picture, or why it cannot be read."""
-    try:
-        if isinstance(picture, Image.Image):
-            with _PILLOW:
-                return make_view(picture, preprocess)
-        return make_view(picture, preprocess)
-    except PictureError as error:
-        return error
-
-
-def _chunks(pictures: Iterable[Picture], size: int) -> Iterator[list[Picture]]:
-    rest = iter(pictures)
-    while chunk := list(islice(rest, size)):
-        yield chunk

@@ -17,7 +17,7 @@ from vitreous.config.model import ModelConfig
 from vitreous.data.decode import PictureError
 from vitreous.data.loader import Loader
 from vitreous.data.source import Data, Source, Split
-from vitreous.data.view import Sample, read_for_view
+from vitreous.data.view import Sample, look_at
 from vitreous.errors import UserError
 from vitreous.evaluate.classify import Answer
 from vitreous.explain.methods import can_explain_classes
@@ -327,11 +327,11 @@ def _find(data: Data, names: set[str]) -> dict[str, tuple[Source, int]]:
 def _example(bundle: Bundle, answer: Answer, source: Source, index: int) -> Example | None:
     """The picture and what spoke for the answer, where it can be told; None if it was damaged since it was judged."""
     try:
-        picture = read_for_view(Sample(source, index), bundle.preprocess)
+        whole = look_at(Sample(source, index), bundle.preprocess).whole
+        overlay = explain(bundle, Sample(source, index)).overlay() if can_explain_classes(bundle.model) else None
     except PictureError:
         return None
-    overlay = explain(bundle, picture).overlay() if can_explain_classes(bundle.model) else None
-    return Example(answer, picture, overlay)
+    return Example(answer, whole, overlay)
 
 
 def _card(bundle: Bundle) -> str | None:

@@ -1,0 +1,73 @@
+"""Views of many pictures, decoded in threads while whoever asked for them works: predictions, or a server's answers."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+from threading import Lock
+
+from PIL import Image
+from torch import Tensor
+
+from vitreous.config.data import Preprocess
+from vitreous.data.decode import PictureError
+from vitreous.data.view import Picture, make_view
+
+Viewed = Tensor | PictureError
+"""(C, H, W) uint8, what a model sees of a picture, or why it cannot be read."""
+
+
+@dataclass(frozen=True)
+class ViewPipeline:
+    """Pictures in, batches of views out, in order. Pillow decodes without Python's lock, so threads are enough."""
+
+    preprocess: Preprocess
+    batch_size: int
+    ahead: int = 2
+    """Batches that are decoded, or being decoded, while one is in use: a large picture among small ones then keeps
+    nobody waiting, and memory does not grow with the number of pictures."""
+    threads: int | None = None
+    """None: one for each core that this process may use."""
+
+    def batches(self, pictures: Iterable[Picture]) -> Iterator[list[Viewed]]:
+        """Of each picture its view, or why it cannot be read; `pictures` is read no further than it must be.
+
+        Whoever wants no more closes the generator, and then waits for the pictures that are being decoded, no others.
+        """
+        rest, waiting = iter(pictures), deque[list[Future[Viewed]]]()
+        pool = ThreadPoolExecutor(self.threads or usable_cores(), thread_name_prefix="decode")
+        try:
+            while True:
+                while len(waiting) <= self.ahead and (chunk := list(islice(rest, self.batch_size))):
+                    waiting.append([pool.submit(try_view, picture, self.preprocess) for picture in chunk])
+                if not waiting:
+                    return
+                yield [future.result() for future in waiting.popleft()]
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+_PILLOW = Lock()
+"""A picture of Pillow's reads its file when it is first used, and the same one may be given twice."""
+
+
+def try_view(picture: Picture, preprocess: Preprocess) -> Viewed:
+    """What the model sees of the picture, or why it cannot be read, from any thread."""
+    try:
+        if isinstance(picture, Image.Image):
+            with _PILLOW:
+                return make_view(picture, preprocess)
+        return make_view(picture, preprocess)
+    except PictureError as error:
+        return error
+
+
+def usable_cores() -> int:
+    """How many cores this process may use, which on a shared machine are fewer than there are."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

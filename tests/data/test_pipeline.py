@@ -1,0 +1,105 @@
+"""Views come in order and in batches, decoded no further ahead than agreed, and errors are values."""
+
+import os
+import threading
+
+import numpy as np
+import pytest
+import torch
+from pictures import noise
+from PIL import Image
+
+from vitreous.config.data import Preprocess
+from vitreous.data import pipeline
+from vitreous.data.decode import PictureError
+from vitreous.data.pipeline import ViewPipeline, usable_cores
+from vitreous.data.view import make_view
+
+SMALL = Preprocess(size=(8, 8))
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 5])
+@pytest.mark.parametrize("batch_size", [1, 3, 100])
+def test_views_in_order(batch_size, ahead):
+    pictures = [noise(8, 8, seed=seed) for seed in range(7)]
+    batches = list(ViewPipeline(SMALL, batch_size, ahead=ahead, threads=3).batches(iter(pictures)))
+    assert [len(batch) for batch in batches] == [min(batch_size, 7 - start) for start in range(0, 7, batch_size)]
+    views = [view for batch in batches for view in batch]
+    for view, picture in zip(views, pictures, strict=True):
+        np.testing.assert_array_equal(view.numpy(), picture.transpose(2, 0, 1))
+
+
+def test_no_pictures():
+    assert list(ViewPipeline(SMALL, 4).batches([])) == []
+
+
+def test_errors_are_values(tmp_path):
+    good = noise(8, 8)
+    ((first, second, third),) = ViewPipeline(SMALL, 4).batches([b"text", good, tmp_path / "none.png"])
+    assert isinstance(first, PictureError)
+    assert "known kind" in first.reason
+    assert torch.equal(second, make_view(good, SMALL))
+    assert "no such file" in third.reason
+
+
+def test_other_errors_are_raised():
+    with pytest.raises(Exception, match="a picture of type int"):
+        list(ViewPipeline(SMALL, 4).batches([5]))
+
+
+def test_read_ahead_is_bounded():
+    taken = []
+
+    def pictures():
+        for number in range(100):
+            taken.append(number)
+            yield noise(8, 8, seed=number)
+
+    batches = ViewPipeline(SMALL, 4, ahead=2).batches(pictures())
+    assert not taken, "nothing is read before the first batch is asked for"
+    next(batches)
+    assert len(taken) == 3 * 4
+    next(batches)
+    assert len(taken) == 4 * 4
+    batches.close()
+    assert len(taken) == 4 * 4
+
+
+def test_whoever_wants_no_more_waits_for_no_others(monkeypatch):
+    """Closed while every thread is busy: what has not begun never begins, and no thread is left."""
+    begun, go_on = [], threading.Event()
+
+    def slow(picture, preprocess):
+        begun.append(picture)
+        if len(begun) > 1:
+            go_on.wait(60)
+        return make_view(picture, preprocess)
+
+    monkeypatch.setattr(pipeline, "make_view", slow)
+    batches = ViewPipeline(SMALL, 1, ahead=20, threads=1).batches(noise(8, 8, seed=seed) for seed in range(50))
+    next(batches)
+    closing = threading.Thread(target=batches.close)
+    while len(begun) < 2:
+        pass
+    closing.start()
+    threading.Timer(0.2, go_on.set).start()  # by then the others are cancelled
+    closing.join(60)
+    assert not closing.is_alive()
+    assert len(begun) == 2
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("decode")]
+
+
+def test_a_picture_of_pillows_may_be_given_twice(tmp_path):
+    Image.fromarray(noise(64, 64)).save(tmp_path / "x.png")
+    with Image.open(tmp_path / "x.png") as opened:  # not loaded yet
+        (batch,) = ViewPipeline(SMALL, 8, threads=4).batches([opened] * 8)
+    for view in batch:
+        assert torch.equal(view, batch[0])
+
+
+def test_cores_that_this_process_may_use(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {1}, raising=False)
+    assert usable_cores() == 1
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.setattr(os, "cpu_count", lambda: 5)
+    assert usable_cores() == 5

@@ -1,0 +1,184 @@
+"""A process that computes keeps its memory, unless a person has said otherwise or the machine counts addresses."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from vitreous import allocator
+
+GLIBC = sys.platform == "linux" and (os.confstr("CS_GNU_LIBC_VERSION") or "").startswith("glibc")
+pytestmark = pytest.mark.skipif(not GLIBC, reason="only glibc's malloc can be told to keep memory")
+
+FORWARD = """
+import json, resource
+{before}
+import vitreous.jobs
+import torch
+from vitreous import ViT, ViTConfig
+from vitreous.allocator import give_back_memory, keep_memory
+
+torch.set_num_threads(1)
+network = ViT(ViTConfig(width=32, depth=1, heads=1, mlp_width=1024, patch=16, image_size=(224, 224), classes=2)).eval()
+pictures = torch.zeros(64, 3, 224, 224)
+
+def faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+def memory(key):
+    lines = open("/proc/self/status").read().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(key))
+
+with torch.inference_mode():
+    for _ in range(2):
+        scores = network(pictures)
+    before = faults()
+    for _ in range(4):
+        network(pictures)
+told = {{"keeps": keep_memory(), "faults": (faults() - before) / 4, "addresses": memory("VmSize:")}}
+told["peak"], told["kept"] = memory("VmHWM:"), memory("VmRSS:")
+give_back_memory()
+told["given back"] = told["kept"] - memory("VmRSS:")
+assert torch.equal(network(pictures), scores)
+print(json.dumps(told))
+"""
+LIMIT = "resource.setrlimit(resource.{}, ({bytes}, {bytes}))"
+
+
+def run(before="", **environment):
+    """What a process told that ran a network some times: 64 x 196 tokens of 1,024 numbers are 51 MB at once."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_", "VITREOUS_"))}
+    code = FORWARD.format(before=before)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=own | environment)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def off():
+    return run(VITREOUS_ALLOCATOR="off")
+
+
+def test_memory_is_kept_and_reused_without_page_faults(off):
+    on = run()
+    assert on["keeps"]
+    assert not off["keeps"]
+    assert off["faults"] > 10_000, "glibc gives 51 MB back at once, and asks for them again"
+    assert on["faults"] < off["faults"] / 20
+    assert on["peak"] < off["peak"] + 100e6, "what is reserved is addresses, not memory"
+    assert on["given back"] > 20e6
+    assert abs(off["given back"]) < 5e6
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"GLIBC_TUNABLES": "glibc.malloc.arena_max=2"},
+        {"MALLOC_TRIM_THRESHOLD_": "131072"},
+        {"MALLOC_ARENA_MAX": "2"},
+        {"MALLOC_CONF": "thp:always"},
+        {"VITREOUS_ALLOCATOR": "OFF"},
+    ],
+    ids=str,
+)
+def test_the_user_has_chosen(monkeypatch, environment):
+    monkeypatch.setattr(allocator, "_keeping", None)
+    monkeypatch.setattr(allocator, "_glibc_malloc", lambda: pytest.fail("not asked"))
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert not allocator.keep_memory()
+    allocator.give_back_memory()
+
+
+def test_settings_of_other_things_are_not_about_memory():
+    assert not allocator._chosen_by_the_user({"GLIBC_TUNABLES": "glibc.rtld.optional_static_tls=512", "HOME": "/"})
+
+
+def test_a_users_own_setting_stays_as_it_is():
+    told = run(MALLOC_MMAP_THRESHOLD_="1048576")
+    assert not told["keeps"]
+    assert told["faults"] > 10_000
+
+
+@pytest.mark.parametrize("limit", ["RLIMIT_AS", "RLIMIT_DATA"])
+def test_addresses_that_are_counted_are_not_taken(off, limit):
+    """Memory is kept all the same, and the network finds the little that it needs."""
+    told = run(LIMIT.format(limit, bytes=3 * 10**9))
+    assert told["keeps"]
+    assert told["addresses"] < off["addresses"] + 300e6
+    assert told["faults"] < off["faults"] / 2
+
+
+def test_no_block_no_harm(monkeypatch):
+    """malloc may refuse the addresses, or the kernel huge pages."""
+    freed = []
+
+    class Refusing:
+        mallopt = staticmethod(lambda what, value: 1)
+        malloc = staticmethod(lambda size: None)
+        free = staticmethod(freed.append)
+
+    monkeypatch.setattr(allocator, "_keeping", None)
+    monkeypatch.setattr(allocator, "_chosen_by_the_user", lambda environment: False)
+    monkeypatch.setattr(allocator, "_glibc_malloc", Refusing)
+    assert allocator.keep_memory()
+    assert not freed
+
+
+def test_old_glibc_keeps_what_it_can(monkeypatch):
+    """Before 2.35 no threshold above 32 MiB is taken."""
+    asked = []
+
+    class Old:
+        @staticmethod
+        def mallopt(what, value):
+            asked.append(value)
+            return int(value <= 2**25)
+
+    assert allocator._never_give_back(Old())
+    assert asked == [2**30, 2**25, -1]
+
+
+@pytest.mark.parametrize("system", ["darwin", "win32"])
+def test_other_systems(monkeypatch, system):
+    monkeypatch.setattr(allocator, "_keeping", None)
+    monkeypatch.setattr(allocator, "_chosen_by_the_user", lambda environment: False)
+    monkeypatch.setattr(sys, "platform", system)
+    assert not allocator.keep_memory()
+
+
+def test_another_c_library(monkeypatch):
+    """musl does not know the name, and Python says so by an error."""
+
+    def unknown(name):
+        raise ValueError("unrecognized configuration name")
+
+    monkeypatch.setattr(os, "confstr", unknown)
+    assert allocator._glibc_malloc() is None
+
+
+def test_another_allocator_that_was_loaded_before(tmp_path):
+    """A library with a malloc of its own, as jemalloc has, in front of glibc's."""
+    source, library = tmp_path / "own.c", tmp_path / "own.so"
+    source.write_text(
+        "#include <stddef.h>\nextern void *__libc_malloc(size_t);\n"
+        "void *malloc(size_t n) { return __libc_malloc(n); }\n"
+    )
+    try:
+        subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True, capture_output=True)
+    except FileNotFoundError:
+        pytest.skip("needs a C compiler")
+    code = "from vitreous.allocator import keep_memory; print(keep_memory())"
+    own = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_", "VITREOUS_"))}
+    for environment, kept in (({}, "True"), ({"LD_PRELOAD": str(library)}, "False")):
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=own | environment)
+        assert (done.stdout.strip(), done.stderr) == (kept, "")
+
+
+def test_overcommitment_that_is_forbidden(monkeypatch):
+    monkeypatch.setattr(Path, "read_text", lambda self: "2\n")
+    assert allocator._addresses_are_counted()
