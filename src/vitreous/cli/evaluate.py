@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from vitreous.arguments import Count, Workers
+from vitreous.arguments import Count, Merge, Workers
 from vitreous.cli.terminal import Flag, console, option, print_json, printable, progress, say_left_out, table
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ def evaluate(
     batch_size: Annotated[Count | None, option("COUNT")] = None,
     workers: Annotated[Workers | None, option("COUNT")] = None,
     preprocess: Annotated[str | None, option("TEXT")] = None,
+    merge: Annotated[Merge | None, option("COUNT")] = None,
     json: Flag = False,
 ) -> None:
     """Measure a model on labelled data: accuracy, calibration, each class, what is confused with what.
@@ -34,13 +35,21 @@ def evaluate(
         batch_size: How many pictures to pass through the model at once. Default: what is fastest.
         workers: Processes that decode pictures. Default: one per core, at most 4; none for a few pictures.
         preprocess: Changes to the model's preprocessing, such as "mean=0.5,std=0.5,crop=0.9,interpolation=bicubic".
+        merge: How many tokens to merge per block: faster, and a little less accurate. Default: as the model says.
         json: Print one JSON object.
     """
     from vitreous.jobs.evaluate import evaluate as measure
 
     with progress("evaluating") as bar:
         found = measure(
-            model, data, split=split, batch_size=batch_size, workers=workers, preprocess=preprocess, progress=bar
+            model,
+            data,
+            split=split,
+            batch_size=batch_size,
+            workers=workers,
+            preprocess=preprocess,
+            merge=merge,
+            progress=bar,
         )
     if json:
         print_json(found.to_json())

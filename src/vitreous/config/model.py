@@ -6,7 +6,7 @@ from dataclasses import Field, asdict, dataclass, replace
 from numbers import Integral
 from typing import Annotated, Any, ClassVar, Literal, Protocol
 
-from vitreous.arguments import Count, check_fields
+from vitreous.arguments import Count, Merge, check_fields
 from vitreous.config.stem import Depth, Stem
 from vitreous.errors import UserError
 from vitreous.wording import Range
@@ -114,7 +114,7 @@ class ViTConfig:
     token and its like attend to all tokens, and all to them."""
     window: Count | None = None
     """Side of that square in patches, odd: a neighbourhood of 7 reaches 3 patches far. Cut at the picture's borders."""
-    merge: Annotated[int, Range(0)] = 0
+    merge: Merge = 0
     """R of token merging (ToMe): how many patch tokens each block merges into others like them; 0 for none. It needs no
     parameters, so any model can be given one, with or without training."""
 

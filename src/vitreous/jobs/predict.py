@@ -17,7 +17,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from vitreous.arguments import Count, checked
+from vitreous.arguments import Count, Merge, checked
 from vitreous.config.data import Preprocess
 from vitreous.data.decode import PictureError
 from vitreous.data.view import PICTURE_TYPES, Picture, Sample, check_picture, make_view
@@ -72,10 +72,15 @@ def predict(
     top: Count = 5,
     batch_size: Count | None = None,
     preprocess: Preprocess | str | None = None,
+    merge: Merge | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Prediction]:
     """One prediction for each picture, in order; see `predict_each`, which gives them one at a time."""
-    return list(predict_each(model, pictures, top=top, batch_size=batch_size, preprocess=preprocess, progress=progress))
+    return list(
+        predict_each(
+            model, pictures, top=top, batch_size=batch_size, preprocess=preprocess, merge=merge, progress=progress
+        )
+    )
 
 
 @checked
@@ -86,6 +91,7 @@ def predict_each(
     top: Count = 5,
     batch_size: Count | None = None,
     preprocess: Preprocess | str | None = None,
+    merge: Merge | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Iterator[Prediction]:
     """Predictions as they are made, in order. Memory does not grow with the number of pictures.
@@ -94,10 +100,11 @@ def predict_each(
     pictures: one or several of these: files; folders, of which all pictures are taken in the order of their paths; the
         bytes of files; pictures of Pillow's; arrays (H, W) or (H, W, C) and tensors (H, W) or (C, H, W), uint8.
     top: how many labels to give for each.
+    merge: how many tokens the model merges per block (docs/merging.md); None for as many as it does of itself.
     progress: called with pictures done and pictures in all.
     """
     named = _name_pictures(pictures)
-    bundle = open_classifier(model, preprocess)
+    bundle = open_classifier(model, preprocess, merge)
     engine = open_engine(bundle)
     batch = min(batch_size or engine.batch_size, len(named))
     check_inference_memory(bundle, batch)

@@ -11,6 +11,7 @@ N patch tokens among those, R that are merged, D width, h heads, d = D/h.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
 import torch
@@ -19,30 +20,37 @@ from torch import Tensor
 
 
 class Pairs(NamedTuple):
-    """Which of the patch tokens become one; those at odd places may join one at an even place."""
+    """Which of N patch tokens become one. Each number is a token's place among them, from 0."""
 
     joining: Tensor
-    """(B, R) tokens at odd places, counted among these, that end here."""
+    """(B, R) odd places, whose tokens end here."""
     hosts: Tensor
-    """(B, R) the tokens at even places, counted among these, that take them in; one may take in several."""
+    """(B, R) even places, whose tokens take them in; one may take in several."""
     staying: Tensor
-    """(B, N//2 - R) the other tokens at odd places, in their order."""
+    """(B, N//2 - R) the other odd places, in their order."""
 
 
 @torch.no_grad()
 def match(keys: Tensor, count: int) -> Pairs:
     """The `count` most similar pairs, by the cosine of keys (B, N, d): bipartite soft matching. Of equals, the first.
 
-    Odd places join even ones, not the other way round: class token included, these are the sets of the paper's code.
+    Odd places join even ones, not the other way round: with a class token before them, the sets of the paper's code.
     """
     unit = F.normalize(keys, dim=2)
-    similarity = unit[:, 1::2] @ unit[:, ::2].transpose(1, 2)  # (B, odd places, even places)
+    with _full_precision(keys.device.type):
+        similarity = unit[:, 1::2] @ unit[:, ::2].transpose(1, 2)  # (B, odd places, even places)
+    best = similarity.amax(dim=2)
     # exporters know no stable sort, and need none: ONNX, for one, puts the first of equals first in any case
-    stable = {} if torch.compiler.is_exporting() else {"stable": True}
-    order = torch.sort(similarity.amax(dim=2), dim=1, descending=True, **stable).indices
-    joining = order[:, :count]
-    hosts = take_rows(similarity, joining).argmax(dim=2)
-    return Pairs(joining, hosts, order[:, count:].sort(dim=1).values)
+    exporting = torch.compiler.is_exporting()
+    order = (torch.sort(best, 1, True) if exporting else torch.sort(best, dim=1, descending=True, stable=True)).indices
+    hosts = take_rows(similarity, order[:, :count]).argmax(dim=2)
+    odd = 2 * order + 1
+    return Pairs(odd[:, :count], 2 * hosts, odd[:, count:].sort(dim=1).values)
+
+
+def _full_precision(device: str) -> AbstractContextManager[object]:
+    """Within, nothing is computed in half precision, where many tokens would be equally near."""
+    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
 
 
 class Merging:
@@ -68,7 +76,7 @@ class Merging:
     def watch(self, k: Tensor) -> None:
         """Take note of a block's keys (B, h, S, d), by which its tokens are compared."""
         if self.counts[self.blocks]:
-            self.keys = sum(k.detach().unbind(dim=1), start=k.new_zeros(()))[:, self.prefix :].float()
+            self.keys = k.detach()[:, :, self.prefix :].sum(dim=1, dtype=torch.float32)
 
     def bias(self, dtype: torch.dtype) -> Tensor | None:
         """(B, 1, 1, S): what attention adds to the scores of tokens that stand for several; None if none does.
@@ -101,24 +109,24 @@ class Merging:
         return (patches[:, :, None] == patches[:, None]).int().argmax(dim=2)
 
     def _merge(self, z: Tensor, pairs: Pairs) -> Tensor:
-        pictures, tokens, _ = z.shape
-        device, staying = z.device, pairs.staying.shape[1]
-        first, even = self.prefix + staying, torch.arange(self.prefix, tokens, 2, device=device)
-        prefix = torch.arange(self.prefix, device=device)
-        joining, hosts = 2 * pairs.joining + self.prefix + 1, 2 * pairs.hosts + self.prefix
-        kept = [prefix.expand(pictures, -1), 2 * pairs.staying + self.prefix + 1, even.expand(pictures, -1)]
-        order = torch.cat(kept, dim=1)  # (B, S - R): the tokens that remain, by their places before
+        """(B, S, D) to (B, S - R, D): prefix, the odd places that stay, then the even ones, each as before or a mean."""
+        (pictures, tokens, _), device, count = z.shape, z.device, pairs.joining.shape[1]
+        prefix, even = torch.arange(self.prefix, device=device), torch.arange(self.prefix, tokens, 2, device=device)
+        staying, joining, hosts = (self.prefix + part for part in (pairs.staying, pairs.joining, pairs.hosts))
+        order = torch.cat([prefix.expand(pictures, -1), staying, even.expand(pictures, -1)], dim=1)
+        into = pairs.hosts // 2 + self.prefix + staying.shape[1]  # (B, R): where the hosts come to be
 
         sizes = z.new_ones(pictures, tokens, dtype=torch.float32) if self.sizes is None else self.sizes
         added = sizes.gather(1, joining)
-        self.sizes = sizes.gather(1, order).scatter_add(1, first + pairs.hosts, added)
+        self.sizes = sizes.gather(1, order).scatter_add(1, into, added)
         if self.tracked:
-            self.places = self._moved(order, joining, first + pairs.hosts)
+            self.places = self._moved(order, joining, into)
 
         # the mean of a host and its joining tokens, by size: the host, and of each difference the share that it has
-        share = added / self.sizes.gather(1, first + pairs.hosts)
-        change = (take_rows(z, joining) - take_rows(z, hosts)) * share[:, :, None].to(z.dtype)
-        return take_rows(z, order).scatter_add(1, (first + pairs.hosts)[:, :, None].expand_as(change), change)
+        share = (added / self.sizes.gather(1, into))[:, :, None].to(z.dtype)
+        left, *pair = take_rows(z, torch.cat([order, joining, hosts], dim=1)).split([tokens - count, count, count], 1)
+        change = (pair[0] - pair[1]) * share
+        return left.scatter_add(1, into[:, :, None].expand_as(change), change)
 
     def _moved(self, order: Tensor, joining: Tensor, hosts: Tensor) -> Tensor:
         """(B, T): `places`, after the tokens `order` have become the first, second, ..., and `joining` their hosts."""

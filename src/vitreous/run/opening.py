@@ -17,6 +17,7 @@ from vitreous.data.walk import Walk
 from vitreous.deploy.engine import Engine, TorchEngine
 from vitreous.errors import UserError
 from vitreous.inputs import reason
+from vitreous.model.network import MergesTokens, require
 from vitreous.weights.bundle import Bundle
 from vitreous.weights.source import open_weights, with_preprocess
 from vitreous.world import find_device
@@ -59,14 +60,24 @@ def open_unlabelled(data: str | Path) -> tuple[Source, tuple[str, ...]]:
     return source.with_labels(np.full(len(source), -1, dtype=np.int64), ()), (*opened.notes, *aside)
 
 
-def open_model(model: str | Path | Bundle, preprocess: Preprocess | str | None = None) -> Bundle:
-    """The model at a path, or one that is open already, with its preprocessing changed where asked."""
-    return with_preprocess(model, preprocess) if isinstance(model, Bundle) else open_weights(model, preprocess)
+def open_model(
+    model: str | Path | Bundle, preprocess: Preprocess | str | None = None, merge: int | None = None
+) -> Bundle:
+    """The model at a path, or one that is open already, with its preprocessing changed where asked.
+
+    merge: how many tokens it merges per block; None for as many as it does of itself.
+    """
+    bundle = with_preprocess(model, preprocess) if isinstance(model, Bundle) else open_weights(model, preprocess)
+    if merge is None:
+        return bundle
+    return replace(bundle, model=require(bundle.model, MergesTokens, f"merge={merge}").with_merge(merge))
 
 
-def open_classifier(model: str | Path | Bundle, preprocess: Preprocess | str | None = None) -> Bundle:
+def open_classifier(
+    model: str | Path | Bundle, preprocess: Preprocess | str | None = None, merge: int | None = None
+) -> Bundle:
     """The same, of a model that must have a classifier."""
-    bundle = open_model(model, preprocess)
+    bundle = open_model(model, preprocess, merge)
     if not bundle.model.config.classes:
         raise UserError(
             f"{bundle.path or 'the model'}: it has no classifier and so no labels to give; fit one first: "
