@@ -109,7 +109,7 @@ class Merging:
         return (patches[:, :, None] == patches[:, None]).int().argmax(dim=2)
 
     def _merge(self, z: Tensor, pairs: Pairs) -> Tensor:
-        """(B, S, D) to (B, S - R, D): prefix, the odd places that stay, then the even ones, each as before or a mean."""
+        """(B, S, D) to (B, S - R, D): prefix, the odd places that stay, then the even ones, some of them means."""
         (pictures, tokens, _), device, count = z.shape, z.device, pairs.joining.shape[1]
         prefix, even = torch.arange(self.prefix, device=device), torch.arange(self.prefix, tokens, 2, device=device)
         staying, joining, hosts = (self.prefix + part for part in (pairs.staying, pairs.joining, pairs.hosts))
@@ -124,8 +124,9 @@ class Merging:
 
         # the mean of a host and its joining tokens, by size: the host, and of each difference the share that it has
         share = (added / self.sizes.gather(1, into))[:, :, None].to(z.dtype)
-        left, *pair = take_rows(z, torch.cat([order, joining, hosts], dim=1)).split([tokens - count, count, count], 1)
-        change = (pair[0] - pair[1]) * share
+        taken = take_rows(z, torch.cat([order, joining, hosts], dim=1))
+        left, joined, host = taken[:, : -2 * count], taken[:, -2 * count : -count], taken[:, -count:]
+        change = (joined - host) * share
         return left.scatter_add(1, into[:, :, None].expand_as(change), change)
 
     def _moved(self, order: Tensor, joining: Tensor, hosts: Tensor) -> Tensor:

@@ -304,7 +304,7 @@ class Block(nn.Module):
         z = z if self.norm_first else self.norm1(z)
         z = z if merging is None else merging.merge(z)
         z = z + self._branch(self.ls2(self.mlp(self.norm2(z) if self.norm_first else z)), two)
-        return z if self.norm_first else self.norm2(z)  # type: ignore[no-any-return]
+        return z if self.norm_first else self.norm2(z)
 
     def _branch(self, x: Tensor, chance: Tensor | None = None) -> Tensor:
         return drop_branch(x, self.drop_path, chance) if self.training and self.drop_path else x
