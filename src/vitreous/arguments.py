@@ -48,6 +48,7 @@ Count = Annotated[int, Range(1)]
 Seed = Annotated[int, Range(0, 2**31 - 1)]
 Workers = Annotated[int, Range(0)]
 Pixels = Annotated[int, Range(1)]
+Merge = Annotated[int, Range(0)]
 Epochs = Annotated[float, Range(above=0, most=1e9)]
 Budget = Annotated[str, Wanted("a time with its unit, such as 90s, 5m or 1h30m")]
 

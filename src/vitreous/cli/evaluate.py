@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from vitreous.arguments import Count, Workers
+from vitreous.arguments import Count, Merge, Workers
 from vitreous.cli.engines import EngineOption, PrecisionOption
 from vitreous.cli.terminal import Flag, console, option, print_json, printable, progress, say_left_out, table
 
@@ -25,6 +25,7 @@ def evaluate(
     preprocess: Annotated[str | None, option("TEXT")] = None,
     engine: EngineOption = "auto",
     precision: PrecisionOption = None,
+    merge: Annotated[Merge | None, option("COUNT")] = None,
     json: Flag = False,
 ) -> None:
     """Measure a model on labelled data: accuracy, calibration, each class, what is confused with what.
@@ -39,6 +40,7 @@ def evaluate(
         preprocess: Changes to the model's preprocessing, such as "mean=0.5,std=0.5,crop=0.9,interpolation=bicubic".
         engine: What computes. auto takes the fastest that was verified for this model here, and says which.
         precision: float32 or int8. Default: of engine auto, whatever is fastest; else fp32.
+        merge: How many tokens to merge per block: faster, and a little less accurate. Default: as the model says.
         json: Print one JSON object.
     """
     from vitreous.jobs.evaluate import evaluate as measure
@@ -53,6 +55,7 @@ def evaluate(
             preprocess=preprocess,
             engine=engine,
             precision=precision,
+            merge=merge,
             progress=bar,
         )
     if json:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from vitreous.arguments import Budget, Epochs, Pixels, Seed, Workers
+from vitreous.arguments import Budget, Epochs, Merge, Pixels, Seed, Workers
 from vitreous.cli.listening import closing_text, listening, show_ending
 from vitreous.cli.terminal import Flag, option
 
@@ -21,6 +21,7 @@ def fit(
     token_labels: Annotated[str | None, option("TEACHER")] = None,
     model: Annotated[str | None, option("SIZE/PATCH")] = None,
     image_size: Annotated[Pixels | None, option("PIXELS")] = None,
+    merge: Annotated[Merge | None, option("COUNT")] = None,
     budget: Annotated[Budget | None, option("TIME")] = None,
     epochs: Annotated[Epochs | None, option("COUNT")] = None,
     recipe: Annotated[str, option("NAME")] = "auto",
@@ -47,6 +48,7 @@ def fit(
         model: Train this model from scratch, such as S/16, Ti/4@32, bit-r50x1 or efficientnet-b0. Default: what suits
             the pictures.
         image_size: Side of the model's input in pixels; position embeddings are resampled to it.
+        merge: Merge so many tokens per block that are alike (token merging): training and the model become faster.
         budget: How long everything may take, such as 90s, 5m or 1h30m; the number of steps follows from it.
         epochs: How many times to go through the pictures, instead of a budget.
         recipe: auto, bit, notebook, paper-finetune, paper-pretrain, plain, scratch, scratch-small, small-data or
@@ -72,6 +74,7 @@ def fit(
             token_labels=token_labels,
             model=model,
             image_size=image_size,
+            merge=merge,
             budget=budget,
             epochs=epochs,
             recipe=recipe,

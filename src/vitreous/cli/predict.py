@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from vitreous.arguments import Count
+from vitreous.arguments import Count, Merge
 from vitreous.cli.engines import EngineOption, PrecisionOption
 from vitreous.cli.terminal import Flag, option, print_json, printable, progress
 
@@ -23,6 +23,7 @@ def predict(
     preprocess: Annotated[str | None, option("TEXT")] = None,
     engine: EngineOption = "auto",
     precision: PrecisionOption = None,
+    merge: Annotated[Merge | None, option("COUNT")] = None,
     json: Flag = False,
 ) -> int:
     """Label pictures, one line per picture.
@@ -37,6 +38,7 @@ def predict(
         preprocess: Changes to the model's preprocessing, such as "mean=0.5,std=0.5,crop=0.9,interpolation=bicubic".
         engine: What computes. auto takes the fastest that was verified for this model here, and says which.
         precision: float32 or int8. Default: of engine auto, whatever is fastest; else fp32.
+        merge: How many tokens to merge per block: faster, and a little less accurate. Default: as the model says.
         json: Print one JSON object per line: path, label, score and top, or path and error.
     """
     from vitreous.jobs.predict import predict_each
@@ -51,6 +53,7 @@ def predict(
             preprocess=preprocess,
             engine=engine,
             precision=precision,
+            merge=merge,
             progress=bar,
         ):
             failed |= found.error is not None

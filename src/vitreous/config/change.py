@@ -75,7 +75,7 @@ IDLE = {
     ),
 }
 """Fields that act only together with another."""
-FREE = frozenset({"drop_path", "dropout", "patch_dropout"})
+FREE = frozenset({"drop_path", "dropout", "patch_dropout", "merge"})
 """Fields of a model that given weights say nothing about."""
 
 
@@ -116,6 +116,9 @@ def change(
         owner: Any = training
         for part in path:
             owner = getattr(owner, part, None)
+        if name == "model.merge" and not hasattr(training.model, "merge"):
+            family = training.model.family
+            raise UserError(f"{name}: a network of the family {family!r} has no tokens to merge; leave it out.")
         if not is_dataclass(owner) or isinstance(owner, type) or last not in _values(owner):
             raise UserError(f"{name}: there is no such field; {_nearest(name, training)}")
         if path == ["model"] and weights and last not in FREE:

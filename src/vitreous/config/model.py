@@ -6,7 +6,7 @@ from dataclasses import Field, asdict, dataclass, replace
 from numbers import Integral
 from typing import Annotated, Any, ClassVar, Literal, Protocol
 
-from vitreous.arguments import Count, check_fields
+from vitreous.arguments import Count, Merge, check_fields
 from vitreous.config.stem import Depth, Stem
 from vitreous.errors import UserError
 from vitreous.wording import Range
@@ -114,6 +114,9 @@ class ViTConfig:
     token and its like attend to all tokens, and all to them."""
     window: Count | None = None
     """Side of that square in patches, odd: a neighbourhood of 7 reaches 3 patches far. Cut at the picture's borders."""
+    merge: Merge = 0
+    """R of token merging (ToMe): how many patch tokens each block merges into others like them; 0 for none. It needs no
+    parameters, so any model can be given one, with or without training."""
 
     drop_path: float = 0.0
     """Stochastic depth: probability of skipping the last block's branches, growing linearly from 0 at the first."""
@@ -155,6 +158,17 @@ class ViTConfig:
     def tokens_read(self) -> int | None:
         """How many of the first tokens y is made of; None for all of them."""
         return 1 + int(self.distilled) if self.pool == "class" else None
+
+    def merges(self, patches: int) -> tuple[int, ...]:
+        """How many of so many patch tokens each block merges: R, or half of those that are left.
+
+        A last block that computes only the tokens read has none to merge.
+        """
+        counts, left = [], patches
+        for _ in range(self.depth):
+            counts.append(min(self.merge, left // 2))
+            left -= counts[-1]
+        return tuple(counts) if self.tokens_read is None else (*counts[:-1], 0)
 
     @property
     def features(self) -> int:
@@ -215,6 +229,7 @@ class ViTConfig:
                 "classifier='mlp': there is none with classes=0; give the number of classes, or classifier='linear'."
             )
         self._check_window()
+        self._check_merge()
         self._check_stem()
         check_image_size(self.image_size, self.patch, self.pad)
 
@@ -228,6 +243,18 @@ class ViTConfig:
             raise UserError(
                 f"window={self.window}: attention='neighbourhood' needs the side of the square around each patch, an "
                 "odd number of patches; give 3, 5, 7 or another."
+            )
+
+    def _check_merge(self) -> None:
+        if self.merge and self.attention != "full":
+            raise UserError(
+                f"merge={self.merge}: a merged token has no single place, and attention={self.attention!r} needs one; "
+                "set merge=0, or attention='full'."
+            )
+        if self.merge and self.position == "relative":
+            raise UserError(
+                f"merge={self.merge}: a merged token has no single place, and position='relative' compares places in "
+                "every block; set merge=0, or another position."
             )
 
     def _check_stem(self) -> None:

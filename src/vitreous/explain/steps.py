@@ -113,8 +113,10 @@ def follow(model: ViT, image: Tensor, *, cell: int | None = None, layer: int = -
 
     cell: the patch to follow, which is then also the one that asks; if None, the middle one is followed, and the class
         token asks where the answer is read from it.
+    The equations know no merging of tokens, so nothing is merged here, whatever the model does else.
     layer, head: which block is opened, and which of its heads is looked at; from the end if negative.
     """
+    model = model.with_merge(0)
     c = model.config
     Trace([layer]).check(c.depth)
     if not -c.heads <= head < c.heads:

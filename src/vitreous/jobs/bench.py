@@ -18,7 +18,7 @@ from vitreous.report.speeds import speed_plot
 from vitreous.run.conversion import JUDGED, sample_views
 from vitreous.run.opening import check_classifier, choose_split, open_dataset, open_model
 from vitreous.run.prepared import PreparedEngines, Variant
-from vitreous.run.timing import Candidates, EngineTiming, Way, gather_engines, measure_engines, with_merge
+from vitreous.run.timing import Candidates, EngineTiming, Way, at_merge, gather_engines, measure_engines, own_merge
 from vitreous.weights.bundle import Bundle
 from vitreous.weights.files import write_output
 from vitreous.weights.ours import GENERATOR, check_file, output_folder
@@ -89,7 +89,7 @@ def bench(
         bundle = open_model(model, preprocess)
         if data is not None:
             check_classifier(bundle)
-        merges = [0] if merge is None else list(dict.fromkeys(merge))
+        merges = [own_merge(bundle)] if merge is None else list(dict.fromkeys(merge))
         found = gather_engines(bundle, merges, data, max_drop, tell)
         rows = measure_engines(found, batch_sizes, ROUNDS, tell)
         _remember(bundle, merges, rows)
@@ -116,4 +116,4 @@ def _remember(bundle: Bundle, merges: Sequence[int], rows: Sequence[EngineTiming
     """Keep the speeds, so that engine "auto" knows which is fastest."""
     for merge in merges:
         speeds = {Variant(row.engine, row.precision): row.pictures_per_second for row in rows if row.merge == merge}
-        PreparedEngines(with_merge(bundle, merge)).remember(speeds)
+        PreparedEngines(at_merge(bundle, merge)).remember(speeds)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vitreous.arguments import Count, Workers, checked
+from vitreous.arguments import Count, Merge, Workers, checked
 from vitreous.config.data import Preprocess
 from vitreous.config.engine import EngineChoice, Precision
 from vitreous.data.source import Data, Split
@@ -54,6 +54,7 @@ def evaluate(
     preprocess: Preprocess | str | None = None,
     engine: EngineChoice = "auto",
     precision: Precision | None = None,
+    merge: Merge | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Evaluation:
     """How well the model does on one split of the data, whose classes are matched to the model's labels by name.
@@ -63,11 +64,14 @@ def evaluate(
     batch_size: pictures that the model sees at once; if None, as many as is fastest.
     split: which one; if None, test if there is one, else val, else all.
     workers: processes that decode; if None, one per core, at most 4, or none for a few pictures.
+    merge: how many tokens the model merges per block (docs/merging.md); None for as many as it does of itself.
     progress: called with pictures done and pictures in all.
     """
     opened = open_dataset(data)
     name, source = choose_split(opened, split)
-    deployed = deploy(model, engine=engine, precision=precision, preprocess=preprocess, pictures=len(source))
+    deployed = deploy(
+        model, engine=engine, precision=precision, preprocess=preprocess, merge=merge, pictures=len(source)
+    )
     start = time.perf_counter()
     told = None if progress is None else lambda done: progress(done, len(source))
     result, unreadable = measure_classifier(deployed, source, batch_size=batch_size, workers=workers, progress=told)

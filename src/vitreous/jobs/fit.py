@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from vitreous.arguments import Budget, Epochs, Pixels, Seed, Workers, checked
+from vitreous.arguments import Budget, Epochs, Merge, Pixels, Seed, Workers, checked
 from vitreous.config.change import as_texts
 from vitreous.errors import UserError
 from vitreous.jobs.report import write_report
@@ -24,6 +24,7 @@ def fit(
     token_labels: str | Path | None = None,
     model: str | None = None,
     image_size: Pixels | None = None,
+    merge: Merge | None = None,
     budget: Budget | None = None,
     epochs: Epochs | None = None,
     recipe: str = "auto",
@@ -41,6 +42,7 @@ def fit(
     data: anything `open_data` takes, or "builtin". weights: what to fine-tune: all that `open_weights` takes.
     distill: a model of the same classes whose answers are learned beside the labels: all that `open_weights` takes.
     token_labels: a model of the same classes that gives every patch a label: all that `open_weights` takes.
+    merge: how many tokens are merged per block, in training and ever after; the field model.merge (docs/merging.md).
     budget: a time such as "5m" that the whole may take; or epochs. out: the run folder, by default runs/NAME.
     changes: single fields of the recipe's `Training`, such as {"freeze": 6, "optimizer.learning_rate": 1e-4}.
     device: where to compute; "auto" takes an accelerator where there is one. tensorboard: write curves for it too.
@@ -54,6 +56,10 @@ def fit(
         )
     if distill is not None and token_labels is not None:
         raise UserError("distill and token_labels: a training learns from one teacher in one way; give one of the two.")
+    if merge is not None:
+        if "model.merge" in (changes or {}):
+            raise UserError("merge and model.merge: they are the same field; give one of the two.")
+        changes = {**(changes or {}), "model.merge": merge}
     request = FitRequest(
         same_place(data),
         None if weights is None else same_place(weights),

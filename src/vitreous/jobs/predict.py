@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from vitreous.arguments import Count, checked
+from vitreous.arguments import Count, Merge, checked
 from vitreous.config.data import Preprocess
 from vitreous.config.engine import EngineChoice, Precision
 from vitreous.data.decode import PictureError
@@ -72,6 +72,7 @@ def predict(
     preprocess: Preprocess | str | None = None,
     engine: EngineChoice = "auto",
     precision: Precision | None = None,
+    merge: Merge | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Prediction]:
     """One prediction for each picture, in order; see `predict_each`, which gives them one at a time."""
@@ -83,6 +84,7 @@ def predict(
         preprocess=preprocess,
         engine=engine,
         precision=precision,
+        merge=merge,
         progress=progress,
     )
     return list(found)
@@ -98,6 +100,7 @@ def predict_each(
     preprocess: Preprocess | str | None = None,
     engine: EngineChoice = "auto",
     precision: Precision | None = None,
+    merge: Merge | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Iterator[Prediction]:
     """Predictions as they are made, in order. Memory does not grow with the number of pictures.
@@ -107,10 +110,13 @@ def predict_each(
         bytes of files; pictures of Pillow's; arrays (H, W) or (H, W, C) and tensors (H, W) or (C, H, W), uint8.
     top: how many labels to give for each.
     engine, precision: what computes, and in what numbers; `vitreous.run.engines.deploy` says how it is chosen.
+    merge: how many tokens the model merges per block (docs/merging.md); None for as many as it does of itself.
     progress: called with pictures done and pictures in all.
     """
     named = _name_pictures(pictures)
-    deployed = deploy(model, engine=engine, precision=precision, preprocess=preprocess, pictures=len(named))
+    deployed = deploy(
+        model, engine=engine, precision=precision, preprocess=preprocess, merge=merge, pictures=len(named)
+    )
     asked = deployed.engine
     batch = min(batch_size or asked.batch_size, len(named))
     check_inference_memory(deployed.config, asked.preprocess, batch)

@@ -7,6 +7,7 @@ the counts against real models, torch's own FLOP counter, and what autograd real
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 from vitreous.config.model import ViTConfig
 from vitreous.model.reach import count_scores, reach_of, tiles_of
@@ -46,14 +47,16 @@ def count_flops(c: ViTConfig, keep: float = 1.0) -> int:
     keep: the share of the patches that are looked at.
     """
     D, N = c.width, max(1, round(keep * c.patches))
-    T = c.prefix + N
     total = _product(N, _patch_numbers(c), D)
     if c.stem is not None:
         total += count_stem_flops(c.stem, c.channels, _padded_size(c))
-    for layer, Q in enumerate(_queries(c, T)):
+    for layer, (T, Q, M) in enumerate(_tokens(c, N)):
         total += _product(Q, D, D) + _product(T, D, 2 * D)  # q; k and v
-        total += 4 * D * _scores(c, layer, Q, N)  # q k^T, and attention times v, over all heads
-        total += _product(Q, D, D) + _mlp_flops(c, Q)
+        total += 4 * D * _scores(c, layer, Q, T - c.prefix)  # q k^T, and attention times v, over all heads
+        total += _product(Q, D, D) + _mlp_flops(c, M)
+        if M < Q:
+            odd = (T - c.prefix) // 2
+            total += _product(odd, D // c.heads, T - c.prefix - odd)  # which tokens are alike
     if c.pool == "attention":
         total += (
             _product(1, D, D) + _product(N, D, 2 * D) + 2 * _product(1, D, N) + _product(1, D, D) + _mlp_flops(c, 1)
@@ -68,21 +71,21 @@ def count_activation_bytes(c: ViTConfig) -> int:
 
     Within 2 % of what autograd keeps; with a relative bias, which goes without fused attention, up to a quarter less.
     """
-    D, M, T, h = c.width, c.mlp_width, c.prefix + c.patches, c.heads
+    D, h = c.width, c.heads
     kept = c.patches * _patch_numbers(c)
     if c.stem is not None:
         kept += count_stem_kept(c.stem, c.channels, _padded_size(c))
-    for layer, Q in enumerate(_queries(c, T)):
-        kept += 2 * T * D + _kept_of_attention(c, layer, Q)  # before and after norm 1
-        kept += 2 * Q * D + {"gelu": 2, "relu": 1, "swiglu": 4}[c.mlp] * Q * M  # around norm 2; inside the MLP
-        kept += 2 * (Q + T)  # mean and standard deviation of the norms
+    for layer, (T, Q, M) in enumerate(_tokens(c, c.patches)):
+        kept += 2 * T * D + _kept_of_attention(c, layer, Q, T)  # before and after norm 1
+        kept += 2 * M * D + {"gelu": 2, "relu": 1, "swiglu": 4}[c.mlp] * M * c.mlp_width  # around norm 2; in the MLP
+        kept += 2 * (M + T)  # mean and standard deviation of the norms
         if c.layer_scale is not None:
-            kept += 2 * Q * D
+            kept += (Q + M) * D
         if c.qk_norm:
             kept += (2 * Q + T) * D + 2 * h * (Q + T)
         if c.position == "relative":
             kept += h * Q * T
-    kept += (c.tokens_read or T) * D
+    kept += M * D  # of the last block
     if c.pool == "attention":
         kept += 3 * c.patches * D
     return 4 * kept
@@ -90,7 +93,7 @@ def count_activation_bytes(c: ViTConfig) -> int:
 
 def count_forward_bytes(c: ViTConfig) -> int:
     """Bytes of one picture that a float32 forward pass needs at once where no gradient is wanted: those of an MLP."""
-    T = c.prefix + c.patches
+    T = c.prefix + c.patches - c.merges(c.patches)[0]
     kept = 2 * T * c.width + 2 * T * _mlp_hidden(c) + c.patches * c.channels * c.patch**2
     return 4 * (kept + (2 * c.heads * T * T if c.position == "relative" else 0))
 
@@ -104,15 +107,31 @@ FEWEST, MOST = 4, 128
 
 def inference_batch(c: ViTConfig) -> int:
     """How many pictures to look at at once where no gradient is needed."""
-    largest = (c.prefix + c.patches) * _mlp_hidden(c)
+    largest = (c.prefix + c.patches - c.merges(c.patches)[0]) * _mlp_hidden(c)
     if c.stem is not None:
         largest = max(largest, largest_stem_map(c.stem, c.channels, _padded_size(c)))
     return max(FEWEST, min(MOST, CACHED // (4 * largest)))
 
 
-def _queries(c: ViTConfig, tokens: int) -> list[int]:
-    """How many of the tokens ask in each block: all, but in the last block only those that are read."""
-    return [tokens] * (c.depth - 1) + [c.tokens_read or tokens]
+class _Tokens(NamedTuple):
+    """How many tokens a block has."""
+
+    entering: int
+    asking: int
+    """That have a query: all, but in the last block only those that are read."""
+    thinking: int
+    """That its MLP sees: those that ask, less those that are merged."""
+
+
+def _tokens(c: ViTConfig, patches: int) -> list[_Tokens]:
+    """Of each block, for a picture with so many patches."""
+    found, left = [], c.prefix + patches
+    for count in c.merges(patches):
+        found.append(_Tokens(left, left, left - count))
+        left -= count
+    if c.tokens_read is not None:
+        found[-1] = _Tokens(left, c.tokens_read, c.tokens_read)
+    return found
 
 
 def _patch_numbers(c: ViTConfig) -> int:
@@ -135,9 +154,9 @@ def _scores(c: ViTConfig, layer: int, queries: int, patches: int) -> int:
     return count_scores(reach_of(c, layer), c.grid, c.prefix)
 
 
-def _kept_of_attention(c: ViTConfig, layer: int, queries: int) -> int:
+def _kept_of_attention(c: ViTConfig, layer: int, queries: int, tokens: int) -> int:
     """Numbers that a block's attention keeps of one picture: q, k, v, what was read, and a sum for each query."""
-    D, T, h = c.width, c.prefix + c.patches, c.heads
+    D, T, h = c.width, tokens, c.heads
     tiles = None if queries <= c.prefix or c.position == "relative" else tiles_of(reach_of(c, layer), c.grid)
     whole = (queries + 2 * T) * D
     if tiles is None:

@@ -13,6 +13,27 @@ from vitreous.config.model import ViTConfig
 from vitreous.model.initialise import Linear
 
 
+class MLP(nn.Module):
+    """Two layers with GELU (the paper's) or ReLU between, or SwiGLU: the SiLU of one half gates the other."""
+
+    def __init__(self, c: ViTConfig) -> None:
+        super().__init__()
+        self.kind, self.dropout = c.mlp, c.dropout
+        self.fc1 = Linear(c.width, c.mlp_width * (2 if c.mlp == "swiglu" else 1))
+        self.fc2 = Linear(c.mlp_width, c.width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, T, D) to (B, T, D)."""
+        x = self.fc1(x)
+        if self.kind == "swiglu":
+            gate, value = x.chunk(2, dim=-1)
+            x = F.silu(gate) * value
+        else:
+            x = F.gelu(x) if self.kind == "gelu" else F.relu(x)
+        x = F.dropout(x, self.dropout, self.training)
+        return F.dropout(self.fc2(x), self.dropout, self.training)
+
+
 class PreLogits(nn.Module):
     """The tanh hidden layer of the classifier in pre-training."""
 
@@ -37,10 +58,20 @@ class LayerScale(nn.Module):
         return x * self.gamma
 
 
+def drop_branch(x: Tensor, share: float, chance: Tensor | None) -> Tensor:
+    """Stochastic depth: the branch (B, T, D), or for a share of the pictures nothing; scaled so that the mean stays.
+
+    chance: (B,) in [0, 1) that decides; None: torch's generator.
+    """
+    chance = torch.rand(x.shape[0], device=x.device) if chance is None else chance
+    kept = chance[:, None, None] >= share
+    return x * (kept / (1 - share)).to(x.dtype)
+
+
 class AttentionPool(nn.Module):
     """One learned query attends to all patches, then an MLP branch (the MAP head of "Scaling Vision Transformers")."""
 
-    def __init__(self, c: ViTConfig, mlp: nn.Module) -> None:
+    def __init__(self, c: ViTConfig) -> None:
         super().__init__()
         self.heads = c.heads
         self.latent = nn.Parameter(torch.empty(1, 1, c.width))
@@ -48,7 +79,7 @@ class AttentionPool(nn.Module):
         self.kv = Linear(c.width, 2 * c.width)
         self.proj = Linear(c.width, c.width)
         self.norm = nn.LayerNorm(c.width, c.norm_eps)
-        self.mlp = mlp
+        self.mlp = MLP(c)
 
     def forward(self, patches: Tensor) -> tuple[Tensor, Tensor | None]:
         """(B, N, D) to (B, D), and the attention (B, h, 1, N): of one query, so cheap enough to be always explicit."""

@@ -75,6 +75,14 @@ class LeavesPatchesOut(Protocol):
 
 
 @runtime_checkable
+class MergesTokens(Protocol):
+    """A network of tokens, which can merge those that are alike on the way (ToMe)."""
+
+    def with_merge(self, merge: int) -> Network:
+        """The same network, with the same weights in memory, that merges so many tokens per block; 0 for none."""
+
+
+@runtime_checkable
 class HasFeatureMap(Protocol):
     """A network that looks at a picture place by place and then joins the places: a convolutional one."""
 
@@ -92,6 +100,7 @@ class HasFeatureMap(Protocol):
 _NEEDS = {
     "TracesAttention": ("a network whose attention can be traced", "has none"),
     "LeavesPatchesOut": ("a network that can leave patches out", "cannot"),
+    "MergesTokens": ("a network of tokens, which can be merged", "has none"),
     "HasFeatureMap": ("a network with a feature map", "has none"),
 }
 """What each capability asks for, and what is said of a network without it."""

@@ -26,6 +26,11 @@ class Trace:
         trace.pre_logits_dist  # (B, D), what the second classifier of a distilled model reads; None for all others
         trace.prefix, trace.grid   # class and register tokens come first, then rows x columns of patches
         trace.keep             # (B, M), which of those patches the tokens are, where not all were looked at; else None
+        trace.groups[11]       # (B, M), for each patch the first of those that are one token after that block
+
+    Where tokens are merged, a trace sees them apart: all T of them, each as what it became. What is given to a merged
+    token (attention, gradients) is shared equally among its patches. `groups` has all blocks, but none before the first
+    that merges.
 
     To reduce what is kept, layer by layer, override `record_attention` or `record_tokens`.
     """
@@ -45,6 +50,7 @@ class Trace:
         self.grid: tuple[int, int] = (0, 0)
         self.prefix: int = 0
         self.keep: Tensor | None = None
+        self.groups: dict[int, Tensor] = {}
 
     def check(self, depth: int) -> None:
         """Refuse layers that a model of this depth does not have."""

@@ -7,6 +7,8 @@ T tokens (class token, its like and registers, then patches), D width, h heads, 
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -20,7 +22,8 @@ from vitreous.errors import UserError
 from vitreous.model.draws import draw
 from vitreous.model.family import check_weights_fit
 from vitreous.model.initialise import Convolution, Linear, initialise
-from vitreous.model.layers import AttentionPool, LayerScale, PreLogits, split_heads
+from vitreous.model.layers import MLP, AttentionPool, LayerScale, PreLogits, drop_branch, split_heads
+from vitreous.model.merge import Merging
 from vitreous.model.neighbourhood import attend_within
 from vitreous.model.network import LeavesPatchesOut, Network, require
 from vitreous.model.position import (
@@ -76,7 +79,7 @@ class ViT(Network):
 
         norm_tokens = c.norm == "before" and not c.norm_after_pool
         self.norm = nn.LayerNorm(c.width, c.norm_eps) if norm_tokens else nn.Identity()
-        self.attn_pool = AttentionPool(c, MLP(c)) if c.pool == "attention" else None
+        self.attn_pool = AttentionPool(c) if c.pool == "attention" else None
         self.fc_norm = nn.LayerNorm(c.width, c.norm_eps) if c.norm_after_pool else nn.Identity()
         self.pre_logits = PreLogits(c.features) if c.classifier == "mlp" else nn.Identity()
         self.head = Linear(c.features, c.classes) if c.classes else nn.Identity()
@@ -148,24 +151,27 @@ class ViT(Network):
 
         read: only the first so many tokens of the result are wanted. The last block then computes those alone, which
         saves most of its work and changes nothing in them. A trace sees all tokens.
+        Tokens that were merged on the way are given apart again, each as what they became: so a mean counts all.
         """
-        depth = len(self.blocks)
+        c, depth = self.config, len(self.blocks)
+        counts, tracked = c.merges(z.shape[1] - layout.prefix), read is None or trace is not None
+        merging = Merging(layout.prefix, counts, tracked=tracked) if c.merge else None
         if trace is not None:
             trace.check(depth)
             trace.embedded, trace.grid, trace.prefix, trace.keep = z, layout.grid, layout.prefix, layout.keep
         for layer, block in enumerate(self.blocks):
-            chance = (
-                draw(keys, BLOCKS + layer, 2) if keys is not None and self.training and self.config.drop_path else None
-            )
+            chance = draw(keys, BLOCKS + layer, 2) if keys is not None and self.training and c.drop_path else None
             if trace is not None and trace.wants(layer, depth):
                 record = partial(trace.record_attention, layer) if trace.explicit(layer) else None
-                z = block(z, layout, record=record, chance=chance)
+                z = block(z if merging is None else merging.undo(z), layout, None, record, chance, merging)
                 if trace.wants_tokens:
                     trace.record_tokens(layer, z)
             else:
-                z = block(z, layout, read=read if layer == depth - 1 else None, chance=chance)
+                z = block(z, layout, read if layer == depth - 1 else None, None, chance, merging)
+            if trace is not None and merging is not None and (groups := merging.groups()) is not None:
+                trace.groups[layer] = groups
         tokens: Tensor = self.norm(z)
-        return tokens
+        return tokens if merging is None or read is not None else merging.undo(tokens)
 
     def pool(self, z: Tensor, trace: Trace | None = None) -> Tensor:
         """Equation 4: y, (B, D), of the encoded tokens: the class token, or what the config's `pool` makes of them."""
@@ -228,6 +234,12 @@ class ViT(Network):
         model.load_state_dict(state)
         return model.to(self.patch_embed.proj.weight).train(self.training)
 
+    def with_merge(self, merge: int) -> ViT:
+        """The same network, with the same weights in memory, that merges so many tokens per block; 0 for none."""
+        twin = copy(self)
+        twin.config = replace(self.config, merge=merge)
+        return twin
+
     def patch_grid(self, size: tuple[int, int]) -> Grid:
         """Rows and columns of patches of a picture (height, width)."""
         return grid_of(size, self.config.patch)
@@ -280,25 +292,22 @@ class Block(nn.Module):
         read: int | None = None,
         record: Callable[[Tensor], None] | None = None,
         chance: Tensor | None = None,
+        merging: Merging | None = None,
     ) -> Tensor:
-        """(B, T, D) to (B, T, D), or to (B, read, D).
+        """(B, T, D) to (B, T, D), or to (B, read, D); to fewer tokens where `merging` merges some.
 
         chance: (B, 2) in [0, 1) that decides on stochastic depth of the two branches; None: torch's generator.
         """
         one, two = (None, None) if chance is None else chance.unbind(dim=1)
-        if self.norm_first:
-            z = z[:, :read] + self._branch(self.ls1(self.attn(self.norm1(z), layout, read, record)), one)
-            return z + self._branch(self.ls2(self.mlp(self.norm2(z))), two)
-        z = self.norm1(z[:, :read] + self._branch(self.ls1(self.attn(z, layout, read, record)), one))
-        return self.norm2(z + self._branch(self.ls2(self.mlp(z)), two))  # type: ignore[no-any-return]
+        attended = self.attn(self.norm1(z) if self.norm_first else z, layout, read, record, merging)
+        z = z[:, :read] + self._branch(self.ls1(attended), one)
+        z = z if self.norm_first else self.norm1(z)
+        z = z if merging is None else merging.merge(z)
+        z = z + self._branch(self.ls2(self.mlp(self.norm2(z) if self.norm_first else z)), two)
+        return z if self.norm_first else self.norm2(z)
 
     def _branch(self, x: Tensor, chance: Tensor | None = None) -> Tensor:
-        """Stochastic depth: the branch, or for some pictures nothing, scaled so that the mean stays."""
-        if not self.training or not self.drop_path:
-            return x
-        chance = torch.rand(x.shape[0], device=x.device) if chance is None else chance
-        kept = chance[:, None, None] >= self.drop_path
-        return x * (kept / (1 - self.drop_path)).to(x.dtype)
+        return drop_branch(x, self.drop_path, chance) if self.training and self.drop_path else x
 
 
 class Attention(nn.Module):
@@ -314,9 +323,14 @@ class Attention(nn.Module):
         self.proj = Linear(c.width, c.width)
 
     def forward(
-        self, x: Tensor, layout: Layout, read: int | None = None, record: Callable[[Tensor], None] | None = None
+        self,
+        x: Tensor,
+        layout: Layout,
+        read: int | None = None,
+        record: Callable[[Tensor], None] | None = None,
+        merging: Merging | None = None,
     ) -> Tensor:
-        """(B, T, D) to (B, T, D) or (B, read, D). `record` receives the attention (B, h, T, T)."""
+        """(B, T, D) to (B, T, D) or (B, read, D). `record` receives the attention (B, h, T, T), `merging` the keys."""
         width = x.shape[2]
         if read is None:
             q, k, v = (split_heads(part, self.heads) for part in self.qkv(x).chunk(3, dim=2))
@@ -327,28 +341,10 @@ class Attention(nn.Module):
             k, v = (split_heads(part, self.heads) for part in kv.chunk(2, dim=2))
         q, k = self.q_norm(q), self.k_norm(k)
         bias = None if self.rel_pos is None else self.rel_pos(layout)[:, :, :read].to(q.dtype)
+        if merging is not None:
+            merging.watch(k)
+            bias = merging.bias(q.dtype)
         out, attention = attend_within(self.reach, layout, q, k, v, bias, explicit=record is not None)
         if record is not None and attention is not None:
             record(attention)
         return F.dropout(self.proj(out), self.dropout, self.training)
-
-
-class MLP(nn.Module):
-    """Two layers with GELU (the paper's) or ReLU between, or SwiGLU: the SiLU of one half gates the other."""
-
-    def __init__(self, c: ViTConfig) -> None:
-        super().__init__()
-        self.kind, self.dropout = c.mlp, c.dropout
-        self.fc1 = Linear(c.width, c.mlp_width * (2 if c.mlp == "swiglu" else 1))
-        self.fc2 = Linear(c.mlp_width, c.width)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, T, D) to (B, T, D)."""
-        x = self.fc1(x)
-        if self.kind == "swiglu":
-            gate, value = x.chunk(2, dim=-1)
-            x = F.silu(gate) * value
-        else:
-            x = F.gelu(x) if self.kind == "gelu" else F.relu(x)
-        x = F.dropout(x, self.dropout, self.training)
-        return F.dropout(self.fc2(x), self.dropout, self.training)

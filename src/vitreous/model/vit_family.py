@@ -85,11 +85,11 @@ def _check_size(config: ViTConfig, size: Size) -> None:
 def _describe(c: ViTConfig) -> str:
     """ "ViT of width 192, ..."; "hybrid R26+S/32 (ResNet-26 stem, ViT of width 384, ...)", named if it has a name."""
     near = {"neighbourhood": f", attention to {c.window}×{c.window} patches", "axial": ", axial attention"}
-    size = f"width {c.width}, depth {c.depth}"
+    size, odd = f"width {c.width}, depth {c.depth}", near.get(c.attention, "")
+    odd += f", merging {c.merge} tokens per block" if c.merge else ""
     if c.stem is None:
-        return f"ViT of {size}, patch {c.patch}{near.get(c.attention, '')}"
-    whole = f"{_stem_text(c.stem)}, ViT of {size}, a token for {c.patch}×{c.patch} pixels{near.get(c.attention, '')}"
-    return f"{_title(c)} ({whole})"
+        return f"ViT of {size}, patch {c.patch}{odd}"
+    return f"{_title(c)} ({_stem_text(c.stem)}, ViT of {size}, a token for {c.patch}×{c.patch} pixels{odd})"
 
 
 def _title(c: ViTConfig) -> str:
@@ -112,6 +112,11 @@ def _reach_text(c: ViTConfig) -> str:
     }[c.attention]
 
 
+def _merge_text(c: ViTConfig) -> str:
+    counts = c.merges(c.patches)
+    return f"{c.merge} per block: {c.patches} patch tokens become {c.patches - sum(counts)}"
+
+
 def _stem_facts(stem: Stem) -> str:
     if isinstance(stem, ConvStem):
         return f"3×3 convolutions of {', '.join(map(str, stem.widths))} channels, each pooled to half the side"
@@ -131,6 +136,7 @@ def _facts(c: ViTConfig) -> dict[str, str]:
         + (f", {c.registers} registers" if c.registers else ""),
         "Width, depth, heads": f"{c.width}, {c.depth}, {c.heads}",
         **({} if c.attention == "full" else {"Attention": _reach_text(c)}),
+        **({} if not c.merge else {"Token merging": _merge_text(c)}),
         "MLP": f"{c.mlp_width} units, {c.mlp}",
         "Positions": c.position,
         "Answer is read from": POOLS[c.pool],

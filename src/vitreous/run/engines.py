@@ -33,6 +33,7 @@ def deploy(
     engine: EngineChoice = "auto",
     precision: Precision | None = None,
     preprocess: Preprocess | str | None = None,
+    merge: int | None = None,
     device: str = "auto",
     pictures: int = 1,
     classifier: bool = True,
@@ -42,12 +43,15 @@ def deploy(
     model: a bundle, a run, an exported model, or anything else that `open_weights` takes.
     engine: "auto" takes the fastest that was verified for this model on this machine. Where none was yet, that is
         PyTorch, unless there are so many pictures that converting the model first pays.
+    merge: how many tokens the model merges per block; None for as many as it does of itself.
     precision: None for whatever the engine has; where there are several, the fastest.
     classifier: refuse a model that has none.
     """
     if not isinstance(model, Bundle) and is_engine(Path(model)):
+        if merge is not None:
+            raise UserError(f"merge: how many tokens {model} merges is part of its graph; leave it out.")
         return _open_exported(Path(model), engine, precision, preprocess, classifier)
-    bundle = open_model(model, preprocess)
+    bundle = open_model(model, preprocess, merge)
     if classifier:
         check_classifier(bundle)
     if engine == "torch" or find_device(device).type != "cpu":

@@ -17,6 +17,7 @@ from vitreous.data.walk import Walk
 from vitreous.deploy.folder import is_engine
 from vitreous.errors import UserError
 from vitreous.inputs import reason
+from vitreous.model.network import MergesTokens, require
 from vitreous.weights.bundle import Bundle
 from vitreous.weights.source import open_weights, with_preprocess
 
@@ -58,14 +59,25 @@ def open_unlabelled(data: str | Path) -> tuple[Source, tuple[str, ...]]:
     return source.with_labels(np.full(len(source), -1, dtype=np.int64), ()), (*opened.notes, *aside)
 
 
-def open_model(model: str | Path | Bundle, preprocess: Preprocess | str | None = None) -> Bundle:
-    """The model at a path, or one that is open already, with its preprocessing changed where asked."""
+def open_model(
+    model: str | Path | Bundle, preprocess: Preprocess | str | None = None, merge: int | None = None
+) -> Bundle:
+    """The model at a path, or one that is open already, with its preprocessing changed where asked.
+
+    merge: how many tokens it merges per block; None for as many as it does of itself.
+    """
     if not isinstance(model, Bundle) and is_engine(Path(model)):
         raise UserError(
             f"{model}: an exported model, whose network cannot be looked into or trained; give the model that it was "
             "exported from. predict, evaluate, probe and bench take it as it is."
         )
-    return with_preprocess(model, preprocess) if isinstance(model, Bundle) else open_weights(model, preprocess)
+    bundle = with_preprocess(model, preprocess) if isinstance(model, Bundle) else open_weights(model, preprocess)
+    return bundle if merge is None else with_merge(bundle, merge)
+
+
+def with_merge(bundle: Bundle, merge: int) -> Bundle:
+    """The model with so many tokens merged per block; it shares its weights."""
+    return replace(bundle, model=require(bundle.model, MergesTokens, f"merge={merge}").with_merge(merge))
 
 
 def open_classifier(model: str | Path | Bundle, preprocess: Preprocess | str | None = None) -> Bundle:

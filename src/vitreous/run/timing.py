@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from vitreous.config.engine import EngineName, Precision
+from vitreous.config.model import ViTConfig
 from vitreous.data.source import Data
 from vitreous.deploy.engine import Engine
 from vitreous.deploy.runtime import RUNTIMES
@@ -20,6 +21,7 @@ from vitreous.memory import resident_bytes
 from vitreous.run.conversion import LabelledViews, builtin_views, convert_model, count_right, quantise_model
 from vitreous.run.engines import in_torch
 from vitreous.run.exporting import MAX_DROP, split_pictures
+from vitreous.run.opening import with_merge
 from vitreous.run.prepared import CONVERTED, TORCH, PreparedEngines, Variant
 from vitreous.weights.bundle import Bundle
 
@@ -99,7 +101,7 @@ def gather_engines(
     maker = _Maker(bundle, data, MAX_DROP if max_drop is None else max_drop, say)
     found.judged = maker.judged
     for merge in merges:
-        model = with_merge(bundle, merge)
+        model = at_merge(bundle, merge)
         found.engines[Way(TORCH, merge)] = in_torch(model, "cpu").engine
         for variant in CONVERTED:
             if not RUNTIMES[variant.engine].installed:
@@ -118,9 +120,15 @@ def gather_engines(
     return found
 
 
-def with_merge(bundle: Bundle, merge: int) -> Bundle:
-    """The model with so many tokens merged in each block."""
-    return bundle
+def at_merge(bundle: Bundle, merge: int) -> Bundle:
+    """The model with so many tokens merged per block; one that cannot merge any is what it is at 0."""
+    return bundle if merge == own_merge(bundle) else with_merge(bundle, merge)
+
+
+def own_merge(bundle: Bundle) -> int:
+    """How many tokens a model merges per block of itself."""
+    config = bundle.model.config
+    return config.merge if isinstance(config, ViTConfig) else 0
 
 
 class _Maker:

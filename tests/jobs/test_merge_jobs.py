@@ -1,0 +1,77 @@
+"""Token merging by a person: trained with, kept in the bundle, chosen when asking, undone when explaining."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from greys import quick_fit as quick
+from greys import stop_after
+from safetensors.torch import load_file
+
+from vitreous import UserError, ViT
+from vitreous.config.data import Preprocess
+from vitreous.jobs.evaluate import evaluate
+from vitreous.jobs.explain import explain
+from vitreous.jobs.predict import predict
+from vitreous.run.request import Listeners
+from vitreous.weights.bundle import load_bundle, save_bundle
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory):
+    """Deep enough to merge: a last block that only reads the class token does not."""
+    model = ViT("N/4@16", depth=3, width=32, heads=2, mlp_width=32, classes=5, seed=7)
+    place = tmp_path_factory.mktemp("weights") / "bundle"
+    return save_bundle(place, model, Preprocess(size=(16, 16)), list("abcde"))
+
+
+@pytest.fixture(scope="module")
+def run(pictures, weights, tmp_path_factory):
+    place = tmp_path_factory.mktemp("runs") / "merged"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("vitreous.jobs.fit.write_report", lambda run, **more: None)
+        quick(pictures, weights, place, merge=2)
+    return place
+
+
+def test_the_bundle_keeps_it_and_timm_is_told_the_plain_model(run):
+    bundle = load_bundle(run)
+    assert bundle.model.config.merge == 2
+    said = json.loads((run / "bundle/config.json").read_text())
+    assert said["vitreous"]["model"]["merge"] == 2
+    assert "merge" not in json.dumps({name: value for name, value in said.items() if name != "vitreous"})
+
+
+def test_stopped_and_resumed_to_the_same_bits(run, pictures, weights, tmp_path, no_page):
+    again = tmp_path / "again"
+    assert not quick(pictures, weights, again, merge=2, listeners=Listeners(stop=stop_after(1))).finished
+    assert quick(pictures, weights, again, merge=2).finished
+    one, two = (load_file(place / "bundle/model.safetensors") for place in (run, again))
+    assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+def test_it_can_be_chosen_when_asking(run, pictures):
+    picture = sorted(pictures.rglob("*.png"))[0]
+    own, same, other = (predict(run, picture, merge=merge)[0] for merge in (None, 2, 0))
+    assert own == same
+    assert own.top != other.top
+    assert evaluate(run, pictures, merge=0).result.n == evaluate(run, pictures).result.n
+
+
+@pytest.mark.parametrize("method", ["attention", "rollout", "relevance", "gradcam", "occlusion"])
+def test_explanations_have_the_whole_grid(run, pictures, method):
+    picture = sorted(pictures.rglob("*.png"))[0]
+    config = load_bundle(run).model.config
+    found = explain(run, picture, method=method)
+    assert found.maps.shape[2:] == config.grid
+    assert np.isfinite(found.maps).all()
+
+
+def test_nonsense(pictures, weights, tmp_path):
+    with pytest.raises(UserError, match="the same field"):
+        quick(pictures, weights, tmp_path / "a", merge=2, changes={"model.merge": 3})
+    with pytest.raises(UserError, match="merge"):
+        quick(pictures, weights, tmp_path / "b", merge=-1)
+    with pytest.raises(UserError, match="has no tokens to merge"):
+        quick(pictures, None, tmp_path / "c", model="bit-r50x1", merge=2)
