@@ -19,6 +19,7 @@ def evaluate(
     model: Annotated[str, tyro.conf.Positional, option("MODEL")],
     data: Annotated[str, tyro.conf.Positional, option("DATA")],
     split: Annotated[Literal["test", "val", "train"] | None, option("test|val|train")] = None,
+    answers: Annotated[str | None, option("FILE")] = None,
     batch_size: Annotated[Count | None, option("COUNT")] = None,
     workers: Annotated[Workers | None, option("COUNT")] = None,
     preprocess: Annotated[str | None, option("TEXT")] = None,
@@ -31,6 +32,7 @@ def evaluate(
         data: A folder with one subfolder per class, a CSV or JSONL list, packed data, or the word builtin. Classes are
             matched to the model's labels by name.
         split: Which split of the data to use. Default: test if there is one, else val, else all.
+        answers: Write what the model says of each picture to this file, which ends in .csv, .jsonl or .parquet.
         batch_size: How many pictures to pass through the model at once. Default: what is fastest.
         workers: Processes that decode pictures. Default: one per core, at most 4; none for a few pictures.
         preprocess: Changes to the model's preprocessing, such as "mean=0.5,std=0.5,crop=0.9,interpolation=bicubic".
@@ -40,7 +42,14 @@ def evaluate(
 
     with progress("evaluating") as bar:
         found = measure(
-            model, data, split=split, batch_size=batch_size, workers=workers, preprocess=preprocess, progress=bar
+            model,
+            data,
+            split=split,
+            answers=answers,
+            batch_size=batch_size,
+            workers=workers,
+            preprocess=preprocess,
+            progress=bar,
         )
     if json:
         print_json(found.to_json())
@@ -82,3 +91,11 @@ def _show(found: Evaluation) -> None:
             confused.add_row(printable(pair.true), printable(pair.predicted), f"{pair.pictures:,}", f"{pair.share:.1%}")
         page.print()
         page.print(confused)
+    _show_answers(found.answers)
+
+
+def _show_answers(answers: str | None) -> None:
+    if answers is not None:
+        page = console()
+        page.print()
+        page.print(f"the answer to each picture: {printable(answers)}")

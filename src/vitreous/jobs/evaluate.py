@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,9 @@ from typing import Any
 from vitreous.arguments import Count, Workers, checked
 from vitreous.config.data import Preprocess
 from vitreous.data.source import Data, Split
+from vitreous.evaluate.answer_file import Write, answer_file, check_answer_file
 from vitreous.evaluate.classify import ClassificationResult
+from vitreous.run.matching import match_names
 from vitreous.run.measuring import measure_classifier
 from vitreous.run.opening import choose_split, open_classifier, open_dataset
 from vitreous.weights.bundle import Bundle
@@ -27,12 +30,15 @@ class Evaluation:
     unreadable: dict[str, str]
     """Pictures that were left out: path to reason."""
     seconds: float
+    answers: str | None = None
+    """The file that has the answer to each picture, where one was asked for."""
 
     def to_json(self) -> dict[str, Any]:
         """{"split", "n", "top1", "top5", "ece", "per_class", "confusion", ...}."""
         return {
             "split": self.split,
             **self.result.to_json(),
+            "answers": self.answers,
             "unreadable": self.unreadable,
             "seconds": round(self.seconds, 3),
         }
@@ -44,6 +50,7 @@ def evaluate(
     data: str | Path | Data,
     *,
     split: Split | None = None,
+    answers: str | Path | None = None,
     batch_size: Count | None = None,
     workers: Workers | None = None,
     preprocess: Preprocess | str | None = None,
@@ -52,15 +59,32 @@ def evaluate(
     """How well the model does on one split of the data, whose classes are matched to the model's labels by name.
 
     model: a bundle, a run, or anything else that `open_weights` takes.
-    batch_size: pictures that the model sees at once; if None, as many as is fastest.
     split: which one; if None, test if there is one, else val, else all.
+    answers: a .csv, .jsonl or .parquet file to write what the model says of each picture to.
+    batch_size: pictures that the model sees at once; if None, as many as is fastest.
     workers: processes that decode; if None, one per core, at most 4, or none for a few pictures.
     progress: called with pictures done and pictures in all.
     """
     opened = open_dataset(data)
     name, source = choose_split(opened, split)
+    place = None if answers is None else check_answer_file(answers)
     bundle = open_classifier(model, preprocess)
+    matched = match_names(source, bundle.labels)
     start = time.perf_counter()
     told = None if progress is None else lambda done: progress(done, len(source))
-    result, unreadable = measure_classifier(bundle, source, batch_size=batch_size, workers=workers, progress=told)
-    return Evaluation(name, result, unreadable, time.perf_counter() - start)
+    with _writing(place, len(matched.labels)) as write:
+        result, unreadable = measure_classifier(
+            bundle, matched, batch_size=batch_size, workers=workers, progress=told, write=write
+        )
+    seconds = time.perf_counter() - start
+    return Evaluation(name, result, unreadable, seconds, None if place is None else str(place))
+
+
+@contextmanager
+def _writing(place: Path | None, classes: int, *, several: bool = False) -> Iterator[Write | None]:
+    """What takes the answers, if anybody wants them in a file."""
+    if place is None:
+        yield None
+        return
+    with answer_file(place, classes, several=several) as write:
+        yield write
