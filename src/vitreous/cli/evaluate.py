@@ -8,9 +8,10 @@ import tyro
 
 from vitreous.arguments import Count, Workers
 from vitreous.cli.terminal import Flag, console, option, print_json, printable, progress, say_left_out, table
+from vitreous.errors import UserError
 
 if TYPE_CHECKING:
-    from vitreous.jobs.evaluate import Evaluation
+    from vitreous.jobs.evaluate import Evaluation, LabelSetEvaluation
 
 SHOWN = 10
 
@@ -19,6 +20,8 @@ def evaluate(
     model: Annotated[str, tyro.conf.Positional, option("MODEL")],
     data: Annotated[str, tyro.conf.Positional, option("DATA")],
     split: Annotated[Literal["test", "val", "train"] | None, option("test|val|train")] = None,
+    labels: Annotated[str | None, option("real|FILE")] = None,
+    among: Annotated[Literal["all", "data"] | None, option("all|data")] = None,
     answers: Annotated[str | None, option("FILE")] = None,
     batch_size: Annotated[Count | None, option("COUNT")] = None,
     workers: Annotated[Workers | None, option("COUNT")] = None,
@@ -30,32 +33,75 @@ def evaluate(
     Args:
         model: A bundle, a run folder, or anything that `vitreous import` reads, such as a .safetensors file.
         data: A folder with one subfolder per class, a CSV or JSONL list, packed data, or the word builtin. Classes are
-            matched to the model's labels by name.
+            matched to the model's labels by name; for ImageNet's classifiers also by WordNet id or class number.
         split: Which split of the data to use. Default: test if there is one, else val, else all.
+        labels: Several labels per picture, each of which counts as right: real for ImageNet's ReaL labels, or a JSON
+            file with a list of labels for each validation picture, or from file name to list.
+        among: Choose the answer among all classes of the model, or among those that the data have. Default: all; for
+            the 200 classes of ImageNet-A or ImageNet-R, data.
         answers: Write what the model says of each picture to this file, which ends in .csv, .jsonl or .parquet.
         batch_size: How many pictures to pass through the model at once. Default: what is fastest.
         workers: Processes that decode pictures. Default: one per core, at most 4; none for a few pictures.
         preprocess: Changes to the model's preprocessing, such as "mean=0.5,std=0.5,crop=0.9,interpolation=bicubic".
         json: Print one JSON object.
     """
+    from vitreous.jobs.evaluate import LabelSetEvaluation, evaluate_label_sets
     from vitreous.jobs.evaluate import evaluate as measure
 
+    if labels is not None and among is not None:
+        raise UserError(f"--among {among}: with --labels, any class may be the answer; leave --among out.")
+    found: Evaluation | LabelSetEvaluation
     with progress("evaluating") as bar:
-        found = measure(
-            model,
-            data,
-            split=split,
-            answers=answers,
-            batch_size=batch_size,
-            workers=workers,
-            preprocess=preprocess,
-            progress=bar,
-        )
+        if labels is not None:
+            found = evaluate_label_sets(
+                model,
+                data,
+                labels,
+                split=split,
+                answers=answers,
+                batch_size=batch_size,
+                workers=workers,
+                preprocess=preprocess,
+                progress=bar,
+            )
+        else:
+            found = measure(
+                model,
+                data,
+                split=split,
+                among=among,
+                answers=answers,
+                batch_size=batch_size,
+                workers=workers,
+                preprocess=preprocess,
+                progress=bar,
+            )
     if json:
         print_json(found.to_json())
         return
-    _show(found)
+    if isinstance(found, LabelSetEvaluation):
+        _show_label_sets(found)
+    else:
+        _show(found)
+    if found.answers is not None:
+        console().print(f"\nthe answer to each picture: {printable(found.answers)}")
     say_left_out(found.unreadable)
+
+
+def _show_label_sets(found: LabelSetEvaluation) -> None:
+    result, page = found.result, console()
+    low, high = result.top1_interval
+    page.print(
+        f"{result.n:,} pictures ({found.split}) with {result.labels_per_picture:.2f} labels each on average, of "
+        f"{printable(found.labels)}, in {found.seconds:.1f} s; {found.without:,} without a label were left out"
+    )
+    page.print()
+    rows = table("", "", "")
+    rows.show_header = False
+    rows.add_row("any-label accuracy", f"{result.top1:.2%}", f"95 % interval: {low:.1%} to {high:.1%}")
+    rows.add_row("any label in top 5", f"{result.top5:.2%}")
+    rows.add_row("calibration error", f"{result.ece:.2%}", "ECE, 15 bins")
+    page.print(rows)
 
 
 def _show(found: Evaluation) -> None:
@@ -65,6 +111,8 @@ def _show(found: Evaluation) -> None:
     low, high = result.top1_interval
     seen = {name: entry for name, entry in result.per_class.items() if entry["n"]}
     page.print(f"{result.n:,} pictures of {len(seen)} classes ({found.split}), in {found.seconds:.1f} s")
+    for remark in found.remarks:
+        page.print(f"note: {remark}")
     page.print()
     rows = table("", "", "")
     rows.show_header = False
@@ -91,11 +139,3 @@ def _show(found: Evaluation) -> None:
             confused.add_row(printable(pair.true), printable(pair.predicted), f"{pair.pictures:,}", f"{pair.share:.1%}")
         page.print()
         page.print(confused)
-    _show_answers(found.answers)
-
-
-def _show_answers(answers: str | None) -> None:
-    if answers is not None:
-        page = console()
-        page.print()
-        page.print(f"the answer to each picture: {printable(answers)}")

@@ -4,20 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 from torch import Tensor
 
 from vitreous.data.batch import Batch
 from vitreous.data.loader import Loader, choose_workers
 from vitreous.data.source import Source
+from vitreous.errors import UserError
 from vitreous.evaluate.answer_file import Write, read_answers
 from vitreous.evaluate.classify import ClassificationResult, distinct_labels, score_classes
 from vitreous.evaluate.features import compute_features
+from vitreous.evaluate.label_sets import LabelSet, LabelSetResult, LabelSets, score_label_sets
 from vitreous.run.matching import Matched, match_names
 from vitreous.run.needs import check_inference_memory
 from vitreous.run.opening import names_of, open_engine
 from vitreous.weights.bundle import Bundle
+
+
+@dataclass(frozen=True)
+class LabelledPictures:
+    """Pictures that have labels, each of which counts as right."""
+
+    source: Source
+    accepted: list[LabelSet]
+    """(n,) the labels of each."""
+    without: int
+    """Others, which have none."""
 
 
 class Asked(NamedTuple):
@@ -60,6 +75,50 @@ def measure_classifier(
     )
     seen = names_of(matched.source, asked.unreadable)
     return score_classes(asked.scores, asked.targets, matched.labels, names=seen), asked.unreadable
+
+
+def choose_labelled(source: Source, sets: LabelSets) -> LabelledPictures:
+    """Of the pictures those that have labels."""
+    found = [sets.of(source.name(index)) or () for index in range(len(source))]
+    kept = [index for index, labels in enumerate(found) if labels]
+    if not kept:
+        raise UserError(f"{sets.path}: has labels for none of the {len(source):,} pictures; check that they belong.")
+    return LabelledPictures(source.subset(kept), [found[index] for index in kept], len(source) - len(kept))
+
+
+def measure_label_sets(
+    bundle: Bundle,
+    pictures: LabelledPictures,
+    *,
+    device: str = "auto",
+    batch_size: int | None = None,
+    workers: int | None = None,
+    progress: Callable[[int], None] | None = None,
+    write: Write | None = None,
+) -> tuple[LabelSetResult, dict[str, str]]:
+    """The result where several labels count as right, and pictures that could not be read: path to reason.
+
+    The other arguments are those of `measure_classifier`.
+    """
+    accepted, names = pictures.accepted, distinct_labels(bundle.labels)
+    # Each picture's label is its number, by which its labels are found again when some cannot be read.
+    numbered = pictures.source.with_labels(np.arange(len(accepted), dtype=np.int64), bundle.labels)
+
+    def told(batch: Batch, scores: Tensor) -> None:
+        if write is not None:
+            paths = [numbered.name(index) for index in batch.index.tolist()]
+            write(read_answers(scores, [accepted[index] for index in batch.index.tolist()], names, paths))
+
+    asked = ask_classifier(
+        bundle,
+        Matched(numbered, bundle.labels),
+        device=device,
+        batch_size=batch_size,
+        workers=workers,
+        progress=progress,
+        told=told,
+    )
+    return score_label_sets(asked.scores, [accepted[index] for index in asked.targets.tolist()]), asked.unreadable
 
 
 def ask_classifier(
