@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from vitreous.arguments import Count, Workers
+from vitreous.arguments import Count, Seed, Workers
+from vitreous.cli.corruptions import show_corruptions
 from vitreous.cli.terminal import Flag, console, option, print_json, printable, progress, say_left_out, table
 from vitreous.errors import UserError
 
@@ -23,6 +24,11 @@ def evaluate(
     labels: Annotated[str | None, option("real|FILE")] = None,
     among: Annotated[Literal["all", "data"] | None, option("all|data")] = None,
     answers: Annotated[str | None, option("FILE")] = None,
+    corruptions: Flag = False,
+    severity: Annotated[str | None, option("N,N,...")] = None,
+    count: Annotated[Count | None, option("COUNT")] = None,
+    seed: Annotated[Seed | None, option("NUMBER")] = None,
+    out: Annotated[str | None, option("FOLDER")] = None,
     batch_size: Annotated[Count | None, option("COUNT")] = None,
     workers: Annotated[Workers | None, option("COUNT")] = None,
     preprocess: Annotated[str | None, option("TEXT")] = None,
@@ -40,6 +46,12 @@ def evaluate(
         among: Choose the answer among all classes of the model, or among those that the data have. Default: all; for
             the 200 classes of ImageNet-A or ImageNet-R, data.
         answers: Write what the model says of each picture to this file, which ends in .csv, .jsonl or .parquet.
+        corruptions: Measure accuracy and calibration under noise, blur, weather and digital corruption instead: the 15
+            kinds of ImageNet-C, five strengths each.
+        severity: Strengths of the corruptions, from 1 to 5. Default: 1,2,3,4,5.
+        count: How many pictures to corrupt, drawn at random. Default: 200.
+        seed: Seed for drawing these pictures, and for what is random in a corruption. Default: 0.
+        out: Folder for corruptions.json and a page with plots and examples, corruptions.html.
         batch_size: How many pictures to pass through the model at once. Default: what is fastest.
         workers: Processes that decode pictures. Default: one per core, at most 4; none for a few pictures.
         preprocess: Changes to the model's preprocessing, such as "mean=0.5,std=0.5,crop=0.9,interpolation=bicubic".
@@ -47,9 +59,31 @@ def evaluate(
     """
     from vitreous.jobs.evaluate import LabelSetEvaluation, evaluate_label_sets
     from vitreous.jobs.evaluate import evaluate as measure
+    from vitreous.jobs.evaluate_corruptions import evaluate_corruptions
 
     if labels is not None and among is not None:
         raise UserError(f"--among {among}: with --labels, any class may be the answer; leave --among out.")
+    if corruptions:
+        _refuse("without --corruptions", labels=labels, answers=answers)
+        with progress("evaluating") as bar:
+            corrupted = evaluate_corruptions(
+                model,
+                data,
+                split=split,
+                among=among,
+                **_given(strengths=None if severity is None else _strengths(severity), count=count, seed=seed),
+                out=out,
+                batch_size=batch_size,
+                workers=workers,
+                preprocess=preprocess,
+                progress=bar,
+            )
+        if json:
+            print_json(corrupted.to_json())
+            return
+        show_corruptions(corrupted)
+        return
+    _refuse("with --corruptions", severity=severity, count=count, seed=seed, out=out)
     found: Evaluation | LabelSetEvaluation
     with progress("evaluating") as bar:
         if labels is not None:
@@ -86,6 +120,28 @@ def evaluate(
     if found.answers is not None:
         console().print(f"\nthe answer to each picture: {printable(found.answers)}")
     say_left_out(found.unreadable)
+
+
+def _refuse(where: str, **options: object) -> None:
+    """Refuse options that do nothing here, for whoever gave them expects something of them."""
+    for name, value in options.items():
+        if value is not None:
+            raise UserError(f"--{name} {value}: this is possible only {where}; leave it out.")
+
+
+def _given(**options: Any) -> dict[str, Any]:
+    """The options that were given; what the others are by default, the job says."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _strengths(text: str) -> list[int]:
+    try:
+        found = [int(part) for part in text.split(",")]
+    except ValueError:
+        found = []
+    if not found or not all(1 <= strength <= 5 for strength in found):
+        raise UserError(f"--severity {text}: give numbers from 1 to 5 separated by commas, such as 1,3,5.")
+    return found
 
 
 def _show_label_sets(found: LabelSetEvaluation) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -32,6 +32,10 @@ class Matched:
     def among(self) -> Among:
         """Among which classes the answer is chosen."""
         return "all" if self.outputs is None else "data"
+
+    def with_source(self, source: Source) -> Matched:
+        """The same for other pictures with labels that count alike."""
+        return replace(self, source=source)
 
     def answerable(self, scores: Tensor) -> Tensor:
         """(B, K) of all scores of the model, those of the classes that may be answered."""
