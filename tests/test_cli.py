@@ -215,6 +215,36 @@ def test_evaluate_shows_what_is_confused(capsys, pictures, tmp_path):
     assert ["blue", "green", "4", "100.0%"] in [line.split() for line in out.splitlines()]
 
 
+def test_evaluate_writes_answers_and_takes_several_labels(capsys, bundle, pictures, tmp_path):
+    status, out, _ = run(capsys, "evaluate", bundle, str(pictures), "--answers", str(tmp_path / "a.csv"))
+    assert (status, out.splitlines()[-1]) == (0, f"the answer to each picture: {tmp_path / 'a.csv'}")
+    names = {path.name for path in pictures.rglob("*.png")}
+    (tmp_path / "l.json").write_text(json.dumps({name: [0, 1, 2] for name in names}))
+    status, out, _ = run(capsys, "evaluate", bundle, str(pictures), "--labels", str(tmp_path / "l.json"))
+    assert status == 0
+    assert "any-label accuracy  100.00%" in out
+    assert "3.00 labels each" in out
+
+
+def test_evaluate_under_corruptions(capsys, bundle, pictures):
+    words = ("evaluate", bundle, str(pictures), "--corruptions", "--count", "2", "--workers", "0")
+    status, out, _ = run(capsys, *words, "--severity", "2,5")
+    assert status == 0
+    assert "each as it is and in 30 corruptions of what the model sees" in out
+    assert "drawn at random by seed 0" in out
+    assert "mean corruption error" in out
+    assert out.count("procedural") == 0  # --json and the page say what differs
+    for more, says in {
+        ("--severity", "6"): "--severity 6: give numbers from 1 to 5",
+        ("--answers", "a.csv"): "--answers a.csv: this is possible only without --corruptions",
+    }.items():
+        status, _, err = run(capsys, *words, *more)
+        assert status == 2
+        assert says in err
+    status, _, err = run(capsys, "evaluate", bundle, str(pictures), "--count", "3")
+    assert "--count 3: this is possible only with --corruptions" in err
+
+
 def test_evaluate_as_json(capsys, bundle, pictures):
     status, out, _ = run(capsys, "evaluate", bundle, str(pictures), "--json")
     assert status == 0

@@ -61,6 +61,11 @@ def verbs(place, out):
         "analyze, page": (["analyze", weights, "--data", pictures, "--out", out], "analysis.html"),
         "analyze, numbers": (["analyze", weights, "--data", pictures, "--out", out], "analysis.json"),
         "analyze, bias": (["analyze", weights, "--data", pictures, "--what", "bias", "--out", out], "bias.json"),
+        "evaluate, answers": (["evaluate", place / "run", pictures, "--answers", out / "x.csv"], "x.csv"),
+        "evaluate, page": (
+            ["evaluate", place / "run", pictures, "--corruptions", "--severity", "1", "--count", "2", "--out", out],
+            "corruptions.html",
+        ),
         "explain": (["explain", weights, picture, "--out", out], "0-relevance.png"),
         "explain, arrays": (["explain", weights, picture, "--save-arrays", "--out", out], "0-relevance.npz"),
         "walkthrough": (["walkthrough", weights, picture, "--out", out], "0-walkthrough.html"),

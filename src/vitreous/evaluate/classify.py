@@ -156,7 +156,7 @@ def score_classes(
     rank = ((chance > own) | ((chance == own) & before)).sum(dim=1)
     logs = own.clamp_min(1e-300).log() if probabilities else scores.log_softmax(dim=1).gather(1, targets[:, None])
     confusion = torch.bincount(targets * classes + predicted, minlength=classes**2).view(classes, classes)
-    labels = _distinct(labels if labels is not None else [str(k) for k in range(classes)])
+    labels = distinct_labels(labels if labels is not None else [str(k) for k in range(classes)])
 
     def answer(row: int) -> Answer:
         name = str(row) if names is None else names[row]
@@ -217,6 +217,7 @@ def wilson(right: float, count: int, z: float = 1.959963984540054) -> tuple[floa
     return max(0.0, (middle - half) / scale), min(1.0, (middle + half) / scale)
 
 
-def _distinct(labels: Sequence[str]) -> tuple[str, ...]:
+def distinct_labels(labels: Sequence[str]) -> tuple[str, ...]:
+    """The names of classes, with the class's number where several have one name."""
     twice = {label for label in labels if labels.count(label) > 1} if len(set(labels)) < len(labels) else set()
     return tuple(f"{label} ({k})" if label in twice else label for k, label in enumerate(labels))

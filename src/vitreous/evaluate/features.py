@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -24,11 +24,15 @@ class LabelledBatch(Protocol):
         """(B,) int64."""
 
 
+Seen = TypeVar("Seen", bound=LabelledBatch)
+
+
 def compute_features(
     function: Callable[[Tensor], Tensor],
-    batches: Iterable[LabelledBatch],
+    batches: Iterable[Seen],
     count: int,
     progress: Callable[[int], None] | None = None,
+    told: Callable[[Seen, Tensor], None] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """(n, D) float32 features or scores, and (n,) int64 labels, in the order of the batches.
 
@@ -36,6 +40,7 @@ def compute_features(
         called without gradients.
     count: pictures in the batches; fewer may come, where some cannot be read.
     progress: called after each batch with the number of pictures done.
+    told: called with each batch and what the function says of it, (B, D).
     """
     features, labels = Rows(count), Rows(count)
     for batch in batches:
@@ -43,6 +48,8 @@ def compute_features(
             found = function(batch.images).float()
         features.add(found)
         labels.add(batch.targets)
+        if told is not None:
+            told(batch, found)
         if progress is not None:
             progress(labels.done)
     if not labels.done:

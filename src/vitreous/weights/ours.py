@@ -2,7 +2,8 @@
 
 A folder is ours if our manifest lists all that is in it and nothing was changed since. A file is ours if it carries our
 mark, as everything does that we write where a person says: pages and JSON name their generator, pictures and plots the
-software that made them, and an .npz has it as the archive's comment. A name proves nothing.
+software that made them, an .npz has it as the archive's comment, and Parquet in its schema. Tables of answers, which
+have no place for it, are known by their columns. A name proves nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ _SOFTWARE = re.compile(rb"vitreous \d")  # a PNG's text, or the EXIF block of an
 _MARKS = {
     b"<!doctype html>": re.compile(rb'<meta name="generator" content="vitreous \d'),
     b"<?xml": re.compile(rb"<dc:title>vitreous \d"),
-    b"{": re.compile(rb'\A\{\s*"generator": "vitreous \d'),
+    b"{": re.compile(rb'\A\{\s*"generator": "vitreous \d|\A\{"path": "[^\n]*"right": (true|false), "probability": '),
+    b"path,label": re.compile(rb"\Apath,labels?,right,probability,top1,probability1[,\n]"),
+    b"PAR1": re.compile(rb"generator.{1,9}vitreous \d", re.DOTALL),
     b"PK": re.compile(rb"vitreous \d[\w.+]*\Z"),
     b"\x89PNG": _SOFTWARE,
     b"\xff\xd8": _SOFTWARE,

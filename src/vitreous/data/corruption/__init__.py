@@ -1,0 +1,1 @@
+"""The kinds of corruption, one function each."""

@@ -1,0 +1,147 @@
+"""What the corruptions are made of: blurs, moves and random fields, in NumPy and Pillow alone.
+
+Pixels are (H, W, C) float32 from 0 to 1; H, W and C are rows, columns and channels.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+Pixels = NDArray[np.float32]
+Field = NDArray[np.float32]
+"""(H, W)."""
+Border = Literal["edge", "symmetric"]
+"""What lies beyond a picture: its last pixel again and again, or the picture mirrored; as `np.pad` has it."""
+
+PUBLISHED = 224
+"""The side of ImageNet-C's pictures, in whose pixels its lengths are given."""
+
+
+def scale_of(pixels: Pixels) -> float:
+    """What a length in pixels of ImageNet-C is multiplied by for this picture: its short side over 224."""
+    return float(min(pixels.shape[:2])) / PUBLISHED
+
+
+def gaussian_blur(pixels: Pixels, sigma: float, border: Border, truncate: float = 4.0) -> Pixels:
+    """The picture, or a field, blurred along both sides; beyond `truncate` standard deviations the kernel is 0."""
+    height, width = pixels.shape[:2]
+    rows = np.tensordot(_blur_matrix(height, sigma, border, truncate), pixels, axes=(1, 0))
+    both = np.tensordot(_blur_matrix(width, sigma, border, truncate), rows, axes=(1, 1))
+    return np.ascontiguousarray(both.swapaxes(0, 1))
+
+
+@lru_cache(maxsize=32)
+def _blur_matrix(side: int, sigma: float, border: Border, truncate: float) -> Field:
+    """(side, side): what each pixel of a row takes of each pixel of it."""
+    radius = max(1, int(truncate * sigma + 0.5))
+    kernel = np.exp(-0.5 * (np.arange(-radius, radius + 1) / sigma) ** 2)
+    taken = np.pad(np.arange(side), radius, mode=border)  # which pixel lies at each place, the border's included
+    matrix = np.zeros((side, side))
+    for row in range(side):
+        np.add.at(matrix[row], taken[row : row + 2 * radius + 1], kernel / kernel.sum())
+    return matrix.astype(np.float32)
+
+
+def convolve(pixels: Pixels, kernel: NDArray[np.float64]) -> Pixels:
+    """The picture convolved with an odd, symmetric kernel; it is mirrored at its border, the last pixel once."""
+    radius = kernel.shape[0] // 2
+    height, width = pixels.shape[:2]
+    padded = np.pad(pixels, ((radius, radius), (radius, radius), (0, 0)), mode="reflect")
+    shape = padded.shape[:2]
+    spectrum = np.fft.rfft2(padded, axes=(0, 1)) * np.fft.rfft2(kernel, s=shape)[:, :, None]
+    blurred = np.fft.irfft2(spectrum, s=shape, axes=(0, 1))
+    return blurred[2 * radius : 2 * radius + height, 2 * radius : 2 * radius + width].astype(np.float32)
+
+
+def motion_blur(pixels: Pixels, radius: float, sigma: float, angle: float) -> Pixels:
+    """The picture dragged along one direction: half a Gaussian, 2 radius + 1 pixels long, at `angle` degrees."""
+    length = max(1, round(2 * radius + 1))
+    steps = np.arange(length)
+    weights = np.exp(-0.5 * (steps / sigma) ** 2)
+    weights /= weights.sum()
+    down = np.rint(steps * math.sin(math.radians(angle))).astype(int)
+    right = np.rint(steps * math.cos(math.radians(angle))).astype(int)
+    height, width = pixels.shape[:2]
+    padded = np.pad(pixels, ((length, length), (length, length), (0, 0)), mode="edge")
+    found = np.zeros_like(pixels)
+    for weight, y, x in zip(weights.astype(np.float32), down + length, right + length, strict=True):
+        found += weight * padded[y : y + height, x : x + width]
+    return found
+
+
+def look_up(pixels: Pixels, rows: Field, columns: Field) -> Pixels:
+    """(H, W, C) the picture at these places, in pixels, between which it is linear and beyond which it is mirrored."""
+    height, width, channels = pixels.shape
+    rows, columns = _mirrored(rows, height), _mirrored(columns, width)
+    top, left = np.floor(rows).astype(np.int64), np.floor(columns).astype(np.int64)
+    down, right = (rows - top)[..., None], (columns - left)[..., None]
+    below, beside = np.minimum(top + 1, height - 1), np.minimum(left + 1, width - 1)
+    flat = pixels.reshape(-1, channels)
+    upper = flat[top * width + left] * (1 - right) + flat[top * width + beside] * right
+    lower = flat[below * width + left] * (1 - right) + flat[below * width + beside] * right
+    return np.asarray(upper * (1 - down) + lower * down, dtype=np.float32)
+
+
+def _mirrored(places: Field, side: int) -> Field:
+    """Places within 0 to side - 1, mirrored at both ends as often as need be."""
+    if side == 1:
+        return np.zeros_like(places)
+    period = 2 * (side - 1)
+    return np.asarray(side - 1 - np.abs(np.mod(places, period) - (side - 1)), dtype=np.float32)
+
+
+def enlarge(field: Field, height: int, width: int) -> Field:
+    """(height, width): a small field, linear between its points."""
+    made = Image.fromarray(field.astype(np.float32)).resize((width, height), Image.Resampling.BILINEAR)
+    return np.asarray(made, np.float32)
+
+
+def plasma(side: int, roughness: float, rng: np.random.Generator) -> Field:
+    """(side, side) from 0 to 1: a cloud, by halving squares again and again (diamond-square, which wraps around).
+
+    roughness: how much less the points of each finer grid are moved than those of the one before, as a factor.
+    """
+    size = 1 << max(1, math.ceil(math.log2(side)))
+    field, step, amplitude = np.zeros((size, size)), size, 1.0
+    while step >= 2:
+        half, count = step // 2, size // step
+
+        def moved(mean: NDArray[np.float64], by: float = amplitude, n: int = count) -> NDArray[np.float64]:
+            return mean + by * rng.uniform(-1, 1, (n, n))
+
+        corners = field[::step, ::step]
+        middles = moved(_mean(corners, np.roll(corners, -1, 0), np.roll(corners, -1, 1), np.roll(corners, -1, (0, 1))))
+        field[half::step, half::step] = middles
+        above, beside = np.roll(middles, 1, 0), np.roll(middles, 1, 1)
+        field[::step, half::step] = moved(_mean(corners, np.roll(corners, -1, 1), middles, above))
+        field[half::step, ::step] = moved(_mean(corners, np.roll(corners, -1, 0), middles, beside))
+        step, amplitude = half, amplitude / roughness
+    field -= field.min()
+    return np.asarray((field / field.max())[:side, :side], dtype=np.float32)
+
+
+def _mean(*fields: NDArray[np.float64]) -> NDArray[np.float64]:
+    return sum(fields[1:], fields[0]) / len(fields)
+
+
+def to_image(pixels: Pixels) -> Image.Image:
+    """A picture of Pillow's, of 8 bits."""
+    levels = to_levels(pixels)
+    return Image.fromarray(levels[:, :, 0] if levels.shape[2] == 1 else levels)
+
+
+def from_image(image: Image.Image) -> Pixels:
+    """The pixels of a picture of Pillow's."""
+    levels: Pixels = np.asarray(image, np.float32) / np.float32(255)
+    return levels[:, :, None] if levels.ndim == 2 else levels
+
+
+def to_levels(pixels: Pixels) -> NDArray[np.uint8]:
+    """Numbers from 0 to 1, cut where they are beyond, as 8 bits."""
+    return np.rint(255 * np.clip(pixels, 0, 1)).astype(np.uint8)

@@ -1,0 +1,203 @@
+"""What a model says of each picture: one row per picture, in a file from which anybody can compute their own figure.
+
+CSV and JSON lines are written as the pictures are seen, Parquet in groups of rows: memory does not grow with them.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple, Protocol
+
+from torch import Tensor
+
+from vitreous.errors import UserError
+from vitreous.inputs import as_text
+from vitreous.weights.files import new_file
+from vitreous.weights.ours import GENERATOR, check_file
+
+TOP = 5
+"""So many of the best answers are written, or all of fewer classes."""
+GROUP = 8192
+"""Rows of a Parquet file that are kept until they are written together."""
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "'")
+"""How a cell begins that a spreadsheet would compute or swallow, and the apostrophe that keeps it from doing so."""
+
+
+class PictureAnswer(NamedTuple):
+    """What a model says of one picture, and what is true."""
+
+    path: str
+    labels: tuple[str, ...]
+    """Each of which counts as right; one, unless the data have several for a picture."""
+    right: bool
+    """Whether the first of `top` is one of them."""
+    probability: float
+    """What the model gives to its labels, all together."""
+    top: tuple[tuple[str, float], ...]
+    """The best answers with their probabilities, the best first."""
+
+
+Write = Callable[[Sequence[PictureAnswer]], None]
+
+
+def read_answers(
+    scores: Tensor, accepted: Sequence[Sequence[int]], labels: Sequence[str], paths: Sequence[str]
+) -> list[PictureAnswer]:
+    """What scores (B, K) say of pictures; of equal scores the first is taken, as `score_classes` does.
+
+    accepted: (B,) which classes count as right; labels: (K,) their names; paths: (B,) the pictures' names.
+    """
+    chance = scores.double().softmax(dim=1)
+    best = chance.argsort(dim=1, descending=True, stable=True)[:, :TOP]
+    found = []
+    for row, truth, path, first in zip(chance, accepted, paths, best.tolist(), strict=True):
+        top = tuple((labels[k], float(row[k])) for k in first)
+        own = float(row[list(truth)].sum())
+        found.append(PictureAnswer(path, tuple(labels[k] for k in truth), first[0] in truth, own, top))
+    return found
+
+
+def check_answer_file(path: str | Path) -> Path:
+    """The file to write answers to; refused before anything is measured if it could not be written afterwards."""
+    path = check_file(path)
+    if path.suffix.lower() not in FORMATS:
+        raise UserError(f"{path}: answers go to a file that ends in {', '.join(FORMATS)}; give it one of these names.")
+    if path.suffix.lower() == ".parquet":
+        _pyarrow(path)
+    return path
+
+
+@contextmanager
+def answer_file(path: Path, classes: int, *, several: bool = False) -> Iterator[Write]:
+    """A function that takes rows; when the block ends well, the file is whole and in its place.
+
+    classes: K of the model. several: pictures may have more than one label, so the file has a list of them.
+    """
+    with new_file(path) as file:
+        format_ = FORMATS[path.suffix.lower()](file, min(TOP, classes), several)
+        yield format_.write
+        format_.close()
+
+
+class Format(Protocol):
+    """One kind of file."""
+
+    def __init__(self, file: BinaryIO, top: int, several: bool) -> None:
+        """top: how many best answers each row has."""
+
+    def write(self, rows: Sequence[PictureAnswer]) -> None:
+        """Take in some more rows."""
+
+    def close(self) -> None:
+        """There are no more; the file itself is left open."""
+
+
+class CsvFormat:
+    """A column for everything: path, label, right, probability, top1, probability1, top2, ...
+
+    A text that a spreadsheet would take for a formula has an apostrophe before it, and so has one that begins with an
+    apostrophe: whoever takes one away from each text that has it reads what was written.
+    """
+
+    def __init__(self, file: BinaryIO, top: int, several: bool) -> None:
+        self._file, self._several = file, several
+        best = [name for k in range(1, top + 1) for name in (f"top{k}", f"probability{k}")]
+        self._line(["path", "labels" if several else "label", "right", "probability", *best])
+
+    def write(self, rows: Sequence[PictureAnswer]) -> None:
+        """A line for each."""
+        for row in rows:
+            label = json.dumps([as_text(name) for name in row.labels]) if self._several else row.labels[0]
+            best = [cell for name, share in row.top for cell in (_cell(name), repr(share))]
+            right = "true" if row.right else "false"
+            self._line([_cell(row.path), _cell(label), right, repr(row.probability), *best])
+
+    def close(self) -> None:
+        """Nothing is left."""
+
+    def _line(self, cells: Sequence[str]) -> None:
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerow(cells)
+        self._file.write(text.getvalue().encode())
+
+
+def _cell(text: str) -> str:
+    text = as_text(text)
+    return f"'{text}" if text.startswith(_FORMULA) else text
+
+
+class JsonLinesFormat:
+    """An object for each picture: {"path", "label", "right", "probability", "top": [{"label", "probability"}, ...]}."""
+
+    def __init__(self, file: BinaryIO, top: int, several: bool) -> None:
+        self._file, self._several = file, several
+
+    def write(self, rows: Sequence[PictureAnswer]) -> None:
+        """A line for each."""
+        for row in rows:
+            self._file.write(json.dumps(_fields(row, self._several), allow_nan=False).encode() + b"\n")
+
+    def close(self) -> None:
+        """Nothing is left."""
+
+
+class ParquetFormat:
+    """The fields of the JSON lines as columns; `top` is a list of structures."""
+
+    def __init__(self, file: BinaryIO, top: int, several: bool) -> None:
+        pa, parquet = _pyarrow(Path(getattr(file, "name", "answers.parquet")))
+        best = pa.list_(pa.struct([("label", pa.string()), ("probability", pa.float64())]))
+        label = ("labels", pa.list_(pa.string())) if several else ("label", pa.string())
+        columns = [("path", pa.string()), label, ("right", pa.bool_()), ("probability", pa.float64()), ("top", best)]
+        self._schema = pa.schema(columns, metadata={"generator": GENERATOR})
+        self._pa, self._several = pa, several
+        self._writer = parquet.ParquetWriter(file, self._schema)
+        self._rows: list[dict[str, Any]] = []
+
+    def write(self, rows: Sequence[PictureAnswer]) -> None:
+        """Keep them until there are enough for a group of rows."""
+        self._rows += [_fields(row, self._several) for row in rows]
+        if len(self._rows) >= GROUP:
+            self._write_group()
+
+    def close(self) -> None:
+        """Write the last group, and what the file says of itself."""
+        if self._rows:
+            self._write_group()
+        self._writer.close()
+
+    def _write_group(self) -> None:
+        self._writer.write_table(self._pa.Table.from_pylist(self._rows, schema=self._schema))
+        self._rows = []
+
+
+def _fields(row: PictureAnswer, several: bool) -> dict[str, Any]:
+    names = [as_text(name) for name in row.labels]
+    return {
+        "path": as_text(row.path),
+        **({"labels": names} if several else {"label": names[0]}),
+        "right": row.right,
+        "probability": row.probability,
+        "top": [{"label": as_text(name), "probability": share} for name, share in row.top],
+    }
+
+
+def _pyarrow(path: Path) -> tuple[Any, Any]:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise UserError(
+            f"{path}: writing Parquet needs pyarrow, which is not installed; install it (pip install pyarrow), or give "
+            "a name that ends in .csv or .jsonl."
+        ) from None
+    return pyarrow, pyarrow.parquet
+
+
+FORMATS: dict[str, type[Format]] = {".csv": CsvFormat, ".jsonl": JsonLinesFormat, ".parquet": ParquetFormat}
+"""By the end of the file's name, in lower case."""

@@ -1,0 +1,91 @@
+"""Which of a model's outputs each class of the data is, and among which outputs the answer is chosen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+from torch import Tensor
+
+from vitreous.data.source import Source
+from vitreous.errors import UserError
+from vitreous.weights.imagenet import class_numbers, imagenet_synsets, is_imagenet, subset_name
+
+Among = Literal["all", "data"]
+"""Whether the answer is the best of all of a model's outputs, or of those whose classes the data have."""
+
+
+@dataclass(frozen=True)
+class Matched:
+    """Pictures whose labels count in the classes that may be answered."""
+
+    source: Source
+    labels: tuple[str, ...]
+    """(K,) names of the classes that may be answered."""
+    outputs: tuple[int, ...] | None = None
+    """(K,) which of the model's outputs they are; None for all."""
+    remarks: tuple[str, ...] = ()
+    """How the classes were matched and which may be answered, where that is not the obvious."""
+
+    @property
+    def among(self) -> Among:
+        """Among which classes the answer is chosen."""
+        return "all" if self.outputs is None else "data"
+
+    def with_source(self, source: Source) -> Matched:
+        """The same for other pictures with labels that count alike."""
+        return replace(self, source=source)
+
+    def answerable(self, scores: Tensor) -> Tensor:
+        """(B, K) of all scores of the model, those of the classes that may be answered."""
+        return scores if self.outputs is None else scores[:, list(self.outputs)]
+
+
+def match_names(source: Source, labels: tuple[str, ...]) -> Matched:
+    """Each class is the output of its name, and the answer is chosen among all outputs."""
+    return Matched(source.relabelled(labels), labels)
+
+
+def match_classes(source: Source, labels: tuple[str, ...], among: Among | None = None) -> Matched:
+    """Each class is the output of its name; of ImageNet's classifiers also of its WordNet id or number.
+
+    among: if None, all outputs; of the classes of ImageNet-A and ImageNet-R, which their papers judge so, the data's.
+    """
+    matched, subset = _match(source, labels)
+    if among == "all" or (among is None and subset is None):
+        return matched
+    present = np.unique(matched.source.labels[matched.source.labels >= 0])
+    if len(present) < 2:
+        raise UserError("among='data': the pictures are all of one class, so there is nothing to choose; give 'all'.")
+    if len(present) == len(labels):
+        return matched
+    place = np.full(len(labels) + 1, -1, dtype=np.int64)
+    place[present] = np.arange(len(present))
+    chosen = tuple(labels[k] for k in present)
+    whose = f", as usual for {subset}" if subset else ""
+    said = f"the answer is the best among the data's {len(chosen)} classes{whose}, of the model's {len(labels):,}"
+    of_data = matched.source.with_labels(place[matched.source.labels], chosen)
+    return Matched(of_data, chosen, tuple(present.tolist()), (*matched.remarks, said))
+
+
+def _match(source: Source, labels: tuple[str, ...]) -> tuple[Matched, str | None]:
+    """The pictures with labels that count in all of the model's, and the dataset whose classes they are, if known."""
+    used = {source.classes[label] for label in np.unique(source.labels) if label >= 0}
+    found = None
+    if is_imagenet(labels):
+        found = class_numbers(used)
+        strangers = sorted(used - set(imagenet_synsets()) - set(labels))
+        if found is None and strangers and len(strangers) < len(used):
+            raise UserError(
+                f"class {strangers[0]!r}: not one of ImageNet's 1,000, as the model's and others of the data are; "
+                "remove its folder, or train on these data."
+            )
+    if found is None or (used <= set(labels) and len(set(labels)) == len(labels)):
+        subset = None if found is None else subset_name(found[1].values())
+        return match_names(source, labels), subset
+    naming, number = found
+    table = np.array([number.get(name, -1) for name in source.classes] + [-1], dtype=np.int64)
+    remark = f"the data's classes are matched to the model's by ImageNet's {naming}"
+    subset = subset_name(number.values())
+    return Matched(source.with_labels(table[source.labels], labels), labels, None, (remark,)), subset

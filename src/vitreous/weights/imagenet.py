@@ -1,0 +1,78 @@
+"""ImageNet's classes (ILSVRC 2012): which number a name, a WordNet id or a folder of a derived dataset has.
+
+imagenet_synsets.txt.xz     the WordNet ids of the 1,000 classes, one per line, in their order, which is that of the ids
+"""
+
+from __future__ import annotations
+
+import lzma
+import re
+from collections.abc import Collection, Sequence
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Literal
+
+from vitreous.weights.labels import IMAGENET, imagenet_names
+
+Naming = Literal["WordNet ids", "class numbers", "names"]
+"""What people call ImageNet's classes by."""
+
+SAME = 0.98
+"""The share of labels that must be ImageNet's in their places: lists differ in a few names, such as the two cranes."""
+
+SUBSETS = {
+    "ff8c384504d3ec59dd70537e83c7ed3dfa0debb07210febc47b58c136a443706": "ImageNet-A",
+    "354baa0a46566aa68cee6a8093d8de471b7d45a1004b81a95c6210f757ad3740": "ImageNet-R",
+}
+"""Datasets of some classes whose papers choose the answer among these: the SHA-256 of their WordNet ids, sorted and
+with a space between."""
+
+
+@cache
+def imagenet_synsets() -> tuple[str, ...]:
+    """(1000,) "n01440764", "n01443537", ..."""
+    text = lzma.decompress(Path(__file__).with_name("imagenet_synsets.txt.xz").read_bytes()).decode()
+    return tuple(text.splitlines())
+
+
+def is_imagenet(labels: Sequence[str]) -> bool:
+    """Whether a classifier's labels are ImageNet's, in its order: ids, or names as one list or another has them."""
+    if len(labels) != IMAGENET:
+        return False
+    same = [
+        label == synset or _plain(label) == _plain(name)
+        for label, synset, name in zip(labels, imagenet_synsets(), imagenet_names(), strict=True)
+    ]
+    return sum(same) >= SAME * IMAGENET
+
+
+def class_numbers(names: Collection[str]) -> tuple[Naming, dict[str, int]] | None:
+    """What kind of names these are, and the number of the class that each stands for; None if one stands for none."""
+    if all(re.fullmatch(r"0|[1-9]\d{0,2}", name) for name in names):
+        return "class numbers", {name: int(name) for name in names}
+    by_id = {synset: number for number, synset in enumerate(imagenet_synsets())}
+    if all(name in by_id for name in names):
+        return "WordNet ids", {name: by_id[name] for name in names}
+    by_name = {_plain(name): number for number, name in enumerate(imagenet_names())}
+    if all(_plain(name) in by_name for name in names):
+        return "names", {name: by_name[_plain(name)] for name in names}
+    return None
+
+
+def subset_name(numbers: Collection[int]) -> str | None:
+    """The dataset that has exactly these classes and is judged among them, "ImageNet-A" or "ImageNet-R"."""
+    ids = " ".join(imagenet_synsets()[number] for number in sorted(numbers))
+    return SUBSETS.get(sha256(ids.encode()).hexdigest())
+
+
+def _plain(name: str) -> str:
+    """A name as lists agree on it: "Persian_cat" and "Persian cat, Felis catus" are "persian cat"."""
+    whole = " ".join(name.replace("_", " ").lower().split())
+    return whole if whole in _with_comma() else whole.split(",")[0]
+
+
+@cache
+def _with_comma() -> frozenset[str]:
+    """Names that are told from others by what follows their comma."""
+    return frozenset(name.lower() for name in imagenet_names() if "," in name)

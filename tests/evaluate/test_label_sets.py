@@ -1,0 +1,157 @@
+"""Pictures with several labels: arithmetic by hand, ReaL's own file, and what is refused."""
+
+import json
+import math
+from importlib import resources
+
+import pytest
+import torch
+from colours import make_bundle, make_pictures, pixels
+from PIL import Image
+
+from vitreous import UserError
+from vitreous.evaluate.label_sets import read_label_sets, score_label_sets
+from vitreous.jobs.evaluate import evaluate, evaluate_label_sets
+from vitreous.weights.bundle import load_bundle
+
+LABELS = ("blue", "green", "red")
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory):
+    return load_bundle(make_bundle(tmp_path_factory.mktemp("bundle") / "b"))
+
+
+def validation_pictures(root, colours):
+    """A flat folder of pictures that are called as ImageNet's validation pictures."""
+    root.mkdir(parents=True)
+    for number, colour in enumerate(colours, start=1):
+        Image.fromarray(pixels(colour, number)).save(root / f"ILSVRC2012_val_{number:08d}.png")
+    return root
+
+
+def write(path, labels):
+    path.write_text(json.dumps(labels))
+    return path
+
+
+def test_by_hand():
+    """Four pictures, answers 0, 1, 5, 2: right are the first, for 0 is one of two labels, and the third, of one.
+
+    Confidences 0.5, 0.5, 0.9 and 0.9: the bin of 0.5 has 1 of 2 right, that of 0.9 has 1 of 2 right. The fourth
+    picture's label 6 is the sixth best of seven, so it is not among five.
+    """
+    rest = [0.1] * 5
+    chance = torch.tensor(
+        [
+            [0.5, *rest, 0.0],
+            [0.1, 0.5, *rest[:4], 0.0],
+            [0.02, 0.02, 0.02, 0.02, 0.02, 0.9, 0.0],
+            [0.03, 0.025, 0.9, 0.02, 0.015, 0.004, 0.006],
+        ]
+    )
+    scores = chance.clamp_min(1e-30).log()
+    found = score_label_sets(scores, [(3, 0), (2,), (5,), (6,)])
+    assert (found.n, found.top1, found.top5, found.labels_per_picture) == (4, 0.5, 0.75, 1.25)
+    assert found.ece == pytest.approx(0.5 * abs(0.5 - 0.5) + 0.5 * abs(0.5 - 0.9))
+    half = 1.96 * math.sqrt(0.25 / 4 + 1.96**2 / 64) / (1 + 1.96**2 / 4)
+    assert found.top1_interval == pytest.approx((0.5 - half, 0.5 + half), abs=1e-4)
+
+
+def test_a_flat_folder_of_validation_pictures_with_labels_by_number(bundle, tmp_path):
+    """Of five pictures one has no label; the model knows every colour, so the label sets alone decide."""
+    data = validation_pictures(tmp_path / "val", ["red", "green", "blue", "red", "blue"])
+    sets = write(tmp_path / "real.json", [[0, 2], [1], [], [0, 1], [0]])
+    found = evaluate_label_sets(bundle, data, sets, answers=tmp_path / "a.jsonl", batch_size=3)
+    assert (found.split, found.result.n, found.without) == ("all", 4, 1)
+    assert found.result.top1 == 0.75  # the second red picture has the labels blue and green
+    rows = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text().splitlines()]
+    assert [row["labels"] for row in rows] == [["blue", "red"], ["green"], ["blue", "green"], ["blue"]]
+    assert [row["right"] for row in rows] == [True, True, False, True]
+    for row in rows:
+        of = {one["label"]: one["probability"] for one in row["top"]}
+        assert row["probability"] == pytest.approx(sum(of[label] for label in row["labels"]))
+
+
+def test_class_folders_are_ignored_and_labels_may_go_by_name(bundle, tmp_path):
+    data = make_pictures(tmp_path / "p", count=2)
+    for path in data.glob("*/*.png"):
+        path.rename(path.with_name(f"{path.parent.name}-{path.name}"))
+    (data / "red").rename(data / "anything")
+    sets = {f"x/{colour}-{i}.png": [colour] for colour in LABELS for i in (0, 1)}
+    sets["x/red-1.png"] = ["green"]
+    del sets["x/blue-0.png"]
+    found = evaluate_label_sets(bundle, data, write(tmp_path / "l.json", sets))
+    assert (found.result.n, found.without, found.result.top1) == (5, 1, 0.8)
+
+
+def test_one_label_each_says_the_same_as_class_folders(bundle, tmp_path):
+    data = make_pictures(tmp_path / "p", count=3)
+    mixed = load_bundle(bundle.path)
+    with torch.no_grad():
+        mixed.model.head.weight.add_(torch.randn(3, 32, generator=torch.Generator().manual_seed(3)))
+    plain = evaluate(mixed, data).result
+    for path in data.glob("*/*.png"):
+        path.rename(path.with_name(f"{path.parent.name}-{path.name}"))
+    sets = {path.name: [path.parent.name] for path in data.glob("*/*.png")}
+    found = evaluate_label_sets(mixed, data, write(tmp_path / "l.json", sets)).result
+    assert (found.top1, found.top5, found.ece) == (plain.top1, plain.top5, pytest.approx(plain.ece))
+    assert found.bins == plain.bins
+
+
+def test_an_unreadable_picture_moves_no_labels(bundle, tmp_path):
+    data = validation_pictures(tmp_path / "val", ["red", "green", "blue"])
+    (data / "ILSVRC2012_val_00000001.png").write_bytes(b"")
+    found = evaluate_label_sets(bundle, data, write(tmp_path / "real.json", [[2], [1], [0]]))
+    assert (found.result.n, found.result.top1, len(found.unreadable)) == (2, 1.0, 1)
+
+
+def test_real_itself():
+    """The file that Beyer et al. published, as timm carries it: 50,000 pictures, of which 46,837 have labels."""
+    with resources.as_file(resources.files("timm") / "data" / "_info" / "imagenet_real_labels.json") as path:
+        found = read_label_sets(path, [str(k) for k in range(1000)])
+    assert found.numbered is not None
+    assert (len(found.numbered), sum(map(bool, found.numbered))) == (50_000, 46_837)
+    assert found.of("val/n03/ILSVRC2012_val_00000002.JPEG") == (970, 795)
+    assert found.of("ILSVRC2012_val_00000001.JPEG") == ()
+
+
+def test_real_is_found_where_data_are_kept(bundle, tmp_path, monkeypatch):
+    data = validation_pictures(tmp_path / "val", ["red", "green"])
+    monkeypatch.setenv("VITREOUS_DATA", str(tmp_path / "data"))
+    with pytest.raises(UserError, match=r"ReaL labels are not at .*imagenet-real/real\.json; run `vitreous data get"):
+        evaluate_label_sets(bundle, data, "real")
+    (tmp_path / "data" / "imagenet-real").mkdir(parents=True)
+    place = write(tmp_path / "data" / "imagenet-real" / "real.json", [[2], [2, 0]])
+    found = evaluate_label_sets(bundle, data, "real")
+    assert (found.labels, found.result.top1) == (str(place), 0.5)
+    assert json.loads(json.dumps(found.to_json()))["without"] == 0
+
+
+@pytest.mark.parametrize(
+    ("labels", "says"),
+    [
+        ([[0], [3]], r"picture 2: label '3': the model has no such class; .* numbers from 0 to 2"),
+        ([[0], [-1]], "label '-1'"),
+        ([[0], [True]], "label 'True'"),
+        ([[0], ["tench"]], "label 'tench'"),
+        ([[0], 1], "picture 2: not a list of labels"),
+        ([], "neither a list"),
+        ("real", "neither a list"),
+        ({}, "neither a list"),
+        ({"a/x.png": [0], "b/x.png": [1]}, r"labels for two files of this name"),
+        ([[0]], r"ILSVRC2012_val_00000002\.png: .* has labels of 1 pictures only"),
+        ([[], []], "has labels for none of the 2 pictures"),
+        ({"x.png": [0]}, "has labels for none of the 2 pictures"),
+    ],
+)
+def test_what_is_refused(bundle, tmp_path, labels, says):
+    data = validation_pictures(tmp_path / "val", ["red", "green"])
+    with pytest.raises(UserError, match=says):
+        evaluate_label_sets(bundle, data, write(tmp_path / "l.json", labels))
+
+
+def test_pictures_without_numbers_are_refused_where_labels_go_by_them(bundle, tmp_path):
+    data = make_pictures(tmp_path / "p")
+    with pytest.raises(UserError, match=r"0\.png: its name has no number such as ILSVRC2012_val_00000001"):
+        evaluate_label_sets(bundle, data, write(tmp_path / "l.json", [[0]]))

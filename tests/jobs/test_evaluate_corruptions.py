@@ -1,0 +1,117 @@
+"""Evaluation under corruptions: figures by hand, the same for any number of processes, and the page."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from colours import make_bundle, make_pictures
+
+from vitreous import UserError
+from vitreous.data.corrupt import CORRUPTIONS, Corrupting
+from vitreous.evaluate.corruptions import judge_corruptions
+from vitreous.jobs.evaluate import evaluate
+from vitreous.jobs.evaluate_corruptions import evaluate_corruptions
+from vitreous.jobs.predict import predict
+from vitreous.weights.bundle import load_bundle
+
+FEW = {"kinds": ["gaussian noise", "contrast"], "strengths": [1, 5]}
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory):
+    return load_bundle(make_bundle(tmp_path_factory.mktemp("bundle") / "b"))
+
+
+def test_means_by_hand():
+    """Three pictures, one kind at two strengths: 3, 2 and 1 of them are right; the pictures fail in 0, 1/2 and 1."""
+    right = np.array([[1, 1, 1], [1, 1, 0], [1, 0, 0]], dtype=bool)
+    found = judge_corruptions(["snow"], [2, 4], right, np.full((3, 3), 0.9))
+    assert [score.accuracy for score in (found.clean, *found.scores)] == pytest.approx([1, 2 / 3, 1 / 3])
+    assert [(score.kind, score.strength) for score in found.scores] == [("snow", 2), ("snow", 4)]
+    assert found.clean.ece == pytest.approx(0.1)
+    assert found.scores[1].ece == pytest.approx(0.9 - 1 / 3)
+    assert found.error.value == found.relative_error.value == pytest.approx(0.5)
+    half = 1.959964 * 0.5 / np.sqrt(3)  # the deviation of 0, 1/2 and 1 is 1/2
+    assert found.error.interval == pytest.approx((max(0, 0.5 - half), min(1, 0.5 + half)), abs=1e-5)
+    assert found.relative_error.interval == pytest.approx((0.5 - half, min(1, 0.5 + half)), abs=1e-5)
+    assert (found.accuracy("snow"), found.ece("snow")) == pytest.approx((0.5, 0.4))
+
+
+def test_errors_as_they_are_are_taken_off():
+    right = np.array([[0, 0], [1, 0], [1, 1], [0, 1]], dtype=bool)
+    found = judge_corruptions(["fog"], [1], right, np.full((4, 2), 0.5))
+    assert (found.error.value, found.relative_error.value) == (0.5, 0.0)
+
+
+def test_it_agrees_with_evaluation_and_prediction(bundle, tmp_path):
+    data = make_pictures(tmp_path / "p", count=5)
+    mixed = replace(bundle, labels=("green", "blue", "red"))
+    found = evaluate_corruptions(mixed, data, **FEW, workers=0)
+    plain = evaluate(mixed, data).result
+    assert (found.result.clean.accuracy, found.result.n, found.of) == (plain.top1, plain.n, 15)
+    assert found.result.clean.ece == pytest.approx(plain.ece)
+    from vitreous.data.folder import open_folder
+
+    source = open_folder(data).train
+    making = Corrupting(source, bundle.preprocess, ("contrast",), (5,), 0)
+    views = [making.make(index).views[1].transpose(1, 2, 0) for index in range(15)]
+    names = [source.classes[label] for label in source.labels]
+    said = predict(mixed, views)
+    right = [one.label == name for one, name in zip(said, names, strict=True)]
+    assert found.result.of("contrast")[1].accuracy == pytest.approx(np.mean(right))
+
+
+def test_processes_and_batches_change_nothing(bundle, tmp_path):
+    data = make_pictures(tmp_path / "p", count=4)
+    ways = [{"workers": 0}, {"workers": 1, "batch_size": 2}]
+    alone, helped = (evaluate_corruptions(bundle, data, **FEW, **way).result for way in ways)
+    assert [score.accuracy for score in alone.scores] == [score.accuracy for score in helped.scores]
+    assert [score.ece for score in alone.scores] == pytest.approx([score.ece for score in helped.scores], abs=1e-6)
+
+
+def test_a_sample_by_seed_page_and_json(bundle, tmp_path):
+    data = make_pictures(tmp_path / "p", count=5)
+    done = []
+    out = tmp_path / "out"
+    found = evaluate_corruptions(
+        bundle, data, count=6, seed=3, strengths=[5, 1, 5], out=out, workers=0, progress=lambda *n: done.append(n)
+    )
+    assert (found.result.n, found.of, found.result.strengths) == (6, 15, (1, 5))
+    assert done == [(k, 6) for k in range(1, 7)]
+    assert found.result.kinds == tuple(CORRUPTIONS)
+    said = json.loads((out / "corruptions.json").read_text())
+    assert {"n", "of", "seed", "clean", "scores", "error", "relative_error", "means", "differences"} <= set(said)
+    assert len(said["scores"]) == 30
+    assert "procedural frost" in said["differences"]["frost"]
+    page = (out / "corruptions.html").read_text()
+    assert page.count("<img") == 31
+    assert 'src="http' not in page
+    assert "6 pictures of 15, drawn at random by seed 3," in page
+    again = evaluate_corruptions(bundle, data, count=6, seed=3, strengths=[1, 5], out=out, workers=0)
+    assert again.result == found.result
+
+
+def test_unreadable_pictures_are_named_and_too_many_refused(bundle, tmp_path):
+    data = make_pictures(tmp_path / "p")
+    (data / "red" / "0.png").write_bytes(b"")
+    found = evaluate_corruptions(bundle, data, **FEW, workers=0)
+    assert (found.result.n, list(found.unreadable)) == (11, [str(data / "red" / "0.png")])
+    (data / "red" / "1.png").write_bytes(b"")
+    with pytest.raises(UserError, match="2 of 12 pictures cannot be read, more than the limit of 1%"):
+        evaluate_corruptions(bundle, data, **FEW, workers=0)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"kinds": ["rain"]}, "'rain': no such corruption; there are gaussian noise"),
+        ({"kinds": []}, "kinds: give at least one"),
+        ({"strengths": []}, "strengths: give at least one"),
+        ({"strengths": [6]}, r"strengths\[0\]=6: give"),
+        ({"count": 0}, "count=0: give"),
+    ],
+)
+def test_what_is_refused(bundle, tmp_path, given, says):
+    with pytest.raises(UserError, match=says):
+        evaluate_corruptions(bundle, make_pictures(tmp_path / "p"), **given)
