@@ -24,7 +24,7 @@ DOCS = Path(__file__).parent
 def command_line() -> str:
     """Every verb's help, as the command prints it."""
     page = ["# The command line", "", "Made by `make docs` from the command itself.", ""]
-    for words in ([], *([verb] for verb in VERBS)):
+    for words in ([], *(verb.split() for verb in VERBS)):
         page += [f"## `{' '.join(['vitreous', *words])}`", "", "```text", _help(words), "```", ""]
     return "\n".join(page)
 

@@ -1,4 +1,4 @@
-"""Every dataset of the table in miniature, in its owners' true format, written by other means than the package's own."""
+"""Every dataset of the table in miniature, in its owners' true format, written by other means than the package's."""
 
 import csv
 import io
@@ -63,7 +63,7 @@ def dtd(root):
         write(root / "dtd" / "labels" / f"{split}1.txt", "\n".join(names) + "\n")
         for name in names:
             picture(root / "dtd" / "images" / name)
-    return dict.fromkeys(SPLITS, [0, 1])
+    return {split: [0, 1] for split in SPLITS}
 
 
 def caltech101(root):
@@ -81,7 +81,7 @@ def remote(root, base, name):
         write(root / f"{name}-{split}.txt", "\n".join(names))
         for one in names:
             picture(root / base / one.rpartition("_")[0] / one)
-    return dict.fromkeys(SPLITS, [0, 1])
+    return {split: [0, 1] for split in SPLITS}
 
 
 def sun397(root):
@@ -90,7 +90,7 @@ def sun397(root):
         write(root / f"sun397_tfds_{short}.txt", "\n".join(names) + "\n")
         for name in names:
             picture(root / "SUN397" / name.lstrip("/"))
-    return dict.fromkeys(SPLITS, [0, 1])
+    return {split: [0, 1] for split in SPLITS}
 
 
 def retinopathy(root):
@@ -106,7 +106,7 @@ def retinopathy(root):
             picture(root / "test" / f"{level}_{number}.jpeg")
     write(root / "trainLabels.csv", train.getvalue())
     write(root / "retinopathy_solution.csv", test.getvalue())
-    return dict.fromkeys(SPLITS, [0, 1, 2, 3, 4])
+    return {split: [0, 1, 2, 3, 4] for split in SPLITS}
 
 
 CLEVR = [(3, 7.9), (10, 8.0), (4, 8.01), (5, 8.6), (6, 9.2), (7, 9.6), (8, 10.0), (9, 10.01)]
@@ -127,12 +127,12 @@ def clevr(root):
 
 def clevr_count(root):
     clevr(root)
-    return dict.fromkeys(("train", "test"), [count - 3 for count, _ in CLEVR])
+    return {split: [count - 3 for count, _ in CLEVR] for split in ("train", "test")}
 
 
 def clevr_distance(root):
     clevr(root)
-    return dict.fromkeys(("train", "test"), [0, 0, 1, 2, 3, 4, 4, 5])
+    return {split: [0, 0, 1, 2, 3, 4, 4, 5] for split in ("train", "test")}
 
 
 KITTI = [("Car", 3.0, 0), ("Van", 8.0, 0), ("Truck", 8.5, 1), ("Car", 20.0, 1), ("Car", 50.0, 2), ("Tram", 5.0, 3)]
@@ -148,16 +148,20 @@ def kitti_distance(root):
     for number in range(len(lines)):
         kind, distance, _ = KITTI[number % 6]
         box = "0.00 0 1.5 1 2 3 4 1.6 1.7 4.0"
-        boxes = [f"{kind} {box} 1.0 2.0 {distance:.2f} 0.01", f"Car {box} 1.0 2.0 90.00 0.01", f"DontCare {box} 1 2 -1000 -10"]
+        boxes = [
+            f"{kind} {box} 1.0 2.0 {distance:.2f} 0.01",
+            f"Car {box} 1.0 2.0 90.00 0.01",
+            f"DontCare {box} 1 2 -1000 -10",
+        ]
         if kind == "Tram":
             boxes.pop(1)
         write(root / "training" / "label_2" / f"{number:06d}.txt", "\n".join(boxes) + "\n")
         picture(root / "training" / "image_2" / f"{number:06d}.png", side=2)
     # the rule as TensorFlow Datasets has it, with NumPy's global generator
     videos = sorted({line.split()[1] for line in lines})
-    np.random.seed(123)  # noqa: NPY002
-    test = set(np.random.choice(videos, 2, replace=False))  # noqa: NPY002
-    val = set(np.random.choice(sorted(set(videos) - test), 2, replace=False))  # noqa: NPY002
+    np.random.seed(123)
+    test = set(np.random.choice(videos, 2, replace=False))
+    val = set(np.random.choice(sorted(set(videos) - test), 2, replace=False))
     found = {split: [] for split in SPLITS}
     for number, place in enumerate(order):
         video = lines[place].split()[1]
@@ -190,7 +194,7 @@ def camelyon(root):
     for split in ("train", "valid", "test"):
         np.save(root / f"{split}_x.npy", RNG.integers(0, 256, (4, 96, 96, 3), dtype=np.uint8))
         np.save(root / f"{split}_y.npy", np.array([0, 1, 1, 0], np.uint8).reshape(4, 1, 1, 1))
-    return dict.fromkeys(SPLITS, [0, 1, 1, 0])
+    return {split: [0, 1, 1, 0] for split in SPLITS}
 
 
 def example_class():
@@ -252,7 +256,7 @@ def dmlab(root):
 
     dmlab_records(root)
     prepare_dmlab(root)
-    return dict.fromkeys(SPLITS, [0, 1, 2, 3, 4, 5])
+    return {split: [0, 1, 2, 3, 4, 5] for split in SPLITS}
 
 
 def imagenet(root):
@@ -288,12 +292,12 @@ def cifar(root, folder, names, labels):
 
 def cifar10(root):
     cifar(root, "cifar-10-batches-bin", ("data_batch_1.bin", "test_batch.bin"), [[0], [2], [1]])
-    return dict.fromkeys(("train", "test"), [0, 2, 1])
+    return {split: [0, 2, 1] for split in ("train", "test")}
 
 
 def cifar100(root):
     cifar(root, "cifar-100-binary", ("train.bin", "test.bin"), [[7, 0], [7, 2], [7, 1]])
-    return dict.fromkeys(("train", "test"), [0, 2, 1])
+    return {split: [0, 2, 1] for split in ("train", "test")}
 
 
 def idx(root):
@@ -305,7 +309,7 @@ def idx(root):
         write(root / f"{name}-images-idx3-ubyte.gz", gzip.compress(head + pixels.tobytes()))
         labels = struct.pack(">BBBBi", 0, 0, 8, 1, 3) + bytes([2, 0, 1])
         write(root / f"{name}-labels-idx1-ubyte.gz", gzip.compress(labels))
-    return dict.fromkeys(("train", "test"), [2, 0, 1])
+    return {split: [2, 0, 1] for split in ("train", "test")}
 
 
 MINIATURES = {

@@ -131,7 +131,11 @@ def test_pets_are_named_after_their_files(tmp_path):
     data = DATASETS["pets"].read(tmp_path)
     assert data.classes == ("Abyssinian", "american_bulldog")
     assert data.train.key(4) == "images/american_bulldog_2.jpg"
-    for line, says in {"Abyssinian_1": "is not NAME CLASS", "x 1 1 1": "is not NAME CLASS", "a_1 -1": "NAME CLASS"}.items():
+    for line, says in {
+        "Abyssinian_1": "is not NAME CLASS",
+        "x 1 1 1": "is not NAME CLASS",
+        "a_1 -1": "NAME CLASS",
+    }.items():
         (tmp_path / "annotations" / "trainval.txt").write_text(line)
         with pytest.raises(UserError, match=says):
             DATASETS["pets"].read(tmp_path)
@@ -142,7 +146,7 @@ def test_flowers_that_are_not_there(tmp_path):
 
     flowers102(tmp_path)
     scipy.io.savemat(tmp_path / "imagelabels.mat", {"labels": np.array([[1, 2]])})
-    with pytest.raises(UserError, match="names a picture that imagelabels.mat does not have"):
+    with pytest.raises(UserError, match=r"names a picture that imagelabels\.mat does not have"):
         DATASETS["flowers102"].read(tmp_path)
 
 
@@ -241,7 +245,7 @@ def test_records_that_are_damaged(tmp_path, damage):
 
     dmlab_records(tmp_path)
     path = tmp_path / "dmlab-train.tfrecord"
-    path.write_bytes(path.read_bytes()[:-3] if not damage else damage)
+    path.write_bytes(damage or path.read_bytes()[:-3])
     with pytest.raises(UserError, match=r"dmlab-train\.tfrecord: record \d+ is damaged or cut short"):
         prepare_dmlab(tmp_path)
 
@@ -325,7 +329,9 @@ def test_what_several_share_is_opened_by_either_name(tmp_path, monkeypatch):
         open_data(tmp_path / "clevr")
 
 
-@pytest.mark.parametrize("nonsense", ["", "[]", "{}", '{"dataset": 1, "folder": "."}', '{"dataset": "x", "folder": "."}'])
+@pytest.mark.parametrize(
+    "nonsense", ["", "[]", "{}", '{"dataset": 1, "folder": "."}', '{"dataset": "x", "folder": "."}']
+)
 def test_a_card_that_is_none(tmp_path, nonsense):
     folder = place_pets(tmp_path)
     (folder / CARD).write_text(nonsense)

@@ -159,7 +159,7 @@ def damaged():
 @pytest.mark.parametrize(("name", "content"), damaged().items())
 def test_what_is_damaged(tmp_path, folder, name, content):
     (tmp_path / "x").write_bytes(content)
-    with pytest.raises(UserError, match="x: (not a whole tar or zip|damaged)"):
+    with pytest.raises(UserError, match=r"x: (not a whole tar or zip|damaged)"):
         unpack_archive(tmp_path / "x", folder)
 
 

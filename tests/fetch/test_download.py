@@ -95,7 +95,9 @@ def test_a_mirror_is_asked_when_the_first_has_nothing(web, place):
 
 
 def test_nothing_there(web, place):
-    with pytest.raises(UserError, match=r"none\.bin: the server answers 404 Not Found; try again later, or put the file"):
+    with pytest.raises(
+        UserError, match=r"none\.bin: the server answers 404 Not Found; try again later, or put the file"
+    ):
         download([web.url + "none.bin"], place, patience=QUICK)
     assert not place.exists()
     assert not part_of(place).exists()
@@ -130,7 +132,7 @@ def test_a_server_that_trickles_is_given_up(web, place):
 
 
 def test_nobody_listens(place):
-    with pytest.raises(UserError, match="broke off .*refused"):
+    with pytest.raises(UserError, match=r"broke off .*refused"):
         download(["http://127.0.0.1:9/x.bin"], place, patience=Patience(tries=1, pause=0.0))
 
 

@@ -69,8 +69,8 @@ def unpack_archive(
 ) -> None:
     """Write what a tar (packed or not) or a zip holds to `folder`, which is there and has no links in it.
 
-    only: what the names that are wanted start with; () for all. nested: tars in it are unpacked too, each to a folder of
-    its name. most: bytes; more than that is refused. progress: told how many bytes are written.
+    only: what the names that are wanted start with; () for all. nested: tars in it are unpacked too, each to a folder
+    of its name. most: bytes; more than that is refused. progress: told how many bytes are written.
     """
     allowance = Allowance(path, most, progress)
     with open_input(path) as file, _readable(path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import md5, sha256
@@ -15,7 +15,7 @@ from vitreous import __version__
 from vitreous.data.datasets.entry import Dataset, File
 from vitreous.data.datasets.place import CARD, FILES, Card, read_card, read_dataset
 from vitreous.data.folder import FolderSource
-from vitreous.data.source import Data
+from vitreous.data.source import Data, Split
 from vitreous.errors import UserError
 from vitreous.fetch.archive import SPARE, TIMES, unpack_archive, unpack_gzip
 from vitreous.fetch.download import Patience, download, origin_of, part_of
@@ -85,7 +85,8 @@ def check_needs(dataset: Dataset) -> None:
     """Refuse before anything is downloaded where a package is missing that the files are read with."""
     if missing := [package for package in dataset.needs if find_spec(package) is None]:
         raise UserError(
-            f"{dataset.name}: its files are read with the package {missing[0]}; install it with pip install {missing[0]}."
+            f"{dataset.name}: its files are read with the package {missing[0]}; install it with "
+            f"pip install {missing[0]}."
         )
 
 
@@ -96,8 +97,8 @@ def check_by_hand(dataset: Dataset, root: Path) -> None:
     if missing:
         how = "; ".join(f"{file.name}{'/' * (file.kind == 'folder')} ({file.by_hand})" for file in missing)
         raise UserError(
-            f"{dataset.name}: a person has to get {_files(len(missing))} of it. Put {how} into {place}, then repeat the "
-            "command."
+            f"{dataset.name}: a person has to get {_files(len(missing))} of it. Put {how} into {place}, then repeat "
+            "the command."
         )
 
 
@@ -116,8 +117,8 @@ def check_space(dataset: Dataset, root: Path) -> None:
     free = shutil.disk_usage(there).free
     if needed > free:
         raise UserError(
-            f"{dataset.name}: needs about {size_text(needed)} on the disk of {root}, and {size_text(free)} are free; free "
-            "some, or choose another folder for data."
+            f"{dataset.name}: needs about {size_text(needed)} on the disk of {root}, and {size_text(free)} are free; "
+            "free some, or choose another folder for data."
         )
 
 
@@ -212,7 +213,7 @@ def check_counts(dataset: Dataset, folder: Path) -> Data | None:
     if found != dict(dataset.splits) or len(data.classes) != dataset.classes:
         raise UserError(
             f"{dataset.name}: {_counts(found)} of {len(data.classes)} classes were found, and "
-            f"{_counts(dict(dataset.splits))} of {dataset.classes} were published, so it is not used; get the files again."
+            f"{_counts(dataset.splits)} of {dataset.classes} were published, so it is not used; get the files again."
         )
     for source in data.splits.values():
         if isinstance(source, FolderSource):
@@ -222,7 +223,7 @@ def check_counts(dataset: Dataset, folder: Path) -> Data | None:
     return data
 
 
-def _counts(splits: dict[str, int]) -> str:
+def _counts(splits: Mapping[Split, int]) -> str:
     return ", ".join(f"{count:,} {split}" for split, count in splits.items())
 
 

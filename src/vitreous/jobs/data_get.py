@@ -22,8 +22,8 @@ def get_data(
 ) -> Path:
     """The folder of a dataset of the table; what is not on this machine yet is downloaded, checked and unpacked.
 
-    root: the folder of all datasets. Default: $VITREOUS_DATA, else `data` in the folder for caches. progress: called with
-    what is being done, and bytes done and in all.
+    root: the folder of all datasets. Default: $VITREOUS_DATA, else `data` in the folder for caches. progress: called
+    with what is being done, and bytes done and in all.
     """
     dataset = find_dataset(name)
     place = data_root(root)

@@ -119,7 +119,7 @@ def read_norb_elevation(root: Path) -> Data:
 
 
 def _smallnorb(root: Path, column: int, classes: list[str]) -> Data:
-    """The left camera's pictures. Half of the test pictures are for validation, as in VTAB, by a hash of their numbers."""
+    """The left camera's pictures; half of the test split is for validation, as in VTAB, by a hash of the numbers."""
     parts: dict[Split, Part] = {}
     for split, name in _NORB.items():
         pairs, info = read_norb(root / f"{name}-dat.mat"), read_norb(root / f"{name}-info.mat")

@@ -53,7 +53,7 @@ class Vtab:
 
     group: Group
     train_percent: int | None = None
-    """How much of the train split VTAB trains on, the rest being its val split; None where the data have a val split."""
+    """How much of the train split VTAB trains on, the rest being its val split; None where the data have one."""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -119,7 +119,8 @@ class _Reader:
     """Elements one after the other, in the order of bytes that the file's header says."""
 
     def __init__(self, content: memoryview, order: str) -> None:
-        self.content, self.order = content, order
+        self.content = content
+        self.order: Literal["<", ">"] = "<" if order == "<" else ">"
         self._at = 0
 
     @property

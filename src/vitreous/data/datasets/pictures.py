@@ -69,7 +69,9 @@ def read_flowers(root: Path) -> Data:
     for split in ("train", "val", "test"):
         chosen = ids[split].ravel().astype(np.int64)
         if len(chosen) and not 1 <= chosen.min() <= chosen.max() <= len(labels):
-            raise UserError(f"{root / 'setid.mat'}: names a picture that imagelabels.mat does not have; get both again.")
+            raise UserError(
+                f"{root / 'setid.mat'}: names a picture that imagelabels.mat does not have; get both again."
+            )
         splits[split] = [(f"jpg/image_{number:05d}.jpg", int(labels[number - 1]) - 1) for number in chosen.tolist()]
     return listed_data(root, splits, [str(number) for number in range(1, int(labels.max(initial=0)) + 1)])
 
@@ -85,7 +87,9 @@ def read_dtd(root: Path) -> Data:
 def read_sun397(root: Path) -> Data:
     """sun397_tfds_tr.txt, va and te: /a/abbey/sun_x.jpg below SUN397; the class is the folder."""
     names: dict[Split, str] = {"train": "tr", "val": "va", "test": "te"}
-    lists = {split: [line.lstrip("/") for line in lines_of(root / f"sun397_tfds_{n}.txt")] for split, n in names.items()}
+    lists = {
+        split: [line.lstrip("/") for line in lines_of(root / f"sun397_tfds_{n}.txt")] for split, n in names.items()
+    }
     return _by_folder(root / "SUN397", lists)
 
 

@@ -86,8 +86,8 @@ def open_named(name: str, root: str | Path | None = None) -> Data:
     place = data_root(root)
     if not is_here(dataset, place):
         raise UserError(
-            f"{PREFIX}{dataset.name}: not in {place}; get it with `vitreous data get {dataset.name}`, or set VITREOUS_DATA "
-            "to the folder that has it."
+            f"{PREFIX}{dataset.name}: not in {place}; get it with `vitreous data get {dataset.name}`, or set "
+            "VITREOUS_DATA to the folder that has it."
         )
     data = open_folder_of_dataset(place / dataset.name)
     assert data is not None

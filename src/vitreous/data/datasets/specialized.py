@@ -111,8 +111,8 @@ RESISC45 = Dataset(
         File(
             "NWPU-RESISC45",
             kind="folder",
-            by_hand="the folder that NWPU-RESISC45.rar from https://1drv.ms/u/s!AmgKYzARBl5ca3HNaHIlzp_IXjs unpacks to, with "
-            "a folder for each class in it",
+            by_hand="the folder that NWPU-RESISC45.rar from https://1drv.ms/u/s!AmgKYzARBl5ca3HNaHIlzp_IXjs unpacks "
+            "to, with a folder for each class in it",
         ),
         File(
             "resisc45-train.txt",
@@ -121,7 +121,9 @@ RESISC45 = Dataset(
             kind="plain",
         ),
         File("resisc45-val.txt", (_LISTS + "resisc45-val.txt",), md5="a0770cee4c5ca20b8c32bbd61e114805", kind="plain"),
-        File("resisc45-test.txt", (_LISTS + "resisc45-test.txt",), md5="3dda9e4988b47eb1de9f07993653eb08", kind="plain"),
+        File(
+            "resisc45-test.txt", (_LISTS + "resisc45-test.txt",), md5="3dda9e4988b47eb1de9f07993653eb08", kind="plain"
+        ),
     ),
     classes=45,
     splits={"train": 18_900, "val": 6_300, "test": 6_300},
@@ -156,8 +158,8 @@ RETINOPATHY = Dataset(
     read=read_retinopathy,
     vtab=Vtab("specialized"),
     notes=(
-        "VTAB scales these pictures to an eye of 300 pixels radius and subtracts the local mean first; here they are as "
-        "they are.",
+        "VTAB scales these pictures to an eye of 300 pixels radius and subtracts the local mean first; here they are "
+        "as they are.",
     ),
 )
 

@@ -137,7 +137,7 @@ DMLAB = Dataset(
     title="DeepMind Lab: how far things are",
     homepage="https://github.com/google-research/task_adaptation",
     licence="none stated for the pictures; VTAB is Apache-2.0",
-    citation="Zhai et al., A Large-scale Study of Representation Learning with VTAB, 2019; Beattie et al., DeepMind Lab, 2016",
+    citation="Zhai et al., The Visual Task Adaptation Benchmark, 2019; Beattie et al., DeepMind Lab, 2016",
     files=(
         File(
             "dmlab.tar.gz",
