@@ -28,8 +28,8 @@ def evaluate(
 
     Args:
         model: A bundle, a run folder, or anything that `vitreous import` reads, such as a .safetensors file.
-        data: A folder with one subfolder per class, a CSV or JSONL list, packed data, or the word builtin. Classes are
-            matched to the model's labels by name.
+        data: A folder with one subfolder per class, a CSV or JSONL list, packed data, data:NAME, or the word builtin.
+            Classes are matched to the model's labels by name.
         split: Which split of the data to use. Default: test if there is one, else val, else all.
         batch_size: How many pictures to pass through the model at once. Default: what is fastest.
         workers: Processes that decode pictures. Default: one per core, at most 4; none for a few pictures.

@@ -94,5 +94,7 @@ class Dataset:
 
     @property
     def size(self) -> int | None:
-        """Bytes of the files whose sizes are published, which all large ones' are but a few; None if none's is."""
+        """Bytes of the files whose sizes are published; None where there is none, or a folder that has no size."""
+        if any(file.kind == "folder" for file in self.files):
+            return None
         return sum(file.size or 0 for file in self.files) or None
