@@ -15,6 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from vitreous.cli import VERBS
+from vitreous.data.datasets.table import DATASETS
+from vitreous.inputs import size_text
+from vitreous.jobs.data_list import list_data
 from vitreous.jobs.models import models
 from vitreous.recipes.supervised import RECIPES
 
@@ -24,7 +27,7 @@ DOCS = Path(__file__).parent
 def command_line() -> str:
     """Every verb's help, as the command prints it."""
     page = ["# The command line", "", "Made by `make docs` from the command itself.", ""]
-    for words in ([], *([verb] for verb in VERBS)):
+    for words in ([], *(verb.split() for verb in VERBS)):
         page += [f"## `{' '.join(['vitreous', *words])}`", "", "```text", _help(words), "```", ""]
     return "\n".join(page)
 
@@ -199,6 +202,28 @@ def _kills(found: dict[str, Any]) -> str:
             counts = (row[key] for key in ("disturbances", "trainings", "same_bits", "tracebacks", "left_behind"))
             lines.append(f"| {name} | {' | '.join(map(str, counts))} |")
     return "\n".join(lines)
+
+
+def datasets_page() -> str:
+    """The page on public datasets with the table of them."""
+    rows = list_data()
+    lines = [
+        "| dataset | classes | train | val | test | size | VTAB | by hand | checked | licence |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | --- | --- | ---: | --- |",
+    ]
+    for row in rows:
+        counts = " | ".join(
+            f"{row.splits[split]:,}" if split in row.splits else "" for split in ("train", "val", "test")
+        )
+        size = "" if row.bytes is None else size_text(row.bytes)
+        by_hand, checked = ", ".join(f"`{name}`" for name in row.by_hand), f"{row.checksums} of {row.files}"
+        name = f"[{row.name}]({row.homepage})"
+        lines.append(
+            f"| {name} | {row.classes} | {counts} | {size} | {row.vtab or ''} | {by_hand} | {checked} | {row.licence} |"
+        )
+    lines += ["", *(f"- {row.name}: {row.title}. {row.citation}." for row in rows)]
+    splits = [f"- {dataset.name}: {dataset.split_by}." for dataset in DATASETS.values() if dataset.split_by]
+    return _filled("datasets.md", {"datasets": "\n".join(lines), "splits": "\n".join(splits)})
 
 
 def _result(name: str) -> dict[str, Any]:
@@ -406,6 +431,7 @@ def _speed(speed: dict[str, Any]) -> str:
 PAGES = {
     "cli.md": command_line,
     "models.md": model_table,
+    "datasets.md": datasets_page,
     "compare.md": compare_page,
     "explain.md": explain_page,
     "pretraining.md": pretraining_page,

@@ -12,7 +12,7 @@ ROWS = [
     ["jobs"],
     ["run"],
     ["recipes", "report", "deploy"],
-    ["train", "evaluate", "explain"],
+    ["train", "evaluate", "explain", "fetch"],
     ["objectives"],
     ["data", "weights"],
     ["model"],

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from vitreous.jobs.analyze import analyze, analyze_bias
     from vitreous.jobs.bench import bench
     from vitreous.jobs.compare import compare
+    from vitreous.jobs.data_get import get_data
+    from vitreous.jobs.data_list import list_data
     from vitreous.jobs.export import export_weights
     from vitreous.jobs.fit import fit
     from vitreous.jobs.import_ import import_weights
@@ -52,8 +54,10 @@ _HOMES = {
     "compare": "vitreous.jobs.compare",
     "export_weights": "vitreous.jobs.export",
     "fit": "vitreous.jobs.fit",
+    "get_data": "vitreous.jobs.data_get",
     "import_weights": "vitreous.jobs.import_",
     "inspect": "vitreous.jobs.inspect",
+    "list_data": "vitreous.jobs.data_list",
     "load": "vitreous.jobs.load",
     "models": "vitreous.jobs.models",
     "plot_weights": "vitreous.jobs.plot_weights",
@@ -80,8 +84,10 @@ __all__ = [
     "compare",
     "export_weights",
     "fit",
+    "get_data",
     "import_weights",
     "inspect",
+    "list_data",
     "load",
     "models",
     "plot_weights",

@@ -22,7 +22,7 @@ def command(verb, left_out=""):
     for argument in arguments_of(load_verb(verb)).values():
         if argument.required and argument.name != left_out:
             words += ["nowhere"] if argument.positional else [argument.name, REQUIRED[argument.name]]
-    return [verb, *words]
+    return [*verb.split(), *words]
 
 
 def kinds(hint):
@@ -71,7 +71,8 @@ def misuses():
                     place = [a.name for a in arguments_of(load_verb(verb)).values() if a.positional].index(
                         argument.name
                     )
-                    words[1 + place : 2 + place] = [value]
+                    place += len(verb.split())
+                    words[place : place + 1] = [value]
                     yield verb, f"{argument.name} {case}", words, [argument.name]
                 continue
             base = command(verb, argument.name)

@@ -1,7 +1,8 @@
 """The command `vitreous`: parses, calls a job, prints.
 
 Each verb is a function in a file of its name, and that file is imported only when the verb is named: `vitreous --help`
-needs no parser, and a verb imports its heavy things when it runs. A verb returns the exit status, or None for 0.
+needs no parser, and a verb imports its heavy things when it runs. A verb returns the exit status, or None for 0. A verb
+may have two words, such as `data get`: what verbs of one first word share is that word.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from vitreous.memory import check_address_space
 
 GROUPS = {
     "train and use": {
+        "data get": "Download a public dataset, check it, and unpack it; the commands then open it as data:NAME.",
+        "data list": "List the public datasets that `data get` knows, with their classes, splits, size and licence.",
         "inspect": "Check data before training: counts, sizes, unreadable files, duplicates, leaks between splits.",
         "fit": "Train a model on pictures, from scratch or from given weights.",
         "predict": "Label pictures, one line per picture.",
@@ -124,11 +127,28 @@ def _run(args: list[str]) -> int | None:
         return None
     if verb.startswith("--tyro-"):  # shell completion, which is about all verbs
         return _parse_any(args)
+    if family := {name: line for name, line in VERBS.items() if name.startswith(f"{verb} ")}:
+        return _run_family(verb, family, rest)
     if verb not in VERBS:
         from vitreous.cli.unknown import unknown_verb
 
         raise unknown_verb(verb, VERBS)
     return _parse(verb, rest)
+
+
+def _run_family(first: str, family: dict[str, str], args: list[str]) -> int | None:
+    """A verb of two words, of which the first is known."""
+    from vitreous.cli.overview import overview
+
+    if not args or args[0] in ("--help", "-h"):
+        print(overview({"commands": family}, first), file=None if args else sys.stderr)
+        return None if args else 2
+    verb = f"{first} {args[0]}"
+    if verb not in family:
+        from vitreous.cli.unknown import unknown_second_word
+
+        raise unknown_second_word(first, args[0], family)
+    return _parse(verb, args[1:])
 
 
 def _parse(verb: str, args: list[str]) -> int | None:
@@ -143,10 +163,9 @@ def _parse(verb: str, args: list[str]) -> int | None:
 
 
 def _parse_any(args: list[str]) -> int | None:
-    from tyro.extras import subcommand_cli_from_dict
+    from vitreous.cli.completion import parse_any
 
-    status: int | None = subcommand_cli_from_dict({verb: load_verb(verb) for verb in VERBS}, prog="vitreous", args=args)
-    return status
+    return parse_any({verb: load_verb(verb) for verb in VERBS}, args)
 
 
 def load_verb(verb: str) -> Callable[..., Any]:
@@ -156,7 +175,7 @@ def load_verb(verb: str) -> Callable[..., Any]:
     import re
     from importlib import import_module
 
-    name = verb.replace("-", "_") + ("_" if keyword.iskeyword(verb) else "")
+    name = verb.replace("-", "_").replace(" ", "_") + ("_" if keyword.iskeyword(verb) else "")
     function: Callable[..., Any] = getattr(import_module(f"vitreous.cli.{name}"), name)
     # The help is wrapped to the terminal, so where the source breaks its lines must not show.
     function.__doc__ = re.sub(r"\n {8,}", " ", inspect.cleandoc(function.__doc__ or ""))

@@ -31,8 +31,8 @@ def analyze(
 
     Args:
         models: Bundles, run folders, or anything that `vitreous import` reads, with or without a classifier.
-        data: A folder with one subfolder per class, a CSV or JSONL list, packed data, or the word builtin. Pictures
-            without labels will do; what needs labels is then left out.
+        data: A folder with one subfolder per class, a CSV or JSONL list, packed data, data:NAME, or the word builtin.
+            Pictures without labels will do; what needs labels is then left out.
         out: The folder to write to.
         what: depths: attention, tokens and linear probes by depth, of Vision Transformers. bias: what moving, shuffling
             and filtering pictures does to the predictions of models of any family, and how far they look.

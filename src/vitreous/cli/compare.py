@@ -36,7 +36,8 @@ def compare(
     If it is interrupted, repeat the same command: what is finished is not done again.
 
     Args:
-        data: A folder with one subfolder per class, a .csv, .jsonl or .npz, CIFAR or MNIST files, or the word builtin.
+        data: A folder with one subfolder per class, a .csv, .jsonl or .npz, CIFAR or MNIST files, data:NAME, or the
+            word builtin.
         models: Models to train, such as Ti/16,R+Ti/16,bit-r50x1,efficientnet-b0, with fields after colons where wanted:
             P/4@32:attention=neighbourhood:window=3. Paths of runs, bundles or foreign weights are measured as they are.
         budget: How long everything may take, such as 10m or 2h; each training gets the same share of it.

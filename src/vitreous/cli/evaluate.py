@@ -42,8 +42,8 @@ def evaluate(
 
     Args:
         model: A bundle, a run folder, an exported model, or anything that `vitreous import` reads.
-        data: A folder with one subfolder per class, a CSV or JSONL list, packed data, or the word builtin. Classes are
-            matched to the model's labels by name; for ImageNet's classifiers also by WordNet id or class number.
+        data: A folder with one subfolder per class, a CSV or JSONL list, packed data, data:NAME, or the word builtin.
+            Classes are matched to the model's labels by name; for ImageNet's classifiers also by WordNet id or number.
         split: Which split of the data to use. Default: test if there is one, else val, else all.
         labels: Several labels per picture, each of which counts as right: real for ImageNet's ReaL labels, or a JSON
             file with a list of labels for each validation picture, or from file name to list.

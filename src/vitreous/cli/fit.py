@@ -39,7 +39,8 @@ def fit(
     If it is interrupted, repeat the same command: it resumes where it stopped.
 
     Args:
-        data: A folder with one subfolder per class, a .csv, .jsonl or .npz, CIFAR or MNIST files, or the word builtin.
+        data: A folder with one subfolder per class, a .csv, .jsonl or .npz, CIFAR or MNIST files, data:NAME, or the
+            word builtin.
         weights: Start from this model: a bundle, a run folder, or anything that `vitreous import` reads.
         distill: Learn from this model's answers beside the labels: a bundle, a run folder, or anything that `vitreous
             import` reads. Its classes are matched to the data's by name.

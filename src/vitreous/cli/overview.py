@@ -10,15 +10,20 @@ from collections.abc import Iterable, Mapping
 OPTIONS = {"-h, --help": "Show this help message and exit.", "-V, --version": "Show the version and exit."}
 
 
-def overview(groups: Mapping[str, Mapping[str, str]]) -> str:
-    """What `vitreous --help` prints: a box for each group, a line or two for each verb."""
+def overview(groups: Mapping[str, Mapping[str, str]], first: str = "") -> str:
+    """What `vitreous --help` prints: a box for each group, a line or two for each verb.
+
+    first: the first word of all verbs in it, for `vitreous data --help`.
+    """
+    command = f"vitreous {first}" if first else "vitreous"
     width = max(40, shutil.get_terminal_size().columns)
-    boxes = {"options": OPTIONS, **groups}
+    options = {name: line for name, line in OPTIONS.items() if not (first and "version" in name)}
+    boxes = {"options": options, **groups}
     column = max(len(name) for rows in boxes.values() for name in rows) + 2
-    lines = ["usage: vitreous COMMAND ...", "", "A Vision Transformer you can see through.", ""]
+    lines = [f"usage: {command} COMMAND ...", "", "A Vision Transformer you can see through.", ""]
     for title, rows in boxes.items():
         lines += _box(title, list(_rows(rows, column, width - 4)), width)
-    return "\n".join([*lines, "", "vitreous COMMAND --help shows the options of a command."])
+    return "\n".join([*lines, "", f"{command} COMMAND --help shows the options of a command."])
 
 
 def _rows(rows: Mapping[str, str], column: int, width: int) -> Iterable[str]:

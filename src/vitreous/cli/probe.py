@@ -49,8 +49,8 @@ def probe(
 
     Args:
         model: A bundle, a run folder, an exported model, or anything that `vitreous import` reads.
-        data: A folder with one subfolder per class, a CSV or JSONL list, packed data, or the word builtin. Accuracy is
-            measured on the test split; if there is none, on val, or on a fifth of the pictures.
+        data: A folder with one subfolder per class, a CSV or JSONL list, packed data, data:NAME, or the word builtin.
+            Accuracy is measured on the test split; if there is none, on val, or on a fifth of the pictures.
         protocol: knn: weighted vote of the nearest neighbours. linear: a linear classifier. fewshot: least squares from
             a few pictures per class.
         shots: Pictures per class, for fewshot. Default: 1,5,10.

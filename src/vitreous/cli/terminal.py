@@ -145,3 +145,35 @@ def progress(what: str, *, beside_output: bool = False) -> Iterator[Callable[[in
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(what, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+@contextmanager
+def byte_progress() -> Iterator[Callable[[str, int, int], None]]:
+    """A function to call with what is being done and with bytes done and in all, which says so on standard error."""
+    if not sys.stderr.isatty():
+        from vitreous.inputs import size_text
+
+        reminder = Reminder()
+
+        def remind(what: str, done: int, total: int) -> None:
+            if done < total and reminder.due():
+                left = reminder.left(done, total, what)
+                print(f"{what}: {size_text(done)} of {size_text(total)}{left}", file=sys.stderr, flush=True)
+
+        yield remind
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True) as bar:
+        task, shown = bar.add_task("", total=None), ""
+
+        def show(what: str, done: int, total: int) -> None:
+            nonlocal shown
+            if what != shown:
+                shown = what
+                bar.reset(task, description=what)
+            bar.update(task, completed=done, total=total)
+
+        yield show

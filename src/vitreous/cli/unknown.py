@@ -30,6 +30,18 @@ def unknown_verb(word: str, verbs: Iterable[str]) -> UserError:
     return UserError(f"{word}: there is no such {'option' if word.startswith('-') else 'command'}; {meant}")
 
 
+def unknown_second_word(first: str, word: str, verbs: Iterable[str]) -> UserError:
+    """The sentence about a word that makes no verb with the one before it."""
+    from difflib import get_close_matches
+
+    seconds = [verb.removeprefix(f"{first} ") for verb in verbs]
+    near = [second for second in seconds if word and second.startswith(word)]
+    near = near or get_close_matches(word, seconds, n=1)
+    meant = f"did you mean `vitreous {first} {near[0]}`?" if near else f"`vitreous {first} --help` lists the commands."
+    shown = word if 0 < len(word) <= 60 else f"{word[:60]!r}"
+    return UserError(f"{first} {shown}: there is no such {'option' if word.startswith('-') else 'command'}; {meant}")
+
+
 def refuse_moved(verb: str, args: Sequence[str]) -> None:
     """Say what an option that this verb no longer has is called now, or which verb does the same."""
     for arg in args:

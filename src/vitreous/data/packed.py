@@ -60,6 +60,10 @@ class ArraySource(Source):
         _, channels, height, width = self.images.shape
         return channels, height, width
 
+    def pixels(self, index: int) -> Pixels:
+        """(C, H, W): one picture as it is."""
+        return self.images[int(self._rows[index])].numpy()
+
     def gather(self, indices: NDArray[np.int64]) -> Tensor:
         """(B, C, H, W) uint8: these pictures as they are."""
         return self.images[torch.from_numpy(self._rows[indices])]
@@ -67,7 +71,7 @@ class ArraySource(Source):
     def read(self, index: int, *, channels: int = 3, at_least: int | None = None) -> Image.Image:
         """One picture, in the given channels."""
         check_channels(channels)
-        pixels = self.images[int(self._rows[index])].numpy()
+        pixels = self.pixels(index)
         image = Image.fromarray(pixels[0] if len(pixels) == 1 else np.ascontiguousarray(pixels.transpose(1, 2, 0)))
         return image.convert("RGB" if channels == 3 else "L")
 
@@ -78,7 +82,7 @@ class ArraySource(Source):
 
     def content(self, index: int) -> bytes:
         """Its pixels."""
-        return self.images[int(self._rows[index])].numpy().tobytes()
+        return self.pixels(index).tobytes()
 
     def size(self, index: int) -> int:
         """The same for all."""
@@ -87,11 +91,11 @@ class ArraySource(Source):
     def subset(self, indices: Sequence[int] | Labels) -> ArraySource:
         """These pictures, without a copy."""
         chosen = np.asarray(indices, dtype=np.int64)
-        return ArraySource(self.where, self.images, self.labels[chosen], self.classes, self._rows[chosen])
+        return type(self)(self.where, self.images, self.labels[chosen], self.classes, self._rows[chosen])
 
     def with_labels(self, labels: Labels, classes: tuple[str, ...]) -> ArraySource:
         """The same pictures with other labels."""
-        return ArraySource(self.where, self.images, labels, classes, self._rows)
+        return type(self)(self.where, self.images, labels, classes, self._rows)
 
 
 def open_packed_folder(root: Path) -> Data | None:

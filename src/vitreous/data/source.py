@@ -139,19 +139,23 @@ def open_data(path: str | Path, *, labelled: bool = True) -> Data:
     - a folder with a folder for each class, by itself or in each of train, val and test;
     - a .csv or .jsonl file with path, label and perhaps split;
     - a folder of CIFAR-10 or CIFAR-100, binary or python version, or of MNIST-style idx files, packed by gzip or not;
-    - an .npz file with x_train, y_train..., train_images, train_labels..., or images, labels.
+    - an .npz file with x_train, y_train..., train_images, train_labels..., or images, labels;
+    - a folder that `vitreous data get` made, or `data:NAME` for the one of that name; one task of VTAB-1k in its lists.
 
     labelled: False takes any folder of files as pictures without labels; only train, val and test folders stay apart.
     """
     from vitreous.data import folder, lists, packed  # all build on this module
+    from vitreous.data.datasets import place
 
     if not str(path):
         raise UserError("data: an empty path; give a folder, a .csv, a .jsonl or an .npz file.")
+    if isinstance(path, str) and path.startswith(place.PREFIX):
+        return place.open_named(path)
     path = Path(path)
     try:
         kind = _kind(path)
         if kind == "folder":
-            found = packed.open_packed_folder(path)
+            found = place.open_folder_of_dataset(path) or packed.open_packed_folder(path)
             return found or (folder.open_folder(path) if labelled else folder.open_unlabelled(path))
         if kind == "file" and path.suffix.lower() in lists.LIST_SUFFIXES:
             return lists.open_list(path)

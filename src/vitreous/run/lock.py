@@ -31,13 +31,13 @@ lock of a parent that was killed."""
 
 
 @contextmanager
-def hold_folder(folder: Path, say: Callable[[str], None]) -> Iterator[None]:
+def hold_folder(folder: Path, say: Callable[[str], None], doing: str = "training in it") -> Iterator[None]:
     """Within, no other process trains in the run folder. If one does already, it is named in a refusal.
 
-    say: is told where the file system has no locks; then nothing is held.
+    say: is told where the file system has no locks; then nothing is held. doing: what the other is doing there.
     """
     path = check_file(folder / LOCK)
-    handle = _lock(path, say)
+    handle = _lock(path, say, doing)
     _held.add(handle)
     try:
         os.ftruncate(handle, 0)
@@ -51,7 +51,7 @@ def hold_folder(folder: Path, say: Callable[[str], None]) -> Iterator[None]:
         os.close(handle)
 
 
-def _lock(path: Path, say: Callable[[str], None]) -> int:
+def _lock(path: Path, say: Callable[[str], None], doing: str) -> int:
     """The open file, locked. The one at `path` may be removed by its last holder just now: then there is a new one."""
     refused = time.monotonic() + MOMENT
     while True:
@@ -70,12 +70,12 @@ def _lock(path: Path, say: Callable[[str], None]) -> int:
                 time.sleep(0.02)
                 continue
             raise UserError(
-                f"{path.parent}: {holder} is training in it; wait for it to end, or write to another folder."
+                f"{path.parent}: {holder} is {doing}; wait for it to end, or write to another folder."
             ) from None
         except OSError as error:
             say(
                 f"{path.parent}: this file system has no locks ({reason(error)}), so nothing keeps another process "
-                "from training in the same folder; start only one."
+                "from working in the same folder; start only one."
             )
             return handle
         if _is_at(handle, path):

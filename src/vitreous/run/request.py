@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from vitreous.data.chance import derived_seed
+from vitreous.data.datasets.place import PREFIX
 from vitreous.data.loader import choose_workers
 from vitreous.errors import UserError
 from vitreous.model.family import check_one_size
@@ -180,6 +181,9 @@ def same_place(path: str | Path) -> str:
 
 
 def run_name(data: str | Path) -> str:
-    """What the run folder of these data is called: the folder's whole name, a file's without its ending."""
+    """What the run folder of these data is called: the folder's whole name, a file's without its ending, or NAME where
+    they are data:NAME."""
+    if isinstance(data, str) and data.startswith(PREFIX):
+        return data.removeprefix(PREFIX) or "data"
     place = Path(data).resolve()
     return (place.stem if place.is_file() else place.name) or "data"

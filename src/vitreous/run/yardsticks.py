@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
+from vitreous.data.datasets.place import data_root
 from vitreous.errors import UserError
 
 REAL = "real"
@@ -16,19 +16,10 @@ def find_labels(labels: str | Path) -> Path:
     """The file of labels that a person named; "real" is where `vitreous data get imagenet-real` puts ReaL's."""
     if str(labels) != REAL:
         return Path(labels)
-    place = _root() / _FILE
+    place = data_root() / _FILE
     if not place.is_file():
         raise UserError(
             f"labels='{REAL}': ImageNet's ReaL labels are not at {place}; run `vitreous data get imagenet-real`, set "
             "VITREOUS_DATA to the folder that has them, or give the path of real.json."
         )
     return place
-
-
-def _root() -> Path:
-    """The folder of all datasets: $VITREOUS_DATA, else `data` where caches are."""
-    if said := os.environ.get("VITREOUS_DATA"):
-        return Path(said)
-    if said := os.environ.get("VITREOUS_CACHE"):
-        return Path(said) / "data"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vitreous" / "data"

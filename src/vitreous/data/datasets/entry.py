@@ -1,0 +1,100 @@
+"""What the table says of a dataset: plain data, and the function that reads its files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from vitreous.data.source import Data, Split
+
+Group = Literal["natural", "specialized", "structured"]
+Kind = Literal["archive", "gzip", "plain", "folder"]
+
+
+@dataclass(frozen=True)
+class File:
+    """One file of a dataset as its owners publish it.
+
+    Sizes and checksums are published ones, of the owners or of those who mirror the files; None where nobody has
+    published any. The SHA-256 of every file is written down when the dataset is made.
+    """
+
+    name: str
+    """What it is called here; it may say more than the end of its address."""
+    urls: tuple[str, ...] = ()
+    """Where it is; those after the first are mirrors. None: a person has to get it, as `by_hand` says."""
+    size: int | None = None
+    sha256: str | None = None
+    md5: str | None = None
+    kind: Kind = "archive"
+    """A tar or zip, which is unpacked; one file packed by gzip, which too; a file that stays as it is; or a folder that
+    somebody else has unpacked."""
+    into: str = ""
+    """The folder below the dataset's own that it goes to."""
+    only: tuple[str, ...] = ()
+    """What the names in an archive that are needed start with; () for all."""
+    nested: bool = False
+    """Whether the tars in an archive are unpacked too, each to a folder of its name."""
+    unpacked: int | None = None
+    """Bytes that it has at most when it is unpacked, where that is far more than its own."""
+    by_hand: str = ""
+    """How a person gets it, as the end of a sentence that starts with its name."""
+
+
+@dataclass(frozen=True)
+class Vtab:
+    """The place of a dataset in VTAB, and what VTAB trains on and chooses by.
+
+    VTAB's 800 training pictures are the first of its train split and the 200 validation pictures the first of its val
+    split; both are cut as `vtab.vtab_1k` says.
+    """
+
+    group: Group
+    train_percent: int | None = None
+    """How much of the train split VTAB trains on, the rest being its val split; None where the data have one."""
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """One row of the table."""
+
+    name: str
+    title: str
+    homepage: str
+    licence: str
+    citation: str
+    files: tuple[File, ...]
+    classes: int
+    splits: Mapping[Split, int]
+    """How many pictures `read` finds in each split, as published."""
+    read: Callable[[Path], Data] | None
+    """From the folder that holds the files to the data; None where the files hold no pictures."""
+    store: str = ""
+    """The folder of the files where several datasets are read from the same ones; "" for one of its own name."""
+    prepare: Callable[[Path], None] | None = None
+    """What is done once to the unpacked files, in their folder, so that they can be read picture by picture."""
+    needs: tuple[str, ...] = ()
+    """Packages that preparing takes and that are not installed with this one."""
+    vtab: Vtab | None = None
+    split_by: str = ""
+    """Who decided what belongs to which split, where it was not the owners."""
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def folder(self) -> str:
+        """The name of the folder that holds the files."""
+        return self.store or self.name
+
+    @property
+    def by_hand(self) -> tuple[File, ...]:
+        """The files that a person has to get."""
+        return tuple(file for file in self.files if not file.urls)
+
+    @property
+    def size(self) -> int | None:
+        """Bytes of the files whose sizes are published; None where there is none, or a folder that has no size."""
+        if any(file.kind == "folder" for file in self.files):
+            return None
+        return sum(file.size or 0 for file in self.files) or None

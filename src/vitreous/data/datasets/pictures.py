@@ -1,0 +1,203 @@
+"""Readers of datasets that are picture files, with lists of what belongs to which class and split."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from vitreous.data.datasets.matlab import read_numbers
+from vitreous.data.datasets.order import hash_order
+from vitreous.data.folder import FolderSource, Names, open_folder
+from vitreous.data.source import Data, Source, Split, check_classes, order_classes
+from vitreous.data.walk import Walk, entries, is_folder
+from vitreous.errors import UserError
+from vitreous.inputs import read_text
+
+Picture = tuple[str, int]
+"""A path below the dataset's folder, and the number of its class."""
+
+
+def listed_data(root: Path, splits: Mapping[Split, Iterable[Picture]], classes: Sequence[str]) -> Data:
+    """Data of picture files below `root`."""
+    made: dict[Split, Source] = {}
+    for split, pictures in splits.items():
+        names, labels = Names(), []
+        for name, label in pictures:
+            if not 0 <= label < len(classes):
+                raise UserError(f"{root / name}: class {label} of {len(classes)}; get the lists again.")
+            names.append(name.replace("/", os.sep))
+            labels.append(label)
+        made[split] = FolderSource(root, names, np.array(labels, dtype=np.int64), tuple(classes))
+    check_classes(root, made, tuple(classes))
+    return Data(made, tuple(classes))
+
+
+def lines_of(path: Path) -> list[str]:
+    """The lines of a text that are not empty, without the blanks around them."""
+    return [line.strip() for line in read_text(path).splitlines() if line.strip()]
+
+
+def read_pets(root: Path) -> Data:
+    """annotations/trainval.txt and test.txt: NAME CLASS SPECIES BREED, classes from 1; the class is in the name."""
+    classes: dict[int, str] = {}
+
+    def pictures(path: Path) -> Iterator[Picture]:
+        for line in lines_of(path):
+            if line.startswith("#"):
+                continue
+            name, number, *_ = [*line.split(), ""]
+            if "_" not in name or not number.isascii() or not number.isdigit():
+                raise UserError(f"{path}: {line[:80]!r} is not NAME CLASS SPECIES BREED; get the list again.")
+            classes.setdefault(int(number) - 1, name.rpartition("_")[0])
+            yield f"images/{name}.jpg", int(number) - 1
+
+    lists: dict[Split, str] = {"train": "trainval.txt", "test": "test.txt"}
+    found = {split: list(pictures(root / "annotations" / name)) for split, name in lists.items()}
+    return listed_data(root, found, [classes.get(number, str(number)) for number in range(1 + max(classes, default=0))])
+
+
+def read_flowers(root: Path) -> Data:
+    """imagelabels.mat has each picture's class, setid.mat which pictures are in which split; both count from 1."""
+    (labels,) = read_numbers(root / "imagelabels.mat", "labels")
+    ids = dict(zip(("train", "val", "test"), read_numbers(root / "setid.mat", "trnid", "valid", "tstid"), strict=True))
+    labels = labels.ravel().astype(np.int64)
+    splits: dict[Split, list[Picture]] = {}
+    for split in ("train", "val", "test"):
+        chosen = ids[split].ravel().astype(np.int64)
+        if len(chosen) and not 1 <= chosen.min() <= chosen.max() <= len(labels):
+            raise UserError(
+                f"{root / 'setid.mat'}: names a picture that imagelabels.mat does not have; get both again."
+            )
+        splits[split] = [(f"jpg/image_{number:05d}.jpg", int(labels[number - 1]) - 1) for number in chosen.tolist()]
+    return listed_data(root, splits, [str(number) for number in range(1, int(labels.max(initial=0)) + 1)])
+
+
+def read_dtd(root: Path) -> Data:
+    """dtd/labels/train1.txt, val1.txt and test1.txt, the first of ten folds: CLASS/NAME."""
+    base = root / "dtd"
+    splits: tuple[Split, ...] = ("train", "val", "test")
+    lists = {split: lines_of(base / "labels" / f"{split}1.txt") for split in splits}
+    return _by_folder(base / "images", lists)
+
+
+def read_sun397(root: Path) -> Data:
+    """sun397_tfds_tr.txt, va and te: /a/abbey/sun_x.jpg below SUN397; the class is the folder."""
+    names: dict[Split, str] = {"train": "tr", "val": "va", "test": "te"}
+    lists = {
+        split: [line.lstrip("/") for line in lines_of(root / f"sun397_tfds_{n}.txt")] for split, n in names.items()
+    }
+    return _by_folder(root / "SUN397", lists)
+
+
+def _by_folder(base: Path, lists: Mapping[Split, Sequence[str]]) -> Data:
+    """Data of lists of CLASS/NAME; a class may have slashes."""
+    for names in lists.values():
+        for name in names:
+            if "/" not in name or ".." in name.split("/"):
+                raise UserError(f"{base}: {name[:80]!r} in a list is not CLASS/NAME; get the list again.")
+    classes = order_classes(name.rpartition("/")[0] for names in lists.values() for name in names)
+    number = {label: place for place, label in enumerate(classes)}
+    found: dict[Split, list[Picture]] = {
+        split: [(name, number[name.rpartition("/")[0]]) for name in names] for split, names in lists.items()
+    }
+    return listed_data(base, found, classes)
+
+
+def read_caltech101(root: Path) -> Data:
+    """A folder for each class, the background too; 30 pictures of each are for training.
+
+    The owners made no splits. Thirty of each class is what everybody takes; which ones is the order of a hash of the
+    names here, so it is the same everywhere.
+    """
+    base = root / "caltech-101" / "101_ObjectCategories" / "101_ObjectCategories"
+    train: list[str] = []
+    test: list[str] = []
+    for label in [entry.name for entry in entries(base) if is_folder(entry)]:
+        names = sorted(f"{name}".replace(os.sep, "/") for name in Walk().pictures(base, label))
+        order = hash_order(names, "caltech101").tolist()
+        train += sorted(names[place] for place in order[:30])
+        test += sorted(names[place] for place in order[30:])
+    return _by_folder(base, {"train": train, "test": test})
+
+
+def read_eurosat(root: Path) -> Data:
+    """2750/CLASS/CLASS_1.jpg, and eurosat-train.txt, -val and -test with CLASS_1.jpg."""
+    return _by_prefix(root, root / "2750", "eurosat")
+
+
+def read_resisc45(root: Path) -> Data:
+    """NWPU-RESISC45/CLASS/CLASS_001.jpg, and resisc45-train.txt, -val and -test with CLASS_001.jpg."""
+    return _by_prefix(root, root / "NWPU-RESISC45", "resisc45")
+
+
+def _by_prefix(root: Path, base: Path, lists: str) -> Data:
+    """Data of lists of names that start with their class, in a folder for each class."""
+    splits: tuple[Split, ...] = ("train", "val", "test")
+    found = {
+        split: [f"{name.rpartition('_')[0]}/{name}" for name in lines_of(root / f"{lists}-{split}.txt")]
+        for split in splits
+    }
+    return _by_folder(base, found)
+
+
+def read_retinopathy(root: Path) -> Data:
+    """trainLabels.csv for train/, retinopathy_solution.csv for test/, whose public part is for validation."""
+    solution = root / "retinopathy_solution.csv"
+    splits: dict[Split, list[Picture]] = {
+        "train": [_graded(row, "train", root / "trainLabels.csv") for row in _table(root / "trainLabels.csv")],
+        "val": [_graded(row, "test", solution) for row in _table(solution) if row.get("Usage") == "Public"],
+        "test": [_graded(row, "test", solution) for row in _table(solution) if row.get("Usage") == "Private"],
+    }
+    return listed_data(root, splits, [str(level) for level in range(5)])
+
+
+def _table(path: Path) -> Iterator[dict[str, str | None]]:
+    try:
+        yield from csv.DictReader(read_text(path).splitlines())
+    except csv.Error as error:
+        raise UserError(f"{path}: not CSV ({error}); get it again.") from None
+
+
+def _graded(row: Mapping[str, str | None], folder: str, path: Path) -> Picture:
+    name, level = row.get("image"), row.get("level") or ""
+    if not name or "/" in name or not level.isascii() or not level.isdigit():
+        raise UserError(f"{path}: has no columns image and level, or a row without them; get it again.")
+    return f"{folder}/{name}.jpeg", int(level)
+
+
+def read_numbered_folders(root: Path) -> Data:
+    """ImageNet-V2: one folder for each class, called by its number in ImageNet's order; all of it is a test split."""
+    found = open_folder(next(iter(sorted(root.glob("imagenetv2-*"))), root))
+    return Data({"test": found.train}, found.classes, found.notes)
+
+
+def read_split_folders(root: Path) -> Data:
+    """train, val and test folders with a folder for each class."""
+    return open_folder(root)
+
+
+LISTS = ("train800.txt", "val200.txt", "test.txt")
+
+
+def read_vtab_lists(root: Path) -> Data:
+    """One task of VTAB-1k as others have written it out: train800.txt, val200.txt and test.txt with PATH LABEL."""
+    splits: dict[Split, list[Picture]] = {}
+    names: tuple[Split, ...] = ("train", "val", "test")
+    for split, name in zip(names, LISTS, strict=True):
+        splits[split] = []
+        for line in lines_of(root / name):
+            picture, _, label = line.rpartition(" ")
+            if not picture or not label.isascii() or not label.isdigit() or ".." in picture.split("/"):
+                raise UserError(f"{root / name}: {line[:80]!r} is not PATH LABEL; check the list.")
+            splits[split].append((picture, int(label)))
+    classes = 1 + max((label for pictures in splits.values() for _, label in pictures), default=0)
+    number = [str(label) for label in range(classes)]
+    made: dict[Split, Source] = {}
+    for split, pictures in splits.items():
+        labels = np.array([label for _, label in pictures], dtype=np.int64)
+        made[split] = FolderSource(root, Names(name for name, _ in pictures), labels, tuple(number))
+    return Data(made, tuple(number), (f"{root}: VTAB-1k as in its lists, {', '.join(LISTS)}.",))

@@ -1,0 +1,132 @@
+"""TensorFlow's record files: examples of named values, read without TensorFlow.
+
+A record is its length (8 bytes, little-endian), a sum of that (4), the content, a sum of that (4). The sums are not
+checked: the archive's own checksum was. The content is a protocol buffer, `tf.train.Example`; of the protocol's wire
+format only what such messages have is read.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from vitreous.errors import UserError
+from vitreous.inputs import open_input
+
+MOST = 2**26
+"""Bytes of a record; one picture in it is far smaller."""
+VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
+
+
+class _DamagedError(Exception):
+    """What is wrong with a record."""
+
+
+Feature = list[bytes] | list[int]
+
+
+def read_examples(path: Path) -> Iterator[dict[str, Feature]]:
+    """The examples in a file, each with its bytes and whole numbers by name; numbers with a point are left out."""
+    with open_input(path) as file:
+        number = 0
+        try:
+            while (content := _next_record(file)) is not None:
+                number += 1
+                yield _example(content)
+        except (_DamagedError, UnicodeDecodeError) as error:
+            raise UserError(f"{path}: record {number} is damaged or cut short ({error}); get the file again.") from None
+
+
+def _next_record(file: BinaryIO) -> bytes | None:
+    head = file.read(12)
+    if not head:
+        return None
+    if len(head) < 12:
+        raise _DamagedError("no length")
+    size = struct.unpack("<Q", head[:8])[0]
+    if size > MOST:
+        raise _DamagedError(f"{size:,} bytes")
+    content = file.read(size)
+    if len(content) < size or len(file.read(4)) < 4:
+        raise _DamagedError("cut short")
+    return content
+
+
+def _example(content: bytes) -> dict[str, Feature]:
+    """Example { Features features = 1 }, Features { map<string, Feature> feature = 1 }."""
+    found: dict[str, Feature] = {}
+    for features in _messages(content, 1):
+        for entry in _messages(features, 1):
+            name = b"".join(_messages(entry, 1)).decode("utf-8")
+            for feature in _messages(entry, 2):
+                if values := _values(feature):
+                    found[name] = values
+    return found
+
+
+def _values(feature: bytes) -> Feature:
+    """Feature { BytesList bytes_list = 1; FloatList float_list = 2; Int64List int64_list = 3 }."""
+    texts = [text for part in _messages(feature, 1) for text in _messages(part, 1)]
+    if texts:
+        return texts
+    numbers: list[int] = []
+    for part in _messages(feature, 3):
+        for field, kind, value in _fields(part):
+            if field == 1 and kind == VARINT:
+                assert isinstance(value, int)
+                numbers.append(_signed(value))
+            elif field == 1 and kind == LENGTH:  # many in a row
+                assert isinstance(value, bytes)
+                at = 0
+                while at < len(value):
+                    one, at = _varint(value, at)
+                    numbers.append(_signed(one))
+    return numbers
+
+
+def _messages(content: bytes, wanted: int) -> list[bytes]:
+    """The values of one field that are bytes."""
+    return [value for field, _, value in _fields(content) if field == wanted and isinstance(value, bytes)]
+
+
+def _fields(content: bytes) -> Iterator[tuple[int, int, int | bytes]]:
+    """The fields of a message: number, wire type, value."""
+    at = 0
+    while at < len(content):
+        tag, at = _varint(content, at)
+        kind = tag & 7
+        if kind == VARINT:
+            value, at = _varint(content, at)
+            yield tag >> 3, kind, value
+            continue
+        if kind == LENGTH:
+            size, at = _varint(content, at)
+        elif kind in (FIXED64, FIXED32):
+            size = 8 if kind == FIXED64 else 4
+        else:
+            raise _DamagedError(f"a value of type {kind}")
+        if size > len(content) - at:
+            raise _DamagedError("a value that is longer than its message")
+        yield tag >> 3, kind, content[at : at + size]
+        at += size
+
+
+def _varint(content: bytes, at: int) -> tuple[int, int]:
+    """A number of seven bits a byte, the lowest first, and where it ends."""
+    value = 0
+    for shift in range(0, 70, 7):
+        if at >= len(content):
+            raise _DamagedError("a number without an end")
+        value |= (content[at] & 0x7F) << shift
+        at += 1
+        if content[at - 1] < 0x80:
+            return value, at
+    raise _DamagedError("a number without an end")
+
+
+def _signed(value: int) -> int:
+    """64 bits as a whole number with its sign."""
+    value &= 2**64 - 1
+    return value - 2**64 if value >= 2**63 else value

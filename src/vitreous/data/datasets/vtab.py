@@ -1,0 +1,66 @@
+"""VTAB-1k: 800 pictures to train on, 200 to choose by, and all of the test split.
+
+The authors' code (google-research/task_adaptation) takes `train[:800]` and the first 200 of its val split in the order
+that TensorFlow Datasets stores the pictures in, which is a hash of its own keys. That order cannot be had without
+TensorFlow, so ours is a hash of the pictures' names, and the rest is the authors' rule. Who needs their very pictures
+can open a copy of the published lists instead: see `pictures.read_vtab_lists`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from hashlib import sha256
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitreous.data.datasets.entry import Dataset
+from vitreous.data.datasets.order import hash_order
+from vitreous.data.source import Data, Source
+from vitreous.errors import UserError
+
+TRAIN, VAL = 800, 200
+SALT = "vtab-1k"
+
+
+@dataclass(frozen=True)
+class Vtab1k:
+    """The pictures of one task, and 64 hexadecimal digits that differ if another picture was chosen."""
+
+    train: Source
+    val: Source
+    test: Source
+    digest: str
+
+
+def vtab_1k(dataset: Dataset, data: Data) -> Vtab1k:
+    """The task's pictures: train (800), val (200), test (all)."""
+    if dataset.vtab is None:
+        raise UserError(f"{dataset.name}: not one of the tasks of VTAB; choose one that is.")
+    source = data.train
+    order = _order(source)
+    if (percent := dataset.vtab.train_percent) is not None:
+        cut = len(order) * percent // 100
+        train, val = source.subset(order[:cut][:TRAIN]), source.subset(order[cut:][:VAL])
+    else:
+        other = data.splits["val"]
+        train, val = source.subset(order[:TRAIN]), other.subset(_order(other)[:VAL])
+    if len(train) < TRAIN or len(val) < VAL:
+        raise UserError(
+            f"{dataset.name}: {len(train)} and {len(val)} pictures to train on and to choose by, and VTAB-1k takes "
+            f"{TRAIN} and {VAL}; get the whole dataset."
+        )
+    return Vtab1k(train, val, data.splits["test"], _digest(train, val))
+
+
+def _order(source: Source) -> NDArray[np.int64]:
+    return hash_order((source.key(index) for index in range(len(source))), SALT)
+
+
+def _digest(*parts: Source) -> str:
+    digest = sha256()
+    for source in parts:
+        for index, label in enumerate(source.labels.tolist()):
+            digest.update(f"{source.key(index)}\0{label}\n".encode("utf-8", "surrogateescape"))
+        digest.update(b"\0")
+    return digest.hexdigest()

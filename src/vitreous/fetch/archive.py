@@ -1,0 +1,171 @@
+"""Archives of others, unpacked so that nothing is written but ordinary files below one folder.
+
+A name that leads elsewhere, a link, a device, or more bytes than the archive may have: the archive is refused as a
+whole. The folder is one that the caller has just made and removes if this fails, so no link can be in it.
+"""
+
+from __future__ import annotations
+
+import lzma
+import re
+import stat
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import IO
+
+from vitreous.data.unpack import GzipReader
+from vitreous.errors import UserError
+from vitreous.inputs import open_input, size_text
+
+PIECE = 2**20
+MOST_FILES = 4_000_000
+"""Names in one archive; ImageNet has 1.3 million."""
+SPARE, TIMES = 100 * 10**6, 4
+"""An archive of n bytes may hold `SPARE` and `TIMES` x n, unless the table says more."""
+_LEFT_BY_A_SYSTEM = re.compile(r"(^|/)(__MACOSX|\._[^/]*|\.DS_Store)(/|$)")
+_TARS = (".tar", ".tar.gz", ".tgz")
+
+Progress = Callable[[int], None]
+
+
+class Allowance:
+    """How much an archive may still write; more is refused."""
+
+    def __init__(self, path: Path, most: int | None, progress: Progress | None = None) -> None:
+        self.path = path
+        self._most = SPARE + TIMES * path.stat().st_size if most is None else most
+        self._bytes, self._files = 0, 0
+        self._progress = progress
+
+    def take(self, size: int) -> None:
+        """So many bytes more."""
+        self._bytes += size
+        if self._bytes > self._most:
+            raise UserError(
+                f"{self.path}: holds more than {size_text(self._most)}, far more than it should; download it again."
+            )
+        if self._progress is not None:
+            self._progress(self._bytes)
+
+    def take_name(self) -> None:
+        """One name more."""
+        self._files += 1
+        if self._files > MOST_FILES:
+            raise UserError(f"{self.path}: holds more than {MOST_FILES:,} files; download it again.")
+
+
+def unpack_archive(
+    path: Path,
+    folder: Path,
+    *,
+    only: tuple[str, ...] = (),
+    nested: bool = False,
+    most: int | None = None,
+    progress: Progress | None = None,
+) -> None:
+    """Write what a tar (packed or not) or a zip holds to `folder`, which is there and has no links in it.
+
+    only: what the names that are wanted start with; () for all. nested: tars in it are unpacked too, each to a folder
+    of its name. most: bytes; more than that is refused. progress: told how many bytes are written.
+    """
+    allowance = Allowance(path, most, progress)
+    with open_input(path) as file, _readable(path):
+        start = file.read(4)
+        file.seek(0)
+        if start in (b"PK\x03\x04", b"PK\x05\x06"):
+            _unpack_zip(file, folder, only, nested, allowance)
+        else:
+            _unpack_tar(file, folder, only, nested, allowance)
+
+
+def unpack_gzip(path: Path, final: Path, *, most: int | None = None, progress: Progress | None = None) -> None:
+    """Write the one file that a gzip holds."""
+    allowance = Allowance(path, most, progress)
+    with open_input(path) as file:
+        _copy(GzipReader(file, path), final, allowance)
+
+
+def _unpack_zip(file: IO[bytes], folder: Path, only: tuple[str, ...], nested: bool, allowance: Allowance) -> None:
+    with zipfile.ZipFile(file) as archive:
+        for member in archive.infolist():
+            allowance.take_name()
+            kind = stat.S_IFMT(member.external_attr >> 16)
+            if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
+                raise _refused(allowance.path, member.filename, "is a link or a device")
+            name = _inner_name(allowance.path, member.filename)
+            if name is None or not _wanted(name, only) or member.is_dir():
+                continue
+            with archive.open(member) as content:
+                _place(content, name, folder, nested, allowance)
+
+
+def _unpack_tar(file: IO[bytes], folder: Path, only: tuple[str, ...], nested: bool, allowance: Allowance) -> None:
+    with tarfile.open(fileobj=file, mode="r|*") as archive:  # read once, from front to back
+        for member in archive:
+            allowance.take_name()
+            if not (member.isreg() or member.isdir()):
+                raise _refused(allowance.path, member.name, "is a link or a device")
+            name = _inner_name(allowance.path, member.name)
+            if name is None or not _wanted(name, only) or member.isdir():
+                continue
+            content = archive.extractfile(member)
+            assert content is not None
+            with content:
+                _place(content, name, folder, nested, allowance)
+
+
+def _place(content: IO[bytes], name: PurePosixPath, folder: Path, nested: bool, allowance: Allowance) -> None:
+    suffix = next((end for end in _TARS if name.name.lower().endswith(end)), None)
+    if nested and suffix is not None:
+        inner = folder / name.with_name(name.name[: -len(suffix)])
+        inner.mkdir(parents=True, exist_ok=True)
+        _unpack_tar(content, inner, (), False, allowance)
+    else:
+        final = folder / name
+        final.parent.mkdir(parents=True, exist_ok=True)
+        _copy(content, final, allowance)
+
+
+def _copy(content: IO[bytes] | GzipReader, final: Path, allowance: Allowance) -> None:
+    with final.open("wb") as file:
+        while piece := content.read(PIECE):
+            allowance.take(len(piece))
+            file.write(piece)
+
+
+def _inner_name(path: Path, name: str) -> PurePosixPath | None:
+    """A name in an archive as a path below the folder; None for what a system leaves behind everywhere."""
+    inner = PurePosixPath(name)
+    if inner.is_absolute() or "\\" in name or "\0" in name or re.match(r"[A-Za-z]:", name) or ".." in inner.parts:
+        raise _refused(path, name, "leads out of its folder")
+    return None if _LEFT_BY_A_SYSTEM.search(name) or not inner.parts else inner
+
+
+def _wanted(name: PurePosixPath, only: tuple[str, ...]) -> bool:
+    return not only or str(name).startswith(only)
+
+
+def _refused(path: Path, name: str, why: str) -> UserError:
+    return UserError(f"{path}: {name[:100]!r} in it {why}, so nothing of it is unpacked; get it from its owners.")
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """Within, a damaged archive becomes a `UserError`."""
+    try:
+        yield
+    except (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError) as error:
+        why = str(error)[:200] or type(error).__name__
+        raise UserError(f"{path}: not a whole tar or zip ({why}); remove it and get it again.") from None
+    except (RuntimeError, NotImplementedError) as error:  # encrypted, or packed in a way that Python does not know
+        raise UserError(f"{path}: cannot be unpacked here ({str(error)[:200]}); get it from its owners.") from None
+    except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
+        raise UserError(f"{path}: holds a file and a folder of one name ({error.filename}); get it again.") from None
+    except OSError as error:
+        if error.errno is None:  # gzip's own complaint about a wrong sum
+            raise UserError(f"{path}: damaged ({error}); remove it and get it again.") from None
+        raise

@@ -1,0 +1,207 @@
+"""One file from the web: taken up where it broke off, and at its place only when it is whole.
+
+While it comes, FILE.part has what has come, and FILE.from where from and which version, so that no two versions are
+ever put together. The second stays beside the file: it says that we brought it, and may remove it again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from http.client import HTTPException, HTTPResponse
+from pathlib import Path
+from urllib.error import HTTPError, URLError
+from urllib.request import Request, urlopen
+
+from vitreous import __version__
+from vitreous.errors import UserError
+from vitreous.inputs import reason, size_text
+from vitreous.weights.files import readable_errors, write_file
+
+PIECE = 2**16
+MOST = 2**40
+"""Bytes of a file whose size nobody says."""
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Patience:
+    """When a server is given up: after `tries` attempts in a row that bring next to nothing, with growing pauses."""
+
+    seconds: float = 30.0
+    """Without an answer; and how long `least` bytes may take."""
+    least: int = 2**14
+    """Bytes; fewer are next to nothing."""
+    tries: int = 4
+    pause: float = 1.0
+
+
+@dataclass(frozen=True)
+class Version:
+    """What a server said of the file that is being fetched."""
+
+    url: str
+    tag: str | None = None
+    """An ETag, or a date of change."""
+    size: int | None = None
+
+
+class _BrokenOffError(Exception):
+    """The connection failed: the same may succeed later."""
+
+
+class _RefusedError(Exception):
+    """The server has something else, or nothing: asking again is no use."""
+
+
+def part_of(path: Path) -> Path:
+    """What has come of a file that is not whole yet."""
+    return path.with_name(path.name + ".part")
+
+
+def origin_of(path: Path) -> Path:
+    """Where a file that was downloaded came from."""
+    return path.with_name(path.name + ".from")
+
+
+def download(
+    urls: Sequence[str],
+    path: Path,
+    *,
+    size: int | None = None,
+    progress: Progress | None = None,
+    patience: Patience | None = None,
+) -> str:
+    """Bring the file to `path`, from the first address that has it, and return that address.
+
+    size: bytes that it must have, if that is known. progress: told bytes done and in all.
+    """
+    complaints = []
+    for url in urls:
+        try:
+            with readable_errors(path):
+                _fetch(url, path, size, progress, patience or Patience())
+            return url
+        except _RefusedError as error:
+            complaints.append(f"{url}: {error}")
+    raise UserError(f"{complaints[0]}; try again later, or put the file at {path} yourself.")
+
+
+def _fetch(url: str, path: Path, size: int | None, progress: Progress | None, patience: Patience) -> None:
+    part, failures = part_of(path), 0
+    most = _size(part)
+    while True:
+        try:
+            _attempt(url, path, size, progress, patience)
+            break
+        except _BrokenOffError as error:
+            failures = 0 if _size(part) >= most + patience.least else failures + 1
+            most = max(most, _size(part))
+            if failures >= patience.tries:
+                kept = f" after {size_text(_size(part))}, which are kept" if _size(part) else ""
+                raise UserError(f"{url}: broke off{kept} ({error}); repeat the command to go on.") from None
+            time.sleep(patience.pause * 2**failures)
+    part.replace(path)
+
+
+def _attempt(url: str, path: Path, size: int | None, progress: Progress | None, patience: Patience) -> None:
+    """Read as much as one connection gives, to the end of `FILE.part`."""
+    part = part_of(path)
+    known = _known(path, url)
+    done = _size(part) if known else 0
+    if known and done and done in (size, known.size):  # it was whole, and its process was ended before it said so
+        return
+    try:
+        with urlopen(_request(url, known, done), timeout=patience.seconds) as answer:
+            done = done if answer.status == 206 and _starts_at(answer, done) else 0
+            said = _announced(answer, done)
+            if size is not None and said is not None and said != size:
+                raise _RefusedError(f"it has {said:,} bytes now, and {size:,} were published")
+            _remember(path, Version(url, answer.headers.get("ETag") or answer.headers.get("Last-Modified"), said))
+            _receive(answer, part, done, said or size, progress, patience)
+    except HTTPError as error:
+        error.close()
+        if error.code == 416 and done:  # it has fewer bytes than are here: another version
+            part.unlink(missing_ok=True)
+            raise _BrokenOffError("the file was changed on the server") from None
+        if error.code in (408, 425, 429) or error.code >= 500:
+            raise _BrokenOffError(f"the server answers {error.code} {error.reason}") from None
+        raise _RefusedError(f"the server answers {error.code} {error.reason}") from None
+    except (URLError, HTTPException, TimeoutError, ConnectionError) as error:
+        why = error.reason if isinstance(error, URLError) else error
+        raise _BrokenOffError(str(why).strip()[:200] or type(why).__name__) from None
+    except ValueError as error:  # an address that is none
+        raise _RefusedError(str(error)[:200]) from None
+
+
+def _request(url: str, known: Version | None, done: int) -> Request:
+    headers = {"User-Agent": f"vitreous/{__version__}", "Accept-Encoding": "identity"}
+    if known is not None and done:
+        headers["Range"] = f"bytes={done}-"
+        if known.tag is not None and not known.tag.startswith("W/"):
+            headers["If-Range"] = known.tag
+    if not url.startswith(("http://", "https://")):
+        raise _RefusedError("not an address on the web")
+    return Request(url, headers=headers)
+
+
+def _receive(
+    answer: HTTPResponse, part: Path, done: int, total: int | None, progress: Progress | None, patience: Patience
+) -> None:
+    with part.open("r+b" if done else "wb") as file:
+        file.truncate(done)
+        file.seek(done)
+        since, then = time.monotonic(), done
+        while piece := answer.read1(PIECE):
+            done += len(piece)
+            if done > (total or MOST):
+                raise _RefusedError(f"it sends more than the {total or MOST:,} bytes that it should have")
+            file.write(piece)
+            if progress is not None:
+                progress(done, total or done)
+            if time.monotonic() - since > patience.seconds:
+                if done - then < patience.least:
+                    raise _BrokenOffError(f"{done - then:,} bytes in {patience.seconds:g} s")
+                since, then = time.monotonic(), done
+        file.flush()
+        os.fsync(file.fileno())
+    if total is not None and done < total:
+        raise _BrokenOffError(f"{done:,} of {total:,} bytes came")
+
+
+def _starts_at(answer: HTTPResponse, done: int) -> bool:
+    found = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", answer.headers.get("Content-Range", ""))
+    return found is not None and int(found[1]) == done
+
+
+def _announced(answer: HTTPResponse, done: int) -> int | None:
+    """Bytes of the whole file, as the server says."""
+    length = answer.headers.get("Content-Length", "")
+    return done + int(length) if length.isascii() and length.isdigit() else None
+
+
+def _known(path: Path, url: str) -> Version | None:
+    """The version that `FILE.part` is of, if it is of this address."""
+    with suppress(OSError, ValueError, TypeError):
+        found = Version(**json.loads(origin_of(path).read_text(encoding="utf-8")))
+        return found if found.url == url else None
+    return None
+
+
+def _remember(path: Path, version: Version) -> None:
+    write_file(origin_of(path), json.dumps(asdict(version)) + "\n")
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError as error:
+        if isinstance(error, FileNotFoundError):
+            return 0
+        raise UserError(f"{path}: cannot be read ({reason(error)}); check its mode and owner.") from None

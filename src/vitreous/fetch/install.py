@@ -1,0 +1,254 @@
+"""A dataset of the table, from its owners to ROOT/NAME: downloaded, checked, unpacked, counted, then renamed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from hashlib import md5, sha256
+from importlib.util import find_spec
+from pathlib import Path
+
+from vitreous import __version__
+from vitreous.data.datasets.entry import Dataset, File
+from vitreous.data.datasets.place import CARD, FILES, Card, read_card, read_dataset
+from vitreous.data.folder import FolderSource
+from vitreous.data.source import Data, Split
+from vitreous.errors import UserError
+from vitreous.fetch.archive import SPARE, TIMES, unpack_archive, unpack_gzip
+from vitreous.fetch.download import Patience, download, origin_of, part_of
+from vitreous.inputs import open_input, size_text
+from vitreous.weights.files import fsync_file, readable_errors, remove_folder, write_file
+
+PIECE = 2**20
+DOWNLOADS = "downloads"
+
+Progress = Callable[[str, int, int], None]
+"""Told what is being done, bytes done and bytes in all."""
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """A file that is here and is what was published."""
+
+    file: File
+    path: Path
+    url: str | None
+    """None for a file that somebody put there."""
+    sha256: str | None
+    """None for a folder."""
+
+
+def downloads_of(dataset: Dataset, root: Path) -> Path:
+    """Where the files of a dataset are downloaded to, or put by hand."""
+    return root / DOWNLOADS / dataset.folder
+
+
+def install(
+    dataset: Dataset, root: Path, *, progress: Progress | None = None, patience: Patience | None = None
+) -> Path:
+    """Bring a dataset to `root` and return its folder; what is there already stays as it is."""
+    final, store = root / dataset.name, root / dataset.folder
+    check_place(final)
+    check_place(store)
+    with readable_errors(root):
+        if read_card(store) is None:
+            check_needs(dataset)
+            check_by_hand(dataset, root)
+            check_space(dataset, root)
+            fetched = [_bring(file, downloads_of(dataset, root), progress, patience) for file in dataset.files]
+            _fill(dataset, store, fetched, progress)
+            _clear(fetched)
+        if dataset.store and read_card(final) is None:
+            check_counts(dataset, store)
+            temporary = final.with_name(f".{final.name}.new")
+            remove_folder(temporary)
+            temporary.mkdir(parents=True)
+            write_file(temporary / CARD, Card(dataset.name, f"../{dataset.store}").to_json(generator=_generator()))
+            _rename(temporary, final)
+    return final
+
+
+def check_place(folder: Path) -> None:
+    """Refuse a place where something lies that is no dataset of ours."""
+    try:
+        taken = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{folder}: cannot be used ({error}); choose another folder for data.") from None
+    if taken and read_card(folder) is None:
+        raise UserError(f"{folder}: there is something of this name that `data get` did not make; move it away first.")
+
+
+def check_needs(dataset: Dataset) -> None:
+    """Refuse before anything is downloaded where a package is missing that the files are read with."""
+    if missing := [package for package in dataset.needs if find_spec(package) is None]:
+        raise UserError(
+            f"{dataset.name}: its files are read with the package {missing[0]}; install it with "
+            f"pip install {missing[0]}."
+        )
+
+
+def check_by_hand(dataset: Dataset, root: Path) -> None:
+    """Say which files a person has to put where, if they are not there."""
+    place = downloads_of(dataset, root)
+    missing = [file for file in dataset.by_hand if not (place / file.name).exists()]
+    if missing:
+        how = "; ".join(f"{file.name}{'/' * (file.kind == 'folder')} ({file.by_hand})" for file in missing)
+        raise UserError(
+            f"{dataset.name}: a person has to get {_files(len(missing))} of it. Put {how} into {place}, then repeat "
+            "the command."
+        )
+
+
+def check_space(dataset: Dataset, root: Path) -> None:
+    """Refuse where the disk has no room for what is downloaded and unpacked."""
+    place, needed = downloads_of(dataset, root), 0
+    for file in dataset.files:
+        size = file.size or 0
+        if not (place / file.name).exists():
+            with suppress(OSError):
+                size -= part_of(place / file.name).stat().st_size
+            needed += max(0, size)
+        if file.kind in ("archive", "gzip"):
+            needed += file.unpacked or file.size or 0
+    there = next(folder for folder in (root.absolute(), *root.absolute().parents) if folder.is_dir())
+    free = shutil.disk_usage(there).free
+    if needed > free:
+        raise UserError(
+            f"{dataset.name}: needs about {size_text(needed)} on the disk of {root}, and {size_text(free)} are free; "
+            "free some, or choose another folder for data."
+        )
+
+
+def _bring(file: File, place: Path, progress: Progress | None, patience: Patience | None) -> Fetched:
+    """The file at its place in the downloads, checked; of a wrong one that we brought, nothing is kept."""
+    path, url = place / file.name, None
+    place.mkdir(parents=True, exist_ok=True)
+    if not path.exists():
+        shown = None if progress is None else (lambda done, total: progress(file.name, done, total))
+        url = download(file.urls, path, size=file.size, progress=shown, patience=patience)
+    elif origin_of(path).exists():
+        url = file.urls[0] if file.urls else None
+    if file.kind == "folder":
+        return Fetched(file, path, None, None)
+    try:
+        return Fetched(file, path, url, check_file(file, path, progress))
+    except UserError:
+        if url is not None:
+            path.unlink(missing_ok=True)
+            origin_of(path).unlink(missing_ok=True)
+        raise
+
+
+def check_file(file: File, path: Path, progress: Progress | None = None) -> str:
+    """The SHA-256 of a file that has the published size and checksum; any other is refused."""
+    with open_input(path) as content:
+        size = os.fstat(content.fileno()).st_size
+        if file.size is not None and size != file.size:
+            raise UserError(f"{path}: has {size:,} bytes, and {file.size:,} were published; get it again.")
+        digests = {"SHA-256": sha256(), "MD5": md5(usedforsecurity=False)}
+        done = 0
+        while piece := content.read(PIECE):
+            for digest in digests.values():
+                digest.update(piece)
+            done += len(piece)
+            if progress is not None:
+                progress(f"checking {file.name}", done, size)
+    for kind, published in (("SHA-256", file.sha256), ("MD5", file.md5)):
+        if published is not None and digests[kind].hexdigest() != published:
+            raise UserError(
+                f"{path}: its {kind} is {digests[kind].hexdigest()}, and {published} was published, so it is not used; "
+                "get it again."
+            )
+    return digests["SHA-256"].hexdigest()
+
+
+def _fill(dataset: Dataset, store: Path, fetched: list[Fetched], progress: Progress | None) -> None:
+    """Make the folder of a dataset's files beside its place, count what is in it, and rename it."""
+    temporary = store.with_name(f".{store.name}.new")
+    try:
+        remove_folder(temporary)  # left by a process that was killed
+        temporary.mkdir(parents=True)
+        for one in fetched:
+            _unpack(one, temporary, progress)
+        if dataset.prepare is not None:
+            dataset.prepare(temporary)
+        check_counts(dataset, temporary)
+        from_where = {one.file.name: {"url": one.url, "sha256": one.sha256} for one in fetched}
+        card = Card(FILES if dataset.store else dataset.name, ".")
+        terms = {"licence": dataset.licence, "citation": dataset.citation, "homepage": dataset.homepage}
+        write_file(temporary / CARD, card.to_json(generator=_generator(), **terms, files=from_where))
+        _rename(temporary, store)
+    except BaseException:
+        with suppress(OSError):
+            remove_folder(temporary)
+        raise
+
+
+def _unpack(one: Fetched, folder: Path, progress: Progress | None) -> None:
+    file, path = one.file, one.path
+    place = folder / file.into
+    place.mkdir(parents=True, exist_ok=True)
+    size = file.unpacked or file.size or 0
+    shown = None if progress is None else (lambda done: progress(f"unpacking {file.name}", done, max(size, done)))
+    if file.kind == "archive":
+        most = None if file.unpacked is None else SPARE + TIMES * file.unpacked
+        unpack_archive(path, place, only=file.only, nested=file.nested, most=most, progress=shown)
+    elif file.kind == "gzip":
+        unpack_gzip(path, place / file.name.removesuffix(".gz"), most=file.unpacked, progress=shown)
+    elif one.url is None:  # it is not ours to move, nor to copy: such folders are large
+        (place / file.name).symlink_to(os.path.relpath(path, place))
+    else:
+        shutil.copyfile(path, place / file.name)
+
+
+def check_counts(dataset: Dataset, folder: Path) -> Data | None:
+    """Refuse files that do not hold the pictures that were published."""
+    if dataset.read is None:
+        return None
+    data = read_dataset(dataset, folder)
+    found = {split: len(source) for split, source in data.splits.items()}
+    if found != dict(dataset.splits) or len(data.classes) != dataset.classes:
+        raise UserError(
+            f"{dataset.name}: {_counts(found)} of {len(data.classes)} classes were found, and "
+            f"{_counts(dataset.splits)} of {dataset.classes} were published, so it is not used; get the files again."
+        )
+    for source in data.splits.values():
+        if isinstance(source, FolderSource):
+            for index in range(len(source)):
+                if not source.path(index).is_file():
+                    raise UserError(f"{dataset.name}: {source.key(index)} is missing; get the files again.")
+    return data
+
+
+def _counts(splits: Mapping[Split, int]) -> str:
+    return ", ".join(f"{count:,} {split}" for split, count in splits.items())
+
+
+def _rename(temporary: Path, final: Path) -> None:
+    if hasattr(os, "sync"):
+        os.sync()  # a hundred thousand files, each made durable by itself, would take minutes
+    if final.exists():
+        final.rmdir()  # empty, else it had been refused
+    temporary.rename(final)
+    fsync_file(final.parent)
+
+
+def _clear(fetched: list[Fetched]) -> None:
+    """Remove what was downloaded and is unpacked; what a person put there stays."""
+    for one in fetched:
+        if one.url is not None:
+            one.path.unlink(missing_ok=True)
+            origin_of(one.path).unlink(missing_ok=True)
+    with suppress(OSError):
+        fetched[0].path.parent.rmdir()
+
+
+def _generator() -> str:
+    return f"vitreous {__version__}"
+
+
+def _files(count: int) -> str:
+    return "one file" if count == 1 else f"{count} files"

@@ -1,0 +1,8 @@
+import pytest
+from web import serve
+
+
+@pytest.fixture
+def web():
+    with serve() as found:
+        yield found

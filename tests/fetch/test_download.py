@@ -1,0 +1,143 @@
+"""Downloads against a server on loopback that breaks off, changes its mind, and lies."""
+
+import json
+
+import numpy as np
+import pytest
+
+from vitreous.errors import UserError
+from vitreous.fetch.download import Patience, download, origin_of, part_of
+
+CONTENT = np.random.default_rng(0).bytes(300_000)
+QUICK = Patience(seconds=5, pause=0.0, tries=3)
+
+
+@pytest.fixture
+def place(tmp_path, web):
+    web.files["x.bin"] = CONTENT
+    return tmp_path / "x.bin"
+
+
+def test_a_whole_file(web, place):
+    seen = []
+    url = download(
+        [web.url + "x.bin"], place, size=len(CONTENT), progress=lambda *two: seen.append(two), patience=QUICK
+    )
+    assert url == web.url + "x.bin"
+    assert place.read_bytes() == CONTENT
+    assert seen[-1] == (len(CONTENT), len(CONTENT))
+    assert not part_of(place).exists()
+    assert web.asked == [("x.bin", None)]
+
+
+def test_what_breaks_off_goes_on_where_it_was(web, place):
+    web.break_after = [100_000, 50_000]
+    download([web.url + "x.bin"], place, patience=QUICK)
+    assert place.read_bytes() == CONTENT
+    assert web.asked == [("x.bin", None), ("x.bin", "bytes=100000-"), ("x.bin", "bytes=150000-")]
+
+
+def test_the_next_command_goes_on_where_the_last_was(web, place):
+    web.break_after = [1000, 0, 0, 0]
+    with pytest.raises(UserError, match=r"broke off after 1\.0 kB, which are kept .*; repeat the command to go on\.$"):
+        download([web.url + "x.bin"], place, patience=QUICK)
+    assert not place.exists()
+    assert part_of(place).read_bytes() == CONTENT[:1000]
+    download([web.url + "x.bin"], place, patience=QUICK)
+    assert place.read_bytes() == CONTENT
+    assert web.asked[-1] == ("x.bin", "bytes=1000-")
+
+
+def test_a_server_without_ranges_starts_again(web, place):
+    web.ranges = False
+    web.break_after = [100_000]
+    download([web.url + "x.bin"], place, patience=QUICK)
+    assert place.read_bytes() == CONTENT
+
+
+def test_two_versions_are_never_put_together(web, place):
+    web.break_after = [1000, 0, 0, 0]
+    with pytest.raises(UserError):
+        download([web.url + "x.bin"], place, patience=QUICK)
+    web.files["x.bin"] = other = CONTENT[::-1]
+    download([web.url + "x.bin"], place, patience=QUICK)
+    assert place.read_bytes() == other
+
+
+def test_a_file_that_became_shorter_starts_again(web, place):
+    web.break_after = [2000, 0, 0, 0]
+    web.tags = False
+    with pytest.raises(UserError):
+        download([web.url + "x.bin"], place, patience=QUICK)
+    web.files["x.bin"] = b"short"
+    download([web.url + "x.bin"], place, patience=QUICK)
+    assert place.read_bytes() == b"short"
+
+
+def test_a_part_of_somewhere_else_is_not_continued(web, place):
+    part_of(place).write_bytes(b"wrong")
+    origin_of(place).write_text(json.dumps({"url": "http://elsewhere/", "tag": None, "size": 9}))
+    download([web.url + "x.bin"], place, patience=QUICK)
+    assert place.read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize("nonsense", ["", "[]", "{", '{"url": 3}', "\0"])
+def test_a_damaged_note_starts_again(web, place, nonsense):
+    part_of(place).write_bytes(b"wrong")
+    origin_of(place).write_text(nonsense)
+    download([web.url + "x.bin"], place, patience=QUICK)
+    assert place.read_bytes() == CONTENT
+
+
+def test_a_mirror_is_asked_when_the_first_has_nothing(web, place):
+    download([web.url + "none.bin", web.url + "x.bin"], place, patience=QUICK)
+    assert place.read_bytes() == CONTENT
+
+
+def test_nothing_there(web, place):
+    with pytest.raises(
+        UserError, match=r"none\.bin: the server answers 404 Not Found; try again later, or put the file"
+    ):
+        download([web.url + "none.bin"], place, patience=QUICK)
+    assert not place.exists()
+    assert not part_of(place).exists()
+
+
+def test_a_server_that_is_busy_is_asked_again(web, place):
+    web.status["x.bin"] = [503, 429]
+    download([web.url + "x.bin"], place, patience=QUICK)
+    assert place.read_bytes() == CONTENT
+
+
+def test_another_size_than_published(web, place):
+    with pytest.raises(UserError, match="it has 300,000 bytes now, and 300,001 were published"):
+        download([web.url + "x.bin"], place, size=300_001, patience=QUICK)
+    assert not place.exists()
+
+
+def test_more_than_was_published_without_a_length(web, place):
+    web.lengths = False
+    with pytest.raises(UserError, match="sends more than the 1,000 bytes that it should have"):
+        download([web.url + "x.bin"], place, size=1000, patience=QUICK)
+    assert not place.exists()
+
+
+def test_a_server_that_trickles_is_given_up(web, place):
+    web.trickle = 0.01
+    patience = Patience(seconds=0.2, least=10_000, tries=2, pause=0.0)
+    with pytest.raises(UserError, match=r"broke off after .* bytes, which are kept \(\d+ bytes in 0\.2 s\)"):
+        download([web.url + "x.bin"], place, size=300_000, patience=patience)
+    assert not place.exists()
+    assert len(web.asked) == 2
+
+
+def test_nobody_listens(place):
+    with pytest.raises(UserError, match=r"broke off .*refused"):
+        download(["http://127.0.0.1:9/x.bin"], place, patience=Patience(tries=1, pause=0.0))
+
+
+@pytest.mark.parametrize("url", ["file:///etc/passwd", "ftp://x/y", "nonsense", "http://[", ""])
+def test_what_is_no_address_on_the_web(place, url):
+    with pytest.raises(UserError):
+        download([url], place, patience=QUICK)
+    assert not place.exists()

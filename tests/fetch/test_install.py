@@ -1,0 +1,335 @@
+"""A dataset from a server on loopback to its folder: complete, or not there."""
+
+import gzip
+import io
+import json
+import shutil
+import sys
+import tarfile
+import threading
+from dataclasses import replace
+from hashlib import md5, sha256
+from pathlib import Path
+
+import pytest
+
+from vitreous.cli import main
+from vitreous.data.datasets.place import CARD
+from vitreous.data.datasets.table import DATASETS
+from vitreous.data.source import open_data
+from vitreous.errors import UserError
+from vitreous.fetch.download import Patience
+from vitreous.fetch.install import check_space, install
+from vitreous.jobs.data_get import get_data
+from vitreous.run.lock import hold_folder
+
+sys.path.append(str(Path(__file__).parents[1] / "data"))
+from miniatures import MINIATURES
+
+QUICK = Patience(seconds=5, pause=0.0, tries=2)
+
+
+def packed(folder, *names):
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w:gz") as file:
+        for name in names:
+            file.add(folder / name, name)
+    return made.getvalue()
+
+
+def publish(web, file, content, **changes):
+    """The file as it would be in the table, had its owners published this content."""
+    web.files[file.name] = content
+    sums = {"sha256": sha256(content).hexdigest(), "md5": md5(content).hexdigest()}
+    return replace(file, urls=(web.url + file.name,), size=len(content), **{**sums, **changes})
+
+
+@pytest.fixture
+def pets(web, tmp_path, monkeypatch):
+    """The table's row of Pets, with a miniature on loopback."""
+    original = tmp_path / "original"
+    original.mkdir()
+    MINIATURES["pets"](original)
+    row = DATASETS["pets"]
+    files = tuple(
+        publish(web, file, packed(original, folder))
+        for file, folder in zip(row.files, ("images", "annotations"), strict=True)
+    )
+    small = replace(row, files=files, classes=2, splits={"train": 6, "test": 4})
+    monkeypatch.setitem(DATASETS, "pets", small)
+    return small
+
+
+@pytest.fixture
+def root(tmp_path, monkeypatch):
+    monkeypatch.setenv("VITREOUS_DATA", str(tmp_path / "data"))
+    return tmp_path / "data"
+
+
+def left(root):
+    return sorted(path.name for path in root.rglob("*")) if root.exists() else []
+
+
+def test_a_dataset_is_brought(pets, root, web):
+    seen = []
+    folder = install(pets, root, progress=lambda *three: seen.append(three), patience=QUICK)
+    assert folder == root / "pets"
+    assert open_data("data:pets").train.labels.tolist() == [0, 0, 0, 1, 1, 1]
+    card = json.loads((folder / CARD).read_text())
+    assert card["files"]["images.tar.gz"]["sha256"] == pets.files[0].sha256
+    assert card["licence"] == "CC BY-SA 4.0"
+    assert {what.split()[0] for what, _, _ in seen} == {"images.tar.gz", "annotations.tar.gz", "checking", "unpacking"}
+    assert sorted(path.name for path in root.iterdir()) == ["downloads", "pets"]
+    assert list((root / "downloads").rglob("*")) == []  # what is unpacked is not kept twice
+    asked = len(web.asked)
+    assert install(pets, root) == folder
+    assert len(web.asked) == asked
+
+
+def test_a_wrong_checksum_keeps_nothing(pets, root, web):
+    content = web.files["annotations.tar.gz"]
+    web.files["annotations.tar.gz"] = content[:-1] + bytes([content[-1] ^ 1])
+    with pytest.raises(
+        UserError, match=r"annotations\.tar\.gz: its SHA-256 is .*, and .* was published, so it is not used"
+    ):
+        install(pets, root, patience=QUICK)
+    assert not (root / "pets").exists()
+    assert left(root) == ["downloads", "images.tar.gz", "images.tar.gz.from", "pets"]  # the right one is
+    web.files["annotations.tar.gz"] = content
+    install(pets, root, patience=QUICK)
+    assert [name for name, _ in web.asked].count("images.tar.gz") == 1
+
+
+@pytest.mark.parametrize("kind", ["sha256", "md5"])
+def test_either_checksum_is_enough_to_refuse(pets, root, kind):
+    wrong = replace(pets.files[0], **{kind: "0" * (64 if kind == "sha256" else 32)})
+    with pytest.raises(UserError, match="was published, so it is not used"):
+        install(replace(pets, files=(wrong, pets.files[1])), root, patience=QUICK)
+    assert not (root / "pets").exists()
+
+
+def test_without_a_checksum_the_sum_is_written_down(pets, root, web):
+    files = tuple(replace(file, sha256=None, md5=None, size=None) for file in pets.files)
+    folder = install(replace(pets, files=files), root, patience=QUICK)
+    card = json.loads((folder / CARD).read_text())
+    assert card["files"]["images.tar.gz"]["sha256"] == sha256(web.files["images.tar.gz"]).hexdigest()
+
+
+def test_files_that_a_person_put_there_are_taken_and_kept(pets, root, web):
+    place = root / "downloads" / "pets"
+    place.mkdir(parents=True)
+    for name, content in web.files.items():
+        (place / name).write_bytes(content)
+    install(pets, root)
+    assert web.asked == []
+    assert sorted(path.name for path in place.iterdir()) == ["annotations.tar.gz", "images.tar.gz"]
+    shutil.rmtree(root / "pets")
+    (place / "images.tar.gz").write_bytes(b"not it")
+    with pytest.raises(UserError, match=r"images\.tar\.gz: has 6 bytes, and .* were published"):
+        install(pets, root)
+    assert (place / "images.tar.gz").read_bytes() == b"not it"
+
+
+def test_pictures_that_are_missing(pets, root, web, tmp_path):
+    (tmp_path / "original" / "images" / "Abyssinian_2.jpg").unlink()
+    first = publish(web, pets.files[0], packed(tmp_path / "original", "images"))
+    with pytest.raises(UserError, match=r"pets: images/Abyssinian_2\.jpg is missing"):
+        install(replace(pets, files=(first, pets.files[1])), root, patience=QUICK)
+    more = replace(pets, files=(first, pets.files[1]), splits={"train": 7, "test": 4})
+    with pytest.raises(UserError, match="6 train, 4 test of 2 classes were found, and 7 train, 4 test of 2 were publi"):
+        install(more, root, patience=QUICK)
+    assert not (root / "pets").exists()
+    assert not list(root.glob(".*"))
+
+
+def test_an_evil_archive_leaves_nothing(pets, root, web, tmp_path):
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w") as file:
+        file.addfile(tarfile.TarInfo("images/ok.jpg"), io.BytesIO(b""))
+        file.addfile(tarfile.TarInfo("../../evil"), io.BytesIO(b""))
+    evil = publish(web, pets.files[0], made.getvalue())
+    with pytest.raises(UserError, match="leads out of its folder"):
+        install(replace(pets, files=(evil, pets.files[1])), root, patience=QUICK)
+    assert not list(tmp_path.rglob("evil"))
+    assert not list(root.glob(".*"))
+    assert not (root / "pets").exists()
+
+
+def test_what_others_put_at_the_place_stays(pets, root):
+    (root / "pets").mkdir(parents=True)
+    (root / "pets" / "mine.txt").write_text("mine")
+    with pytest.raises(UserError, match="something of this name that `data get` did not make"):
+        install(pets, root, patience=QUICK)
+    assert (root / "pets" / "mine.txt").read_text() == "mine"
+
+
+def test_an_unfinished_folder_is_replaced(pets, root):
+    (root / ".pets.new").mkdir(parents=True)
+    (root / ".pets.new" / "half").touch()
+    install(pets, root, patience=QUICK)
+    assert not (root / ".pets.new").exists()
+    assert not (root / "pets" / "half").exists()
+
+
+def test_no_room(pets, root):
+    large = replace(pets, files=(replace(pets.files[0], size=10**15), pets.files[1]))
+    with pytest.raises(UserError, match=r"pets: needs about 2\.0 PB on the disk of .*, and .* are free"):
+        check_space(large, root)
+
+
+def test_tasks_share_their_files(web, root, tmp_path, monkeypatch):
+    original = tmp_path / "original"
+    original.mkdir()
+    MINIATURES["smallnorb-azimuth"](original)
+    row = DATASETS["smallnorb-azimuth"]
+    files = tuple(
+        publish(web, file, gzip.compress((original / file.name.removesuffix(".gz")).read_bytes())) for file in row.files
+    )
+    for name in ("smallnorb-azimuth", "smallnorb-elevation"):
+        small = replace(DATASETS[name], files=files, splits={"train": 648, "val": 324, "test": 324})
+        monkeypatch.setitem(DATASETS, name, small)
+        get_data(name)
+    assert len(web.asked) == 4  # once
+    assert sorted(path.name for path in root.iterdir()) == [
+        *("downloads", "smallnorb", "smallnorb-azimuth", "smallnorb-elevation")
+    ]
+    assert len(open_data("data:smallnorb-azimuth").classes) == 18
+    assert len(open_data(root / "smallnorb-elevation").classes) == 9
+
+
+def test_what_a_person_has_to_get_is_named_and_then_linked(web, root, monkeypatch):
+    row = DATASETS["resisc45"]
+    with pytest.raises(
+        UserError, match=r"resisc45: a person has to get one file of it\. Put NWPU-RESISC45/ \(the folder"
+    ):
+        install(row, root)
+    place = root / "downloads" / "resisc45"
+    place.mkdir(parents=True)
+    MINIATURES["resisc45"](place)
+    files = [row.files[0]]
+    files += [publish(web, file, (place / file.name).read_bytes()) for file in row.files[1:]]
+    for file in row.files[1:]:
+        (place / file.name).unlink()
+    small = replace(row, files=tuple(files), classes=2, splits=dict.fromkeys(("train", "val", "test"), 2))
+    monkeypatch.setitem(DATASETS, "resisc45", small)
+    install(small, root, patience=QUICK)
+    assert (root / "resisc45" / "NWPU-RESISC45").readlink() == Path("../downloads/resisc45/NWPU-RESISC45")
+    moved = root.rename(root.with_name("moved"))  # all of it can go elsewhere
+    assert open_data(moved / "resisc45").train.labels.tolist() == [0, 1]
+    assert open_data(moved / "resisc45").train.read(0)
+
+
+def test_imagenet_from_its_own_archives(web, root, tmp_path, monkeypatch):
+    original = tmp_path / "original"
+    original.mkdir()
+    MINIATURES["imagenet"](original)
+    place = root / "downloads" / "imagenet"
+    place.mkdir(parents=True)
+    row = DATASETS["imagenet"]
+    with tarfile.open(place / "ILSVRC2012_img_train.tar", "w") as outer:
+        for synset in ("n01", "n02"):
+            inner = io.BytesIO()
+            with tarfile.open(fileobj=inner, mode="w") as file:
+                for path in sorted((original / "train" / synset).iterdir()):
+                    file.add(path, path.name)
+            member = tarfile.TarInfo(f"{synset}.tar")
+            member.size = len(inner.getvalue())
+            outer.addfile(member, io.BytesIO(inner.getvalue()))
+    with tarfile.open(place / "ILSVRC2012_img_val.tar", "w") as file:
+        for path in sorted((original / "val").iterdir()):
+            file.add(path, path.name)
+    (place / "ILSVRC2012_devkit_t12.tar.gz").write_bytes(packed(original, "ILSVRC2012_devkit_t12"))
+    files = tuple(replace(file, size=None, sha256=None, md5=None) for file in row.files)
+    small = replace(row, files=files, classes=2, splits={"train": 4, "val": 3})
+    monkeypatch.setitem(DATASETS, "imagenet", small)
+    install(small, root)
+    data = open_data("data:imagenet")
+    assert data.classes == ("n01", "n02")
+    assert data.splits["val"].labels.tolist() == [1, 0, 1]
+    assert len(list(place.iterdir())) == 3  # they are the person's
+
+
+def test_a_package_that_is_missing_is_named_before_any_download(root):
+    row = replace(DATASETS["camelyon"], needs=("no_such_package",))
+    with pytest.raises(UserError, match="read with the package no_such_package; install it with pip install"):
+        install(row, root)
+    assert left(root) == []
+
+
+def test_one_process_at_a_time(pets, root):
+    place = root / "downloads" / "pets"
+    place.mkdir(parents=True)
+    held, done = threading.Event(), threading.Event()
+
+    def hold():
+        with hold_folder(place, print):
+            held.set()
+            done.wait(30)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait(30)
+    try:
+        with pytest.raises(UserError, match="is getting this dataset; wait for it to end"):
+            get_data("pets")
+    finally:
+        done.set()
+        thread.join()
+
+
+def run(capsys, *args):
+    try:
+        main(args)
+        status = 0
+    except SystemExit as end:
+        status = end.code or 0
+    return status, *capsys.readouterr()
+
+
+def test_the_commands(pets, root, capsys):
+    status, out, err = run(capsys, "data", "get", "pets")
+    assert (status, out, err) == (0, f"{root / 'pets'}\n", "")
+    status, out, err = run(capsys, "data", "get", "pets")
+    assert (status, out, err) == (
+        0,
+        f"{root / 'pets'}\n",
+        f"vitreous: {root / 'pets'}: Oxford-IIIT Pets is already there.\n",
+    )
+    status, out, _ = run(capsys, "data", "list", "--json")
+    rows = {row["name"]: row for row in json.loads(out)}
+    assert rows["pets"]["here"]
+    assert not rows["dtd"]["here"]
+    assert rows["imagenet"]["by_hand"][0] == "ILSVRC2012_img_train.tar"
+    status, out, _ = run(capsys, "data", "list")
+    assert next(line.split()[:3] for line in out.splitlines() if line.startswith("pets")) == ["pets", "yes", "2"]
+    status, out, _ = run(capsys, "inspect", "data:pets")
+    assert (status, out.splitlines()[0]) == (0, "10 pictures of 2 classes")
+
+
+MISTAKES = {
+    ("data", "gte"): "data gte: there is no such command; did you mean `vitreous data get`?",
+    ("data", "zzz"): "data zzz: there is no such command; `vitreous data --help` lists the commands.",
+    ("data", "--zzz"): "data --zzz: there is no such option; `vitreous data --help` lists the commands.",
+    ("data", ""): "data '': there is no such command; `vitreous data --help` lists the commands.",
+    ("data", "get"): "data get: NAME is missing; see `vitreous data get --help`.",
+    ("data", "get", "petz"): "'petz': there is no such dataset; did you mean pets?",
+    ("data", "get", "pets", "--root", ""): "--root '': empty; give ",
+    ("data", "get", "pets", "--rot", "x"): "--rot: data get has no such option; did you mean --root?",
+    ("inspect", "data:dtd"): "data:dtd: not in ",
+}
+
+
+@pytest.mark.parametrize(("args", "says"), MISTAKES.items())
+def test_mistakes(root, capsys, args, says):
+    status, out, err = run(capsys, *args)
+    assert (status, out) == (2, "")
+    assert err.startswith(f"vitreous: {says}")
+    assert err.count("\n") == 1
+
+
+def test_help_of_the_first_word(capsys):
+    for args, code in {("data",): 2, ("data", "--help"): 0, ("data", "-h"): 0}.items():
+        status, out, err = run(capsys, *args)
+        assert status == code
+        assert "data get" in (err if code else out)
+        assert (out if code else err) == ""
