@@ -8,7 +8,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "docs")]
-import generate  # noqa: E402
+import measured  # noqa: E402
 import noisy_student  # noqa: E402
 
 SETTING = noisy_student.Setting("P/4@32", 1, 0.25, 40, "soft", 0.3, 2.0, 4.0, "randaugment")
@@ -82,8 +82,8 @@ def test_the_table_of_the_page():
         "setting": SETTING._asdict(),
         "cells": CELLS,
         "summary": noisy_student.summary(CELLS),
-        "machine": {"cores": 2},
+        "machine": {"threads": 2},
     }
-    text = generate._noisy_student(found)
+    text = measured.noisy_student_table(found)
     assert "| control | 6 | 61.0 | 1.0 | 3 | 10,000 |" in text
     assert "- student minus teacher: +10.0 ± 2.8 points, told apart;" in text
