@@ -22,6 +22,7 @@ MODELS = {
     "ViT": ("P/4@16", {}),
     "ViT with relative positions": ("P/4@16", {"position": "relative"}),
     "ViT with axial attention": ("P/4@16", {"attention": "axial"}),
+    "ViT that merges tokens": ("P/4@16", {"merge": 2, "depth": 3}),
     "hybrid": ("C+P/4@16", {}),
     "BiT": ("bit-r11x0.5@32", {}),
 }
@@ -45,7 +46,7 @@ def test_an_engine_says_what_the_network_says(kind, runtime):
 def test_an_efficientnet_too(runtime):
     bundle = tiny_bundle("efficientnet-b0@64")
     found = convert_model(bundle, runtime, random_pictures(bundle, 6)).about.verified
-    assert found.close
+    assert found.close()
     assert found.pictures == found.same_label == 6
 
 

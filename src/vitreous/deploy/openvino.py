@@ -25,6 +25,7 @@ from vitreous.config.engine import EngineName, Precision
 from vitreous.deploy.engine import check_numbers, check_pictures, no_classifier
 from vitreous.deploy.graph import INPUT, REPRESENTATION, SCORES
 from vitreous.errors import UserError
+from vitreous.train.precision import amx_works
 
 XML, BIN = "model.xml", "model.bin"
 CHUNK = 4
@@ -146,6 +147,8 @@ class OpenVinoEngine:
 
     def __init__(self, model: Any, preprocess: Preprocess, precision: Precision, *, path: Path | None = None) -> None:
         """path: where the model was read from, for errors to say so."""
+        if precision == "int8":
+            check_int8()
         self.model, self.preprocess, self.precision, self.path = model, preprocess, precision, path
         self.threads = torch.get_num_threads()
         self._outputs = {
@@ -207,6 +210,12 @@ class OpenVinoEngine:
             model.reshape(_with_batch(model, size))
             self._queues[size] = ov.AsyncInferQueue(_compile(model, self.threads), self.threads + 1)
         return self._queues[size]
+
+
+def check_int8() -> None:
+    """Refuse int8 where the machine announces AMX and cannot use it: the first product would end the process."""
+    if torch.cpu.get_capabilities().get("amx_int8", False) and not amx_works():
+        raise UserError("int8: this machine announces AMX and dies of its instructions; stay with fp32.")
 
 
 def cut(count: int, chunk: int) -> list[tuple[int, slice]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -25,16 +26,17 @@ class Agreement:
     pictures: int
     same_label: int
     """Pictures for which both have the same likeliest label."""
+    equal: int
+    """Pictures whose scores and representation are the same up to rounding."""
     worst_score: float
     """The largest difference of a score, relative to the largest score where that is above 1."""
     worst_probability: float
     worst_representation: float
     """As the scores'."""
 
-    @property
-    def close(self) -> bool:
-        """Whether they are the same up to rounding."""
-        return max(self.worst_score, self.worst_representation) <= TOLERANCE and self.same_label == self.pictures
+    def close(self, but: float = 0.0) -> bool:
+        """Whether they are the same up to rounding, but for a share of the pictures."""
+        return self.pictures - self.equal <= math.ceil(but * self.pictures)
 
 
 def agreement(reference: Engine, other: Engine, pictures: Tensor, *, classifier: bool) -> Agreement:
@@ -43,18 +45,27 @@ def agreement(reference: Engine, other: Engine, pictures: Tensor, *, classifier:
     classifier: the model has one. Labels between which the reference itself cannot decide, their scores being closer
     than the tolerance, count as the same.
     """
-    expected = batched(reference.representations, pictures, reference.batch_size)
-    found = batched(other.representations, pictures, other.batch_size)
-    features = _relative(found, expected)
+    count = len(pictures)
+    features = _differences(
+        batched(other.representations, pictures, other.batch_size),
+        batched(reference.representations, pictures, reference.batch_size),
+    )
+    equal = features <= TOLERANCE
     if not classifier:
-        return Agreement(len(pictures), len(pictures), 0.0, 0.0, features)
+        return Agreement(count, count, int(equal.sum()), 0.0, 0.0, features.max().item())
     expected = batched(reference.scores, pictures, reference.batch_size)
     found = batched(other.scores, pictures, other.batch_size)
-    label = found.argmax(dim=1, keepdim=True)
-    behind = expected.amax(dim=1) - expected.gather(1, label)[:, 0]
+    scores = _differences(found, expected)
+    behind = expected.amax(dim=1) - expected.gather(1, found.argmax(dim=1, keepdim=True))[:, 0]
     same = behind <= TOLERANCE * max(1.0, expected.abs().max().item())
-    probabilities = (found.softmax(dim=1) - expected.softmax(dim=1)).abs().max().item()
-    return Agreement(len(pictures), int(same.sum()), _relative(found, expected), probabilities, features)
+    return Agreement(
+        pictures=count,
+        same_label=int(same.sum()),
+        equal=int((equal & same & (scores <= TOLERANCE)).sum()),
+        worst_score=scores.max().item(),
+        worst_probability=(found.softmax(dim=1) - expected.softmax(dim=1)).abs().max().item(),
+        worst_representation=features.max().item(),
+    )
 
 
 def batched(function: Callable[[Tensor], Tensor], pictures: Tensor, size: int) -> Tensor:
@@ -62,8 +73,9 @@ def batched(function: Callable[[Tensor], Tensor], pictures: Tensor, size: int) -
     return torch.cat([function(part) for part in torch.split(pictures, size)])
 
 
-def _relative(found: Tensor, expected: Tensor) -> float:
-    return ((found - expected).abs().max() / max(1.0, expected.abs().max().item())).item()
+def _differences(found: Tensor, expected: Tensor) -> Tensor:
+    """(n,) of each row the largest difference, relative to the largest number of all where that is above 1."""
+    return (found - expected).abs().flatten(1).amax(dim=1) / max(1.0, expected.abs().max().item())
 
 
 def first_difference(
@@ -95,7 +107,7 @@ def first_difference(
         other = torch.from_numpy(theirs[name].copy())
         if other.shape != value.shape:
             continue
-        if _relative(other, value) <= tolerance:
+        if _differences(other, value).max() <= tolerance:
             found = None  # what differed before was only divided among nodes in another way
         elif found is None:
             found = layer
