@@ -23,6 +23,7 @@ MODELS = {
     "ViT with relative positions": ("P/4@16", {"position": "relative"}),
     "ViT with axial attention": ("P/4@16", {"attention": "axial"}),
     "ViT that merges tokens": ("P/4@16", {"merge": 2, "depth": 3}),
+    "ViT that merges tokens, mean": ("P/4@16", {"merge": 2, "depth": 3, "pool": "mean"}),
     "hybrid": ("C+P/4@16", {}),
     "BiT": ("bit-r11x0.5@32", {}),
 }

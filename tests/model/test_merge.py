@@ -256,29 +256,6 @@ def test_half_precision_compares_in_full():
         assert match(keys, 1).joining.tolist() == [[3]]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("pool", ["class", "mean"])
-def test_exported_graphs_give_the_same(pool, tmp_path):
-    ov, ort = pytest.importorskip("openvino"), pytest.importorskip("onnxruntime")
-    pytest.importorskip("onnxscript")
-    model = random_model(**DEEP, merge=4, pool=pool)
-    images = random_images(model, count=5)
-    with torch.no_grad():
-        scores = model(images).numpy()
-        batch = {"images": {0: torch.export.Dim("batch", min=1, max=64)}}
-        program = torch.export.export(model, (images[:2],), dynamic_shapes=batch)
-    np.testing.assert_allclose(program.module()(images).detach(), scores, atol=1e-5)
-    compiled = ov.Core().compile_model(ov.convert_model(program), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
-    torch.onnx.export(program, dynamo=True, verbose=False).save(tmp_path / "merged.onnx")
-    session = ort.InferenceSession(tmp_path / "merged.onnx")
-    for count in (1, 5):
-        some = images[:count].numpy()
-        np.testing.assert_allclose(compiled(some)[0], scores[:count], atol=1e-4)
-        np.testing.assert_allclose(
-            session.run(None, {session.get_inputs()[0].name: some})[0], scores[:count], atol=1e-4
-        )
-
-
 def test_a_seed_gives_the_same_weights_with_and_without():
     a, b = ViT(ViTConfig(**TINY), seed=1), ViT(ViTConfig(**TINY, merge=2), seed=1)
     assert all(torch.equal(x, y) for x, y in zip(a.state_dict().values(), b.state_dict().values(), strict=True))

@@ -96,6 +96,8 @@ def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, explicit: bool)
         scores = q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5
         attention = (scores if bias is None else scores + bias).softmax(dim=-1)
         return (attention @ v).transpose(1, 2).flatten(2), attention
+    if bias is not None:
+        bias = bias.expand(-1, -1, q.shape[2], -1)  # which costs nothing, and ONNX Runtime wants it so
     return F.scaled_dot_product_attention(q, k, v, attn_mask=bias).transpose(1, 2).flatten(2), None
 
 
