@@ -20,7 +20,9 @@ def tiny_bundle(name="P/4@16", seed=0, classes=4, **changes):
     for parameter in network.parameters():
         if not parameter.detach().abs().sum():
             torch.nn.init.normal_(parameter, std=0.3, generator=generator)
-    return Bundle(network, Preprocess(size=network.config.image_size, mean=MEAN, std=STD), LABELS[:classes])
+    channels = network.config.channels
+    preprocess = Preprocess(size=network.config.image_size, mean=MEAN[:channels], std=STD[:channels])
+    return Bundle(network, preprocess, LABELS[:classes])
 
 
 def random_pictures(bundle, count=5):

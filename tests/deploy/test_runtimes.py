@@ -67,12 +67,35 @@ def test_runtimes_get_attention_and_gelu_whole():
 
 def test_chunks_cover_all_pictures():
     for count in range(1, 30):
-        seen = np.zeros(count)
-        for size, part in cut(count, 4):
-            assert size in (1, 4)
-            assert 0 < part.stop - part.start <= size
-            seen[part] += 1
-        assert (seen == 1).all()
+        pictures = np.arange(count, dtype=np.uint8)[:, None]
+        seen = []
+        for part, chunk in cut(pictures, 4):
+            assert len(chunk) == (1 if count == 1 else 4)
+            own = part.stop - part.start
+            assert (chunk[own:] == 0).all()
+            seen += chunk[:own, 0].tolist()
+        assert seen == list(range(count))
+
+
+ODD = {
+    "grey": {"channels": 1},
+    "not square": {"image_size": (16, 24)},
+    "padded": {"image_size": (15, 18), "pad": True},
+    "class and mean": {"pool": "class+mean"},
+    "distilled": {"distilled": True},
+    "no classifier": {"classes": 0},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.parametrize("kind", ODD)
+def test_odd_networks_too(kind, runtime):
+    bundle = tiny_bundle("P/4@16", **ODD[kind])
+    found = convert_model(bundle, runtime, random_pictures(bundle, 5))
+    assert found.about.verified.equal == 5
+    assert found.engine.classes == bundle.model.config.classes
+    assert found.engine.representations(random_pictures(bundle, 3)).shape == (3, bundle.model.config.features)
 
 
 @pytest.fixture(scope="module", params=list(RUNTIMES))

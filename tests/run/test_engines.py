@@ -2,7 +2,10 @@
 
 import json
 import logging
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from colours import COLOURS, make_bundle, make_pictures
@@ -10,7 +13,8 @@ from deploy.models import random_pictures
 
 from vitreous import UserError, bench, export_weights, load, predict, probe
 from vitreous.data.source import open_data
-from vitreous.deploy.folder import load_engine, read_about
+from vitreous.deploy.folder import Accuracy, load_engine, read_about
+from vitreous.deploy.openvino import measure_accuracy
 from vitreous.deploy.runtime import RUNTIMES
 from vitreous.jobs.evaluate import evaluate
 from vitreous.run import conversion, engines, prepared
@@ -45,12 +49,12 @@ def test_auto_is_pytorch_until_another_engine_was_measured(colours, kept, caplog
     found = PreparedEngines(bundle)
     found.put(convert_model(bundle, "openvino", random_pictures(bundle, 4)))
     assert deploy(bundle, pictures=100).engine.name == "torch", "its speed is not known"
-    found.remember({TORCH: 100.0, OPENVINO: 250.0})
+    found.remember({TORCH: 10.0, OPENVINO: 25.0})
     assert deploy(bundle, pictures=100).engine.name == "openvino"
     assert caplog.messages == ["engine: OpenVINO fp32, 2.5 times as fast as PyTorch here."]
-    assert deploy(bundle, pictures=3).engine.name == "torch", "for a few pictures it is not worth opening"
+    assert deploy(bundle, pictures=20).engine.name == "torch", "it takes longer to open than it saves"
     assert deploy(bundle, engine="torch", pictures=100).engine.name == "torch"
-    found.remember({TORCH: 100.0, OPENVINO: 99.0})
+    found.remember({TORCH: 10.0, OPENVINO: 9.9})
     assert deploy(bundle, pictures=100).engine.name == "torch", "it is slower here"
 
 
@@ -60,9 +64,54 @@ def test_speeds_of_another_machine_do_not_count(colours, kept, monkeypatch):
     found.put(convert_model(bundle, "openvino", random_pictures(bundle, 4)))
     found.remember({TORCH: 1.0, OPENVINO: 2.0})
     assert found.speeds == {TORCH: 1.0, OPENVINO: 2.0}
-    monkeypatch.setattr(prepared, "describe_machine", lambda: "another")
-    assert found.speeds == {}
+    with monkeypatch.context() as patch:
+        patch.setattr(prepared, "describe_machine", lambda: "another")
+        assert found.speeds == {}
+        assert deploy(bundle, pictures=100).engine.name == "torch"
+        found.remember({TORCH: 3.0})
+    assert found.speeds == {TORCH: 1.0, OPENVINO: 2.0}, "both are kept"
+
+
+def test_what_other_versions_made_does_not_count(colours, kept, monkeypatch):
+    bundle, _ = colours
+    found = PreparedEngines(bundle)
+    found.put(convert_model(bundle, "openvino", random_pictures(bundle, 4)))
+    found.remember({TORCH: 1.0, OPENVINO: 2.0})
+    monkeypatch.setattr(prepared, "describe_software", lambda: "openvino 1999.1")
+    assert found.get(OPENVINO) is None
     assert deploy(bundle, pictures=100).engine.name == "torch"
+
+
+def test_a_model_that_cannot_be_converted_is_answered_for_by_pytorch(colours, kept, monkeypatch, caplog):
+    caplog.set_level(logging.INFO, "vitreous")
+    bundle, _ = colours
+    runtime = RUNTIMES["openvino"]
+
+    def fail(*given):
+        raise RuntimeError("no such operation")
+
+    monkeypatch.setitem(RUNTIMES, "openvino", type(runtime)(**{**runtime.__dict__, "convert": fail}))
+    monkeypatch.setattr(engines, "WORTH_SECONDS", 0.0)
+    assert deploy(bundle, pictures=100_000).engine.name == "torch"
+    assert any("OpenVINO cannot take this network (no such operation)" in message for message in caplog.messages)
+    with pytest.raises(UserError, match="cannot take this network"):
+        deploy(bundle, engine="openvino")
+
+
+def test_an_engine_that_is_asked_for_is_taken_beside_an_accelerator_too(colours, kept, monkeypatch):
+    monkeypatch.setattr(engines, "find_device", lambda device: torch.device("meta"))
+    assert deploy(colours[0], engine="onnx").engine.name == "onnx"
+
+
+def test_two_threads_get_their_own_answers(colours, kept):
+    bundle, _ = colours
+    engine = deploy(bundle, engine="openvino").engine
+    pictures = random_pictures(bundle, 23)
+    expected = [engine.scores(pictures[i:]) for i in range(8)]
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda i: engine.scores(pictures[i:]), [*range(8)] * 5))
+    for i, scores in enumerate(found):
+        torch.testing.assert_close(scores, expected[i % 8], atol=1e-6, rtol=0)
 
 
 def test_another_model_does_not_take_this_ones_engine(colours, kept):
@@ -85,6 +134,35 @@ def test_many_pictures_are_worth_a_conversion(colours, kept, monkeypatch):
     monkeypatch.setattr(prepared, "measure_speeds", lambda found: dict.fromkeys(found, 1.0) | {OPENVINO: 2.0})
     assert deploy(bundle, pictures=100_000).engine.name == "openvino"
     assert PreparedEngines(bundle).get(OPENVINO) is not None
+
+
+def test_int8_that_loses_more_than_usual_is_taken_only_if_asked_for(colours, kept):
+    bundle, _ = colours
+    found, int8 = PreparedEngines(bundle), Variant("openvino", "int8")
+    converted = convert_model(bundle, "openvino", random_pictures(bundle, 4))
+    for lost, expected in ((0.6, "torch"), (0.4, "openvino")):
+        about = replace(converted.about, precision="int8", accuracy=Accuracy(1000, 0.9, 0.9 - lost / 100))
+        found.put(replace(converted, about=about))
+        found.remember({TORCH: 1.0, int8: 2.0})
+        assert deploy(bundle, pictures=1000).engine.name == expected
+        assert deploy(bundle, pictures=1000, precision="int8").engine.name == "openvino"
+
+
+def test_nncf_is_told_the_accuracy_of_the_pictures_it_asks_about():
+    """Any of them, in any order, not the first so many."""
+    scores = {0: [0.0, 1.0], 1: [1.0, 0.0], 2: [1.0, 0.0]}
+
+    class Compiled:
+        def output(self, name):
+            return name
+
+        def __call__(self, picture):
+            return {"scores": np.array(scores[picture])}
+
+    items = [(0, 1), (1, 0), (2, 1)]
+    assert measure_accuracy(Compiled(), items) == pytest.approx(2 / 3)
+    assert measure_accuracy(Compiled(), items[1:2]) == 1
+    assert measure_accuracy(Compiled(), items[2:]) == 0
 
 
 def test_what_is_kept_and_damaged_is_made_again(colours, kept):
@@ -183,6 +261,7 @@ REFUSED = {
     "int8 in PyTorch": ({"engine": "torch", "precision": "int8"}, "choose the engine openvino"),
     "int8 that was never made": ({"engine": "openvino", "precision": "int8"}, "has not been quantised here"),
     "int8 by auto": ({"precision": "int8"}, "has not been quantised here"),
+    "int8 in ONNX": ({"engine": "onnx", "precision": "int8"}, "there is none for ONNX"),
 }
 
 
@@ -207,7 +286,8 @@ def test_an_exported_model_is_what_it_is(colours, kept, tmp_path):
 
 
 OPTIONS = {
-    "int8 for timm": ({"to": "timm", "int8": True}, "int8: only for an export to openvino or onnx"),
+    "int8 for timm": ({"to": "timm", "int8": True}, "there is none for timm"),
+    "merging for timm": ({"to": "timm", "merge": 2}, "merge: only for an export"),
     "pictures for google": ({"to": "google", "verify": "x"}, "verify: only for an export"),
     "int8 in ONNX": ({"to": "onnx", "int8": True, "calibrate": "x"}, "there is none for onnx"),
     "int8 without pictures": ({"to": "openvino", "int8": True}, "give calibrate"),
@@ -244,5 +324,5 @@ def test_bench_measures_all_engines_and_auto_takes_the_fastest(colours, kept, tm
     written = json.loads((tmp_path / "out" / "bench.json").read_text())
     assert [row["engine"] for row in written["rows"]] == [row.engine for row in found.rows]
     assert (tmp_path / "out" / "bench.svg").read_text().startswith("<?xml")
-    assert deploy(bundle, pictures=100).engine.name == found.rows[0].engine
+    assert deploy(bundle, pictures=10**9).engine.name == found.rows[0].engine
     assert bundle.labels == COLOURS

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 import tyro
 
+from vitreous.arguments import Merge
 from vitreous.cli.terminal import Flag, option, printable
 
 _OPEN = {
@@ -28,6 +29,8 @@ def export(
     calibrate: Annotated[str | None, option("DATA")] = None,
     verify: Annotated[str | None, option("DATA")] = None,
     max_drop: Annotated[float | None, option("POINTS")] = None,
+    merge: Annotated[Merge | None, option("COUNT")] = None,
+    preprocess: Annotated[str | None, option("TEXT")] = None,
 ) -> None:
     """Write a model in a format that other programs read: Hugging Face, timm, Google, OpenVINO or ONNX.
 
@@ -45,12 +48,24 @@ def export(
             split of those to calibrate with, or some pictures of the package's own.
         max_drop: Points of accuracy that int8 may lose. Where plain quantisation loses more, the costliest operations
             stay in float32; where even that does, nothing is written. Default: 0.5.
+        merge: For openvino and onnx, how many tokens to merge per block. Default: as the model says.
+        preprocess: For openvino and onnx, changes to the model's preprocessing, such as "size=384".
     """
     from vitreous.jobs.export import export_weights
     from vitreous.run.opening import open_model
 
     opened = open_model(bundle)
-    written = export_weights(opened, out, to, int8=int8, calibrate=calibrate, verify=verify, max_drop=max_drop)
+    written = export_weights(
+        opened,
+        out,
+        to,
+        int8=int8,
+        calibrate=calibrate,
+        verify=verify,
+        max_drop=max_drop,
+        merge=merge,
+        preprocess=preprocess,
+    )
     place = printable(str(written))
     auto = "AutoModelForImageClassification" if opened.labels else "AutoModel"
     print(f"written: {place}")
@@ -67,7 +82,8 @@ def _show_proof(folder: Path) -> None:
     checked = about.verified
     print(
         f"verified: {checked.same_label:,} of {checked.pictures:,} pictures have the same label as in PyTorch, "
-        f"probabilities differ by at most {checked.worst_probability:.2g}"
+        f"{checked.equal:,} the same numbers up to rounding; probabilities differ by at most "
+        f"{checked.worst_probability:.2g}"
     )
     if (accuracy := about.accuracy) is not None:
         print(

@@ -24,7 +24,7 @@ from vitreous.model.network import Network, evaluating
 
 
 class Engine(Protocol):
-    """What answers for a model."""
+    """What answers for a model. Several threads may ask it."""
 
     @property
     def name(self) -> EngineName:

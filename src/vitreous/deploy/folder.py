@@ -65,6 +65,8 @@ class About:
     """Whether some operations were left in float32, because quantising all of them cost too much accuracy."""
     versions: str = ""
     """Of the software that made it."""
+    machine: str = ""
+    """On which it was verified."""
 
     def to_json(self) -> dict[str, Any]:
         """As in engine.json."""
@@ -83,7 +85,12 @@ class About:
 def save_engine(path: Path, model: Any, about: About, card: str) -> Path:
     """Write an exported model, complete or not at all, and return its folder. model: the runtime's."""
     with new_folder(path) as folder:
-        RUNTIMES[about.runtime].write(model, folder)
+        try:
+            RUNTIMES[about.runtime].write(model, folder)
+        except RuntimeError as error:  # OpenVINO's own
+            raise UserError(
+                f"{path}: cannot be written ({str(error).splitlines()[-1]}); choose another place."
+            ) from None
         (folder / ABOUT).write_text(json.dumps(about.to_json(), indent=2) + "\n", encoding="utf-8")
         (folder / CARD).write_text(as_text(card), encoding="utf-8")
     return path
@@ -91,11 +98,13 @@ def save_engine(path: Path, model: Any, about: About, card: str) -> Path:
 
 def is_engine(path: Path) -> bool:
     """Whether a folder holds an exported model, be it whole or damaged."""
-    restore_folder(path)
-    if not path.is_dir() or not has_manifest(path):
-        return False
     try:
+        restore_folder(path)
+        if not path.is_dir() or not has_manifest(path):
+            return False
         return ABOUT in read_manifest(path)
+    except OSError:  # no name of a file, say: whoever opens it as something else will tell
+        return False
     except UserError:  # damaged: what is there tells
         return (path / ABOUT).exists()
 

@@ -106,8 +106,10 @@ def divide_products(graph: Graph) -> None:
         (cut,) = node.users
         if cut.target != torch.ops.aten.chunk.default or any(part.target is not getitem for part in cut.users):
             continue
-        x, *factors = node.args
-        width = node.meta["val"].shape[-1] // cut.args[1]
+        (x, *factors), shape = node.args, node.meta["val"].shape
+        if len(cut.args) != 3 or cut.args[2] not in (-1, len(shape) - 1) or shape[-1] % cut.args[1] or None in factors:
+            continue
+        width = shape[-1] // cut.args[1]
         for part in list(cut.users):
             rows = slice(part.args[1] * width, (part.args[1] + 1) * width)
             with graph.inserting_before(node):

@@ -5,12 +5,9 @@ Whatever is imported from onnx and onnxruntime is imported when it is needed: th
 
 from __future__ import annotations
 
-import io
-import logging
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import torch
@@ -22,18 +19,23 @@ from vitreous.config.data import Preprocess
 from vitreous.config.engine import EngineName, Precision
 from vitreous.deploy.engine import check_numbers, check_pictures, no_classifier
 from vitreous.deploy.graph import INPUT, MOST, REPRESENTATION, SCORES
+from vitreous.deploy.quiet import quiet
 from vitreous.errors import UserError
 
 FILE = "model.onnx"
 OPSET = 23
 """The first version of ONNX that has attention as one operation."""
+LARGEST = 2**31 - 2**24
+"""Bytes of weights that one file can hold beside its graph."""
 BATCH = 8
 """Pictures at once: more gain nothing on a processor."""
 
 
 def convert(program: ExportedProgram, names: Sequence[str], facts: Mapping[str, str]) -> Any:
     """The graph as an `onnx.ModelProto`. names: of its outputs; facts: what it should say of itself."""
-    with _quiet(), torch.no_grad():  # as it was traced: with gradients, attention lays its result out otherwise
+    if sum(tensor.nbytes for tensor in program.state_dict.values()) >= LARGEST:
+        raise UserError("onnx: the model has more than 2 GB, the most that one ONNX file holds; export to openvino.")
+    with quiet(), torch.no_grad():  # as it was traced: with gradients, attention lays its result out otherwise
         exported = torch.onnx.export(
             program,
             tuple(program.example_inputs[0]),
@@ -50,9 +52,7 @@ def convert(program: ExportedProgram, names: Sequence[str], facts: Mapping[str, 
 
 
 def write(model: Any, folder: Path) -> None:
-    """One file. Above 2 GB, which is the most that it can hold, a UserError."""
-    if model.ByteSize() >= 2**31:
-        raise UserError("onnx: the model has more than 2 GB, the most that one ONNX file holds; export to openvino.")
+    """One file."""
     (folder / FILE).write_bytes(model.SerializeToString())
 
 
@@ -83,6 +83,7 @@ class OnnxEngine:
         """model: an `onnx.ModelProto` or its bytes; path: where it was read from, for errors to say so."""
         self.model, self.preprocess, self.precision, self.path = model, preprocess, precision, path
         self._opened: Any = None
+        self._lock = Lock()
 
     @property
     def batch_size(self) -> int:
@@ -111,9 +112,10 @@ class OnnxEngine:
         return answers
 
     def _session(self) -> Any:
-        if self._opened is None:
-            content = self.model if isinstance(self.model, bytes) else self.model.SerializeToString()
-            self._opened = _session(content, torch.get_num_threads(), self.path)
+        with self._lock:
+            if self._opened is None:
+                content = self.model if isinstance(self.model, bytes) else self.model.SerializeToString()
+                self._opened = _session(content, torch.get_num_threads(), self.path)
         return self._opened
 
 
@@ -131,18 +133,3 @@ def _session(content: bytes, threads: int, path: Path | None = None) -> Any:
         raise UserError(
             f"{path or 'the model'}: ONNX Runtime cannot open it ({str(error).splitlines()[0]}); export it again."
         ) from None
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Without what the exporter prints and logs about itself."""
-    logger = logging.getLogger("torch.onnx")
-    level, disabled = logger.level, logging.root.manager.disable
-    logging.disable(logging.ERROR)
-    try:
-        with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(disabled)
-        logger.setLevel(level)

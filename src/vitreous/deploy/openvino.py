@@ -5,13 +5,10 @@ Whatever is imported from openvino and nncf is imported when it is needed: they 
 
 from __future__ import annotations
 
-import io
-import logging
-import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from functools import lru_cache
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -24,6 +21,7 @@ from vitreous.config.data import Preprocess
 from vitreous.config.engine import EngineName, Precision
 from vitreous.deploy.engine import check_numbers, check_pictures, no_classifier
 from vitreous.deploy.graph import INPUT, REPRESENTATION, SCORES
+from vitreous.deploy.quiet import quiet
 from vitreous.errors import UserError
 from vitreous.train.precision import amx_works
 
@@ -37,8 +35,7 @@ def convert(program: ExportedProgram, names: Sequence[str], facts: Mapping[str, 
     import openvino as ov
 
     size = program.example_inputs[0][0].shape[1:]
-    with torch.no_grad(), warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
-        warnings.simplefilter("ignore")
+    with quiet(), torch.no_grad():
         model = ov.convert_model(program)
     model.reshape([-1, *size])
     model.inputs[0].get_tensor().set_names({INPUT})
@@ -56,7 +53,7 @@ def quantise(model: Any, pictures: Tensor, *, transformer: bool) -> Any:
     """
     import nncf
 
-    with _quiet_nncf():
+    with quiet():
         return nncf.quantize(model, _dataset(pictures), **_settings(pictures, transformer))
 
 
@@ -69,21 +66,25 @@ def quantise_within(
     """
     import nncf
 
-    def accuracy(compiled: Any, given: Iterable[NDArray[Any]]) -> float:
-        output = compiled.output(SCORES)
-        answers = [int(compiled(picture)[output].argmax()) for picture in given]
-        return float(np.mean(np.array(answers) == labels[: len(answers)].numpy()))
-
-    with _quiet_nncf():
+    with quiet():
         return nncf.quantize_with_accuracy_control(
             model,
             calibration_dataset=_dataset(pictures),
-            validation_dataset=_dataset(judged),
-            validation_fn=accuracy,
+            validation_dataset=nncf.Dataset(
+                [(picture[None].numpy(), int(label)) for picture, label in zip(judged, labels, strict=True)],
+                lambda item: item[0],
+            ),
+            validation_fn=measure_accuracy,
             max_drop=max_drop / 100,
             drop_type=nncf.DropType.ABSOLUTE,
             **_settings(pictures, transformer),
         )
+
+
+def measure_accuracy(compiled: Any, items: Iterable[tuple[NDArray[Any], int]]) -> float:
+    """The share of labelled pictures that a compiled model names rightly: of all, or of whichever NNCF asks about."""
+    output = compiled.output(SCORES)
+    return float(np.mean([int(compiled(picture)[output].argmax()) == label for picture, label in items]))
 
 
 def _dataset(pictures: Tensor) -> Any:
@@ -96,17 +97,6 @@ def _settings(pictures: Tensor, transformer: bool) -> dict[str, Any]:
     import nncf
 
     return {"subset_size": len(pictures), "model_type": nncf.ModelType.TRANSFORMER if transformer else None}
-
-
-@contextmanager
-def _quiet_nncf() -> Iterator[None]:
-    """Without NNCF's own progress bars and remarks."""
-    import nncf
-
-    nncf.set_log_level(logging.ERROR)
-    with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
-        warnings.simplefilter("ignore")
-        yield
 
 
 def write(model: Any, folder: Path) -> None:
@@ -136,7 +126,7 @@ def intermediate(model: Any, pictures: Tensor) -> dict[str, NDArray[Any]]:
     looked_at.add_outputs([node.output(0) for node in last.values()])
     friendly = {node.get_friendly_name(): name for name, node in last.items()}
     producers = [result.input_value(0).get_node().get_friendly_name() for result in looked_at.get_results()]
-    answers = _compile(looked_at, 1)(pictures.numpy())
+    answers = _compile(looked_at, 1, 1)(pictures.numpy())
     return {friendly[name]: answers[number] for number, name in enumerate(producers) if name in friendly}
 
 
@@ -157,6 +147,7 @@ class OpenVinoEngine:
             for name in output.names
         }
         self._queues: dict[int, Any] = {}
+        self._lock = Lock()
 
     @property
     def classes(self) -> int:
@@ -184,17 +175,10 @@ class OpenVinoEngine:
         found = np.empty((len(pictures), width), dtype=np.float32)
         given = np.ascontiguousarray(pictures.numpy())
 
-        def keep(request: Any, part: slice) -> None:
-            found[part] = request.get_output_tensor(wanted).data[: part.stop - part.start]
-
-        parts = cut(len(pictures), CHUNK)
-        for size in {size for size, _ in parts}:
-            queue = self._queue(size)
-            queue.set_callback(keep)
-            for part in (part for needed, part in parts if needed == size):
-                chunk = given[part]
-                if len(chunk) < size:
-                    chunk = np.concatenate([chunk, np.zeros((size - len(chunk), *chunk.shape[1:]), dtype=np.uint8)])
+        with self._lock:  # a queue belongs to one caller at a time
+            queue = self._queue(CHUNK if len(given) > 1 else 1)
+            queue.set_callback(lambda request, part: _keep(found[part], request, wanted))
+            for part, chunk in cut(given, CHUNK):
                 queue.start_async({0: chunk}, part)
             queue.wait_all()
         answers = torch.from_numpy(found)
@@ -202,14 +186,19 @@ class OpenVinoEngine:
         return answers
 
     def _queue(self, size: int) -> Any:
-        """Requests of so many pictures each, one for each stream and one that waits."""
+        """Requests of so many pictures each: a stream for each core and one request that waits; of one, all cores."""
         import openvino as ov
 
         if size not in self._queues:
             model = self.model.clone()
             model.reshape(_with_batch(model, size))
-            self._queues[size] = ov.AsyncInferQueue(_compile(model, self.threads), self.threads + 1)
+            streams = self.threads if size > 1 else 1
+            self._queues[size] = ov.AsyncInferQueue(_compile(model, self.threads, streams), streams + 1)
         return self._queues[size]
+
+
+def _keep(rows: NDArray[np.float32], request: Any, output: int) -> None:
+    rows[:] = request.get_output_tensor(output).data[: len(rows)]
 
 
 def check_int8() -> None:
@@ -218,13 +207,13 @@ def check_int8() -> None:
         raise UserError("int8: this machine announces AMX and dies of its instructions; stay with fp32.")
 
 
-def cut(count: int, chunk: int) -> list[tuple[int, slice]]:
-    """How many pictures are computed at once, and which: chunks, and the rest one by one, or padded to a chunk."""
-    whole = count - count % chunk
-    if count % chunk > chunk // 2:
-        whole = count + -count % chunk
-    parts = [(chunk, slice(start, min(start + chunk, count))) for start in range(0, whole, chunk)]
-    return parts + [(1, slice(start, start + 1)) for start in range(whole, count)]
+def cut(pictures: NDArray[np.uint8], chunk: int) -> Iterator[tuple[slice, NDArray[np.uint8]]]:
+    """Which pictures (n, ...), and these, chunk by chunk; the last chunk is padded, but one picture is left alone."""
+    for start in range(0, len(pictures), chunk):
+        part = slice(start, min(start + chunk, len(pictures)))
+        missing = start + chunk - part.stop if len(pictures) > 1 else 0
+        some = pictures[part]
+        yield part, np.concatenate([some, np.zeros((missing, *some.shape[1:]), np.uint8)]) if missing else some
 
 
 def _with_batch(model: Any, size: int) -> list[int]:
@@ -235,14 +224,16 @@ def _with_batch(model: Any, size: int) -> list[int]:
 def _core() -> Any:
     import openvino as ov
 
-    return ov.Core()
+    core = ov.Core()
+    core.set_property({"ENABLE_MMAP": False})  # what was verified is what is computed, whatever becomes of the file
+    return core
 
 
-def _compile(model: Any, threads: int) -> Any:
+def _compile(model: Any, threads: int, streams: int) -> Any:
     """The model for this processor, in float32 where it is not quantised: some processors would take bfloat16."""
     settings = {
-        "PERFORMANCE_HINT": "THROUGHPUT",
-        "NUM_STREAMS": threads,
+        "PERFORMANCE_HINT": "THROUGHPUT" if streams > 1 else "LATENCY",
+        "NUM_STREAMS": streams,
         "INFERENCE_NUM_THREADS": threads,
         "INFERENCE_PRECISION_HINT": "f32",
     }

@@ -48,7 +48,7 @@ def _calls_per_second(job: Callable[[], object], seconds: float) -> float:
     return calls / passed if passed else float("inf")
 
 
-def measure_latency(engine: Engine, batch: int, *, calls: int = 50, seconds: float = 5.0) -> tuple[float, float]:
+def measure_latency(engine: Engine, batch: int, *, calls: int = 200, seconds: float = 5.0) -> tuple[float, float]:
     """Seconds from so many pictures to their answers: the median, and what 99 of 100 stay below.
 
     At most `calls` are tried, and no more than fit into `seconds`.
@@ -77,8 +77,13 @@ def describe_machine() -> str:
     name = text.partition("model name")[2].partition("\n")[0].strip(" \t:") or platform.processor()
     flags = (text.partition("flags")[2] or text.partition("Features")[2]).partition("\n")[0].split()
     features = " ".join(feature for feature in FEATURES if feature in flags)
-    versions = ", ".join(f"{package} {_version(package)}" for package in ("torch", "openvino", "onnxruntime"))
-    return f"{name} ({features}), {torch.get_num_threads()} of {os.cpu_count()} cores, {versions}"
+    return f"{name} ({features}), {torch.get_num_threads()} of {os.cpu_count()} cores, {describe_software()}"
+
+
+def describe_software() -> str:
+    """The versions of what converts and computes."""
+    packages = ("torch", "openvino", "nncf", "onnxruntime", "onnxscript")
+    return ", ".join(f"{package} {_version(package)}" for package in ("vitreous", *packages))
 
 
 def _version(package: str) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
-from vitreous.arguments import checked
+from vitreous.arguments import Merge, checked
+from vitreous.config.data import Preprocess
 from vitreous.data.source import Data
 from vitreous.deploy.folder import ABOUT, CARD, save_engine
 from vitreous.deploy.runtime import RUNTIMES
@@ -55,6 +56,8 @@ def export_weights(
     calibrate: str | Path | Data | None = None,
     verify: str | Path | Data | None = None,
     max_drop: MaxDrop | None = None,
+    merge: Merge | None = None,
+    preprocess: Preprocess | str | None = None,
 ) -> Path:
     """Write a model as others read it, and return where.
 
@@ -66,10 +69,16 @@ def export_weights(
     verify: pictures to compare answers on; for int8 labelled ones, on which accuracy is measured. If None, the test
         split of those to calibrate with, or some pictures of the package's own.
     max_drop: points of accuracy that int8 may lose, 0.5 if None.
+    merge, preprocess: openvino and onnx: how many tokens the graph merges per block, and how it wants its pictures
+        ("size=384"); as the model says if None.
     """
     out = _check_place(out, to)
-    _check_options(to, int8, calibrate, verify, max_drop)
-    bundle = open_model(source)
+    _check_options(to, int8, {"calibrate": calibrate, "max_drop": max_drop})
+    if to not in RUNTIMES:
+        for name, given in (("verify", verify), ("merge", merge), ("preprocess", preprocess)):
+            if given is not None:
+                raise UserError(f"{name}: only for an export to {' or '.join(RUNTIMES)}, not to {to}; leave it out.")
+    bundle = open_model(source, preprocess, merge)
     check_apart(out, bundle.path)
     if to == "openvino" or to == "onnx":
         found = prepare_export(bundle, to, calibrate=calibrate, verify=verify, max_drop=max_drop)
@@ -82,20 +91,15 @@ def export_weights(
     return WRITERS[to][family](out, bundle.model, bundle.preprocess, bundle.labels, bundle.info)
 
 
-def _check_options(to: Format, int8: bool, calibrate: object, verify: object, max_drop: float | None) -> None:
-    """Refuse what would have no effect, and int8 without pictures."""
-    if to not in RUNTIMES:
-        for name, given in (("int8", int8 or None), ("verify", verify)):
-            if given is not None:
-                raise UserError(f"{name}: only for an export to {' or '.join(RUNTIMES)}, not to {to}; leave it out.")
-    elif int8 and RUNTIMES[to].quantise is None:
-        raise UserError(f"int8: there is none for {to} here; export to openvino, or leave it out.")
-    if int8 and calibrate is None:
+def _check_options(to: Format, int8: bool, of_int8: Mapping[str, object]) -> None:
+    """Refuse int8 where there is none, int8 without pictures, and what only int8 would use."""
+    if int8 and (to not in RUNTIMES or RUNTIMES[to].quantise is None):
+        raise UserError(f"int8: there is none for {to}; export to openvino, or leave it out.")
+    if int8 and of_int8["calibrate"] is None:
         raise UserError("int8: needs labelled pictures to calibrate with; give calibrate.")
-    if not int8:
-        for name, given in (("calibrate", calibrate), ("max_drop", max_drop)):
-            if given is not None:
-                raise UserError(f"{name}: only int8 needs it; ask for int8, or leave it out.")
+    for name, given in of_int8.items():
+        if given is not None and not int8:
+            raise UserError(f"{name}: only int8 needs it; ask for int8, or leave it out.")
 
 
 def _check_place(out: str | Path, to: Format) -> Path:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
+from functools import cached_property
 from hashlib import sha256
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.export import ExportedProgram
 
 from vitreous.config.data import Preprocess
 from vitreous.config.engine import EngineName
@@ -22,11 +24,12 @@ from vitreous.deploy.engine import Engine, TorchEngine
 from vitreous.deploy.folder import About, Accuracy
 from vitreous.deploy.graph import output_names, trace_graph
 from vitreous.deploy.runtime import Runtime, find_runtime
-from vitreous.deploy.speed import describe_machine
+from vitreous.deploy.speed import describe_machine, describe_software
 from vitreous.deploy.verify import TOLERANCE, Agreement, agreement, batched, first_difference
 from vitreous.errors import UserError
 from vitreous.model.family import called, described
 from vitreous.run.folder import weights_digest
+from vitreous.run.matching import match_classes
 from vitreous.weights.bundle import Bundle
 from vitreous.weights.markdown import code
 
@@ -56,7 +59,7 @@ class Converted:
     model: Any
     about: About
 
-    @property
+    @cached_property
     def engine(self) -> Engine:
         """What answers for it."""
         runtime = find_runtime(self.about.runtime, "engine")
@@ -83,17 +86,37 @@ def convert_model(bundle: Bundle, to: EngineName, views: Tensor) -> Converted:
         labels=bundle.labels,
         source=model_digest(bundle),
         verified=Agreement(0, 0, 0, 0.0, 0.0, 0.0),
-        versions=describe_machine(),
+        versions=describe_software(),
+        machine=describe_machine(),
     )
     network = bundle.model.cpu()
-    program = trace_graph(network, bundle.preprocess)
-    model = runtime.convert(program, output_names(network), about.facts)
-    converted = Converted(model, about)
-    reference = TorchEngine(network, bundle.preprocess, path=bundle.path)
-    found = agreement(reference, converted.engine, views, classifier=bool(bundle.labels))
-    if not found.close(but=NEAR_TIES if about.model.get("merge") else 0.0):
-        raise _refused(bundle, runtime, found, first_difference(program, runtime.intermediate, model, views[:2]))
-    return Converted(model, replace(about, verified=found))
+    try:
+        program = trace_graph(network, bundle.preprocess)
+        converted = Converted(runtime.convert(program, output_names(network), about.facts), about)
+        found = agreement(_in_torch(bundle), converted.engine, views, classifier=bool(network.config.classes))
+    except (RuntimeError, ValueError, NotImplementedError, torch.onnx.errors.OnnxExporterError) as error:
+        if isinstance(error, UserError):
+            raise
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise UserError(
+            f"{bundle.path or 'the model'}: {runtime.title} cannot take this network ({reason}); use another runtime."
+        ) from error
+    merges = isinstance(network.config, ViTConfig) and network.config.merge
+    if not found.close(but=NEAR_TIES if merges else 0.0):
+        raise _refused(bundle, runtime, found, _first_difference(program, runtime, converted.model, views[:2]))
+    return replace(converted, about=replace(about, verified=found))
+
+
+def _in_torch(bundle: Bundle) -> TorchEngine:
+    return TorchEngine(bundle.model, bundle.preprocess, path=bundle.path)
+
+
+def _first_difference(program: ExportedProgram, runtime: Runtime, model: Any, views: Tensor) -> str | None:
+    """The layer that differs first, where it can be found: a graph that is wrong may also be one that cannot be run."""
+    try:
+        return first_difference(program, runtime.intermediate, model, views)
+    except RuntimeError:
+        return None
 
 
 def _refused(bundle: Bundle, runtime: Runtime, found: Agreement, layer: str | None) -> UserError:
@@ -118,7 +141,7 @@ def quantise_model(
         raise UserError(f"int8: {runtime.title} has none here; export to openvino.")
     transformer = isinstance(bundle.model.config, ViTConfig)
     model = runtime.quantise(converted.model, calibration, transformer=transformer)
-    found = _judged(converted, model, judged, accuracy_aware=False)
+    found = _judged(bundle, converted, model, judged, accuracy_aware=False)
     if found.accuracy.drop > max_drop:
         model = runtime.quantise_within(
             converted.model,
@@ -128,7 +151,7 @@ def quantise_model(
             labels=judged.labels,
             max_drop=max_drop,
         )
-        found = _judged(converted, model, judged, accuracy_aware=True)
+        found = _judged(bundle, converted, model, judged, accuracy_aware=True)
     if (a := found.accuracy).drop > max_drop:
         raise UserError(
             f"{bundle.path or 'the model'}: int8 loses {a.drop:.2f} points of accuracy on {a.pictures:,} pictures "
@@ -138,13 +161,16 @@ def quantise_model(
     return found
 
 
-def _judged(converted: Converted, model: Any, judged: LabelledViews, *, accuracy_aware: bool) -> Converted:
-    """A quantised model with its accuracy, and that of the converted one, written down."""
+def _judged(
+    bundle: Bundle, converted: Converted, model: Any, judged: LabelledViews, *, accuracy_aware: bool
+) -> Converted:
+    """A quantised model with its accuracy, and that of the network, written down."""
     found = Converted(model, replace(converted.about, precision="int8", accuracy_aware=accuracy_aware))
-    right, count = [count_right(one.engine, judged) for one in (converted, found)], len(judged.labels)
+    plain, count = _in_torch(bundle), len(judged.labels)
+    right = [count_right(engine, judged) for engine in (plain, found.engine)]
     accuracy = Accuracy(count, right[0] / count, right[1] / count)
-    verified = agreement(converted.engine, found.engine, judged.views, classifier=True)
-    return Converted(model, replace(found.about, accuracy=accuracy, verified=verified))
+    verified = agreement(plain, found.engine, judged.views, classifier=True)
+    return replace(found, about=replace(found.about, accuracy=accuracy, verified=verified))
 
 
 def count_right(engine: Engine, judged: LabelledViews) -> int:
@@ -159,8 +185,10 @@ def sample_views(source: Source, preprocess: Preprocess, count: int, labels: tup
     labels: the model's, to which classes are matched by name. What cannot be read is left out.
     """
     if labels:
-        source = source.relabelled(labels)
+        source = match_classes(source, labels, "all").source
     order = np.random.default_rng(SEED).permutation(len(source))
+    if labels:
+        order = order[source.labels[order] >= 0]
     views: list[Tensor] = []
     kept: list[int] = []
     for index in order.tolist():
@@ -194,8 +222,8 @@ def engine_card(bundle: Bundle, about: About) -> str:
     checked, precision = about.verified, "float32" if about.precision == "fp32" else "int8"
     proof = (
         f"Beside the network in PyTorch, on {checked.pictures:,} pictures: {checked.same_label:,} have the same label, "
-        f"probabilities differ by at most {checked.worst_probability:.2g}, representations by "
-        f"{checked.worst_representation:.2g} of the largest number."
+        f"{checked.equal:,} the same numbers up to rounding. Probabilities differ by at most "
+        f"{checked.worst_probability:.2g}, representations by {checked.worst_representation:.2g} of the largest number."
     )
     gives = (
         "probabilities, scores and a representation" if about.labels else "a representation, for it has no classifier,"

@@ -23,6 +23,13 @@ log = logging.getLogger("vitreous")
 
 FEW = 16
 """Pictures for which it is not worth looking what else there is."""
+MANY = 1000
+"""Pictures for which somebody wants to know why it is not faster."""
+OPENING_SECONDS = 2.0
+"""What it takes to open and compile a converted model, about."""
+MAX_DROP = 0.5
+"""Points of accuracy that int8 may lose, where nobody says otherwise."""
+OPENVINO = Variant("openvino", "fp32")
 WORTH_SECONDS = 60.0
 """Of PyTorch's time, above which converting a model, some ten seconds, is expected to pay."""
 
@@ -54,14 +61,17 @@ def deploy(
     bundle = open_model(model, preprocess, merge)
     if classifier:
         check_classifier(bundle)
-    if engine == "torch" or find_device(device).type != "cpu":
+    if engine == "torch":
         if precision == "int8":
             raise UserError("precision='int8': PyTorch computes in fp32 here; choose the engine openvino.")
         return in_torch(bundle, device)
     if engine == "auto":
-        return _fastest(bundle, precision, pictures)
-    find_runtime(engine, "engine")
-    prepared, variant = PreparedEngines(bundle), Variant(engine, precision or "fp32")
+        on_processor = precision == "int8" or find_device(device).type == "cpu"
+        return _fastest(bundle, precision, pictures) if on_processor else in_torch(bundle, device)
+    runtime, variant = find_runtime(engine, "engine"), Variant(engine, precision or "fp32")
+    if precision == "int8" and runtime.quantise is None:
+        raise UserError(f"precision='int8': there is none for {runtime.title} here; choose the engine openvino.")
+    prepared = PreparedEngines(bundle)
     if (found := prepared.get(variant)) is not None:
         return found[0]
     if precision == "int8":
@@ -107,20 +117,39 @@ def _fastest(bundle: Bundle, precision: Precision | None, pictures: int) -> Depl
         return plain
     prepared = PreparedEngines(bundle)
     speeds = prepared.speeds
-    if not speeds and precision != "int8" and _worth_converting(plain.engine, pictures):
-        log.info("engine: there are many pictures, so the model is converted for OpenVINO once; it is kept.")
-        prepared.put(convert_model(bundle, "openvino", builtin_views(bundle.preprocess)))
-        speeds = prepared.measure(plain.engine)
-    fitting = [variant for variant in speeds if precision in (None, variant.precision)]
-    for variant in sorted(fitting, key=lambda variant: -speeds[variant]):
+    if OPENVINO not in speeds and precision != "int8" and _worth_converting(plain.engine, pictures):
+        speeds = _prepare(prepared, plain.engine) or speeds
+    fitting = {variant: speed for variant, speed in speeds.items() if precision in (None, variant.precision)}
+    for variant in sorted(fitting, key=lambda variant: _seconds(variant, fitting[variant], pictures)):
         if variant == TORCH:
             break
-        if (found := prepared.get(variant)) is not None:
-            log.info(_why(variant, speeds, found[1]))
-            return found[0]
+        kept = prepared.get(variant)
+        if kept is not None and (kept[1].accuracy is None or kept[1].accuracy.drop <= MAX_DROP or precision == "int8"):
+            log.info(_why(variant, speeds, kept[1]))
+            return kept[0]
     if precision == "int8":
         raise _no_int8(bundle)
+    if pictures >= MANY:
+        other = "is the fastest here" if speeds else "as no other was prepared for this model; vitreous bench does that"
+        log.info(f"engine: PyTorch, {other}.")
     return plain
+
+
+def _seconds(variant: Variant, speed: float, pictures: int) -> float:
+    """How long it would take, opening included."""
+    return pictures / speed + (0.0 if variant == TORCH else OPENING_SECONDS)
+
+
+def _prepare(prepared: PreparedEngines, plain: Engine) -> dict[Variant, float] | None:
+    """The speeds, after the model was converted for OpenVINO; None where that is impossible, for PyTorch can do it."""
+    log.info("engine: there are many pictures, so the model is converted for OpenVINO once; it is kept.")
+    try:
+        if prepared.get(OPENVINO) is None:
+            prepared.put(convert_model(prepared.bundle, "openvino", builtin_views(prepared.bundle.preprocess)))
+    except UserError as error:
+        log.info(f"engine: it cannot be converted, so PyTorch answers ({str(error).rstrip('.')}).")
+        return None
+    return prepared.measure(plain)
 
 
 def _why(variant: Variant, speeds: Mapping[Variant, float], about: About) -> str:

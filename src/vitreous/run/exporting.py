@@ -9,6 +9,7 @@ from torch import Tensor
 
 from vitreous.config.engine import EngineName
 from vitreous.data.source import Data
+from vitreous.errors import UserError
 from vitreous.run.conversion import (
     CALIBRATED,
     JUDGED,
@@ -20,15 +21,14 @@ from vitreous.run.conversion import (
     quantise_model,
     sample_views,
 )
-from vitreous.run.engines import in_torch
+from vitreous.run.engines import MAX_DROP, in_torch
 from vitreous.run.opening import check_classifier, choose_split, open_dataset, open_pictures
 from vitreous.run.prepared import PreparedEngines
 from vitreous.weights.bundle import Bundle
+from vitreous.weights.ours import real_path
 
 VERIFIED = 200
 """Pictures, at most, on which a conversion is compared with the network."""
-MAX_DROP = 0.5
-"""Points of accuracy that int8 may lose."""
 
 
 def prepare_export(
@@ -62,13 +62,25 @@ def prepare_export(
 def split_pictures(
     bundle: Bundle, calibrate: str | Path | Data, verify: str | Path | Data | None
 ) -> tuple[Tensor, LabelledViews]:
-    """Views to calibrate int8 with, and labelled ones that judge it: never the same pictures of the same data."""
+    """Views to calibrate int8 with, and labelled ones that judge it.
+
+    Of data with one split only, which are to serve for both, they are never the same pictures.
+    """
     data = open_dataset(calibrate)
+    other = data if verify is None or _same_place(calibrate, verify) else open_dataset(verify)
     learned = data.splits.get("train") or next(iter(data.splits.values()))
-    judged = choose_split(data if verify is None else open_dataset(verify), None)[1]
-    if judged is learned:  # there is one split only
+    judged = choose_split(other, None)[1]
+    if judged is learned:
+        if len(learned) < 2:
+            raise UserError("calibrate: one picture cannot calibrate and judge; give more.")
         order = np.random.default_rng(SEED).permutation(len(learned))
         half = min(CALIBRATED, (len(order) + 1) // 2)
         learned, judged = learned.subset(order[:half]), judged.subset(order[half:])
     calibration = sample_views(learned, bundle.preprocess, CALIBRATED).views
     return calibration, sample_views(judged, bundle.preprocess, JUDGED, bundle.labels)
+
+
+def _same_place(one: str | Path | Data, other: str | Path | Data) -> bool:
+    if isinstance(one, Data) or isinstance(other, Data):
+        return one is other
+    return real_path(Path(one)) == real_path(Path(other))

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import secrets
 import shutil
 from collections.abc import Mapping
 from contextlib import suppress
@@ -19,13 +21,13 @@ from vitreous.config.fields import from_fields
 from vitreous.deploy.engine import Deployed, Engine
 from vitreous.deploy.folder import About, is_engine, load_engine, save_engine
 from vitreous.deploy.runtime import RUNTIMES
-from vitreous.deploy.speed import describe_machine, measure_speeds
+from vitreous.deploy.speed import describe_machine, describe_software, measure_speeds
 from vitreous.errors import UserError
 from vitreous.evaluate.feature_cache import default_folder
 from vitreous.inputs import read_json
 from vitreous.run.conversion import Converted, engine_card, model_digest
 from vitreous.weights.bundle import Bundle
-from vitreous.weights.files import write_file
+from vitreous.weights.files import replace_folder, write_file
 
 LIMIT = 8 * 2**30
 """Bytes that converted models may take: beyond that, those of the model that was not used for longest are removed."""
@@ -55,10 +57,9 @@ CONVERTED = tuple(
 
 @dataclass(frozen=True)
 class Speeds:
-    """As they are kept: pictures a second of each variant, and what machine that was."""
+    """As they are kept: of each machine, pictures a second of each variant."""
 
-    machine: str
-    speeds: dict[str, float] = field(default_factory=dict)
+    machines: dict[str, dict[str, float]] = field(default_factory=dict)
 
 
 class PreparedEngines:
@@ -69,40 +70,57 @@ class PreparedEngines:
         self.folder = default_folder().with_name("engines") / model_digest(bundle)
 
     def get(self, variant: Variant) -> tuple[Deployed, About] | None:
-        """What was kept of this kind; None if there is none, or its runtime is not installed, or it is damaged."""
+        """What was kept of this kind; None if there is none, its runtime is not installed, or it is damaged.
+
+        What other versions of the software made counts as none, as does int8 that was judged on another machine.
+        """
         place = self.folder / str(variant)
         if variant not in CONVERTED or not RUNTIMES[variant.engine].installed or not is_engine(place):
             return None
         try:
-            return load_engine(place)
-        except UserError as error:
+            deployed, about = load_engine(place)
+        except (UserError, OSError) as error:  # damaged, or just being removed by another process
             log.info(f"{str(error).rstrip('.')}; it counts as not there.")
             return None
+        if about.versions != describe_software():
+            return None
+        if about.precision == "int8" and about.machine != describe_machine():
+            return None  # other processors add up bytes otherwise
+        with suppress(OSError):
+            os.utime(self.folder)
+        return deployed, about
 
     def put(self, converted: Converted) -> Deployed:
         """Keep a converted model, where that is possible, and open it. Speeds must be measured again."""
         about = converted.about
         variant = Variant(about.runtime, about.precision)
+        # A name of its own: another process may be keeping the same model.
+        beside = self.folder / f"{variant}-{secrets.token_hex(8)}"
         try:
-            save_engine(self.folder / str(variant), converted.model, about, engine_card(self.bundle, about))
-        except UserError as error:
+            save_engine(beside, converted.model, about, engine_card(self.bundle, about))
+            replace_folder(beside, self.folder / str(variant))
+        except (UserError, OSError) as error:
             log.info(f"the converted model could not be kept ({str(error).rstrip('.')}); set VITREOUS_CACHE elsewhere.")
         else:
             _shrink(self.folder)
+        kept = self.get(variant)
+        if kept is not None:
+            return kept[0]
         identity = f"{about.source}-{variant}"
         return Deployed(converted.engine, self.bundle.model.config, about.labels, self.bundle.path, identity)
 
     @property
     def speeds(self) -> dict[Variant, float]:
-        """Pictures a second of each variant, if they were measured on a machine like this one."""
+        """Pictures a second of each variant, as far as they were measured on a machine like this one."""
+        known = self._all_speeds().machines.get(describe_machine(), {})
+        return {variant: known[str(variant)] for variant in (TORCH, *CONVERTED) if str(variant) in known}
+
+    def _all_speeds(self) -> Speeds:
         place = self.folder / SPEEDS
         try:
-            found = from_fields(Speeds, read_json(place), place)
+            return from_fields(Speeds, read_json(place), place)
         except UserError:  # none, or damaged: they are measured again
-            return {}
-        if found.machine != describe_machine():
-            return {}
-        return {variant: found.speeds[str(variant)] for variant in (TORCH, *CONVERTED) if str(variant) in found.speeds}
+            return Speeds()
 
     def measure(self, plain: Engine) -> dict[Variant, float]:
         """Measure all that are kept beside PyTorch, in turns, and remember it."""
@@ -115,20 +133,22 @@ class PreparedEngines:
         return speeds
 
     def remember(self, speeds: Mapping[Variant, float]) -> None:
-        """Keep speeds that were measured; they replace all earlier ones."""
-        known = Speeds(describe_machine(), {str(variant): speed for variant, speed in speeds.items()})
+        """Keep speeds that were measured on this machine; they replace all earlier ones of it."""
+        known = self._all_speeds().machines
+        known[describe_machine()] = {str(variant): speed for variant, speed in speeds.items()}
         with suppress(UserError):  # a cache that cannot be written is none
-            write_file(self.folder / SPEEDS, json.dumps(asdict(known), indent=2) + "\n")
+            write_file(self.folder / SPEEDS, json.dumps(asdict(Speeds(known)), indent=2) + "\n")
 
 
 def _shrink(keep: Path) -> None:
     """Remove converted models beyond the limit, those of the longest unused model first, never those in `keep`."""
-    with suppress(OSError):  # another process may be removing the same files
-        keep.touch()
-        folders = [path for path in keep.parent.iterdir() if path.is_dir()]
-        sizes = {path: sum(file.stat().st_size for file in path.rglob("*") if file.is_file()) for path in folders}
-        total = sum(sizes.values())
-        for path in sorted(folders, key=lambda path: path.stat().st_mtime):
-            if total > LIMIT and path != keep:
-                shutil.rmtree(path)
-                total -= sizes[path]
+    used: list[tuple[float, int, Path]] = []
+    for path in keep.parent.iterdir():
+        with suppress(OSError):  # another process may be removing the same files
+            size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+            used.append((path.stat().st_mtime, size, path))
+    total = sum(size for _, size, _ in used)
+    for _, size, path in sorted(used):
+        if total > LIMIT and path != keep:
+            shutil.rmtree(path, ignore_errors=True)
+            total -= size

@@ -18,9 +18,16 @@ from vitreous.deploy.speed import measure_latency, measure_speeds
 from vitreous.errors import UserError
 from vitreous.evaluate.classify import wilson
 from vitreous.memory import resident_bytes
-from vitreous.run.conversion import LabelledViews, builtin_views, convert_model, count_right, quantise_model
-from vitreous.run.engines import in_torch
-from vitreous.run.exporting import MAX_DROP, split_pictures
+from vitreous.run.conversion import (
+    Converted,
+    LabelledViews,
+    builtin_views,
+    convert_model,
+    count_right,
+    quantise_model,
+)
+from vitreous.run.engines import MAX_DROP, in_torch
+from vitreous.run.exporting import split_pictures
 from vitreous.run.opening import with_merge
 from vitreous.run.prepared import CONVERTED, TORCH, PreparedEngines, Variant
 from vitreous.weights.bundle import Bundle
@@ -101,7 +108,7 @@ def gather_engines(
     maker = _Maker(bundle, data, MAX_DROP if max_drop is None else max_drop, say)
     found.judged = maker.judged
     for merge in merges:
-        model = at_merge(bundle, merge)
+        model, maker.converted = at_merge(bundle, merge), None
         found.engines[Way(TORCH, merge)] = in_torch(model, "cpu").engine
         for variant in CONVERTED:
             if not RUNTIMES[variant.engine].installed:
@@ -136,6 +143,8 @@ class _Maker:
 
     def __init__(self, bundle: Bundle, data: str | Path | Data | None, max_drop: float, say: Say) -> None:
         self.max_drop, self.say = max_drop, say
+        self.converted: Converted | None = None
+        """The last, of which int8 is made."""
         self.calibration: Tensor | None = None
         self.judged: LabelledViews | None = None
         if data is not None:
@@ -143,16 +152,19 @@ class _Maker:
 
     def engine(self, model: Bundle, way: Way) -> Engine | None:
         """What answers so; None for int8 that cannot be made for want of pictures."""
-        prepared = PreparedEngines(model)
-        if (kept := prepared.get(way.variant)) is not None:
+        prepared, int8 = PreparedEngines(model), way.variant.precision == "int8"
+        kept = prepared.get(way.variant)
+        if kept is not None and (kept[1].accuracy is None or kept[1].accuracy.drop <= self.max_drop):
             return kept[0].engine
-        if way.variant.precision == "int8" and self.calibration is None:
+        if int8 and self.calibration is None:
             return None
         self.say(f"preparing {way}")
-        converted = convert_model(model, way.variant.engine, builtin_views(model.preprocess))
-        if way.variant.precision == "int8" and self.calibration is not None and self.judged is not None:
-            converted = quantise_model(model, converted, self.calibration, self.judged, self.max_drop)
-        return prepared.put(converted).engine
+        if self.converted is None or self.converted.about.runtime != way.variant.engine or not int8:
+            self.converted = convert_model(model, way.variant.engine, builtin_views(model.preprocess))
+        if not int8 or self.calibration is None or self.judged is None:
+            return prepared.put(self.converted).engine
+        quantised = quantise_model(model, self.converted, self.calibration, self.judged, self.max_drop)
+        return prepared.put(quantised).engine
 
 
 def measure_engines(found: Candidates, batches: Sequence[int], rounds: int, say: Say) -> list[EngineTiming]:
@@ -161,7 +173,7 @@ def measure_engines(found: Candidates, batches: Sequence[int], rounds: int, say:
     for way, engine in found.engines.items():
         before = resident_bytes()
         measure_latency(engine, 1, calls=1)
-        grown[way] = (resident_bytes() - before) / 1e6
+        grown[way] = max(0, resident_bytes() - before) / 1e6
     say("measuring speeds, in turns")
     speeds = measure_speeds(found.engines, rounds=rounds)
     rows = []
