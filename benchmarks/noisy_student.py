@@ -10,7 +10,8 @@ labels; the others are unlabelled. For each seed:
 - control: `fit` with the labelled pictures alone, for the time of teacher and student together.
 - control-noised (only if asked for): the same with the students' RandAugment.
 
-All are the same network with the same recipe (`ALIKE`): the student differs in its pictures and in RandAugment alone.
+All are the same network with the same recipe (`ALIKE`): the student differs in its pictures, and in RandAugment unless
+--policy is none.
 The validation pictures are the same in all, a tenth of the labelled ones; they choose the weights within a training.
 The test pictures choose nothing and are no part of the data that are trained with: every model is measured on all of
 them afterwards, which takes none of its time. Headlines are "student minus teacher" and "student minus control", paired
