@@ -263,3 +263,10 @@ def test_the_real_weights_know_the_pets(shared_data, tmp_path):
             assert sum(one.label == name for one in found) > 20
     assert total == 30 * len(BREEDS)
     assert right / total >= 0.8, f"{right} of {total}"
+
+
+def test_a_bundle_keeps_how_many_tokens_are_merged(tmp_path):
+    import_weights(make_bundle(tmp_path / "b"), tmp_path / "merging", merge=1)
+    assert load_bundle(tmp_path / "merging").model.config.merge == 1
+    with pytest.raises(UserError, match="merge=-1"):
+        import_weights(tmp_path / "b", tmp_path / "out", merge=-1)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import tyro
 
-from vitreous.arguments import Count, Pixels
+from vitreous.arguments import Count, Merge, Pixels
 from vitreous.cli.terminal import Flag, option, print_json, printable
 from vitreous.wording import Range
 
@@ -24,6 +24,7 @@ def import_(
     heads: Annotated[Count | None, option("COUNT")] = None,
     epsilon: Annotated[Annotated[float, Range(1e-30, 1)] | None, option("NUMBER")] = None,
     entry: Annotated[str | None, option("NAME")] = None,
+    merge: Annotated[Merge | None, option("COUNT")] = None,
     json: Flag = False,
 ) -> None:
     """Turn anyone's ViT weights into a bundle: Google, timm, Hugging Face, DeiT, DINO, DINOv2, MAE.
@@ -44,6 +45,7 @@ def import_(
         epsilon: The epsilon of every LayerNorm. The formats of timm and Google allow only 1e-6.
         entry: Which model to take from a training file that holds several, by its name there: student, teacher, model,
             model_ema. Default: the averaged one; the command lists the others.
+        merge: How many tokens the model merges per block from then on: faster, and a little less accurate.
         json: Print one JSON object.
     """
     from vitreous.jobs.import_ import import_weights
@@ -60,6 +62,7 @@ def import_(
         heads=heads,
         epsilon=epsilon,
         entry=entry,
+        merge=merge,
     )
     if json:
         print_json(asdict(made))

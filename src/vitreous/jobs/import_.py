@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from vitreous.arguments import Count, Pixels, checked
+from vitreous.arguments import Count, Merge, Pixels, checked
 from vitreous.config.data import Preprocess
 from vitreous.errors import UserError
+from vitreous.model.network import MergesTokens, require
 from vitreous.weights import hub
 from vitreous.weights.adapt import adapt
 from vitreous.weights.bundle import Bundle, save_bundle
@@ -58,6 +59,7 @@ def import_weights(
     heads: Count | None = None,
     epsilon: Annotated[float, Range(1e-30, 1)] | None = None,
     entry: str | None = None,
+    merge: Merge | None = None,
 ) -> Imported:
     """Write a bundle of the weights at `source`; see `open_weights` for what that may be.
 
@@ -67,6 +69,7 @@ def import_weights(
     classes: 0 leaves the classifier out; another number puts a new one of zeros in its place.
     heads: how many heads each block has, where the source does not tell. epsilon: another one for every LayerNorm.
     entry: which model of a training file that holds several: "student"; else the averaged one, such as "teacher".
+    merge: how many tokens the bundle's model merges per block (docs/merging.md); None for as many as it does.
     """
     out = Path(out)
     check_elsewhere(out)
@@ -82,6 +85,8 @@ def import_weights(
         classes=classes,
         epsilon=epsilon,
     )
+    if merge is not None:
+        model = require(model, MergesTokens, f"merge={merge}").with_merge(merge)
     names = _names(labels, opened, model.config.classes)
     repeated = repeated_names(names) if labels is not None else None
     if repeated is not None:
