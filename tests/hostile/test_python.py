@@ -112,7 +112,11 @@ def answer(function, *args, **given):
 def test_a_wrong_argument(name, parameter, value):
     function = getattr(vitreous, name)
     given = {
-        other: GIVEN["name"] if name == "ViT" and other == "model" else GIVEN[other]
+        other: GIVEN["name"]
+        if name == "ViT" and other == "model"
+        else "nowhere"
+        if name == "get_data"
+        else GIVEN[other]
         for other, one in parameters(function).items()
         if one.default is one.empty or (name == "ViT" and other == "model")
     }

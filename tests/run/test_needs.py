@@ -78,9 +78,9 @@ def test_what_does_not_fit_is_refused_with_both_numbers(monkeypatch):
         needs.check_training_memory(training(batch_size=10**9), 999)
     model = ViT("Ti/16@32", classes=10)
     bundle = Bundle(model, Preprocess(size=(32, 32)), tuple("abcdefghij"), {}, Path("b"))
-    needs.check_inference_memory(bundle, 8)
+    needs.check_inference_memory(model.config, bundle.preprocess, 8)
     with pytest.raises(UserError, match=r"needs about .* and there are 100 MB; give a smaller batch_size"):
-        needs.check_inference_memory(bundle, 10**6)
+        needs.check_inference_memory(model.config, bundle.preprocess, 10**6)
     needs.check_explanation_memory(bundle, "relevance")
     large = replace(bundle, preprocess=Preprocess(size=(2048, 2048)))
     with pytest.raises(UserError, match="method attention at 2048x2048 pixels: needs about"):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from vitreous.cli.terminal import Flag, console, option, print_json, printable, table, whole_numbers
+from vitreous.wording import Range
 
 if TYPE_CHECKING:
     from vitreous.jobs.bench import Bench
@@ -18,7 +19,7 @@ def bench(
     data: Annotated[str | None, option("DATA")] = None,
     merge: Annotated[str | None, option("N,N,...")] = None,
     batch_sizes: Annotated[str, option("N,N,...")] = "1,8",
-    max_drop: Annotated[float | None, option("POINTS")] = None,
+    max_drop: Annotated[Annotated[float, Range(0, 100)] | None, option("POINTS")] = None,
     preprocess: Annotated[str | None, option("TEXT")] = None,
     out: Annotated[str | None, option("FOLDER")] = None,
     json: Flag = False,

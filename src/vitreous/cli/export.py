@@ -9,6 +9,7 @@ import tyro
 
 from vitreous.arguments import Merge
 from vitreous.cli.terminal import Flag, option, printable
+from vitreous.wording import Range
 
 _OPEN = {
     "huggingface": 'transformers.{auto}.from_pretrained("{out}")',
@@ -28,7 +29,7 @@ def export(
     int8: Flag = False,
     calibrate: Annotated[str | None, option("DATA")] = None,
     verify: Annotated[str | None, option("DATA")] = None,
-    max_drop: Annotated[float | None, option("POINTS")] = None,
+    max_drop: Annotated[Annotated[float, Range(0, 100)] | None, option("POINTS")] = None,
     merge: Annotated[Merge | None, option("COUNT")] = None,
     preprocess: Annotated[str | None, option("TEXT")] = None,
 ) -> None:
