@@ -64,9 +64,9 @@ EUROSAT = Dataset(
         File(
             "EuroSAT.zip",
             (
-                "https://madm.dfki.de/files/sentinel/EuroSAT.zip",
                 "https://huggingface.co/datasets/torchgeo/eurosat/resolve/c877bcd43f099cd0196738f714544e355477f3fd/"
                 "EuroSAT.zip",
+                "https://madm.dfki.de/files/sentinel/EuroSAT.zip",
             ),
             size=94_280_567,
             sha256="8ebea626349354c5328b142b96d0430e647051f26efc2dc974c843f25ecf70bd",
