@@ -120,6 +120,13 @@ def test_files_that_a_person_put_there_are_taken_and_kept(pets, root, web):
     place.mkdir(parents=True)
     for name, content in web.files.items():
         (place / name).write_bytes(content)
+    for note in ({"url": web.url + "images.tar.gz", "tag": None, "size": 9}, {"url": "", "tag": None, "finished": 1}):
+        (place / "images.tar.gz.from").write_text(json.dumps(note))  # left by a download that was given up
+        folder = install(pets, root)
+        assert json.loads((folder / CARD).read_text())["files"]["images.tar.gz"]["url"] is None
+        assert (place / "images.tar.gz").read_bytes() == web.files["images.tar.gz"]
+        shutil.rmtree(folder)
+    (place / "images.tar.gz.from").unlink()
     install(pets, root)
     assert web.asked == []
     assert sorted(path.name for path in place.iterdir()) == ["annotations.tar.gz", "images.tar.gz"]

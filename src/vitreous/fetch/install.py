@@ -18,7 +18,7 @@ from vitreous.data.folder import FolderSource
 from vitreous.data.source import Data, Split
 from vitreous.errors import UserError
 from vitreous.fetch.archive import SPARE, TIMES, unpack_archive, unpack_gzip
-from vitreous.fetch.download import Patience, download, origin_of, part_of
+from vitreous.fetch.download import Patience, brought_from, download, origin_of, part_of
 from vitreous.inputs import open_input, size_text
 from vitreous.weights.files import fsync_file, readable_errors, remove_folder, write_file
 
@@ -129,16 +129,15 @@ def _bring(file: File, place: Path, progress: Progress | None, patience: Patienc
     if not path.exists():
         shown = None if progress is None else (lambda done, total: progress(file.name, done, total))
         url = download(file.urls, path, size=file.size, progress=shown, patience=patience)
-    elif origin_of(path).exists():
-        url = file.urls[0] if file.urls else None
+    else:
+        url = brought_from(path)
     if file.kind == "folder":
         return Fetched(file, path, None, None)
     try:
         return Fetched(file, path, url, check_file(file, path, progress))
     except UserError:
         if url is not None:
-            path.unlink(missing_ok=True)
-            origin_of(path).unlink(missing_ok=True)
+            _remove(path)
         raise
 
 
@@ -198,7 +197,7 @@ def _unpack(one: Fetched, folder: Path, progress: Progress | None) -> None:
         unpack_archive(path, place, only=file.only, nested=file.nested, most=most, progress=shown)
     elif file.kind == "gzip":
         unpack_gzip(path, place / file.name.removesuffix(".gz"), most=file.unpacked, progress=shown)
-    elif one.url is None:  # it is not ours to move, nor to copy: such folders are large
+    elif file.kind == "folder":  # it is not ours to move, and too large to copy
         (place / file.name).symlink_to(os.path.relpath(path, place))
     else:
         shutil.copyfile(path, place / file.name)
@@ -240,10 +239,15 @@ def _clear(fetched: list[Fetched]) -> None:
     """Remove what was downloaded and is unpacked; what a person put there stays."""
     for one in fetched:
         if one.url is not None:
-            one.path.unlink(missing_ok=True)
-            origin_of(one.path).unlink(missing_ok=True)
+            _remove(one.path)
     with suppress(OSError):
         fetched[0].path.parent.rmdir()
+
+
+def _remove(path: Path) -> None:
+    """Remove a file that was downloaded; the note goes first, so that it is never found beside another file."""
+    origin_of(path).unlink(missing_ok=True)
+    path.unlink(missing_ok=True)
 
 
 def _generator() -> str:
