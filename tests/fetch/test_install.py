@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from vitreous.cli import main
-from vitreous.data.datasets.place import CARD
+from vitreous.data.datasets.place import CARD, is_here
 from vitreous.data.datasets.table import DATASETS
 from vitreous.data.source import open_data
 from vitreous.errors import UserError
@@ -224,6 +224,22 @@ def test_what_a_person_has_to_get_is_named_and_then_linked(web, root, monkeypatc
     moved = root.rename(root.with_name("moved"))  # all of it can go elsewhere
     assert open_data(moved / "resisc45").train.labels.tolist() == [0, 1]
     assert open_data(moved / "resisc45").train.read(0)
+    assert is_here(small, moved)
+    (moved / "downloads" / "resisc45" / "NWPU-RESISC45").rename(moved / "elsewhere")
+    assert not is_here(small, moved)
+    with pytest.raises(UserError, match=r"links to .*downloads/resisc45/NWPU-RESISC45, which is not there any more"):
+        install(small, moved)
+
+
+def test_a_plain_file_that_a_person_put_there_is_copied(pets, root):
+    notes = replace(pets.files[0], name="notes.csv", urls=(), kind="plain", size=None, sha256=None, md5=None)
+    place = root / "downloads" / "pets"
+    place.mkdir(parents=True)
+    (place / "notes.csv").write_text("a,b\n")
+    folder = install(replace(pets, files=(*pets.files, notes)), root, patience=QUICK)
+    assert (place / "notes.csv").exists()
+    shutil.rmtree(root / "downloads")
+    assert (folder / "notes.csv").read_text() == "a,b\n"
 
 
 def test_imagenet_from_its_own_archives(web, root, tmp_path, monkeypatch):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from vitreous import __version__
 from vitreous.data.datasets.entry import Dataset, File
-from vitreous.data.datasets.place import CARD, FILES, Card, read_card, read_dataset
+from vitreous.data.datasets.place import CARD, FILES, Card, broken_links, read_card, read_dataset
 from vitreous.data.folder import FolderSource
 from vitreous.data.source import Data, Split
 from vitreous.errors import UserError
@@ -61,6 +61,7 @@ def install(
             fetched = [_bring(file, downloads_of(dataset, root), progress, patience) for file in dataset.files]
             _fill(dataset, store, fetched, progress)
             _clear(fetched)
+        check_links(dataset, store)
         if dataset.store and read_card(final) is None:
             check_counts(dataset, store)
             temporary = final.with_name(f".{final.name}.new")
@@ -79,6 +80,16 @@ def check_place(folder: Path) -> None:
         raise UserError(f"{folder}: cannot be used ({error}); choose another folder for data.") from None
     if taken and read_card(folder) is None:
         raise UserError(f"{folder}: there is something of this name that `data get` did not make; move it away first.")
+
+
+def check_links(dataset: Dataset, store: Path) -> None:
+    """Refuse a dataset whose pictures a person has put into the downloads and taken away again."""
+    if broken := broken_links(dataset, store):
+        target = broken[0].parent / broken[0].readlink()
+        raise UserError(
+            f"{broken[0]}: links to {os.path.normpath(target)}, which is not there any more; put it back, or remove "
+            f"{store} and get the dataset again."
+        )
 
 
 def check_needs(dataset: Dataset) -> None:
