@@ -53,6 +53,10 @@ CAMELYON = Dataset(
 )
 
 _LISTS = "https://storage.googleapis.com/remote_sensing_representations/"
+_NEUMANN = (
+    "the lists of Neumann et al., In-domain Representation Learning for Remote Sensing; the same sizes as VTAB's, other "
+    "pictures"
+)
 
 EUROSAT = Dataset(
     name="eurosat",
@@ -98,7 +102,7 @@ EUROSAT = Dataset(
     splits={"train": 16_200, "val": 5_400, "test": 5_400},
     read=read_eurosat,
     vtab=Vtab("specialized"),
-    split_by="the lists of Neumann et al., In-domain Representation Learning for Remote Sensing, which are VTAB's",
+    split_by=_NEUMANN,
 )
 
 RESISC45 = Dataset(
@@ -129,7 +133,7 @@ RESISC45 = Dataset(
     splits={"train": 18_900, "val": 6_300, "test": 6_300},
     read=read_resisc45,
     vtab=Vtab("specialized"),
-    split_by="the lists of Neumann et al., In-domain Representation Learning for Remote Sensing, which are VTAB's",
+    split_by=_NEUMANN,
     notes=("The owners' archive is a .rar, which only other programs unpack.",),
 )
 
