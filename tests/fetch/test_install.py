@@ -182,6 +182,11 @@ def test_no_room(pets, root):
     large = replace(pets, files=(replace(pets.files[0], size=10**15), pets.files[1]))
     with pytest.raises(UserError, match=r"pets: needs about 2\.0 PB on the disk of .*, and .* are free"):
         check_space(large, root)
+    copied = replace(pets.files[0], size=10**15, kind="plain")
+    with pytest.raises(UserError, match=r"needs about 2\.0 PB"):
+        check_space(replace(pets, files=(copied,)), root)
+    with pytest.raises(UserError, match=r"needs about 3\.0 PB"):
+        check_space(replace(pets, files=(copied,), prepared=10**15), root)
 
 
 def test_tasks_share_their_files(web, root, tmp_path, monkeypatch):
@@ -323,10 +328,31 @@ def test_the_commands(pets, root, capsys):
     assert rows["pets"]["here"]
     assert not rows["dtd"]["here"]
     assert rows["imagenet"]["by_hand"][0] == "ILSVRC2012_img_train.tar"
+    images = pets.files[0]
+    assert rows["pets"]["sources"][0] == {
+        "name": "images.tar.gz",
+        "urls": list(images.urls),
+        "size": images.size,
+        "sha256": images.sha256,
+        "md5": images.md5,
+    }
     status, out, _ = run(capsys, "data", "list")
     assert next(line.split()[:3] for line in out.splitlines() if line.startswith("pets")) == ["pets", "yes", "2"]
     status, out, _ = run(capsys, "inspect", "data:pets")
     assert (status, out.splitlines()[0]) == (0, "10 pictures of 2 classes")
+
+
+def test_one_damaged_card_is_said_in_its_row(root, capsys):
+    for name, card in (("pets", "{"), ("dtd", '{"dataset": 3}')):
+        (root / name).mkdir(parents=True)
+        (root / name / CARD).write_text(card)
+    status, out, err = run(capsys, "data", "list")
+    assert (status, err) == (0, "")
+    assert {line.split()[0] for line in out.splitlines() if line.split()[1:2] == ["damaged"]} == {"pets", "dtd"}
+    assert "remove the folder and get it again" in " ".join(out.split())
+    rows = {row["name"]: row for row in json.loads(run(capsys, "data", "list", "--json")[1])}
+    assert "vitreous-dataset.json" in rows["pets"]["damaged"]
+    assert (rows["svhn"]["damaged"], rows["pets"]["here"]) == (None, False)
 
 
 MISTAKES = {

@@ -24,6 +24,8 @@ from vitreous.weights.files import fsync_file, readable_errors, remove_folder, w
 
 PIECE = 2**20
 DOWNLOADS = "downloads"
+EXTRAS = {"h5py": "'vitreous[hdf5]'"}
+"""What to install for a package that a dataset needs."""
 
 Progress = Callable[[str, int, int], None]
 """Told what is being done, bytes done and bytes in all."""
@@ -97,7 +99,7 @@ def check_needs(dataset: Dataset) -> None:
     if missing := [package for package in dataset.needs if find_spec(package) is None]:
         raise UserError(
             f"{dataset.name}: its files are read with the package {missing[0]}; install it with "
-            f"pip install {missing[0]}."
+            f"pip install {EXTRAS.get(missing[0], missing[0])}."
         )
 
 
@@ -114,15 +116,15 @@ def check_by_hand(dataset: Dataset, root: Path) -> None:
 
 
 def check_space(dataset: Dataset, root: Path) -> None:
-    """Refuse where the disk has no room for what is downloaded and unpacked."""
-    place, needed = downloads_of(dataset, root), 0
+    """Refuse where the disk has no room for what is downloaded, and unpacked or copied, and prepared."""
+    place, needed = downloads_of(dataset, root), dataset.prepared
     for file in dataset.files:
         size = file.size or 0
         if not (place / file.name).exists():
             with suppress(OSError):
                 size -= part_of(place / file.name).stat().st_size
             needed += max(0, size)
-        if file.kind in ("archive", "gzip"):
+        if file.kind != "folder":
             needed += file.unpacked or file.size or 0
     there = next(folder for folder in (root.absolute(), *root.absolute().parents) if folder.is_dir())
     free = shutil.disk_usage(there).free

@@ -158,7 +158,8 @@ def evaluate_label_sets(
 
     labels: "real" for ImageNet's ReaL labels, where `vitreous data get imagenet-real` puts them; or a JSON file: a list
         with a list of labels for each of ImageNet's validation pictures, found by the number in their names, for which
-        the model's classes must be ImageNet's; or an object from file name to list, for any model. Pictures without a label are left out; what the data say of classes is ignored.
+        the model's classes must be ImageNet's; or an object from file name to list, for any model. Pictures without a
+        label are left out; what the data say of classes is ignored.
     The other arguments are those of `evaluate`.
     """
     place = None if answers is None else check_answer_file(answers)

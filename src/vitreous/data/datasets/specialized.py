@@ -47,15 +47,19 @@ CAMELYON = Dataset(
     splits={"train": 262_144, "val": 32_768, "test": 32_768},
     read=read_camelyon,
     prepare=prepare_camelyon,
+    prepared=262_144 * 96 * 96 * 3,  # the train split as an array, before its HDF5 file is removed
     needs=("h5py",),
     vtab=Vtab("specialized"),
-    notes=("The files are HDF5, so `data get` needs the package h5py; reading the result does not.",),
+    notes=(
+        "The files are HDF5, so `data get` needs the package h5py (pip install 'vitreous[hdf5]'); reading the result "
+        "does not.",
+    ),
 )
 
 _LISTS = "https://storage.googleapis.com/remote_sensing_representations/"
 _NEUMANN = (
-    "the lists of Neumann et al., In-domain Representation Learning for Remote Sensing; the same sizes as VTAB's, other "
-    "pictures"
+    "the lists of Neumann et al., In-domain Representation Learning for Remote Sensing; the same sizes as VTAB's, "
+    "other pictures"
 )
 
 EUROSAT = Dataset(
