@@ -105,10 +105,10 @@ def test_a_part_of_somewhere_else_is_not_continued(web, place):
     assert place.read_bytes() == CONTENT
 
 
-@pytest.mark.parametrize("nonsense", ["", "[]", "{", '{"url": 3}', "\0"])
+@pytest.mark.parametrize("nonsense", ["", "[]", "{", '{"url": 3}', '{"url": "URL", "tag": [1]}', "\0"])
 def test_a_damaged_note_starts_again(web, place, nonsense):
     part_of(place).write_bytes(b"wrong")
-    origin_of(place).write_text(nonsense)
+    origin_of(place).write_text(nonsense.replace("URL", web.url + "x.bin"))
     download([web.url + "x.bin"], place, patience=QUICK)
     assert place.read_bytes() == CONTENT
 

@@ -226,7 +226,8 @@ def _known(path: Path, url: str) -> Version | None:
 
 def _note(path: Path) -> Version | None:
     with suppress(OSError, ValueError, TypeError):
-        return Version(**json.loads(origin_of(path).read_text(encoding="utf-8")))
+        note = Version(**json.loads(origin_of(path).read_text(encoding="utf-8")))
+        return note if isinstance(note.url, str) and isinstance(note.tag, str | None) else None
     return None
 
 
