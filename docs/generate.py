@@ -17,6 +17,7 @@ from typing import Any
 import measured
 
 from vitreous.cli import VERBS
+from vitreous.data.corrupt import AS_PUBLISHED, CORRUPTIONS
 from vitreous.data.datasets.table import DATASETS
 from vitreous.inputs import size_text
 from vitreous.jobs.data_list import list_data
@@ -180,6 +181,18 @@ def datasets_page() -> str:
     return _filled("datasets.md", {"datasets": "\n".join(lines), "splits": "\n".join(splits)})
 
 
+def evaluation_page() -> str:
+    """The page on evaluation with what differs from ImageNet-C."""
+    everywhere = (
+        "applied to the model's view, not stored as JPEG afterwards; lengths in pixels are scaled by the view's short "
+        "side over 224; errors are not divided by AlexNet's, which are known on ImageNet alone"
+    )
+    kinds = {name: kind.differs for name, kind in CORRUPTIONS.items() if kind.differs != AS_PUBLISHED}
+    lines = ["| kind | what differs |", "| --- | --- |"]
+    lines += [f"| {name} | {text} |" for name, text in {"all": everywhere, **kinds}.items()]
+    return _filled("evaluation.md", {"corruptions": "\n".join(lines)})
+
+
 def _result(name: str) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((DOCS.parent / "benchmarks" / "results" / f"{name}.json").read_text())
     return found
@@ -206,6 +219,7 @@ PAGES = {
     "cli.md": command_line,
     "models.md": model_table,
     "datasets.md": datasets_page,
+    "evaluation.md": evaluation_page,
     "compare.md": compare_page,
     "explain.md": explain_page,
     "pretraining.md": pretraining_page,

@@ -11,7 +11,6 @@ from PIL import Image
 
 from vitreous.data.datasets.arrays import read_norb
 from vitreous.data.datasets.entry import Dataset, File, Vtab
-from vitreous.data.datasets.imagenet import read_real_labels
 from vitreous.data.datasets.order import hash_order
 from vitreous.data.datasets.place import CARD, Card, find_dataset, open_named
 from vitreous.data.datasets.table import DATASETS
@@ -279,15 +278,6 @@ def test_hdf5_is_turned_into_arrays(tmp_path, monkeypatch):
     data = DATASETS["camelyon"].read(tmp_path)
     assert data.splits["val"].labels.tolist() == [0, 1, 0, 1, 1]
     np.testing.assert_array_equal(np.asarray(data.splits["val"].read(3)), held["valid_x"]["x"][3])
-
-
-def test_real_labels(tmp_path):
-    (tmp_path / "real.json").write_text("[[1, 2], [], [999]]")
-    assert read_real_labels(tmp_path) == read_real_labels(tmp_path / "real.json") == ((1, 2), (), (999,))
-    for nonsense in ("{}", "[1]", "[[1000]]", "[[true]]", "[[-1]]", '[["a"]]'):
-        (tmp_path / "real.json").write_text(nonsense)
-        with pytest.raises(UserError, match="get it again"):
-            read_real_labels(tmp_path)
 
 
 # Where they lie

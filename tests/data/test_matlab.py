@@ -96,6 +96,32 @@ def test_no_damage_is_more_than_a_sentence(tmp_path, packed):
             read_mat(path, ["s", "x"])
 
 
+def element(kind, body):
+    return struct.pack("<II", kind, len(body)) + body + bytes(-len(body) % 8)
+
+
+FLAGS, NAME, VALUES = element(6, struct.pack("<II", 6, 0)), element(1, b"x"), element(9, struct.pack("<d", 1))
+ODD = {
+    "no flags": element(6, b"") + element(5, struct.pack("<ii", 1, 1)) + NAME + VALUES,
+    "no sides": FLAGS + element(5, b"") + NAME + VALUES,
+    "infinite sides": FLAGS + element(9, struct.pack("<dd", float("inf"), 1)) + NAME + VALUES,
+    "sides that are no numbers": FLAGS + element(9, struct.pack("<dd", float("nan"), 1)) + NAME + VALUES,
+    "no length of names": element(6, struct.pack("<II", 2, 0))
+    + element(5, struct.pack("<ii", 1, 1))
+    + NAME
+    + element(5, b"")
+    + element(1, b"a"),
+}
+
+
+@pytest.mark.parametrize("body", ODD.values(), ids=ODD)
+def test_odd_heads_of_arrays(tmp_path, body):
+    head = b"MATLAB 5.0".ljust(124) + struct.pack("<H", 0x0100) + b"IM"
+    (tmp_path / "x.mat").write_bytes(head + element(14, body))
+    with pytest.raises(UserError, match=r"not a whole MATLAB file of level 5 \(no whole numbers"):
+        read_mat(tmp_path / "x.mat", ["x"])
+
+
 def test_a_bomb_is_refused_before_it_is_unpacked(tmp_path):
     """A packed array that claims four gigabytes, in a file of a few bytes."""
     packed = zlib.compress(struct.pack("<II", 14, 2**32 - 8) + bytes(1000))

@@ -2,17 +2,19 @@
 
 import json
 import math
+from dataclasses import replace
 from importlib import resources
 
 import pytest
 import torch
-from colours import make_bundle, make_pictures, pixels
+from colours import PREPROCESS, make_bundle, make_pictures, pixels
 from PIL import Image
 
-from vitreous import UserError
+from vitreous import UserError, ViT
 from vitreous.evaluate.label_sets import read_label_sets, score_label_sets
 from vitreous.jobs.evaluate import evaluate, evaluate_label_sets
-from vitreous.weights.bundle import load_bundle
+from vitreous.weights.bundle import load_bundle, save_bundle
+from vitreous.weights.labels import imagenet_names
 
 LABELS = ("blue", "green", "red")
 
@@ -20,6 +22,16 @@ LABELS = ("blue", "green", "red")
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory):
     return load_bundle(make_bundle(tmp_path_factory.mktemp("bundle") / "b"))
+
+
+@pytest.fixture(scope="module")
+def imagenet(bundle, tmp_path_factory):
+    """The same as a classifier of ImageNet that answers its first three classes only."""
+    model = ViT(replace(bundle.model.config, classes=1000)).eval()
+    weights = bundle.model.state_dict()
+    nothing = {"head.weight": torch.zeros(997, 32), "head.bias": torch.full((997,), -1000.0)}
+    model.load_state_dict(weights | {name: torch.cat([weights[name], rest]) for name, rest in nothing.items()})
+    return load_bundle(save_bundle(tmp_path_factory.mktemp("imagenet") / "b", model, PREPROCESS, imagenet_names()))
 
 
 def validation_pictures(root, colours):
@@ -58,15 +70,17 @@ def test_by_hand():
     assert found.top1_interval == pytest.approx((0.5 - half, 0.5 + half), abs=1e-4)
 
 
-def test_a_flat_folder_of_validation_pictures_with_labels_by_number(bundle, tmp_path):
+def test_a_flat_folder_of_validation_pictures_with_labels_by_number(imagenet, tmp_path):
     """Of five pictures one has no label; the model knows every colour, so the label sets alone decide."""
     data = validation_pictures(tmp_path / "val", ["red", "green", "blue", "red", "blue"])
     sets = write(tmp_path / "real.json", [[0, 2], [1], [], [0, 1], [0]])
-    found = evaluate_label_sets(bundle, data, sets, answers=tmp_path / "a.jsonl", batch_size=3)
+    found = evaluate_label_sets(imagenet, data, sets, answers=tmp_path / "a.jsonl", batch_size=3)
     assert (found.split, found.result.n, found.without) == ("all", 4, 1)
     assert found.result.top1 == 0.75  # the second red picture has the labels blue and green
     rows = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text().splitlines()]
-    assert [row["labels"] for row in rows] == [["blue", "red"], ["green"], ["blue", "green"], ["blue"]]
+    assert [row["labels"] for row in rows] == [
+        *(["tench", "great white shark"], ["goldfish"], ["tench", "goldfish"], ["tench"]),
+    ]
     assert [row["right"] for row in rows] == [True, True, False, True]
     for row in rows:
         of = {one["label"]: one["probability"] for one in row["top"]}
@@ -99,10 +113,10 @@ def test_one_label_each_says_the_same_as_class_folders(bundle, tmp_path):
     assert found.bins == plain.bins
 
 
-def test_an_unreadable_picture_moves_no_labels(bundle, tmp_path):
+def test_an_unreadable_picture_moves_no_labels(imagenet, tmp_path):
     data = validation_pictures(tmp_path / "val", ["red", "green", "blue"])
     (data / "ILSVRC2012_val_00000001.png").write_bytes(b"")
-    found = evaluate_label_sets(bundle, data, write(tmp_path / "real.json", [[2], [1], [0]]))
+    found = evaluate_label_sets(imagenet, data, write(tmp_path / "real.json", [[2], [1], [0]]))
     assert (found.result.n, found.result.top1, len(found.unreadable)) == (2, 1.0, 1)
 
 
@@ -116,16 +130,30 @@ def test_real_itself():
     assert found.of("ILSVRC2012_val_00000001.JPEG") == ()
 
 
-def test_real_is_found_where_data_are_kept(bundle, tmp_path, monkeypatch):
+def test_real_is_found_where_data_are_kept(imagenet, tmp_path, monkeypatch):
     data = validation_pictures(tmp_path / "val", ["red", "green"])
     monkeypatch.setenv("VITREOUS_DATA", str(tmp_path / "data"))
     with pytest.raises(UserError, match=r"ReaL labels are not at .*imagenet-real/real\.json; run `vitreous data get"):
-        evaluate_label_sets(bundle, data, "real")
+        evaluate_label_sets(imagenet, data, "real")
     (tmp_path / "data" / "imagenet-real").mkdir(parents=True)
     place = write(tmp_path / "data" / "imagenet-real" / "real.json", [[2], [2, 0]])
-    found = evaluate_label_sets(bundle, data, "real")
+    found = evaluate_label_sets(imagenet, data, "real")
     assert (found.labels, found.result.top1) == (str(place), 0.5)
-    assert json.loads(json.dumps(found.to_json()))["without"] == 0
+    assert set(json.loads(json.dumps(found.to_json()))) == {
+        *("split", "labels", "n", "top1", "top1_interval", "top5", "ece", "labels_per_picture", "bins"),
+        *("without", "answers", "unreadable", "seconds", "engine"),
+    }
+    assert (found.to_json()["engine"], found.to_json()["without"]) == ("torch-fp32", 0)
+
+
+def test_labels_by_number_are_refused_where_classes_are_in_another_order(imagenet, bundle, tmp_path):
+    data = validation_pictures(tmp_path / "val", ["red", "green"])
+    sets = write(tmp_path / "real.json", [[2], [1]])
+    says = r"the model's 1,000 classes are not ImageNet's in its order; give a classifier of ImageNet"
+    with pytest.raises(UserError, match=says):
+        evaluate_label_sets(replace(imagenet, labels=imagenet.labels[::-1]), data, sets)
+    with pytest.raises(UserError, match=r"the model's 3 classes are not"):
+        evaluate_label_sets(bundle, data, sets)
 
 
 @pytest.mark.parametrize(
@@ -140,8 +168,6 @@ def test_real_is_found_where_data_are_kept(bundle, tmp_path, monkeypatch):
         ("real", "neither a list"),
         ({}, "neither a list"),
         ({"a/x.png": [0], "b/x.png": [1]}, r"labels for two files of this name"),
-        ([[0]], r"ILSVRC2012_val_00000002\.png: .* has labels of 1 pictures only"),
-        ([[], []], "has labels for none of the 2 pictures"),
         ({"x.png": [0]}, "has labels for none of the 2 pictures"),
     ],
 )
@@ -151,7 +177,20 @@ def test_what_is_refused(bundle, tmp_path, labels, says):
         evaluate_label_sets(bundle, data, write(tmp_path / "l.json", labels))
 
 
-def test_pictures_without_numbers_are_refused_where_labels_go_by_them(bundle, tmp_path):
+@pytest.mark.parametrize(
+    ("labels", "says"),
+    [
+        ([[0]], r"ILSVRC2012_val_00000002\.png: .* has labels of 1 pictures only"),
+        ([[], []], "has labels for none of the 2 pictures"),
+    ],
+)
+def test_numbers_that_do_not_fit_the_pictures(imagenet, tmp_path, labels, says):
+    data = validation_pictures(tmp_path / "val", ["red", "green"])
+    with pytest.raises(UserError, match=says):
+        evaluate_label_sets(imagenet, data, write(tmp_path / "l.json", labels))
+
+
+def test_pictures_without_numbers_are_refused_where_labels_go_by_them(imagenet, tmp_path):
     data = make_pictures(tmp_path / "p")
     with pytest.raises(UserError, match=r"0\.png: its name has no number such as ILSVRC2012_val_00000001"):
-        evaluate_label_sets(bundle, data, write(tmp_path / "l.json", [[0]]))
+        evaluate_label_sets(imagenet, data, write(tmp_path / "l.json", [[0]]))

@@ -74,6 +74,30 @@ def test_a_file_that_became_shorter_starts_again(web, place):
     assert place.read_bytes() == b"short"
 
 
+@pytest.mark.parametrize("tag", [None, "weak"])
+def test_a_changed_file_on_a_server_without_a_tag_is_not_put_together(web, place, tag):
+    web.tags = tag
+    web.break_after = [1000, 0, 0, 0]
+    with pytest.raises(UserError):
+        download([web.url + "x.bin"], place, patience=QUICK)
+    web.files["x.bin"] = other = CONTENT[::-1]
+    download([web.url + "x.bin"], place, patience=QUICK)
+    assert place.read_bytes() == other
+    assert {asked for _, asked in web.asked} == {None}
+
+
+@pytest.mark.parametrize("tags", [True, None])
+def test_a_server_that_continues_another_version_is_not_believed(web, place, tags):
+    web.break_after = [1000, 0, 0, 0]
+    with pytest.raises(UserError):
+        download([web.url + "x.bin"], place, patience=QUICK)
+    web.files["x.bin"] = other = CONTENT[::-1] + b"more"
+    web.if_range, web.tags = False, tags
+    download([web.url + "x.bin"], place, patience=QUICK)
+    assert place.read_bytes() == other
+    assert web.asked[-2:] == [("x.bin", "bytes=1000-"), ("x.bin", None)]
+
+
 def test_a_part_of_somewhere_else_is_not_continued(web, place):
     part_of(place).write_bytes(b"wrong")
     origin_of(place).write_text(json.dumps({"url": "http://elsewhere/", "tag": None, "size": 9}))
@@ -81,10 +105,10 @@ def test_a_part_of_somewhere_else_is_not_continued(web, place):
     assert place.read_bytes() == CONTENT
 
 
-@pytest.mark.parametrize("nonsense", ["", "[]", "{", '{"url": 3}', "\0"])
+@pytest.mark.parametrize("nonsense", ["", "[]", "{", '{"url": 3}', '{"url": "URL", "tag": [1]}', "\0"])
 def test_a_damaged_note_starts_again(web, place, nonsense):
     part_of(place).write_bytes(b"wrong")
-    origin_of(place).write_text(nonsense)
+    origin_of(place).write_text(nonsense.replace("URL", web.url + "x.bin"))
     download([web.url + "x.bin"], place, patience=QUICK)
     assert place.read_bytes() == CONTENT
 
@@ -92,6 +116,25 @@ def test_a_damaged_note_starts_again(web, place, nonsense):
 def test_a_mirror_is_asked_when_the_first_has_nothing(web, place):
     download([web.url + "none.bin", web.url + "x.bin"], place, patience=QUICK)
     assert place.read_bytes() == CONTENT
+
+
+def test_a_mirror_is_asked_when_nobody_listens_at_the_first(web, place):
+    dead = "http://127.0.0.1:9/x.bin"
+    assert download([dead, web.url + "x.bin"], place, patience=QUICK) == web.url + "x.bin"
+    assert place.read_bytes() == CONTENT
+
+
+def test_when_all_fail_each_address_is_named_and_what_came_is_kept(web, place):
+    dead = "http://127.0.0.1:9/x.bin"
+    web.break_after = [1000, 0, 0, 0]
+    with pytest.raises(
+        UserError, match=r"9/x\.bin: broke off \(.*refused.*\); .*/x\.bin: broke off after 1\.0 kB, which are kept"
+    ):
+        download([dead, web.url + "x.bin"], place, patience=QUICK)
+    download([web.url + "other.bin", dead, web.url + "x.bin"], place, patience=QUICK)
+    assert place.read_bytes() == CONTENT
+    assert web.asked[-1] == ("x.bin", "bytes=1000-")  # the one that can be continued is asked first
+    assert ("other.bin", None) not in web.asked
 
 
 def test_nothing_there(web, place):

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from vitreous.cli import main
-from vitreous.data.datasets.place import CARD
+from vitreous.data.datasets.place import CARD, is_here
 from vitreous.data.datasets.table import DATASETS
 from vitreous.data.source import open_data
 from vitreous.errors import UserError
@@ -120,6 +120,13 @@ def test_files_that_a_person_put_there_are_taken_and_kept(pets, root, web):
     place.mkdir(parents=True)
     for name, content in web.files.items():
         (place / name).write_bytes(content)
+    for note in ({"url": web.url + "images.tar.gz", "tag": None, "size": 9}, {"url": "", "tag": None, "finished": 1}):
+        (place / "images.tar.gz.from").write_text(json.dumps(note))  # left by a download that was given up
+        folder = install(pets, root)
+        assert json.loads((folder / CARD).read_text())["files"]["images.tar.gz"]["url"] is None
+        assert (place / "images.tar.gz").read_bytes() == web.files["images.tar.gz"]
+        shutil.rmtree(folder)
+    (place / "images.tar.gz.from").unlink()
     install(pets, root)
     assert web.asked == []
     assert sorted(path.name for path in place.iterdir()) == ["annotations.tar.gz", "images.tar.gz"]
@@ -175,6 +182,11 @@ def test_no_room(pets, root):
     large = replace(pets, files=(replace(pets.files[0], size=10**15), pets.files[1]))
     with pytest.raises(UserError, match=r"pets: needs about 2\.0 PB on the disk of .*, and .* are free"):
         check_space(large, root)
+    copied = replace(pets.files[0], size=10**15, kind="plain")
+    with pytest.raises(UserError, match=r"needs about 2\.0 PB"):
+        check_space(replace(pets, files=(copied,)), root)
+    with pytest.raises(UserError, match=r"needs about 3\.0 PB"):
+        check_space(replace(pets, files=(copied,), prepared=10**15), root)
 
 
 def test_tasks_share_their_files(web, root, tmp_path, monkeypatch):
@@ -217,6 +229,22 @@ def test_what_a_person_has_to_get_is_named_and_then_linked(web, root, monkeypatc
     moved = root.rename(root.with_name("moved"))  # all of it can go elsewhere
     assert open_data(moved / "resisc45").train.labels.tolist() == [0, 1]
     assert open_data(moved / "resisc45").train.read(0)
+    assert is_here(small, moved)
+    (moved / "downloads" / "resisc45" / "NWPU-RESISC45").rename(moved / "elsewhere")
+    assert not is_here(small, moved)
+    with pytest.raises(UserError, match=r"links to .*downloads/resisc45/NWPU-RESISC45, which is not there any more"):
+        install(small, moved)
+
+
+def test_a_plain_file_that_a_person_put_there_is_copied(pets, root):
+    notes = replace(pets.files[0], name="notes.csv", urls=(), kind="plain", size=None, sha256=None, md5=None)
+    place = root / "downloads" / "pets"
+    place.mkdir(parents=True)
+    (place / "notes.csv").write_text("a,b\n")
+    folder = install(replace(pets, files=(*pets.files, notes)), root, patience=QUICK)
+    assert (place / "notes.csv").exists()
+    shutil.rmtree(root / "downloads")
+    assert (folder / "notes.csv").read_text() == "a,b\n"
 
 
 def test_imagenet_from_its_own_archives(web, root, tmp_path, monkeypatch):
@@ -300,10 +328,31 @@ def test_the_commands(pets, root, capsys):
     assert rows["pets"]["here"]
     assert not rows["dtd"]["here"]
     assert rows["imagenet"]["by_hand"][0] == "ILSVRC2012_img_train.tar"
+    images = pets.files[0]
+    assert rows["pets"]["sources"][0] == {
+        "name": "images.tar.gz",
+        "urls": list(images.urls),
+        "size": images.size,
+        "sha256": images.sha256,
+        "md5": images.md5,
+    }
     status, out, _ = run(capsys, "data", "list")
     assert next(line.split()[:3] for line in out.splitlines() if line.startswith("pets")) == ["pets", "yes", "2"]
     status, out, _ = run(capsys, "inspect", "data:pets")
     assert (status, out.splitlines()[0]) == (0, "10 pictures of 2 classes")
+
+
+def test_one_damaged_card_is_said_in_its_row(root, capsys):
+    for name, card in (("pets", "{"), ("dtd", '{"dataset": 3}')):
+        (root / name).mkdir(parents=True)
+        (root / name / CARD).write_text(card)
+    status, out, err = run(capsys, "data", "list")
+    assert (status, err) == (0, "")
+    assert {line.split()[0] for line in out.splitlines() if line.split()[1:2] == ["damaged"]} == {"pets", "dtd"}
+    assert "remove the folder and get it again" in " ".join(out.split())
+    rows = {row["name"]: row for row in json.loads(run(capsys, "data", "list", "--json")[1])}
+    assert "vitreous-dataset.json" in rows["pets"]["damaged"]
+    assert (rows["svhn"]["damaged"], rows["pets"]["here"]) == (None, False)
 
 
 MISTAKES = {

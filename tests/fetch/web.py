@@ -16,7 +16,10 @@ class Web:
     ranges: bool = True
     break_after: list = field(default_factory=list)
     """Bytes after which a connection is closed, one for each request to come."""
-    tags: bool = True
+    tags: bool | str | None = True
+    """Whether files have an ETag, or "weak"."""
+    if_range: bool = True
+    """Whether If-Range is heeded."""
     lengths: bool = True
     status: dict = field(default_factory=dict)
     """Answers to give instead, one for each request to come, by path."""
@@ -51,7 +54,7 @@ def serve():
             tag = f'"{hash(content)}"'
             start = 0
             found = re.fullmatch(r"bytes=(\d+)-", asked or "")
-            if found and web.ranges and self.headers.get("If-Range", tag) == tag:
+            if found and web.ranges and (not web.if_range or self.headers.get("If-Range", tag) == tag):
                 start = int(found[1])
                 if start >= len(content):
                     self.send_error(416)
@@ -64,7 +67,7 @@ def serve():
             if web.lengths:
                 self.send_header("Content-Length", str(len(body)))
             if web.tags:
-                self.send_header("ETag", tag)
+                self.send_header("ETag", f"W/{tag}" if web.tags == "weak" else tag)
             self.end_headers()
             self._send(body + bytes(web.more))
 

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from importlib.metadata import version
 
 import numpy as np
 import pytest
@@ -84,6 +85,7 @@ def test_a_sample_by_seed_page_and_json(bundle, tmp_path):
     assert {"n", "of", "seed", "clean", "scores", "error", "relative_error", "means", "differences"} <= set(said)
     assert len(said["scores"]) == 30
     assert "procedural frost" in said["differences"]["frost"]
+    assert said["versions"] == {"numpy": version("numpy"), "pillow": version("pillow")}
     page = (out / "corruptions.html").read_text()
     assert page.count("<img") == 31
     assert 'src="http' not in page

@@ -75,6 +75,19 @@ def test_what_is_not_of_imagenet_is_refused(tmp_path):
     assert class_numbers(["tench", "1"]) is None
 
 
+def test_a_dog_and_a_garment_of_one_name(tmp_path):
+    labels = imagenet_names()
+    assert (labels[264], labels[474]) == ("Cardigan", "cardigan")
+    assert class_numbers(["Cardigan", "cardigan"]) == ("names", {"Cardigan": 264, "cardigan": 474})
+    assert class_numbers(["Cardigan, Cardigan Welsh corgi", "TENCH"]) == (
+        *("names", {"Cardigan, Cardigan Welsh corgi": 264, "TENCH": 0}),
+    )
+    by_ids = match_classes(source_of(["Cardigan", "cardigan"], tmp_path), imagenet_synsets())
+    assert by_ids.source.labels.tolist() == [264, 474]
+    with pytest.raises(UserError, match="'CARDIGAN': ImageNet has 2 classes of this name; call it n02113186 or n02963"):
+        class_numbers(["tench", "CARDIGAN"])
+
+
 @pytest.mark.parametrize(("letter", "among"), [("a", None), ("r", None), ("r", "all"), ("a", "data")])
 def test_imagenet_a_and_r_are_judged_among_their_200_classes(letter, among, tmp_path):
     ids, labels = timm_list(f"imagenet_{letter}_synsets.txt"), imagenet_names()

@@ -1,7 +1,8 @@
 """Corruptions of what a model sees: the 15 kinds of ImageNet-C (Hendrycks and Dietterich 2019), at five strengths.
 
 Each is a pure function of the view, the strength and a random stream, and that is one of the seed, the kind and the
-picture's key. All strengths of a kind draw from the same stream, so that they differ in strength and in little else.
+picture's key. All strengths of a kind start from the same seed, so that most differ in strength and in little else;
+shot noise and snow draw other numbers at each.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from vitreous.data.view import Sample, make_view
 Group = Literal["noise", "blur", "weather", "digital"]
 Levels = NDArray[np.uint8]
 STRENGTHS = (1, 2, 3, 4, 5)
+AS_PUBLISHED = "as published"
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,7 @@ class Corruption:
     apply: Callable[[Pixels, int, np.random.Generator], Pixels]
     """From pixels (H, W, C) float32 from 0 to 1, the strength from 1 to 5, and a random stream, to such pixels, which
     may run beyond 0 and 1."""
-    differs: str = "as published"
+    differs: str = AS_PUBLISHED
     """From ImageNet-C, for people."""
 
 
@@ -47,16 +49,27 @@ CORRUPTIONS: dict[str, Corruption] = {
     "impulse noise": Corruption("noise", impulse_noise),
     "defocus blur": Corruption("blur", defocus_blur),
     "glass blur": Corruption("blur", glass_blur, "pixels are swapped; the published code copies one over the other"),
-    "motion blur": Corruption("blur", camera_motion, "in NumPy; ImageMagick's kernel"),
+    "motion blur": Corruption("blur", camera_motion, "a half-Gaussian line in NumPy, like ImageMagick's"),
     "zoom blur": Corruption("blur", zoom_blur, "cuts are not rounded to whole pixels"),
-    "snow": Corruption("weather", snow),
+    "snow": Corruption(
+        "weather",
+        snow,
+        "flakes are drawn coarse and enlarged, not cut out of a fine drawing; blurred as by motion blur",
+    ),
     "frost": Corruption(
         "weather", frost, "procedural frost: drawn crystals in place of photographs, with shares to suit"
     ),
-    "fog": Corruption("weather", fog, "more fog at strengths 4 and 5, so that strength 4 is above 3"),
+    "fog": Corruption(
+        "weather", fog, "more fog at strengths 4 and 5, so that strength 4 changes a picture more than 3"
+    ),
     "brightness": Corruption("weather", brightness),
     "contrast": Corruption("digital", contrast),
-    "elastic": Corruption("digital", elastic, "large and small distortions grow together; one interpolation for both"),
+    "elastic": Corruption(
+        "digital",
+        elastic,
+        "large and small distortions grow together, for at the published settings strength 3 changes a picture less "
+        "than 1; one interpolation for both",
+    ),
     "pixelate": Corruption("digital", pixelate),
     "jpeg": Corruption("digital", jpeg),
 }

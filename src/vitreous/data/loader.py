@@ -22,6 +22,7 @@ from vitreous.data.making import BatchMaker, Made, MadeViews, Task, Wanted, choo
 from vitreous.data.mix import mix
 from vitreous.data.source import Source
 from vitreous.data.token_labels import TokenLabels
+from vitreous.data.unreadable import LIMIT, check_unreadable, most_unreadable
 from vitreous.data.workers import Workers, WorkersDiedError
 from vitreous.errors import UserError
 from vitreous.memory import check_memory
@@ -80,7 +81,7 @@ class Loader:
         shuffle: bool | None = None,
         views: Mapping[str, View] = PLAIN,
         cache_bytes: int | None = None,
-        unreadable_limit: float | None = 0.01,
+        unreadable_limit: float | None = LIMIT,
         normalised: bool = True,
         patch: int | None = None,
     ) -> None:
@@ -97,8 +98,7 @@ class Loader:
         self.batch_size = min(batch_size, len(source))
         self.unreadable: dict[str, str] = {}
         assert unreadable_limit is not None or not self.shuffle
-        limit = 1.0 if unreadable_limit is None else unreadable_limit
-        self._allowed = max(1 if limit else 0, math.floor(limit * len(source)))
+        self._allowed = most_unreadable(len(source), 1.0 if unreadable_limit is None else unreadable_limit)
         self._limit = unreadable_limit
         self._labels = torch.from_numpy(source.labels)
         self._learned = self._labels if source.soft is None else torch.from_numpy(source.soft)
@@ -190,10 +190,10 @@ class Loader:
         """Remember pictures that could not be read; stop when they are too many."""
         for index, reason in sorted(unreadable.items()):
             self.unreadable[self.source.name(index)] = reason
-        if self._limit is not None and len(self.unreadable) > min(self._allowed, len(self.source) - 1):
-            shown = "; ".join(f"{name}: {reason.rstrip('.')}" for name, reason in list(self.unreadable.items())[:3])
+        if self._limit is None:
+            return
+        try:
+            check_unreadable(self.unreadable, len(self.source), self._limit)
+        except UserError:
             self.close()
-            raise UserError(
-                f"{len(self.unreadable)} of {len(self.source)} pictures cannot be read, more than the limit of "
-                f"{self._limit:.0%} ({shown}); mend or delete them."
-            )
+            raise

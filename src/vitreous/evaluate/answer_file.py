@@ -193,7 +193,7 @@ def _pyarrow(path: Path) -> tuple[Any, Any]:
         import pyarrow.parquet
     except ImportError:
         raise UserError(
-            f"{path}: writing Parquet needs pyarrow, which is not installed; install it (pip install pyarrow), or give "
+            f"{path}: writing Parquet needs pyarrow, which is not installed; pip install 'vitreous[parquet]', or give "
             "a name that ends in .csv or .jsonl."
         ) from None
     return pyarrow, pyarrow.parquet

@@ -1,7 +1,7 @@
 """One file from the web: taken up where it broke off, and at its place only when it is whole.
 
 While it comes, FILE.part has what has come, and FILE.from where from and which version, so that no two versions are
-ever put together. The second stays beside the file: it says that we brought it, and may remove it again.
+ever put together. The second stays beside the file, and says of it alone that we brought it and may remove it again.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 from urllib.error import HTTPError, URLError
@@ -48,8 +48,10 @@ class Version:
 
     url: str
     tag: str | None = None
-    """An ETag, or a date of change."""
+    """A strong ETag, or a date of change; None where the server gives neither, so that nothing can be continued."""
     size: int | None = None
+    finished: int | None = None
+    """The modification time in ns of the whole file; None while it is coming. A file of another time is not ours."""
 
 
 class _BrokenOffError(Exception):
@@ -82,15 +84,31 @@ def download(
 
     size: bytes that it must have, if that is known. progress: told bytes done and in all.
     """
-    complaints = []
-    for url in urls:
+    complaints: dict[str, _BrokenOffError | _RefusedError] = {}
+    for url in sorted(urls, key=lambda url: _known(path, url) is None):  # first what can be continued
         try:
             with readable_errors(path):
                 _fetch(url, path, size, progress, patience or Patience())
             return url
-        except _RefusedError as error:
-            complaints.append(f"{url}: {error}")
-    raise UserError(f"{complaints[0]}; try again later, or put the file at {path} yourself.")
+        except (_BrokenOffError, _RefusedError) as error:
+            complaints[url] = error
+    said = "; ".join(f"{url}: {_complaint(error, url, path)}" for url, error in complaints.items())
+    if any(isinstance(error, _BrokenOffError) for error in complaints.values()):
+        raise UserError(f"{said}; repeat the command to go on.")
+    raise UserError(f"{said}; try again later, or put the file at {path} yourself.")
+
+
+def brought_from(path: Path) -> str | None:
+    """The address that the file was downloaded from; None for a file that somebody put there."""
+    note = _note(path)
+    return note.url if note is not None and note.finished == path.stat().st_mtime_ns else None
+
+
+def _complaint(error: _BrokenOffError | _RefusedError, url: str, path: Path) -> str:
+    if isinstance(error, _RefusedError):
+        return str(error)
+    done = _size(part_of(path)) if _known(path, url) else 0
+    return f"broke off{f' after {size_text(done)}, which are kept' if done else ''} ({error})"
 
 
 def _fetch(url: str, path: Path, size: int | None, progress: Progress | None, patience: Patience) -> None:
@@ -100,14 +118,14 @@ def _fetch(url: str, path: Path, size: int | None, progress: Progress | None, pa
         try:
             _attempt(url, path, size, progress, patience)
             break
-        except _BrokenOffError as error:
+        except _BrokenOffError:
             failures = 0 if _size(part) >= most + patience.least else failures + 1
             most = max(most, _size(part))
             if failures >= patience.tries:
-                kept = f" after {size_text(_size(part))}, which are kept" if _size(part) else ""
-                raise UserError(f"{url}: broke off{kept} ({error}); repeat the command to go on.") from None
+                raise
             time.sleep(patience.pause * 2**failures)
     part.replace(path)
+    _remember(path, replace(_known(path, url) or Version(url), finished=path.stat().st_mtime_ns))
 
 
 def _attempt(url: str, path: Path, size: int | None, progress: Progress | None, patience: Patience) -> None:
@@ -117,13 +135,19 @@ def _attempt(url: str, path: Path, size: int | None, progress: Progress | None, 
     done = _size(part) if known else 0
     if known and done and done in (size, known.size):  # it was whole, and its process was ended before it said so
         return
+    if known is None or known.tag is None:
+        done = 0
     try:
         with urlopen(_request(url, known, done), timeout=patience.seconds) as answer:
-            done = done if answer.status == 206 and _starts_at(answer, done) else 0
+            if answer.status != 206:
+                done = 0
+            elif not _continues(answer, known, done):
+                part.unlink(missing_ok=True)
+                raise _BrokenOffError("the file was changed on the server")
             said = _announced(answer, done)
             if size is not None and said is not None and said != size:
                 raise _RefusedError(f"it has {said:,} bytes now, and {size:,} were published")
-            _remember(path, Version(url, answer.headers.get("ETag") or answer.headers.get("Last-Modified"), said))
+            _remember(path, Version(url, _tag(answer), said))
             _receive(answer, part, done, said or size, progress, patience)
     except HTTPError as error:
         error.close()
@@ -142,10 +166,8 @@ def _attempt(url: str, path: Path, size: int | None, progress: Progress | None, 
 
 def _request(url: str, known: Version | None, done: int) -> Request:
     headers = {"User-Agent": f"vitreous/{__version__}", "Accept-Encoding": "identity"}
-    if known is not None and done:
-        headers["Range"] = f"bytes={done}-"
-        if known.tag is not None and not known.tag.startswith("W/"):
-            headers["If-Range"] = known.tag
+    if known is not None and known.tag is not None and done:
+        headers |= {"Range": f"bytes={done}-", "If-Range": known.tag}
     if not url.startswith(("http://", "https://")):
         raise _RefusedError("not an address on the web")
     return Request(url, headers=headers)
@@ -175,9 +197,19 @@ def _receive(
         raise _BrokenOffError(f"{done:,} of {total:,} bytes came")
 
 
-def _starts_at(answer: HTTPResponse, done: int) -> bool:
+def _continues(answer: HTTPResponse, known: Version | None, done: int) -> bool:
+    """Whether a part of a file is what follows the bytes that are here, and of the same version."""
     found = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", answer.headers.get("Content-Range", ""))
-    return found is not None and int(found[1]) == done
+    if found is None or int(found[1]) != done or known is None:
+        return False
+    same_size = known.size is None or found[2] in ("*", str(known.size))
+    return same_size and _tag(answer) in (None, known.tag)
+
+
+def _tag(answer: HTTPResponse) -> str | None:
+    """What changes with every byte of the file: a weak ETag does not, and a date of change does as a rule."""
+    tag: str | None = answer.headers.get("ETag")
+    return tag if tag and not tag.startswith("W/") else answer.headers.get("Last-Modified")
 
 
 def _announced(answer: HTTPResponse, done: int) -> int | None:
@@ -188,9 +220,14 @@ def _announced(answer: HTTPResponse, done: int) -> int | None:
 
 def _known(path: Path, url: str) -> Version | None:
     """The version that `FILE.part` is of, if it is of this address."""
+    note = _note(path)
+    return note if note is not None and note.url == url else None
+
+
+def _note(path: Path) -> Version | None:
     with suppress(OSError, ValueError, TypeError):
-        found = Version(**json.loads(origin_of(path).read_text(encoding="utf-8")))
-        return found if found.url == url else None
+        note = Version(**json.loads(origin_of(path).read_text(encoding="utf-8")))
+        return note if isinstance(note.url, str) and isinstance(note.tag, str | None) else None
     return None
 
 

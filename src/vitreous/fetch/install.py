@@ -13,17 +13,19 @@ from pathlib import Path
 
 from vitreous import __version__
 from vitreous.data.datasets.entry import Dataset, File
-from vitreous.data.datasets.place import CARD, FILES, Card, read_card, read_dataset
+from vitreous.data.datasets.place import CARD, FILES, Card, broken_links, read_card, read_dataset
 from vitreous.data.folder import FolderSource
 from vitreous.data.source import Data, Split
 from vitreous.errors import UserError
 from vitreous.fetch.archive import SPARE, TIMES, unpack_archive, unpack_gzip
-from vitreous.fetch.download import Patience, download, origin_of, part_of
+from vitreous.fetch.download import Patience, brought_from, download, origin_of, part_of
 from vitreous.inputs import open_input, size_text
 from vitreous.weights.files import fsync_file, readable_errors, remove_folder, write_file
 
 PIECE = 2**20
 DOWNLOADS = "downloads"
+EXTRAS = {"h5py": "'vitreous[hdf5]'"}
+"""What to install for a package that a dataset needs."""
 
 Progress = Callable[[str, int, int], None]
 """Told what is being done, bytes done and bytes in all."""
@@ -61,6 +63,7 @@ def install(
             fetched = [_bring(file, downloads_of(dataset, root), progress, patience) for file in dataset.files]
             _fill(dataset, store, fetched, progress)
             _clear(fetched)
+        check_links(dataset, store)
         if dataset.store and read_card(final) is None:
             check_counts(dataset, store)
             temporary = final.with_name(f".{final.name}.new")
@@ -81,12 +84,22 @@ def check_place(folder: Path) -> None:
         raise UserError(f"{folder}: there is something of this name that `data get` did not make; move it away first.")
 
 
+def check_links(dataset: Dataset, store: Path) -> None:
+    """Refuse a dataset whose pictures a person has put into the downloads and taken away again."""
+    if broken := broken_links(dataset, store):
+        target = broken[0].parent / broken[0].readlink()
+        raise UserError(
+            f"{broken[0]}: links to {os.path.normpath(target)}, which is not there any more; put it back, or remove "
+            f"{store} and get the dataset again."
+        )
+
+
 def check_needs(dataset: Dataset) -> None:
     """Refuse before anything is downloaded where a package is missing that the files are read with."""
     if missing := [package for package in dataset.needs if find_spec(package) is None]:
         raise UserError(
             f"{dataset.name}: its files are read with the package {missing[0]}; install it with "
-            f"pip install {missing[0]}."
+            f"pip install {EXTRAS.get(missing[0], missing[0])}."
         )
 
 
@@ -103,15 +116,15 @@ def check_by_hand(dataset: Dataset, root: Path) -> None:
 
 
 def check_space(dataset: Dataset, root: Path) -> None:
-    """Refuse where the disk has no room for what is downloaded and unpacked."""
-    place, needed = downloads_of(dataset, root), 0
+    """Refuse where the disk has no room for what is downloaded, and unpacked or copied, and prepared."""
+    place, needed = downloads_of(dataset, root), dataset.prepared
     for file in dataset.files:
         size = file.size or 0
         if not (place / file.name).exists():
             with suppress(OSError):
                 size -= part_of(place / file.name).stat().st_size
             needed += max(0, size)
-        if file.kind in ("archive", "gzip"):
+        if file.kind != "folder":
             needed += file.unpacked or file.size or 0
     there = next(folder for folder in (root.absolute(), *root.absolute().parents) if folder.is_dir())
     free = shutil.disk_usage(there).free
@@ -129,16 +142,15 @@ def _bring(file: File, place: Path, progress: Progress | None, patience: Patienc
     if not path.exists():
         shown = None if progress is None else (lambda done, total: progress(file.name, done, total))
         url = download(file.urls, path, size=file.size, progress=shown, patience=patience)
-    elif origin_of(path).exists():
-        url = file.urls[0] if file.urls else None
+    else:
+        url = brought_from(path)
     if file.kind == "folder":
         return Fetched(file, path, None, None)
     try:
         return Fetched(file, path, url, check_file(file, path, progress))
     except UserError:
         if url is not None:
-            path.unlink(missing_ok=True)
-            origin_of(path).unlink(missing_ok=True)
+            _remove(path)
         raise
 
 
@@ -198,7 +210,7 @@ def _unpack(one: Fetched, folder: Path, progress: Progress | None) -> None:
         unpack_archive(path, place, only=file.only, nested=file.nested, most=most, progress=shown)
     elif file.kind == "gzip":
         unpack_gzip(path, place / file.name.removesuffix(".gz"), most=file.unpacked, progress=shown)
-    elif one.url is None:  # it is not ours to move, nor to copy: such folders are large
+    elif file.kind == "folder":  # it is not ours to move, and too large to copy
         (place / file.name).symlink_to(os.path.relpath(path, place))
     else:
         shutil.copyfile(path, place / file.name)
@@ -240,10 +252,15 @@ def _clear(fetched: list[Fetched]) -> None:
     """Remove what was downloaded and is unpacked; what a person put there stays."""
     for one in fetched:
         if one.url is not None:
-            one.path.unlink(missing_ok=True)
-            origin_of(one.path).unlink(missing_ok=True)
+            _remove(one.path)
     with suppress(OSError):
         fetched[0].path.parent.rmdir()
+
+
+def _remove(path: Path) -> None:
+    """Remove a file that was downloaded; the note goes first, so that it is never found beside another file."""
+    origin_of(path).unlink(missing_ok=True)
+    path.unlink(missing_ok=True)
 
 
 def _generator() -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from vitreous.evaluate.answer_file import Write, answer_file, check_answer_file
 from vitreous.evaluate.classify import ClassificationResult
 from vitreous.evaluate.label_sets import LabelSetResult, read_label_sets
 from vitreous.run.engines import deploy
-from vitreous.run.matching import Among, match_classes
+from vitreous.run.matching import Among, check_imagenet, match_classes
 from vitreous.run.measuring import choose_labelled, measure_classifier, measure_label_sets
 from vitreous.run.opening import choose_split, open_dataset, open_pictures
 from vitreous.run.yardsticks import find_labels
@@ -71,10 +71,21 @@ class LabelSetEvaluation:
     """Others that were: path to reason."""
     seconds: float
     answers: str | None = None
+    engine: str = "torch-fp32"
+    """What computed the answers, and in what numbers."""
 
     def to_json(self) -> dict[str, Any]:
         """{"split", "labels", "n", "top1", "top5", "ece", ...}."""
-        return {**asdict(self), **self.result.to_json(), "seconds": round(self.seconds, 3)}
+        return {
+            "split": self.split,
+            "labels": self.labels,
+            **self.result.to_json(),
+            "without": self.without,
+            "answers": self.answers,
+            "unreadable": self.unreadable,
+            "seconds": round(self.seconds, 3),
+            "engine": self.engine,
+        }
 
 
 @checked
@@ -146,8 +157,9 @@ def evaluate_label_sets(
     """How well the model does where a picture may have several labels, each of which counts as right.
 
     labels: "real" for ImageNet's ReaL labels, where `vitreous data get imagenet-real` puts them; or a JSON file: a list
-        with a list of labels for each of ImageNet's validation pictures, found by the number in their names, or an
-        object from file name to list. Pictures without a label are left out; what the data say of classes is ignored.
+        with a list of labels for each of ImageNet's validation pictures, found by the number in their names, for which
+        the model's classes must be ImageNet's; or an object from file name to list, for any model. Pictures without a
+        label are left out; what the data say of classes is ignored.
     The other arguments are those of `evaluate`.
     """
     place = None if answers is None else check_answer_file(answers)
@@ -156,7 +168,10 @@ def evaluate_label_sets(
     deployed = deploy(
         model, engine=engine, precision=precision, preprocess=preprocess, merge=merge, pictures=len(source)
     )
-    labelled = choose_labelled(source, read_label_sets(file, deployed.labels))
+    sets = read_label_sets(file, deployed.labels)
+    if sets.numbered is not None:
+        check_imagenet(deployed.labels, file)
+    labelled = choose_labelled(source, sets)
     start = time.perf_counter()
     told = None if progress is None else lambda done: progress(done, len(labelled.accepted))
     with _writing(place, len(deployed.labels), several=True) as write:
@@ -164,7 +179,8 @@ def evaluate_label_sets(
             deployed, labelled, batch_size=batch_size, workers=workers, progress=told, write=write
         )
     seconds, written = time.perf_counter() - start, None if place is None else str(place)
-    return LabelSetEvaluation(name, str(file), result, labelled.without, unreadable, seconds, written)
+    computed_by = f"{deployed.engine.name}-{deployed.engine.precision}"
+    return LabelSetEvaluation(name, str(file), result, labelled.without, unreadable, seconds, written, computed_by)
 
 
 @contextmanager

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
+import PIL
 from PIL import Image
 
 from vitreous.arguments import Count, Merge, Seed, Workers, checked
@@ -160,7 +162,9 @@ def _make_folder(folder: Path) -> Path:
 
 def _write(folder: Path, found: CorruptionEvaluation, content: CorruptionContent) -> None:
     described, page = (folder / name for name in FILES)
-    write_output(described, json.dumps({"generator": GENERATOR, **found.to_json()}, allow_nan=False) + "\n")
+    versions = {"numpy": np.__version__, "pillow": PIL.__version__}  # what the corruptions are computed with
+    said = {"generator": GENERATOR, "versions": versions, **found.to_json()}
+    write_output(described, json.dumps(said, allow_nan=False) + "\n")
     write_output(page, corruptions_page(content))
 
 

@@ -11,7 +11,7 @@ import torch
 
 from vitreous.data.corrupt import Corrupted, Corrupting
 from vitreous.data.loader import choose_workers
-from vitreous.data.source import Source
+from vitreous.data.unreadable import check_unreadable
 from vitreous.data.workers import Workers, WorkersDiedError
 from vitreous.deploy.engine import Deployed
 from vitreous.errors import UserError
@@ -21,8 +21,6 @@ from vitreous.run.needs import check_inference_memory
 
 FEW = 8
 """Below so many pictures, starting processes takes longer than they save."""
-UNREADABLE = 0.01
-"""The share of pictures that may be unreadable; one always may."""
 
 
 def measure_corruptions(
@@ -46,12 +44,13 @@ def measure_corruptions(
     batch = min(batch_size or engine.batch_size, views)
     check_inference_memory(model.config, engine.preprocess, batch)
     right, sure = np.zeros((len(source), views), np.bool_), np.zeros((len(source), views))
-    unreadable: dict[int, str] = {}
+    seen = np.ones(len(source), np.bool_)
+    unreadable: dict[str, str] = {}
     making = Corrupting(source, engine.preprocess, tuple(kinds), tuple(strengths), seed)
     for index, made in enumerate(_made(making, _workers(workers, len(source)))):
         if made.views is None:
-            unreadable[index] = made.reason
-            _check_readable(source, unreadable)
+            seen[index], unreadable[source.name(index)] = False, made.reason
+            check_unreadable(unreadable, len(source))
         else:
             images = torch.from_numpy(made.views)
             parts = [images[start : start + batch] for start in range(0, views, batch)]
@@ -60,9 +59,7 @@ def measure_corruptions(
             right[index], sure[index] = (answer == int(source.labels[index])).numpy(), confidence.numpy()
         if progress is not None:
             progress(index + 1)
-    seen = np.array([index not in unreadable for index in range(len(source))])
-    left_out = {source.name(index): reason for index, reason in unreadable.items()}
-    return judge_corruptions(kinds, strengths, right[seen], sure[seen]), left_out
+    return judge_corruptions(kinds, strengths, right[seen], sure[seen]), unreadable
 
 
 def _made(making: Corrupting, workers: int) -> Iterator[Corrupted]:
@@ -87,12 +84,3 @@ def _workers(asked: int | None, pictures: int) -> int:
     if asked is not None:
         return choose_workers(asked, pictures)
     return 0 if pictures < FEW else min(4, os.cpu_count() or 1)
-
-
-def _check_readable(source: Source, unreadable: dict[int, str]) -> None:
-    if len(unreadable) > min(max(1, int(UNREADABLE * len(source))), len(source) - 1):
-        name, reason = source.name(next(iter(unreadable))), next(iter(unreadable.values()))
-        raise UserError(
-            f"{len(unreadable)} of {len(source)} pictures cannot be read, more than the limit of {UNREADABLE:.0%} "
-            f"({name}: {reason.rstrip('.')}); mend or delete them."
-        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -40,6 +41,15 @@ class Matched:
     def answerable(self, scores: Tensor) -> Tensor:
         """(B, K) of all scores of the model, those of the classes that may be answered."""
         return scores if self.outputs is None else scores[:, list(self.outputs)]
+
+
+def check_imagenet(labels: tuple[str, ...], path: Path) -> None:
+    """Refuse a model whose outputs are not ImageNet's classes in its order, in which the labels at `path` count."""
+    if not is_imagenet(labels):
+        raise UserError(
+            f"{path}: labels of ImageNet's validation pictures, and the model's {len(labels):,} classes are not "
+            "ImageNet's in its order; give a classifier of ImageNet, or labels by file name."
+        )
 
 
 def match_names(source: Source, labels: tuple[str, ...]) -> Matched:

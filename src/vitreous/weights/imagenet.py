@@ -13,6 +13,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Literal
 
+from vitreous.errors import UserError
 from vitreous.weights.labels import IMAGENET, imagenet_names
 
 Naming = Literal["WordNet ids", "class numbers", "names"]
@@ -48,16 +49,23 @@ def is_imagenet(labels: Sequence[str]) -> bool:
 
 
 def class_numbers(names: Collection[str]) -> tuple[Naming, dict[str, int]] | None:
-    """What kind of names these are, and the number of the class that each stands for; None if one stands for none."""
+    """What kind of names these are, and the number of the class that each stands for; None if one stands for none.
+
+    A name that stands for several classes is an error.
+    """
     if all(re.fullmatch(r"0|[1-9]\d{0,2}", name) for name in names):
         return "class numbers", {name: int(name) for name in names}
     by_id = {synset: number for number, synset in enumerate(imagenet_synsets())}
     if all(name in by_id for name in names):
         return "WordNet ids", {name: by_id[name] for name in names}
-    by_name = {_plain(name): number for number, name in enumerate(imagenet_names())}
-    if all(_plain(name) in by_name for name in names):
-        return "names", {name: by_name[_plain(name)] for name in names}
-    return None
+    by_name = {name: _named(name) for name in names}
+    if not all(by_name.values()):
+        return None
+    for name, numbers in by_name.items():
+        if len(numbers) > 1:
+            ids = " or ".join(imagenet_synsets()[number] for number in numbers)
+            raise UserError(f"class {name!r}: ImageNet has {len(numbers)} classes of this name; call it {ids}.")
+    return "names", {name: numbers[0] for name, numbers in by_name.items()}
 
 
 def subset_name(numbers: Collection[int]) -> str | None:
@@ -66,10 +74,32 @@ def subset_name(numbers: Collection[int]) -> str | None:
     return SUBSETS.get(sha256(ids.encode()).hexdigest())
 
 
+def _named(name: str) -> tuple[int, ...]:
+    """The classes of this name; capitals count where they alone tell a Cardigan, the dog, from a cardigan."""
+    exact, plain = _numbers_by_name()
+    return exact.get(_short(name)) or plain.get(_plain(name), ())
+
+
+@cache
+def _numbers_by_name() -> tuple[dict[str, tuple[int, ...]], dict[str, tuple[int, ...]]]:
+    """The numbers of classes by their short names, and by their plain ones."""
+    exact: dict[str, tuple[int, ...]] = {}
+    plain: dict[str, tuple[int, ...]] = {}
+    for number, name in enumerate(imagenet_names()):
+        exact[_short(name)] = (*exact.get(_short(name), ()), number)
+        plain[_plain(name)] = (*plain.get(_plain(name), ()), number)
+    return exact, plain
+
+
 def _plain(name: str) -> str:
     """A name as lists agree on it: "Persian_cat" and "Persian cat, Felis catus" are "persian cat"."""
-    whole = " ".join(name.replace("_", " ").lower().split())
-    return whole if whole in _with_comma() else whole.split(",")[0]
+    return _short(name).lower()
+
+
+def _short(name: str) -> str:
+    """The same with its capitals."""
+    whole = " ".join(name.replace("_", " ").split())
+    return whole if whole.lower() in _with_comma() else whole.split(",")[0]
 
 
 @cache

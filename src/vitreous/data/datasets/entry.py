@@ -75,6 +75,8 @@ class Dataset:
     """The folder of the files where several datasets are read from the same ones; "" for one of its own name."""
     prepare: Callable[[Path], None] | None = None
     """What is done once to the unpacked files, in their folder, so that they can be read picture by picture."""
+    prepared: int = 0
+    """Bytes that this takes on the disk, at most, beside the unpacked files."""
     needs: tuple[str, ...] = ()
     """Packages that preparing takes and that are not installed with this one."""
     vtab: Vtab | None = None

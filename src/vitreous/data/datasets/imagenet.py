@@ -1,4 +1,4 @@
-"""Readers of ImageNet (ILSVRC 2012) from its own archives, and of its ReaL labels."""
+"""The reader of ImageNet (ILSVRC 2012) from its own archives."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from vitreous.data.datasets.pictures import Picture, lines_of, listed_data
 from vitreous.data.source import Data, Split
 from vitreous.data.walk import Walk, entries, is_folder
 from vitreous.errors import UserError
-from vitreous.inputs import read_json
 
 KIT = "ILSVRC2012_devkit_t12"
 
@@ -50,19 +49,3 @@ def _synsets(path: Path) -> dict[int, str]:
     if not found:
         raise UserError(f"{path}: names no synsets; get the kit again.")
     return found
-
-
-def read_real_labels(path: Path) -> tuple[tuple[int, ...], ...]:
-    """ReaL: for each picture of ImageNet's val split, in the order of the names, the classes that are right.
-
-    Numbers count in the order of the synsets' names; a picture may have none, and is then left out of any figure.
-    path: real.json, or the folder that holds it.
-    """
-    file = path / "real.json" if path.is_dir() else path
-    found = read_json(file)
-    if not isinstance(found, list):
-        raise UserError(f"{file}: not a list of labels for each picture; get it again.")
-    for place, labels in enumerate(found):
-        if not isinstance(labels, list) or not all(type(one) is int and 0 <= one < 1000 for one in labels):
-            raise UserError(f"{file}: the labels of picture {place} are {labels!r:.60}; get it again.")
-    return tuple(map(tuple, found))

@@ -147,6 +147,13 @@ class _Reader:
         kind, body = self.element()
         return np.frombuffer(body, dtype=np.dtype(STORED[kind]).newbyteorder(self.order))
 
+    def integers(self) -> tuple[int, ...]:
+        """The next element's numbers, which are whole, and at least one."""
+        found = self.numbers()
+        if not len(found) or found.dtype.kind not in "iu":
+            raise _DamagedError("no whole numbers where flags, sizes or lengths are")
+        return tuple(found.tolist())
+
     def _take(self, size: int) -> memoryview:
         if size > self.left:
             raise _DamagedError("cut short")
@@ -168,8 +175,8 @@ class _Array:
         """The name of an array, and the array."""
         if not reader.left:  # an empty cell may have nothing at all
             return "", cls(6, 0, (0, 0), reader)
-        flags = int(reader.numbers()[0])
-        shape = tuple(int(side) for side in reader.numbers())
+        flags = reader.integers()[0]
+        shape = reader.integers()
         name = bytes(reader.element()[1]).decode("ascii")
         if min(shape, default=-1) < 0 or len(shape) < 2:
             raise _DamagedError(f"an array of the shape {shape}")
@@ -209,7 +216,7 @@ class _Array:
         return bytes(body).decode(TEXTS[kind] + wide)
 
     def _fields(self) -> list[str]:
-        length = int(self.rest.numbers()[0])
+        length = self.rest.integers()[0]
         names = bytes(self.rest.element()[1])
         if length < 1 or len(names) % length:
             raise _DamagedError("names of fields of no length")

@@ -77,7 +77,16 @@ def read_card(folder: Path) -> Card | None:
 def is_here(dataset: Dataset, root: Path) -> bool:
     """Whether all of a dataset is at its place."""
     card = read_card(root / dataset.name)
-    return card is not None and read_card(root / dataset.name / card.folder) is not None
+    if card is None:
+        return False
+    store = root / dataset.name / card.folder
+    return read_card(store) is not None and not broken_links(dataset, store)
+
+
+def broken_links(dataset: Dataset, store: Path) -> list[Path]:
+    """Of the links to what a person put into the downloads, those that lead nowhere any more."""
+    places = [store / file.into / file.name for file in dataset.files]
+    return [place for place in places if place.is_symlink() and not place.exists()]
 
 
 def open_named(name: str, root: str | Path | None = None) -> Data:

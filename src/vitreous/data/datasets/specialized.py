@@ -47,12 +47,20 @@ CAMELYON = Dataset(
     splits={"train": 262_144, "val": 32_768, "test": 32_768},
     read=read_camelyon,
     prepare=prepare_camelyon,
+    prepared=262_144 * 96 * 96 * 3,  # the train split as an array, before its HDF5 file is removed
     needs=("h5py",),
     vtab=Vtab("specialized"),
-    notes=("The files are HDF5, so `data get` needs the package h5py; reading the result does not.",),
+    notes=(
+        "The files are HDF5, so `data get` needs the package h5py (pip install 'vitreous[hdf5]'); reading the result "
+        "does not.",
+    ),
 )
 
 _LISTS = "https://storage.googleapis.com/remote_sensing_representations/"
+_NEUMANN = (
+    "the lists of Neumann et al., In-domain Representation Learning for Remote Sensing; the same sizes as VTAB's, "
+    "other pictures"
+)
 
 EUROSAT = Dataset(
     name="eurosat",
@@ -64,9 +72,9 @@ EUROSAT = Dataset(
         File(
             "EuroSAT.zip",
             (
-                "https://madm.dfki.de/files/sentinel/EuroSAT.zip",
                 "https://huggingface.co/datasets/torchgeo/eurosat/resolve/c877bcd43f099cd0196738f714544e355477f3fd/"
                 "EuroSAT.zip",
+                "https://madm.dfki.de/files/sentinel/EuroSAT.zip",
             ),
             size=94_280_567,
             sha256="8ebea626349354c5328b142b96d0430e647051f26efc2dc974c843f25ecf70bd",
@@ -98,7 +106,7 @@ EUROSAT = Dataset(
     splits={"train": 16_200, "val": 5_400, "test": 5_400},
     read=read_eurosat,
     vtab=Vtab("specialized"),
-    split_by="the lists of Neumann et al., In-domain Representation Learning for Remote Sensing, which are VTAB's",
+    split_by=_NEUMANN,
 )
 
 RESISC45 = Dataset(
@@ -129,7 +137,7 @@ RESISC45 = Dataset(
     splits={"train": 18_900, "val": 6_300, "test": 6_300},
     read=read_resisc45,
     vtab=Vtab("specialized"),
-    split_by="the lists of Neumann et al., In-domain Representation Learning for Remote Sensing, which are VTAB's",
+    split_by=_NEUMANN,
     notes=("The owners' archive is a .rar, which only other programs unpack.",),
 )
 

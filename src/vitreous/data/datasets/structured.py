@@ -150,6 +150,7 @@ DMLAB = Dataset(
     splits={"train": 65_550, "val": 22_628, "test": 22_735},
     read=read_split_folders,
     prepare=prepare_dmlab,
+    prepared=2 * 10**9,  # the pictures of the train split, before its record file is removed
     vtab=Vtab("structured"),
     notes=("Classes are close, far or very far from something of positive or negative reward; called 0 to 5.",),
 )

@@ -1,0 +1,28 @@
+"""How many pictures of a dataset may be unreadable, and what is said where they are more."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from vitreous.errors import UserError
+
+LIMIT = 0.01
+"""The share of all pictures that may be; of a few pictures, one."""
+SHOWN = 3
+
+
+def most_unreadable(pictures: int, limit: float = LIMIT) -> int:
+    """How many pictures may be unreadable: one always may, unless the limit is 0."""
+    return max(1 if limit else 0, math.floor(limit * pictures))
+
+
+def check_unreadable(unreadable: Mapping[str, str], pictures: int, limit: float = LIMIT) -> None:
+    """Refuse data of which too many pictures, or all, cannot be read. unreadable: path to reason."""
+    if len(unreadable) <= min(most_unreadable(pictures, limit), pictures - 1):
+        return
+    shown = "; ".join(f"{name}: {reason.rstrip('.')}" for name, reason in list(unreadable.items())[:SHOWN])
+    raise UserError(
+        f"{len(unreadable)} of {pictures} pictures cannot be read, more than the limit of {limit:.0%} ({shown}); mend "
+        "or delete them."
+    )
