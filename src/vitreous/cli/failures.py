@@ -31,6 +31,7 @@ _WORDS = {
     "cannot allocate memory": _MEMORY,
     "not enough memory": _MEMORY,
     "bad_alloc": _MEMORY,
+    "could not create a primitive": _MEMORY,  # oneDNN, where it gets no room for the code that it makes
     "failed to map segment": _MEMORY,
     "can't start new thread": _THREADS,
     "too many open files": _HANDLES,
