@@ -8,7 +8,7 @@ READY := $(VENV)/ready
 # even where the first fails, unless it is interrupted; the status is that of both.
 define run_tests
 	@trap 'exit 130' INT; status=0; \
-	$(BIN)/pytest --numprocesses auto --maxprocesses 8 --dist loadgroup -m "not clock $(1)" || status=1; \
+	$(BIN)/pytest --numprocesses auto --maxprocesses 8 --dist loadgroup --durations 40 --durations-min 5 -m "not clock $(1)" || status=1; \
 	$(BIN)/pytest -m "clock $(1)" || status=1; \
 	exit $$status
 endef

@@ -3,14 +3,15 @@
     python benchmarks/inference.py --weights TI16 --pets PETS [--cifar CIFAR] [--only files,model,equal,accuracy]
 
 TI16: the file of a ViT-Ti/16 for ImageNet in timm's naming. PETS: a folder with train and test, one folder per class.
-CIFAR: the folder of CIFAR-10's binary version. Everything that is compared runs in turns within one process, several
-rounds, the best of each; nothing else should run on the machine. So the peers have vitreous's allocator too, which
-makes them faster than they are by themselves. Sections:
+CIFAR: the folder of CIFAR-10's binary version. Everything that is compared runs in turns, several rounds, the best of
+each; nothing else should run on the machine. Sections:
 
-- files: JPEG files to labels with a model fitted to Pets. Peers: transformers' pipeline, a loop over timm's model and
-  transform, loops over OpenVINO (float32 and int8, Pillow, one picture after the other), each with its defaults.
-- model: the network alone, Ti, S and B at 224: PyTorch, OpenVINO as it comes out of its converter (float32, and int8 by
-  NNCF, both with a stream for each core), and the engine that `auto` takes.
+- files: JPEG files to labels with a model fitted to Pets, each way in a process of its own that has opened its
+  model. Peers: transformers' pipeline, a loop over timm's model and transform, loops over OpenVINO (float32 and int8,
+  Pillow, one picture after the other), each with its defaults.
+- model: the network alone, Ti, S and B at 224, in one process (so that PyTorch has vitreous's allocator): PyTorch,
+  OpenVINO as it comes out of its converter (float32, and int8 by NNCF, both with a stream for each core), and the
+  engine that `auto` takes.
 - equal: what ONNX and OpenVINO answer beside PyTorch, on 200 pictures, for a ViT, a hybrid, a BiT and an EfficientNet.
 - accuracy: what int8 and token merging cost after `fit`, on all test pictures of Pets and CIFAR-10.
 
@@ -22,8 +23,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,36 +31,30 @@ import nncf
 import numpy as np
 import openvino as ov
 import torch
-import torchvision_on_cpu  # noqa: F401  (before timm and transformers)
+from contenders import CALIBRATED, Exports, take_turns
 from measure import RESULTS, best_seconds, gemm_gflops, machine, write_result
-from PIL import Image
-from timm import create_model
-from timm.data.config import resolve_model_data_config
-from timm.data.transforms_factory import create_transform
 from torch import Tensor, nn
-from transformers import pipeline
 
 from vitreous.config.data import Preprocess
-from vitreous.data.source import open_data
+from vitreous.data.source import Data, open_data
 from vitreous.deploy.engine import Engine, TorchEngine
 from vitreous.deploy.folder import read_about
 from vitreous.deploy.speed import measure_speeds
+from vitreous.jobs.bench import bench
 from vitreous.jobs.evaluate import evaluate
 from vitreous.jobs.export import export_weights
 from vitreous.jobs.fit import fit
-from vitreous.jobs.predict import predict
 from vitreous.model.family import build_network, named_config
-from vitreous.run.conversion import convert_model, sample_views
-from vitreous.run.engines import deploy
-from vitreous.run.exporting import prepare_export
+from vitreous.run.engines.conversion import convert_model, sample_views
 from vitreous.run.request import Listeners
 from vitreous.weights.bundle import Bundle, load_bundle
 
 SAY = Listeners(say=lambda text: print(text, flush=True))
 ROUNDS = 5
-CALIBRATED = 300
 SPEED_VIEWS = 32
 """Pictures that int8 is calibrated with where only its speed counts, which does not depend on them."""
+CIFAR_SIZE = 96
+"""Pixels to which CIFAR-10's 32 are enlarged: at 224, minutes of training see few of the pictures."""
 SIZES = ("Ti/16", "S/16", "B/16")
 THROUGHPUT = {
     "PERFORMANCE_HINT": "THROUGHPUT",
@@ -69,115 +63,45 @@ THROUGHPUT = {
 }
 
 
-def fitted(args: argparse.Namespace, data: Path, budget: str, **more: Any) -> Bundle:
-    """A model for the data, fine-tuned within the budget; taken up again where it is finished."""
-    name = "-".join([data.name, budget, *(f"{key}{value}" for key, value in more.items())])
-    result = fit(data, weights=args.weights, budget=budget, out=args.runs / name, listeners=SAY, **more)
+def fitted(args: argparse.Namespace, data: Path, **how: Any) -> Bundle:
+    """A model for the data, fine-tuned as is said; taken up again where it is finished."""
+    name = "-".join([data.name, *(f"{key}-{value}" for key, value in how.items())])
+    result = fit(data, weights=args.weights, out=args.runs / name, listeners=SAY, **how)
     return load_bundle(result.bundle)
 
 
 def files_section(args: argparse.Namespace) -> dict[str, Any]:
     """Pictures a second from JPEG files to labels."""
-    bundle = fitted(args, args.pets, args.pets_budget)
+    bundle = fitted(args, args.pets, budget=args.pets_budget)
+    assert bundle.path is not None
     files = sorted(args.pets.glob("test/*/*.jpg"))[:: args.every]
-    prepare_export(bundle, "openvino", calibrate=args.pets)
-    engine = deploy(bundle, pictures=len(files)).engine
-    torch_model = timm_model(bundle, args.runs)
-    ways: dict[str, Callable[[Sequence[Path]], list[str]]] = {
-        "vitreous predict": lambda some: [one.label or "" for one in predict(bundle, some, top=1)],
-        "vitreous predict, torch": lambda some: [
-            one.label or "" for one in predict(bundle, some, top=1, engine="torch")
-        ],
-        "transformers pipeline": transformers_pipeline(bundle, args.runs, 1),
-        "transformers pipeline, batch 8": transformers_pipeline(bundle, args.runs, 8),
-        "timm loop": timm_loop(torch_model, bundle.labels, 1),
-        "timm loop, batch 8": timm_loop(torch_model, bundle.labels, 8),
-        "OpenVINO loop, fp32": openvino_loop(torch_model, bundle, args.pets, int8=False),
-        "OpenVINO loop, int8": openvino_loop(torch_model, bundle, args.pets, int8=True),
-    }
-    seconds, answers = dict.fromkeys(ways, float("inf")), {}
-    for turn in range(args.rounds + 1):  # the first is for whatever is compiled when it is first used
-        for name, way in list(ways.items())[:: 1 if turn % 2 == 0 else -1]:
-            start = time.perf_counter()
-            answers[name] = way(files)
-            if turn:
-                seconds[name] = min(seconds[name], time.perf_counter() - start)
-            print(name, round(len(files) / (time.perf_counter() - start), 1), flush=True)
-    speeds = {name: round(len(files) / taken, 1) for name, taken in seconds.items()}
+    rows = bench(bundle, data=args.pets).rows  # as a person prepares a model
+    calibration = tuple(sorted(args.pets.glob("train/*/*.jpg"))[::4][:CALIBRATED])
+    exports = Exports(
+        bundle=bundle.path,
+        timm=export_weights(bundle, args.runs / "timm", "timm"),
+        huggingface=export_weights(bundle, args.runs / "huggingface", "huggingface"),
+        calibration=calibration,
+    )
+    turns = take_turns(exports, files, args.rounds)
+    speeds = {name: round(len(files) / min(found.seconds), 1) for name, found in turns.items()}
     ours = speeds["vitreous predict"]
     by_torch = max(speed for name, speed in speeds.items() if name.startswith(("transformers", "timm")))
     by_openvino = max(speed for name, speed in speeds.items() if name.startswith("OpenVINO"))
     truth = [file.parent.name for file in files]
     return {
         "pictures": len(files),
-        "engine": f"{engine.name}-{engine.precision}",
+        "engine": turns["vitreous predict"].engine,
+        "engines": {f"{row.engine}-{row.precision}": round(row.pictures_per_second, 1) for row in rows},
         "pictures_per_second": speeds,
+        "seconds_of_each_turn": {name: [round(one, 2) for one in found.seconds] for name, found in turns.items()},
         "times_best_pytorch": round(ours / by_torch, 2),
         "times_best_openvino": round(ours / by_openvino, 2),
         "accuracy": {
-            name: float(np.mean([a == b for a, b in zip(found, truth, strict=True)])) for name, found in answers.items()
+            name: float(np.mean([a == b for a, b in zip(found.labels, truth, strict=True)]))
+            for name, found in turns.items()
         },
     }
-
-
-def timm_model(bundle: Bundle, runs: Path) -> nn.Module:
-    """The model as timm opens it."""
-    folder = export_weights(bundle, runs / "timm", "timm")
-    model: nn.Module = create_model(f"local-dir:{folder}", pretrained=True).eval()
-    return model
-
-
-def timm_loop(model: Any, labels: Sequence[str], batch: int) -> Callable[[Sequence[Path]], list[str]]:
-    """What a plain loop does: open, transform, stack, ask."""
-    config: dict[str, Any] = resolve_model_data_config(model)  # type: ignore[no-untyped-call]
-    transform: Any = create_transform(**config)
-
-    @torch.inference_mode()
-    def run(files: Sequence[Path]) -> list[str]:
-        found: list[str] = []
-        for start in range(0, len(files), batch):
-            views = [transform(Image.open(file).convert("RGB")) for file in files[start : start + batch]]
-            found += [labels[k] for k in model(torch.stack(views)).argmax(dim=1).tolist()]
-        return found
-
-    return run
-
-
-def transformers_pipeline(bundle: Bundle, runs: Path, batch: int) -> Callable[[Sequence[Path]], list[str]]:
-    """What `transformers` offers for this, with its defaults."""
-    folder = export_weights(bundle, runs / "huggingface", "huggingface")
-    classify = pipeline("image-classification", model=str(folder), device="cpu", batch_size=batch)
-    return lambda files: [found[0]["label"] for found in classify([str(file) for file in files], top_k=1)]
-
-
-def openvino_loop(model: Any, bundle: Bundle, pets: Path, *, int8: bool) -> Callable[[Sequence[Path]], list[str]]:
-    """A straightforward loop over OpenVINO: Pillow, NumPy, one picture after the other, its default settings."""
-    shape = (1, 3, *bundle.preprocess.size)
-    graph = ov.convert_model(model, example_input=torch.zeros(shape), input=[shape])
-    if int8:
-        views = list(plain_views(sorted(pets.glob("train/*/*.jpg"))[::4][:CALIBRATED], bundle.preprocess))
-        graph = nncf.quantize(graph, nncf.Dataset(views), model_type=nncf.ModelType.TRANSFORMER)
-    compiled = ov.Core().compile_model(graph, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
-
-    def run(files: Sequence[Path]) -> list[str]:
-        return [bundle.labels[int(compiled(view)[0].argmax())] for view in plain_views(files, bundle.preprocess)]
-
-    return run
-
-
-def plain_views(files: Sequence[Path], preprocess: Preprocess) -> Iterator[np.ndarray]:
-    """(1, C, H, W) float32: what a person writes for this model's preprocessing."""
-    (height, width), (rows, _) = preprocess.size, preprocess.resized
-    mean, std = np.array(preprocess.mean, np.float32), np.array(preprocess.std, np.float32)
-    for file in files:
-        picture = Image.open(file).convert("RGB")
-        scale = rows / min(picture.size)
-        picture = picture.resize(
-            (round(picture.width * scale), round(picture.height * scale)), Image.Resampling.BICUBIC
-        )
-        left, top = (picture.width - width) // 2, (picture.height - height) // 2
-        pixels = np.asarray(picture.crop((left, top, left + width, top + height)), np.float32) / 255
-        yield ((pixels - mean) / std).transpose(2, 0, 1)[None]
 
 
 def model_section(args: argparse.Namespace) -> dict[str, Any]:
@@ -199,12 +123,12 @@ def model_section(args: argparse.Namespace) -> dict[str, Any]:
         quantised_ours = quantise_unjudged(ours, views)
         for name, model in (("fp32", ours.model), ("int8", quantised_ours)):
             engines[f"vitreous openvino {name}"] = type(ours.engine)(model, bundle.preprocess, name)  # type: ignore[call-arg]
+        before = measure_speeds(engines)  # `auto` chooses by a measurement of its own, before it is used
+        taken = max(before, key=lambda name: before[name])
         jobs = {name: _asking(engine) for name, engine in engines.items()}
         jobs |= {f"OpenVINO {name}": _streaming(graph) for name, graph in (("fp32", plain), ("int8", quantised))}
         seconds = best_seconds({name: job for name, (job, _) in jobs.items()}, args.rounds, slice_seconds=1.0)
-        speeds = {name: round(jobs[name][1] / taken, 1) for name, taken in seconds.items()}
-        before = measure_speeds(engines)  # as `auto` chooses: by a measurement of its own, before
-        taken = max(before, key=lambda name: before[name])
+        speeds = {name: round(jobs[name][1] / one, 1) for name, one in seconds.items()}
         best = max(speed for name, speed in speeds.items() if not name.startswith("vitreous"))
         found[size] = {"pictures_per_second": speeds, "auto": taken, "times_best": round(speeds[taken] / best, 3)}
         print(size, json.dumps(found[size]), flush=True)
@@ -213,7 +137,7 @@ def model_section(args: argparse.Namespace) -> dict[str, Any]:
 
 def quantise_unjudged(ours: Any, views: Tensor) -> Any:
     """int8 of a network with random weights: it has no accuracy to lose."""
-    from vitreous.deploy.openvino import quantise
+    from vitreous.deploy.int8 import quantise
 
     return quantise(ours.model, views, transformer=True)
 
@@ -240,7 +164,7 @@ def _asking(engine: Engine) -> tuple[Callable[[], object], int]:
     return lambda: engine.scores(pictures), len(pictures)
 
 
-def _streaming(graph: Any, count: int = 32) -> tuple[Callable[[], object], int]:
+def _streaming(graph: Any, count: int = 16) -> tuple[Callable[[], object], int]:
     """OpenVINO by its own manual: the hint for throughput, and a queue of requests of one picture each."""
     queue = ov.AsyncInferQueue(ov.Core().compile_model(graph, "CPU", THROUGHPUT))
     picture = np.random.default_rng(0).standard_normal((1, 3, 224, 224), dtype=np.float32)
@@ -278,7 +202,7 @@ def equal_section(args: argparse.Namespace) -> dict[str, Any]:
 
     found: dict[str, Any] = {}
     models = {"Ti/16, ImageNet's weights": open_weights(args.weights)}
-    models |= {name: random_bundle(f"{name}@224") for name in ("R+Ti/16", "bit-r50x1", "efficientnet-b0")}
+    models |= {name: random_bundle(name) for name in ("R+Ti/16@224", "bit-r50x1@128", "efficientnet-b0@224")}
     for name, bundle in models.items():
         views = sample_views(open_data(args.pets).splits["test"], bundle.preprocess, 200).views
         for runtime in ("openvino", "onnx"):
@@ -291,22 +215,26 @@ def equal_section(args: argparse.Namespace) -> dict[str, Any]:
 def accuracy_section(args: argparse.Namespace) -> dict[str, Any]:
     """What int8 and merging cost after `fit`, and what merging gains, on all test pictures."""
     found: dict[str, Any] = {}
-    data = {"pets": (args.pets, args.pets_budget)}
+    ways: dict[str, tuple[Path, dict[str, Any]]] = {"pets": (args.pets, {"epochs": args.pets_epochs})}
     if args.cifar is not None:
-        data["cifar10"] = (args.cifar, args.cifar_budget)
-    for name, (place, budget) in data.items():
-        bundle = fitted(args, place, budget)
-        found[name] = {"budget": budget, "torch": accuracy_of(bundle, place, "torch")}
-        out = export_weights(bundle, args.runs / f"{name}-int8", "openvino", int8=True, calibrate=place)
+        ways["cifar10"] = (args.cifar, {"budget": args.cifar_budget, "image_size": CIFAR_SIZE})
+    for name, (place, how) in ways.items():
+        bundle = fitted(args, place, **how)
+        found[name] = {**how, "torch": accuracy_of(bundle, place, "torch")}
+        data = open_data(place)
+        # int8 is calibrated and judged on training pictures: the test split is looked at once, below
+        seen = Data({"train": data.train}, data.classes)
+        out = export_weights(bundle, args.runs / f"{name}-int8", "openvino", int8=True, calibrate=seen)
         found[name]["int8"] = accuracy_of(out, place, "auto")
         found[name]["accuracy_aware"] = read_about(out).accuracy_aware
         print(name, json.dumps(found[name]), flush=True)
-    plain = fitted(args, args.pets, args.pets_budget)
-    found["merging"] = {"0": accuracy_of(plain, args.pets, "torch")}
+    plain = fitted(args, args.pets, epochs=args.pets_epochs)
+    found["merging"] = {"0": found["pets"]["torch"]}
     engines: dict[str, Engine] = {"0": TorchEngine(plain.model, plain.preprocess)}
     for count in args.merge:
-        merged = fitted(args, args.pets, args.pets_budget, merge=count)
+        merged = fitted(args, args.pets, epochs=args.pets_epochs, merge=count)
         found["merging"][str(count)] = accuracy_of(merged, args.pets, "torch")
+        print("merging", count, found["merging"][str(count)], flush=True)
         engines[str(count)] = TorchEngine(merged.model, merged.preprocess)
     for count, speed in measure_speeds(engines, rounds=args.rounds, seconds=2.0).items():
         found["merging"][count]["pictures_per_second"] = round(speed, 1)
@@ -332,10 +260,11 @@ def main() -> None:
     parser.add_argument("--weights", type=Path, required=True)
     parser.add_argument("--pets", type=Path, required=True)
     parser.add_argument("--cifar", type=Path)
-    parser.add_argument("--pets-budget", default="120s")
+    parser.add_argument("--pets-budget", default="120s", help="of the model whose speed is measured")
+    parser.add_argument("--pets-epochs", type=int, default=2, help="of those whose accuracy is compared")
     parser.add_argument("--cifar-budget", default="180s")
     parser.add_argument("--every", type=int, default=3, help="of the test pictures, every n-th is timed")
-    parser.add_argument("--merge", type=lambda text: [int(part) for part in text.split(",")], default=[8, 13])
+    parser.add_argument("--merge", type=lambda text: [int(part) for part in text.split(",")], default=[8, 11, 13])
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--runs", type=Path, default=Path("runs/inference"))
     parser.add_argument("--only", default=",".join(SECTIONS))
@@ -343,12 +272,12 @@ def main() -> None:
     os.environ["VITREOUS_CACHE"] = str(args.runs / "cache")
     nncf.set_log_level(40)
     path = RESULTS / "inference.json"
-    known = json.loads(path.read_text()) if path.exists() else {}
-    known.pop("machine", None)
     for name in args.only.split(","):
         load = os.getloadavg()[0]
-        known[name] = {**SECTIONS[name](args), "load_before": round(load, 2), "measured_on": machine()}
-        write_result("inference", known)
+        measured = {**SECTIONS[name](args), "load_before": round(load, 2), "measured_on": machine()}
+        known = json.loads(path.read_text()) if path.exists() else {}  # by now: sections may run side by side
+        known.pop("machine", None)
+        write_result("inference", {**known, name: measured})
 
 
 if __name__ == "__main__":

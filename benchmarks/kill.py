@@ -178,6 +178,8 @@ class Tally:
     """That came to their end, and were compared."""
     same_bits: int = 0
     tracebacks: int = 0
+    said: str = ""
+    """What the commands said around the first one."""
     left_behind: int = 0
     """Processes that outlived their command."""
     statuses: dict[str, int] = field(default_factory=dict)
@@ -217,7 +219,9 @@ class Experiment:
                 tally.same_bits += digest(run) == self.expected
                 shutil.rmtree(run)
                 done = tally.disturbances
-        tally.tracebacks = (self.folder / "log").read_text().count("Traceback")
+        said = (self.folder / "log").read_text()
+        if tracebacks := said.count("Traceback"):
+            tally.tracebacks, tally.said = tracebacks, said[max(0, said.index("Traceback") - 200) :][:4000]
         return tally
 
     def _harm(self, command: Command, disturb: Disturb, tally: Tally) -> None:

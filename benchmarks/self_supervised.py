@@ -27,7 +27,7 @@ import torchvision_on_cpu  # noqa: F401  (before transformers)
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
-from measure import RESULTS, best_seconds, write_result
+from measure import RESULTS, best_seconds, machine, write_result
 from torch import Tensor, nn
 from transformers import ViTMAEConfig, ViTMAEForPreTraining
 
@@ -156,6 +156,7 @@ def train(data: str, method: str, budget: str, runs: Path, seed: int) -> dict[st
     return {
         **judge(str(run), data),
         "untrained": judge(untrained, data),
+        "budget": budget,
         "seconds": result.spent.seconds,
         "pictures_seen": result.spent.pictures,
         "steps": result.steps,
@@ -294,8 +295,7 @@ def main() -> None:
     for name in args.only.split(","):
         measured = parts[name]()
         found = json.loads(path.read_text()) if path.exists() else {}
-        found.pop("machine", None)
-        found[name] = measured
+        found[name] = {**measured, "measured_on": machine()}  # "machine" says where the first part was
         shown = {key: value for key, value in found[name].items() if key not in ("loss", "settings")}
         print(name, json.dumps(shown), "written:", write_result("self_supervised", found).name, flush=True)
         if "analyze" in found and set(found["analyze"]["by_depth"]) <= found.keys():

@@ -15,6 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import measured
+import measured_engines
+import measured_scale
+import measured_serving
 
 from vitreous.cli import VERBS
 from vitreous.data.corrupt import AS_PUBLISHED, CORRUPTIONS
@@ -112,6 +115,13 @@ def compare_page() -> str:
     return _filled("compare.md", tables)
 
 
+def transfer_page() -> str:
+    """The page on transfer with the table of its benchmark."""
+    if not (DOCS.parent / "benchmarks" / "results" / "transfer.json").exists():  # it takes an idle quarter of an hour
+        return _filled("transfer.md", {})
+    return _filled("transfer.md", {"transfer": measured.transfer_table(_result("transfer"))})
+
+
 def teachers_page() -> str:
     """The page on teachers with the table of its benchmark."""
     if not (DOCS.parent / "benchmarks" / "results" / "teachers.json").exists():  # it takes idle hours
@@ -130,14 +140,45 @@ def engines_page() -> str:
     """The page on engines with the tables of its benchmark."""
     if not (DOCS.parent / "benchmarks" / "results" / "inference.json").exists():
         return _filled("engines.md", {})
-    return _filled("engines.md", {"engines": measured.engines_table(_result("inference"))})
+    return _filled("engines.md", {"engines": measured_engines.engines_table(_result("inference"))})
+
+
+def scale_page() -> str:
+    """The page on work beyond one machine with the tables of its benchmarks."""
+    result = _result("scale_table")
+    tables = {"gpus": measured_scale.gpus_table(result), "steps": measured_scale.steps_table(result)}
+    if (DOCS.parent / "benchmarks" / "results" / "scaling.json").exists():
+        tables["scaling"] = measured_scale.scaling_table(_result("scaling"), result["assumed"])
+    return _filled("scale.md", tables)
+
+
+def shards_page() -> str:
+    """The page on shards with the table of its benchmark."""
+    if not (DOCS.parent / "benchmarks" / "results" / "shards.json").exists():
+        return _filled("shards.md", {})
+    return _filled("shards.md", {"shards": measured_scale.shards_table(_result("shards"))})
+
+
+def readme() -> str:
+    """The front page with how fast engines are."""
+    result = _result("inference") if (DOCS.parent / "benchmarks" / "results" / "inference.json").exists() else {}
+    return _filled("../README.md", {"speed": measured_engines.engines_sentence(result)} if "files" in result else {})
+
+
+def deploy_page() -> str:
+    """The page on where a server runs, with what its benchmark found."""
+    if not (DOCS.parent / "benchmarks" / "results" / "serve.json").exists():
+        return _filled("deploy.md", {})
+    return _filled("deploy.md", {"serve": measured_serving.serve_table(_result("serve"))})
 
 
 def reliability_page() -> str:
     """The page on reliability with the sizes of the hostile corpus, and the interruptions that were survived."""
     tables = {"corpus": _corpus()}
     if (DOCS.parent / "benchmarks" / "results" / "kill.json").exists():
-        tables["kills"] = measured.kills_table(_result("kill"))
+        tables["kills"] = measured_scale.kills_table(_result("kill"))
+    if (DOCS.parent / "benchmarks" / "results" / "faults.json").exists():
+        tables["faults"] = measured_scale.faults_table(_result("faults"))
     return _filled("reliability.md", tables)
 
 
@@ -221,13 +262,18 @@ PAGES = {
     "datasets.md": datasets_page,
     "evaluation.md": evaluation_page,
     "compare.md": compare_page,
+    "transfer.md": transfer_page,
     "explain.md": explain_page,
     "pretraining.md": pretraining_page,
     "training.md": training_page,
     "teachers.md": teachers_page,
     "self-training.md": self_training_page,
     "engines.md": engines_page,
+    "../README.md": readme,
+    "deploy.md": deploy_page,
     "reliability.md": reliability_page,
+    "scale.md": scale_page,
+    "shards.md": shards_page,
 }
 
 

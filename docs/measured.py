@@ -23,6 +23,33 @@ def teachers_table(found: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def transfer_table(found: dict[str, Any]) -> str:
+    """Accuracy of each task under each protocol, and what all of it took."""
+    lines = [
+        "| task | protocol | right, % | 95 % interval | test pictures | learned from | seconds |",
+        "| --- | --- | ---: | ---: | ---: | ---: | ---: |",
+    ]
+
+    def part(count: int, of: int) -> str:
+        return f"{count:,}" if count == of else f"{count:,} of {of:,}"
+
+    for row in found["rows"]:
+        low, high = row["interval"]
+        pictures = f"{part(row['n'], row['of'])} | {part(row['trained_on'], row['trained_of'])}"
+        lines.append(
+            f"| {row['task']} | `{row['protocol']}` | {100 * row['accuracy']:.1f} | {100 * low:.1f} to "
+            f"{100 * high:.1f} | {pictures} | {row['seconds']:.0f} |"
+        )
+    days = found["tpu_v3_core_days"]
+    lines += [
+        "",
+        f"With `--budget {found['budget']}` and an empty cache all of it took {found['seconds'] / 60:.1f} minutes on "
+        f"{cores(found)}: {found['flops']:.2e} operations, {days['value']:.1e} TPUv3-core-days. The seconds of a "
+        "task's first protocol on frozen features include computing these.",
+    ]
+    return "\n".join(lines)
+
+
 def noisy_student_table(found: dict[str, Any]) -> str:
     """Accuracy by way, then how far the student is ahead."""
     setting, cells = found["setting"], found["cells"]
@@ -49,18 +76,6 @@ def noisy_student_table(found: dict[str, Any]) -> str:
         f"- {rounds}; ± is a 95 % interval by seeds and pictures. Load before the trainings: {min(loads):.1f} to "
         f"{max(loads):.1f}, on {cores(found)}."
     )
-    return "\n".join(lines)
-
-
-def kills_table(found: dict[str, Any]) -> str:
-    lines = [
-        "| disturbance at a random moment | times | trainings | same bits | tracebacks | processes left behind |",
-        "| --- | ---: | ---: | ---: | ---: | ---: |",
-    ]
-    for name, row in found.items():
-        if isinstance(row, dict) and "same_bits" in row:
-            counts = (row[key] for key in ("disturbances", "trainings", "same_bits", "tracebacks", "left_behind"))
-            lines.append(f"| {name} | {' | '.join(map(str, counts))} |")
     return "\n".join(lines)
 
 
@@ -105,8 +120,8 @@ def budgets_table(rows: list[dict[str, Any]]) -> str:
 
 
 def cores(found: dict[str, Any]) -> str:
-    """How many cores were used, in words."""
-    threads = found["machine"]["threads"]
+    """How many cores were used for a result, or for a part of one, in words."""
+    threads = found["measured_on" if "measured_on" in found else "machine"]["threads"]
     return "one core" if threads == 1 else f"{threads} cores"
 
 
@@ -175,12 +190,14 @@ def features_table(result: dict[str, Any]) -> str:
         rows |= {method: result[method], f"the network of {method}, untrained": result[method]["untrained"]}
     nearest = (10, 20, 100, 200)
     lines = [
-        f"| {result['pixels']['n']:,} test pictures, % | {' | '.join(f'k = {k}' for k in nearest)} | linear |",
-        "| --- |" + " ---: |" * (len(nearest) + 1),
+        f"| {result['pixels']['n']:,} test pictures, % | minutes "
+        f"| {' | '.join(f'k = {k}' for k in nearest)} | linear |",
+        "| --- |" + " ---: |" * (len(nearest) + 2),
     ]
     for name, row in rows.items():
+        minutes = f"{row['seconds'] / 60:.0f}" if "seconds" in row else ""
         values = [row[f"knn_{k}"] for k in nearest] + [row["linear"]]
-        lines.append(f"| {name} | {' | '.join(f'{100 * value:.1f}' for value in values)} |")
+        lines.append(f"| {name} | {minutes} | {' | '.join(f'{100 * value:.1f}' for value in values)} |")
     return "\n".join(lines)
 
 
@@ -221,7 +238,7 @@ def depths_table(found: dict[str, Any]) -> str:
 def masked_speed_table(speed: dict[str, Any]) -> str:
     lines = ["| encoder | times supervised training | times `transformers`' ViTMAE |", "| --- | ---: | ---: |"]
     for name, row in speed.items():
-        if isinstance(row, dict):
+        if isinstance(row, dict) and "mae_over_supervised" in row:
             lines.append(f"| {name} | {row['mae_over_supervised']:.2f} | {row['mae_over_transformers']:.2f} |")
     return "\n".join(lines)
 
@@ -246,53 +263,3 @@ def speed_table(speed: dict[str, Any]) -> str:
     lines = ["| from a file to | times a plain prediction |", "| --- | ---: |"]
     lines += [f"| {name} | {row['predictions']:.2f} |" for name, row in speed.items() if isinstance(row, dict)]
     return "\n".join(lines)
-
-
-def engines_table(found: dict[str, Any]) -> str:
-    """Speeds from files to labels, of the model alone, and what int8 and merging cost."""
-    machine, files, limits = found["machine"], found["files"], found["model"]["limits_gops"]
-    lines = [
-        f"{machine['cpu']} ({', '.join(machine['features'])}), {cores(found)}, torch {machine['torch']}. At most "
-        f"{limits['fp32']:,} billion operations a second in float32 products, {limits['int8']:,} in int8.",
-        "",
-        f"| JPEG files to labels, {files['pictures']:,} pictures | pictures a second | right, % |",
-        "| --- | ---: | ---: |",
-    ]
-    for name, speed in sorted(files["pictures_per_second"].items(), key=lambda item: -item[1]):
-        lines.append(f"| {name} | {speed:.1f} | {100 * files['accuracy'][name]:.1f} |")
-    lines += [
-        "",
-        f"`auto` took {files['engine']}: {files['times_best_pytorch']:.2f} times the best of the PyTorch peers, "
-        f"{files['times_best_openvino']:.2f} times the best of the OpenVINO loops.",
-        "",
-        *_model_speeds(found["model"]),
-    ]
-    if "accuracy" in found:
-        lines += ["", *_costs(found["accuracy"])]
-    return "\n".join(lines)
-
-
-def _model_speeds(found: dict[str, Any]) -> list[str]:
-    sizes = [size for size, row in found.items() if isinstance(row, dict) and "times_best" in row]
-    lines = [f"| the model alone, pictures a second | {' | '.join(sizes)} |", "| --- |" + " ---: |" * len(sizes)]
-    for name in found[sizes[0]]["pictures_per_second"]:
-        speeds = " | ".join(f"{found[size]['pictures_per_second'][name]:.1f}" for size in sizes)
-        lines.append(f"| {name} | {speeds} |")
-    taken = " | ".join(f"{found[size]['times_best']:.2f}" for size in sizes)
-    return [*lines, f"| `auto`, times the best of the others | {taken} |"]
-
-
-def _costs(found: dict[str, Any]) -> list[str]:
-    """What int8 and merging cost in accuracy."""
-    lines = [
-        "| after `fit` | right, % | 95 % interval | n | pictures a second |",
-        "| --- | ---: | ---: | ---: | ---: |",
-    ]
-    for name, row in found.items():
-        for way, one in row.items():
-            if isinstance(one, dict) and "accuracy" in one:
-                between = " to ".join(f"{100 * edge:.1f}" for edge in one["interval"])
-                speed = f"{one['pictures_per_second']:.1f}" if "pictures_per_second" in one else ""
-                said = f"Pets, {way} tokens merged, torch" if name == "merging" else f"{name}, {way}"
-                lines.append(f"| {said} | {100 * one['accuracy']:.2f} | {between} | {one['n']:,} | {speed} |")
-    return lines

@@ -36,6 +36,13 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.xdist_group("pets_features"))
 
 
+def pytest_collection_finish(session):
+    """pytest-xdist tells groups by their names in the tests' ids; it may fail to write them, without a word."""
+    if PROCESSES > 1:
+        grouped = [item for item in session.items if item.get_closest_marker("xdist_group")]
+        assert all("@" in item.nodeid for item in grouped), "this pytest and this pytest-xdist do not go together"
+
+
 @pytest.fixture(scope="session", autouse=True)
 def own_cache(tmp_path_factory):
     """No test reads or writes the cache of whoever runs the tests, nor that of a process beside it."""

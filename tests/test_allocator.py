@@ -45,6 +45,8 @@ told["given back"] = told["kept"] - memory("VmRSS:")
 assert torch.equal(network(pictures), scores)
 print(json.dumps(told))
 """
+ASKED = 4_000
+"""Page faults where memory is asked for again: 12,500 pages of 4 kB, fewer where the system gives some of 2 MB."""
 LIMIT = "resource.setrlimit(resource.{}, ({bytes}, {bytes}))"
 
 
@@ -67,7 +69,7 @@ def test_memory_is_kept_and_reused_without_page_faults(off):
     on = run()
     assert on["keeps"]
     assert not off["keeps"]
-    assert off["faults"] > 10_000, "glibc gives 51 MB back at once, and asks for them again"
+    assert off["faults"] > ASKED, "glibc gives 51 MB back at once, and asks for them again"
     assert on["faults"] < off["faults"] / 20
     assert on["peak"] < off["peak"] + 100e6, "what is reserved is addresses, not memory"
     assert on["given back"] > 20e6
@@ -101,7 +103,7 @@ def test_settings_of_other_things_are_not_about_memory():
 def test_a_users_own_setting_stays_as_it_is():
     told = run(MALLOC_MMAP_THRESHOLD_="1048576")
     assert not told["keeps"]
-    assert told["faults"] > 10_000
+    assert told["faults"] > ASKED
 
 
 @pytest.mark.parametrize("limit", ["RLIMIT_AS", "RLIMIT_DATA"])

@@ -77,3 +77,46 @@ with interruptible(), uninterrupted():
     time.sleep(60)
 """
     assert subprocess.run([sys.executable, "-c", code], timeout=30, check=False).returncode == -signal.SIGTERM
+
+
+@pytest.mark.parametrize("tidying", ["__del__", "weak reference"])
+def test_a_signal_that_comes_where_python_drops_exceptions_is_neither_printed_nor_lost(tidying):
+    """Without care Python prints "Exception ignored in ..." with a traceback, and the command goes on to its end."""
+    code = f"""
+import os, signal, time, weakref
+from vitreous.interrupt import Interrupted, interruptible
+
+class Thing:
+    pass
+
+def die(_):
+    os.kill(os.getpid(), signal.SIGTERM)
+
+if {tidying!r} == "__del__":
+    Thing.__del__ = die
+thing = Thing()
+watched = weakref.ref(thing, die if {tidying!r} != "__del__" else None)
+try:
+    with interruptible():
+        del thing
+        time.sleep(60)
+except Interrupted:
+    print("interrupted")
+"""
+    done = subprocess.run([sys.executable, "-c", code], timeout=30, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("interrupted\n", "")
+
+
+def test_other_errors_of_tidying_up_are_told_as_ever():
+    code = """
+from vitreous.interrupt import interruptible
+
+class Thing:
+    def __del__(self):
+        raise KeyError("lost")
+
+with interruptible():
+    Thing()
+"""
+    done = subprocess.run([sys.executable, "-c", code], timeout=30, capture_output=True, text=True, check=True)
+    assert "KeyError: 'lost'" in done.stderr

@@ -22,7 +22,8 @@ ROWS = [
     ["errors", "interrupt", "allocator"],
 ]
 HEIGHT = {room: height for height, row in enumerate(reversed(ROWS)) for room in row}
-FILES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
+DOORS = (PACKAGE / "__init__.py", PACKAGE / "__main__.py")
+FILES = sorted(path for path in PACKAGE.rglob("*.py") if path not in DOORS)
 
 
 def room_of(module: str) -> str:

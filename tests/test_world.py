@@ -4,18 +4,30 @@ import multiprocessing
 import os
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 from vitreous import UserError, ViT, ViTConfig
-from vitreous.config.data import MultiCrop
+from vitreous.config.data import Augment, MultiCrop, Preprocess
 from vitreous.config.objective import Dino
+from vitreous.config.train import Optimizer, Training
 from vitreous.data.batch import Batch, ViewBatch
 from vitreous.data.chance import sample_keys
+from vitreous.data.loader import Loader
+from vitreous.data.packed import ArraySource
+from vitreous.model.efficientnet import Norm
+from vitreous.objectives.collapse import feature_std, information
 from vitreous.objectives.dino import SelfDistillation
-from vitreous.objectives.dino_loss import balanced_answers
+from vitreous.objectives.dino_loss import balanced_answers, koleo_loss
+from vitreous.objectives.supervised import Supervised
+from vitreous.train.loop import Loop
+from vitreous.train.meter import Meter
+from vitreous.train.pace import Pace
+from vitreous.train.saving import Saver
+from vitreous.train.state import load_newest
 from vitreous.world import World, find_device
 
 SIZES = (3, 5)
@@ -50,8 +62,81 @@ def learn(settings, rows=slice(None), world=None):
     return objective.centre, objective.patch_centre
 
 
-def doubled(rows):
-    return 2 * rows - rows.mean(dim=0)
+def weighed(rows, first):
+    """A number that depends on every row, and on how many came before."""
+    return (rows * torch.arange(1.0, len(rows) + 1)[:, None]).square().sum() * (1 + first)
+
+
+def slope(function, rows):
+    """The gradient of a function of the rows."""
+    learned = rows.clone().requires_grad_()
+    function(learned).backward()
+    return learned.grad
+
+
+def refused(world, rank):
+    """What the second process hears of an error in the first."""
+
+    def function():
+        raise UserError("no room")
+
+    with pytest.raises(UserError, match="no room") as error:
+        world.first_does(function)
+    return str(error.value)
+
+
+def refused_rows(world):
+    """What is said where no process has a row."""
+    with pytest.raises(UserError) as error:
+        world.gather(None)
+    return str(error.value)
+
+
+def normed(rows, world=None):
+    """A batch norm in training: what it gives, its gradient, and its running statistics."""
+    norm = Norm(rows.shape[1], 1e-3)
+    if world is not None:
+        norm.world = world
+    with torch.no_grad():
+        norm.weight.copy_(torch.arange(1.0, rows.shape[1] + 1))
+    learned = rows.clone()[:, :, None, None].requires_grad_()
+    out = norm(learned)
+    (out.sigmoid() * torch.arange(1.0, rows.shape[1] + 1)[:, None, None]).sum().backward()
+    return out.detach(), learned.grad, norm.running_mean, norm.running_var
+
+
+def told_of_all(world):
+    """What one process hears of two pictures that it could not read, and two that the other could not."""
+    images = torch.zeros(200, 1, 8, 8, dtype=torch.uint8)
+    source = ArraySource("made", images, np.zeros(len(images), dtype=np.int64), ("a",))
+    loader = Loader(source, Preprocess(size=(8, 8), mean=(0.5,), std=(0.5,)), Augment(), batch_size=8, world=world)
+    assert not world.agree(loader.has_unshared)
+    loader._note({2 * world.rank: "gone", 2 * world.rank + 1: "cut short"})
+    assert loader.has_unshared
+    with pytest.raises(UserError) as error:
+        loader.share_unreadable()
+    assert not loader.has_unshared
+    return str(error.value)
+
+
+def trained(folder, world):
+    """A training of one step that each process would begin with weights of its own, after one hour, or two."""
+    model, shape = ViT(replace(MODEL, classes=3), seed=world.rank), Preprocess(size=(16, 16))
+    training = Training(model.config, shape, batch_size=4, ema=0.9, wise_ft_alpha=0.5, optimizer=Optimizer())
+    source = ArraySource("made", torch.zeros(4, 3, 16, 16, dtype=torch.uint8), np.arange(4) % 3, ("a", "b", "c"))
+    meter = Meter()
+    meter._cpu -= 3600 * (1 + world.rank)
+    loader = Loader(source, shape, Augment(), batch_size=4, world=world)
+    objective = Supervised(model, training.objective)
+    loop = Loop(objective, loader, training, Pace(1), folder, evaluate=None, meter=meter, world=world)
+    found = {"average": loop.ema.model.state_dict(), "start": dict(loop.start)}
+    found = {name: {key: tensor.clone() for key, tensor in kept.items()} for name, kept in found.items()}
+    loop.run()
+    hours = world.first_does(lambda: load_newest(folder / "checkpoints")[0].facts["spent"]["core_hours"])
+    point, _, start = Saver(folder / "checkpoints", world).load(with_start=True)
+    kinds = {"module": point.module, "optimizers": point.optimizers, "ema": point.ema, "start": start}
+    found["loaded"] = {(kind, name): tensor for kind, kept in kinds.items() for name, tensor in kept.items()}
+    return {**found, "hours": hours, "step": point.step, "began": ViT(replace(MODEL, classes=3), seed=0).state_dict()}
 
 
 def work(rank, folder):
@@ -66,9 +151,22 @@ def work(rank, folder):
         "mean": world.mean(torch.tensor([1.0, 10.0]) * (rank + 1)),
         "gathered": world.gather(own),
         "numbers": world.gather(torch.arange(rank)),
-        "jointly": world.jointly(doubled, own),
+        "none": world.gather(own if rank else None),
+        "largest": world.largest(torch.tensor([1.0, 10.0]) * (1 - 2 * rank)),
+        "slope": slope(lambda rows: weighed(*world.rows_of_all(rows)), own),
         "agree": [world.agree(flag) for flag in (False, True, rank == 0, rank == 1)],
-        "sinkhorn": world.jointly(lambda scores: balanced_answers(scores, 0.05, 3), own),
+        "first": world.first_does(lambda: f"said by {rank}"),
+        "refused": refused(world, rank),
+        "each": world.agree_each(rank == 0, False, rank == 1),
+        "no rows": refused_rows(world),
+        "unreadable": told_of_all(world),
+        "trained": trained(Path(folder), world),
+        "union": world.union({str(rank): "unreadable"}),
+        "sinkhorn": balanced_answers(own, 0.05, 3, world),
+        "nothing": balanced_answers(own if rank else own[:0], 0.05, 3, world),
+        "koleo": [koleo_loss(own, world), slope(lambda rows: koleo_loss(rows, world), own)],
+        "told apart": [information(own.softmax(dim=1), world), feature_std(own, world)],
+        "norm": normed(own, world),
         "centres": learn(DINO, rows_of(rank), world),
         "balanced": learn(replace(DINO, sinkhorn_iterations=3), rows_of(rank), world),
         "own": own,
@@ -101,20 +199,105 @@ def test_the_mean_is_that_of_all(found):
 
 def test_tensors_of_unequal_length_are_gathered_in_the_order_of_ranks(found):
     for one in found:
-        assert [len(piece) for piece in one["gathered"]] == list(SIZES)
-        assert torch.cat(one["gathered"]).equal(SCORES)
-        assert [piece.tolist() for piece in one["numbers"]] == [[], [0]]
-        assert one["numbers"][1].dtype == torch.int64
+        assert one["gathered"].equal(SCORES)
+        assert one["numbers"].tolist() == [0]
+        assert one["numbers"].dtype == torch.int64
 
 
-def test_a_function_of_all_rows_gives_each_process_its_own(found):
+def test_a_process_may_have_nothing_to_gather(found):
+    for one in found:
+        assert one["none"].equal(SCORES[rows_of(1)])
+
+
+def test_the_largest_is_that_of_any_process(found):
+    assert [one["largest"].tolist() for one in found] == [[1.0, 10.0]] * 2
+
+
+def test_gradients_flow_back_to_the_process_that_has_a_row(found):
+    """Of the sum over both processes of (sum of w_i^2 x_i^2) (1 + rows before): by hand."""
+    factors = 1 + torch.tensor([0.0, SIZES[0]]).sum() + 1  # (1 + 0) + (1 + 3)
+    by_hand = 2 * SCORES * torch.arange(1.0, 9.0)[:, None].square() * factors
     for rank, one in enumerate(found):
-        assert one["jointly"].equal(doubled(SCORES)[rows_of(rank)])
+        torch.testing.assert_close(one["slope"], by_hand[rows_of(rank)])
         assert one["own"].equal(SCORES[rows_of(rank)])  # and what was given stays as it is
+
+
+def test_the_first_process_does_it_for_all_and_fails_for_all(found):
+    assert [one["first"] for one in found] == ["said by 0"] * 2
+    assert [one["refused"] for one in found] == ["no room"] * 2
+    assert [one["union"] for one in found] == [{"0": "unreadable", "1": "unreadable"}] * 2
+
+
+def test_rows_are_shared_in_order_and_units_stay_whole():
+    worlds = [World(rank, 3) for rank in range(3)]
+    assert [world.share(8) for world in worlds] == [slice(0, 2), slice(2, 5), slice(5, 8)]
+    assert [world.share(8, unit=2) for world in worlds] == [slice(0, 2), slice(2, 4), slice(4, 8)]
+    assert [world.share(7, unit=2) for world in worlds] == [slice(0, 2), slice(2, 4), slice(4, 7)]
+    assert [world.share(2) for world in worlds] == [slice(0, 0), slice(0, 1), slice(1, 2)]
+    assert World().share(7, unit=2) == slice(0, 7)
+
+
+def test_the_nearest_other_is_looked_for_in_all_processes(found):
+    """KoLeo of the whole batch: its mean is that of the processes', weighed by their rows, and so are its gradients."""
+    whole = koleo_loss(SCORES)
+    losses = [one["koleo"][0] * size for one, size in zip(found, SIZES, strict=True)]
+    torch.testing.assert_close(sum(losses) / len(SCORES), whole)
+    alone = koleo_loss(SCORES[rows_of(0)])
+    assert (found[0]["koleo"][0] - alone).abs() > 1e-3
+
+
+def test_spread_and_information_are_those_of_the_joined_batch(found):
+    """Against NumPy."""
+    answers = SCORES.double().softmax(dim=1).numpy()
+    mean = answers.mean(axis=0)
+    told = -(mean * np.log(mean)).sum() + (answers * np.log(answers)).sum(axis=1).mean()
+    directions = SCORES.double().numpy() / np.linalg.norm(SCORES.double().numpy(), axis=1, keepdims=True)
+    spread = directions.std(axis=0).mean() * np.sqrt(SCORES.shape[1])
+    for one in found:
+        np.testing.assert_allclose([float(value) for value in one["told apart"]], [told, spread], rtol=1e-5)
+
+
+def test_batch_norm_has_the_statistics_of_the_joined_batch(found):
+    out, gradient, mean, variance = normed(SCORES)
+    torch.testing.assert_close(torch.cat([one["norm"][0] for one in found]), out)
+    torch.testing.assert_close(torch.cat([one["norm"][1] for one in found]), gradient, atol=1e-5, rtol=1e-4)
+    for one in found:
+        torch.testing.assert_close(one["norm"][2], mean)
+        torch.testing.assert_close(one["norm"][3], variance)
 
 
 def test_if_one_says_so_all_know(found):
     assert [one["agree"] for one in found] == [[False, True, True, True]] * 2
+    assert [one["each"] for one in found] == [[True, False, True]] * 2
+
+
+def test_where_nothing_could_be_read_all_are_told(found):
+    assert [one["no rows"] for one in found] == ["there are no pictures that can be read; check the data."] * 2
+
+
+def test_unreadable_pictures_of_all_processes_count(found):
+    """Two of 200 may be unreadable, whoever finds them."""
+    assert found[0]["unreadable"].startswith("4 of 200 pictures cannot be read, more than the limit of 1%")
+    assert found[0]["unreadable"] == found[1]["unreadable"]
+
+
+def test_average_and_start_are_those_of_the_first_process(found):
+    for one in found:
+        for kept in (one["trained"]["average"], one["trained"]["start"]):
+            assert kept.keys() == one["trained"]["began"].keys()
+            assert all(tensor.equal(kept[name]) for name, tensor in one["trained"]["began"].items())
+
+
+def test_a_checkpoint_comes_to_every_process(found):
+    one, other = (each["trained"]["loaded"] for each in found)
+    assert list(one) == list(other)
+    assert len(one) > 50
+    assert all(tensor.dtype == other[name].dtype and tensor.equal(other[name]) for name, tensor in one.items())
+    assert [each["trained"]["step"] for each in found] == [1, 1]
+
+
+def test_a_checkpoint_has_the_processor_time_of_all(found):
+    assert found[0]["trained"]["hours"] == pytest.approx(3, abs=0.1)
 
 
 def test_sinkhorn_balances_the_joined_batch(found):
@@ -127,6 +310,13 @@ def test_sinkhorn_balances_the_joined_batch(found):
     np.testing.assert_allclose(torch.cat([one["sinkhorn"] for one in found]).numpy(), wanted, atol=1e-5)
     alone = balanced_answers(SCORES[rows_of(0)], 0.05, 3)
     assert (found[0]["sinkhorn"] - alone).abs().max() > 0.01  # a batch of its own would be balanced otherwise
+
+
+def test_sinkhorn_with_a_process_that_has_no_rows(found):
+    """Masked patches may all lie in one process."""
+    alone = balanced_answers(SCORES[rows_of(1)], 0.05, 3)
+    assert found[0]["nothing"].shape == (0, 7)
+    torch.testing.assert_close(found[1]["nothing"], alone)
 
 
 def test_centres_are_those_of_the_joined_batch_though_one_process_masks_nothing(found):
@@ -142,8 +332,10 @@ def test_one_process_is_left_alone():
     world, rows = World(), torch.rand(4, 3)
     assert (world.rank, world.size, world.device) == (0, 1, torch.device("cpu"))
     assert world.mean(rows) is rows
-    assert [piece is rows for piece in world.gather(rows)] == [True]
-    assert world.jointly(doubled, rows).equal(doubled(rows))
+    assert world.gather(rows) is rows
+    assert world.rows_of_all(rows) == (rows, 0)
+    assert world.total(rows) is rows
+    assert world.first_does(lambda: "said") == "said"
     assert [world.agree(flag) for flag in (False, True)] == [False, True]
     assert not torch.distributed.is_initialized()
 

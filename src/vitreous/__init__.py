@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from vitreous.jobs.compare import compare
     from vitreous.jobs.data_get import get_data
     from vitreous.jobs.data_list import list_data
+    from vitreous.jobs.data_pack import pack_data
     from vitreous.jobs.export import export_weights
     from vitreous.jobs.fit import fit
     from vitreous.jobs.import_ import import_weights
@@ -29,12 +30,15 @@ if TYPE_CHECKING:
     from vitreous.jobs.models import models
     from vitreous.jobs.plot_weights import plot_weights
     from vitreous.jobs.predict import predict
+    from vitreous.jobs.predict_many import predict_many
     from vitreous.jobs.pretrain import pretrain
     from vitreous.jobs.probe import probe
     from vitreous.jobs.reconstruct import reconstruct
     from vitreous.jobs.report import write_report
     from vitreous.jobs.score_explanations import score_explanations
     from vitreous.jobs.self_train import self_train
+    from vitreous.jobs.serve import serve
+    from vitreous.jobs.transfer import transfer
     from vitreous.jobs.walkthrough import write_walkthrough
     from vitreous.model.presets import preset
     from vitreous.model.trace import Trace
@@ -60,14 +64,18 @@ _HOMES = {
     "list_data": "vitreous.jobs.data_list",
     "load": "vitreous.jobs.load",
     "models": "vitreous.jobs.models",
+    "pack_data": "vitreous.jobs.data_pack",
     "plot_weights": "vitreous.jobs.plot_weights",
     "predict": "vitreous.jobs.predict",
+    "predict_many": "vitreous.jobs.predict_many",
     "preset": "vitreous.model.presets",
     "pretrain": "vitreous.jobs.pretrain",
     "probe": "vitreous.jobs.probe",
     "reconstruct": "vitreous.jobs.reconstruct",
     "score_explanations": "vitreous.jobs.score_explanations",
     "self_train": "vitreous.jobs.self_train",
+    "serve": "vitreous.jobs.serve",
+    "transfer": "vitreous.jobs.transfer",
     "write_report": "vitreous.jobs.report",
     "write_walkthrough": "vitreous.jobs.walkthrough",
 }
@@ -90,14 +98,18 @@ __all__ = [
     "list_data",
     "load",
     "models",
+    "pack_data",
     "plot_weights",
     "predict",
+    "predict_many",
     "preset",
     "pretrain",
     "probe",
     "reconstruct",
     "score_explanations",
     "self_train",
+    "serve",
+    "transfer",
     "write_report",
     "write_walkthrough",
 ]

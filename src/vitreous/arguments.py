@@ -51,6 +51,7 @@ Pixels = Annotated[int, Range(1)]
 Merge = Annotated[int, Range(0)]
 Epochs = Annotated[float, Range(above=0, most=1e9)]
 Budget = Annotated[str, Wanted("a time with its unit, such as 90s, 5m or 1h30m")]
+Part = Annotated[str, Wanted("a share i/n of the work, from 1/n to n/n, such as 1/8")]
 
 Place = Callable[[str, object], str]
 """What a sentence calls an argument, of its name and its value: "top=0", or "--top 0" on the command line."""

@@ -8,8 +8,19 @@ class UserError(ValueError):
     """
 
 
+class DamagedModelError(UserError):
+    """A model whose answers mean nothing. For whoever gave the model it is a mistake; for who asks a server, no fault
+    of theirs, and where the model lies is none of their business.
+    """
+
+
 class MachineError(Exception):
     """What was asked for is right, and the machine refuses: no memory, no room, nobody who takes the output.
 
     The command line prints it as one sentence and ends with status 1.
     """
+
+
+def nothing_readable() -> UserError:
+    """What is said where not one picture could be read."""
+    return UserError("there are no pictures that can be read; check the data.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -92,6 +93,17 @@ def file_kind(mode: int) -> str:
 def reason(error: Exception) -> str:
     """Why the system refused, in its own words."""
     return getattr(error, "strerror", None) or str(error)
+
+
+def parse_size(size: str | int, name: str, least: int = 1) -> int:
+    """Bytes that a person means by a number, or a text such as "256MB"; `name` is what errors call it."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)b?", str(size).strip().lower(), re.ASCII)
+    count = int(float(found[1]) * 1000 ** " kmgt".index(found[2] or " ")) if found and len(found[1]) < 20 else -1
+    if count < 0:
+        raise UserError(f"{name}={str(size)[:40]!r}: give bytes with their unit, such as 256MB or 1GB.")
+    if not least <= count < 2**60:
+        raise UserError(f"{name}={str(size)[:40]!r}: give at least {size_text(least)}, and less than an exabyte.")
+    return count
 
 
 def size_text(count: int) -> str:

@@ -8,15 +8,23 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sys import UnraisableHookArgs
 
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 """Ctrl-C; what `kill`, `timeout`, systemd and SLURM send; a terminal that was closed."""
 ECHO = 1.0
 """Seconds in which more signals are the same one: a process group may get it twice, from two who pass it on."""
+AGAIN = 0.01
+"""Seconds until a signal that came where Python drops exceptions comes once more."""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -58,7 +66,8 @@ def interruptible() -> Iterator[None]:
     for number in heeded:
         signal.signal(number, _hear)
     try:
-        yield
+        with _nowhere_dropped():
+            yield
     finally:
         for number in heeded:
             signal.signal(number, previous[number])
@@ -83,7 +92,36 @@ def signal_heard() -> int | None:
 def _hear(number: int, _: object) -> None:
     if _heard.number is None:
         _heard.number, _heard.since = number, time.monotonic()
-        _heard.raise_once()
     elif time.monotonic() - _heard.since > ECHO:
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
+    _heard.raise_once()
+
+
+@contextmanager
+def _nowhere_dropped() -> Iterator[None]:
+    """Within, a signal that comes while Python tidies up (`__del__`, a weak reference's end) comes once more.
+
+    Python prints exceptions from there and drops them, and the command would go on as if nobody had asked it to end.
+    """
+    before = sys.unraisablehook
+
+    def hook(unraisable: UnraisableHookArgs) -> None:
+        if isinstance(unraisable.exc_value, Interrupted) and hasattr(signal, "pthread_kill"):
+            _heard.raised = False
+            # Later and from elsewhere: here it would be dropped again.
+            threading.Thread(target=_hear_again, args=(unraisable.exc_value.number,), daemon=True).start()
+        else:
+            before(unraisable)
+
+    sys.unraisablehook = hook
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
+
+
+def _hear_again(number: int) -> None:
+    time.sleep(AGAIN)
+    if signal.getsignal(number) is _hear:
+        signal.pthread_kill(threading.main_thread().ident or 0, number)  # which wakes it, too

@@ -58,6 +58,11 @@ def resident_bytes() -> int:
     return 1024 * sum(_table(Path("/proc/self/status"), "VmRSS:"))
 
 
+def peak_bytes() -> int:
+    """Bytes of memory that this process has held at most; 0 where the system does not tell."""
+    return 1024 * sum(_table(Path("/proc/self/status"), "VmHWM:"))
+
+
 def check_address_space(least: int) -> None:
     """Refuse to go on where a process may have fewer addresses (ulimit -v) than its libraries take when they load."""
     for limit in _address_space():

@@ -2,67 +2,169 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from vitreous.errors import UserError
+from vitreous.errors import UserError, nothing_readable
+
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
 class World:
-    """This process among all that train together, and the device that it computes on."""
+    """This process among all that train together, and the device that it computes on.
+
+    What is said of all processes is a collective: each of them must come to it, in the same order.
+    """
 
     rank: int = 0
     size: int = 1
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
-
-    def mean(self, tensor: Tensor) -> Tensor:
-        """The mean over all processes of tensors of one shape."""
-        if self.size == 1:
-            return tensor
-        total = tensor.clone()
-        dist.all_reduce(total)
-        return total / self.size
+    sharded: bool = False
+    """Whether a training divides the weights among the processes, rather than giving each a copy."""
 
     @property
     def first(self) -> bool:
-        """Whether this process is the one that writes files."""
+        """Whether this process is the one that writes files and speaks."""
         return self.rank == 0
+
+    def share(self, count: int, unit: int = 1) -> slice:
+        """This process's rows of so many: in the order of ranks, as evenly as whole units allow."""
+        units = -(-count // unit)
+        first, last = (unit * (units * rank // self.size) for rank in (self.rank, self.rank + 1))
+        return slice(min(first, count), min(last, count))
+
+    def total(self, tensor: Tensor) -> Tensor:
+        """The sum over all processes of tensors of one shape; gradients flow back to each of them."""
+        if self.size == 1:
+            return tensor
+        total: Tensor = _Total.apply(tensor)  # type: ignore[no-untyped-call]
+        return total
+
+    def mean(self, tensor: Tensor) -> Tensor:
+        """The mean over all processes of tensors of one shape."""
+        return tensor if self.size == 1 else self.total(tensor) / self.size
+
+    def largest(self, tensor: Tensor) -> Tensor:
+        """The largest over all processes, place by place; without gradients."""
+        if self.size == 1:
+            return tensor
+        largest = tensor.detach().clone()
+        dist.all_reduce(largest, op=dist.ReduceOp.MAX)
+        return largest
+
+    def mean_numbers(self, values: Sequence[float]) -> list[float]:
+        """The means over all processes of as many numbers."""
+        if self.size == 1:
+            return list(values)
+        found: list[float] = self.mean(torch.tensor(values, dtype=torch.float64)).tolist()
+        return found
 
     def mean_number(self, value: float) -> float:
         """The mean over all processes of a number."""
-        return value if self.size == 1 else self.mean(torch.tensor([value], device=self.device)).item()
+        return self.mean_numbers([value])[0]
 
-    def gather(self, tensor: Tensor) -> list[Tensor]:
-        """The tensor (n, ...) of every process, in the order of their ranks; n may differ."""
+    def gather(self, tensor: Tensor | None) -> Tensor:
+        """The rows (n, ...) of all processes, in the order of their ranks; None or any n will do.
+
+        Where none has any, no picture could be read, and all are told so.
+        """
         if self.size == 1:
-            return [tensor]
-        counts = [torch.empty(1, dtype=torch.long, device=tensor.device) for _ in range(self.size)]
-        dist.all_gather(counts, torch.tensor([len(tensor)], device=tensor.device))
-        most = max(int(count) for count in counts)
-        padded = tensor.new_zeros(most, *tensor.shape[1:])
-        padded[: len(tensor)] = tensor
-        pieces = [torch.empty_like(padded) for _ in range(self.size)]
-        dist.all_gather(pieces, padded)
-        return [piece[: int(count)] for piece, count in zip(pieces, counts, strict=True)]
+            assert tensor is not None
+            return tensor
+        kinds = self.gather_objects(None if tensor is None or not len(tensor) else (tensor.shape, tensor.dtype))
+        if (some := next((found for found in kinds if found is not None), None)) is None:
+            raise nothing_readable()
+        shape, kind = some
+        counts = [0 if found is None else found[0][0] for found in kinds]
+        own = torch.zeros(max(counts), *shape[1:], dtype=kind, device=self.device if tensor is None else tensor.device)
+        if tensor is not None and len(tensor):
+            own[: len(tensor)] = tensor
+        pieces = [torch.empty_like(own) for _ in counts]
+        dist.all_gather(pieces, own)
+        return torch.cat([piece[:count] for piece, count in zip(pieces, counts, strict=True)])
 
-    def jointly(self, function: Callable[[Tensor], Tensor], tensor: Tensor) -> Tensor:
-        """This process's rows of a function of the rows (n, ...) of all processes."""
-        pieces = self.gather(tensor)
-        first = sum(len(piece) for piece in pieces[: self.rank])
-        return function(torch.cat(pieces))[first : first + len(tensor)]
+    def gather_objects(self, value: Value) -> list[Value]:
+        """A small value of each process, in the order of their ranks."""
+        if self.size == 1:
+            return [value]
+        found: list[Any] = [None] * self.size
+        dist.all_gather_object(found, value)
+        return found
+
+    def union(self, found: dict[str, str]) -> dict[str, str]:
+        """What any process has found."""
+        return {name: value for one in self.gather_objects(found) for name, value in one.items()}
+
+    def rows_of_all(self, tensor: Tensor) -> tuple[Tensor, int]:
+        """(N, ...): the rows (n, ...) of all processes, in the order of their ranks, and where this one's begin.
+
+        Gradients flow back to each.
+        """
+        if self.size == 1:
+            return tensor, 0
+        counts = self.gather_objects(len(tensor))
+        others = [tensor.new_zeros(count, *tensor.shape[1:]) for count in counts]
+        rows = self.total(torch.cat([*others[: self.rank], tensor, *others[self.rank + 1 :]]))
+        return rows, sum(counts[: self.rank])
 
     def agree(self, flag: bool) -> bool:
         """Whether any process says so: then all act alike."""
+        return self.agree_each(flag)[0]
+
+    def agree_each(self, *flags: bool) -> list[bool]:
+        """The same of several questions at once, for the price of one."""
         if self.size == 1:
-            return flag
-        said = torch.tensor([float(flag)], device=self.device)
-        dist.all_reduce(said, op=dist.ReduceOp.MAX)
-        return bool(said.item())
+            return list(flags)
+        said: list[float] = self.largest(torch.tensor([float(flag) for flag in flags])).tolist()
+        return [bool(one) for one in said]
+
+    def first_does(self, function: Callable[[], Value]) -> Value:
+        """What the function gives in the first process, for all; where it fails there, it has failed for all."""
+        if self.size == 1:
+            return function()
+        told: list[Any] = [None, None]
+        if self.first:
+            try:
+                told[0] = function()
+            except UserError as error:
+                told[1] = error
+        dist.broadcast_object_list(told, src=0)
+        if told[1] is not None:
+            raise told[1]
+        value: Value = told[0]
+        return value
+
+    def from_first(self, tensor: Tensor) -> Tensor:
+        """The first process's tensor; the others give one of its shape and type, which may be on no device (meta)."""
+        if self.size == 1:
+            return tensor
+        sent = tensor.contiguous() if self.first else torch.empty(tensor.shape, dtype=tensor.dtype)
+        dist.broadcast(sent, src=0)
+        return sent
+
+
+ALONE = World()
+"""One process, on the processor."""
+
+
+class _Total(torch.autograd.Function):
+    """The sum over all processes; what it is the sum of has, in each process, the sum of all gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor) -> Tensor:
+        total = tensor.detach().clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        return _Total.forward(ctx, gradients[0])
 
 
 def find_device(name: str = "auto") -> torch.device:

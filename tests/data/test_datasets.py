@@ -10,7 +10,7 @@ from miniatures import CLEVR, MINIATURES, SPLITS, dmlab_records, dsprites, flowe
 from PIL import Image
 
 from vitreous.data.datasets.arrays import read_norb
-from vitreous.data.datasets.entry import Dataset, File, Vtab
+from vitreous.data.datasets.entry import Dataset, File
 from vitreous.data.datasets.order import hash_order
 from vitreous.data.datasets.place import CARD, Card, find_dataset, open_named
 from vitreous.data.datasets.table import DATASETS
@@ -347,29 +347,47 @@ def test_the_order_of_a_hash_by_hand():
     assert hash_order(keys, "salt").tolist() == expected
 
 
-@pytest.mark.parametrize("percent", [90, None])
-def test_vtab_1k(tmp_path, percent):
-    for split, count in {"train": 1000 if percent is None else 2000, "val": 300, "test": 30}.items():
-        if split == "val" and percent is not None:
+@pytest.mark.parametrize(("percent", "own_val"), [(90, False), (None, True), (None, False)])
+def test_vtab_1k(tmp_path, percent, own_val):
+    for split, count in {"train": 1000 if own_val else 2000, "val": 300, "test": 30}.items():
+        if split == "val" and not own_val:
             continue
         for label in "ab":
             (tmp_path / split / label).mkdir(parents=True)
             for number in range(count // 2):
                 (tmp_path / split / label / f"{number}.png").touch()
-    row = Dataset("x", "X", "", "", "", (), 2, {}, open_folder, vtab=Vtab("natural", percent))
     data = open_folder(tmp_path)
-    found = vtab_1k(row, data)
+    found = vtab_1k(data, "x", percent)
     assert [len(source) for source in (found.train, found.val, found.test)] == [800, 200, 30]
     train, val = ({source.name(i) for i in range(len(source))} for source in (found.train, found.val))
     assert not train & val
     assert len(train) == 800
-    assert vtab_1k(row, data).digest == found.digest
+    assert vtab_1k(data, "x", percent).digest == found.digest
     order = hash_order([data.train.key(i) for i in range(len(data.train))], "vtab-1k")
     assert found.train.key(799) == data.train.key(order[799])
-    if percent is not None:
-        assert found.val.key(0) == data.train.key(order[1800])
+    if not own_val:
+        assert found.val.key(0) == data.train.key(order[1800 if percent else 800])
     with pytest.raises(UserError, match="VTAB-1k takes 800 and 200"):
-        vtab_1k(row, type(data)({**data.splits, "train": data.train.subset(range(700))}, data.classes))
+        vtab_1k(type(data)({**data.splits, "train": data.train.subset(range(700))}, data.classes), "x", percent)
+
+
+def test_vtab_1k_does_not_cut_what_its_own_lists_have_divided(tmp_path):
+    for split, count in {"train": 800, "val": 200, "test": 30}.items():
+        for label in "ab":
+            (tmp_path / split / label).mkdir(parents=True)
+            for number in range(count // 2):
+                (tmp_path / split / label / f"{number}.png").touch()
+    data = open_folder(tmp_path)
+    found = vtab_1k(data, "pets", 80)
+    for chosen, split in ((found.train, "train"), (found.val, "val")):
+        whole = data.splits[split]
+        assert sorted(map(chosen.key, range(len(chosen)))) == sorted(map(whole.key, range(len(whole))))
+
+
+def test_where_a_crop_or_a_mirror_image_would_change_the_answer():
+    kept = {row.name for row in ALL if not row.varied}
+    structured = {row.name for row in ALL if row.vtab is not None and row.vtab.group == "structured"}
+    assert kept == structured | {"svhn", "mnist"}
 
 
 def test_lists_of_vtab_1k_as_others_wrote_them(tmp_path):

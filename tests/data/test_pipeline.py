@@ -2,6 +2,7 @@
 
 import os
 import threading
+from threading import Barrier
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from PIL import Image
 from vitreous.config.data import Preprocess
 from vitreous.data import pipeline
 from vitreous.data.decode import PictureError
-from vitreous.data.pipeline import ViewPipeline, usable_cores
+from vitreous.data.pipeline import ViewPipeline, map_ahead, usable_cores
 from vitreous.data.view import make_view
 
 SMALL = Preprocess(size=(8, 8))
@@ -103,3 +104,36 @@ def test_cores_that_this_process_may_use(monkeypatch):
     monkeypatch.delattr(os, "sched_getaffinity")
     monkeypatch.setattr(os, "cpu_count", lambda: 5)
     assert usable_cores() == 5
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 3])
+def test_calls_overlap_and_answers_come_in_order(at_once):
+    """So many calls are under way together, no more, and each item keeps its own answer, however long it takes."""
+    under_way, most, together = [], [], Barrier(at_once)
+
+    def slow(item):
+        under_way.append(item)
+        most.append(len(under_way))
+        if item < at_once:
+            together.wait(timeout=10)  # fails unless all of them are called before one is answered
+        under_way.remove(item)
+        return 10 * item
+
+    assert list(map_ahead(slow, range(7), at_once)) == [(item, 10 * item) for item in range(7)]
+    assert max(most) == at_once
+
+
+def test_items_are_taken_no_further_than_calls_need_them():
+    taken = []
+    found = map_ahead(lambda item: item, (taken.append(i) or i for i in range(100)), 2)
+    assert next(found) == (0, 0)
+    assert taken == [0, 1]
+    found.close()
+
+
+def test_a_call_that_fails_says_so():
+    def fail(item):
+        raise ValueError(f"item {item}")
+
+    with pytest.raises(ValueError, match="item 0"):
+        list(map_ahead(fail, range(5), 2))

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +14,10 @@ import pytest
 from pictures import make_tree, noise
 
 from vitreous.config.data import Augment, Preprocess
+from vitreous.data import workers
 from vitreous.data.cache import PictureCache
 from vitreous.data.loader import Loader, choose_workers
+from vitreous.data.silence import expect_silence
 from vitreous.data.source import open_data
 from vitreous.data.workers import AHEAD, DEATHS, Workers, WorkersDiedError
 from vitreous.errors import UserError
@@ -97,6 +100,23 @@ def test_those_that_always_die_are_given_up():
     assert error.value.task == "poison"
     assert not pool._workers
     assert DEATHS < 10
+
+
+def waiting(says_so):
+    """A worker that does nothing for a while, as one that waits for a server."""
+    if says_so:
+        expect_silence(60.0)
+    time.sleep(2.0)
+    return says_so
+
+
+def test_one_that_does_nothing_is_killed_unless_it_says_that_it_waits(monkeypatch):
+    monkeypatch.setattr(workers, "LOOK", 0.1)
+    monkeypatch.setattr(workers, "HANGS", 0.5)
+    with closing(Workers(waiting, 1)) as pool:
+        assert list(pool.run([True])) == [True]
+    with closing(Workers(waiting, 1)) as pool, pytest.raises(WorkersDiedError, match="SIGKILL"):
+        list(pool.run([False]))
 
 
 def test_a_mistake_in_a_worker_is_raised_as_it_is():

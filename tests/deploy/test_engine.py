@@ -8,7 +8,8 @@ from weights.tiny_models import random_model
 
 from vitreous import UserError, ViT
 from vitreous.config.data import Preprocess
-from vitreous.deploy.engine import Engine, TorchEngine, check_numbers
+from vitreous.deploy.engine import Engine, TorchEngine
+from vitreous.model.network import check_numbers
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 

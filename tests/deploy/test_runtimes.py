@@ -14,9 +14,11 @@ from deploy.models import LABELS, random_pictures, tiny_bundle
 from vitreous import UserError, export_weights, predict
 from vitreous.deploy.engine import TorchEngine
 from vitreous.deploy.folder import is_engine, load_engine
-from vitreous.deploy.openvino import cut
+from vitreous.deploy.graph import MOST
+from vitreous.deploy.openvino import OpenVinoEngine, cut
 from vitreous.deploy.runtime import RUNTIMES
-from vitreous.run.conversion import convert_model
+from vitreous.run.engines import conversion
+from vitreous.run.engines.conversion import builtin_views, convert_model
 
 MODELS = {
     "ViT": ("P/4@16", {}),
@@ -26,6 +28,7 @@ MODELS = {
     "ViT that merges tokens, mean": ("P/4@16", {"merge": 2, "depth": 3, "pool": "mean"}),
     "hybrid": ("C+P/4@16", {}),
     "BiT": ("bit-r11x0.5@32", {}),
+    "BiT with a pooling in its stem": ("bit-r11x0.5@32", {"root": "7x7"}),
 }
 
 
@@ -63,6 +66,28 @@ def test_runtimes_get_attention_and_gelu_whole():
     kinds = Counter(node.op_type for node in graph.node)
     assert kinds["Attention"] == kinds["Gelu"] == 3
     assert "Erf" not in kinds
+
+
+class PaddedPool(torch.nn.Module):
+    """The end of BiT's stem, where every number is negative: zeros from around are the largest at the edge."""
+
+    def forward(self, pictures):
+        x = torch.nn.functional.pad(pictures.float() - 300, (1, 1, 1, 1))
+        return (torch.nn.functional.max_pool2d(x, 3, 2),)
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # torch's own, about its own parts
+def test_zeros_around_a_pooling_stay_zeros_in_onnx():
+    """Left to itself, ONNX Runtime's optimiser makes both one, and the edge negative."""
+    pictures = torch.arange(2 * 64, dtype=torch.uint8).reshape(2, 1, 8, 8)
+    shapes = ({0: torch.export.Dim("batch", min=1, max=MOST)},)
+    program = torch.export.export(PaddedPool(), (pictures,), dynamic_shapes=shapes).run_decompositions({})
+    content = RUNTIMES["onnx"].convert(program, ["pooled"], {}).SerializeToString()
+    session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    (found,) = session.run(["pooled"], {"pictures": pictures.numpy()})
+    (expected,) = PaddedPool()(pictures)
+    assert (expected[:, :, 0] == 0).all()
+    np.testing.assert_array_equal(found, expected.numpy())
 
 
 def test_chunks_cover_all_pictures():
@@ -184,3 +209,66 @@ def test_a_broken_conversion_is_refused_and_names_the_layer(runtime, broken, mon
     with pytest.raises(UserError, match=r"does not compute what the network does.*blocks\.1\.mlp\.fc1\b"):
         export_weights(tiny_bundle(), tmp_path / "out", runtime)
     assert not list(tmp_path.iterdir())
+
+
+class Exchanged(OpenVinoEngine):
+    """Red for blue."""
+
+    def _answer(self, pictures, what):
+        return super()._answer(pictures.flip(1), what)
+
+
+class OddAlone(OpenVinoEngine):
+    """Its graph for one picture is another."""
+
+    def _answer(self, pictures, what):
+        return super()._answer(pictures, what) + (len(pictures) == 1)
+
+
+@pytest.mark.parametrize("engine", [Exchanged, OddAlone])
+def test_the_packages_own_pictures_show_what_a_runtime_does_wrong(engine, monkeypatch):
+    runtime = RUNTIMES["openvino"]
+    bundle = tiny_bundle()
+    monkeypatch.setitem(RUNTIMES, "openvino", type(runtime)(**{**runtime.__dict__, "engine": engine}))
+    with pytest.raises(UserError, match="does not compute what the network does"):
+        convert_model(bundle, "openvino", builtin_views(bundle.preprocess))
+
+
+def test_the_layer_is_looked_for_in_the_picture_that_differs_most(monkeypatch):
+    """A layer that is wrong for bright pictures only, of which there is one."""
+    bundle = tiny_bundle()
+    looked_at = []
+    monkeypatch.setattr(conversion, "first_difference", lambda *given: looked_at.append(given[-1]))
+
+    class OddBright(OpenVinoEngine):
+        def _answer(self, pictures, what):
+            return super()._answer(pictures, what) + (pictures.float().mean(dim=(1, 2, 3)) > 250)[:, None]
+
+    runtime = RUNTIMES["openvino"]
+    monkeypatch.setitem(RUNTIMES, "openvino", type(runtime)(**{**runtime.__dict__, "engine": OddBright}))
+    pictures = random_pictures(bundle, 7)
+    pictures[5] = 255
+    with pytest.raises(UserError, match="of 7 pictures 6 have the same answer"):
+        convert_model(bundle, "openvino", pictures)
+    assert torch.equal(looked_at[0], pictures[5:6])
+
+
+def test_a_request_that_fails_is_an_error_each_time_and_keeps_nobody_waiting(monkeypatch):
+    class Failing:
+        def create_infer_request(self):
+            return self
+
+        def start_async(self, inputs):
+            pass
+
+        def wait(self):
+            raise RuntimeError("out of memory")
+
+    bundle = tiny_bundle()
+    pictures = random_pictures(bundle, 11)
+    engine = convert_model(bundle, "openvino", pictures).engine
+    engine = type(engine)(engine.model, bundle.preprocess, "fp32")
+    monkeypatch.setattr("vitreous.deploy.openvino._compile", lambda *settings: Failing())
+    for _ in range(engine.threads + 2):  # more often than there are requests
+        with pytest.raises(RuntimeError, match="out of memory"):
+            engine.scores(pictures)

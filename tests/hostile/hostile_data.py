@@ -7,6 +7,7 @@ import os
 import pickle
 import socket
 import struct
+import tarfile
 import zipfile
 import zlib
 
@@ -228,12 +229,70 @@ def among_batches(folder, kind):
     return folder
 
 
+def tarred(name, size=0, kind=tarfile.REGTYPE):
+    """The header of a member."""
+    info = tarfile.TarInfo(name)
+    info.size, info.type, info.linkname = size, kind, "/etc/passwd" if kind != tarfile.REGTYPE else ""
+    return info
+
+
+def tar(path, *members):
+    """A tar of (name or header, content)."""
+    path.parent.mkdir(exist_ok=True)
+    with tarfile.open(path, "w") as file:
+        for name, content in members:
+            info = tarred(name, len(content)) if isinstance(name, str) else name
+            file.addfile(info, io.BytesIO(content))
+    return path
+
+
+def shards_page(folder, content):
+    """A folder with a shards.json, and a shard."""
+    tar(folder / "x.tar", ("0.jpg", JPEG))
+    (folder / "shards.json").write_bytes(content)
+    return folder
+
+
+TARS = {
+    "empty": (),
+    "a way up": (("0.jpg", JPEG), ("../1.jpg", JPEG)),
+    "an absolute name": (("/1.jpg", JPEG),),
+    "a link": (("0.jpg", JPEG), (tarred("1.jpg", 0, tarfile.SYMTYPE), b"")),
+    "a hard link": (("0.jpg", JPEG), (tarred("1.jpg", 0, tarfile.LNKTYPE), b"")),
+    "a device": ((tarred("1.jpg", 0, tarfile.CHRTYPE), b""),),
+    "a pickle": (("0.jpg", JPEG), ("0.pyd", pickle.dumps(1))),
+    "a long label": (("0.jpg", JPEG), ("0.cls", b"1" * 10**6)),
+    "a label that is a list": (("0.jpg", JPEG), ("0.json", b"[" * 90000)),
+    "no pictures": (("0.txt", b"x"), ("1.cls", b"1")),
+}
+SHARDS = json.dumps(
+    {
+        "generator": "vitreous 0",
+        "format": 1,
+        "classes": ["a", "b"],
+        "rows": {"file": "shards.safetensors", "bytes": 9, "sha256": "0" * 64},
+        "shards": [{"file": "x.tar", "split": "train", "bytes": 9, "pictures": 1}],
+    }
+).encode()
+
 DATA = {
     **{
         f"{kind} for a {suffix}": (lambda p, k=kind, s=suffix: special(p / f"x.{s}", k))
         for kind in PLACES
-        for suffix in ("csv", "npz")
+        for suffix in ("csv", "npz", "tar")
     },
+    **{f"tar, {case}": (lambda p, c=case: tar(p / "x.tar", *TARS[c])) for case in TARS},
+    "tar, text": lambda p: write_csv(p / "x.tar", "hello"),
+    "tar, cut short": lambda p: write_csv(p / "x.tar", tar(p / "y", ("0.jpg", JPEG)).read_bytes()[:700]),
+    "tar, packed": lambda p: write_csv(p / "x.tar", gzip.compress(tar(p / "y", ("0.jpg", JPEG)).read_bytes())),
+    "tar, terabytes of nothing": lambda p: sparse(p / "x.tar", 10 * TB, b""),
+    "tar, claims terabytes": lambda p: write_csv(p / "x.tar", tarred("0.jpg", 10 * TB).tobuf(tarfile.GNU_FORMAT)),
+    "tars, one is a pipe": lambda p: special(tar(p / "f/a.tar", ("0.jpg", JPEG)).with_name("b.tar"), "pipe").parent,
+    "shards.json, not JSON": lambda p: shards_page(p / "f", b"{oops"),
+    "shards.json, another's": lambda p: shards_page(p / "f", b'{"format": 7, "shards": {}}'),
+    "shards.json, nested deeply": lambda p: shards_page(p / "f", b"[" * 90000),
+    "shards.json without its rows": lambda p: shards_page(p / "f", SHARDS),
+    "a pattern of far too many": lambda p: p / "x-{0..9999999999}.tar",
     "nothing": lambda p: p / "nothing",
     "below a file": lambda p: write_csv(p / "x.csv", "path,label\n") / "more",
     "a long name": lambda p: p / ("x" * 5000),

@@ -80,7 +80,7 @@ def misuses():
                 yield verb, f"{argument.name} {case}", [*base, argument.name, value], [argument.name]
             if argument.flag:
                 yield verb, f"{argument.name} with a value", [*base, f"{argument.name}=maybe"], [argument.name]
-            else:
+            elif not argument.bare:
                 yield verb, f"{argument.name} at the end", [*base, argument.name], [argument.name, "missing"]
             if not argument.repeats:
                 given = [argument.name] if argument.flag else [argument.name, "1"]
@@ -250,6 +250,21 @@ MISLEADING = {
     "predict MODEL DATA --preprocess crop=1e-300": "crop=1e-300",
     "predict MODEL DATA --preprocess mean=nan": "mean",
     "predict MODEL DATA --preprocess size=-5": "size=",
+    "predict MODEL DATA --embed": "--embed: this is for answers in files; say where with --out DIR",
+    "predict MODEL DATA --part 1/2": "--part: this is for answers in files",
+    "predict MODEL DATA --ray": "--ray: this is for answers in files",
+    "predict MODEL DATA --out answers --part 3/2": "give a share i/n of the work",
+    "predict MODEL DATA --out answers --part 1/0": "give a share i/n of the work",
+    "predict MODEL DATA --out answers --part 1e9/1e9": "give a share i/n of the work",
+    "predict MODEL DATA --out DATA": "is not empty",
+    "predict MODEL nowhere --out answers": "nowhere",
+    "predict nowhere DATA --out answers": "nowhere",
+    "predict MODEL DATA --out answers --ray a b": "give at most one address",
+    "models --gpus 8": "gpus and memory belong together",
+    "models --gpus 0 --memory 80GB": "--gpus 0: give a whole number of at least 1",
+    "models --gpus 8 --memory eighty": "memory='eighty'",
+    "models --gpus 8 --memory -1GB": "memory",
+    "models --batch-size 8": "give gpus and memory too",
 }
 
 

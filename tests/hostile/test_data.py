@@ -12,8 +12,10 @@ VERBS = {
     "probe": lambda model, data: ("probe", model, data, "--workers", 0),
     "pretrain": lambda model, data: ("pretrain", data, "--out", "run", "--epochs", 1, "--workers", 0),
     "self-train": lambda model, data: ("self-train", data, "builtin", "--out", "run", "--epochs", 1, "--workers", 0),
+    "data pack": lambda model, data: ("data", "pack", data, "packed"),
     "analyze": lambda model, data: ("analyze", model, "--data", data, "--out", "out"),
     "compare": lambda model, data: ("compare", data, "--models", "Ti/16,bit-r50x1", "--budget", "9h", "--out", "run"),
+    "transfer": lambda model, data: ("transfer", model, "--tasks", data, "--protocol", "knn", "--out", "run"),
     "score-explanations": lambda model, data: ("score-explanations", model, data),
 }
 TOLD_WITH_NUMBERS = ("csv of terabytes", "idx.gz, claims terabytes", "cifar, petabytes")

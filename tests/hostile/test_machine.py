@@ -108,9 +108,10 @@ def test_too_few_addresses_for_the_libraries(commands, place):
 
 
 def test_no_more_processes(commands, place):
-    """The limit does not hold for root, so the command is run by nobody in particular."""
+    """The limit does not hold for root, so the command is run by nobody, who may not read Python's own files."""
     argv = filled(["fit", "PICTURES", "--weights", "MODEL", "--out", place / "out/run", "--workers", "2"], place)
-    nobody = "import multiprocessing.popen_fork; os.getuid() or (os.setgid(65534), os.setuid(65534))"
+    imports = "import multiprocessing.popen_fork, multiprocessing.sharedctypes; "
+    nobody = imports + "os.getuid() or (os.setgid(65534), os.setuid(65534))"
     code = LIMIT.format(name="RLIMIT_NPROC", value=1) + nobody + MAIN.format(argv=argv)
     check_said(commands(code=code), 2, "workers=2: the system refuses another process", "give fewer, or 0")
 
@@ -133,6 +134,8 @@ READERS = {
     "pretrain": ["pretrain", "NAME"],
     "compare": ["compare", "NAME", "--models", "Ti/16", "--budget", "9h"],
     "compare with": ["compare", "PICTURES", "--models", "NAME"],
+    "transfer": ["transfer", "NAME", "--tasks", "PICTURES"],
+    "transfer to": ["transfer", "MODEL", "--tasks", "NAME"],
     "self-train, labelled": ["self-train", "NAME", "PICTURES"],
     "self-train, unlabelled": ["self-train", "PICTURES", "NAME"],
     "self-train, teacher": ["self-train", "PICTURES", "builtin", "--teacher", "NAME"],
@@ -163,6 +166,7 @@ WORKERS = {
     "probe": ["probe", "MODEL", "PICTURES"],
     "analyze": ["analyze", "MODEL", "--data", "PICTURES", "--out", "analysis"],
     "compare": ["compare", "PICTURES", "--models", "Ti/16", "--budget", "9h"],
+    "transfer": ["transfer", "MODEL", "--tasks", "PICTURES", "--protocol", "knn"],
     "analyze, bias": ["analyze", "MODEL", "--data", "PICTURES", "--what", "bias", "--out", "analysis"],
 }
 

@@ -93,12 +93,12 @@ STAGES = {
     "an evaluation": ("vitreous.train.loop:Loop", "_evaluate", 3),
     "within an evaluation": ("vitreous.objectives.supervised:Supervised", "evaluate", 4),
     "a log line": ("vitreous.train.loop:Loop", "_log", 6),
-    "saving": ("vitreous.train.loop", "save_checkpoint", 2),
+    "saving": ("vitreous.train.saving", "save_checkpoint", 2),
     "replacing a folder": ("vitreous.weights.files", "replace_folder", 3),
     "the last evaluation": ("vitreous.train.loop:Loop", "_evaluate", 10),
     "measuring": ("vitreous.run.labelled", "score_classes", 1),
-    "the bundle": ("vitreous.run.training", "save_bundle", 1),
-    "the result": ("vitreous.run.training", "write_file", 1),
+    "the bundle": ("vitreous.run.ending", "save_bundle", 1),
+    "the result": ("vitreous.run.ending", "write_file", 1),
     "the report": ("vitreous.jobs.report", "page", 1),
 }
 
@@ -148,6 +148,7 @@ def test_a_comparison_stops_in_a_cell_and_says_how_to_go_on(commands, pictures, 
 
 VERBS = {
     "compare": ["DATA", "--models", "F/4@16", "--budget", "9h", "--workers", "2", "--out", "compared"],
+    "transfer": ["MODEL", "--tasks", "DATA", "--protocol", "fewshot-5", "--workers", "2", "--out", "transferred"],
     "evaluate": ["MODEL", "DATA", "--workers", "2"],
     "probe": ["MODEL", "DATA", "--workers", "2"],
     "analyze": ["MODEL", "--data", "DATA", "--workers", "2", "--out", "analysis"],

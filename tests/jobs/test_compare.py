@@ -16,14 +16,15 @@ from vitreous.interrupt import Interrupted
 from vitreous.jobs.compare import compare
 from vitreous.jobs.fit import fit
 from vitreous.model.family import count_flops
-from vitreous.run.cells import Cells, CellTraining
-from vitreous.run.engines import in_torch
+from vitreous.run.comparison.cells import Cells, CellTraining
+from vitreous.run.engines.choice import in_torch
 from vitreous.run.folder import read_config
 from vitreous.run.measuring import measure_classifier
 from vitreous.run.request import Listeners
 from vitreous.run.start import split_for
 from vitreous.weights.bundle import load_bundle
 
+pytestmark = pytest.mark.xdist_group("compare")  # one process makes the costly fixture
 MODELS = ["F/4@16", "F/4@16:attention=neighbourhood:window=3"]
 
 
@@ -31,8 +32,8 @@ MODELS = ["F/4@16", "F/4@16:attention=neighbourhood:window=3"]
 def short():
     """Trainings may be so short that they teach nothing."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("vitreous.run.comparison.LEAST", 0.01)
-        patch.setattr("vitreous.run.biases.FEWEST", 4)
+        patch.setattr("vitreous.run.comparison.plan.LEAST", 0.01)
+        patch.setattr("vitreous.run.comparison.biases.FEWEST", 4)
         yield
 
 
@@ -52,7 +53,7 @@ def pictures(tmp_path_factory):
 
 
 def run(pictures, out, **more):
-    given = {"budget": "4s", "fractions": [0.25, 1], "seeds": 1, "workers": 0, "equal": "flops", "out": out, **more}
+    given = {"budget": "8s", "fractions": [0.25, 1], "seeds": 1, "workers": 0, "equal": "flops", "out": out, **more}
     return compare(pictures, given.pop("models", MODELS), **given)
 
 
@@ -124,7 +125,7 @@ def test_splits_are_the_same_for_all_and_shares_are_nested(finished, pictures):
 def test_repeating_it_trains_nothing(finished, pictures, monkeypatch):
     out, found = finished
     monkeypatch.setattr(CellTraining, "_run", lambda *_: pytest.fail("a finished cell was trained again"))
-    monkeypatch.setattr("vitreous.run.biases.measure_bias", lambda *_, **__: pytest.fail("measured again"))
+    monkeypatch.setattr("vitreous.run.comparison.biases.measure_bias", lambda *_, **__: pytest.fail("measured again"))
     (out / "compare.html").unlink()
     assert run(pictures, out) == found
     assert (out / "compare.html").exists()
@@ -224,6 +225,7 @@ def test_finished_models_are_not_measured_on_all_pictures_of_data_without_splits
     assert "validation" not in remark
 
 
+@pytest.mark.clock  # on a busy machine there is no time for three evaluations
 def test_every_cell_is_measured_on_the_same_pictures(pictures, tmp_path, monkeypatch):
     """However fast a model is and whatever its seed; finished models too."""
     seen = []
@@ -232,9 +234,9 @@ def test_every_cell_is_measured_on_the_same_pictures(pictures, tmp_path, monkeyp
         seen.append([source.key(i) for i in range(len(source))])
         return measure_classifier(bundle, source, **more)
 
-    monkeypatch.setattr("vitreous.run.cells.measure_classifier", measured)
-    monkeypatch.setattr("vitreous.run.comparison.TESTING", 1e-9)
-    monkeypatch.setattr("vitreous.run.comparison.VALIDATING", 1e-9)
+    monkeypatch.setattr("vitreous.run.comparison.cells.measure_classifier", measured)
+    monkeypatch.setattr("vitreous.run.comparison.plan.TESTING", 1e-9)
+    monkeypatch.setattr("vitreous.run.comparison.plan.VALIDATING", 1e-9)
     monkeypatch.setattr(CellTraining, "writing", 0.1)
     changes = {"validation": 0.2, "evaluations": 3}
     found = run(pictures, tmp_path / "out", budget="12s", fractions=[1], seeds=2, equal="time", changes=changes)
@@ -248,7 +250,7 @@ def test_every_cell_is_measured_on_the_same_pictures(pictures, tmp_path, monkeyp
 
 def test_a_training_that_diverges_ends_nothing_but_itself(pictures, tmp_path, monkeypatch):
     """A rate of 1e30 overflows in the first steps; 0.3 and 1 times the recipe's do not."""
-    monkeypatch.setattr("vitreous.run.cells.GRID", (1.0, 1e33))
+    monkeypatch.setattr("vitreous.run.comparison.cells.GRID", (1.0, 1e33))
     found = run(pictures, tmp_path / "out", models=MODELS[:1], fractions=[1])
     assert found.finished
     assert [trial.diverged for trial in found.tried] == [False, True]
@@ -317,7 +319,7 @@ def test_the_device_that_was_named_is_used(finished, pictures, tmp_path, monkeyp
         asked.append(device)
         return in_torch(bundle, device)
 
-    monkeypatch.setattr("vitreous.run.cells.in_torch", opened)
+    monkeypatch.setattr("vitreous.run.comparison.cells.in_torch", opened)
     done = str(out / "cells" / "F-4@16" / "1" / "seed-0")
     compare(pictures, [done], out=tmp_path / "out", workers=0, device="cpu")
     assert asked == ["cpu"]

@@ -14,6 +14,7 @@ from vitreous.evaluate.corruptions import judge_corruptions
 from vitreous.jobs.evaluate import evaluate
 from vitreous.jobs.evaluate_corruptions import evaluate_corruptions
 from vitreous.jobs.predict import predict
+from vitreous.run.engines.choice import deploy
 from vitreous.weights.bundle import load_bundle
 
 FEW = {"kinds": ["gaussian noise", "contrast"], "strengths": [1, 5]}
@@ -61,6 +62,22 @@ def test_it_agrees_with_evaluation_and_prediction(bundle, tmp_path):
     said = predict(mixed, views)
     right = [one.label == name for one, name in zip(said, names, strict=True)]
     assert found.result.of("contrast")[1].accuracy == pytest.approx(np.mean(right))
+
+
+def test_an_engine_is_chosen_for_as_many_pictures_as_it_is_asked_about(bundle, tmp_path, monkeypatch):
+    place = make_pictures(tmp_path / "data", 4)
+    asked = []
+
+    def chosen(model, *, pictures, **more):
+        asked.append(pictures)
+        return deploy(model, pictures=pictures, **more)
+
+    monkeypatch.setattr("vitreous.jobs.evaluate_corruptions.deploy", chosen)
+    given = {"kinds": ["gaussian noise", "fog"], "strengths": [1, 3, 5], "workers": 0}
+    found = evaluate_corruptions(bundle, place, **given, count=5)
+    evaluate_corruptions(bundle, place, **given)
+    assert asked == [5 * 7, 12 * 7]
+    assert (found.engine, found.to_json()["engine"]) == ("torch-fp32", "torch-fp32")
 
 
 def test_processes_and_batches_change_nothing(bundle, tmp_path):

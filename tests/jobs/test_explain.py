@@ -12,9 +12,9 @@ from vitreous import Trace, UserError, load
 from vitreous.config.data import Preprocess
 from vitreous.data.augment import eval_view, normalise
 from vitreous.data.decode import PictureError, open_picture
+from vitreous.explain import explanation
 from vitreous.explain.draw import CAPTION, GAP, overlay
 from vitreous.explain.methods import METHODS
-from vitreous.jobs import explain as explaining
 from vitreous.jobs.explain import explain, explain_each
 from vitreous.jobs.predict import predict
 from vitreous.jobs.walkthrough import write_walkthrough
@@ -137,7 +137,7 @@ def test_a_grid_is_drawn_at_the_size_that_it_has(monkeypatch):
         drawn.append(picture.size)
         return overlay(picture, *rest)
 
-    monkeypatch.setattr(explaining, "overlay", watched)
+    monkeypatch.setattr(explanation, "overlay", watched)
     grid = found.grid()
     assert drawn == [(320, 160)] * 2
     whole = np.asarray(found.overlay().resize((320, 160))).astype(int)

@@ -21,7 +21,7 @@ from vitreous.evaluate.features import compute_features
 from vitreous.evaluate.temperature import fit_temperature
 from vitreous.jobs.fit import fit
 from vitreous.recipes.supervised import RECIPES
-from vitreous.run.budget import parse_budget
+from vitreous.run.budget.steps import parse_budget
 from vitreous.run.folder import read_config
 from vitreous.run.request import Listeners
 from vitreous.weights.bundle import load_bundle
@@ -241,7 +241,7 @@ def few_at_once(monkeypatch):
     """Eight pictures at a time, and a cost that is known after the first."""
     for room in ("run.labelled", "run.loaders"):
         monkeypatch.setattr(f"vitreous.{room}.inference_batch", lambda config: 8)
-    monkeypatch.setattr("vitreous.run.clock.TELLING", 0.0)
+    monkeypatch.setattr("vitreous.run.budget.clock.TELLING", 0.0)
 
 
 def test_parts_are_random_said_everywhere_and_the_same_after_an_interruption(

@@ -25,8 +25,8 @@ from vitreous.recipes.supervised import recipe
 from vitreous.recipes.token_label import token_labelled
 from vitreous.run.folder import read_config
 from vitreous.run.request import Listeners
-from vitreous.run.teacher import open_teacher
-from vitreous.run.token_labels import label_tokens, read_examples
+from vitreous.run.teaching.teacher import open_teacher
+from vitreous.run.teaching.token_labels import label_tokens, read_examples
 from vitreous.weights.bundle import load_bundle, save_bundle
 
 MODEL = {"model.width": 16, "model.depth": 2, "model.heads": 2, "model.mlp_width": 16}
@@ -187,7 +187,7 @@ def test_a_training_that_was_stopped_ends_with_the_same_bits(data, teacher, tmp_
 def test_making_that_was_killed_goes_on_and_ends_with_the_same_bits(
     data, teacher, tmp_path, cache, no_page, monkeypatch
 ):
-    monkeypatch.setattr("vitreous.run.asking.inference_batch", lambda config: 4)
+    monkeypatch.setattr("vitreous.run.teaching.asking.inference_batch", lambda config: 4)
     monkeypatch.setattr("vitreous.evaluate.score_maps.FILE_SECONDS", 0.0)
     whole = taught(data, teacher, tmp_path / "whole")
     shutil.rmtree(cache)
@@ -199,7 +199,7 @@ def test_making_that_was_killed_goes_on_and_ends_with_the_same_bits(
             raise RuntimeError("the power is gone")
         return place_scores(network, images)
 
-    monkeypatch.setattr("vitreous.run.token_labels.place_scores", dying)
+    monkeypatch.setattr("vitreous.run.teaching.token_labels.place_scores", dying)
     with pytest.raises(RuntimeError):
         taught(data, teacher, tmp_path / "part")
     heard = []
@@ -346,8 +346,8 @@ def test_settings_of_token_labels_without_token_labels(data, tmp_path):
 
 
 def test_a_budget_that_is_too_short_for_the_teacher(data, teacher, tmp_path, monkeypatch):
-    monkeypatch.setattr("vitreous.run.asking.TELLING", 0.0)
-    monkeypatch.setattr("vitreous.run.asking.MOST", 1e-3)
-    monkeypatch.setattr("vitreous.run.asking.inference_batch", lambda config: 4)
+    monkeypatch.setattr("vitreous.run.teaching.asking.TELLING", 0.0)
+    monkeypatch.setattr("vitreous.run.teaching.asking.MOST", 1e-3)
+    monkeypatch.setattr("vitreous.run.teaching.asking.inference_batch", lambda config: 4)
     with pytest.raises(UserError, match=r"budget 20s: the teacher .* needs about .* what it has said so far is kept"):
         taught(data, teacher, tmp_path / "run", epochs=None, budget="20s")

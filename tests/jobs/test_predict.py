@@ -116,7 +116,7 @@ def test_only_the_engine_is_asked(bundle, tmp_path, monkeypatch):
     asked = []
 
     class Brightest:
-        preprocess, batch_size = PREPROCESS, 2
+        preprocess, batch_size, calls_at_once = PREPROCESS, 2, 1
 
         def scores(self, pictures):
             asked.append(len(pictures))

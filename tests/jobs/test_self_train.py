@@ -23,11 +23,12 @@ from vitreous import UserError, self_train
 from vitreous.data.source import open_data, split_validation
 from vitreous.recipes.supervised import recipe
 from vitreous.run.folder import source_digest
-from vitreous.run.labelling import label_pictures
 from vitreous.run.request import Listeners, Machine, SelfTrainRequest
-from vitreous.run.self_folder import read_self_training
-from vitreous.run.self_training import SelfTraining
+from vitreous.run.self_training.folder import read_self_training
+from vitreous.run.self_training.labelling import label_pictures
+from vitreous.run.self_training.self_training import SelfTraining
 from vitreous.run.start import HOUR, choose_training
+from vitreous.world import World
 
 QUICK = {"rounds": 2, "epochs": 4, "workers": 0, "model": "F/4@16"}
 
@@ -175,8 +176,9 @@ def test_the_device_counts_in_what_is_set_aside(place, tmp_path, monkeypatch):
         return choose_training(request, data, base, device, **more)
 
     for module in ("self_training", "student"):
-        monkeypatch.setattr(f"vitreous.run.{module}.choose_training", noted)
-    monkeypatch.setattr("vitreous.jobs.self_train.machine_of", lambda *more, **others: Machine(0, torch.device("meta")))
+        monkeypatch.setattr(f"vitreous.run.self_training.{module}.choose_training", noted)
+    nowhere = Machine(0, World(device=torch.device("meta")))
+    monkeypatch.setattr("vitreous.jobs.self_train.machine_of", lambda *more, **others: nowhere)
     with pytest.raises(Exception, match="meta"):  # where nothing can be computed
         quick(place, tmp_path / "out")
     assert set(asked) == {"meta"}
@@ -266,7 +268,7 @@ def test_a_crash_while_labels_are_made_loses_nothing(place, whole, tmp_path, no_
         return label_pictures(*args, **more)
 
     for module in ("student", "self_training"):
-        monkeypatch.setattr(f"vitreous.run.{module}.label_pictures", crash_once)
+        monkeypatch.setattr(f"vitreous.run.self_training.{module}.label_pictures", crash_once)
     for _ in range(3):
         with pytest.raises(RuntimeError):
             quick(place, tmp_path / "out")
@@ -434,7 +436,7 @@ def test_no_label_that_is_sure_enough(place, tmp_path, no_page):
 def test_a_budget_is_divided_over_the_rounds(place, tmp_path, monkeypatch):
     """What is left is shared by the rounds that are left, and a tenth kept for the end; a late one gets a second."""
     request = SelfTrainRequest("labelled", "unsorted", rounds=3, budget="100s")
-    training = SelfTraining(request, tmp_path / "out", Machine(0, "cpu"), Listeners(), lambda folder, seconds: None)
+    training = SelfTraining(request, tmp_path / "out", Machine(0, World()), Listeners(), lambda folder, seconds: None)
     clock = iter([0.0, 0.0, 30.0, 80.0, 95.0])
     monkeypatch.setattr("vitreous.train.meter.Meter.seconds", property(lambda self: next(clock)))
     assert [training._budget(k) for k in (0, 1, 2)] == ["22.5s", "30.0s", "30.0s"]

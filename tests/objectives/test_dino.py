@@ -133,7 +133,13 @@ def test_a_batch_in_parts_teaches_and_moves_the_centre_as_a_whole_one(settings, 
     """Masks, patches that are kept and stochastic depth follow each picture into its part."""
     found = []
     for count in (1, parts):
-        objective, whole, total = build(replace(SETTINGS, **settings), **model), batch(), 0.0
+        # the networks in float64: in float32 gradients of 7 differ by more than the bound on some processors
+        objective, whole, total = (
+            build(replace(SETTINGS, **settings), **model).double(),
+            batch(dtype=torch.float64),
+            0.0,
+        )
+        objective.centre, objective.patch_centre = objective.centre.float(), objective.patch_centre.float()
         for part in whole.split(count):
             loss, _ = objective(part, 0.25)
             share = objective.weigh(part) / objective.weigh(whole)

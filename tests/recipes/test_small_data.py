@@ -21,7 +21,7 @@ GIVEN = Situation(
 )
 
 
-@pytest.mark.parametrize(("size", "crop"), [(None, 0.82), (256, 0.94), (288, 1.0), (384, 1.0)])
+@pytest.mark.parametrize(("size", "crop"), [(96, 0.82), (None, 0.82), (256, 0.94), (288, 1.0), (384, 1.0)])
 def test_things_look_as_large_as_in_training(size, crop):
     """Crops of 0.35 to 1 of the area: a mean area of 0.675, the square of 0.82."""
     training = small_data(replace(GIVEN, image_size=size))

@@ -7,9 +7,11 @@ import subprocess
 import pytest
 from comparisons import comparison
 from contents import content, plain_page, self_training
+from transfers import FOUND
 
 from vitreous.report.comparison import comparison_page
 from vitreous.report.self_training import self_training_page
+from vitreous.report.transfer import transfer_page
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs chromium: apt-get install chromium")
@@ -79,6 +81,12 @@ def test_a_browser_reads_the_report_on_a_phone(classes, tmp_path):
 def test_a_comparison_fits_a_phone_and_its_plots_are_text(tmp_path):
     found, asked = look(comparison_page(comparison()), tmp_path)
     assert {"training pictures", "core-hours of training", "500", "5,000"} <= set(found["plots"])
+    assert found["scroll"] <= found["client"], found["past"]  # wide tables scroll by themselves
+    assert asked == []
+
+
+def test_the_page_of_a_transfer_fits_a_phone(tmp_path):
+    found, asked = look(transfer_page(FOUND), tmp_path)
     assert found["scroll"] <= found["client"], found["past"]  # wide tables scroll by themselves
     assert asked == []
 

@@ -3,8 +3,10 @@
 import json
 import re
 
+import pytest
 from comparisons import CONV, DONE, PLAIN, comparison
 
+from vitreous.report.analysis_plots import Line, lines
 from vitreous.report.comparison import comparison_page
 
 
@@ -78,3 +80,10 @@ def test_equal_flops_are_explained():
     page = text_of(comparison_page(comparison(cell_flops=4e12, equal="flops")))
     assert "Every training was given 4 TFLOP" in page
     assert "fill the budget" in page
+
+
+@pytest.mark.parametrize("x", [(1.0, 2.9), (0.0010, 0.0029), (3e9, 4e9), (5.0, 5.0)])
+def test_costs_that_hardly_differ_are_drawn(x):
+    """Even steps beside such costs may reach zero, of which there is no logarithm."""
+    drawn = lines([Line(model=0, x=x, y=(0.4, 0.5))], "accuracy", "core-hours", scale="log10")
+    assert str(drawn).count("<svg") == 1

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import contents
 import pytest
+import transfers
 from PIL import Image
 from test_page import Reader
 
@@ -17,6 +18,7 @@ from vitreous.report.content import TaughtPicture
 from vitreous.report.page import page
 from vitreous.report.pretraining import pretraining_page
 from vitreous.report.self_training import self_training_page
+from vitreous.report.transfer import transfer_page
 from vitreous.weights.bundle import Bundle
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -70,6 +72,11 @@ def test_the_pages_of_a_run(monkeypatch, name):
 @pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
 def test_the_page_of_a_self_training(name):
     check(self_training_page(contents.self_training(name)))
+
+
+@pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
+def test_the_page_of_a_transfer(name):
+    check(transfer_page(transfers.hostile(name)))
 
 
 def bundle_of(folder, word):

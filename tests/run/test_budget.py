@@ -13,8 +13,8 @@ from vitreous.data.loader import Loader
 from vitreous.data.packed import ArraySource
 from vitreous.objectives.build import build_objective
 from vitreous.objectives.setting import Setting
-from vitreous.run import budget
-from vitreous.run.budget import Afterwards, plan
+from vitreous.run.budget import steps as budget
+from vitreous.run.budget.steps import Afterwards, plan
 from vitreous.train import loop
 from vitreous.train.loop import Loop
 from vitreous.train.meter import Meter

@@ -14,10 +14,11 @@ from vitreous.data.packed import ArraySource
 from vitreous.data.source import Data
 from vitreous.model.family import count_flops, named_config
 from vitreous.report.compared import Cell, Compared, Tried
-from vitreous.run.biases import count_that_fit
-from vitreous.run.candidates import read_candidates
-from vitreous.run.cells import equal_epochs, equal_flops, step_speed
-from vitreous.run.comparison import (
+from vitreous.run.comparison.biases import count_that_fit
+from vitreous.run.comparison.candidates import read_candidates
+from vitreous.run.comparison.cells import equal_epochs, equal_flops, step_speed
+from vitreous.run.comparison.facts import Judged, full_cells, remarks
+from vitreous.run.comparison.plan import (
     CellKey,
     ComparePlan,
     CompareRequest,
@@ -26,7 +27,6 @@ from vitreous.run.comparison import (
     divide_budget,
     open_plan,
 )
-from vitreous.run.comparison_facts import Judged, full_cells, remarks
 from vitreous.train.meter import Spent
 
 REQUEST = CompareRequest("d.npz", ("P/4@32", "C+P/4@32"), (0.1, 1.0), 2, "1h")

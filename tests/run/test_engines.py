@@ -3,65 +3,69 @@
 import json
 import logging
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from colours import COLOURS, make_bundle, make_pictures
+from colours import COLOURS
 from deploy.models import random_pictures
 
 from vitreous import UserError, bench, export_weights, load, predict, probe
-from vitreous.data.source import open_data
-from vitreous.deploy.folder import Accuracy, load_engine, read_about
-from vitreous.deploy.openvino import measure_accuracy
+from vitreous.deploy.engine import TorchEngine
+from vitreous.deploy.folder import load_engine
 from vitreous.deploy.runtime import RUNTIMES
 from vitreous.jobs.evaluate import evaluate
-from vitreous.run import conversion, engines, prepared
-from vitreous.run.conversion import convert_model
-from vitreous.run.engines import deploy
-from vitreous.run.prepared import TORCH, PreparedEngines, Variant
+from vitreous.memory import peak_bytes
+from vitreous.run.engines import choice as engines
+from vitreous.run.engines import memory, prepared
+from vitreous.run.engines.choice import deploy
+from vitreous.run.engines.prepared import TORCH, PreparedEngines, Variant
 from vitreous.weights.bundle import load_bundle
 
 OPENVINO = Variant("openvino", "fp32")
+pytestmark = pytest.mark.xdist_group("engines")  # one process makes the costly fixture
 
 
-@pytest.fixture(scope="module")
-def colours(tmp_path_factory):
-    """Pictures of three colours, 12 each in train and test, and a model that names them all."""
-    root = tmp_path_factory.mktemp("colours")
-    for split, seed in (("train", 0), ("test", 500)):
-        make_pictures(root / "data" / split, 12, seed=seed)
-    return load_bundle(make_bundle(root / "bundle")), root / "data"
-
-
-@pytest.fixture
-def kept(monkeypatch, tmp_path):
-    """An empty cache."""
-    monkeypatch.setenv("VITREOUS_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
-
-
-def test_auto_is_pytorch_until_another_engine_was_measured(colours, kept, caplog):
+def test_auto_is_pytorch_until_another_engine_was_measured(colours, in_openvino, kept, caplog):
     caplog.set_level(logging.INFO, "vitreous")
     bundle, _ = colours
     assert deploy(bundle, pictures=100).engine.name == "torch"
     found = PreparedEngines(bundle)
-    found.put(convert_model(bundle, "openvino", random_pictures(bundle, 4)))
+    found.put(in_openvino)
     assert deploy(bundle, pictures=100).engine.name == "torch", "its speed is not known"
+    assert caplog.messages == [], "of a hundred pictures nobody asks"
+    caplog.clear()
     found.remember({TORCH: 10.0, OPENVINO: 25.0})
     assert deploy(bundle, pictures=100).engine.name == "openvino"
-    assert caplog.messages == ["engine: OpenVINO fp32, 2.5 times as fast as PyTorch here."]
-    assert deploy(bundle, pictures=20).engine.name == "torch", "it takes longer to open than it saves"
     assert deploy(bundle, engine="torch", pictures=100).engine.name == "torch"
     found.remember({TORCH: 10.0, OPENVINO: 9.9})
     assert deploy(bundle, pictures=100).engine.name == "torch", "it is slower here"
+    assert caplog.messages == [
+        "engine: OpenVINO fp32, 2.5 times as fast as PyTorch here.",
+        "engine: PyTorch, the fastest here for 100 pictures.",
+    ]
+    caplog.clear()
+    assert deploy(bundle, pictures=15).engine.name == "torch"
+    assert caplog.messages == [], "of a few pictures nobody asks"
 
 
-def test_speeds_of_another_machine_do_not_count(colours, kept, monkeypatch):
+def test_an_engine_is_opened_once_for_a_network_and_then_costs_nothing(colours, in_openvino, kept):
     bundle, _ = colours
     found = PreparedEngines(bundle)
-    found.put(convert_model(bundle, "openvino", random_pictures(bundle, 4)))
+    found.put(in_openvino)
+    found.remember({TORCH: 10.0, OPENVINO: 25.0})
+    again = load_bundle(bundle.path)
+    assert deploy(again, pictures=16).engine.name == "torch", "it takes longer to open than it saves"
+    first = deploy(again, pictures=100).engine
+    assert deploy(again, pictures=16).engine is first, "by then it is open"
+    assert PreparedEngines(again).put(in_openvino).engine is not first
+    assert deploy(load_bundle(bundle.path), pictures=100).engine is not first
+
+
+def test_speeds_of_another_machine_do_not_count(colours, in_openvino, kept, monkeypatch):
+    bundle, _ = colours
+    found = PreparedEngines(bundle)
+    found.put(in_openvino)
     found.remember({TORCH: 1.0, OPENVINO: 2.0})
     assert found.speeds == {TORCH: 1.0, OPENVINO: 2.0}
     with monkeypatch.context() as patch:
@@ -72,10 +76,10 @@ def test_speeds_of_another_machine_do_not_count(colours, kept, monkeypatch):
     assert found.speeds == {TORCH: 1.0, OPENVINO: 2.0}, "both are kept"
 
 
-def test_what_other_versions_made_does_not_count(colours, kept, monkeypatch):
+def test_what_other_versions_made_does_not_count(colours, in_openvino, kept, monkeypatch):
     bundle, _ = colours
     found = PreparedEngines(bundle)
-    found.put(convert_model(bundle, "openvino", random_pictures(bundle, 4)))
+    found.put(in_openvino)
     found.remember({TORCH: 1.0, OPENVINO: 2.0})
     monkeypatch.setattr(prepared, "describe_software", lambda: "openvino 1999.1")
     assert found.get(OPENVINO) is None
@@ -103,8 +107,9 @@ def test_an_engine_that_is_asked_for_is_taken_beside_an_accelerator_too(colours,
     assert deploy(colours[0], engine="onnx").engine.name == "onnx"
 
 
-def test_two_threads_get_their_own_answers(colours, kept):
+def test_two_threads_get_their_own_answers(colours, in_openvino, kept):
     bundle, _ = colours
+    PreparedEngines(bundle).put(in_openvino)
     engine = deploy(bundle, engine="openvino").engine
     pictures = random_pictures(bundle, 23)
     expected = [engine.scores(pictures[i:]) for i in range(8)]
@@ -114,10 +119,10 @@ def test_two_threads_get_their_own_answers(colours, kept):
         torch.testing.assert_close(scores, expected[i % 8], atol=1e-6, rtol=0)
 
 
-def test_another_model_does_not_take_this_ones_engine(colours, kept):
+def test_another_model_does_not_take_this_ones_engine(colours, in_openvino, kept):
     bundle, _ = colours
     found = PreparedEngines(bundle)
-    found.put(convert_model(bundle, "openvino", random_pictures(bundle, 4)))
+    found.put(in_openvino)
     found.remember({TORCH: 1.0, OPENVINO: 2.0})
     with torch.no_grad():
         bundle.model.head.bias[0] += 1
@@ -136,37 +141,9 @@ def test_many_pictures_are_worth_a_conversion(colours, kept, monkeypatch):
     assert PreparedEngines(bundle).get(OPENVINO) is not None
 
 
-def test_int8_that_loses_more_than_usual_is_taken_only_if_asked_for(colours, kept):
+def test_what_is_kept_and_damaged_is_made_again(colours, in_openvino, kept):
     bundle, _ = colours
-    found, int8 = PreparedEngines(bundle), Variant("openvino", "int8")
-    converted = convert_model(bundle, "openvino", random_pictures(bundle, 4))
-    for lost, expected in ((0.6, "torch"), (0.4, "openvino")):
-        about = replace(converted.about, precision="int8", accuracy=Accuracy(1000, 0.9, 0.9 - lost / 100))
-        found.put(replace(converted, about=about))
-        found.remember({TORCH: 1.0, int8: 2.0})
-        assert deploy(bundle, pictures=1000).engine.name == expected
-        assert deploy(bundle, pictures=1000, precision="int8").engine.name == "openvino"
-
-
-def test_nncf_is_told_the_accuracy_of_the_pictures_it_asks_about():
-    """Any of them, in any order, not the first so many."""
-    scores = {0: [0.0, 1.0], 1: [1.0, 0.0], 2: [1.0, 0.0]}
-
-    class Compiled:
-        def output(self, name):
-            return name
-
-        def __call__(self, picture):
-            return {"scores": np.array(scores[picture])}
-
-    items = [(0, 1), (1, 0), (2, 1)]
-    assert measure_accuracy(Compiled(), items) == pytest.approx(2 / 3)
-    assert measure_accuracy(Compiled(), items[1:2]) == 1
-    assert measure_accuracy(Compiled(), items[2:]) == 0
-
-
-def test_what_is_kept_and_damaged_is_made_again(colours, kept):
-    bundle, _ = colours
+    PreparedEngines(bundle).put(in_openvino)
     first = deploy(bundle, engine="openvino")
     place = PreparedEngines(bundle).folder / "openvino-fp32" / "model.bin"
     content = bytearray(place.read_bytes())
@@ -175,7 +152,7 @@ def test_what_is_kept_and_damaged_is_made_again(colours, kept):
     with pytest.raises(UserError, match="damaged"):
         load_engine(place.parent)
     pictures = random_pictures(bundle, 4)
-    again = deploy(bundle, engine="openvino")
+    again = deploy(load_bundle(bundle.path), engine="openvino")
     assert torch.equal(first.engine.scores(pictures), again.engine.scores(pictures))
 
 
@@ -187,74 +164,6 @@ def test_every_verb_that_asks_gets_the_same_answer(colours, kept, engine):
     assert probe(bundle, data, engine=engine).scores == probe(bundle, data, engine="torch").scores
     files = sorted(data.glob("test/*/*.png"))
     assert [one.label for one in predict(bundle, files, engine=engine)] == [file.parent.name for file in files]
-
-
-def test_int8_is_judged_and_its_accuracy_written_down(colours, kept, tmp_path, capsys):
-    bundle, data = colours
-    out = export_weights(bundle, tmp_path / "int8", "openvino", int8=True, calibrate=data)
-    about = read_about(out)
-    assert about.precision == "int8"
-    assert about.accuracy is not None
-    assert (about.accuracy.pictures, about.accuracy.fp32) == (36, 1.0)
-    assert about.accuracy.int8 >= 0.995
-    assert "in int8" in (out / "README.md").read_text()
-    assert capsys.readouterr().out == "", "NNCF says nothing of its own"
-    kinds = {op.get_type_name() for op in load_engine(out)[0].engine.model.get_ops()}
-    assert "FakeQuantize" in kinds
-    assert evaluate(out, data).result.top1 == about.accuracy.int8
-    found = deploy(bundle, engine="openvino", precision="int8")
-    assert found.engine.precision == "int8", "it is kept for the model too"
-
-
-def test_int8_that_loses_too_much_is_refused(colours, kept, monkeypatch, tmp_path):
-    """Whatever quantisation gives here is a model that always says the same; accuracy falls to a third."""
-    bundle, data = colours
-    constant = load_bundle(make_bundle(tmp_path / "constant"))
-    with torch.no_grad():
-        constant.model.head.weight.zero_()
-    views = random_pictures(bundle, 4)
-    useless = convert_model(constant, "openvino", views).model
-    runtime = RUNTIMES["openvino"]
-    tried = []
-
-    def quantise(model, pictures, **more):
-        tried.append(sorted(more))
-        return useless
-
-    changed = type(runtime)(**{**runtime.__dict__, "quantise": quantise, "quantise_within": quantise})
-    monkeypatch.setitem(RUNTIMES, "openvino", changed)
-    with pytest.raises(UserError, match=r"int8 loses 66\.67 points of accuracy on 36 pictures \(100\.00% before"):
-        export_weights(bundle, tmp_path / "out", "openvino", int8=True, calibrate=data)
-    assert len(tried) == 2, "plain, then with the costliest operations kept"
-    assert tried[1] == ["judged", "labels", "max_drop", "transformer"]
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.slow
-def test_accuracy_aware_quantisation_keeps_its_promise(colours, kept):
-    """NNCF's own search, on a model whose accuracy no plain quantisation would lose: it ends, and within the drop."""
-    bundle, data = colours
-    source = open_data(data)
-    learned = conversion.sample_views(source.splits["train"], bundle.preprocess, 20)
-    judged = conversion.sample_views(source.splits["test"], bundle.preprocess, 36, bundle.labels)
-    converted = convert_model(bundle, "openvino", learned.views)
-    model = RUNTIMES["openvino"].quantise_within(
-        converted.model, learned.views, transformer=True, judged=judged.views, labels=judged.labels, max_drop=0.5
-    )
-    right = conversion.count_right(RUNTIMES["openvino"].engine(model, bundle.preprocess, "int8"), judged)
-    assert right == 36
-
-
-def test_calibration_never_judges(colours):
-    """Of data with one split only, the pictures are divided."""
-    from vitreous.run.exporting import split_pictures
-
-    bundle, data = colours
-    calibration, judged = split_pictures(bundle, data / "test", None)
-    assert len(calibration) == 18
-    assert len(judged.views) == 18
-    seen = {view.numpy().tobytes() for view in calibration}
-    assert not seen & {view.numpy().tobytes() for view in judged.views}
 
 
 REFUSED = {
@@ -310,8 +219,33 @@ def test_a_runtime_that_is_not_installed_is_named(colours, kept, monkeypatch):
         deploy(colours[0], engine="openvino")
 
 
-def test_bench_measures_all_engines_and_auto_takes_the_fastest(colours, kept, tmp_path):
+@pytest.mark.skipif(not peak_bytes(), reason="the system does not tell")
+def test_memory_is_of_a_process_that_asks_as_many_pictures_as_the_engine_likes(colours, in_openvino, kept, monkeypatch):
+    """So nothing that this process has done counts, and a larger batch takes more."""
+    bundle, _ = colours
+    PreparedEngines(bundle).put(in_openvino)
+    asked = []
+    held = np.ones(400_000_000 // 8)
+    engine = deploy(bundle, engine="openvino").engine
+    assert 50 < memory.measure_memory(engine) < 400 + 100, "Python and its libraries, but nothing of ours"
+    del held
+    monkeypatch.setattr(memory, "_in_process", lambda folder: asked.append(load_bundle(folder)) or 1.0)
+    assert memory.measure_memory(deploy(bundle, engine="torch", merge=2).engine) == 1.0
+    assert asked[0].model.config.merge == 2, "the network as it is, not as it was saved"
+    assert memory.measure_memory(in_openvino.engine) is None
+
+
+def test_memory_is_measured_with_a_whole_batch(colours, monkeypatch, capsys):
+    asked = []
+    monkeypatch.setattr(TorchEngine, "scores", lambda self, pictures: asked.append(len(pictures)))
+    memory.main(colours[0].path)
+    assert asked == [deploy(colours[0], engine="torch").engine.batch_size] * 2
+    assert int(capsys.readouterr().out) == pytest.approx(peak_bytes(), rel=0.1)
+
+
+def test_bench_measures_all_engines_and_auto_takes_the_fastest(colours, kept, monkeypatch, tmp_path):
     bundle, data = colours
+    monkeypatch.setattr("vitreous.run.engines.timing.measure_memory", lambda engine: engine.batch_size)
     found = bench(bundle, data=data, out=tmp_path / "out", batch_sizes=[1])
     names = {(row.engine, row.precision) for row in found.rows}
     assert names == {("torch", "fp32"), ("openvino", "fp32"), ("openvino", "int8"), ("onnx", "fp32")}
@@ -321,8 +255,11 @@ def test_bench_measures_all_engines_and_auto_takes_the_fastest(colours, kept, tm
     for row in found.rows:
         assert (row.right, row.judged) == (36, 36)
         assert row.latencies[0].median <= row.latencies[0].p99
+        assert row.megabytes == row.best_batch, "of each engine by itself"
     written = json.loads((tmp_path / "out" / "bench.json").read_text())
     assert [row["engine"] for row in written["rows"]] == [row.engine for row in found.rows]
     assert (tmp_path / "out" / "bench.svg").read_text().startswith("<?xml")
-    assert deploy(bundle, pictures=10**9).engine.name == found.rows[0].engine
+    fastest = next(row for row in found.rows if row.precision == "fp32")  # int8 was judged on too few
+    assert deploy(bundle, pictures=10**9).engine.name == fastest.engine
+    assert "int8: judged on 36 pictures; auto takes it only with 200 or more." in found.remarks
     assert bundle.labels == COLOURS

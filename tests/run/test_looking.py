@@ -9,10 +9,10 @@ import torch
 from vitreous.config.data import Preprocess
 from vitreous.data.loader import Loader
 from vitreous.data.packed import ArraySource
-from vitreous.run.clock import Outlook
-from vitreous.run.in_time import answers_in_time, features_in_time, look_around
-from vitreous.run.looking import class_by_class, random_part
-from vitreous.run.stages import Work
+from vitreous.run.budget.clock import Outlook
+from vitreous.run.budget.in_time import answers_in_time, features_in_time, look_around
+from vitreous.run.budget.looking import class_by_class, random_part
+from vitreous.run.budget.stages import Work
 
 
 def source(count=40, classes=4):

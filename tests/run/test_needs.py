@@ -8,12 +8,13 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from vitreous import UserError, ViT, preset
-from vitreous.config.data import Preprocess
+from vitreous.config.data import Augment, Preprocess
 from vitreous.config.objective import Dino, Mae
 from vitreous.config.train import Optimizer, Training
 from vitreous.model.cost import count_forward_bytes, count_parameters
 from vitreous.run import needs
 from vitreous.weights.bundle import Bundle
+from vitreous.world import World
 
 
 class Live(TorchDispatchMode):
@@ -67,6 +68,26 @@ def test_hidden_patches_need_nothing_and_views_add_up():
     plain = needs.training_bytes(training(batch_size=64), 1000)
     assert needs.training_bytes(training(batch_size=64, objective=Mae(mask=0.75)), 1000) < plain
     assert needs.training_bytes(training(batch_size=64, objective=Dino()), 1000) > 2 * plain
+
+
+def test_each_process_has_pictures_for_every_part_of_a_step():
+    """Of 14 pictures four processes get 3, 4, 3 and 4; in pairs, 2, 4, 4 and 4."""
+    needs.check_training_memory(training(batch_size=14, accumulate=3), 1000, World(size=4))
+    with pytest.raises(UserError, match="of 4 processes some get 2 pictures of a batch, too few for accumulate=3"):
+        needs.check_training_memory(
+            training(batch_size=14, accumulate=3, augment=Augment(mixup=0.5)), 1000, World(size=4)
+        )
+
+
+def test_processes_of_one_machine_share_its_memory_and_a_gpu_has_its_own(monkeypatch):
+    asked = training(batch_size=64)
+    one = needs.training_bytes(training(batch_size=16), 1000)
+    monkeypatch.setattr("vitreous.memory.available_memory", lambda: int(3.5 * one))
+    needs.check_training_memory(asked, 1000, World(size=4), beside=3)
+    with pytest.raises(UserError, match="16 pictures at once in each of 4 processes: needs about"):
+        needs.check_training_memory(asked, 1000, World(size=4), beside=4)
+    needs.check_training_memory(asked, 1000, World(size=4, sharded=True), beside=4)  # each has a quarter of the weights
+    needs.check_training_memory(asked, 1000, World(size=4, device=torch.device("cuda")), beside=4)
 
 
 def test_what_does_not_fit_is_refused_with_both_numbers(monkeypatch):

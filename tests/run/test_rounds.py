@@ -7,7 +7,7 @@ from PIL import Image
 from vitreous.report.rounds import Round, Score
 from vitreous.run.opening import open_unlabelled
 from vitreous.run.request import SelfTrainRequest
-from vitreous.run.rounds import best_round, given_teacher_kept, smaller_students
+from vitreous.run.self_training.rounds import best_round, given_teacher_kept, smaller_students
 from vitreous.train.meter import Spent
 
 

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 from greys import draw_pictures, make_weights
@@ -57,6 +58,14 @@ def test_what_is_written_is_read_back(place):
     assert (place / "config.json").read_text() == (place / "run/config.json").read_text()
     result = read_result(place / "run")
     assert json.loads(json.dumps(result.to_json())) == json.loads((place / "run/result.json").read_text())
+
+
+def test_the_result_of_a_folder_that_was_moved_names_where_it_is(place, tmp_path):
+    shutil.copytree(place / "run", tmp_path / "elsewhere")
+    result = read_result(tmp_path / "elsewhere")
+    assert result.run == str(tmp_path / "elsewhere")
+    assert Path(result.bundle, "model.safetensors").is_file()
+    assert Path(result.bundle).parent == tmp_path / "elsewhere"
 
 
 def test_a_run_of_the_old_version_is_refused_with_one_sentence(place, run, capsys):

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from vitreous.run.budget import parse_budget
-from vitreous.run.stages import FEW, Costs, Work, describe_plan, plan_stages, say_budget
+from vitreous.run.budget.stages import FEW, Costs, Work, describe_plan, plan_stages, say_budget
+from vitreous.run.budget.steps import parse_budget
 
 works = st.builds(
     Work,

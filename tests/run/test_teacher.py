@@ -12,9 +12,9 @@ from vitreous.config.data import Preprocess
 from vitreous.config.objective import Distill
 from vitreous.config.train import Training
 from vitreous.data.source import open_data
-from vitreous.run.answers import teacher_answers
 from vitreous.run.request import Listeners
-from vitreous.run.teacher import match_classes, open_teacher, teacher_digest
+from vitreous.run.teaching.answers import teacher_answers
+from vitreous.run.teaching.teacher import match_classes, open_teacher, teacher_digest
 from vitreous.weights.bundle import load_bundle, save_bundle
 
 
@@ -142,7 +142,7 @@ class SlowClock:
 def small_batches(tmp_path, monkeypatch):
     """Of 4 pictures, three in all, whose answers are not kept yet."""
     monkeypatch.setenv("VITREOUS_CACHE", str(tmp_path))
-    monkeypatch.setattr("vitreous.run.asking.inference_batch", lambda config: 4)
+    monkeypatch.setattr("vitreous.run.teaching.asking.inference_batch", lambda config: 4)
 
 
 def test_a_teacher_that_leaves_no_time_is_refused_with_the_time_that_would_do(bundle, data, tmp_path, small_batches):

@@ -4,13 +4,14 @@ import errno
 import os
 import stat
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from vitreous import UserError
 from vitreous.weights import files
-from vitreous.weights.files import write_file
+from vitreous.weights.files import create_file, write_file
 
 
 def names(folder):
@@ -141,3 +142,23 @@ def test_without_permission(tmp_path, monkeypatch):
     monkeypatch.setattr(files.Path, "open", refuse)  # the tests may run as root, who may do anything
     with pytest.raises(UserError, match="x: no permission to write here"):
         write_file(tmp_path / "x", "text")
+
+
+def test_of_many_who_create_a_file_one_does(tmp_path):
+    """And the others find it whole, whoever was first."""
+    texts = [f"{number}" * 10_000 for number in range(8)]
+    with ThreadPoolExecutor(8) as pool:
+        created = list(pool.map(lambda text: create_file(tmp_path / "below" / "plan.json", text), texts))
+    assert sum(created) == 1
+    assert (tmp_path / "below" / "plan.json").read_text() == texts[created.index(True)]
+    assert [path.name for path in (tmp_path / "below").iterdir()] == ["plan.json"]
+
+
+def test_a_file_is_created_where_there_are_no_hard_links(tmp_path, monkeypatch):
+    def refuse(path, target):
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(Path, "hardlink_to", refuse)
+    assert create_file(tmp_path / "plan.json", "first")
+    assert not create_file(tmp_path / "plan.json", "second")
+    assert (tmp_path / "plan.json").read_text() == "first"

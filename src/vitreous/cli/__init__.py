@@ -14,21 +14,26 @@ from typing import Any
 
 from vitreous import __version__
 from vitreous.cli.failures import explain_failure
+from vitreous.cli.processes import first_speaks, say
 from vitreous.cli.streams import reliable_streams
 from vitreous.errors import MachineError, UserError
 from vitreous.interrupt import Interrupted, interruptible
 from vitreous.memory import check_address_space
+from vitreous.run.launcher import TOGETHER, refuse_many
 
 GROUPS = {
     "train and use": {
         "data get": "Download a public dataset, check it, and unpack it; the commands then open it as data:NAME.",
         "data list": "List the public datasets that `data get` knows, with their classes, splits, size and licence.",
+        "data pack": "Pack data into WebDataset shards: few large files, read from start to end, here or from afar.",
         "inspect": "Check data before training: counts, sizes, unreadable files, duplicates, leaks between splits.",
         "fit": "Train a model on pictures, from scratch or from given weights.",
         "predict": "Label pictures, one line per picture.",
         "evaluate": "Measure a model on labelled data: accuracy, calibration, each class, what is confused with what.",
+        "serve": "Answer for models over HTTP, and show a page to look through them.",
         "bench": "Measure how fast a model answers on this machine, in each engine that is installed.",
         "compare": "Compare models fairly: the same data, splits, augmentation, tuning, and time or FLOPs.",
+        "transfer": "Transfer a model to many tasks, by the paper's yardsticks: VTAB-1k, full, linear, k-NN, few-shot.",
         "report": "Write a web page about a model: its training, its accuracy, what it looks at, how to use it.",
     },
     "look inside": {
@@ -67,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     global whole_process
     whole_process = argv is None
     args = list(sys.argv[1:] if argv is None else argv)
-    with reliable_streams():
+    with reliable_streams(), first_speaks():
         status = _attempt(args)
     if status:
         sys.exit(status)
@@ -100,7 +105,7 @@ def _attempt(args: list[str]) -> int:
 def _say(error: UserError | MachineError) -> int:
     from vitreous.cli.terminal import printable
 
-    print(f"vitreous: {printable(str(error))}", file=sys.stderr)  # it may name a file with a line end in its name
+    say(f"vitreous: {printable(str(error))}")  # it may name a file with a line end in its name
     return 2 if isinstance(error, UserError) else 1
 
 
@@ -157,6 +162,8 @@ def _parse(verb: str, args: list[str]) -> int | None:
     from vitreous.cli.unknown import refuse_moved
 
     check_address_space(LIBRARIES)
+    if verb not in TOGETHER:
+        refuse_many(verb)
     refuse_moved(verb, args)
     say_logs()
     return parse(verb, load_verb(verb), args)

@@ -31,7 +31,7 @@ def analyze(
 
     Args:
         models: Bundles, run folders, or anything that `vitreous import` reads, with or without a classifier.
-        data: A folder with one subfolder per class, a CSV or JSONL list, packed data, data:NAME, or the word builtin.
+        data: A folder with one subfolder per class, a CSV or JSONL list, packed data, shards, data:NAME, or builtin.
             Pictures without labels will do; what needs labels is then left out.
         out: The folder to write to.
         what: depths: attention, tokens and linear probes by depth, of Vision Transformers. bias: what moving, shuffling

@@ -70,7 +70,7 @@ def _show(found: Bench) -> None:
             name_row(row),
             f"{row.pictures_per_second:,.1f}",
             *(f"{1e3 * one.median:.1f}, {1e3 * one.p99:.1f}" for one in row.latencies),
-            f"{row.megabytes:,.0f}",
+            "" if row.megabytes is None else f"{row.megabytes:,.0f}",
             *([] if row.accuracy is None else [f"{row.accuracy:.2%}"]),
         )
     page.print(rows)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
 from vitreous.arguments import Budget, Count, Pixels, Workers
-from vitreous.cli.listening import ending_status, listening
+from vitreous.cli.listening import ending_status, listening, stopped_text
 from vitreous.cli.terminal import Flag, console, option, print_json, printable, table
 from vitreous.errors import UserError
 
@@ -51,14 +50,11 @@ def compare(
         changes: Change one field of every training, such as batch_size=128; may be repeated.
         json: Print the contents of compare.json.
     """
-    from dataclasses import replace
 
     from vitreous.config.change import parse_changes
     from vitreous.jobs.compare import compare as compare_models
 
-    with listening() as listeners:
-        if not sys.stderr.isatty():  # one line per cell is enough
-            listeners = replace(listeners, step=lambda event: None)
+    with listening(steps=False) as listeners:  # one line per cell is enough
         result = compare_models(
             data,
             models.split(","),
@@ -92,7 +88,7 @@ def _show(found: Comparison) -> None:
 
     if not found.finished:
         so_far = f" {found.out}/compare.html shows the {len(found.cells)} cells so far." if found.cells else ""
-        print(f"Stopped. Everything is saved in {found.out}; repeat the same command to go on.{so_far}")
+        print(stopped_text(found.out) + so_far)
         return
     rows = table("model", "share#", "pictures#", "accuracy#", "95 % interval#", "training FLOPs#", "core-hours#")
     for row in found.rows:

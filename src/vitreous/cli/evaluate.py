@@ -42,7 +42,7 @@ def evaluate(
 
     Args:
         model: A bundle, a run folder, an exported model, or anything that `vitreous import` reads.
-        data: A folder with one subfolder per class, a CSV or JSONL list, packed data, data:NAME, or the word builtin.
+        data: A folder with one subfolder per class, a CSV or JSONL list, packed data, shards, data:NAME, or builtin.
             Classes are matched to the model's labels by name; for ImageNet's classifiers also by WordNet id or number.
         split: Which split of the data to use. Default: test if there is one, else val, else all.
         labels: Several labels per picture, each of which counts as right: real for ImageNet's ReaL labels, or a JSON
@@ -60,7 +60,7 @@ def evaluate(
         workers: Processes that decode pictures. Default: one per core, at most 4; none for a few pictures.
         preprocess: Changes to the model's preprocessing, such as "mean=0.5,std=0.5,crop=0.9,interpolation=bicubic".
         engine: What computes. auto takes the fastest that was verified for this model here, and says which.
-        precision: float32 or int8. Default: of engine auto, whatever is fastest; else fp32.
+        precision: fp32 or int8. Default: of engine auto, whatever is fastest; else fp32.
         merge: How many tokens to merge per block: faster, and a little less accurate. Default: as the model says.
         json: Print one JSON object.
     """

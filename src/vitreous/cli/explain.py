@@ -12,7 +12,7 @@ from vitreous.cli.terminal import Flag, option, print_json, printable
 from vitreous.errors import UserError
 
 if TYPE_CHECKING:
-    from vitreous.jobs.explain import Explanation
+    from vitreous.explain.explanation import Explanation
 
 ENDINGS = (".png", "-grid.png", ".npz")
 """Of the overlay, the grid and the numbers."""
@@ -54,8 +54,9 @@ def explain(
         preprocess: Changes to the model's preprocessing, such as "mean=0.5,std=0.5,crop=0.9,interpolation=bicubic".
         json: Print one JSON object per picture.
     """
+    from vitreous.explain.explanation import Explanation
     from vitreous.explain.methods import default_method
-    from vitreous.jobs.explain import Explanation, explain_each
+    from vitreous.jobs.explain import explain_each
     from vitreous.run.opening import list_pictures, open_model
 
     layer_asked, head_asked = _number(layer, "--layer", ("all",)), _number(head, "--head", ("mean", "all"))

@@ -45,8 +45,8 @@ def export(
             computes, uint8 pictures in and probabilities out, which is a MODEL for predict, evaluate and bench too.
         int8: For openvino, compute the large products in 8-bit integers.
         calibrate: Labelled pictures, from which int8 reads the ranges of activations.
-        verify: Pictures to compare answers on; for int8 labelled ones, on which accuracy is measured. Default: the test
-            split of those to calibrate with, or some pictures of the package's own.
+        verify: Pictures to compare answers on; for int8 labelled ones, on which accuracy is measured. Default: the val
+            split of those to calibrate with, or their test split, or some pictures of the package's own.
         max_drop: Points of accuracy that int8 may lose. Where plain quantisation loses more, the costliest operations
             stay in float32; where even that does, nothing is written. Default: 0.5.
         merge: For openvino and onnx, how many tokens to merge per block. Default: as the model says.

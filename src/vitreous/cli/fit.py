@@ -30,6 +30,7 @@ def fit(
     seed: Annotated[Seed, option("NUMBER")] = 0,
     workers: Annotated[Workers | None, option("COUNT")] = None,
     device: Annotated[str, option("auto|cpu|cuda")] = "auto",
+    shard: Flag = False,
     tensorboard: Flag = False,
     changes: Annotated[tuple[str, ...], option("NAME=VALUE", name="set"), tyro.conf.UseAppendAction] = (),
     json: Flag = False,
@@ -39,8 +40,8 @@ def fit(
     If it is interrupted, repeat the same command: it resumes where it stopped.
 
     Args:
-        data: A folder with one subfolder per class, a .csv, .jsonl or .npz, CIFAR or MNIST files, data:NAME, or the
-            word builtin.
+        data: A folder with one subfolder per class, a .csv, .jsonl or .npz, CIFAR or MNIST files, shards, data:NAME,
+            or the word builtin.
         weights: Start from this model: a bundle, a run folder, or anything that `vitreous import` reads.
         distill: Learn from this model's answers beside the labels: a bundle, a run folder, or anything that `vitreous
             import` reads. Its classes are matched to the data's by name.
@@ -52,13 +53,14 @@ def fit(
         merge: Merge so many tokens per block that are alike (token merging): training and the model become faster.
         budget: How long everything may take, such as 90s, 5m or 1h30m; the number of steps follows from it.
         epochs: How many times to go through the pictures, instead of a budget.
-        recipe: auto, bit, notebook, paper-finetune, paper-pretrain, plain, scratch, scratch-small, small-data or
-            mae-finetune.
+        recipe: auto, bit, notebook, paper-finetune, paper-pretrain, plain, scratch, scratch-small, small-data,
+            mae-finetune, or vtab.
         out: The run folder. Default: runs/ and the name of the data.
         preprocess: Changes to the weights' preprocessing, such as "mean=0.5,std=0.5,crop=0.9,interpolation=bicubic".
         seed: Seed for everything random.
         workers: Processes that decode pictures. Default: one per core, at most 4.
         device: Where to compute; auto takes an accelerator if there is one.
+        shard: Divide the weights among the processes that torchrun started (FSDP), rather than giving each a copy.
         tensorboard: Also write curves for TensorBoard to the run folder.
         changes: Change one field of the recipe, such as freeze=6, lora=8, ema=0.99, objective.class_weights=true or
             optimizer.learning_rate=1e-4; may be repeated. config.json in the run folder lists all fields.
@@ -84,6 +86,7 @@ def fit(
             out=out,
             workers=workers,
             device=device,
+            shard=shard,
             tensorboard=tensorboard,
             changes=parse_changes(changes),
             listeners=listeners,

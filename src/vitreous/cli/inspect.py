@@ -22,7 +22,7 @@ def inspect(data: Annotated[str, tyro.conf.Positional, option("DATA")], json: Fl
     """Check data before training: counts, sizes, unreadable files, duplicates, leaks between splits.
 
     Args:
-        data: A folder with one subfolder per class, a CSV or JSONL list, packed data, data:NAME, or the word builtin.
+        data: A folder with one subfolder per class, a CSV or JSONL list, packed data, shards, data:NAME, or builtin.
         json: Print one JSON object with everything.
     """
     from vitreous.jobs.inspect import inspect as look

@@ -15,7 +15,7 @@ from vitreous.interrupt import Interrupted, signal_heard
 if TYPE_CHECKING:
     from vitreous.run.request import Listeners
     from vitreous.run.result import FitResult, PretrainResult
-    from vitreous.run.self_folder import SelfTrainResult
+    from vitreous.run.self_training.folder import SelfTrainResult
     from vitreous.train.loop import Event
 
     Ended = FitResult | PretrainResult | SelfTrainResult
@@ -25,9 +25,10 @@ SHOWN = {"accuracy": "val accuracy", "knn": "k-NN", "information": "information"
 
 
 @contextmanager
-def listening() -> Iterator[Listeners]:
+def listening(*, steps: bool = True) -> Iterator[Listeners]:
     """Messages on stderr, and how far it is: on a terminal a live line, elsewhere a plain one now and then.
 
+    steps: whether such plain lines tell of single steps, too.
     A signal stops between two steps, and all is saved; elsewhere it ends the command, which may be repeated.
     """
     from vitreous.run.request import Listeners
@@ -35,6 +36,8 @@ def listening() -> Iterator[Listeners]:
 
     began = process_began() if cli.whole_process else None
     with _shown() as (say, step, look):
+        if not steps and not sys.stderr.isatty():
+            step = _tell_nothing
         try:
             yield Listeners(say=say, step=step, look=look, stop=lambda: signal_heard() is not None, began=began)
         except Interrupted:
@@ -58,7 +61,7 @@ def ending_status(finished: bool) -> int:
 
 def stopped_text(run: str) -> str:
     """What to know of a training that was stopped."""
-    return f"Stopped. Everything is saved in {run}; repeat the same command to resume."
+    return f"Stopped. Everything is saved in {run}; repeat the same command to go on."
 
 
 @contextmanager
@@ -95,6 +98,10 @@ def _shown() -> Iterator[tuple[Callable[[str], None], Callable[[Event], None], C
             bar.update(task, completed=done, total=total, description=what, visible=done < total)
 
         yield lambda text: bar.console.print(printable(text), highlight=False, markup=False), step, look
+
+
+def _tell_nothing(event: Event) -> None:
+    pass
 
 
 def _say(text: str) -> None:

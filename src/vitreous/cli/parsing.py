@@ -43,6 +43,11 @@ class Argument:
         return _plain(self.hint) is bool
 
     @property
+    def bare(self) -> bool:
+        """Whether it may stand without a value, though it takes one: `--ray`, `--ray ADDRESS`."""
+        return any(get_origin(choice) is tuple for choice in get_args(_plain(self.hint)))
+
+    @property
     def repeats(self) -> bool:
         """Whether it may be given more than once."""
         return get_origin(_plain(self.hint)) is tuple

@@ -28,6 +28,7 @@ def pretrain(
     seed: Annotated[Seed, option("NUMBER")] = 0,
     workers: Annotated[Workers | None, option("COUNT")] = None,
     device: Annotated[str, option("auto|cpu|cuda")] = "auto",
+    shard: Flag = False,
     tensorboard: Flag = False,
     changes: Annotated[tuple[str, ...], option("NAME=VALUE", name="set"), tyro.conf.UseAppendAction] = (),
     json: Flag = False,
@@ -51,6 +52,7 @@ def pretrain(
         seed: Seed for everything random.
         workers: Processes that decode pictures. Default: one per core, at most 4.
         device: Where to compute; auto takes an accelerator if there is one.
+        shard: Divide the weights among the processes that torchrun started (FSDP), rather than giving each a copy.
         tensorboard: Also write curves for TensorBoard to the run folder.
         changes: Change one field of the recipe, such as batch_size=64, optimizer.learning_rate=1e-4, objective.mask=0.6
             or objective.teacher_temperature=[0.04,0.05]; may be repeated. config.json in the run folder lists all
@@ -72,6 +74,7 @@ def pretrain(
             out=out,
             workers=workers,
             device=device,
+            shard=shard,
             tensorboard=tensorboard,
             changes=parse_changes(changes),
             listeners=listeners,

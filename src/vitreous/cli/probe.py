@@ -49,7 +49,7 @@ def probe(
 
     Args:
         model: A bundle, a run folder, an exported model, or anything that `vitreous import` reads.
-        data: A folder with one subfolder per class, a CSV or JSONL list, packed data, data:NAME, or the word builtin.
+        data: A folder with one subfolder per class, a CSV or JSONL list, packed data, shards, data:NAME, or builtin.
             Accuracy is measured on the test split; if there is none, on val, or on a fifth of the pictures.
         protocol: knn: weighted vote of the nearest neighbours. linear: a linear classifier. fewshot: least squares from
             a few pictures per class.
@@ -59,7 +59,7 @@ def probe(
         workers: Processes that decode pictures. Default: one per core, at most 4; none for a few pictures.
         preprocess: Changes to the model's preprocessing, such as "mean=0.5,std=0.5,crop=0.9,interpolation=bicubic".
         engine: What computes. auto takes the fastest that was verified for this model here, and says which.
-        precision: float32 or int8. Default: of engine auto, whatever is fastest; else fp32.
+        precision: fp32 or int8. Default: fp32, as int8 was judged by a classifier and not by features.
         json: Print one JSON object.
     """
     from vitreous.jobs.probe import probe as measure
@@ -91,7 +91,7 @@ def _show(found: Probed) -> None:
     source = "from the cache" if not found.computed else f"computed for {found.computed:,} pictures"
     page.print(
         f"{found.n:,} pictures measured ({found.judged}), {found.known:,} to learn from, {found.classes} classes; "
-        f"{found.width} features ({source}), {found.seconds:.1f} s"
+        f"{found.width} features ({source}) of {found.engine}, {found.seconds:.1f} s"
     )
     page.print()
     name = next(iter(found.scores[0].setting))

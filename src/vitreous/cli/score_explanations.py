@@ -34,7 +34,7 @@ def score_explanations(
 
     Args:
         model: A bundle, a run folder, or anything that `vitreous import` reads; it needs a classifier.
-        data: Pictures, with or without labels: a folder, a CSV or JSONL list, packed data, data:NAME, or the word
+        data: Pictures, with or without labels: a folder, a CSV or JSONL list, packed data, shards, data:NAME, or
             builtin.
         method: Score this method only. Default: all of them.
         masks: Folder with one mask per picture, under the picture's name but ending in .png; adds energy, pointing and

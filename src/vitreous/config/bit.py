@@ -59,8 +59,8 @@ class BiTConfig:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "image_size", as_size(self.image_size))
+        check_stages("depths", self.depths, "(3, 4, 6, 3)")
         check_fields(self)
         if not self.depths:
             raise UserError("depths=(): give the number of blocks of each stage, for example (3, 4, 6, 3).")
-        check_stages("depths", self.depths, "(3, 4, 6, 3)")
         check_groups("width", self.width)

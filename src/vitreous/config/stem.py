@@ -21,9 +21,9 @@ Factor = Annotated[float, Range(above=0, most=100)]
 """How many times as wide, or as deep, as the usual network."""
 
 
-def check_stages(name: str, stages: tuple[int, ...], example: str) -> None:
-    """Refuse more stages than a picture can be halved for."""
-    if len(stages) > MOST_STAGES:
+def check_stages(name: str, stages: object, example: str) -> None:
+    """Refuse more stages than a picture can be halved for; whether each is a number is not looked at."""
+    if isinstance(stages, list | tuple) and len(stages) > MOST_STAGES:
         raise UserError(f"{name}: {len(stages):,} stages; give at most {MOST_STAGES}, for example {example}.")
 
 
@@ -58,8 +58,8 @@ class ResNetStem:
         return 4 * self.root_width * 2 ** (len(self.depths) - 1) if self.depths else self.root_width
 
     def __post_init__(self) -> None:
-        check_fields(self)
         check_stages("stem.depths", self.depths, "(3, 4, 9)")
+        check_fields(self)
         check_groups("stem.width", self.width)
 
 
@@ -81,10 +81,10 @@ class ConvStem:
         return self.widths[-1]
 
     def __post_init__(self) -> None:
+        check_stages("stem.widths", self.widths, "(64, 128)")
         check_fields(self)
         if not self.widths:
             raise UserError("stem.widths=(): give each convolution's channels, for example (64, 128).")
-        check_stages("stem.widths", self.widths, "(64, 128)")
 
 
 Stem = ResNetStem | ConvStem

@@ -67,6 +67,8 @@ class Training:
     batch_size: int = 64
     accumulate: int = 1
     """A batch is worked through in this many parts, to save memory."""
+    recompute: bool = False
+    """Save memory by computing the activations of each block once more on the way back (activation checkpointing)."""
     ema: float | None = None
     """Also keep an exponential average of the weights, and use that in the end."""
     wise_ft_alpha: float = 1.0
@@ -112,6 +114,11 @@ class Training:
             raise UserError(
                 f"accumulate={self.accumulate}: {joined} compares the pictures of a batch with each other, so a batch "
                 f"cannot be worked through in parts; set accumulate=1 with a smaller batch_size, or {joined}=0."
+            )
+        if self.recompute and (not isinstance(self.model, ViTConfig) or self.model.merge):
+            raise UserError(
+                "recompute=true: computes the blocks of a Vision Transformer twice, which a network of another family "
+                "does not have, and which tokens that are merged do not allow; set recompute=false."
             )
         if self.augment.mixtoken and not isinstance(self.model, ViTConfig):
             raise UserError(

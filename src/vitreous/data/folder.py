@@ -6,6 +6,7 @@ import os
 from array import array
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,12 +32,30 @@ class Names:
     """Many paths in one block of bytes: a fifth of the memory of strings, and shared untouched by worker processes."""
 
     def __init__(self, names: Iterable[str] = ()) -> None:
-        self._bytes, self._ends = bytearray(), array("q")
+        self._bytes: bytearray | NDArray[np.uint8] = bytearray()
+        self._ends: array[int] | NDArray[np.int64] = array("q")
         for name in names:
             self.append(name)
 
+    @classmethod
+    def of(cls, block: NDArray[np.uint8], ends: NDArray[np.int64]) -> Names:
+        """Those that `arrays` gave."""
+        made = cls()
+        made._bytes, made._ends = block, ends
+        return made
+
+    def arrays(self) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+        """All bytes, and where each name ends, (n,)."""
+        return np.frombuffer(self._bytes, dtype=np.uint8), np.frombuffer(self._ends, dtype=np.int64)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """As arrays, which several processes of one machine can share as they are."""
+        return Names.of, self.arrays()
+
     def append(self, name: str) -> None:
         """One more."""
+        assert isinstance(self._bytes, bytearray)
+        assert isinstance(self._ends, array)
         self._bytes += os.fsencode(name)
         self._ends.append(len(self._bytes))
 
@@ -154,6 +173,11 @@ def pictures_below(root: Path, walk: Walk) -> FolderSource:
     if not names:
         raise UserError(walk.nothing(root, f"give a folder with {', '.join(sorted(PICTURE_SUFFIXES))} files"))
     return FolderSource(root, Names(names), np.full(len(names), -1, dtype=np.int64), ())
+
+
+def one_picture(path: Path) -> FolderSource:
+    """A picture's file on its own."""
+    return FolderSource(path.parent, Names([path.name]), np.full(1, -1, dtype=np.int64), ())
 
 
 def _split_folders(root: Path, walk: Walk) -> dict[Split, Path]:

@@ -62,7 +62,7 @@ class HealthReport:
     """Pictures of each of Pillow's modes, such as RGB, L, CMYK, as they are stored."""
     formats: dict[str, int]
     unreadable: dict[str, str]
-    """Path to reason."""
+    """Path to reason; shards whose checksum is wrong too."""
     exact_duplicates: list[Duplicates]
     near_duplicates: list[Duplicates]
     notes: list[str]
@@ -102,6 +102,7 @@ class _Seen:
 def inspect_data(data: Data, progress: Callable[[int, int], None] | None = None) -> HealthReport:
     """Read every picture once and report. progress: called with pictures done and pictures in all."""
     seen = _look(data, progress)
+    damaged = {name: why for source in data.splits.values() for name, why in source.damage().items()}
     exact = _groups_of_equals(seen.digests)
     copies = {member for group in exact for member in group[1:]}
     distinct = [i for i in range(len(seen.digests)) if i not in copies]
@@ -119,7 +120,7 @@ def inspect_data(data: Data, progress: Callable[[int, int], None] | None = None)
         height=_range(sizes[:, 1]),
         modes=dict(seen.modes.most_common()),
         formats=dict(seen.formats.most_common()),
-        unreadable=seen.unreadable,
+        unreadable={**seen.unreadable, **damaged},
         exact_duplicates=[_named(data, seen, group) for group in exact],
         near_duplicates=[_named(data, seen, group) for group in near],
         notes=[*data.notes, *_unended(seen.unended)],
@@ -172,6 +173,7 @@ def _look(data: Data, progress: Callable[[int, int], None] | None) -> _Seen:
 
 
 def _look_at(source: Source, index: int, split: str, seen: _Seen) -> None:
+    source.expect(np.array([index]))  # it is read three times
     header = source.header(index)
     # The smallest decode that serves a thumbnail; but all of the file is read, so damage shows.
     picture = source.read(index, channels=1, at_least=2 * THUMBNAIL)

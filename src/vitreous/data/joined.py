@@ -61,6 +61,11 @@ class JoinedSource(Source):
         part, own = self._place(index)
         return self.parts[part].content(own)
 
+    def encoded(self, index: int) -> bytes:
+        """As its own source has it."""
+        part, own = self._place(index)
+        return self.parts[part].encoded(own)
+
     def size(self, index: int) -> int:
         """As its own source has it."""
         part, own = self._place(index)

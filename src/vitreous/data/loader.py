@@ -16,7 +16,7 @@ import torch
 from vitreous.config.data import Augment, Preprocess, View
 from vitreous.data.augment import normalise
 from vitreous.data.batch import Batch, ViewBatch
-from vitreous.data.chance import Index, permutation, sample_keys
+from vitreous.data.chance import Index, sample_keys
 from vitreous.data.decode import check_channels
 from vitreous.data.making import BatchMaker, Made, MadeViews, Task, Wanted, choose_maker
 from vitreous.data.mix import mix
@@ -26,6 +26,7 @@ from vitreous.data.unreadable import LIMIT, check_unreadable, most_unreadable
 from vitreous.data.workers import Workers, WorkersDiedError
 from vitreous.errors import UserError
 from vitreous.memory import check_memory
+from vitreous.world import ALONE, World
 
 PLAIN: Mapping[str, View] = {"image": View()}
 FEW = 256
@@ -34,12 +35,13 @@ WORKER_BYTES = 64 * 2**20
 """What a process that decodes takes for itself, roughly: some of Python's and Pillow's memory, and two batches."""
 
 
-def choose_workers(asked: int | None, pictures: int | None = None) -> int:
+def choose_workers(asked: int | None, pictures: int | None = None, beside: int = 1) -> int:
     """How many processes decode: as many as asked for, else one per core, four at most, and none for a few pictures.
 
-    Many more than there are cores would only take memory from each other, and are refused.
+    Many more than there are cores would only take memory from each other, and are refused. beside: so many trainings
+    share the cores.
     """
-    cores = os.cpu_count() or 1
+    cores = max(1, (os.cpu_count() or 1) // beside)
     if asked is None:
         return 0 if pictures is not None and pictures < FEW else min(4, cores)
     most = max(16, 4 * cores)
@@ -63,6 +65,9 @@ class Loader:
     normalised: False gives pictures as bytes, which engines take.
     patch: the side of the model's patches, for a mixing that exchanges whole ones.
     token_labels: what says of each patch of a varied picture what it shows; set it before the first batch.
+    world: where several processes load together, each has its part: of every shuffled batch some of the pictures, the
+        pairs that are mixed together; else some of the batches, in the order of ranks. What they could not read counts
+        together after `share_unreadable`.
 
     Where the source has soft targets, the batches of an epoch have them; plain batches have the labels.
     """
@@ -84,6 +89,7 @@ class Loader:
         unreadable_limit: float | None = LIMIT,
         normalised: bool = True,
         patch: int | None = None,
+        world: World = ALONE,
     ) -> None:
         if len(source) == 0:
             raise UserError("there are no pictures to load; check the data.")
@@ -94,9 +100,17 @@ class Loader:
         assert normalised or augment is None
         self.source, self.preprocess, self.augment, self.seed = source, preprocess, augment, seed
         self.shuffle = augment is not None if shuffle is None else shuffle
-        self.normalised, self.patch = normalised, patch
+        self.normalised, self.patch, self.world = normalised, patch, world
         self.batch_size = min(batch_size, len(source))
+        self._unit = 2 if augment is not None and augment.mixes else 1
+        if self.shuffle and self.batch_size < self._unit * world.size:
+            raise UserError(
+                f"batch_size={self.batch_size}: {world.size} processes share each batch, and each needs "
+                f"{'a pair of pictures' if self._unit == 2 else 'a picture'}; set batch_size={self._unit * world.size} "
+                "or more, or start fewer."
+            )
         self.unreadable: dict[str, str] = {}
+        self._shared = 0  # how many of these all processes know of
         assert unreadable_limit is not None or not self.shuffle
         self._allowed = most_unreadable(len(source), 1.0 if unreadable_limit is None else unreadable_limit)
         self._limit = unreadable_limit
@@ -117,22 +131,30 @@ class Loader:
     def order(self, epoch: int) -> Index:
         """The indices of all pictures in the order of this epoch."""
         if self.shuffle:
-            return permutation(self.seed, epoch, len(self.source))
+            return self.source.order(self.seed, epoch)
         return np.arange(len(self.source), dtype=np.int64)
 
     def batches(self, epoch: int = 0, start: int = 0) -> Iterator[Batch]:
         """The batches of an epoch, from its step `start` on."""
         order = self.order(epoch)
         steps = range(start, self.steps_per_epoch)
-        tasks = [Task(epoch, order[step * self.batch_size : (step + 1) * self.batch_size]) for step in steps]
+        if self.shuffle:
+            own = self.world.share(self.batch_size, self._unit)
+        else:
+            own, steps = slice(None), steps[self.world.share(len(steps))]
+        tasks = [Task(epoch, order[step * self.batch_size : (step + 1) * self.batch_size][own]) for step in steps]
         for made in self._made(tasks):
             if len(made.taken):
                 yield self._batch(made, epoch)
 
-    def plain_batches(self, batch_size: int, order: Index | None = None) -> Iterator[Batch]:
-        """Pictures as evaluation sees them, all in their order if None is given; unreadable ones are left out."""
+    def plain_batches(self, batch_size: int, order: Index | None = None, world: World = ALONE) -> Iterator[Batch]:
+        """Pictures as evaluation sees them, all in their order if None is given; unreadable ones are left out.
+
+        world: where several processes look together, each has some of the batches, in the order of ranks.
+        """
         order = np.arange(len(self.source), dtype=np.int64) if order is None else order
-        tasks = [Task(None, order[start : start + batch_size]) for start in range(0, len(order), batch_size)]
+        starts = range(0, len(order), batch_size)
+        tasks = [Task(None, order[start : start + batch_size]) for start in starts[world.share(len(starts))]]
         for made in self._made(tasks):
             if len(made.taken):
                 yield self._batch(made, None)
@@ -190,6 +212,20 @@ class Loader:
         """Remember pictures that could not be read; stop when they are too many."""
         for index, reason in sorted(unreadable.items()):
             self.unreadable[self.source.name(index)] = reason
+        self._check_unreadable()
+
+    @property
+    def has_unshared(self) -> bool:
+        """Whether this process could not read a picture that the others have not heard of."""
+        return len(self.unreadable) > self._shared
+
+    def share_unreadable(self) -> None:
+        """Tell all processes what any of them could not read: the limit is one for all. A collective."""
+        self.unreadable = self.world.union(self.unreadable)
+        self._shared = len(self.unreadable)
+        self._check_unreadable()
+
+    def _check_unreadable(self) -> None:
         if self._limit is None:
             return
         try:

@@ -131,6 +131,7 @@ class PictureMaker:
         cuts: list[dict[str, list[Cut]]] = []
         taken: list[int] = []
         unreadable: dict[int, str] = {}
+        self.source.expect(np.array([i for i in task.indices.tolist() if self.cache.get(i) is None], dtype=np.int64))
         for wanted in task.indices.tolist():
             found = self._readable(wanted, task.epoch, unreadable)
             if found is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import os
 import re
@@ -83,6 +84,12 @@ class ArraySource(Source):
     def content(self, index: int) -> bytes:
         """Its pixels."""
         return self.pixels(index).tobytes()
+
+    def encoded(self, index: int) -> bytes:
+        """A PNG of its pixels."""
+        file = io.BytesIO()
+        self.read(index, channels=self.shape[0]).save(file, "PNG")
+        return file.getvalue()
 
     def size(self, index: int) -> int:
         """The same for all."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
 from threading import Lock
+from typing import TypeVar
 
 from PIL import Image
 from torch import Tensor
@@ -49,6 +50,27 @@ class ViewPipeline:
                 yield [future.result() for future in waiting.popleft()]
         finally:
             pool.shutdown(cancel_futures=True)
+
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def map_ahead(function: Callable[[Item], Result], items: Iterable[Item], at_once: int) -> Iterator[tuple[Item, Result]]:
+    """Each item with what the function makes of it, in order; so many calls are under way at the same time."""
+    if at_once == 1:
+        for item in items:
+            yield item, function(item)
+        return
+    waiting = deque[tuple[Item, Future[Result]]]()
+    with ThreadPoolExecutor(at_once, thread_name_prefix="ask") as pool:
+        for item in items:
+            waiting.append((item, pool.submit(function, item)))
+            if len(waiting) == at_once:
+                first, result = waiting.popleft()
+                yield first, result.result()
+        for first, result in waiting:
+            yield first, result.result()
 
 
 _PILLOW = Lock()

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from vitreous.data.chance import Index, permutation
 from vitreous.data.decode import Header
 from vitreous.errors import UserError
 from vitreous.inputs import file_kind, reason
@@ -82,6 +83,24 @@ class Source(ABC):
     def size(self, index: int) -> int:
         """How many bytes `content` has, without reading them; 0 if it cannot be read."""
 
+    def encoded(self, index: int) -> bytes:
+        """A picture file of it: its bytes as they are stored where they are one, else a PNG; raises `PictureError`."""
+        return self.content(index)
+
+    def order(self, seed: int, epoch: int) -> Index:
+        """The indices of all pictures in the order of an epoch of training, a pure function of seed and epoch."""
+        return permutation(seed, epoch, len(self))
+
+    def expect(self, indices: Index, besides: bool = False) -> None:  # noqa: B027  most sources have nothing to do
+        """Hear which pictures are read next: those that lie far away can be fetched at once.
+
+        besides: those that were named before, of this source or another, are still to be read.
+        """
+
+    def damage(self) -> dict[str, str]:
+        """Of each file that holds several pictures and is not as it was written, by name, what is wrong with it."""
+        return {}
+
     @abstractmethod
     def subset(self, indices: Sequence[int] | Labels) -> Source:
         """These pictures in this order, with the same classes."""
@@ -140,19 +159,23 @@ def open_data(path: str | Path, *, labelled: bool = True) -> Data:
     - a .csv or .jsonl file with path, label and perhaps split;
     - a folder of CIFAR-10 or CIFAR-100, binary or python version, or of MNIST-style idx files, packed by gzip or not;
     - an .npz file with x_train, y_train..., train_images, train_labels..., or images, labels;
+    - WebDataset shards: a folder of tar files, a pattern such as train-{000..009}.tar, or an address of them;
     - a folder that `vitreous data get` made, or `data:NAME` for the one of that name; one task of VTAB-1k in its lists.
 
     labelled: False takes any folder of files as pictures without labels; only train, val and test folders stay apart.
     """
     from vitreous.data import folder, lists, packed  # all build on this module
     from vitreous.data.datasets import place
+    from vitreous.data.shards.opening import is_shards, open_shards
 
     if not str(path):
         raise UserError("data: an empty path; give a folder, a .csv, a .jsonl or an .npz file.")
     if isinstance(path, str) and path.startswith(place.PREFIX):
         return place.open_named(path)
-    path = Path(path)
     try:
+        if is_shards(path):
+            return open_shards(path, labelled=labelled)
+        path = Path(path)
         kind = _kind(path)
         if kind == "folder":
             found = place.open_folder_of_dataset(path) or packed.open_packed_folder(path)
@@ -229,10 +252,14 @@ def take_share(source: Source, share: float, seed: int) -> Source:
 
 def _by_class_in_random_order(source: Source, seed: int) -> list[Labels]:
     """Of each class the indices of its pictures, ordered by a hash of the seed and the picture's key."""
-    draws = np.array([_draw(seed, source.key(i)) for i in range(len(source))], dtype=np.uint64)
-    order = np.lexsort((draws, source.labels))
+    order = np.lexsort((draws(source, seed), source.labels))
     starts = np.flatnonzero(np.diff(source.labels[order], prepend=-2))
     return np.split(order, starts[1:])
+
+
+def draws(source: Source, seed: int) -> NDArray[np.uint64]:
+    """(n,) a number for each picture that looks random, from the seed and the picture's key."""
+    return np.fromiter((_draw(seed, source.key(i)) for i in range(len(source))), np.uint64, len(source))
 
 
 def _ceil_share(share: float) -> float:

@@ -7,6 +7,7 @@ import os
 import pickle
 import signal
 import sys
+import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -14,12 +15,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.util import Finalize
+from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
 from typing import Any, Generic, TypeVar
 
 import torch
 
+from vitreous.data.silence import report_to
 from vitreous.errors import UserError
 from vitreous.inputs import reason
 from vitreous.interrupt import SIGNALS
@@ -29,6 +32,10 @@ Made = TypeVar("Made")
 
 AHEAD = 2
 """Tasks that a process has at once: it makes one while another waits to be fetched."""
+LOOK, HANGS = 5.0, 20.0
+"""Seconds without a result after which processes are looked at, and without any processor time after which one with
+something to do counts as dead: it was stopped, or it waits for a disk that does not answer. One that waits for a server
+says so (`expect_silence`), and then has that time first."""
 DEATHS = 5
 """So many processes in turn may die without one result between; then it is no accident."""
 
@@ -107,7 +114,11 @@ class Workers(Generic[Asked, Made]):
 
     def _receive(self) -> None:
         """Take in what is there, or wait for it; forget processes that have died, so that others take their place."""
-        ready = wait([worker.link for worker in self._workers])
+        ready = wait([worker.link for worker in self._workers], LOOK)
+        if not ready:
+            for worker in self._workers:
+                if worker.hangs():
+                    worker.process.kill()  # its link then says so
         for worker in [worker for worker in self._workers if worker.link in ready]:
             try:
                 number, content = pickle.loads(worker.link.recv_bytes())
@@ -145,13 +156,19 @@ class _Worker:
 
     process: Any
     link: Connection
+    silent_until: Any
+    """A number that it sets too: until then it may do nothing, by `time.monotonic`."""
     tasks: dict[int, Any] = field(default_factory=dict)
     """What it has to do, by number, in this order."""
+    seen: tuple[int | None, float] = (None, 0.0)
+    """Its processor time when it was looked at, and since when it has been that."""
 
     @staticmethod
     def start(make: Callable[[Any], Any]) -> _Worker:
         link, far = _PROCESSES.Pipe()
-        process = _PROCESSES.Process(target=_serve, args=(make, far, link, os.getpid()), daemon=True)
+        silent_until = _PROCESSES.RawValue("d", 0.0)
+        task = (make, far, link, os.getpid(), silent_until)
+        process = _PROCESSES.Process(target=_serve, args=task, daemon=True)
         try:
             with _signals_waiting():
                 process.start()
@@ -160,12 +177,19 @@ class _Worker:
             raise
         finally:
             far.close()
-        return _Worker(process, link)
+        return _Worker(process, link, silent_until)
 
     def ask(self, number: int, task: Any) -> None:
         self.tasks[number] = task
         with suppress(OSError):  # it has died: its link will say so
             self.link.send((number, task))
+
+    def hangs(self) -> bool:
+        """Whether it has something to do and does nothing, by the looks so far."""
+        used, now = _processor_ticks(self.process.pid), time.monotonic()
+        if used is None or used != self.seen[0] or not self.tasks:
+            self.seen = used, now
+        return bool(now - max(self.seen[1], self.silent_until.value) > HANGS)
 
     def end(self) -> str:
         """Wait until it has ended, or see to it, and say how it did."""
@@ -177,6 +201,15 @@ class _Worker:
         status: int = self.process.exitcode
         self.process.close()
         return f"by {signal.Signals(-status).name}" if status < 0 else f"with status {status}"
+
+
+def _processor_ticks(pid: int) -> int | None:
+    """Processor time of a process, in the system's ticks; None where the system does not tell."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return int(fields[11]) + int(fields[12])
+    except (OSError, IndexError, ValueError):
+        return None
 
 
 def _end(workers: list[_Worker]) -> None:
@@ -203,9 +236,10 @@ def _signals_waiting() -> Iterator[None]:
 # In the process
 
 
-def _serve(make: Callable[[Any], Any], link: Connection, far: Connection, parent: int) -> None:
+def _serve(make: Callable[[Any], Any], link: Connection, far: Connection, parent: int, silent_until: Any) -> None:
     """Answer tasks until the parent hangs up."""
     far.close()
+    report_to(silent_until)
     _belong_to(parent)
     torch.set_num_threads(1)
     os.nice(5)  # the processor only when training leaves it

@@ -20,7 +20,7 @@ from vitreous.config.model import ModelConfig
 from vitreous.data.augment import normalise
 from vitreous.errors import UserError
 from vitreous.model.family import inference_batch
-from vitreous.model.network import Network, evaluating
+from vitreous.model.network import Network, check_numbers, evaluating
 
 
 class Engine(Protocol):
@@ -45,6 +45,10 @@ class Engine(Protocol):
     @property
     def batch_size(self) -> int:
         """How many pictures at once are fastest."""
+
+    @property
+    def calls_at_once(self) -> int:
+        """How many calls at the same time are fastest: more than one where a batch may begin before the last ends."""
 
     def scores(self, pictures: Tensor) -> Tensor:
         """(B, K) float32, one score for each class (logits), of pictures (B, C, H, W) uint8."""
@@ -72,6 +76,7 @@ class TorchEngine:
 
     name: EngineName = "torch"
     precision: Precision = "fp32"
+    calls_at_once = 1
 
     def __init__(self, network: Network, preprocess: Preprocess, *, path: Path | None = None) -> None:
         """path: where the network was read from, for errors to say so."""
@@ -99,7 +104,7 @@ class TorchEngine:
 
     def _answer(self, function: Callable[[Tensor], Tensor], pictures: Tensor, what: str) -> Tensor:
         check_pictures(pictures, self.preprocess)
-        device = next(self.network.parameters()).device
+        device = self.network.device
         with torch.inference_mode(), evaluating(self.network):
             found = function(normalise(pictures, self.preprocess).to(device)).float().cpu()
         check_numbers(found, what, self.path)
@@ -119,13 +124,4 @@ def check_pictures(pictures: Tensor, preprocess: Preprocess) -> None:
         raise UserError(
             f"pictures of shape {tuple(pictures.shape)} and type {kind}: the model takes (count, "
             f"{', '.join(map(str, expected))}) of uint8; vitreous.data.view.make_view makes one picture so."
-        )
-
-
-def check_numbers(values: Tensor, what: str, path: Path | None = None) -> None:
-    """Refuse answers that mean nothing. what: "scores", "features"; path: where the model was read from."""
-    if not torch.isfinite(values).all():
-        raise UserError(
-            f"{path or 'the model'}: gives {what} that are not numbers: its weights are damaged, or its "
-            "training diverged."
         )

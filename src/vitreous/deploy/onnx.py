@@ -14,13 +14,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.export import Dim, ExportedProgram
+from torch.fx import Graph
 
 from vitreous.config.data import Preprocess
 from vitreous.config.engine import EngineName, Precision
-from vitreous.deploy.engine import check_numbers, check_pictures, no_classifier
+from vitreous.deploy.engine import check_pictures, no_classifier
 from vitreous.deploy.graph import INPUT, MOST, REPRESENTATION, SCORES
 from vitreous.deploy.quiet import quiet
 from vitreous.errors import UserError
+from vitreous.model.network import check_numbers
 
 FILE = "model.onnx"
 OPSET = 23
@@ -35,6 +37,7 @@ def convert(program: ExportedProgram, names: Sequence[str], facts: Mapping[str, 
     """The graph as an `onnx.ModelProto`. names: of its outputs; facts: what it should say of itself."""
     if sum(tensor.nbytes for tensor in program.state_dict.values()) >= LARGEST:
         raise UserError("onnx: the model has more than 2 GB, the most that one ONNX file holds; export to openvino.")
+    keep_zeros_in_pools(program.graph)
     with quiet(), torch.no_grad():  # as it was traced: with gradients, attention lays its result out otherwise
         exported = torch.onnx.export(
             program,
@@ -49,6 +52,22 @@ def convert(program: ExportedProgram, names: Sequence[str], facts: Mapping[str, 
     assert exported is not None
     exported.model.metadata_props.update(facts)
     return exported.model_proto
+
+
+def keep_zeros_in_pools(graph: Graph) -> None:
+    """Put something between zeros around a tensor and a pooling by maximum, as in BiT.
+
+    ONNX Runtime (1.31) would make them one, and then negative numbers win at the edge: a pooling's own padding is less
+    than any number. The operation between them changes nothing.
+    """
+    for pool in list(graph.nodes):
+        if pool.target != torch.ops.aten.max_pool2d.default or pool.args[0].target != torch.ops.aten.pad.default:
+            continue
+        padded = pool.args[0]
+        with graph.inserting_after(padded):
+            same = graph.call_function(torch.ops.aten.clamp.default, (padded, torch.finfo(torch.float32).min))
+        same.meta = dict(padded.meta)
+        pool.replace_input_with(padded, same)
 
 
 def write(model: Any, folder: Path) -> None:
@@ -78,6 +97,7 @@ class OnnxEngine:
     """A model in ONNX Runtime, on the processor. It is opened when it is first asked."""
 
     name: EngineName = "onnx"
+    calls_at_once = 1
 
     def __init__(self, model: Any, preprocess: Preprocess, precision: Precision, *, path: Path | None = None) -> None:
         """model: an `onnx.ModelProto` or its bytes; path: where it was read from, for errors to say so."""

@@ -1,13 +1,15 @@
-"""OpenVINO: a network's graph converted, quantised to int8 and computed on the processor, one stream for each core.
+"""OpenVINO: a network's graph converted and computed on the processor, one stream for each core.
 
-Whatever is imported from openvino and nncf is imported when it is needed: they are an extra.
+Whatever is imported from openvino is imported when it is needed: it is an extra.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
+from queue import SimpleQueue
 from threading import Lock
 from typing import Any
 
@@ -19,13 +21,15 @@ from torch.export import ExportedProgram
 
 from vitreous.config.data import Preprocess
 from vitreous.config.engine import EngineName, Precision
-from vitreous.deploy.engine import check_numbers, check_pictures, no_classifier
+from vitreous.deploy.engine import check_pictures, no_classifier
 from vitreous.deploy.graph import INPUT, REPRESENTATION, SCORES
 from vitreous.deploy.quiet import quiet
 from vitreous.errors import UserError
+from vitreous.model.network import check_numbers
 from vitreous.train.precision import amx_works
 
 XML, BIN = "model.xml", "model.bin"
+_OPENING = Lock()
 CHUNK = 4
 """Pictures that one stream computes at once: their activations stay in a core's cache, and products are large."""
 
@@ -44,59 +48,6 @@ def convert(program: ExportedProgram, names: Sequence[str], facts: Mapping[str, 
     for name, text in facts.items():
         model.set_rt_info(text, ["vitreous", name])
     return model
-
-
-def quantise(model: Any, pictures: Tensor, *, transformer: bool) -> Any:
-    """The model with its large products in int8, by NNCF's post-training quantisation.
-
-    pictures: (n, C, H, W) uint8, from which the ranges of activations are read; transformer: it has attention.
-    """
-    import nncf
-
-    with quiet():
-        return nncf.quantize(model, _dataset(pictures), **_settings(pictures, transformer))
-
-
-def quantise_within(
-    model: Any, pictures: Tensor, *, transformer: bool, judged: Tensor, labels: Tensor, max_drop: float
-) -> Any:
-    """The same, with as many operations left in float32 as it takes to lose at most `max_drop` points of accuracy.
-
-    judged, labels: pictures (n, C, H, W) uint8 and their classes (n,), on which accuracy is measured.
-    """
-    import nncf
-
-    with quiet():
-        return nncf.quantize_with_accuracy_control(
-            model,
-            calibration_dataset=_dataset(pictures),
-            validation_dataset=nncf.Dataset(
-                [(picture[None].numpy(), int(label)) for picture, label in zip(judged, labels, strict=True)],
-                lambda item: item[0],
-            ),
-            validation_fn=measure_accuracy,
-            max_drop=max_drop / 100,
-            drop_type=nncf.DropType.ABSOLUTE,
-            **_settings(pictures, transformer),
-        )
-
-
-def measure_accuracy(compiled: Any, items: Iterable[tuple[NDArray[Any], int]]) -> float:
-    """The share of labelled pictures that a compiled model names rightly: of all, or of whichever NNCF asks about."""
-    output = compiled.output(SCORES)
-    return float(np.mean([int(compiled(picture)[output].argmax()) == label for picture, label in items]))
-
-
-def _dataset(pictures: Tensor) -> Any:
-    import nncf
-
-    return nncf.Dataset([picture[None].numpy() for picture in pictures])
-
-
-def _settings(pictures: Tensor, transformer: bool) -> dict[str, Any]:
-    import nncf
-
-    return {"subset_size": len(pictures), "model_type": nncf.ModelType.TRANSFORMER if transformer else None}
 
 
 def write(model: Any, folder: Path) -> None:
@@ -134,6 +85,8 @@ class OpenVinoEngine:
     """A model in OpenVINO. It is compiled when it is first asked."""
 
     name: EngineName = "openvino"
+    calls_at_once = 2
+    """While the last pictures of one batch are computed, streams that are done with it begin the next."""
 
     def __init__(self, model: Any, preprocess: Preprocess, precision: Precision, *, path: Path | None = None) -> None:
         """path: where the model was read from, for errors to say so."""
@@ -146,7 +99,7 @@ class OpenVinoEngine:
             for number, output in enumerate(model.outputs)
             for name in output.names
         }
-        self._queues: dict[int, Any] = {}
+        self._opened: dict[int, _Streams] = {}
         self._lock = Lock()
 
     @property
@@ -174,31 +127,47 @@ class OpenVinoEngine:
         wanted, width = self._outputs[what]
         found = np.empty((len(pictures), width), dtype=np.float32)
         given = np.ascontiguousarray(pictures.numpy())
-
-        with self._lock:  # a queue belongs to one caller at a time
-            queue = self._queue(CHUNK if len(given) > 1 else 1)
-            queue.set_callback(lambda request, part: _keep(found[part], request, wanted))
-            for part, chunk in cut(given, CHUNK):
-                queue.start_async({0: chunk}, part)
-            queue.wait_all()
+        streams = self._streams(CHUNK if len(given) > 1 else 1)
+        parts = [(part, streams.submit(chunk, wanted)) for part, chunk in cut(given, CHUNK)]
+        for part, rows in parts:
+            found[part] = rows.result()[: part.stop - part.start]
         answers = torch.from_numpy(found)
         check_numbers(answers, what, self.path)
         return answers
 
-    def _queue(self, size: int) -> Any:
-        """Requests of so many pictures each: a stream for each core and one request that waits; of one, all cores."""
-        import openvino as ov
+    def _streams(self, size: int) -> _Streams:
+        """For so many pictures at once: a stream for each core, and a request that waits; of one picture, all cores."""
+        with self._lock:
+            if size not in self._opened:
+                model = self.model.clone()
+                model.reshape(_with_batch(model, size))
+                count = self.threads if size > 1 else 1
+                self._opened[size] = _Streams(_compile(model, self.threads, count), count + 1)
+            return self._opened[size]
 
-        if size not in self._queues:
-            model = self.model.clone()
-            model.reshape(_with_batch(model, size))
-            streams = self.threads if size > 1 else 1
-            self._queues[size] = ov.AsyncInferQueue(_compile(model, self.threads, streams), streams + 1)
-        return self._queues[size]
 
+class _Streams:
+    """A compiled model that is asked from several threads, so that no stream of it waits for the next pictures."""
 
-def _keep(rows: NDArray[np.float32], request: Any, output: int) -> None:
-    rows[:] = request.get_output_tensor(output).data[: len(rows)]
+    def __init__(self, compiled: Any, requests: int) -> None:
+        self._idle = SimpleQueue[Any]()
+        for _ in range(requests):
+            self._idle.put(compiled.create_infer_request())
+        self._pool = ThreadPoolExecutor(requests, thread_name_prefix="openvino")
+
+    def submit(self, pictures: NDArray[np.uint8], output: int) -> Future[NDArray[np.float32]]:
+        """What the output of this number will be for the pictures."""
+        return self._pool.submit(self._infer, pictures, output)
+
+    def _infer(self, pictures: NDArray[np.uint8], output: int) -> NDArray[np.float32]:
+        request = self._idle.get()
+        try:
+            request.start_async({0: pictures})
+            request.wait()
+            rows: NDArray[np.float32] = request.get_output_tensor(output).data.copy()
+            return rows
+        finally:
+            self._idle.put(request)
 
 
 def check_int8() -> None:
@@ -220,10 +189,18 @@ def _with_batch(model: Any, size: int) -> list[int]:
     return [size, *(side.get_length() for side in list(model.inputs[0].get_partial_shape())[1:])]
 
 
-@lru_cache(maxsize=1)
 def _core() -> Any:
+    with _OPENING:
+        return _open_core()
+
+
+@lru_cache(maxsize=1)
+def _open_core() -> Any:
     import openvino as ov
 
+    # The first look at a tensor's data opens OpenVINO's way to NumPy. Two threads that do so at once wait for each
+    # other for ever: one has Python's lock, the other the C++ library's.
+    assert ov.Tensor(np.zeros(1, np.uint8)).data.shape == (1,)
     core = ov.Core()
     core.set_property({"ENABLE_MMAP": False})  # what was verified is what is computed, whatever becomes of the file
     return core

@@ -11,7 +11,7 @@ from typing import Any
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitreous.deploy import onnx, openvino
+from vitreous.deploy import int8, onnx, openvino
 from vitreous.deploy.engine import Engine
 from vitreous.errors import UserError
 
@@ -54,8 +54,8 @@ RUNTIMES: dict[str, Runtime] = {
         read=openvino.read,
         engine=openvino.OpenVinoEngine,
         intermediate=openvino.intermediate,
-        quantise=openvino.quantise,
-        quantise_within=openvino.quantise_within,
+        quantise=int8.quantise,
+        quantise_within=int8.quantise_within,
     ),
     "onnx": Runtime(
         title="ONNX",

@@ -1,4 +1,4 @@
-"""How fast engines answer on this machine: in turns, the best of several rounds, as no machine is ever quiet."""
+"""How fast engines answer on this machine: in turns, the median of several rounds, as no machine is ever quiet."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ FEATURES = ("avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_in
 """Instructions that decide which engine is fastest."""
 
 
-def measure_speeds(engines: Mapping[Key, Engine], *, rounds: int = 3, seconds: float = 0.5) -> dict[Key, float]:
+def measure_speeds(engines: Mapping[Key, Engine], *, rounds: int = 5, seconds: float = 0.5) -> dict[Key, float]:
     """Pictures a second of each engine, with as many at once as it likes best."""
     jobs = {name: _job(engine) for name, engine in engines.items()}
     for job, _ in jobs.values():
         job()  # whatever is compiled when it is first used
-    best = dict.fromkeys(jobs, 0.0)
+    found: dict[Key, list[float]] = {name: [] for name in jobs}
     for turn in range(rounds):
         for name, (job, count) in list(jobs.items())[:: 1 if turn % 2 == 0 else -1]:
-            best[name] = max(best[name], count * _calls_per_second(job, seconds))
-    return best
+            found[name].append(count * _calls_per_second(job, seconds))
+    return {name: float(np.median(speeds)) for name, speeds in found.items()}
 
 
 def _job(engine: Engine) -> tuple[Callable[[], object], int]:

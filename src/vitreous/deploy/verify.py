@@ -33,6 +33,8 @@ class Agreement:
     worst_probability: float
     worst_representation: float
     """As the scores'."""
+    worst: int = 0
+    """The number of the picture whose answers differ most."""
 
     def close(self, but: float = 0.0) -> bool:
         """Whether they are the same up to rounding, but for a share of the pictures."""
@@ -42,21 +44,21 @@ class Agreement:
 def agreement(reference: Engine, other: Engine, pictures: Tensor, *, classifier: bool) -> Agreement:
     """How the other engine's answers differ from the reference's, for pictures (n, C, H, W) uint8.
 
-    classifier: the model has one. Labels between which the reference itself cannot decide, their scores being closer
-    than the tolerance, count as the same.
+    The first picture is asked about alone, too, and the worse of its answers counts: an engine may have a graph of its
+    own for that. classifier: the model has one. Labels between which the reference itself cannot decide, their scores
+    being closer than the tolerance, count as the same.
     """
     count = len(pictures)
-    features = _differences(
-        batched(other.representations, pictures, other.batch_size),
-        batched(reference.representations, pictures, reference.batch_size),
-    )
+    expected = _and_first(batched(reference.representations, pictures, reference.batch_size))
+    features = _fold(_differences(_also_alone(other.representations, pictures, other.batch_size), expected))
     equal = features <= TOLERANCE
     if not classifier:
-        return Agreement(count, count, int(equal.sum()), 0.0, 0.0, features.max().item())
-    expected = batched(reference.scores, pictures, reference.batch_size)
-    found = batched(other.scores, pictures, other.batch_size)
-    scores = _differences(found, expected)
-    behind = expected.amax(dim=1) - expected.gather(1, found.argmax(dim=1, keepdim=True))[:, 0]
+        worst = int(features.argmax())
+        return Agreement(count, count, int(equal.sum()), 0.0, 0.0, features.max().item(), worst)
+    expected = _and_first(batched(reference.scores, pictures, reference.batch_size))
+    found = _also_alone(other.scores, pictures, other.batch_size)
+    scores = _fold(_differences(found, expected))
+    behind = _fold(expected.amax(dim=1) - expected.gather(1, found.argmax(dim=1, keepdim=True))[:, 0])
     same = behind <= TOLERANCE * max(1.0, expected.abs().max().item())
     return Agreement(
         pictures=count,
@@ -65,7 +67,23 @@ def agreement(reference: Engine, other: Engine, pictures: Tensor, *, classifier:
         worst_score=scores.max().item(),
         worst_probability=(found.softmax(dim=1) - expected.softmax(dim=1)).abs().max().item(),
         worst_representation=features.max().item(),
+        worst=int(torch.maximum(scores, features).argmax()),
     )
+
+
+def _and_first(rows: Tensor) -> Tensor:
+    """(n + 1, ...) the rows, and the first again."""
+    return torch.cat([rows, rows[:1]])
+
+
+def _also_alone(function: Callable[[Tensor], Tensor], pictures: Tensor, size: int) -> Tensor:
+    """(n + 1, ...) an engine's answers for the pictures in batches, and for the first of them alone."""
+    return torch.cat([batched(function, pictures, size), function(pictures[:1])])
+
+
+def _fold(differences: Tensor) -> Tensor:
+    """(n,) of (n + 1,): for the first picture the worse of both."""
+    return torch.cat([torch.maximum(differences[:1], differences[-1:]), differences[1:-1]])
 
 
 def batched(function: Callable[[Tensor], Tensor], pictures: Tensor, size: int) -> Tensor:

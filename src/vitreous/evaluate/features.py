@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from vitreous.data.rows import Rows
-from vitreous.errors import UserError
+from vitreous.errors import nothing_readable
+from vitreous.world import ALONE, World
 
 
 class LabelledBatch(Protocol):
@@ -33,6 +34,7 @@ def compute_features(
     count: int,
     progress: Callable[[int], None] | None = None,
     told: Callable[[Seen, Tensor], None] | None = None,
+    world: World = ALONE,
 ) -> tuple[Tensor, Tensor]:
     """(n, D) float32 features or scores, and (n,) int64 labels, in the order of the batches.
 
@@ -41,6 +43,7 @@ def compute_features(
     count: pictures in the batches; fewer may come, where some cannot be read.
     progress: called after each batch with the number of pictures done.
     told: called with each batch and what the function says of it, (B, D).
+    world: where several processes look together, `batches` are this one's, and the result is that of all.
     """
     features, labels = Rows(count), Rows(count)
     for batch in batches:
@@ -52,6 +55,6 @@ def compute_features(
             told(batch, found)
         if progress is not None:
             progress(labels.done)
-    if not labels.done:
-        raise UserError("there are no pictures that can be read; check the data.")
-    return features.all(), labels.all()
+    if not world.agree(labels.done > 0):
+        raise nothing_readable()
+    return world.gather(features.all()), world.gather(labels.all())

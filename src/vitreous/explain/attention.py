@@ -28,7 +28,7 @@ class _Rows(Trace):
         self.attention[layer] = attention[:, :, self.askers, self.prefix :].mean(dim=2)
 
 
-class _Rollout(Trace):
+class Rollout(Trace):
     """Multiplies the attention of all layers as they come, and keeps the askers' rows after each wanted one."""
 
     def __init__(self, wanted: Sequence[int] | None, askers: slice) -> None:
@@ -38,12 +38,20 @@ class _Rollout(Trace):
         self.rolled: Tensor | None = None
 
     def record_attention(self, layer: int, attention: Tensor) -> None:
+        """Multiply the attention (B, h, T, T) of the next layer to that of all before it."""
         mixed = attention.mean(dim=1)
         stay = torch.eye(mixed.shape[1], device=mixed.device)  # the residual branch carries each token on
         mixed = (mixed + stay) / 2
         self.rolled = mixed if self.rolled is None else mixed @ self.rolled
         if self.wanted is None or layer in self.wanted:
             self.attention[layer] = self.rolled[:, None, self.askers, self.prefix :].mean(dim=2)
+
+    def read_by_pooling(self) -> Tensor | None:
+        """(B, 1, N): after the last layer, what the learned query of attention pooling reads; None without pooling."""
+        if self.pool_attention is None:
+            return None
+        assert self.rolled is not None
+        return self.pool_attention.mean(dim=1) @ self.rolled[:, self.prefix :, self.prefix :]
 
 
 def askers(model: TracesAttention, query: int | None = None) -> slice:
@@ -75,11 +83,9 @@ def rollout_maps(
     depth = model.config.depth
     Trace(layers).check(depth)
     wanted = None if layers is None else [layer % depth for layer in layers]
-    trace = _Rollout(wanted, askers(model, query))
+    trace = Rollout(wanted, askers(model, query))
     maps, scores = _run(model, images, trace)
-    if query is None and trace.pool_attention is not None and depth - 1 in maps:
-        assert trace.rolled is not None
-        read = trace.pool_attention.mean(dim=1) @ trace.rolled[:, trace.prefix :, trace.prefix :]
+    if query is None and (read := trace.read_by_pooling()) is not None and depth - 1 in maps:
         maps[depth - 1] = as_grid(read, trace.grid)
     return maps, scores
 

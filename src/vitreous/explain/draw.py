@@ -20,8 +20,10 @@ GAP = 6
 CAPTION = 18
 
 _LEVELS = np.linspace(0, 1, 256)
-_COLOURS: NDArray[np.uint8] = (colormaps["inferno"](_LEVELS)[:, :3] * 255).astype(np.uint8)
-_COVER: NDArray[np.uint8] = (255 * STRENGTH * np.sqrt(_LEVELS)).astype(np.uint8)
+COLOURS: NDArray[np.uint8] = (colormaps["inferno"](_LEVELS)[:, :3] * 255).astype(np.uint8)
+"""(256, 3): the colour of each level of a map."""
+COVER: NDArray[np.uint8] = (255 * STRENGTH * np.sqrt(_LEVELS)).astype(np.uint8)
+"""(256,): how much of the picture it covers, 0 to 255."""
 
 
 def overlay(picture: Image.Image, map: NDArray[np.floating], seen: NDArray[np.bool_] | None = None) -> Image.Image:
@@ -37,7 +39,7 @@ def overlay(picture: Image.Image, map: NDArray[np.floating], seen: NDArray[np.bo
     level = np.clip((map - low) * (255 / ((high - low) or 1.0)), 0, 255).astype(np.uint8)
     grey = picture.convert("L")
     base = grey.point([round(0.75 * value) for value in range(256)]).convert("RGB")
-    made = Image.composite(Image.fromarray(_COLOURS[level]), base, Image.fromarray(_COVER[level]))
+    made = Image.composite(Image.fromarray(COLOURS[level]), base, Image.fromarray(COVER[level]))
     if seen is None:
         return made
     dark = grey.point([round(UNSEEN * value) for value in range(256)]).convert("RGB")

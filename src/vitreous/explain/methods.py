@@ -103,7 +103,8 @@ def _sees_one_place(model: Network, size: tuple[int, int] | None) -> bool:
     if isinstance(model, TracesAttention) or not isinstance(model, HasFeatureMap) or max(size) > LARGEST_STRIDE:
         return False
     with evaluating(model), torch.inference_mode():
-        places = model.feature_map(torch.zeros(1, model.config.channels, *size))
+        empty = torch.zeros(1, model.config.channels, *size, device=model.device)
+        places = model.feature_map(empty)
     return places.shape[2:] == (1, 1)
 
 

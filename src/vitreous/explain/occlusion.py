@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from vitreous.config.data import Preprocess
+from vitreous.data.augment import mean_colour
 from vitreous.explain.relevance import evidence
 from vitreous.model.network import LeavesPatchesOut, Network, can_leave_patches_out
 
@@ -39,7 +41,7 @@ def occlusion_maps(
         targets = scores.argmax(dim=1) if targets is None else targets
         grid = occluded_grid(model, (images.shape[2], images.shape[3]))
         window = window or max(1, round(min(grid) * 2 / 7))
-        hidden = windows(grid, window, stride or max(1, window * 3 // 4))
+        hidden = windows(grid, window, stride or max(1, window * 3 // 4)).to(images.device)
         whole = evidence(scores, targets)
         lost = torch.stack([_lost(model, images[i : i + 1], targets[i], whole[i], hidden) for i in range(len(images))])
     counts = hidden.sum(dim=0)
@@ -67,12 +69,12 @@ def windows(grid: tuple[int, int], window: int, stride: int) -> Tensor:
 def _lost(model: Network | LeavesPatchesOut, image: Tensor, target: Tensor, whole: Tensor, hidden: Tensor) -> Tensor:
     """(W,) the evidence that one picture loses with each window hidden."""
     found = [
-        evidence(_scores_without(model, image, part), target.expand(len(part))) for part in torch.split(hidden, BATCH)
+        evidence(scores_without(model, image, part), target.expand(len(part))) for part in torch.split(hidden, BATCH)
     ]
     return whole - torch.cat(found)
 
 
-def _scores_without(model: Network | LeavesPatchesOut, image: Tensor, hidden: Tensor) -> Tensor:
+def scores_without(model: Network | LeavesPatchesOut, image: Tensor, hidden: Tensor) -> Tensor:
     """(W, K): the scores of one picture (1, C, H, W) with the cells of each row of `hidden` (W, N) not there."""
     if can_leave_patches_out(model):
         keep = (~hidden).nonzero()[:, 1].reshape(len(hidden), -1)
@@ -81,3 +83,10 @@ def _scores_without(model: Network | LeavesPatchesOut, image: Tensor, hidden: Te
     cells = hidden.float().reshape(-1, 1, *occluded_grid(model, size))
     scores: Tensor = model(image * (1 - F.interpolate(cells, size, mode="nearest")))  # 0 is the mean colour
     return scores
+
+
+def paint_over(view: Tensor, covered: Tensor, preprocess: Preprocess) -> Tensor:
+    """The view (C, H, W) uint8 with covered cells (rows, columns) in the mean colour: for what only takes pictures."""
+    cells = covered.float()[None, None]
+    hidden = F.interpolate(cells, (view.shape[1], view.shape[2]), mode="nearest")[0] > 0
+    return torch.where(hidden, mean_colour(preprocess)[:, None, None], view)

@@ -29,7 +29,7 @@ from vitreous.model.network import evaluating, require
 from vitreous.model.vit import ViT
 from vitreous.report.analysis import analysis_page
 from vitreous.report.bias import bias_page
-from vitreous.run.looking import class_by_class
+from vitreous.run.budget.looking import class_by_class
 from vitreous.run.needs import check_explanation_memory, choose_bias_batch
 from vitreous.run.opening import open_model, open_pictures
 from vitreous.weights.bundle import Bundle

@@ -15,10 +15,18 @@ from vitreous.deploy.folder import is_engine, load_engine
 from vitreous.deploy.speed import describe_machine
 from vitreous.errors import UserError
 from vitreous.report.speeds import speed_plot
-from vitreous.run.conversion import JUDGED, sample_views
+from vitreous.run.engines.conversion import JUDGED, sample_views
+from vitreous.run.engines.prepared import PreparedEngines, Variant
+from vitreous.run.engines.timing import (
+    Candidates,
+    EngineTiming,
+    Way,
+    at_merge,
+    gather_engines,
+    measure_engines,
+    own_merge,
+)
 from vitreous.run.opening import check_classifier, choose_split, open_dataset, open_model
-from vitreous.run.prepared import PreparedEngines, Variant
-from vitreous.run.timing import Candidates, EngineTiming, Way, at_merge, gather_engines, measure_engines, own_merge
 from vitreous.weights.bundle import Bundle
 from vitreous.weights.files import write_output
 from vitreous.weights.ours import GENERATOR, check_file, output_folder

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,12 +18,14 @@ from vitreous.explain.analysis.bias_numbers import Bias
 from vitreous.interrupt import Interrupted
 from vitreous.report.compared import Cell, Comparison, Equal
 from vitreous.report.comparison import comparison_page
-from vitreous.run.biases import bias_of, count_that_fit, some_of_each_class
-from vitreous.run.budget import parse_budget
-from vitreous.run.candidates import Candidate, read_candidates
-from vitreous.run.cells import Cells
-from vitreous.run.comparing import Comparing, machine_features
-from vitreous.run.comparison import (
+from vitreous.run.budget.looking import random_part
+from vitreous.run.budget.steps import parse_budget
+from vitreous.run.comparison.biases import bias_of, count_that_fit, some_of_each_class
+from vitreous.run.comparison.candidates import Candidate, read_candidates
+from vitreous.run.comparison.cells import Cells
+from vitreous.run.comparison.comparing import Comparing
+from vitreous.run.comparison.facts import Judged, compared, full_cells, looks_per_second, remarks, shared_settings
+from vitreous.run.comparison.plan import (
     AFTERWARDS,
     BIAS,
     PAGE,
@@ -36,17 +37,16 @@ from vitreous.run.comparison import (
     measured_split,
     open_plan,
 )
-from vitreous.run.comparison_facts import Judged, compared, full_cells, looks_per_second, remarks, shared_settings
 from vitreous.run.folder import run_place
-from vitreous.run.lock import hold_folder
-from vitreous.run.looking import random_part
+from vitreous.run.lock import claim_folder
+from vitreous.run.machine import machine_features
 from vitreous.run.opening import open_classifier, open_dataset
 from vitreous.run.request import Listeners, machine_of, run_name, same_place
 from vitreous.run.result import NAMES
 from vitreous.train.meter import Spent
 from vitreous.weights.bundle import Bundle
-from vitreous.weights.files import readable_errors, write_output
-from vitreous.weights.ours import GENERATOR, check_file
+from vitreous.weights.files import write_output
+from vitreous.weights.ours import GENERATOR
 
 OWN = ("optimizer.learning_rate", "share", "split_seed")
 """Fields of a training that a comparison sets itself."""
@@ -94,19 +94,9 @@ def compare(
     plan = plan.timed(len(to_train))
     job = _Job(request, opened, Cells(request, opened, folder, machine_of(workers, device, False), listeners))
     job.check(candidates)
-    with ExitStack() as held:
-        _claim(held, folder, listeners)
+    with claim_folder(folder, (RESULT, PAGE), listeners.say):
         plan.write(folder)
         return job.run(plan)
-
-
-def _claim(held: ExitStack, folder: Path, listeners: Listeners) -> None:
-    """Make the folder ours until the end: not before all is known to be right, for a mistake should leave nothing."""
-    for name in (RESULT, PAGE):
-        check_file(folder / name)
-    with readable_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-    held.enter_context(hold_folder(folder, listeners.say))
 
 
 class _Job:

@@ -82,5 +82,5 @@ def _row(dataset: Dataset, root: Path) -> DatasetRow:
         licence=dataset.licence,
         citation=dataset.citation,
         homepage=dataset.homepage,
-        notes=((f"Splits: {dataset.split_by}.",) if dataset.split_by else ()) + dataset.notes,
+        notes=dataset.remarks,
     )

@@ -16,7 +16,7 @@ from vitreous.data.source import Data, Split
 from vitreous.evaluate.answer_file import Write, answer_file, check_answer_file
 from vitreous.evaluate.classify import ClassificationResult
 from vitreous.evaluate.label_sets import LabelSetResult, read_label_sets
-from vitreous.run.engines import deploy
+from vitreous.run.engines.choice import deploy
 from vitreous.run.matching import Among, check_imagenet, match_classes
 from vitreous.run.measuring import choose_labelled, measure_classifier, measure_label_sets
 from vitreous.run.opening import choose_split, open_dataset, open_pictures
@@ -115,7 +115,7 @@ def evaluate(
     answers: a .csv, .jsonl or .parquet file to write what the model says of each picture to.
     batch_size: pictures that the model sees at once; if None, as many as is fastest.
     workers: processes that decode; if None, one per core, at most 4, or none for a few pictures.
-    engine, precision: what computes, and in what numbers; `vitreous.run.engines.deploy` says how it is chosen.
+    engine, precision: what computes, and in what numbers; `vitreous.run.engines.choice.deploy` says how it is chosen.
     merge: how many tokens the model merges per block (docs/merging.md); None for as many as it does of itself.
     progress: called with pictures done and pictures in all.
     """

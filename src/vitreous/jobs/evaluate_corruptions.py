@@ -22,9 +22,9 @@ from vitreous.deploy.engine import Deployed
 from vitreous.errors import UserError
 from vitreous.evaluate.corruptions import CorruptionResult
 from vitreous.report.corruptions import CorruptionContent, CorruptionExample, corruptions_page
+from vitreous.run.budget.looking import random_part
 from vitreous.run.corruptions import measure_corruptions
-from vitreous.run.engines import deploy
-from vitreous.run.looking import random_part
+from vitreous.run.engines.choice import deploy
 from vitreous.run.matching import Among, match_classes
 from vitreous.run.opening import choose_split, open_dataset
 from vitreous.weights.bundle import Bundle
@@ -55,6 +55,8 @@ class CorruptionEvaluation:
     unreadable: dict[str, str]
     """Pictures that were left out: path to reason."""
     seconds: float
+    engine: str = "torch-fp32"
+    """What answered, and in what numbers."""
     page: Path | None = None
     """Where the page lies, if one was asked for; `corruptions.json` is beside it."""
 
@@ -71,6 +73,7 @@ class CorruptionEvaluation:
             "remarks": list(self.remarks),
             "unreadable": self.unreadable,
             "seconds": round(self.seconds, 3),
+            "engine": self.engine,
             "page": None if self.page is None else str(self.page),
         }
 
@@ -106,9 +109,8 @@ def evaluate_corruptions(
     kinds, strengths = _check_kinds(kinds), _check_strengths(strengths)
     folder = None if out is None else _make_folder(output_folder(out))
     name, source = choose_split(open_dataset(data), split)
-    deployed = deploy(
-        model, engine=engine, precision=precision, preprocess=preprocess, merge=merge, pictures=len(source)
-    )
+    asked = min(count, len(source)) * (1 + len(kinds) * len(strengths))
+    deployed = deploy(model, engine=engine, precision=precision, preprocess=preprocess, merge=merge, pictures=asked)
     # Classes are matched before pictures are drawn: a sample may lack some, and they can be answered all the same.
     matched = match_classes(source, deployed.labels, among)
     chosen = matched.with_source(random_part(matched.source, seed, count))
@@ -127,6 +129,7 @@ def evaluate_corruptions(
         remarks=matched.remarks,
         unreadable=unreadable,
         seconds=time.perf_counter() - start,
+        engine=f"{deployed.engine.name}-{deployed.engine.precision}",
         page=None if folder is None else folder / FILES[1],
     )
     if folder is not None:

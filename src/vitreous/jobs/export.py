@@ -12,8 +12,8 @@ from vitreous.data.source import Data
 from vitreous.deploy.folder import ABOUT, CARD, save_engine
 from vitreous.deploy.runtime import RUNTIMES
 from vitreous.errors import UserError
-from vitreous.run.conversion import engine_card
-from vitreous.run.exporting import prepare_export
+from vitreous.run.engines.conversion import engine_card
+from vitreous.run.engines.exporting import prepare_export
 from vitreous.run.opening import open_model
 from vitreous.weights.bit import write_google_bit, write_huggingface_bit
 from vitreous.weights.bundle import Bundle
@@ -66,8 +66,8 @@ def export_weights(
         onnx (a folder with the graph that the runtime computes, verified beside the network; a model for `predict`).
     int8: openvino: the large products in 8-bit integers; `calibrate` is then needed.
     calibrate: labelled pictures, from which the ranges of activations are read.
-    verify: pictures to compare answers on; for int8 labelled ones, on which accuracy is measured. If None, the test
-        split of those to calibrate with, or some pictures of the package's own.
+    verify: pictures to compare answers on; for int8 labelled ones, on which accuracy is measured. If None, the val
+        split of those to calibrate with, or their test split, or some pictures of the package's own.
     max_drop: points of accuracy that int8 may lose, 0.5 if None.
     merge, preprocess: openvino and onnx: how many tokens the graph merges per block, and how it wants its pictures
         ("size=384"); as the model says if None.

@@ -11,7 +11,8 @@ from vitreous.errors import UserError
 from vitreous.jobs.report import write_report
 from vitreous.run.folder import run_place
 from vitreous.run.labelled import LabelledTraining
-from vitreous.run.request import FitRequest, Listeners, check_request, machine_of, run_name, same_place
+from vitreous.run.launcher import launched
+from vitreous.run.request import FitRequest, Listeners, check_request, machines_of, run_name, same_place
 from vitreous.run.result import FitResult
 
 
@@ -34,6 +35,7 @@ def fit(
     out: str | Path | None = None,
     workers: Workers | None = None,
     device: str = "auto",
+    shard: bool = False,
     tensorboard: bool = False,
     listeners: Listeners | None = None,
 ) -> FitResult:
@@ -46,6 +48,7 @@ def fit(
     budget: a time such as "5m" that the whole may take; or epochs. out: the run folder, by default runs/NAME.
     changes: single fields of the recipe's `Training`, such as {"freeze": 6, "optimizer.learning_rate": 1e-4}.
     device: where to compute; "auto" takes an accelerator where there is one. tensorboard: write curves for it too.
+    shard: divide the weights among the processes that torchrun started, rather than giving each a copy.
     """
     check_request(budget, epochs, model, image_size)
     if weights is not None and model is not None:
@@ -56,6 +59,8 @@ def fit(
         )
     if distill is not None and token_labels is not None:
         raise UserError("distill and token_labels: a training learns from one teacher in one way; give one of the two.")
+    if budget is not None and (distill or token_labels) is not None and launched() > 1:
+        raise UserError("budget: several processes cannot ask a teacher against the clock; give epochs, or start one.")
     if merge is not None:
         if "model.merge" in (changes or {}):
             raise UserError("merge and model.merge: they are the same field; give one of the two.")
@@ -75,5 +80,5 @@ def fit(
         None if token_labels is None else same_place(token_labels),
     )
     run = run_place(out, data, run_name(data))
-    machine = machine_of(workers, device, tensorboard)
+    machine = machines_of(workers, device, shard, tensorboard)
     return LabelledTraining(request, run, machine, listeners or Listeners(), write_report).run()

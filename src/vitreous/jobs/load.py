@@ -8,18 +8,20 @@ from pathlib import Path
 from typing import overload
 
 from vitreous.arguments import Count, checked
+from vitreous.data.shards.opening import is_shards
 from vitreous.data.source import Split
 from vitreous.data.view import PICTURE_TYPES, Picture
 from vitreous.errors import UserError
+from vitreous.explain.explanation import Explanation, Head, Layer
 from vitreous.explain.methods import Method
 from vitreous.jobs.evaluate import Evaluation
 from vitreous.jobs.evaluate import evaluate as evaluate_model
-from vitreous.jobs.explain import Explanation, Head, Layer
 from vitreous.jobs.explain import explain as explain_picture
-from vitreous.jobs.predict import Prediction, predict
+from vitreous.jobs.predict import predict
 from vitreous.model.network import Network, require
 from vitreous.model.vit import ViT
 from vitreous.run.opening import open_model
+from vitreous.run.prediction.answers import Prediction
 from vitreous.weights.bundle import Bundle
 
 
@@ -65,6 +67,8 @@ class Model:
             raise UserError(
                 f"{picture}: this is a folder, not a picture; give it in a list: predict([{str(picture)!r}])."
             )
+        if isinstance(picture, str | Path) and is_shards(picture):
+            raise UserError(f"{picture}: these are shards, not a picture; give them in a list: predict([...]).")
         return predict(self.bundle, picture, top=top)[0]
 
     @checked

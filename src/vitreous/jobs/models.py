@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from vitreous.arguments import Pixels, checked
+from vitreous.arguments import Count, Pixels, checked
 from vitreous.config.model import ModelConfig, ViTConfig
 from vitreous.errors import UserError
+from vitreous.inputs import parse_size
 from vitreous.model.family import (
     FAMILIES,
     check_one_size,
@@ -16,6 +17,7 @@ from vitreous.model.family import (
     count_parameters,
     named_config,
 )
+from vitreous.run.parallelism import Fit, fit_on
 
 
 @dataclass(frozen=True)
@@ -36,18 +38,38 @@ class ModelRow:
     """Billions of floating-point operations for one picture, forward; a multiplication and an addition are two."""
     activation_mb: float
     """Millions of bytes that training keeps for one picture, in float32."""
+    fit: Fit | None = None
+    """How it can be trained on the GPUs that were asked about."""
 
 
 @checked
-def models(names: Sequence[str] = (), *, image_size: Pixels | None = None) -> list[ModelRow]:
-    """The cost of the named models, or of all that the image size suits: a ViT's patch must divide it."""
+def models(
+    names: Sequence[str] = (),
+    *,
+    image_size: Pixels | None = None,
+    gpus: Count | None = None,
+    memory: str | int | None = None,
+    batch_size: Count | None = None,
+) -> list[ModelRow]:
+    """The cost of the named models, or of all that the image size suits: a ViT's patch must divide it.
+
+    gpus, memory: how many GPUs there are, and how much memory each has ("80GB", or bytes): then each row says whether
+        and how the model can be trained on them, with a batch of `batch_size` pictures over all of them.
+    """
     for name in names:
         check_one_size(name, image_size)
+    if (gpus is None) != (memory is None):
+        raise UserError("gpus and memory belong together: give both, such as gpus=8 and memory='80GB', or neither.")
+    if batch_size is not None and gpus is None:
+        raise UserError("batch_size: of what GPUs; give gpus and memory too, or leave it out.")
     sized = {} if image_size is None else {"image_size": (image_size, image_size)}
-    if names:
-        return [_row(name, named_config(name, **sized)) for name in names]
-    listed = [name for family in FAMILIES.values() for name in family.names]
-    return [_row(name, config) for name in listed if (config := _fitting(name, sized)) is not None]
+    listed = names or [name for family in FAMILIES.values() for name in family.names]
+    found = [(name, named_config(name, **sized) if names else _fitting(name, sized)) for name in listed]
+    rows = [(config, _row(name, config)) for name, config in found if config is not None]
+    if gpus is None or memory is None:
+        return [row for _, row in rows]
+    each = parse_size(memory, "memory")
+    return [replace(row, fit=fit_on(config, gpus, each, batch_size)) for config, row in rows]
 
 
 def _fitting(name: str, sized: dict[str, tuple[int, int]]) -> ModelConfig | None:

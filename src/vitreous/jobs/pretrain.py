@@ -12,7 +12,7 @@ from vitreous.jobs.fit import fit
 from vitreous.jobs.report import write_report
 from vitreous.recipes.pretrain import PRETRAINING
 from vitreous.run.folder import run_place
-from vitreous.run.request import Listeners, PretrainRequest, check_request, machine_of, run_name, same_place
+from vitreous.run.request import Listeners, PretrainRequest, check_request, machines_of, run_name, same_place
 from vitreous.run.result import PretrainResult
 from vitreous.run.unlabelled import UnlabelledTraining
 
@@ -31,6 +31,7 @@ def pretrain(
     out: str | Path | None = None,
     workers: Workers | None = None,
     device: str = "auto",
+    shard: bool = False,
     tensorboard: bool = False,
     listeners: Listeners | None = None,
 ) -> PretrainResult:
@@ -40,6 +41,7 @@ def pretrain(
     dino, dinov2, masked-patch, or supervised for comparison, which needs labels. out: the run folder, by default
     runs/NAME-METHOD.
     changes: single fields of the recipe, such as {"optimizer.learning_rate": 1e-4, "objective.koleo_weight": 0.1}.
+    shard: divide the weights among the processes that torchrun started, rather than giving each a copy.
     """
     if method not in (*PRETRAINING, "supervised"):
         raise UserError(f"method {method!r}: choose one of {', '.join(PRETRAINING)} or supervised.")
@@ -57,6 +59,7 @@ def pretrain(
             out=run,
             workers=workers,
             device=device,
+            shard=shard,
             tensorboard=tensorboard,
             listeners=listeners,
         )
@@ -71,5 +74,5 @@ def pretrain(
         seed,
         as_texts(changes),
     )
-    machine = machine_of(workers, device, tensorboard)
+    machine = machines_of(workers, device, shard, tensorboard)
     return UnlabelledTraining(request, run, machine, listeners or Listeners(), write_report).run()

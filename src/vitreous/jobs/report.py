@@ -34,9 +34,9 @@ from vitreous.run.folder import METRICS, REPORT, RESULT, RunConfig, read_config,
 from vitreous.run.opening import open_dataset, open_model, open_pictures
 from vitreous.run.request import FitRequest, PretrainRequest
 from vitreous.run.result import FitResult, PretrainResult, read_result
-from vitreous.run.self_folder import is_self_training
+from vitreous.run.self_training.folder import is_self_training
 from vitreous.run.start import set_aside, some_of
-from vitreous.run.token_labels import read_examples
+from vitreous.run.teaching.token_labels import read_examples
 from vitreous.train.meter import Spent
 from vitreous.weights.bundle import CARD, Bundle
 from vitreous.weights.files import write_file, write_output

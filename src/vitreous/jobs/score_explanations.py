@@ -20,12 +20,11 @@ from vitreous.data.augment import normalise
 from vitreous.data.decode import PictureError, open_values, read_header
 from vitreous.data.source import Data, Source, Split
 from vitreous.data.view import Sample, look_at
-from vitreous.deploy.engine import check_numbers
 from vitreous.errors import UserError
 from vitreous.explain.methods import METHODS, Method, check_request, compute_maps
 from vitreous.explain.place import Map, Place, place_patches
 from vitreous.explain.score import centre_map, centre_patches, localise, removal_curves, seen_centre_map
-from vitreous.model.network import LeavesPatchesOut, evaluating, require
+from vitreous.model.network import LeavesPatchesOut, check_numbers, evaluating, require
 from vitreous.model.vit import ViT
 from vitreous.run.needs import check_explanation_memory
 from vitreous.run.opening import choose_split, open_classifier, open_pictures

@@ -12,8 +12,8 @@ from vitreous.errors import UserError
 from vitreous.jobs.report import write_report
 from vitreous.run.folder import run_place
 from vitreous.run.request import Listeners, SelfTrainRequest, check_request, machine_of, run_name, same_place
-from vitreous.run.self_folder import SelfTrainResult
-from vitreous.run.self_training import SelfTraining
+from vitreous.run.self_training.folder import SelfTrainResult
+from vitreous.run.self_training.self_training import SelfTraining
 from vitreous.wording import Range
 
 

@@ -10,11 +10,10 @@ from vitreous.arguments import checked
 from vitreous.config.data import Preprocess
 from vitreous.data.augment import normalise, to_image
 from vitreous.data.view import look_at
-from vitreous.deploy.engine import check_numbers
 from vitreous.errors import UserError
 from vitreous.explain.place import place_patches
 from vitreous.explain.steps import follow
-from vitreous.model.network import evaluating, has_stem, require
+from vitreous.model.network import check_numbers, evaluating, has_stem, require
 from vitreous.model.vit import ViT
 from vitreous.report.steps import Walk, steps_page
 from vitreous.run.needs import check_explanation_memory

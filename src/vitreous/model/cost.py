@@ -72,9 +72,7 @@ def count_activation_bytes(c: ViTConfig) -> int:
     Within 2 % of what autograd keeps; with a relative bias, which goes without fused attention, up to a quarter less.
     """
     D, h = c.width, c.heads
-    kept = c.patches * _patch_numbers(c)
-    if c.stem is not None:
-        kept += count_stem_kept(c.stem, c.channels, _padded_size(c))
+    kept = _kept_of_patches(c)
     for layer, (T, Q, M) in enumerate(_tokens(c, c.patches)):
         kept += 2 * T * D + _kept_of_attention(c, layer, Q, T)  # before and after norm 1
         kept += 2 * M * D + {"gelu": 2, "relu": 1, "swiglu": 4}[c.mlp] * M * c.mlp_width  # around norm 2; in the MLP
@@ -89,6 +87,11 @@ def count_activation_bytes(c: ViTConfig) -> int:
     if c.pool == "attention":
         kept += 3 * c.patches * D
     return 4 * kept
+
+
+def count_checkpointed_bytes(c: ViTConfig) -> int:
+    """The same where each block keeps its input only, until the backward pass computes it again."""
+    return 4 * (_kept_of_patches(c) + sum(tokens.entering for tokens in _tokens(c, c.patches)) * c.width)
 
 
 def count_forward_bytes(c: ViTConfig) -> int:
@@ -152,6 +155,12 @@ def _scores(c: ViTConfig, layer: int, queries: int, patches: int) -> int:
     if queries <= c.prefix or c.position == "relative" or patches < c.patches:
         return queries * (c.prefix + patches)
     return count_scores(reach_of(c, layer), c.grid, c.prefix)
+
+
+def _kept_of_patches(c: ViTConfig) -> int:
+    """Numbers that are kept of one picture before the first block: its patches, and what a stem keeps."""
+    stem = 0 if c.stem is None else count_stem_kept(c.stem, c.channels, _padded_size(c))
+    return c.patches * _patch_numbers(c) + stem
 
 
 def _kept_of_attention(c: ViTConfig, layer: int, queries: int, tokens: int) -> int:

@@ -18,6 +18,7 @@ from vitreous.model.convolution import PaddedConvolution, check_images, initiali
 from vitreous.model.draws import draw
 from vitreous.model.initialise import Convolution, Linear
 from vitreous.model.network import Network
+from vitreous.world import ALONE, World
 
 DROPOUT, BLOCKS = 0, 1
 """Streams of `draw`: for dropout, and for the stochastic depth of block 0, then of block 1 and so on."""
@@ -32,6 +33,9 @@ class Norm(nn.BatchNorm2d):
     would end with those that it began with.
     """
 
+    world: World = ALONE
+    """The processes whose pictures are one batch."""
+
     def __init__(self, channels: int, eps: float) -> None:
         super().__init__(channels, eps, MOMENTUM)
 
@@ -40,7 +44,29 @@ class Norm(nn.BatchNorm2d):
         if self.training and not x.is_meta:
             assert self.num_batches_tracked is not None
             self.momentum = max(MOMENTUM, 1 / (1 + int(self.num_batches_tracked)))
+            if self.world.size > 1:
+                return self._joined(x)
         return super().forward(x)
+
+    def _joined(self, x: Tensor) -> Tensor:
+        """Normalised by the mean and the variance of what all processes have.
+
+        In float32 at least: bfloat16 has 8 bits, and would round even the number of places.
+        """
+        assert self.num_batches_tracked is not None
+        assert self.momentum is not None
+        places, wide = (0, 2, 3), x.to(torch.promote_types(x.dtype, torch.float32))
+        count = self.world.total(wide.new_tensor(float(x[:, 0].numel())))
+        mean = self.world.total(wide.sum(dim=places)) / count
+        centred = wide - mean[:, None, None]
+        variance = self.world.total(centred.square().sum(dim=places)) / count
+        with torch.no_grad():
+            self.num_batches_tracked += 1
+            for average, now in ((self.running_mean, mean), (self.running_var, variance * count / (count - 1))):
+                assert average is not None
+                average.lerp_(now, self.momentum)
+        scale = self.weight * (variance + self.eps).rsqrt()
+        return (centred * scale[:, None, None] + self.bias[:, None, None]).to(x.dtype)
 
 
 class NormSwish(Norm):

@@ -8,12 +8,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Literal, NamedTuple, Protocol, TypeGuard, TypeVar, cast, runtime_checkable
 
+import torch
 from torch import Tensor, nn
 
 from vitreous.config.model import ModelConfig, ViTConfig
-from vitreous.errors import UserError
+from vitreous.errors import DamagedModelError, UserError
 from vitreous.model.trace import Trace
 
 Capability = TypeVar("Capability")
@@ -23,6 +25,11 @@ class Network(nn.Module, ABC):
     """A network of any family: pictures in, scores or a representation out."""
 
     config: ModelConfig
+
+    @property
+    def device(self) -> torch.device:
+        """Where its parameters are, and pictures must be; the CPU without parameters."""
+        return next((parameter.device for parameter in self.parameters()), torch.device("cpu"))
 
     @abstractmethod
     def forward(self, images: Tensor, *, keys: Tensor | None = None) -> Tensor:
@@ -146,6 +153,15 @@ def evaluating(network: nn.Module) -> Iterator[None]:
     finally:
         for module in training:
             module.training = True
+
+
+def check_numbers(values: Tensor, what: str, path: Path | None = None) -> None:
+    """Refuse answers that mean nothing. what: "scores", "features"; path: where the model was read from."""
+    if not torch.isfinite(values).all():
+        raise DamagedModelError(
+            f"{path or 'the model'}: gives {what} that are not numbers: its weights are damaged, or its "
+            "training diverged."
+        )
 
 
 Kind = Literal["embedding", "matrix", "norm", "classifier", "other"]

@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from vitreous.world import ALONE, World
+
 WINDOW = 100
 """So many steps in a row must look collapsed before it is said: half of what a person should have to wait."""
 AVERAGE = 20
@@ -24,18 +26,30 @@ def entropy(answers: Tensor) -> Tensor:
     return -torch.xlogy(answers, answers).sum(dim=-1)
 
 
-def information(answers: Tensor) -> Tensor:
+def information(answers: Tensor, world: World = ALONE) -> Tensor:
     """How much the answers (n, K) tell pictures apart, in nats: the entropy of their mean less their mean entropy.
 
-    0 when all pictures get the same answer, be it one prototype or all alike: in both ways of collapsing.
+    0 when all pictures get the same answer, be it one prototype or all alike: in both ways of collapsing. world: the
+    processes that have rows.
     """
-    return entropy(answers.mean(dim=0)) - entropy(answers).mean()
+    if world.size == 1:
+        return entropy(answers.mean(dim=0)) - entropy(answers).mean()
+    count = world.total(answers.new_tensor(float(len(answers))))
+    return entropy(world.total(answers.sum(dim=0)) / count) - world.total(entropy(answers).sum()) / count
 
 
-def feature_std(features: Tensor) -> Tensor:
-    """The standard deviation of the features' directions (n, D) times sqrt(D): 1 if spread evenly, 0 if all alike."""
+def feature_std(features: Tensor, world: World = ALONE) -> Tensor:
+    """The standard deviation of the features' directions (n, D) times sqrt(D): 1 if spread evenly, 0 if all alike.
+
+    world: the processes that have rows.
+    """
     direction = F.normalize(features.float(), dim=1)
-    return direction.std(dim=0, correction=0).mean() * math.sqrt(features.shape[1])
+    if world.size == 1:
+        return direction.std(dim=0, correction=0).mean() * math.sqrt(features.shape[1])
+    count = world.total(direction.new_tensor(float(len(direction))))
+    mean = world.total(direction.sum(dim=0)) / count
+    variance = world.total((direction - mean).square().sum(dim=0)) / count
+    return variance.sqrt().mean() * math.sqrt(features.shape[1])
 
 
 @dataclass

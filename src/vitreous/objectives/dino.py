@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Sequence
-from functools import partial
 from typing import ClassVar, Self
 
 import torch
@@ -33,7 +32,7 @@ from vitreous.objectives.dino_loss import (
 )
 from vitreous.objectives.objective import Metrics, Objective, move_average
 from vitreous.objectives.setting import Setting
-from vitreous.world import World
+from vitreous.world import ALONE, World
 
 KEEP, MASKS = 2**32, 2**32 + 1
 """Streams of `draw` for the patches that the student looks at and for masks; a network's own begin at 0."""
@@ -71,7 +70,7 @@ class SelfDistillation(Objective):
 
     def forward(self, batch: Batch, progress: float) -> tuple[Tensor, Metrics]:
         """The loss of a batch of views, global (B, G, C, H, W) and perhaps local ones, and how a collapse shows."""
-        m, views = self.settings, batch.views["global"].images.shape[1]
+        m, views, world = self.settings, batch.views["global"].images.shape[1], self._beside
         large, keys = _in_a_row(batch, "global", first=0)
         mask = self._draw_masks(large, keys) if m.ibot_weight else None
         with torch.no_grad():
@@ -89,13 +88,16 @@ class SelfDistillation(Objective):
         if self.training and not m.sinkhorn_iterations:
             self._heard.append(scores)
         if m.koleo_weight:
-            loss = loss + m.koleo_weight * torch.stack([koleo_loss(view) for view in own.float().chunk(views)]).mean()
+            loss = (
+                loss
+                + m.koleo_weight * torch.stack([koleo_loss(view, world) for view in own.float().chunk(views)]).mean()
+            )
         if mask is not None and patches is not None and own_patches is not None:
             loss = loss + m.ibot_weight * self._patch_loss(patches, own_patches, mask, progress, frozen)
         return loss, {
             "entropy": entropy(answers).mean() / math.log(m.prototypes),
-            "information": information(answers) / math.log(m.prototypes),
-            "feature_std": feature_std(features),
+            "information": information(answers, world) / math.log(m.prototypes),
+            "feature_std": feature_std(features, world),
             **({} if m.sinkhorn_iterations else {"centre": self.centre.norm()}),
         }
 
@@ -112,8 +114,8 @@ class SelfDistillation(Objective):
         for centre, heard in ((self.centre, self._heard), (self.patch_centre, self._heard_patches)):
             if heard:
                 scores = torch.cat(heard)  # of masked patches perhaps none, and elsewhere more than here
-                total = self.world.mean(scores.sum(dim=0))
-                count = self.world.mean(torch.tensor(float(len(scores)), device=scores.device))
+                total = self.world.total(scores.sum(dim=0))
+                count = self.world.total(scores.new_tensor(float(len(scores))))
                 if count > 0:
                     centre.lerp_(total / count, 1 - self.settings.centre_momentum)
                 heard.clear()
@@ -132,8 +134,13 @@ class SelfDistillation(Objective):
         """The teacher's answers (n, K) to scores (n, K); centre or Sinkhorn keeps them from being all the same."""
         temperature, iterations = self.temperature(progress), self.settings.sinkhorn_iterations
         if iterations:
-            return self.world.jointly(partial(balanced_answers, temperature=temperature, iterations=iterations), scores)
+            return balanced_answers(scores, temperature, iterations, self._beside)
         return teacher_answers(scores, centre, temperature)
+
+    @property
+    def _beside(self) -> World:
+        """The processes whose pictures are one batch: in training all, but each is evaluated by itself."""
+        return self.world if self.training else ALONE
 
     def _encode(
         self, model: Network, large: Tensor, mask: Tensor | None, *, seen: bool, keys: Tensor | None = None

@@ -26,6 +26,7 @@ from vitreous.objectives.collapse import feature_std
 from vitreous.objectives.objective import Metrics, Objective
 from vitreous.objectives.setting import Setting
 from vitreous.weights.manifest import check_manifest
+from vitreous.world import ALONE, World
 
 EVERY, SOME = 10, 32
 """Every so many steps, the features of so many pictures are compared."""
@@ -40,9 +41,9 @@ class MaskedAutoencoder(Objective):
 
     model: ViT
 
-    def __init__(self, model: ViT, settings: Mae, seed: int = 0) -> None:
+    def __init__(self, model: ViT, settings: Mae, seed: int = 0, world: World = ALONE) -> None:
         super().__init__()
-        self.model, self.settings, self.seed = model, settings, seed
+        self.model, self.settings, self.seed, self.world = model, settings, seed, world
         self.decoder = Decoder(model.config, settings, seed)
         self.taken: Tensor
         self.register_buffer("taken", torch.zeros((), dtype=torch.long))
@@ -55,7 +56,7 @@ class MaskedAutoencoder(Objective):
         loss = masked_loss(rebuilt, targets)
         metrics = {"explained": explained(loss.detach(), targets)}
         if self.training and self.taken.item() % EVERY == 0:
-            metrics["feature_std"] = self.whole_feature_std(batch.images[:SOME])
+            metrics["feature_std"] = self.whole_feature_std(batch.images[: -(-SOME // self.world.size)])
         return loss, metrics
 
     @torch.no_grad()
@@ -64,7 +65,7 @@ class MaskedAutoencoder(Objective):
         self.model.eval()
         features = self.model.representation(images)
         self.model.train(self.training)
-        return feature_std(features)
+        return feature_std(features, self.world)
 
     def after_step(self, progress: float) -> None:
         """Count: an interrupted training compares features in the same steps as another."""
@@ -183,7 +184,7 @@ def build_mae(network: Network, settings: Mae, setting: Setting) -> MaskedAutoen
     """Only a network of patches can be shown some of them."""
     model = require(network, ViT, "mae")
     require(network, LeavesPatchesOut, "mae")
-    return MaskedAutoencoder(model, settings, setting.seed)
+    return MaskedAutoencoder(model, settings, setting.seed, setting.world)
 
 
 def load_autoencoder(folder: Path, model: Network) -> MaskedAutoencoder:

@@ -10,8 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from vitreous.data.batch import Batch
+from vitreous.errors import nothing_readable
 from vitreous.model.family import parameter_roles
 from vitreous.model.network import Network, Role
+from vitreous.world import ALONE, World
 
 Metrics = dict[str, Tensor]
 """Named numbers of a batch, each a tensor without axes."""
@@ -48,8 +50,11 @@ class Objective(nn.Module, ABC):
     def after_step(self, progress: float) -> None:
         """What follows an optimizer's step."""
 
-    def evaluate(self, batches: Iterable[Batch]) -> dict[str, float]:
-        """Metrics of pictures that are not trained on: here the mean of the one that is watched."""
+    def evaluate(self, batches: Iterable[Batch], world: World = ALONE) -> dict[str, float]:
+        """Metrics of pictures that are not trained on: here the mean of the one that is watched.
+
+        world: where several processes look together, `batches` are this one's, and the metrics those of all.
+        """
         self.eval()
         total, weight = 0.0, 0.0
         with torch.inference_mode():
@@ -58,7 +63,10 @@ class Objective(nn.Module, ABC):
                 own = self.weigh(batch)
                 total += own * {"loss": loss, **metrics}[self.watched].item()
                 weight += own
-        return {self.watched: total / max(1e-9, weight)}
+        total, weight = world.mean_numbers((total, weight))
+        if not weight:
+            raise nothing_readable()
+        return {self.watched: total / weight}
 
     def is_better(self, new: dict[str, float], best: dict[str, float], history: Sequence[dict[str, float]]) -> bool:
         """Whether new metrics of an evaluation beat the best; `history` has those of all evaluations so far."""

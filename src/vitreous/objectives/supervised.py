@@ -16,6 +16,7 @@ from vitreous.model.position import draw_cells
 from vitreous.model.trace import Trace
 from vitreous.objectives.objective import Metrics, Objective
 from vitreous.objectives.setting import Setting
+from vitreous.world import ALONE, World
 
 KEEP = 2**32
 """Stream of `draw` for the keep schedule; a network's own begin at 0."""
@@ -59,12 +60,13 @@ class Supervised(Objective):
             return super().weigh(batch)
         return self.class_weight[batch.targets].sum().item()
 
-    def evaluate(self, batches: Iterable[Batch]) -> dict[str, float]:
+    def evaluate(self, batches: Iterable[Batch], world: World = ALONE) -> dict[str, float]:
         """The accuracy, its standard error, and the plain cross-entropy."""
         self.eval()
         with torch.inference_mode():
             answers = [(self.model(batch.images).float(), batch.targets) for batch in batches]
-            scores, labels = (torch.cat(tensors) for tensors in zip(*answers, strict=True))
+            both = zip(*answers, strict=True) if answers else (None, None)
+            scores, labels = (world.gather(None if some is None else torch.cat(some)) for some in both)
             accuracy = (scores.argmax(dim=1) == labels).float().mean().item()
             error = (accuracy * (1 - accuracy) / len(labels)) ** 0.5
             return {"accuracy": accuracy, "standard_error": error, "loss": F.cross_entropy(scores, labels).item()}

@@ -76,6 +76,12 @@ def starts_with_patches(model: ModelConfig) -> bool:
     return isinstance(model, ViTConfig) and model.stem is None
 
 
+def published_side(base: ModelConfig | None) -> int:
+    """The side at which the paper fine-tunes, 384 pixels, or the whole patches in that."""
+    patch = base.patch if isinstance(base, ViTConfig) else 1
+    return 384 // patch * patch
+
+
 def small_side(s: Situation) -> int:
     """The side at which small pictures are looked at, in whole patches of 4."""
     if s.image_size is None:

@@ -111,7 +111,9 @@ def _make_logarithmic(axes: Axes, series: Sequence[Line]) -> None:
 
 
 def _power(value: float) -> str:
-    """A number of a logarithmic axis as a reader likes it: 0.01, 100, 10,000, 2·10¹²."""
+    """A number of a logarithmic axis as a reader likes it: 0.01, 100, 10,000, 2·10¹²; zero is not on it."""
+    if value <= 0:  # a locator of even steps looks a step further than is shown
+        return ""
     if 0.0009 < value < 1e6:
         return f"{value:.3g}" if value < 1 else f"{value:,.0f}"
     power = math.floor(math.log10(value) + 1e-9)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from vitreous.config.objective import ObjectiveConfig, Supervised
 from vitreous.evaluate.probe import Labelled, fit_linear
+from vitreous.evaluate.temperature import fit_temperature
 from vitreous.model.family import classifiers
 from vitreous.model.network import Network
 from vitreous.objectives.supervised import balance
@@ -29,3 +31,13 @@ def fit_classifier(
     if held_out is None:
         return None
     return (classifier(held_out[0]).argmax(1) == held_out[1]).float().mean().item()
+
+
+def set_temperature(network: Network, scores: Tensor, labels: Tensor) -> Tensor:
+    """Let the network be as sure as it is right: its classifier is scaled, and so are scores (n, K)."""
+    factor = 1 / fit_temperature(scores, labels)
+    with torch.no_grad():
+        for layer in classifiers(network):
+            layer.weight.mul_(factor)
+            layer.bias.mul_(factor)
+    return factor * scores

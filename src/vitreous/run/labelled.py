@@ -7,7 +7,6 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 
-import torch
 from torch import Tensor
 
 from vitreous.config.objective import Distill, TokenLabel
@@ -18,29 +17,29 @@ from vitreous.data.source import Data, Source, Split
 from vitreous.errors import UserError
 from vitreous.evaluate.classify import ClassificationResult, score_classes
 from vitreous.evaluate.features import compute_features
-from vitreous.evaluate.probe import seconds_per_picture
-from vitreous.evaluate.temperature import fit_temperature
-from vitreous.model.family import classifiers, count_flops, inference_batch
+from vitreous.evaluate.probe import Labelled, seconds_per_picture
+from vitreous.model.family import count_flops, inference_batch
 from vitreous.model.network import Network
 from vitreous.objectives.answers import Answers
 from vitreous.objectives.setting import Setting
-from vitreous.run.answers import teacher_answers
-from vitreous.run.budget import MEASURED, Afterwards
+from vitreous.run.budget.clock import Clock, Outlook
+from vitreous.run.budget.in_time import answers_in_time, features_in_time, look_around
+from vitreous.run.budget.stages import MEASURING, Work
+from vitreous.run.budget.steps import MEASURED, Afterwards
 from vitreous.run.card import model_card
-from vitreous.run.clock import Clock, Outlook
 from vitreous.run.cost import training_work
+from vitreous.run.ending import Ending
 from vitreous.run.folder import weights_digest
-from vitreous.run.frozen import fit_classifier
-from vitreous.run.in_time import answers_in_time, features_in_time, look_around
+from vitreous.run.frozen import fit_classifier, set_temperature
 from vitreous.run.loaders import evaluation_loader, plain_loader
 from vitreous.run.opening import names_of, open_dataset
 from vitreous.run.request import FitRequest
 from vitreous.run.result import NAMES, FitResult, FrozenProbe, accuracy_lines, read_result
-from vitreous.run.stages import MEASURING, Work
-from vitreous.run.start import choose_training, split_for, starting_network, whiten
-from vitreous.run.teacher import MissingTeacher, Teacher, open_teacher, reopen_teacher
-from vitreous.run.token_labels import label_tokens, write_examples
-from vitreous.run.training import Ending, TrainingRun
+from vitreous.run.start import choose_training, crop_note, split_for, starting_network, whiten
+from vitreous.run.teaching.answers import teacher_answers
+from vitreous.run.teaching.teacher import MissingTeacher, Teacher, open_teacher, reopen_teacher
+from vitreous.run.teaching.token_labels import label_tokens, write_examples
+from vitreous.run.training import TrainingRun
 from vitreous.train.loop import Evaluate, Outcome
 from vitreous.train.meter import Spent
 from vitreous.train.pace import Pace
@@ -105,7 +104,8 @@ class LabelledTraining(TrainingRun[FitRequest, FitResult]):
             self.base = self._open_weights()
             self.saved.check_weights(self._given(), self.folder)
         network = starting_network(self.training, self.base)
-        self._say_crop()
+        if self.base is not None and (note := crop_note(self.training, self.base)) is not None:
+            self.listeners.say(note)
         if self.training.whiten and self.base is None:
             whiten(network, self.training, self.data.train, self.machine.workers)
         if self.training.probe:
@@ -129,15 +129,20 @@ class LabelledTraining(TrainingRun[FitRequest, FitResult]):
             assert self.saved is not None
             found = reopen_teacher(place, self.data.classes, self.saved, self.folder, self.world.device)
         self.listeners.say(f"Learning from {place} too: {objective.way}.")
-        asked = (found, self.training, self.data.train, self.machine.workers, self.clock, self.listeners)
+        pictures, how = self.data.train, (self.machine.workers, self.clock, self.listeners)
         if isinstance(objective, TokenLabel):
-            self.loader.token_labels = label_tokens(*asked)
+            if self.world.size > 1:  # each makes its share, all take about as long, and what is made is kept for all
+                own = pictures.subset(range(len(pictures))[self.world.share(len(pictures))])
+                label_tokens(found, self.training, own, *how)
+                self.world.agree(False)  # until all have come so far
+            self.loader.token_labels = label_tokens(found, self.training, pictures, *how)
         else:
-            self.answers = teacher_answers(*asked)
+            self.answers = teacher_answers(found, self.training, pictures, *how)
 
     def _open_validation(self) -> None:
         if "val" in self.data.splits:
-            self.validation = self.keep_open(evaluation_loader(self.part("val"), self.training, self.machine.workers))
+            part, workers = self.part("val"), self.machine.workers
+            self.validation = self.keep_open(evaluation_loader(part, self.training, workers, self.looking))
 
     def _given(self) -> Network:
         assert self.base is not None
@@ -152,24 +157,11 @@ class LabelledTraining(TrainingRun[FitRequest, FitResult]):
             return
         self.saved.check_weights(self._given(), self.folder)
 
-    def _say_crop(self) -> None:
-        seen = self.training.preprocess.crop
-        if self.base is not None and seen != self.base.preprocess.crop:
-            self.listeners.say(
-                f"The model will look at the middle {seen:.0%} of a picture; the weights came with "
-                f"{self.base.preprocess.crop:.0%}. Set preprocess.crop to change that."
-            )
-
     def _fit_classifier(self, network: Network) -> None:
         """Fit the classifier to features of the frozen network, computed once: a first answer within seconds."""
         began = self.meter.seconds
         network.to(self.world.device).eval()
-        function = self._on_device(network.representation)
-        known, held_out = self._features(function), None
-        self._open_validation()
-        if self.validation is not None:
-            count = len(self.validation.source)
-            held_out = compute_features(function, self.validation.batches(), count, self._told("val", count))
+        known, held_out = self.start_features(self._on_device(network.representation))
         accuracy = fit_classifier(network, known, held_out, len(self.data.classes), self.training.objective)
         seconds = round(self.meter.seconds - began, 1)
         if accuracy is not None:
@@ -179,12 +171,18 @@ class LabelledTraining(TrainingRun[FitRequest, FitResult]):
             )
         self.probe = FrozenProbe(seconds, accuracy, self.parts.get("train"))
 
-    def _features(self, function: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+    def start_features(self, function: Callable[[Tensor], Tensor]) -> tuple[Labelled, Labelled | None]:
+        """What a first classifier is fitted to, and what chooses its strength: training and validation pictures."""
+        known = self._features(function)
+        self._open_validation()
+        return known, None if self.validation is None else self._seen(function, self.validation, "val")
+
+    def _features(self, function: Callable[[Tensor], Tensor]) -> Labelled:
         """Features and labels of the training pictures; with a budget, of as many as there is time for."""
         batch = inference_batch(self.training.model)
         if self.request.budget is None:
-            total = len(self.data.train)
-            return compute_features(function, self.loader.plain_batches(batch), total, self._told("train", total))
+            total, batches = len(self.data.train), self.loader.plain_batches(batch, world=self.world)
+            return compute_features(function, batches, total, self._told("train", total), world=self.world)
         outlook = None
         if self.clock is not None:
             learn = seconds_per_picture(self.training.model.features, len(self.data.classes))
@@ -226,7 +224,7 @@ class LabelledTraining(TrainingRun[FitRequest, FitResult]):
         self._settle(outlook, 0)
 
     def _plain_loader(self, source: Source) -> Loader:
-        return plain_loader(source, self.training, self.machine.workers)
+        return plain_loader(source, self.training, self.machine.workers, self.looking)
 
     def say_start(self, steps: int) -> None:
         """What is trained after a classifier on frozen features."""
@@ -240,6 +238,11 @@ class LabelledTraining(TrainingRun[FitRequest, FitResult]):
         """To be called with how many pictures of a split were looked at."""
         return lambda done: self.listeners.look(f"looking at the {NAMES[split]} pictures", done, total)
 
+    def _seen(self, function: Callable[[Tensor], Tensor], loader: Loader, split: Split) -> Labelled:
+        """What a function says of all pictures of a loader, by all processes, and their labels."""
+        count = len(loader.source)
+        return compute_features(function, loader.batches(), count, self._told(split, count), world=self.looking)
+
     def _on_device(self, function: Callable[..., Tensor]) -> Callable[[Tensor], Tensor]:
         return lambda images: function(images.to(self.world.device)).cpu()
 
@@ -248,7 +251,7 @@ class LabelledTraining(TrainingRun[FitRequest, FitResult]):
         if self.validation is None:
             return None
         loader, device = self.validation, self.world.device
-        return lambda objective: objective.evaluate(batch.to(device) for batch in loader.batches())
+        return lambda objective: objective.evaluate((batch.to(device) for batch in loader.batches()), self.looking)
 
     def afterwards(self, clock: Clock) -> Afterwards:
         """The val split once more, the test split, and the report; judged by the pictures looked at so far."""
@@ -266,7 +269,7 @@ class LabelledTraining(TrainingRun[FitRequest, FitResult]):
 
     def end(self, network: Network, outcome: Outcome, pace: Pace) -> Ending[FitResult]:
         """How well the kept weights do on the val and the test split."""
-        if self.loader.token_labels is not None:
+        if self.loader.token_labels is not None and self.world.first:
             write_examples(self.folder, self.loader.token_labels.maps, self.data.train, self.training.seed)
         network.to(self.world.device)
         measured: dict[Split, ClassificationResult] = {}
@@ -276,7 +279,7 @@ class LabelledTraining(TrainingRun[FitRequest, FitResult]):
                 measured[split] = self._measure(network, split)
         network.cpu()
         spent = self.spent(outcome, pace)
-        unreadable = {**self.unreadable, **self.loader.unreadable}
+        unreadable = self.world.union({**self.unreadable, **self.loader.unreadable})
         result = FitResult(
             run=str(self.folder),
             bundle=str(self.folder / "bundle"),
@@ -321,23 +324,19 @@ class LabelledTraining(TrainingRun[FitRequest, FitResult]):
         """Of a network that began with a classifier on frozen features, the val split first sets the temperature."""
         scores, labels, names = self._answers(network, split)
         if split == "val" and self.training.probe:
-            factor = 1 / fit_temperature(scores, labels)
-            scores = factor * scores
-            with torch.no_grad():
-                for layer in classifiers(network):
-                    layer.weight.mul_(factor)
-                    layer.bias.mul_(factor)
+            scores = set_temperature(network, scores, labels)
         return score_classes(scores, labels, self.data.classes, names=names)
 
     def _answers(self, network: Network, split: Split) -> tuple[Tensor, Tensor, list[str]]:
         """Scores (n, K), labels (n,) and names of the pictures that are looked at and can be read."""
         known = split == "val" and not self.training.objective.evaluates_views
         loader = self.validation if known and self.validation is not None else self._plain_loader(self.part(split))
-        function, told = self._on_device(network.eval()), self._told(split, len(loader.source))
+        function = self._on_device(network.eval())
         try:
             if split == "val" or self.clock is None:
-                scores, labels = compute_features(function, loader.batches(), len(loader.source), told)
+                scores, labels = self._seen(function, loader, split)
             else:
+                told = self._told(split, len(loader.source))
                 (scores, labels), tried = answers_in_time(function, loader, self.clock, self.look, told)
                 if tried < len(loader.source):  # the machine has become slower than it was when this was planned
                     self.keep_part(split, tried)
@@ -345,4 +344,4 @@ class LabelledTraining(TrainingRun[FitRequest, FitResult]):
             self.unreadable.update(loader.unreadable)
             if loader is not self.validation:
                 loader.close()
-        return scores, labels, names_of(self.part(split), loader.unreadable)
+        return scores, labels, names_of(self.part(split), self.looking.union(loader.unreadable))

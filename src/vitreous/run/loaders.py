@@ -7,10 +7,15 @@ from vitreous.config.train import Training
 from vitreous.data.loader import Loader
 from vitreous.data.source import Source
 from vitreous.model.family import inference_batch
+from vitreous.world import ALONE, World
+
+MOST_VIEWED = 256
+"""Pictures at once, at most, that views are made of in evaluation: a batch of many processes is too large for one. The
+same for any number of them, for what an objective says may depend on the batch; no recipe has a larger one."""
 
 
-def training_loader(source: Source, t: Training, workers: int) -> Loader:
-    """Pictures varied as the training says, in the views that its objective wants."""
+def training_loader(source: Source, t: Training, workers: int, world: World = ALONE) -> Loader:
+    """Pictures varied as the training says, in the views that its objective wants; of each batch a process's part."""
     return Loader(
         source,
         t.preprocess,
@@ -20,26 +25,28 @@ def training_loader(source: Source, t: Training, workers: int) -> Loader:
         workers=workers,
         views=t.objective.views,
         patch=t.model.patch if isinstance(t.model, ViTConfig) else None,
+        world=world,
     )
 
 
-def plain_loader(source: Source, t: Training, workers: int) -> Loader:
+def plain_loader(source: Source, t: Training, workers: int, world: World = ALONE) -> Loader:
     """Pictures as evaluation sees them; those that cannot be read are left out, and reported."""
     batch = inference_batch(t.model)
-    return Loader(source, t.preprocess, batch_size=batch, workers=workers, unreadable_limit=1.0)
+    return Loader(source, t.preprocess, batch_size=batch, workers=workers, unreadable_limit=1.0, world=world)
 
 
-def evaluation_loader(source: Source, t: Training, workers: int) -> Loader:
+def evaluation_loader(source: Source, t: Training, workers: int, world: World = ALONE) -> Loader:
     """What the objective is evaluated on: plain pictures, or its own views of them, the same each time."""
     if not t.objective.evaluates_views:
-        return plain_loader(source, t, workers)
+        return plain_loader(source, t, workers, world)
     return Loader(
         source,
         t.preprocess,
         t.augment,
-        batch_size=t.batch_size,
+        batch_size=min(t.batch_size, MOST_VIEWED),
         seed=t.seed,
         shuffle=False,
         views=t.objective.views,
         unreadable_limit=1.0,
+        world=world,
     )

@@ -6,12 +6,13 @@ import json
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from vitreous.errors import UserError
 from vitreous.inputs import reason
+from vitreous.weights.files import readable_errors
 from vitreous.weights.ours import GENERATOR, check_file
 
 try:
@@ -49,6 +50,20 @@ def hold_folder(folder: Path, say: Callable[[str], None], doing: str = "training
                 path.unlink()
         _held.discard(handle)
         os.close(handle)
+
+
+@contextmanager
+def claim_folder(folder: Path, files: Sequence[str], say: Callable[[str], None]) -> Iterator[None]:
+    """Within, the folder is ours, made where it is missing; refused where one of these files in it is not ours.
+
+    To be called when all else is known to be right, for a mistake should leave nothing.
+    """
+    for name in files:
+        check_file(folder / name)
+    with readable_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    with hold_folder(folder, say):
+        yield
 
 
 def _lock(path: Path, say: Callable[[str], None], doing: str) -> int:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import math
 import os
+from dataclasses import replace
 
 from vitreous.config.data import Preprocess
 from vitreous.config.model import ModelConfig, ViTConfig
 from vitreous.config.objective import Dino, Mae, TokenLabel
 from vitreous.config.train import Training
+from vitreous.errors import UserError
 from vitreous.explain.methods import Method
 from vitreous.memory import check_memory
 from vitreous.model.family import (
@@ -23,6 +25,7 @@ from vitreous.model.family import (
     inference_batch,
 )
 from vitreous.weights.bundle import Bundle
+from vitreous.world import ALONE, World
 
 FLOAT = 4
 
@@ -30,19 +33,44 @@ BIAS_BATCH = 32
 """Pictures at once, at most, where a bias is measured: they are there in several versions."""
 
 
-def check_training_memory(training: Training, pictures: int) -> None:
-    """Refuse a training whose step needs more memory than there is, before it starts any process."""
-    size = training.model.image_size
+def check_training_memory(training: Training, pictures: int, world: World = ALONE, beside: int = 1) -> None:
+    """Refuse a training whose step needs more memory than there is, before it starts any process that decodes.
+
+    world: the processes that share each batch, and where they compute. A GPU's memory is not looked at:
+        `vitreous models --gpus` says what fits.
+    beside: so many of them share this machine's memory.
+    """
+    batch, processes = min(training.batch_size, pictures), world.size
+    fewest = _smallest_share(training, batch, processes)
+    if processes > 1 and fewest < training.accumulate:
+        raise UserError(
+            f"batch_size={batch}: of {processes} processes some get {fewest} pictures of a batch, too few for "
+            f"accumulate={training.accumulate}; set a larger batch_size or accumulate=1, or start fewer."
+        )
+    if world.device.type != "cpu":
+        return
+    training, size = replace(training, batch_size=-(-training.batch_size // processes)), training.model.image_size
     part = max(1, min(training.batch_size, pictures) // training.accumulate)
+    together = f" in each of {beside} processes" if beside > 1 else ""
     check_memory(
-        training_bytes(training, pictures),
-        f"a training at {size[0]}x{size[1]} pixels, {part:,} pictures at once",
+        beside * training_bytes(training, pictures, processes if world.sharded else 1),
+        f"a training at {size[0]}x{size[1]} pixels, {part:,} pictures at once{together}",
         "give a smaller image_size, batch_size or model, or set accumulate",
     )
 
 
-def training_bytes(training: Training, pictures: int) -> float:
-    """Weights, gradients and what the optimizer keeps; a batch of views, and of one part the activations."""
+def _smallest_share(training: Training, batch: int, processes: int) -> int:
+    """Pictures of a batch that the process with fewest gets; pairs that are mixed stay together."""
+    unit = 2 if training.augment.mixes else 1
+    shares = (World(rank, processes).share(batch, unit) for rank in range(processes))
+    return min(int(share.stop - share.start) for share in shares)
+
+
+def training_bytes(training: Training, pictures: int, shards: int = 1) -> float:
+    """Weights, gradients and what the optimizer keeps; a batch of views, and of one part the activations.
+
+    shards: so many processes divide the former among them.
+    """
     config, batch = training.model, min(training.batch_size, pictures)
     moments = {"adamw": 2, "sgd": 1, "muon": 1}[training.optimizer.name]
     copies = 2 + moments + (training.ema is not None) + isinstance(training.objective, Dino)
@@ -56,7 +84,12 @@ def training_bytes(training: Training, pictures: int) -> float:
         labels = config.patches * config.classes * FLOAT
         views, activations = views + labels, activations + 2 * labels  # targets; scores and their logarithms
     part = max(1, batch // training.accumulate)
-    return copies * FLOAT * count_parameters(config) + batch * views + part * activations * _share_seen(training)
+    if training.recompute:
+        activations /= config.layers  # of one block at a time; what lies between blocks is little beside it
+    weights = copies * FLOAT * count_parameters(config) / shards
+    if shards > 1 and training.accumulate > 1:  # gradients stay whole until the last part
+        weights += FLOAT * count_parameters(config)
+    return weights + batch * views + part * activations * _share_seen(training)
 
 
 def _share_seen(training: Training) -> float:

@@ -11,9 +11,12 @@ import numpy as np
 
 from vitreous.config.data import Preprocess
 from vitreous.data.builtin import builtin_data
-from vitreous.data.folder import pictures_below
+from vitreous.data.decode import PICTURE_SUFFIXES
+from vitreous.data.folder import one_picture, pictures_below
+from vitreous.data.shards.opening import is_shards, open_shards
 from vitreous.data.source import Data, NoClassesError, Source, Split, open_data
-from vitreous.data.walk import Walk
+from vitreous.data.view import Sample
+from vitreous.data.walk import Walk, has_pictures
 from vitreous.deploy.folder import is_engine
 from vitreous.errors import UserError
 from vitreous.inputs import reason
@@ -38,7 +41,7 @@ def open_pictures(data: str | Path | Data) -> Data:
     try:
         return open_dataset(data)
     except NoClassesError as error:
-        if isinstance(data, Data) or not Path(data).is_dir():
+        if isinstance(data, Data) or not (is_shards(data) or Path(data).is_dir()):
             raise
         opened = open_data(data, labelled=False)
         reason = str(error).removeprefix(f"{data}: ").split(";")[0]
@@ -108,10 +111,20 @@ def list_pictures(given: str | Path | Sequence[str | Path]) -> list[Path]:
     return paths
 
 
+def find_samples(place: str | Path) -> list[Sample] | None:
+    """All pictures in shards, split after split, whatever labels they have; None if these are no shards."""
+    if not is_shards(place):
+        return None
+    sources = open_shards(place, labelled=False).splits.values()
+    return [Sample(source, index) for source in sources for index in range(len(source))]
+
+
 def find_pictures(place: str | Path, notes: list[str]) -> list[Path]:
     """The file itself, or the pictures in a folder; `notes` hears of what was passed over, or that there are none."""
     if not str(place):
         raise UserError("an empty path: give a picture or a folder.")
+    if is_shards(place):
+        raise UserError(f"{place}: shards, and picture files are needed here; give some, or a folder of them.")
     path = Path(place)
     if not _is_folder(path):
         return [path]
@@ -125,6 +138,25 @@ def find_pictures(place: str | Path, notes: list[str]) -> list[Path]:
         raise UserError(f"{error.filename or path}: cannot be read ({reason(error)}); check its mode.") from None
     notes += walk.remarks(path)
     return [Path(source.name(index)) for index in range(len(source))]
+
+
+def open_all(place: str | Path) -> tuple[tuple[Source, ...], tuple[str, ...]]:
+    """All pictures at a place, whatever labels and splits they have, and notes on what was passed over.
+
+    A file of a picture; a folder, of which all pictures below it are taken, in the order of their paths; or any other
+    data that `open_data` knows, of which all splits are taken. Names of files are absolute.
+    """
+    path = Path(place)
+    if _is_folder(path):
+        walk = Walk()
+        if has_pictures(path):
+            return (pictures_below(path.absolute(), walk),), walk.remarks(path)
+    elif path.suffix.lower() in PICTURE_SUFFIXES:
+        return (one_picture(path.absolute()),), ()
+    opened = (
+        builtin_data() if place == BUILTIN else open_data(path.absolute() if path.exists() else place, labelled=False)
+    )
+    return tuple(opened.splits.values()), opened.notes
 
 
 def check_found(count: int, notes: Sequence[str]) -> None:

@@ -11,10 +11,13 @@ import torch
 from vitreous.data.chance import derived_seed
 from vitreous.data.datasets.place import PREFIX
 from vitreous.data.loader import choose_workers
+from vitreous.data.shards.opening import is_shards, shards_name
 from vitreous.errors import UserError
 from vitreous.model.family import check_one_size
+from vitreous.run.joining import join_world
+from vitreous.run.launcher import launched, local_processes, refuse_many
 from vitreous.train.loop import Event
-from vitreous.world import find_device
+from vitreous.world import World, find_device
 
 
 @dataclass(frozen=True)
@@ -154,15 +157,33 @@ class Machine:
     """How a run uses the machine; nothing here changes what is asked for."""
 
     workers: int
-    """Processes that decode pictures."""
-    device: torch.device
+    """Processes that decode pictures, for each that trains."""
+    world: World
+    """The processes that train together, and the device of this one."""
     tensorboard: bool = False
     """Write curves for TensorBoard into the run folder."""
 
+    @property
+    def device(self) -> torch.device:
+        """Where to compute."""
+        return self.world.device
+
 
 def machine_of(workers: int | None, device: str, tensorboard: bool) -> Machine:
-    """What a person said of the machine, with what they left open filled in."""
-    return Machine(choose_workers(workers), find_device(device), tensorboard)
+    """What a person said of the machine, with what they left open filled in; for one process."""
+    refuse_many("a training of this kind")
+    return Machine(choose_workers(workers), World(device=find_device(device)), tensorboard)
+
+
+def machines_of(workers: int | None, device: str, shard: bool, tensorboard: bool) -> Machine:
+    """The same for a training of as many processes as torchrun has started; `shard` divides the weights among them."""
+    if shard and launched() == 1:
+        raise UserError(
+            "shard: there is one process, and nobody to share the weights with; leave it out, or start "
+            "several with torchrun."
+        )
+    workers = choose_workers(workers, beside=local_processes())  # what is wrong here is said before anybody is met
+    return Machine(workers, replace(join_world(device), sharded=shard), tensorboard)
 
 
 def check_request(budget: str | None, epochs: float | None, model: str | None, image_size: int | None) -> None:
@@ -181,9 +202,13 @@ def same_place(path: str | Path) -> str:
 
 
 def run_name(data: str | Path) -> str:
-    """What the run folder of these data is called: the folder's whole name, a file's without its ending, or NAME where
-    they are data:NAME."""
+    """What the run folder of these data is called.
+
+    The folder's whole name, a file's without its ending, NAME of data:NAME, or what the names of shards share.
+    """
     if isinstance(data, str) and data.startswith(PREFIX):
         return data.removeprefix(PREFIX) or "data"
+    if is_shards(data) and not Path(data).is_dir():
+        return shards_name(str(data)) or "data"
     place = Path(data).resolve()
     return (place.stem if place.is_file() else place.name) or "data"

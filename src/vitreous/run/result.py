@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -140,11 +140,12 @@ def accuracy_lines(result: FitResult) -> dict[str, str]:
 
 
 def read_result(folder: Path) -> FitResult | PretrainResult:
-    """What a finished training came to."""
+    """What a finished training came to, wherever its folder is now."""
     path = folder / "result.json"
     try:
         fields = json.loads(path.read_text(encoding="utf-8"))
-        return PretrainResult.from_json(fields) if "method" in fields else FitResult.from_json(fields)
+        found = PretrainResult.from_json(fields) if "method" in fields else FitResult.from_json(fields)
+        return replace(found, run=str(folder), bundle=str(folder / Path(found.bundle).name))
     except (ValueError, KeyError, TypeError):
         raise UserError(
             f"{path}: damaged, or of an older vitreous; delete it and repeat the command: what is trained is kept."

@@ -132,6 +132,17 @@ def starting_network(training: Training, base: Bundle | None) -> Network:
     return network
 
 
+def crop_note(training: Training, base: Bundle) -> str | None:
+    """What to say where the model will look at another share of a picture than the weights came with."""
+    seen, came = training.preprocess.crop, base.preprocess.crop
+    if seen == came:
+        return None
+    return (
+        f"The model will look at the middle {seen:.0%} of a picture; the weights came with {came:.0%}. Set "
+        "preprocess.crop to change that."
+    )
+
+
 def whiten(network: Network, training: Training, source: Source, workers: int) -> None:
     """Let the network's patch projection start whitened, from at most 2000 pictures of all over the source."""
     vit = require(network, ViT, "whiten")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar, Generic, Protocol, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 import torch
 
@@ -22,47 +21,31 @@ from vitreous.model.network import Network
 from vitreous.objectives.build import build_objective
 from vitreous.objectives.objective import Objective
 from vitreous.objectives.setting import Setting
-from vitreous.run.budget import Afterwards, parse_budget, plan
-from vitreous.run.clock import Clock
+from vitreous.run.alike import open_alike
+from vitreous.run.budget.clock import Clock
+from vitreous.run.budget.looking import random_part
+from vitreous.run.budget.steps import Afterwards, parse_budget, plan
+from vitreous.run.ending import Ending, Result, WriteReport, write_ending
 from vitreous.run.folder import REPORT, RESULT, RunConfig, check_same_request, make_run_folder, open_run
+from vitreous.run.joining import announce
+from vitreous.run.launcher import local_processes
 from vitreous.run.loaders import training_loader
 from vitreous.run.lock import hold_folder
-from vitreous.run.looking import random_part
 from vitreous.run.needs import check_training_memory
 from vitreous.run.request import Listeners, Machine, Request
-from vitreous.run.result import FitResult, FrozenProbe, PretrainResult
-from vitreous.run.saved import save_extra, training_to_json
+from vitreous.run.result import FrozenProbe
 from vitreous.run.track import check_tensorboard, tracked
 from vitreous.train.loop import Evaluate, Event, Loop, Outcome
 from vitreous.train.meter import Meter, Spent
 from vitreous.train.pace import Pace, Timekeeper, Timetable
 from vitreous.train.state import has_checkpoint
-from vitreous.weights.bundle import save_bundle
-from vitreous.weights.files import write_file
 from vitreous.weights.ours import check_folder
-from vitreous.world import World
+from vitreous.world import ALONE, World
 
 NO_STEPS = "The time that is left is too short to train further: the classifier on frozen features is the result."
 ONE_STEP = "With what is left to measure and to write, the time is up: one step is taken."
 
 Asked = TypeVar("Asked", bound=Request)
-Result = TypeVar("Result", bound=FitResult | PretrainResult)
-
-
-@dataclass(frozen=True)
-class Ending(Generic[Result]):
-    """What a verb makes of a training that has ended."""
-
-    result: Result
-    labels: Sequence[str]
-    card: str
-
-
-class WriteReport(Protocol):
-    """Writes a run's page, in about so many seconds if they are given."""
-
-    def __call__(self, folder: Path, /, *, seconds: float | None = None) -> object:
-        """Of the run in this folder."""
 
 
 class TrainingRun(ABC, Generic[Asked, Result]):
@@ -83,8 +66,9 @@ class TrainingRun(ABC, Generic[Asked, Result]):
     ) -> None:
         self.meter = Meter(began=listeners.began)
         self.request, self.folder, self.machine = request, folder, machine
-        self.listeners, self.report = listeners, report
-        self.world = World(device=machine.device)
+        self.world, self.report = machine.world, report
+        # only the first process of several speaks
+        self.listeners = listeners if self.world.first else Listeners(stop=listeners.stop, began=listeners.began)
         self.clock: Clock | None = None
         if request.budget is not None:
             self.clock = Clock(request.budget, parse_budget(request.budget), self.writing, self.meter, self.world)
@@ -164,20 +148,33 @@ class TrainingRun(ABC, Generic[Asked, Result]):
 
     def run(self) -> Result:
         """Do what is left to do."""
-        saved = open_run(self.folder)
-        if saved is not None:
-            check_same_request(saved, self.request, self.folder)
-            if (self.folder / RESULT).exists():
-                result = self.read_result()
-                self.listeners.say(self._restore_report())
+        try:
+            saved, result = self.world.first_does(self._look_into_folder)
+            if result is not None:
                 return result
-        if self.machine.tensorboard:
-            check_tensorboard()
-        with ExitStack() as self.held, ExitStack() as self.open:
-            return self._run(saved)
+            if self.machine.tensorboard:
+                check_tensorboard()
+            with ExitStack() as self.held, ExitStack() as self.open:
+                return self._run(saved)
+        except BaseException as error:
+            if (lost := announce(error)) is not None:  # else other processes would wait for this one
+                raise lost from error
+            raise
+
+    def _look_into_folder(self) -> tuple[RunConfig | None, Result | None]:
+        """What a training that was begun here needs to go on, and what it came to where it is finished."""
+        saved = open_run(self.folder)
+        if saved is None:
+            return None, None
+        check_same_request(saved, self.request, self.folder)
+        if not (self.folder / RESULT).exists():
+            return saved, None
+        result = self.read_result()
+        self.listeners.say(self._restore_report())
+        return saved, result
 
     def _run(self, saved: RunConfig | None) -> Result:
-        opened = self.open_data()
+        opened = open_alike(self.open_data, self.request.data, self.world)
         self.saved = saved
         if saved is None:
             self.training = self.choose_training(opened)
@@ -188,11 +185,11 @@ class TrainingRun(ABC, Generic[Asked, Result]):
             # what the clock has decided stays so: exactness comes before the time
             self.parts, self.clock = dict(saved.parts), None
         self.data = self.split_data(opened)
-        check_training_memory(self.training, len(self.data.train))
-        self._claim_folder(saved)  # not before: a mistake in the request should leave nothing behind
+        check_training_memory(self.training, len(self.data.train), self.world, local_processes())
+        # not before: a mistake in the request should leave nothing behind
+        self.checkpointed = self.world.first_does(lambda: self._claim_folder(saved))
         self._say_what(resumed=saved is not None)
-        self.checkpointed = has_checkpoint(self.folder / "checkpoints")
-        self.loader = self.keep_open(training_loader(self.data.train, self.training, self.machine.workers))
+        self.loader = self.keep_open(training_loader(self.data.train, self.training, self.machine.workers, self.world))
         network = self.start_network()
         self.objective = build_objective(network, self.training.objective, self.setting())
         self.objective.to(self.world.device)
@@ -214,20 +211,20 @@ class TrainingRun(ABC, Generic[Asked, Result]):
             )
             self._keep_config(saved)
             self.say_start(saved.steps)
-        self.config = saved
-        pace = saved.pace
-        outcome = self._train(pace, table)
-        return self._finish(outcome, pace)
+        self.config, pace = saved, saved.pace
+        return self._finish(self._train(pace, table), pace)
 
-    def _claim_folder(self, saved: RunConfig | None) -> None:
-        """Make the run folder ours until the end; refuse one that is another's, or that another process trains in."""
+    def _claim_folder(self, saved: RunConfig | None) -> bool:
+        """Make the run folder ours until the end, and say whether it has a checkpoint.
+
+        One that is another's, or that another training is in, is refused.
+        """
         check_folder(self.folder / "bundle")
-        if not self.world.first:
-            return
         make_run_folder(self.folder)
         self.held.enter_context(hold_folder(self.folder, self.listeners.say))
         if open_run(self.folder) != saved or (self.folder / RESULT).exists():
             raise UserError(f"{self.folder}: another process has just trained in it; repeat the command.")
+        return has_checkpoint(self.folder / "checkpoints")
 
     def _keep_config(self, config: RunConfig) -> None:
         """Write down what the clock has decided, before it counts."""
@@ -254,6 +251,12 @@ class TrainingRun(ABC, Generic[Asked, Result]):
         """The loader, closed when the training has ended."""
         self.open.callback(loader.close)
         return loader
+
+    @property
+    def looking(self) -> World:
+        """The processes among which pictures that are only looked at are divided; with a budget, each looks at all:
+        how many there are then depends on the clock."""
+        return self.world if self.request.budget is None else ALONE
 
     def _say_what(self, resumed: bool) -> None:
         c, splits = self.training.model, self.data.splits
@@ -299,7 +302,7 @@ class TrainingRun(ABC, Generic[Asked, Result]):
         )
         with ExitStack() as stack:
             listener = self.watch(self.listeners.step)
-            if self.machine.tensorboard:
+            if self.machine.tensorboard and self.world.first:
                 listener = stack.enter_context(tracked(listener, self.folder))
             outcome = loop.run(listener, self.listeners.stop)
         for remark in outcome.remarks:
@@ -323,27 +326,17 @@ class TrainingRun(ABC, Generic[Asked, Result]):
         network = build_network(self.training.model, seed=None)
         network.load_state_dict(merge_lora(outcome.best["model"]))
         network.eval()
-        for name, tensors in outcome.best.items():
-            if name != "model":
-                save_extra(self.folder / name, tensors, self.training)
         ending = self.end(network, outcome, pace)
-        info = {
-            "request": asdict(self.request),
-            "training": training_to_json(self.training),
-            "spent": asdict(ending.result.spent),
-        }
-        save_bundle(
-            self.folder / "bundle", network, self.training.preprocess, ending.labels, card=ending.card, info=info
-        )
-        if outcome.finished:
-            write_file(self.folder / RESULT, json.dumps(ending.result.to_json(), indent=2) + "\n")
-            self.report(self.folder, seconds=None if self.clock is None else self.clock.left())
+        if self.world.first:
+            write_ending(self.folder, self.request, self.training, network, outcome, ending)
+            if outcome.finished:
+                self.report(self.folder, seconds=None if self.clock is None else self.clock.left())
         return ending.result
 
     def spent(self, outcome: Outcome, pace: Pace) -> Spent:
         """What the training cost; all processes are ended first, for only then their time is known."""
         self.open.close()
-        return self.meter.spent() + self.work(outcome, pace)
+        return self.meter.spent(self.world) + self.work(outcome, pace)
 
     def _restore_report(self) -> str:
         """What there is to say of a finished run; its page is written again if it is lost."""

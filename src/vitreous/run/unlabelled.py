@@ -22,17 +22,18 @@ from vitreous.model.network import Network
 from vitreous.objectives.collapse import Alarm
 from vitreous.objectives.objective import Objective
 from vitreous.recipes.pretrain import PRETRAINING
-from vitreous.run.budget import Afterwards
+from vitreous.run.budget.clock import Clock
+from vitreous.run.budget.stages import FEW, MEASURING, Costs, Work, describe_plan, plan_stages
+from vitreous.run.budget.steps import Afterwards
 from vitreous.run.card import pretrain_card
-from vitreous.run.clock import Clock
+from vitreous.run.ending import Ending
 from vitreous.run.folder import records_of
 from vitreous.run.loaders import evaluation_loader
 from vitreous.run.opening import open_pictures
 from vitreous.run.request import PretrainRequest
 from vitreous.run.result import PretrainResult, read_result
-from vitreous.run.stages import FEW, MEASURING, Costs, Work, describe_plan, plan_stages
 from vitreous.run.start import ASIDE, set_aside, situation_of, some_of, whiten
-from vitreous.run.training import Ending, TrainingRun
+from vitreous.run.training import TrainingRun
 from vitreous.train.loop import Evaluate, Event, Outcome
 from vitreous.train.pace import Pace
 
@@ -112,10 +113,10 @@ class UnlabelledTraining(TrainingRun[PretrainRequest, PretrainResult]):
         asked = some_of(self.data.splits["val"], few, self.training.seed)
         device = self.world.device
         if not self.data.classes:
-            loader = self.keep_open(evaluation_loader(asked, self.training, self.machine.workers))
-            return lambda objective: objective.evaluate(batch.to(device) for batch in loader.batches())
+            loader = self.keep_open(evaluation_loader(asked, self.training, self.machine.workers, self.looking))
+            return lambda objective: objective.evaluate((batch.to(device) for batch in loader.batches()), self.looking)
         known, asking = (
-            Loader(source, self.training.preprocess, batch_size=100, unreadable_limit=1.0)
+            Loader(source, self.training.preprocess, batch_size=100, unreadable_limit=1.0, world=self.looking)
             for source in (some_of(self.data.train, 4 * few, self.training.seed), asked)
         )
         return lambda objective: {"knn": knn_accuracy(objective, known, asking, len(self.data.classes))}
@@ -130,6 +131,8 @@ class UnlabelledTraining(TrainingRun[PretrainRequest, PretrainResult]):
 
     def watch(self, listener: Callable[[Event], None]) -> Callable[[Event], None]:
         """A listener that also says when the features collapse; `collapsed` then stands in the events."""
+        if not self.world.first:
+            return listener
         alarm: Alarm | None = None
 
         def hear(event: Event) -> None:
@@ -146,6 +149,7 @@ class UnlabelledTraining(TrainingRun[PretrainRequest, PretrainResult]):
 
     def end(self, network: Network, outcome: Outcome, pace: Pace) -> Ending[PretrainResult]:
         """What the last evaluation and the alarms said."""
+        unreadable = self.world.union(self.loader.unreadable)
         result = PretrainResult(
             run=str(self.folder),
             bundle=str(self.folder / "bundle"),
@@ -154,9 +158,9 @@ class UnlabelledTraining(TrainingRun[PretrainRequest, PretrainResult]):
             pictures=len(self.data.train),
             steps=pace.steps,
             metrics=outcome.best_metrics,
-            alarms=heard(self.folder).sentences,
+            alarms=self.world.first_does(lambda: heard(self.folder).sentences),
             spent=self.spent(outcome, pace),
-            remarks=(*outcome.remarks, *(f"{name}: {why}" for name, why in sorted(self.loader.unreadable.items()))),
+            remarks=(*outcome.remarks, *(f"{name}: {why}" for name, why in sorted(unreadable.items()))),
         )
         return Ending(result, (), pretrain_card(self.folder.name, self.request, self.training, result))
 
@@ -164,11 +168,14 @@ class UnlabelledTraining(TrainingRun[PretrainRequest, PretrainResult]):
 def knn_accuracy(objective: Objective, known: Loader, asked: Loader, classes: int) -> float:
     """The share of asked pictures whose class the nearest known ones name."""
     network = objective.model.eval()
-    device = next(network.parameters()).device
+    device = network.device
 
     def features_of(loader: Loader) -> tuple[Tensor, Tensor]:
         return compute_features(
-            lambda images: network.representation(images.to(device)).cpu(), loader.batches(), len(loader.source)
+            lambda images: network.representation(images.to(device)).cpu(),
+            loader.batches(),
+            len(loader.source),
+            world=loader.world,
         )
 
     features, labels = features_of(known)

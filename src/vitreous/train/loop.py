@@ -11,6 +11,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -27,16 +28,9 @@ from vitreous.interrupt import Interrupted, uninterrupted
 from vitreous.objectives.objective import Objective, move_average
 from vitreous.train.meter import Meter, Spent
 from vitreous.train.pace import Pace, crossed
-from vitreous.train.state import (
-    Checkpoint,
-    load_newest,
-    load_start,
-    pack_optimizers,
-    remove_partial,
-    save_checkpoint,
-    save_start,
-    unpack_optimizers,
-)
+from vitreous.train.parallel import begin_alike, load_whole
+from vitreous.train.saving import Saver
+from vitreous.train.state import Checkpoint, pack_optimizers, unpack_optimizers
 from vitreous.train.step import Learner, train_step
 from vitreous.weights.files import readable_errors, write_file
 from vitreous.world import World
@@ -109,9 +103,14 @@ class Loop:
         self.objective, self.loader, self.training, self.pace = objective, loader, training, pace
         self.check_clock, self.keep_last = check_clock, keep_last
         self.folder, self.evaluate, self.name_of = folder, evaluate, name_of
-        self.learner = Learner(objective, training, self.world)
+        begin_alike(objective, self.world)  # before it is copied
         self.ema = copy.deepcopy(objective).requires_grad_(False) if training.ema else None
-        self.start = _copied(objective.model) if training.wise_ft_alpha < 1 and not training.lora else {}
+        blends = training.wise_ft_alpha < 1 and not training.lora
+        self.start = _copied(objective.model) if blends else {}
+        self.learner = Learner(objective, training, self.world)
+        if self.ema is not None:
+            self.learner.parallel.hold_alike(self.ema)
+        self.saver = Saver(folder / "checkpoints", self.world)
         self.step = 0
         self.pictures = 0
         self.best: Kept = {}
@@ -132,11 +131,14 @@ class Loop:
         """Train to the end, or until `stop` or a signal says so, in which case all is saved to go on later."""
         self._resume()
         try:
-            finished = self._take_steps(listener, stop)
+            # a signal comes to one process a step before it comes to another: several stop where they agree to
+            with uninterrupted() if self.world.size > 1 else nullcontext():
+                finished = self._take_steps(listener, stop)
         except Interrupted:  # never within a step, so what is saved now is whole
-            finished = False
+            finished = self.world.size > 1 and self.step == self.steps
         if not finished or not self.steps:
             self.save()
+        self.saver.finish()
         if not self.best or self.keep_last:  # there was no evaluation yet, or not at this step
             self._keep(self._result(), self.best_metrics)
         return Outcome(
@@ -157,14 +159,21 @@ class Loop:
                 self.save()
         saved, timer = time.monotonic(), _Timer(self.loader.batch_size)
         for epoch, batch in self._batches():
-            if self.world.agree(stop()):
+            late = time.monotonic() - saved >= self.training.save_seconds
+            # one question to the others a step, with all that there is to ask
+            stopped, unreadable, due = self.world.agree_each(
+                stop(), self.loader.has_unshared, late and self.world.first
+            )
+            if unreadable:
+                self.loader.share_unreadable()
+            if stopped:
                 return False
             with uninterrupted():
                 record = self._train_step(batch)
             evaluation = self._evaluate() if self._due() else None
             listener(Event(self.step, self.steps, epoch, record, timer.tick(evaluation is None), evaluation))
             with uninterrupted():
-                if time.monotonic() - saved >= self.training.save_seconds or self.step == self.steps:
+                if self.step == self.steps or due:
                     self.save()
                     saved = time.monotonic()
                 self.check_clock(self.step)
@@ -193,7 +202,7 @@ class Loop:
         check = partial(self._check, batch)
         found = train_step(self.learner, batch, self.step, progress, after, check)
         self.step += 1
-        self.pictures += len(batch.index) * self.world.size
+        self.pictures += self.loader.batch_size
         if self.ema is not None and self.training.ema is not None:
             # faster at first, when there is little to average
             move_average(self.ema, self.objective, 1 - min(self.training.ema, (1 + self.step) / (10 + self.step)))
@@ -208,23 +217,24 @@ class Loop:
         limit = 20 * max(1.0, self.first_loss)
         if not self.world.agree(not (math.isfinite(loss) and math.isfinite(norm) and loss < limit)):
             return
-        names = ", ".join(self.name_of(int(i)) for i in batch.index[:4])
+        index = self.world.gather(batch.index)
+        names = ", ".join(self.name_of(int(i)) for i in index[:4])
         raise DivergedError(
             f"step {self.step + 1}: the loss is {loss:.4g} and the gradient's norm {norm:.4g}, on the pictures {names}"
-            f"{', ...' if len(batch.index) > 4 else ''}; nothing of this step was kept, and the last checkpoint is "
+            f"{', ...' if len(index) > 4 else ''}; nothing of this step was kept, and the last checkpoint is "
             "whole. Train with a lower learning rate, or look at these pictures."
         )
 
     def _result(self) -> Objective:
         """What would be kept now: averaged over the last steps, its network blended with the one at the start."""
-        found = self.ema or self.objective
+        found = self.learner.parallel.whole(self.ema or self.objective)
         if not self.start:
             return found
         blended = copy.deepcopy(found)
         with torch.no_grad():
             for name, tensor in blended.model.state_dict().items():
                 if tensor.is_floating_point():
-                    tensor.copy_(torch.lerp(self.start[name], tensor, self.training.wise_ft_alpha))
+                    tensor.copy_(torch.lerp(self.start[name].to(tensor.device), tensor, self.training.wise_ft_alpha))
         return blended
 
     def _evaluate(self) -> dict[str, float]:
@@ -240,6 +250,7 @@ class Loop:
             if self.keep_last or not self.best or self._is_better(found, metrics):
                 self._keep(found, metrics)
             self.evaluated = self.step
+        self.learner.parallel.set_aside()
         return metrics
 
     def _is_better(self, found: Objective, metrics: dict[str, float]) -> bool:
@@ -250,7 +261,8 @@ class Loop:
 
     def _keep(self, objective: Objective, metrics: dict[str, float]) -> None:
         """Remember the present weights as the best."""
-        self.best = {name: _copied(module) for name, module in {"model": objective.model, **objective.extras()}.items()}
+        kept = {"model": objective.model, **objective.extras()}
+        self.best = {name: _copied(module) for name, module in kept.items()}
         if not all(bool(tensor.isfinite().all()) for tensors in self.best.values() for tensor in tensors.values()):
             raise self._diverged("the weights are no finite numbers any more")
         self.best_step, self.best_metrics = self.step, metrics
@@ -266,12 +278,10 @@ class Loop:
             file.write(json.dumps(record) + "\n")
 
     def save(self) -> None:
-        """Write a checkpoint of the present step; before the first, the weights that the result is blended with."""
-        if not self.world.first:
-            return
-        folder = self.folder / "checkpoints"
-        if self.start:
-            save_start(folder, self.start)
+        """Write a checkpoint of the present step; before the first, the weights that the result is blended with.
+
+        All processes come to it after the same step.
+        """
         facts: dict[str, Any] = {
             "pictures": self.pictures,
             "best_step": self.best_step,
@@ -279,37 +289,41 @@ class Loop:
             "history": self.history,
             "evaluated": self.evaluated,
             "first_loss": self.first_loss,
-            "spent": asdict(self.meter.spent()),
+            "spent": asdict(self.meter.spent(self.world)),
         }
         ema = {} if self.ema is None else self.ema.state_dict()
         optimizers = pack_optimizers(self.learner.optimizers, self.objective)
-        save_checkpoint(folder, Checkpoint(self.step, self.objective.state_dict(), optimizers, ema, self.best, facts))
+        point = Checkpoint(self.step, self.objective.state_dict(), optimizers, ema, self.best, facts)
+        self.saver.save(point, self.start)
 
     def _resume(self) -> None:
         """Take up the newest whole checkpoint, and forget what was logged after it."""
-        folder = self.folder / "checkpoints"
-        folder.mkdir(parents=True, exist_ok=True)
-        remove_partial(folder)
-        point, self.remarks = load_newest(folder)
+        point, self.remarks, start = self.saver.load(with_start=bool(self.start))
         if point is not None:
             self.step, self.best = point.step, point.best
             self.pictures, self.history = point.facts["pictures"], point.facts["history"]
             self.first_loss, self.meter.before = point.facts["first_loss"], Spent(**point.facts["spent"])
             self.best_step, self.best_metrics = point.facts["best_step"], point.facts["best_metrics"]
             self.evaluated = point.facts.get("evaluated", point.step)  # as it was before this was noted
-            self.objective.load_state_dict(point.module)
+            load_whole(self.objective, point.module)
             unpack_optimizers(point.optimizers, self.learner.optimizers, self.objective)
             if self.ema is not None:
-                self.ema.load_state_dict(point.ema)
+                load_whole(self.ema, point.ema)
             if self.start:
-                self.start = {name: tensor.to(self.world.device) for name, tensor in load_start(folder).items()}
+                self.start = start
+        if self.world.first:
+            self._cut_log(resumed=point is not None)
+
+    def _cut_log(self, resumed: bool) -> None:
+        """Forget what was logged after the present step."""
         log = self.folder / "metrics.jsonl"
         lines = log.read_text().splitlines(keepends=True) if log.exists() else []
-        write_file(log, "".join(line for line in lines if point is not None and _logged_step(line) <= self.step))
+        write_file(log, "".join(line for line in lines if resumed and _logged_step(line) <= self.step))
 
 
 def _copied(model: nn.Module) -> dict[str, Tensor]:
-    return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+    """Its tensors on the processor: a device's memory is for the training."""
+    return {name: tensor.detach().to("cpu", copy=True) for name, tensor in model.state_dict().items()}
 
 
 def _logged_step(line: str) -> float:

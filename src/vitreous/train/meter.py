@@ -7,6 +7,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from vitreous.world import ALONE, World
+
 _ENERGY = Path("/sys/class/powercap")
 
 
@@ -54,15 +56,19 @@ class Meter:
         """Since the start of this process's part."""
         return time.monotonic() - self._start
 
-    def spent(self) -> Spent:
-        """The clocks; pictures and operations are counted elsewhere. To be read now and then: energy counters wrap."""
+    def spent(self, world: World = ALONE) -> Spent:
+        """The clocks; pictures and operations are counted elsewhere. To be read now and then: energy counters wrap.
+
+        world: the processes whose processor time counts.
+        """
         now = _counters(self._folder)
         for place, (value, wrap) in now.items():
             last = self._energy.get(place, (value, wrap))[0]
             self._microjoules += value - last if value >= last else value - last + wrap
         self._energy = now
         joules = self._microjoules / 1e6 if now else None
-        return self.before + Spent(self.seconds, (_cpu_seconds() - self._cpu) / 3600, joules=joules)
+        core_seconds = world.size * world.mean_number(_cpu_seconds() - self._cpu)
+        return self.before + Spent(self.seconds, core_seconds / 3600, joules=joules)
 
 
 def process_began() -> float:

@@ -8,7 +8,7 @@ by name.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,12 +19,15 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from vitreous.errors import UserError
+from vitreous.train.parallel import divided_like
 from vitreous.weights.files import new_folder, remove_folder
 from vitreous.weights.manifest import check_manifest
 
 KEPT = 2
-FILES = ("module", "optimizers", "ema", "best")
-START = "start"
+FILES = ("module", "optimizers", "ema")
+START, SHARDS = "start", "shards"
+
+Read = Callable[[Path], dict[str, dict[str, Tensor]]]
 
 
 @dataclass
@@ -43,33 +46,61 @@ class Checkpoint:
 
 def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
     """Write a checkpoint below `folder`, then remove those that are no longer needed."""
-    final = folder / f"step-{checkpoint.step:08d}"
-    best = {f"{module}|{name}": tensor for module, found in checkpoint.best.items() for name, tensor in found.items()}
-    _remove_damaged(final)
+    final = step_folder(folder, checkpoint.step)
+    remove_damaged(final)
     with new_folder(final) as place:
         for name in FILES:
-            tensors = best if name == "best" else getattr(checkpoint, name)
-            if tensors:
-                save_file({key: tensor.contiguous() for key, tensor in tensors.items()}, place / f"{name}.safetensors")
+            _save(place / f"{name}.safetensors", getattr(checkpoint, name))
+        save_best(place, checkpoint.best)
         (place / "state.json").write_text(json.dumps({"step": checkpoint.step, **checkpoint.facts}, indent=1))
-    for old in _folders(folder)[:-KEPT]:
-        remove_folder(old)
+    prune(folder)
     return final
 
 
-def load_newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
-    """The newest checkpoint that is whole, if any, and a sentence about each damaged one that was passed over."""
+def step_folder(folder: Path, step: int) -> Path:
+    """Where a checkpoint after so many steps lies."""
+    return folder / f"step-{step:08d}"
+
+
+def save_best(place: Path, best: dict[str, dict[str, Tensor]]) -> None:
+    """The best weights so far, of all modules in one file."""
+    flat = {f"{module}|{name}": tensor for module, found in best.items() for name, tensor in found.items()}
+    _save(place / "best.safetensors", flat)
+
+
+def _save(file: Path, tensors: dict[str, Tensor]) -> None:
+    if tensors:
+        save_file({key: tensor.contiguous() for key, tensor in tensors.items()}, file)
+
+
+def prune(folder: Path) -> None:
+    """Remove checkpoints that are no longer needed."""
+    for old in _folders(folder)[:-KEPT]:
+        remove_folder(old)
+
+
+def read_files(path: Path) -> dict[str, dict[str, Tensor]]:
+    """The tensors of a checkpoint that one process wrote."""
+    return {name: _load(path / f"{name}.safetensors") for name in FILES}
+
+
+def _load(file: Path) -> dict[str, Tensor]:
+    return load_file(file) if file.exists() else {}
+
+
+def load_newest(folder: Path, read: Read = read_files) -> tuple[Checkpoint | None, list[str]]:
+    """The newest checkpoint that is whole, if any, and a sentence about each damaged one that was passed over.
+
+    read: what reads the tensors of one that has been found whole.
+    """
     damaged: list[str] = []
     for path in reversed(_folders(folder)):
         try:
             check_manifest(path)
             facts = json.loads((path / "state.json").read_text())
-            files = {}
-            for name in FILES:
-                file = path / f"{name}.safetensors"
-                files[name] = load_file(file) if file.exists() else {}
+            files = read(path)
             best: dict[str, dict[str, Tensor]] = {}
-            for key, tensor in files.pop("best").items():
+            for key, tensor in _load(path / "best.safetensors").items():
                 module, name = key.split("|")
                 best.setdefault(module, {})[name] = tensor
             return Checkpoint(step=facts.pop("step"), facts=facts, best=best, **files), damaged
@@ -91,7 +122,7 @@ def save_start(folder: Path, tensors: dict[str, Tensor]) -> None:
     """Keep the network's tensors before the first step, once: they do not change."""
     if _folders(folder):
         return
-    _remove_damaged(folder / START)
+    remove_damaged(folder / START)
     with new_folder(folder / START) as place:
         save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, place / f"{START}.safetensors")
 
@@ -102,7 +133,7 @@ def load_start(folder: Path) -> dict[str, Tensor]:
     return load_file(folder / START / f"{START}.safetensors")
 
 
-def _remove_damaged(path: Path) -> None:
+def remove_damaged(path: Path) -> None:
     """Forget a checkpoint that is not whole: the training has come to it again."""
     try:
         check_manifest(path)
@@ -140,4 +171,4 @@ def unpack_optimizers(
     for name, value in packed.items():
         parameter_name, key = name.split("|")
         parameter = parameters[parameter_name]
-        owner[parameter].state[parameter][key] = value.to(parameter.device, copy=True)
+        owner[parameter].state[parameter][key] = divided_like(value, parameter)

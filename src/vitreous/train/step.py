@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import nn
@@ -14,24 +13,27 @@ from vitreous.config.train import Training
 from vitreous.data.batch import Batch
 from vitreous.objectives.objective import Objective
 from vitreous.train.optimizer import decay_now, make_optimizers, rate_factor, set_decay, set_rates
+from vitreous.train.parallel import Single, gathered_one, parallelise, recompute_blocks
 from vitreous.train.precision import precision
 from vitreous.world import World
 
 
 @dataclass
 class Learner:
-    """An objective with what steps it. Its state and its names are the objective's; `call` may be wrapped."""
+    """An objective with what steps it. Its state and its names are the objective's, however it is called."""
 
     objective: Objective
     training: Training
     world: World
-    call: Callable[..., Any] = field(init=False)
-    """The objective as it is called: compiled where that is wanted."""
+    parallel: Single = field(init=False)
+    """How it is called: compiled where that is wanted, and in step with other processes."""
     optimizers: list[torch.optim.Optimizer] = field(init=False)
 
     def __post_init__(self) -> None:
         self.objective.to(self.world.device)
-        self.call = torch.compile(self.objective) if self.training.compile else self.objective
+        if self.training.recompute:
+            recompute_blocks(self.objective)
+        self.parallel = parallelise(self.objective, self.world, self.training.compile)
         self.optimizers = make_optimizers(self.objective, self.training.optimizer)
 
 
@@ -48,14 +50,14 @@ def train_step(
     progress, after: the share of the training that is done before and after the step.
     """
     training = learner.training
-    torch.manual_seed(training.seed * 1_000_003 + number)
+    torch.manual_seed(training.seed * 1_000_003 + number + learner.world.rank * 2**40)
     factor = rate_factor(training.optimizer, progress, after)
     set_rates(learner.optimizers, factor)
     set_decay(learner.optimizers, decay_now(training.optimizer, progress))
     learner.objective.train()
     record = _backward(learner, batch.to(learner.world.device), progress)
     parameters = [p for p in learner.objective.parameters() if p.grad is not None]
-    norm = nn.utils.clip_grad_norm_(parameters, training.optimizer.clip or math.inf).item()
+    norm = gathered_one(nn.utils.clip_grad_norm_(parameters, training.optimizer.clip or math.inf)).item()
     check(record["loss"], norm)
     for optimizer in learner.optimizers:
         optimizer.step()
@@ -65,16 +67,20 @@ def train_step(
 
 
 def _backward(learner: Learner, batch: Batch, progress: float) -> dict[str, float]:
-    """Gradients of a whole batch, worked through in parts; the batch's loss and metrics."""
+    """Gradients of a whole batch, worked through in parts and by all processes; the batch's loss and metrics.
+
+    What each process adds is averaged over them, so parts are weighed against what one process has on average.
+    """
     totals: dict[str, float] = {}
-    whole = learner.objective.weigh(batch)
-    for part in batch.split(learner.training.accumulate):
-        share = learner.objective.weigh(part) / whole
-        with precision(learner.world.device):
-            loss, metrics = learner.call(part, progress)
-        (loss * share).backward()
+    weight, pictures = learner.world.mean_numbers((learner.objective.weigh(batch), len(batch.index)))
+    parts = batch.split(learner.training.accumulate)
+    for number, part in enumerate(parts, start=1):
+        share = learner.objective.weigh(part) / weight
+        with learner.parallel.averaged(last=number == len(parts)):
+            with precision(learner.world.device):
+                loss, metrics = learner.parallel.call(part, progress)
+            (loss * share).backward()
         totals["loss"] = totals.get("loss", 0.0) + share * loss.item()
-        pictures = len(part.index) / len(batch.index)  # metrics are means over them, however they weigh in the loss
-        for name, value in metrics.items():
-            totals[name] = totals.get(name, 0.0) + pictures * value.item()
-    return totals
+        for name, value in metrics.items():  # means over pictures, however those weigh in the loss
+            totals[name] = totals.get(name, 0.0) + len(part.index) / pictures * value.item()
+    return dict(zip(totals, learner.world.mean_numbers(list(totals.values())), strict=True))

@@ -31,6 +31,7 @@ from vitreous.weights.ours import check_file, check_folder, real_path
 _UNFINISHED = ".new-"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
+_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 _NOT_A_FOLDER = (errno.ENOTDIR, errno.EEXIST)
 
 
@@ -107,6 +108,32 @@ def new_file(path: Path) -> Iterator[BinaryIO]:
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
+
+
+def create_file(path: Path, content: str) -> bool:
+    """Write a text file that is not there yet, whole from its first moment; False where there is one already.
+
+    Of several processes that do it at once, on several machines even, one does it and the others hear that it is done.
+    """
+    temporary = path.with_name(f"{_UNFINISHED}{secrets.token_hex(8)}")
+    try:
+        write_file(temporary, content)
+        try:
+            path.hardlink_to(temporary)
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            with path.open("x", encoding="utf-8") as file:  # for a moment it is there and empty
+                file.write(content)
+        fsync_file(path.parent)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        raise _unwritable(path, error) from error
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+    return True
 
 
 def is_unfinished(path: Path) -> bool:

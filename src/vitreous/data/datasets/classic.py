@@ -144,6 +144,7 @@ MNIST = Dataset(
     classes=10,
     splits={"train": 60_000, "test": 10_000},
     read=read_packed,
+    digits=True,
 )
 
 FASHION_MNIST = Dataset(

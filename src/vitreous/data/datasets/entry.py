@@ -80,14 +80,27 @@ class Dataset:
     needs: tuple[str, ...] = ()
     """Packages that preparing takes and that are not installed with this one."""
     vtab: Vtab | None = None
+    digits: bool = False
+    """Whether the pictures show digits, which mirrored are none."""
     split_by: str = ""
     """Who decided what belongs to which split, where it was not the owners."""
     notes: tuple[str, ...] = field(default=())
 
     @property
+    def remarks(self) -> tuple[str, ...]:
+        """What somebody who compares figures should know of the data."""
+        return (*((f"Splits: {self.split_by}.",) if self.split_by else ()), *self.notes)
+
+    @property
     def folder(self) -> str:
         """The name of the folder that holds the files."""
         return self.store or self.name
+
+    @property
+    def varied(self) -> bool:
+        """Whether training pictures may be cropped and mirrored: not where that changes the answer, as with places,
+        orientations, counts and distances, and with digits."""
+        return not self.digits and (self.vtab is None or self.vtab.group != "structured")
 
     @property
     def by_hand(self) -> tuple[File, ...]:

@@ -178,6 +178,7 @@ SVHN = Dataset(
     splits={"train": 73_257, "test": 26_032},
     read=read_svhn,
     vtab=Vtab("natural", train_percent=90),
+    digits=True,
     notes=("The extra pictures, which are easier, are left out, as in VTAB.",),
 )
 

@@ -183,6 +183,11 @@ def read_split_folders(root: Path) -> Data:
 LISTS = ("train800.txt", "val200.txt", "test.txt")
 
 
+def has_vtab_lists(folder: Path) -> bool:
+    """Whether a folder holds one task of VTAB-1k as others have written it out."""
+    return all((folder / name).is_file() for name in LISTS)
+
+
 def read_vtab_lists(root: Path) -> Data:
     """One task of VTAB-1k as others have written it out: train800.txt, val200.txt and test.txt with PATH LABEL."""
     splits: dict[Split, list[Picture]] = {}

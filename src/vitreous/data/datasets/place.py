@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from vitreous.data.datasets.entry import Dataset
-from vitreous.data.datasets.pictures import LISTS, read_vtab_lists
+from vitreous.data.datasets.pictures import has_vtab_lists, read_vtab_lists
 from vitreous.data.source import Data
 from vitreous.errors import UserError
 from vitreous.inputs import read_json
@@ -48,9 +48,14 @@ def data_root(root: str | Path | None = None) -> Path:
         return Path(root)
     if said := os.environ.get("VITREOUS_DATA"):
         return Path(said)
+    return cache_root() / "data"
+
+
+def cache_root() -> Path:
+    """$VITREOUS_CACHE, else `vitreous` in the user's folder for caches."""
     if said := os.environ.get("VITREOUS_CACHE"):
-        return Path(said) / "data"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vitreous" / "data"
+        return Path(said)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vitreous"
 
 
 def find_dataset(name: str) -> Dataset:
@@ -105,7 +110,7 @@ def open_named(name: str, root: str | Path | None = None) -> Data:
 
 def open_folder_of_dataset(folder: Path) -> Data | None:
     """The data in a folder that `data get` made, or one task of VTAB-1k in its lists; None if it is neither."""
-    if all((folder / name).is_file() for name in LISTS):
+    if has_vtab_lists(folder):
         return read_vtab_lists(folder)
     card = read_card(folder)
     if card is None:

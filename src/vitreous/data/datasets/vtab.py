@@ -3,7 +3,7 @@
 The authors' code (google-research/task_adaptation) takes `train[:800]` and the first 200 of its val split in the order
 that TensorFlow Datasets stores the pictures in, which is a hash of its own keys. That order cannot be had without
 TensorFlow, so ours is a hash of the pictures' names, and the rest is the authors' rule. Who needs their very pictures
-can open a copy of the published lists instead: see `pictures.read_vtab_lists`.
+can open a copy of the published lists instead: see `pictures.read_vtab_lists`. Any other data are cut alike.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from hashlib import sha256
 import numpy as np
 from numpy.typing import NDArray
 
-from vitreous.data.datasets.entry import Dataset
 from vitreous.data.datasets.order import hash_order
 from vitreous.data.source import Data, Source
 from vitreous.errors import UserError
@@ -33,21 +32,23 @@ class Vtab1k:
     digest: str
 
 
-def vtab_1k(dataset: Dataset, data: Data) -> Vtab1k:
-    """The task's pictures: train (800), val (200), test (all)."""
-    if dataset.vtab is None:
-        raise UserError(f"{dataset.name}: not one of the tasks of VTAB; choose one that is.")
+def vtab_1k(data: Data, name: str, train_percent: int | None = None) -> Vtab1k:
+    """The task's pictures: train (800), val (200), test (all). name: what a refusal calls the data.
+
+    A val split is to choose by. Of data that have none: train_percent is how much of the train split is for training,
+    and the rest to choose by, where the authors say so (`entry.Vtab`); else the pictures after the 800 are.
+    """
     source = data.train
     order = _order(source)
-    if (percent := dataset.vtab.train_percent) is not None:
-        cut = len(order) * percent // 100
-        train, val = source.subset(order[:cut][:TRAIN]), source.subset(order[cut:][:VAL])
-    else:
+    if "val" in data.splits:
         other = data.splits["val"]
         train, val = source.subset(order[:TRAIN]), other.subset(_order(other)[:VAL])
+    else:
+        cut = TRAIN if train_percent is None else len(order) * train_percent // 100
+        train, val = source.subset(order[:cut][:TRAIN]), source.subset(order[cut:][:VAL])
     if len(train) < TRAIN or len(val) < VAL:
         raise UserError(
-            f"{dataset.name}: {len(train)} and {len(val)} pictures to train on and to choose by, and VTAB-1k takes "
+            f"{name}: {len(train)} and {len(val)} pictures to train on and to choose by, and VTAB-1k takes "
             f"{TRAIN} and {VAL}; get the whole dataset."
         )
     return Vtab1k(train, val, data.splits["test"], _digest(train, val))

@@ -1,0 +1,100 @@
+"""What benchmarks/inference.py found, as tables for the page on engines and a sentence for the front page."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from measured import cores
+
+PEERS = {
+    "transformers": "`transformers`' pipeline",
+    "timm": "a loop over timm's model",
+    "OpenVINO": "a loop over OpenVINO",
+}
+
+
+def engines_table(found: dict[str, Any]) -> str:
+    """Speeds from files to labels, of the model alone, what int8 and merging cost, and how exact runtimes are."""
+    parts = {"files": _file_speeds, "model": _model_speeds, "accuracy": _costs, "equal": _agreements}
+    return "\n\n".join("\n".join(table(found[name])) for name, table in parts.items() if name in found)
+
+
+def _file_speeds(found: dict[str, Any]) -> list[str]:
+    machine = found["measured_on"]
+    lines = [
+        f"{machine['cpu']} ({', '.join(machine['features'])}), {cores(found)}, torch {machine['torch']}.",
+        "",
+        f"| JPEG files to labels, {found['pictures']:,} pictures | pictures a second | right, % |",
+        "| --- | ---: | ---: |",
+    ]
+    for name, speed in sorted(found["pictures_per_second"].items(), key=lambda item: -item[1]):
+        lines.append(f"| {name} | {speed:.1f} | {100 * found['accuracy'][name]:.1f} |")
+    speeds = found["pictures_per_second"]
+    by_default = max(speeds[name] for name in ("transformers pipeline", "timm loop"))
+    return [
+        *lines,
+        "",
+        f"`auto` took {found['engine']}: {speeds['vitreous predict'] / by_default:.2f} times the best of the PyTorch "
+        f"peers as they come, {found['times_best_pytorch']:.2f} times where they are given batches, "
+        f"{found['times_best_openvino']:.2f} times the best of the OpenVINO loops.",
+    ]
+
+
+def engines_sentence(found: dict[str, Any]) -> str:
+    """What the table says, for somebody who reads no further."""
+    files = found["files"]
+    machine, speeds = files["measured_on"], files["pictures_per_second"]
+    peers = {name: max(speed for way, speed in speeds.items() if way.startswith(name)) for name in PEERS}
+    beside = ", ".join(f"{title} {peers[name]:.0f}" for name, title in PEERS.items())
+    return (
+        f"From JPEG files to labels, ViT-Ti/16, {cores(files)} of an {machine['cpu']} "
+        f"({machine['capability']}), pictures a second:\n`vitreous predict` "
+        f"{speeds['vitreous predict']:.0f}, {beside} (`docs/engines.md`)."
+    )
+
+
+def _model_speeds(found: dict[str, Any]) -> list[str]:
+    sizes = [size for size, row in found.items() if isinstance(row, dict) and "times_best" in row]
+    lines = [f"| the model alone, pictures a second | {' | '.join(sizes)} |", "| --- |" + " ---: |" * len(sizes)]
+    for name in found[sizes[0]]["pictures_per_second"]:
+        speeds = " | ".join(f"{found[size]['pictures_per_second'][name]:.1f}" for size in sizes)
+        lines.append(f"| {name} | {speeds} |")
+    taken, limits = " | ".join(f"{found[size]['times_best']:.2f}" for size in sizes), found["limits_gops"]
+    return [
+        *lines,
+        f"| `auto`, times the best of the others | {taken} |",
+        "",
+        f"The machine's limits: {limits['fp32']:,} billion operations a second in a large float32 product, "
+        f"{limits['int8']:,} in int8.",
+    ]
+
+
+def _agreements(found: dict[str, Any]) -> list[str]:
+    """How far both runtimes are from PyTorch."""
+    lines = [
+        "| float32 beside PyTorch | pictures | same label | scores differ by at most | representations |",
+        "| --- | ---: | ---: | ---: | ---: |",
+    ]
+    for name, row in found.items():
+        if isinstance(row, dict) and "same_label" in row:
+            worst = f"{row['worst_score']:.1g} | {row['worst_representation']:.1g}"
+            lines.append(f"| {name} | {row['pictures']:,} | {row['same_label']:,} | {worst} |")
+    return [*lines, "", "Differences are relative to the largest number where that is above 1; 1e-4 is allowed."]
+
+
+def _costs(found: dict[str, Any]) -> list[str]:
+    """What int8 and merging cost in accuracy."""
+    lines = [
+        "| after `fit` | right, % | 95 % interval | n | pictures a second |",
+        "| --- | ---: | ---: | ---: | ---: |",
+    ]
+    for name, row in found.items():
+        if not isinstance(row, dict):
+            continue  # of the measurement, not of a model: how busy the machine was
+        for way, one in row.items():
+            if isinstance(one, dict) and "accuracy" in one:
+                between = " to ".join(f"{100 * edge:.1f}" for edge in one["interval"])
+                speed = f"{one['pictures_per_second']:.1f}" if "pictures_per_second" in one else ""
+                said = f"Pets, {way} tokens merged, torch" if name == "merging" else f"{name}, {way}"
+                lines.append(f"| {said} | {100 * one['accuracy']:.2f} | {between} | {one['n']:,} | {speed} |")
+    return lines

@@ -1,0 +1,43 @@
+"""How a server listens, and what it refuses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class ServerSettings:
+    """Where a server listens, whom it answers, and its limits."""
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    """The port; 0 for any that is free."""
+    token: str | None = None
+    """What a request must show; None answers everybody who can reach the address."""
+    most_bytes: int = 32 * 2**20
+    """Most bytes of one request."""
+    most_bytes_at_once: int = 256 * 2**20
+    """Most bytes of all requests that are being read or answered."""
+    most_pixels: int = 2**25
+    """Most pixels of a picture that is no JPEG; of a JPEG, as many as are ever decoded."""
+    most_pictures: int = 128
+    """Most pictures waiting or being computed, per model."""
+    most_looking: int = 8
+    """Most requests at once that look inside a model, per model."""
+    answer_seconds: float = 30.0
+    """Time within which the answer to a picture must have begun, or it is given up."""
+    grace_seconds: float = 10.0
+    """Time for what has begun then, and so, after `answer_seconds`, the longest that the end of a server takes."""
+    header_seconds: float = 10.0
+    """Time within which a client must have sent a request's headers."""
+    pause_seconds: float = 10.0
+    """Longest time for which a client may send, or take, nothing."""
+    least_bytes_per_second: int = 16_384
+    """Least speed at which a client sends its body and takes its answer, in each span of `pause_seconds`."""
+    most_connections: int = 512
+    """Most connections; beyond, those that have asked nothing yet are closed, oldest first."""
+
+    @property
+    def longest_seconds(self) -> float:
+        """Longest time from when a picture is read until it is answered or given up."""
+        return self.answer_seconds + self.grace_seconds

@@ -1,0 +1,220 @@
+"""Which pictures are in which shard, and where: arrays and one block of names, some 40 bytes per picture and its name.
+
+`shards.json` says it for people and programs: classes, and of each shard its split, size, pictures and SHA-256.
+`shards.safetensors` beside it has one row per picture.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from hashlib import file_digest, sha256
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import load_file, save_file
+
+from vitreous import __version__
+from vitreous.data.folder import Names
+from vitreous.data.shards.tar import BLOCK
+from vitreous.data.source import Split
+from vitreous.errors import UserError
+from vitreous.inputs import parse_json
+
+INDEX, ROWS = "shards.json", "shards.safetensors"
+FORMAT = 1
+
+_ARRAYS = {"offset": np.int64, "length": np.int32, "label": np.int32, "names": np.uint8, "name_ends": np.int64}
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One tar file."""
+
+    file: str
+    """Its name, without the folder."""
+    split: Split
+    bytes: int
+    pictures: int
+    sha256: str | None = None
+    """None where nobody has computed it."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """One row per picture, in the order of the shards."""
+
+    offset: NDArray[np.int64]
+    """(n,) of the first byte of each picture in its shard."""
+    length: NDArray[np.int32]
+    label: NDArray[np.int32]
+    """(n,), each an index of the classes, or -1."""
+    names: Names
+    crc: NDArray[np.uint32] | None = None
+    """(n,) CRC-32 of each picture; None where nobody has computed it."""
+
+    def save(self, path: Path, note: str) -> None:
+        """As a .safetensors file, with a note in its header; only one, for safetensors writes several in any order."""
+        blob, ends = self.names.arrays()
+        arrays: dict[str, NDArray[Any]] = {"offset": self.offset, "length": self.length, "label": self.label}
+        arrays |= {"names": blob, "name_ends": ends}
+        if self.crc is not None:
+            arrays["crc"] = self.crc
+        path.touch()
+        mode = path.stat().st_mode
+        save_file(arrays, path, metadata={"vitreous": note})
+        path.chmod(mode)  # safetensors lets only the owner read it
+
+
+def join_rows(parts: Sequence[Rows]) -> Rows:
+    """All rows, one part after the other; all of them must have their CRC-32, or none."""
+    blocks, ends = zip(*(part.names.arrays() for part in parts), strict=True)
+    before = np.cumsum([0, *(len(block) for block in blocks)])
+    shifted = [end + start for end, start in zip(ends, before, strict=False)]
+    crc = [part.crc for part in parts if part.crc is not None]
+    return Rows(
+        np.concatenate([part.offset for part in parts]),
+        np.concatenate([part.length for part in parts]),
+        np.concatenate([part.label for part in parts]),
+        Names.of(np.concatenate(blocks), np.concatenate(shifted)),
+        np.concatenate(crc) if crc else None,
+    )
+
+
+@dataclass(frozen=True)
+class ShardIndex:
+    """All shards of a dataset."""
+
+    places: tuple[str, ...]
+    """Path or address of each."""
+    shards: tuple[Shard, ...]
+    classes: tuple[str, ...]
+    rows: Rows
+
+    @property
+    def starts(self) -> NDArray[np.int64]:
+        """(shards + 1,): the row that each shard begins with."""
+        return np.cumsum([0, *(shard.pictures for shard in self.shards)], dtype=np.int64)
+
+
+def write_index(index: ShardIndex, path: Path) -> str:
+    """Write the rows to a file, and return the text of shards.json; each of the two vouches for the other."""
+    index.rows.save(path, _described(index.shards, index.classes))
+    rows = {"file": ROWS, "bytes": path.stat().st_size, "sha256": file_sha256(path)}
+    shards = [{key: value for key, value in asdict(shard).items() if value is not None} for shard in index.shards]
+    fields = {"generator": f"vitreous {__version__}", "format": FORMAT, "classes": index.classes, "rows": rows}
+    return json.dumps({**fields, "shards": shards}, indent=1) + "\n"
+
+
+def read_index(page: IndexPage, path: Path, places: tuple[str, ...], where: str) -> ShardIndex:
+    """The index that a page and a file of rows make up, found to be whole; `where` is what errors call the page."""
+    if file_sha256(path) != page.rows_sha256:
+        raise UserError(f"{path}: damaged or changed since it was written; restore it from a copy.")
+    index = ShardIndex(places, page.shards, page.classes, load_rows(path))
+    if rows_note(path) != _described(page.shards, page.classes):
+        raise UserError(f"{where}: damaged or changed since it was written; restore it from a copy.")
+    check_rows(index, where)
+    return index
+
+
+def file_sha256(path: Path) -> str:
+    """64 hexadecimal digits."""
+    with path.open("rb") as file:
+        return file_digest(file, "sha256").hexdigest()
+
+
+def _described(shards: tuple[Shard, ...], classes: tuple[str, ...]) -> str:
+    """A digest of what shards.json says."""
+    return sha256(json.dumps([classes, [asdict(shard) for shard in shards]]).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class IndexPage:
+    """What shards.json says."""
+
+    shards: tuple[Shard, ...]
+    classes: tuple[str, ...]
+    rows_bytes: int
+    rows_sha256: str
+
+
+def parse_index(text: str, where: str) -> IndexPage:
+    """The same, checked; `where` is what errors call it."""
+    found = parse_json(text, where)
+    try:
+        if found["format"] != FORMAT:
+            raise UserError(f"{where}: of format {found['format']!r:.40}; read it with the vitreous that wrote it.")
+        shards = tuple(Shard(**shard) for shard in found["shards"])
+        classes, rows = tuple(found["classes"]), found["rows"]
+        page = IndexPage(shards, classes, rows["bytes"], rows["sha256"])
+        right = all(_is_right(shard) for shard in shards) and all(isinstance(name, str) for name in classes)
+        whole = _is_count(page.rows_bytes) and _is_digest(page.rows_sha256) and rows["file"] == ROWS
+    except (KeyError, TypeError):
+        right = whole = False
+    if not (right and whole) or not shards:
+        raise UserError(f"{where}: not an index that `vitreous data pack` writes; restore it from a copy.")
+    return page
+
+
+def _is_right(shard: Shard) -> bool:
+    plain = isinstance(shard.file, str) and PurePosixPath(shard.file).name == shard.file and "\\" not in shard.file
+    counts = _is_count(shard.bytes) and _is_count(shard.pictures)
+    digest = shard.sha256 is None or _is_digest(shard.sha256)
+    return plain and counts and digest and shard.split in ("train", "val", "test")
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _is_digest(value: object) -> bool:
+    """Whether this is a SHA-256 and nothing else: a file in the cache is called after it."""
+    return isinstance(value, str) and re.fullmatch("[0-9a-f]{64}", value) is not None
+
+
+def load_rows(path: Path) -> Rows:
+    """The rows in a .safetensors file; whether they fit the shards is checked by `check_rows`."""
+    try:
+        arrays = load_file(path)
+        for name, kind in _ARRAYS.items():
+            if arrays[name].dtype != kind or arrays[name].ndim != 1:
+                raise KeyError(name)
+        crc = arrays.get("crc")
+        if crc is not None and (crc.dtype != np.uint32 or crc.shape != arrays["offset"].shape):
+            raise KeyError("crc")
+    except (SafetensorError, KeyError, ValueError) as error:
+        raise UserError(f"{path}: not an index of shards ({str(error)[:200]}); restore it from a copy.") from None
+    names = Names.of(arrays["names"], arrays["name_ends"])
+    return Rows(arrays["offset"], arrays["length"], arrays["label"], names, crc)
+
+
+def rows_note(path: Path) -> str:
+    """The note in the header of a file of rows."""
+    with safe_open(path, framework="np") as file:
+        return str((file.metadata() or {}).get("vitreous"))
+
+
+def check_rows(index: ShardIndex, where: object) -> None:
+    """Refuse rows that do not fit the shards: another number of them, or places beyond the end of a shard."""
+    rows, counts = index.rows, [shard.pictures for shard in index.shards]
+    blob, ends = rows.names.arrays()
+    total = sum(counts)
+    whole = total > 0 and all(len(array) == total for array in (rows.offset, rows.length, rows.label, ends))
+    if whole:
+        room = np.repeat(np.array([shard.bytes for shard in index.shards], dtype=np.int64), counts)
+        whole = bool(
+            (rows.offset >= BLOCK).all()
+            and (rows.length >= 0).all()
+            and (rows.offset + rows.length <= room).all()
+            and (rows.label >= -1).all()
+            and (rows.label < max(len(index.classes), 1)).all()
+            and (np.diff(ends, prepend=0) >= 0).all()
+            and int(ends[-1]) == len(blob)
+        )
+    if not whole:
+        raise UserError(f"{where}: its rows do not fit its shards; restore it from a copy, or pack the data again.")

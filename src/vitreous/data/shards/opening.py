@@ -1,0 +1,215 @@
+"""What a person names as shards, opened: a folder, a pattern of tar files, or an address."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+
+from vitreous.data.shards import cloud
+from vitreous.data.shards.index import INDEX, ROWS, IndexPage, ShardIndex, file_sha256, parse_index, read_index
+from vitreous.data.shards.kept import LIMIT, kept_file, temporary
+from vitreous.data.shards.places import beside, is_address, read_range, stat_place
+from vitreous.data.shards.scan import file_name, scan_shards
+from vitreous.data.shards.source import ShardSource
+from vitreous.data.shards.web import is_web
+from vitreous.data.source import Data, NoClassesError, Source, Split, check_classes
+from vitreous.data.walk import entries, has_pictures
+from vitreous.errors import UserError
+from vitreous.inputs import MOST_TEXT, read_text, size_text
+
+CLASSES = "classes.txt"
+"""In a folder of other people's shards: the names of the classes that .cls numbers, one per line."""
+MOST_SHARDS = 1_000_000
+PIECE = 2**24
+
+_BRACES = re.compile(r"\{([^{}]*)\}")
+
+
+def is_shards(place: str | Path) -> bool:
+    """Whether this names shards: an address, a pattern, a tar file, shards.json, or a folder of nothing but tars."""
+    text = str(place)
+    if text.startswith("pipe:"):
+        raise UserError(f"{text[:80]}: runs a command, which no data may; give a folder, a tar file or an address.")
+    path = Path(text)
+    try:
+        if path.is_dir():
+            return (path / INDEX).is_file() or (_has_tars(path) and not has_pictures(path))
+    except OSError:  # a name that is too long, or a folder that may not be read: who opens it will say so
+        return False
+    return is_address(text) or text.endswith(".tar") or file_name(text) == INDEX
+
+
+def open_shards(place: str | Path, *, labelled: bool = True) -> Data:
+    """The data in shards.
+
+    - a folder that `vitreous data pack` wrote, or its shards.json, here or at an address;
+    - a folder of tar files, one tar file, or a pattern such as train-{000000..000009}.tar, here or at an address.
+
+    labelled: False takes pictures without labels too.
+    """
+    index = _find(str(place))
+    data = _data(index)
+    if labelled:
+        if not index.classes:
+            raise NoClassesError(f"{place}: these shards have no labels (.cls); pack them from labelled data.")
+        check_classes(place, data.splits, data.classes)
+    return data
+
+
+def shards_name(place: str) -> str:
+    """What shards are called: their folder for an index, else what comes before their numbers."""
+    path = place.partition("?")[0].rstrip("/").removesuffix(INDEX).rstrip("/")
+    name = file_name(path.partition("{")[0] if path.endswith(".tar") else path).removesuffix(".tar")
+    return re.sub(r"[-_.]*\d*$", "", name) if path.endswith(".tar") else name
+
+
+def _data(index: ShardIndex) -> Data:
+    starts, splits = index.starts, dict[Split, Source]()
+    for split in ("train", "val", "test"):
+        parts = [
+            np.arange(starts[number], starts[number + 1])
+            for number, shard in enumerate(index.shards)
+            if shard.split == split and shard.pictures
+        ]
+        if parts:
+            rows = np.concatenate(parts)
+            splits[split] = ShardSource(index, rows, index.rows.label[rows].astype(np.int64), index.classes)
+    return Data(splits, index.classes)
+
+
+def _find(place: str) -> ShardIndex:
+    if file_name(place) == INDEX:
+        return _packed(place.partition("?")[0].removesuffix(INDEX).rstrip("/") or ".")
+    if is_address(place):
+        return scan_shards(expand_braces(place)) if file_name(place).endswith(".tar") else _find_below(place)
+    path = Path(place)
+    if (path / INDEX).is_file():
+        return _packed(place)
+    if path.is_dir():
+        return _named_classes(scan_shards([str(path / name) for name in _tars(path)]), path / CLASSES)
+    return _named_classes(scan_shards(expand_braces(place)), path.parent / CLASSES)
+
+
+def _find_below(address: str) -> ShardIndex:
+    """What is in a folder far away: a web server is asked for the index, and a storage for what it has."""
+    folder = address.rstrip("/")
+    if is_web(folder):
+        return _packed(folder)
+    names = cloud.names(folder)
+    if beside(folder, INDEX) in names:
+        return _packed(folder)
+    tars = [name for name in names if name.endswith(".tar")]
+    if not tars:
+        raise UserError(f"{address}: there is neither {INDEX} nor a .tar file; check the address.")
+    return scan_shards(tars)
+
+
+def _has_tars(folder: Path) -> bool:
+    with os.scandir(folder) as found:
+        return any(entry.name.endswith(".tar") for entry in found)
+
+
+def _tars(folder: Path) -> list[str]:
+    return [entry.name for entry in entries(folder) if entry.name.endswith(".tar") and entry.is_file()]
+
+
+def expand_braces(pattern: str) -> list[str]:
+    """What a shell makes of {000..012} and {a,b}, in its order."""
+    choices = [_choices(pattern, inside) for inside in _BRACES.findall(pattern)]
+    count = int(np.prod([len(found) for found in choices], dtype=np.float64)) if choices else 1
+    if count > MOST_SHARDS:
+        raise UserError(f"{pattern}: stands for {count:,} shards, more than {MOST_SHARDS:,}; check the pattern.")
+    outside = _BRACES.split(pattern)[::2]
+    return ["".join(a + b for a, b in zip(outside, (*chosen, ""), strict=True)) for chosen in product(*choices)]
+
+
+def _choices(pattern: str, inside: str) -> list[str]:
+    ends = re.fullmatch(r"(\d+)\.\.(\d+)", inside)
+    if ends is None:
+        if "," not in inside:
+            raise UserError(f"{pattern}: {{{inside}}} is not understood; write {{000000..000009}} or {{a,b}}.")
+        return inside.split(",")
+    first, last = int(ends[1]), int(ends[2])
+    if not 0 <= last - first < MOST_SHARDS:
+        raise UserError(f"{pattern}: {{{inside}}} stands for no number, or for far too many; check the pattern.")
+    return [f"{number:0{len(ends[1])}d}" for number in range(first, last + 1)]
+
+
+def _named_classes(index: ShardIndex, names: Path) -> ShardIndex:
+    """The index with the classes called as a file of names says, if it is there."""
+    if not index.classes or not names.is_file():
+        return index
+    classes = tuple(line.strip() for line in read_text(names).splitlines() if line.strip())
+    numbers = [int(name) if name.isdecimal() else -1 for name in index.classes]
+    if min(numbers) < 0 or max(numbers) >= len(classes) or len(set(classes)) < len(classes):
+        raise UserError(
+            f"{names}: does not fit the labels of the shards, {index.classes[0]} to {index.classes[-1]}: one distinct "
+            "name per line, from number 0 on; mend it or remove it."
+        )
+    table = np.array([*numbers, -1], dtype=np.int32)
+    return replace(index, classes=classes, rows=replace(index.rows, label=table[index.rows.label]))
+
+
+def _packed(folder: str) -> ShardIndex:
+    """The index that `vitreous data pack` wrote, with its rows, found to be whole."""
+    where = beside(folder, INDEX)
+    page = parse_index(_text(where), where)
+    places = tuple(beside(folder, shard.file) for shard in page.shards)
+    index = read_index(page, _rows(folder, page), places, where)
+    if not is_address(folder):
+        for place, shard in zip(places, page.shards, strict=True):
+            _check_shard(place, shard.bytes)
+    return index
+
+
+def _check_shard(place: str, size: int) -> None:
+    """Refuse at once a shard that is missing or cut short, not when its pictures are read."""
+    found = stat_place(place).size
+    if found != size:
+        cut = "cut short" if found < size else "changed"
+        raise UserError(f"{place}: {cut}, it has {found:,} bytes and had {size:,}; restore it from a copy.")
+
+
+def _text(place: str) -> str:
+    if not is_address(place):
+        return read_text(Path(place))
+    size = stat_place(place).size
+    if size > MOST_TEXT:
+        raise UserError(f"{place}: {size_text(size)}, which is too large for an index; check the address.")
+    try:
+        return read_range(place, 0, size).decode("utf-8")
+    except UnicodeDecodeError:
+        raise UserError(f"{place}: not text in UTF-8; check the address.") from None
+
+
+def _rows(folder: str, page: IndexPage) -> Path:
+    """The file of rows, from afar by way of the cache."""
+    where = beside(folder, ROWS)
+    path = kept_file(page.rows_sha256) if is_address(folder) else Path(where)
+    if is_address(folder) and not path.is_file():
+        if page.rows_bytes > LIMIT:
+            raise UserError(
+                f"{where}: {size_text(page.rows_bytes)}, too large for an index that is kept here; download the "
+                "shards, and give their folder."
+            )
+        path.parent.mkdir(parents=True, exist_ok=True)
+        new = temporary(path)
+        try:
+            with new.open("wb") as file:
+                for start in range(0, page.rows_bytes, PIECE):
+                    piece = min(PIECE, page.rows_bytes - start)
+                    if file.write(read_range(where, start, piece, page.rows_bytes)) < piece:
+                        raise UserError(f"{where}: cut short; restore it from a copy, or pack the data again.")
+            if file_sha256(new) != page.rows_sha256:
+                raise UserError(f"{where}: not the file that {INDEX} is of; restore both from a copy.")
+            new.replace(path)
+        finally:
+            new.unlink(missing_ok=True)
+    if not path.is_file():
+        raise UserError(f"{where}: missing; restore it from a copy, or pack the data again.")
+    return path

@@ -1,0 +1,134 @@
+"""Pictures in shards as a source: a picture is read by one read of its place, so any order and any process will do.
+
+Only the order of an epoch differs from other sources: shards are shuffled, some are read side by side, and pictures
+change places within a buffer, so that reading stays nearly sequential.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from hashlib import sha256
+from zlib import crc32
+
+import numpy as np
+from PIL import Image
+
+from vitreous.data.chance import ORDER, Index, permutation, uniforms
+from vitreous.data.decode import Header, PictureError, open_picture, read_header
+from vitreous.data.shards.ahead import Piece, fetch_ahead, read_piece
+from vitreous.data.shards.index import ShardIndex
+from vitreous.data.shards.places import read_range
+from vitreous.data.shards.tar import BLOCK, parse_header
+from vitreous.data.source import Labels, Source
+from vitreous.errors import UserError
+
+BUFFER = 4096
+"""Pictures among which a picture changes places; data of no more are shuffled as a whole."""
+TOGETHER = 16
+"""Shards that are read side by side, so that what was packed class by class is mixed."""
+PIECE = 2**24
+
+
+class ShardSource(Source):
+    """Pictures in tar files, here or far away."""
+
+    def __init__(self, index: ShardIndex, rows: Index, labels: Labels, classes: tuple[str, ...]) -> None:
+        """rows (n,): which pictures of the index; labels: (n,)."""
+        self.index, self.labels, self.classes = index, labels, classes
+        self._rows, self._starts = rows, index.starts
+        self._begins = self._starts.tolist()  # of one picture, NumPy's search takes longer than to read it
+
+    def name(self, index: int) -> str:
+        """The shard, and the picture's name in it."""
+        return f"{self.index.places[self._shard(index)]}#{self.key(index)}"
+
+    def key(self, index: int) -> str:
+        """As the picture was called when it was packed."""
+        return self.index.rows.names[int(self._rows[index])]
+
+    def read(self, index: int, *, channels: int = 3, at_least: int | None = None) -> Image.Image:
+        """The decoded picture."""
+        return open_picture(self.content(index), channels=channels, at_least=at_least, name=self.name(index))
+
+    def header(self, index: int) -> Header:
+        """What its first bytes say."""
+        return read_header(self.content(index), name=self.name(index))
+
+    def content(self, index: int) -> bytes:
+        """Its bytes, found to be those that the index is of; raises `PictureError` where the shard is damaged."""
+        rows, piece = self.index.rows, self._piece(index)
+        block = read_piece(piece)
+        try:
+            _, _, size = parse_header(piece.place, piece.start, block[:BLOCK])
+        except UserError as error:
+            raise PictureError(self.name(index), str(error).removeprefix(f"{piece.place}: ")) from None
+        content, offset, length = block[BLOCK:], piece.start + BLOCK, piece.length - BLOCK
+        if size != length or len(content) != length:
+            why = (
+                f"the shard is cut short, or not the one that was indexed, at byte {offset:,}; restore it from a copy."
+            )
+            raise PictureError(self.name(index), why)
+        if rows.crc is not None and crc32(content) != int(rows.crc[self._rows[index]]):
+            why = f"damaged: the {length:,} bytes from byte {offset:,} of the shard on are not those that were packed;"
+            raise PictureError(self.name(index), f"{why} restore the shard from a copy.")
+        return content
+
+    def size(self, index: int) -> int:
+        """As the index says."""
+        return int(self.index.rows.length[int(self._rows[index])])
+
+    def subset(self, indices: Sequence[int] | Labels) -> ShardSource:
+        """These pictures."""
+        chosen = np.asarray(indices, dtype=np.int64)
+        return ShardSource(self.index, self._rows[chosen], self.labels[chosen], self.classes)
+
+    def with_labels(self, labels: Labels, classes: tuple[str, ...]) -> ShardSource:
+        """The same pictures with other labels."""
+        return ShardSource(self.index, self._rows, labels, classes)
+
+    def order(self, seed: int, epoch: int) -> Index:
+        """Shards in a random order, some side by side, each from its start to its end, but for the buffer."""
+        count = len(self)
+        if count <= BUFFER:
+            return permutation(seed, epoch, count)
+        by_place = np.argsort(self._rows, kind="stable")
+        shard = np.searchsorted(self._starts, self._rows[by_place], side="right") - 1
+        counts = np.bincount(shard, minlength=len(self.index.shards))
+        first = np.cumsum(counts) - counts
+        turn = permutation(seed, epoch, len(counts))
+        begins = np.empty(len(counts), dtype=np.int64)
+        begins[turn] = np.cumsum(counts[turn]) - counts[turn]
+        chance = uniforms(seed, epoch, np.arange(count), 1, view=ORDER)[:, 0]
+        # A shard that is read beside others takes as many times as long. What would end after the epoch comes at its
+        # start, so that as many are side by side at any time.
+        together = min(TOGETHER, int((counts > 0).sum()))
+        time = begins[shard] + together * (np.arange(count) - first[shard]) + BUFFER * chance
+        return np.asarray(by_place[np.argsort(time % count, kind="stable")], dtype=np.int64)
+
+    def expect(self, indices: Index, besides: bool = False) -> None:
+        """Fetch these from afar, several at once, for whoever reads them next; what lies here needs no such thing."""
+        fetch_ahead(map(self._piece, indices.tolist()), besides)
+
+    def damage(self) -> dict[str, str]:
+        """Of each shard whose SHA-256 is not that of the index, what is wrong with it."""
+        found = {}
+        for number in np.unique(np.searchsorted(self._starts, self._rows, side="right") - 1).tolist():
+            place, shard = self.index.places[number], self.index.shards[number]
+            if shard.sha256 is None:
+                continue
+            digest = sha256()
+            for start in range(0, shard.bytes, PIECE):
+                digest.update(read_range(place, start, min(PIECE, shard.bytes - start), shard.bytes))
+            if digest.hexdigest() != shard.sha256:
+                found[place] = "damaged or changed, its SHA-256 is not the one in its index; restore it from a copy."
+        return found
+
+    def _shard(self, index: int) -> int:
+        return bisect_right(self._begins, int(self._rows[index])) - 1
+
+    def _piece(self, index: int) -> Piece:
+        """The picture with its header."""
+        row, shard = int(self._rows[index]), self._shard(index)
+        start, length = int(self.index.rows.offset[row]) - BLOCK, int(self.index.rows.length[row])
+        return Piece(self.index.places[shard], start, BLOCK + length, self.index.shards[shard].bytes)

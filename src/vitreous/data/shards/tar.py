@@ -1,0 +1,164 @@
+"""What a tar file holds, read from its headers alone, and how a member is written.
+
+A shard may come from anybody, so whatever a data shard has no need of is refused: links, devices, sparse files, names
+that lead out of a folder, pickles. Nothing is ever unpacked to the disk.
+"""
+
+from __future__ import annotations
+
+import tarfile
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+from zlib import adler32
+
+from vitreous.errors import UserError
+from vitreous.inputs import size_text
+
+BLOCK = 512
+END = 2 * BLOCK
+"""Bytes of zeros that end a tar file."""
+PICKLES = (".pyd", ".pickle", ".pkl", ".pt", ".pth")
+"""Members that others would run code to decode."""
+MOST_NAME = 2**16
+"""Bytes of a header that only holds a long name."""
+MOST_SIZE = 2**60
+"""Bytes of any member; a larger number is damage, and no system takes it for a place in a file."""
+
+_FILE, _FOLDER, _PAX, _PAX_ALL, _LONG_NAME = (b"0", b"\0", b"7"), b"5", b"x", b"g", b"L"
+_KINDS = {b"1": "a hard link", b"2": "a symbolic link", b"3": "a device", b"4": "a device", b"6": "a pipe"}
+
+Read = Callable[[int, int], bytes]
+"""Given an offset and a length, the bytes there; fewer at the end of the file."""
+
+
+class Member(NamedTuple):
+    """One file in a tar."""
+
+    name: str
+    offset: int
+    """Of its first byte."""
+    size: int
+
+
+def members(shard: str, read: Read) -> Iterator[Member]:
+    """The files of a tar in their order; `shard` is what errors call it."""
+    at, long_name = 0, None
+    if read(0, 2) == b"\x1f\x8b":
+        raise UserError(f"{shard}: packed by gzip, so that no member can be read by itself; unpack it with gunzip.")
+    while (block := read(at, BLOCK)) != bytes(BLOCK):
+        kind, name, size = parse_header(shard, at, block)
+        if kind in (_PAX, _LONG_NAME):
+            body = _extension(shard, at, size, read)
+            long_name = _pax_path(shard, at, body) if kind == _PAX else _text(body.rstrip(b"\0"))
+        elif kind in _FILE:
+            called = _text(name) if long_name is None else long_name
+            check_name(shard, called)
+            yield Member(called, at + BLOCK, size)
+            long_name = None
+        elif kind == _FOLDER:
+            long_name = None
+        elif kind != _PAX_ALL:
+            what = _KINDS.get(kind, f"of the kind {kind.decode('ascii', 'backslashreplace')!r}")
+            raise UserError(
+                f"{shard}: its member {_text(name)!r} is {what}, which no shard of pictures holds; do not use it."
+            )
+        at += BLOCK + padded(size)
+
+
+def parse_header(shard: str, at: int, block: bytes) -> tuple[bytes, bytes, int]:
+    """Kind, name and size that a header of 512 bytes says, if it is one."""
+    if len(block) < BLOCK:
+        raise UserError(f"{shard}: cut short, there is no end of it after byte {at:,}; restore it from a copy.")
+    field = block[148:156]
+    try:
+        checksum, size = _number(field), _number(block[124:136])
+    except ValueError:
+        checksum, size = -1, -1
+    # The checksum is the sum of all bytes, with spaces in its own place. One more than that sum, modulo 65,521, is the
+    # lower half of Adler-32, which is much faster than `sum`.
+    expected = (1 + checksum - 8 * 0x20 + sum(field)) % 65521
+    if adler32(block) & 0xFFFF != expected or not 0 <= size < MOST_SIZE:
+        raise UserError(f"{shard}: damaged at byte {at:,}, where no header of a tar file is; restore it from a copy.")
+    name = block[:100].split(b"\0", 1)[0]
+    if block[257:263] == b"ustar\0" and block[345]:
+        name = block[345:500].split(b"\0", 1)[0] + b"/" + name
+    return block[156:157], name, size
+
+
+def check_name(shard: str, name: str) -> None:
+    """Refuse a member whose name leads out of a folder, or says that it is a pickle."""
+    parts = (name.replace("\\", "/") if "\\" in name else name).split("/")
+    if not parts[0] or ".." in parts or "\0" in name or parts[0][1:] == ":":
+        raise UserError(f"{shard}: its member {name!r} has a name that leads elsewhere; do not use this shard.")
+    if parts[-1].lower().endswith(PICKLES):
+        raise UserError(
+            f"{shard}: its member {name!r} is a pickle, which could run a program when it is read; make the shard "
+            "again without."
+        )
+
+
+def check_size(shard: str, member: Member, most: int) -> None:
+    """Refuse a member that is larger than what it should be ever is."""
+    if member.size > most:
+        raise UserError(
+            f"{shard}: its member {member.name!r} has {size_text(member.size)}, more than the limit of "
+            f"{size_text(most)}; make it smaller."
+        )
+
+
+def padded(size: int) -> int:
+    """Bytes that a member of this size takes, header aside."""
+    return -(-size // BLOCK) * BLOCK
+
+
+def written_member(name: str, content: bytes) -> tuple[bytes, bytes]:
+    """Header and padded body of a member; who, when and where are left out, so the same pictures give the same bits."""
+    return _header(name, len(content)), content + bytes(padded(len(content)) - len(content))
+
+
+def header_size(name: str) -> int:
+    """Bytes that come before a member's first: a long name, or one beyond ASCII, needs blocks of its own."""
+    return BLOCK if len(name) <= tarfile.LENGTH_NAME and name.isascii() else len(_header(name, 0))
+
+
+def _header(name: str, size: int) -> bytes:
+    info = tarfile.TarInfo(name)
+    info.size, info.mode = size, 0o644
+    return info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
+
+
+def _number(field: bytes) -> int:
+    """Octal digits, or as GNU writes what has too many of them."""
+    if field[0] < 0x80:
+        return int(field.rstrip(b"\0 ") or b"0", 8)
+    return int.from_bytes(bytes((field[0] & 0x7F,)) + field[1:], "big")
+
+
+def _extension(shard: str, at: int, size: int, read: Read) -> bytes:
+    body = read(at + BLOCK, size) if size <= MOST_NAME else b""
+    if len(body) != size:
+        raise UserError(f"{shard}: damaged at byte {at:,}, in a header that gives a long name; restore it from a copy.")
+    return body
+
+
+def _pax_path(shard: str, at: int, body: bytes) -> str | None:
+    """The name that an extended header gives the next member, None if it gives none."""
+    path = None
+    while body:
+        length, _, _ = body.partition(b" ")
+        record = body[: int(length)] if length.isdigit() else b""
+        key, equals, value = record[len(length) + 1 : -1].partition(b"=")
+        if not equals:
+            raise UserError(f"{shard}: damaged at byte {at:,}, in an extended header; restore it from a copy.")
+        if key == b"path":
+            path = _text(value)
+        elif key == b"size" or key.startswith(b"GNU.sparse"):
+            raise UserError(
+                f"{shard}: a member at byte {at:,} is sparse or larger than 8 GB, which no picture is; do not use it."
+            )
+        body = body[len(record) :]
+    return path
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode("utf-8", "surrogateescape")

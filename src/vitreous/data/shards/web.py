@@ -1,0 +1,199 @@
+"""Parts of files on the web: range requests over connections that stay open, each tried again a few times.
+
+What a server says of a file (size, ETag) is remembered, so that two versions are never mixed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import ssl
+import threading
+import time
+from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from urllib.parse import urljoin, urlsplit
+
+from vitreous import __version__
+from vitreous.data.silence import expect_silence
+from vitreous.errors import UserError
+from vitreous.inputs import reason
+
+REDIRECTS = 5
+PIECE = 2**16
+
+
+@dataclass(frozen=True)
+class Patience:
+    """When a server is given up: after `tries` attempts, with growing pauses between."""
+
+    seconds: float = 30.0
+    """Without a byte; and how long `least` bytes may take."""
+    least: int = 2**14
+    tries: int = 5
+    pause: float = 0.5
+
+
+patience = Patience()
+
+
+class _AgainError(Exception):
+    """The connection failed, or the server is busy: the same may succeed later."""
+
+
+_versions: dict[str, tuple[int, str]] = {}
+"""Size and tag of each file, as the server said first."""
+_local = threading.local()
+
+
+def is_web(address: str) -> bool:
+    """Whether this is an address on the web."""
+    return address.lower().startswith(("http://", "https://"))
+
+
+def stat(url: str) -> tuple[int, str]:
+    """Size and tag of the file: what its first byte comes with. A server that changes it later is noticed."""
+    _versions.pop(url, None)
+    _patiently(url, 0, 1)
+    return _versions[url]
+
+
+def read(url: str, start: int, length: int, size: int | None = None) -> bytes:
+    """So many bytes from `start` on, fewer where the file ends; size: what the file must have in all."""
+    found = _patiently(url, start, length)
+    if size is not None and _versions[url][0] != size:
+        raise UserError(
+            f"{url}: has {_versions[url][0]:,} bytes, and {size:,} when its index was made; make the index again."
+        )
+    return found
+
+
+def _patiently(url: str, start: int, length: int) -> bytes:
+    for attempt in range(patience.tries):
+        if attempt:
+            pause = patience.pause * 2 ** (attempt - 1)
+            expect_silence(pause)
+            time.sleep(pause)
+        try:
+            return _attempt(url, start, length)
+        except _AgainError as error:
+            _forget()
+            why = error
+        except UserError:
+            _forget()
+            raise
+    raise UserError(f"{url}: broke off at byte {start:,}, {patience.tries} times ({why}); repeat the command later.")
+
+
+def _attempt(url: str, start: int, length: int) -> bytes:
+    place = url
+    headers = {
+        "User-Agent": f"vitreous/{__version__}",
+        "Accept-Encoding": "identity",
+        "Range": f"bytes={start}-{start + length - 1}",
+    }
+    try:
+        for _ in range(REDIRECTS):
+            parts = urlsplit(place)
+            connection = _connection(parts.scheme, parts.netloc)
+            expect_silence(3 * patience.seconds)  # for a connection, for its encryption, and for an answer
+            connection.request("GET", parts.path + (f"?{parts.query}" if parts.query else ""), headers=headers)
+            answer = connection.getresponse()
+            try:
+                if answer.status not in (301, 302, 303, 307, 308):
+                    return _received(url, answer, start, length)
+                place = urljoin(place, answer.headers.get("Location", ""))
+            finally:
+                if answer.length != 0:  # what was not read of it would be taken for the next answer
+                    _forget()
+                answer.close()
+            if not is_web(place):
+                raise UserError(f"{url}: leads to {place[:200]!r}, which is no address on the web; check it.")
+        raise UserError(f"{url}: leads from one address to another without end; check it.")
+    except ssl.SSLCertVerificationError as error:
+        raise UserError(
+            f"{url}: its server cannot prove that it is who it says ({reason(error)[:200]}); check the address, or "
+            "have its certificate trusted on this machine."
+        ) from None
+    except socket.gaierror as error:
+        if error.errno == socket.EAI_NONAME:
+            raise UserError(f"{url}: there is no server of this name; check the address.") from None
+        raise _AgainError(reason(error)[:200]) from None
+    except (HTTPException, OSError) as error:  # timeouts and refused connections among them
+        raise _AgainError(reason(error)[:200] or type(error).__name__) from None
+    except ValueError as error:
+        if isinstance(error, UserError):
+            raise
+        raise UserError(f"{url}: not an address on the web ({str(error)[:200]}); check it.") from None
+
+
+def _received(url: str, answer: HTTPResponse, start: int, length: int) -> bytes:
+    if answer.status in (408, 425, 429) or answer.status >= 500:
+        raise _AgainError(f"the server answers {answer.status} {answer.reason}")
+    if answer.status == 416:
+        raise UserError(f"{url}: has no byte {start:,}, so it is cut short; restore it from a copy.")
+    if answer.status == 200:
+        raise UserError(
+            f"{url}: its server gives whole files only, no parts of them (range requests); download the shards, and "
+            "give their folder."
+        )
+    if answer.status != 206:
+        raise UserError(f"{url}: the server answers {answer.status} {answer.reason}; check the address.")
+    said = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+)", answer.headers.get("Content-Range", ""))
+    if said is None or int(said[1]) != start:
+        raise UserError(f"{url}: its server answers with another part than the one asked for; download the shards.")
+    _check_version(url, int(said[3]), answer.headers.get("ETag") or answer.headers.get("Last-Modified") or "")
+    wanted = min(length, int(said[3]) - start)
+    body = _body(answer, wanted)
+    if len(body) < wanted:
+        raise _AgainError(f"{len(body):,} of {wanted:,} bytes came")
+    return body
+
+
+def _body(answer: HTTPResponse, wanted: int) -> bytes:
+    """What comes, up to so many bytes; a server that trickles is taken for broken off."""
+    body = bytearray()
+    since, then = time.monotonic(), 0
+    while len(body) < wanted and (piece := answer.read1(min(PIECE, wanted - len(body)))):
+        body += piece
+        expect_silence(patience.seconds)
+        if time.monotonic() - since > patience.seconds:
+            if len(body) - then < patience.least:
+                raise _AgainError(f"{len(body) - then:,} bytes in {patience.seconds:g} s")
+            since, then = time.monotonic(), len(body)
+    return bytes(body)
+
+
+def _check_version(url: str, size: int, tag: str) -> None:
+    known = _versions.setdefault(url, (size, tag))
+    if known != (size, tag):
+        raise UserError(f"{url}: was changed on the server while it was read; repeat the command.")
+
+
+class _Connections(dict[tuple[str, str], HTTPConnection]):
+    """A thread's open connections, by scheme and server; closed when the thread ends."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.process = os.getpid()
+
+    def __del__(self) -> None:
+        for connection in self.values():
+            connection.close()
+
+
+def _connection(scheme: str, host: str) -> HTTPConnection:
+    """This thread's open connection to a server; a process that was forked opens its own."""
+    kept: _Connections | None = getattr(_local, "open", None)
+    if kept is None or kept.process != os.getpid():
+        kept = _local.open = _Connections()
+    if (scheme, host) not in kept:
+        kind = HTTPSConnection if scheme == "https" else HTTPConnection
+        kept[scheme, host] = kind(host, timeout=patience.seconds)
+    return kept[scheme, host]
+
+
+def _forget() -> None:
+    """Close this thread's connections: after an error nobody knows what else is waiting in them."""
+    _local.open = None

@@ -1,0 +1,56 @@
+// The likeliest classes as bars; with something covered, where each was before.
+
+const SHOWN = 5;
+
+export function percent(chance) {
+  return chance > 0.9995 && chance < 1 ? "99.9\u00a0%" : `${(100 * chance).toFixed(chance < 0.1 ? 1 : 0)}\u00a0%`;
+}
+
+export function highest(chances) {
+  return chances.reduce((best, chance, number) => (chance > chances[best] ? number : best), 0);
+}
+
+export function likeliest(chances, count = SHOWN) {
+  return Array.from(chances.keys()).sort((a, b) => chances[b] - chances[a]).slice(0, count);
+}
+
+export class Bars {
+  constructor(list, chosen) {
+    Object.assign(this, { list, chosen });
+    this.rows = new Map();
+  }
+
+  // chances: as the picture is; now: with what is covered. The order stays, so that eyes need not search.
+  show(labels, chances, now, target) {
+    if (!chances) return this.list.replaceChildren();
+    const shown = likeliest(chances);
+    for (const other of [highest(now), target]) if (other !== null && !shown.includes(other)) shown.push(other);
+    const before = this.rows;
+    this.rows = new Map(shown.map((number) => [number, before.get(number) ?? this.#row(labels[number], number)]));
+    for (const [number, row] of this.rows) this.#fill(row, chances[number], now[number], number === target);
+    const wanted = [...this.rows.values()];
+    if (wanted.some((row, i) => this.list.children[i] !== row) || this.list.children.length !== wanted.length) {
+      this.list.replaceChildren(...wanted);
+    }
+  }
+
+  #row(label, number) {
+    const row = document.createElement("li"), button = document.createElement("button");
+    button.type = "button";
+    button.title = "Show what spoke for it";
+    button.innerHTML = '<span class="name"></span><span class="chance"></span><span class="bar" aria-hidden="true"><i></i><b></b></span>';
+    button.querySelector(".name").textContent = label;
+    button.addEventListener("click", () => this.chosen(number));
+    row.append(button);
+    return row;
+  }
+
+  #fill(row, before, now, explained) {
+    row.querySelector("button").setAttribute("aria-pressed", explained);
+    row.querySelector(".chance").textContent = percent(now);
+    row.querySelector("i").style.width = `${100 * now}%`;
+    const tick = row.querySelector("b");
+    tick.hidden = Math.abs(before - now) < 0.002;
+    tick.style.left = `${100 * before}%`;
+  }
+}

@@ -1,0 +1,83 @@
+"""Everything that one pass through a network shows of one picture, in every layer at once: for whoever moves a slider.
+
+Letters in shapes: L layers, h heads, T tokens (class token and registers, then patches), N patches, D width, K classes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vitreous.explain.attention import Rollout, as_grid, askers
+from vitreous.explain.token_colours import token_colours
+from vitreous.model.network import TracesAttention
+from vitreous.model.trace import Trace
+
+
+@dataclass(frozen=True)
+class Inside:
+    """What was seen inside a network while it looked at one picture."""
+
+    attention: Tensor
+    """(L, h, rows, columns): the attention that patches get from what the answer is read from."""
+    rollout: Tensor
+    """(L, rows, columns): attention rollout up to each layer."""
+    pooling: Tensor | None
+    """(h, rows, columns): what the learned query of attention pooling looks at, where the model has one."""
+    colours: NDArray[np.uint8]
+    """(L, N, 3): the patches' tokens after each layer as colours."""
+    groups: Tensor | None
+    """(L, N): for each patch the first of those that are one token after the layer; None where none are merged."""
+    scores: Tensor
+    """(K,) the answer; (D,) the representation where there is no classifier."""
+
+
+def look_inside(model: TracesAttention, image: Tensor) -> Inside:
+    """All layers of one picture (1, C, H, W), normalised, in a single forward pass."""
+    trace = _Inside(askers(model))
+    with torch.inference_mode():
+        scores: Tensor = model(image, trace=trace)
+    layers, grid, pool = range(model.config.depth), trace.grid, trace.pool_attention
+    rolled = torch.stack([trace.attention[layer][0, 0] for layer in layers])
+    if (read := trace.read_by_pooling()) is not None:
+        rolled[-1] = read[0, 0]
+    groups = None
+    if trace.groups:
+        alone = torch.arange(grid[0] * grid[1], device=image.device)  # before the first block that merges
+        groups = torch.stack([trace.groups[layer][0] if layer in trace.groups else alone for layer in layers])
+    return Inside(
+        attention=as_grid(torch.stack([trace.rows[layer] for layer in layers]), grid),
+        rollout=as_grid(rolled, grid),
+        pooling=None if pool is None else as_grid(pool[0, :, 0], grid),
+        colours=token_colours(torch.stack([trace.tokens[layer] for layer in layers])),
+        groups=groups,
+        scores=scores[0],
+    )
+
+
+def attention_between_patches(model: TracesAttention, image: Tensor, layer: int) -> Tensor:
+    """(h, N, N): what each patch (a row) gives to each other in one layer, of one picture (1, C, H, W), normalised."""
+    trace = Trace([layer], tokens=False)
+    with torch.inference_mode():
+        model(image, trace=trace)
+    return trace.attention[layer % model.config.depth][0, :, trace.prefix :, trace.prefix :]
+
+
+class _Inside(Rollout):
+    """Beside the rollout, the heads' own rows (h, N) of each layer, and the patches' tokens (N, D)."""
+
+    def __init__(self, askers: slice) -> None:
+        super().__init__(None, askers)
+        self.wants_tokens = True
+        self.rows: dict[int, Tensor] = {}
+
+    def record_attention(self, layer: int, attention: Tensor) -> None:
+        super().record_attention(layer, attention)
+        self.rows[layer] = attention[0, :, self.askers, self.prefix :].mean(dim=1)
+
+    def record_tokens(self, layer: int, tokens: Tensor) -> None:
+        self.tokens[layer] = tokens[0, self.prefix :]

@@ -1,0 +1,226 @@
+"""What a transfer to many tasks came to: every score, and the means that follow from them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, field
+from statistics import fmean
+from typing import Any, Literal
+
+from vitreous.data.datasets.entry import Group
+from vitreous.report.paper_table import CoreDays, core_days
+
+Protocol = Literal["vtab-1k", "full", "linear", "knn", "fewshot-5"]
+Setting = float | int | str | bool | None
+GROUPS: tuple[Group, ...] = ("natural", "specialized", "structured")
+VTAB_TASKS: dict[Group, int] = {"natural": 7, "specialized": 4, "structured": 8}
+"""How many tasks VTAB has of each group."""
+VTAB, SOME_OF_VTAB = "VTAB", "VTAB tasks"
+
+
+@dataclass(frozen=True)
+class Task:
+    """One task: its data, and what is known of them."""
+
+    name: str
+    """What the results call it."""
+    place: str
+    """Where its data were read from."""
+    dataset: str | None
+    """The row of the table of datasets that it is; None for other data."""
+    group: Group | None
+    """Of VTAB; None for what does not belong to it."""
+    classes: int
+    splits: dict[str, int]
+    """Pictures of each split."""
+    digests: dict[str, str]
+    """Of each split: of the names and labels of its pictures."""
+    as_published: bool | None
+    """Whether there are as many pictures in each split as were published; None where nobody has."""
+    published: dict[str, int] | None
+    """Pictures of each split as they were published."""
+    remarks: tuple[str, ...] = ()
+    own_draw: bool = False
+    """Whether they are VTAB-1k's own 800 and 200 pictures, by its lists, with all of the published test split."""
+
+
+@dataclass(frozen=True)
+class Absent:
+    """A task, or a protocol on a task, that was not measured: it counts nowhere."""
+
+    task: str
+    group: Group | None
+    protocol: Protocol | None
+    """None: none of them."""
+    reason: str
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A training to choose hyper-parameters by, on VTAB-1k's 800 and 200 pictures."""
+
+    settings: dict[str, Setting]
+    accuracy: float
+    n: int
+    """Validation pictures."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """How well one protocol did on one task."""
+
+    task: str
+    protocol: Protocol
+    accuracy: float
+    """Share of the test pictures, from 0 to 1."""
+    interval: tuple[float, float]
+    """95 %."""
+    n: int
+    """Test pictures that were measured."""
+    of: int
+    """Test pictures that there are; if more than measured and unreadable, a random part was taken for want of time."""
+    trained_on: int
+    """Pictures whose labels were learned from."""
+    trained_of: int
+    """Pictures that the protocol would learn from if there were time for all."""
+    digests: dict[str, str]
+    """Of the pictures that were learned from, chosen by and measured: hashes of their names and labels."""
+    settings: dict[str, Setting]
+    flops: float
+    """Of everything that it took; those of features that several protocols share are with the first of these."""
+    seconds: float
+    engine: str
+    """What computed the answers, or the features."""
+    trials: tuple[Trial, ...] = ()
+    draws: tuple[float, ...] = ()
+    """Few-shot: the accuracies of which `accuracy` is the mean."""
+    remarks: tuple[str, ...] = ()
+    unreadable: int = 0
+    """Test pictures that could not be read, of those that were to be measured."""
+
+    @property
+    def tested_all(self) -> bool:
+        """Whether every test picture was looked at, as far as it can be read."""
+        return self.n + self.unreadable == self.of
+
+    @property
+    def tested(self) -> str:
+        """How many test pictures were measured, for people: "21,749, 1 unreadable"."""
+        count = f"{self.n:,}" if self.tested_all else f"a random {self.n:,} of {self.of:,}"
+        return f"{count}, {self.unreadable:,} unreadable" if self.unreadable else count
+
+    @staticmethod
+    def from_json(fields: dict[str, Any]) -> Score:
+        """The same again, from what `dataclasses.asdict` and JSON made of it."""
+        trials = tuple(Trial(**trial) for trial in fields["trials"])
+        lists = {name: tuple(fields[name]) for name in ("interval", "draws", "remarks")}
+        return Score(**{**fields, **lists, "trials": trials})
+
+
+@dataclass(frozen=True)
+class Mean:
+    """The mean accuracy over tasks: of a group, or of all."""
+
+    protocol: Protocol
+    what: str
+    """A group's name, "VTAB" for its 19 tasks with all of their pictures, "VTAB tasks" for less, or "all"."""
+    value: float
+    interval: tuple[float, float]
+    """95 %, as if the tasks were given and only their test pictures drawn."""
+    tasks: int
+    of: int
+    """Tasks that belong to it; with fewer it is not the published figure's kind."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """What is transferred."""
+
+    name: str
+    description: str
+    parameters: int
+    image_size: tuple[int, int]
+    forward_flops: int
+    """Of one picture."""
+    digest: str
+    """Of its weights."""
+    training_flops: float | None
+    """What its own training took, where its bundle says so."""
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """All of it."""
+
+    out: str
+    finished: bool
+    model: Model
+    protocols: tuple[Protocol, ...]
+    budget: str | None
+    image_size: int | None
+    preprocess: dict[str, Any]
+    """How pictures become the frozen model's input."""
+    tasks: tuple[Task, ...]
+    scores: tuple[Score, ...]
+    absent: tuple[Absent, ...]
+    machine: dict[str, Any]
+    seconds: float
+    """Of this command and of those before it that it goes on with: what the scores took."""
+    remarks: tuple[str, ...] = field(default=())
+
+    def score(self, task: str, protocol: Protocol) -> Score | None:
+        """The one of a task and a protocol, where there is one."""
+        return next((one for one in self.scores if (one.task, one.protocol) == (task, protocol)), None)
+
+    def is_whole(self, score: Score) -> bool:
+        """Whether it is of all pictures, those that were published where the task is one of the table."""
+        task = next(one for one in self.tasks if one.name == score.task)
+        published = task.as_published is not False or (task.own_draw and score.protocol == "vtab-1k")
+        return published and score.tested_all and score.trained_on == score.trained_of
+
+    @property
+    def flops(self) -> float:
+        """Of all scores."""
+        return sum(score.flops for score in self.scores)
+
+    @property
+    def core_days(self) -> CoreDays:
+        """What that is on the paper's hardware."""
+        return core_days(self.flops)
+
+    @property
+    def means(self) -> tuple[Mean, ...]:
+        """By protocol: of each group, of VTAB, and of all tasks, where these are not the same."""
+        found: list[Mean] = []
+        group_of = {task.name: task.group for task in self.tasks}
+        for protocol in self.protocols:
+            scores = [score for score in self.scores if score.protocol == protocol]
+            for group in GROUPS:
+                some = [score for score in scores if group_of[score.task] == group]
+                found += _mean(protocol, group, some, VTAB_TASKS[group])
+            vtab, every = [score for score in scores if group_of[score.task] is not None], sum(VTAB_TASKS.values())
+            whole = len(vtab) == every and all(map(self.is_whole, vtab))
+            found += _mean(protocol, VTAB if whole else SOME_OF_VTAB, vtab, every)
+            if len(vtab) < len(scores):
+                asked = len(self.tasks) + sum(one.protocol is None for one in self.absent)
+                found += _mean(protocol, "all", scores, asked)
+        return tuple(found)
+
+    def to_json(self) -> dict[str, Any]:
+        """Every field, the means, and the compute in TPUv3-core-days."""
+        return {
+            **asdict(self),
+            "means": [asdict(mean) for mean in self.means],
+            "flops": self.flops,
+            "tpu_v3_core_days": asdict(self.core_days),
+        }
+
+
+def _mean(protocol: Protocol, what: str, scores: list[Score], of: int) -> list[Mean]:
+    """The mean of these, if there are any."""
+    if not scores:
+        return []
+    value = fmean(score.accuracy for score in scores)
+    low = math.hypot(*(score.accuracy - score.interval[0] for score in scores)) / len(scores)
+    high = math.hypot(*(score.interval[1] - score.accuracy for score in scores)) / len(scores)
+    return [Mean(protocol, what, value, (value - low, value + high), len(scores), of)]

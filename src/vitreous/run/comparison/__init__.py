@@ -1,0 +1,1 @@
+"""A comparison of models: its cells, their trainings, and what to say of them."""

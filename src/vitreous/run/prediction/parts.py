@@ -1,0 +1,173 @@
+"""The parts of a large prediction: each is done once, and is then a file that is whole, with a record that says so."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from vitreous.config.data import Preprocess
+from vitreous.config.engine import EngineChoice, Precision
+from vitreous.config.fields import from_fields
+from vitreous.data.source import Source
+from vitreous.data.view import Sample
+from vitreous.deploy.engine import Deployed
+from vitreous.deploy.folder import is_engine
+from vitreous.errors import UserError
+from vitreous.inputs import read_json
+from vitreous.run.engines.choice import deploy
+from vitreous.run.engines.conversion import model_digest
+from vitreous.run.needs import check_inference_memory
+from vitreous.run.opening import open_model
+from vitreous.run.prediction.answers import NamedPicture, Progress, answer_each
+from vitreous.run.prediction.plan import NOTES, Plan
+from vitreous.run.prediction.table import encode_answers
+from vitreous.weights.files import write_file
+from vitreous.weights.manifest import MANIFEST, sha256_file
+
+log = logging.getLogger("vitreous")
+
+
+@dataclass(frozen=True)
+class PartRecord:
+    """What is known of a part that is done."""
+
+    file: str
+    bytes: int
+    sha256: str
+    pictures: int
+    sizes: str
+    """A digest of the sizes of the pictures' files: where they differ now, the part is done again."""
+    unreadable: dict[str, str]
+    """Path to reason."""
+
+
+@dataclass(frozen=True)
+class PartFolder:
+    """Where the parts of one plan are written, by any number of processes at once."""
+
+    out: Path
+    plan: Plan
+
+    def finished(self, part: int, pictures: Sequence[Source]) -> PartRecord | None:
+        """The record of a part that is done; None if it is not, or if its file or its pictures were changed since."""
+        place = self._record(part)
+        if not place.is_file():
+            return None
+        try:
+            record = from_fields(PartRecord, read_json(place), place)
+            file = self.out / record.file
+            whole = file.stat().st_size == record.bytes and sha256_file(file) == record.sha256
+        except (UserError, OSError):  # damaged, or removed
+            return None
+        if whole and record.sizes == digest_sizes(pictures):
+            return record
+        log.info(f"{file}: {'its pictures have changed' if whole else 'damaged'} since, so it is done again.")
+        return None
+
+    def keep(self, part: int, content: bytes, pictures: Sequence[Source], unreadable: dict[str, str]) -> PartRecord:
+        """Write a part: first its file, then the record that it is done."""
+        record = PartRecord(
+            file=self.plan.file_of(part),
+            bytes=len(content),
+            sha256=sha256(content).hexdigest(),
+            pictures=sum(map(len, pictures)),
+            sizes=digest_sizes(pictures),
+            unreadable=unreadable,
+        )
+        write_file(self.out / record.file, content)
+        write_file(self._record(part), json.dumps(asdict(record), indent=2) + "\n")
+        return record
+
+    def _record(self, part: int) -> Path:
+        return self.out / NOTES / f"part-{part:06d}.json"
+
+
+def digest_sizes(pictures: Sequence[Source]) -> str:
+    """32 hexadecimal digits that differ if the size of a picture's file does."""
+    sizes = [source.size(index) for source in pictures for index in range(len(source))]
+    return sha256(json.dumps(sizes).encode()).hexdigest()[:32]
+
+
+class IdentifiedModel(NamedTuple):
+    """A model that is ready to be asked, and a digest of it: of its weights, its preprocessing and its labels."""
+
+    deployed: Deployed
+    digest: str
+
+
+@dataclass(frozen=True)
+class ModelRequest:
+    """How a model is opened, by whichever process."""
+
+    model: str
+    """Its path."""
+    engine: EngineChoice
+    precision: Precision | None
+    preprocess: Preprocess | str | None
+    merge: int | None
+    classifier: bool
+    """Refuse a model that has none."""
+
+    def open(self, pictures: int = 1) -> IdentifiedModel:
+        """The model, ready to be asked about so many pictures."""
+        path = Path(self.model)
+        exported = is_engine(path)
+        bundle = None if exported else open_model(self.model, self.preprocess, self.merge)
+        deployed = deploy(
+            path if bundle is None else bundle,
+            engine=self.engine,
+            precision=self.precision,
+            preprocess=self.preprocess if exported else None,
+            merge=self.merge if exported else None,
+            pictures=pictures,
+            classifier=self.classifier,
+        )
+        return IdentifiedModel(deployed, sha256_file(path / MANIFEST) if bundle is None else model_digest(bundle))
+
+
+class PartWorker:
+    """Does parts, one after the other, with a model that it opened once."""
+
+    def __init__(
+        self, folder: PartFolder, model: IdentifiedModel, batch_size: int | None = None, threads: int | None = None
+    ) -> None:
+        """threads: that decode pictures; None for one per core."""
+        self.folder, self.deployed, self.threads = folder, model.deployed, threads
+        if model.digest != folder.plan.model:
+            raise UserError(f"{self.deployed.path}: not the model that {folder.out} holds answers of; give that one.")
+        engine = self.deployed.engine
+        self.batch_size = min(batch_size or engine.batch_size, folder.plan.part_size)
+        check_inference_memory(self.deployed.config, engine.preprocess, self.batch_size)
+
+    def do(self, part: int, pictures: Sequence[Source], progress: Progress | None = None) -> PartRecord:
+        """Answer for the pictures of a part, and write it."""
+        plan = self.folder.plan
+        for number, source in enumerate(pictures):
+            source.expect(np.arange(len(source), dtype=np.int64), besides=number > 0)
+        named = [
+            NamedPicture(source.name(index), Sample(source, index))
+            for source in pictures
+            for index in range(len(source))
+        ]
+        answers = list(
+            answer_each(
+                self.deployed,
+                named,
+                top=plan.top,
+                batch_size=self.batch_size,
+                embed=plan.embed,
+                threads=self.threads,
+                progress=progress,
+            )
+        )
+        found = [answer.prediction for answer in answers]
+        unreadable = {one.path: one.error for one in found if one.error is not None}
+        content = encode_answers(answers, plan.format, embed=plan.embed)
+        return self.folder.keep(part, content, pictures, unreadable)

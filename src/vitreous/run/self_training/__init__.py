@@ -1,0 +1,1 @@
+"""Noisy Student: the rounds of a self-training, their students, labels and pages."""

@@ -1,0 +1,1 @@
+"""A model as a teacher: how it is opened and asked, about pictures and their places."""

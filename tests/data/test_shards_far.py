@@ -1,0 +1,332 @@
+"""Shards over a network: a web server on loopback that misbehaves as it is told to, and fsspec's own memory."""
+
+import dataclasses
+import os
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+from hashlib import sha256
+from itertools import pairwise
+
+import fsspec
+import numpy as np
+import pytest
+import torch
+from pictures import make_tree
+from tars import make_tar, samples
+from web import serve
+
+from vitreous import UserError, pack_data
+from vitreous.config.data import Augment, Preprocess
+from vitreous.data.loader import Loader
+from vitreous.data.shards import ahead
+from vitreous.data.shards import web as shard_web
+from vitreous.data.source import open_data
+from vitreous.run.request import run_name, same_place
+
+SIZE = Preprocess(size=(16, 16))
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory):
+    root = tmp_path_factory.mktemp("far")
+    make_tree(root / "folder", {"a": 12, "b": 12}, ".jpg")
+    return pack_data(root / "folder", root / "pets", shard_size="10kB").folder
+
+
+@pytest.fixture
+def web(packed, monkeypatch):
+    monkeypatch.setattr(shard_web, "patience", shard_web.Patience(seconds=5.0, least=1000, tries=3, pause=0.01))
+    shard_web._versions.clear()
+    with serve() as found:
+        found.keep = True
+        found.files = {f"pets/{path.name}": path.read_bytes() for path in packed.iterdir()}
+        yield found
+        shard_web._forget()
+        ahead._fetcher(os.getpid()).close()
+        ahead._fetcher.cache_clear()
+
+
+def contents(source):
+    return {source.key(i): (source.content(i), int(source.labels[i])) for i in range(len(source))}
+
+
+@pytest.mark.parametrize("place", ["pets/shards.json", "pets/", "pets"])
+def test_an_index_on_the_web(web, packed, place):
+    far, near = open_data(web.url + place), open_data(packed)
+    assert far.classes == near.classes
+    assert contents(far.train) == contents(near.train)
+    assert far.train.name(0).startswith(f"{web.url}pets/train-0")
+    assert all(asked is not None for _, asked in web.asked), "nothing is asked for as a whole"
+    assert web.connections <= 2, "connections stay open"
+
+
+def test_a_pattern_on_the_web(web, packed):
+    count = len(list(packed.glob("*.tar")))
+    far = open_data(f"{web.url}pets/train-{{000000..{count - 1:06d}}}.tar")
+    assert sorted(pair[0] for pair in contents(far.train).values()) == sorted(
+        pair[0] for pair in contents(open_data(packed).train).values()
+    )
+    web.asked.clear()
+    open_data(f"{web.url}pets/train-{{000000..{count - 1:06d}}}.tar")
+    assert len(web.asked) == count, "the headers are read once; then each shard's tag is asked for"
+
+
+def test_training_from_the_web_sees_what_training_from_the_disk_does(web, packed):
+    batches = {}
+    for place in (f"{web.url}pets/", packed):
+        for workers in (0, 2):
+            loader = Loader(open_data(place).train, SIZE, Augment(), batch_size=6, seed=2, workers=workers)
+            batches[place, workers] = torch.cat([batch.images for batch in loader.batches(1)])
+            loader.close()
+    assert all(torch.equal(one, other) for one, other in pairwise(batches.values()))
+
+
+@pytest.fixture
+def slow(monkeypatch):
+    """A fetcher with room for 30 bytes, and what it has fetched: single bytes that wait for a permit each."""
+    begun, permits = [], threading.Semaphore(0)
+
+    def read(place, start, length, size):
+        begun.append(start)
+        assert permits.acquire(timeout=20)
+        return bytes([start]) * length
+
+    monkeypatch.setattr(ahead, "read_range", read)
+    monkeypatch.setattr(ahead, "MOST", 30)
+    ahead._fetcher.cache_clear()
+    yield begun, permits
+    permits.release(100)
+    ahead._fetcher(os.getpid()).close()
+    ahead._fetcher.cache_clear()
+
+
+def pieces(*starts):
+    return [ahead.Piece("http://x/y.tar", start, 10, 1000) for start in starts]
+
+
+def test_what_is_fetched_ahead_moves_on_with_what_is_read(slow):
+    begun, permits = slow
+    permits.release(100)
+    ahead.fetch_ahead(pieces(*range(8)))
+    for start in range(8):
+        assert ahead.read_piece(*pieces(start)) == bytes([start]) * 10
+        assert ahead._fetcher(os.getpid())._held <= 30
+        assert len(ahead._fetcher(os.getpid())._begun) == 3, "as many as there is room for"
+    assert sorted(begun) == list(range(8)), "each once"
+
+
+def test_two_sources_of_one_part_are_both_fetched(slow):
+    begun, permits = slow
+    ahead.fetch_ahead(pieces(0, 1))
+    ahead.fetch_ahead(pieces(2, 3), besides=True)
+    permits.release(100)
+    assert [ahead.read_piece(piece)[0] for piece in pieces(0, 1, 2, 3)] == [0, 1, 2, 3]
+    assert sorted(begun) == [0, 1, 2, 3]
+    ahead.fetch_ahead(pieces(4))
+    assert set(ahead._fetcher(os.getpid())._begun) == set(pieces(4)), "what was expected before is forgotten"
+
+
+def test_a_thread_that_waits_for_a_picture_ends_with_the_command(slow, monkeypatch):
+    monkeypatch.setattr(ahead, "LOOK", 0.01)
+    monkeypatch.setattr(ahead, "signal_heard", lambda: 2)
+    ahead.fetch_ahead(pieces(0))
+    ended = []
+
+    def wait():
+        with pytest.raises(KeyboardInterrupt):
+            ahead.read_piece(*pieces(0))
+        ended.append(True)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    thread.join(10)
+    assert ended
+
+
+def test_the_program_does_not_wait_for_a_server_that_is_silent():
+    program = (
+        "import time; from vitreous.data.shards import ahead; ahead.read_range = lambda *asked: time.sleep(60); "
+        "ahead.fetch_ahead([ahead.Piece('http://x/y.tar', i, 1, 9) for i in range(20)])"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=30)
+
+
+def test_what_breaks_off_is_asked_for_again(web, packed):
+    far = open_data(f"{web.url}pets/").train
+    web.break_after = [100, 0]
+    assert far.content(3) == open_data(packed).train.content(3)
+    web.status["pets/train-000000.tar"] = [503, 429]
+    assert far.content(0) == open_data(packed).train.content(0)
+
+
+def test_a_server_that_is_given_up_names_the_place(web):
+    far = open_data(f"{web.url}pets/").train
+    web.break_after = [10] * 3
+    with pytest.raises(UserError, match=r"train-000000\.tar: broke off at byte [\d,]+, 3 times \(.*bytes came\)"):
+        far.content(1)
+    web.status["pets/train-000000.tar"] = [500] * 3
+    with pytest.raises(UserError, match=r"3 times \(the server answers 500"):
+        far.content(1)
+    web.status["pets/train-000000.tar"] = [403, 403]
+    with pytest.raises(UserError, match=r"train-000000\.tar: the server answers 403"):
+        far.content(1)
+    assert len(web.status["pets/train-000000.tar"]) == 1, "what is refused is not asked for again"
+
+
+@pytest.mark.parametrize(
+    ("error", "said", "tries"),
+    [
+        (socket.gaierror(socket.EAI_NONAME, "Name or service not known"), "no server of this name", 1),
+        (socket.gaierror(socket.EAI_AGAIN, "Temporary failure"), "broke off", 3),
+        (ssl.SSLCertVerificationError(1, "certificate verify failed"), "cannot prove that it is who it says", 1),
+        (ConnectionRefusedError(111, "Connection refused"), "broke off", 3),
+    ],
+)
+def test_only_what_may_pass_is_tried_again(web, monkeypatch, error, said, tries):
+    asked = []
+
+    def connect(*_, **__):
+        asked.append(1)
+        raise error
+
+    monkeypatch.setattr(socket, "create_connection", connect)
+    with pytest.raises(UserError, match=said):
+        open_data("http://nobody.invalid/pets/x.tar")
+    assert len(asked) == tries
+
+
+@pytest.mark.clock
+def test_a_server_that_trickles_is_given_up(web, monkeypatch):
+    far = open_data(f"{web.url}pets/").train
+    monkeypatch.setattr(shard_web, "patience", dataclasses.replace(shard_web.patience, seconds=0.2, tries=2))
+    web.trickle = 0.01
+    with pytest.raises(UserError, match=r"2 times \([\d,]+ bytes in 0\.2 s\)"):
+        far.content(1)
+
+
+def test_a_server_without_ranges_is_refused(web):
+    web.ranges = False
+    with pytest.raises(UserError, match=r"gives whole files only.*download the shards, and give their folder"):
+        open_data(f"{web.url}pets/")
+
+
+def test_a_shard_that_changes_on_the_server_is_noticed(web):
+    far = open_data(f"{web.url}pets/").train
+    whole = web.files["pets/train-000000.tar"]
+    web.files["pets/train-000000.tar"] = whole + bytes(512)
+    with pytest.raises(UserError, match=rf"train-000000\.tar: has {len(whole) + 512:,} bytes, and {len(whole):,} when"):
+        far.content(0)
+    shard_web._versions.clear()
+    web.files["pets/train-000000.tar"] = whole
+    far.content(0)
+    web.files["pets/train-000000.tar"] = bytes(len(whole))
+    with pytest.raises(UserError, match="was changed on the server while it was read"):
+        far.content(0)
+
+
+def test_damage_on_the_server_is_noticed(web):
+    far = open_data(f"{web.url}pets/").train
+    assert far.damage() == {}
+    whole = bytearray(web.files["pets/train-000000.tar"])
+    whole[int(far.index.rows.offset[0]) + 50] ^= 1
+    web.files["pets/train-000000.tar"] = bytes(whole)
+    shard_web._versions.clear()
+    with pytest.raises(UserError, match=r"train-000000\.tar#.*damaged: the [\d,]+ bytes from byte [\d,]+ of the shard"):
+        far.content(0)
+    assert list(far.damage()) == [f"{web.url}pets/train-000000.tar"]
+
+
+def test_an_address_may_lead_to_another(web, packed):
+    web.moved = {f"old/{name.removeprefix('pets/')}": f"/{name}" for name in web.files}
+    assert contents(open_data(f"{web.url}old/").train) == contents(open_data(packed).train)
+    web.moved = {"old/shards.json": "/old/shards.json"}
+    with pytest.raises(UserError, match="from one address to another without end"):
+        open_data(f"{web.url}old/")
+    web.moved = {"old/shards.json": "file:///etc/passwd"}
+    with pytest.raises(UserError, match="leads to 'file:///etc/passwd', which is no address on the web"):
+        open_data(f"{web.url}old/")
+
+
+def test_what_is_not_there(web):
+    with pytest.raises(UserError, match=r"nothing/shards\.json: the server answers 404"):
+        open_data(f"{web.url}nothing/")
+    digest = sha256(web.files["pets/shards.safetensors"]).hexdigest().encode()
+    web.files["pets/shards.safetensors"] = bytes(len(web.files["pets/shards.safetensors"]))
+    web.files["pets/shards.json"] = web.files["pets/shards.json"].replace(digest, digest[::-1])
+    with pytest.raises(UserError, match=r"shards\.safetensors: not the file that shards\.json is of"):
+        open_data(f"{web.url}pets/")
+    for address in ("http://", "http://[::1", "https://127.0.0.1:1/x.tar"):
+        with pytest.raises(UserError):
+            open_data(address)
+
+
+@pytest.mark.parametrize("name", ["../../x", "A" * 64, "0" * 63, "0" * 64 + "\\n", "/" + "0" * 63])
+def test_a_digest_is_no_path(web, name, tmp_path, monkeypatch):
+    """A file of the cache is called after it: what is no digest would be read, and written, anywhere."""
+    monkeypatch.setenv("VITREOUS_CACHE", str(tmp_path / "a/cache"))
+    rows = web.files["pets/shards.safetensors"]
+    (tmp_path / "a/cache/shards").mkdir(parents=True)
+    (tmp_path / "a/x.safetensors").write_bytes(rows)
+    web.files["pets/shards.json"] = web.files["pets/shards.json"].replace(
+        sha256(rows).hexdigest().encode(), name.encode()
+    )
+    with pytest.raises(UserError, match=r"shards\.json: not an index"):
+        open_data(f"{web.url}pets/")
+    assert not any("safetensors" in path for path, _ in web.asked)
+
+
+def test_an_index_is_no_larger_than_it_says_and_than_there_is_room_for(memory, tmp_path, monkeypatch):
+    monkeypatch.setenv("VITREOUS_CACHE", str(tmp_path))  # where no other test has kept the rows
+    page = memory.cat("/bucket/pets/shards.json")
+    size = b'"bytes": %d' % memory.size("/bucket/pets/shards.safetensors")
+    memory.pipe("/bucket/pets/shards.json", page.replace(size, b'"bytes": %d' % 2**60))
+    with pytest.raises(UserError, match="too large for an index"):
+        open_data("memory://bucket/pets")
+    memory.pipe("/bucket/pets/shards.json", page.replace(size, size + b"0"))
+    with pytest.raises(UserError, match=r"shards\.safetensors: cut short"):
+        open_data("memory://bucket/pets")
+
+
+@pytest.fixture
+def memory(packed):
+    files = fsspec.filesystem("memory")
+    for path in packed.iterdir():
+        files.pipe(f"/bucket/pets/{path.name}", path.read_bytes())
+    make_dirs = [path.name for path in packed.glob("*.tar")]
+    for name in make_dirs:
+        files.pipe(f"/bucket/bare/{name}", (packed / name).read_bytes())
+    yield files
+    files.store.clear()
+
+
+def test_through_fsspec(memory, packed):
+    near = open_data(packed).train
+    for place in ("memory://bucket/pets", "memory://bucket/pets/shards.json"):
+        assert contents(open_data(place).train) == contents(near)
+    bare = open_data("memory://bucket/bare").train
+    assert sorted(pair[0] for pair in contents(bare).values()) == sorted(pair[0] for pair in contents(near).values())
+    loader = Loader(open_data("memory://bucket/pets").train, SIZE, batch_size=5, workers=2)
+    assert np.concatenate([batch.index for batch in loader.batches()]).tolist() == list(range(24))
+    loader.close()
+
+
+def test_what_fsspec_does_not_find(memory, tmp_path):
+    with pytest.raises(UserError, match=r"memory://bucket/none: cannot be read"):
+        open_data("memory://bucket/none")
+    memory.pipe("/bucket/text/x.txt", b"x")
+    with pytest.raises(UserError, match=r"there is neither shards\.json nor a \.tar file"):
+        open_data("memory://bucket/text")
+    memory.pipe("/bucket/cut/x.tar", make_tar(tmp_path / "x.tar", samples(3)).read_bytes()[:1000])
+    with pytest.raises(UserError, match=r"memory://bucket/cut/x\.tar: cut short"):
+        open_data("memory://bucket/cut")
+    with pytest.raises(UserError, match=r"s3://bucket/x: .*(s3fs|fsspec)"):
+        open_data("s3://bucket/x")
+
+
+def test_a_run_is_called_after_the_address():
+    assert run_name("https://host/pets/shards.json") == run_name("s3://bucket/pets") == "pets"
+    assert run_name("shards/train-{000000..000009}.tar") == "train"
+    assert same_place("https://host//pets") == "https://host//pets"

@@ -1,0 +1,186 @@
+"""Tar files that no reader should trust: each is refused in one sentence that names the shard and what is wrong."""
+
+import gzip
+import io
+import pickle
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tars import jpeg, make_tar, samples, special
+
+from vitreous import UserError, pack_data
+from vitreous.data.shards import scan
+from vitreous.data.source import open_data
+
+REFUSED = {
+    "../a.jpg": "leads elsewhere",
+    "a/../../b.jpg": "leads elsewhere",
+    "/etc/a.jpg": "leads elsewhere",
+    "a/..": "leads elsewhere",
+    "C:\\a.jpg": "leads elsewhere",
+    "..\\a.jpg": "leads elsewhere",
+    "0.pyd": "is a pickle",
+    "0.pickle": "is a pickle",
+    "0.PKL": "is a pickle",
+    "0.pt": "is a pickle",
+    "0.mask.pth": "is a pickle",
+}
+KINDS = {
+    "link": (tarfile.SYMTYPE, "a symbolic link"),
+    "hard link": (tarfile.LNKTYPE, "a hard link"),
+    "character device": (tarfile.CHRTYPE, "a device"),
+    "block device": (tarfile.BLKTYPE, "a device"),
+    "pipe": (tarfile.FIFOTYPE, "a pipe"),
+    "sparse file": (tarfile.GNUTYPE_SPARSE, "of the kind 'S'"),
+    "an unknown kind": (b"Z", "of the kind 'Z'"),
+}
+
+
+def attempt(call):
+    """What a call gives, or the sentence that it ends with."""
+    try:
+        return call()
+    except UserError as error:
+        return error
+
+
+def refused(path, *says):
+    with pytest.raises(UserError) as told:
+        open_data(path)
+    sentence = str(told.value)
+    assert "\n" not in sentence
+    for part in (path.name, *says):
+        assert part in sentence, sentence
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_name_that_leads_elsewhere_or_is_a_pickle(tmp_path, name):
+    content = pickle.dumps(Path) if REFUSED[name] == "is a pickle" else jpeg()
+    refused(make_tar(tmp_path / "x.tar", [*samples(3), (name, content)]), repr(name), REFUSED[name])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_no_file(tmp_path, kind):
+    code, says = KINDS[kind]
+    refused(make_tar(tmp_path / "x.tar", [*samples(3), (special("0.jpg", code), b"")]), "'0.jpg'", says)
+
+
+def test_a_name_is_checked_where_it_is_long_too(tmp_path):
+    name = "x/" * 80 + "../" * 90 + "a.jpg"
+    for format in (tarfile.GNU_FORMAT, tarfile.PAX_FORMAT):
+        refused(make_tar(tmp_path / "x.tar", [*samples(3), (name, jpeg())], format), "leads elsewhere")
+
+
+def test_folders_are_passed_over(tmp_path):
+    make_tar(tmp_path / "x.tar", [(special("d", tarfile.DIRTYPE), b""), *samples(4), ("__meta__/x.jpg", b"x")])
+    assert len(open_data(tmp_path).train) == 4
+
+
+@pytest.mark.parametrize("format", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_a_folder_with_a_long_name_keeps_it_to_itself(tmp_path, format):
+    """Else the next file would be called so, and its label beside it would be lost."""
+    folder = special("d" * 120, tarfile.DIRTYPE)
+    make_tar(tmp_path / "x.tar", [*samples(2), (folder, b""), *samples(2, first=2)], format)
+    source = open_data(tmp_path).train
+    assert [source.key(i) for i in range(4)] == [f"{i:05d}.jpg" for i in range(4)]
+    assert source.labels.tolist() == [0, 1, 0, 1]
+
+
+def test_a_member_that_is_larger_than_any_picture(tmp_path):
+    info = tarfile.TarInfo("0.jpg")
+    info.size = 3 * 2**30
+    path = make_tar(tmp_path / "x.tar", samples(3))
+    whole = path.read_bytes()[:-10240]
+    with path.open("wb") as file:
+        file.write(whole.rstrip(b"\0") + bytes(-len(whole.rstrip(b"\0")) % 512) + info.tobuf())
+        file.truncate(file.tell() + info.size + 1024)  # sparse: it takes no room
+    refused(path, "'0.jpg' has 3.2 GB, more than the limit of 537 MB")
+
+
+def test_a_member_that_claims_more_than_there_is(tmp_path):
+    for size, says in ((10**6, "cut short at byte 2,560, within its member '0.cls'"), (2**80, "damaged at byte 0")):
+        info = tarfile.TarInfo("0.cls")
+        info.size = size
+        (tmp_path / "x.tar").write_bytes(info.tobuf(tarfile.GNU_FORMAT) + bytes(2048))
+        refused(tmp_path / "x.tar", says)
+
+
+def test_labels_and_descriptions_that_are_too_long(tmp_path):
+    refused(
+        make_tar(tmp_path / "x.tar", [*samples(3), ("9.jpg", jpeg()), ("9.cls", b"1" * 2000)]), "'9.cls' has 2.0 kB"
+    )
+    refused(make_tar(tmp_path / "y.tar", [("9.jpg", jpeg()), ("9.json", b"[" * 2**21)]), "'9.json' has 2.1 MB")
+    refused(
+        make_tar(tmp_path / "z.tar", [("9.jpg", jpeg()), ("9.json", b"[" * 90_000)]), "z.tar, 9.json: nested too deep"
+    )
+    refused(make_tar(tmp_path / "w.tar", [("9.jpg", jpeg()), ("9.json", b"{")]), "w.tar, 9.json: not valid JSON")
+
+
+def test_gzip_is_told_apart(tmp_path):
+    path = make_tar(tmp_path / "x.tar", samples(3))
+    path.write_bytes(gzip.compress(path.read_bytes()))
+    refused(path, "x.tar: packed by gzip", "unpack it with gunzip")
+
+
+def test_what_is_no_tar_at_all(tmp_path):
+    rng = np.random.default_rng(0)
+    for content in (b"", b"x", rng.bytes(5000), jpeg(), b"\0" * 511):
+        (tmp_path / "x.tar").write_bytes(content)
+        refused(tmp_path / "x.tar", "restore it from a copy")
+    (tmp_path / "x.tar").write_bytes(bytes(10240))
+    refused(tmp_path / "x.tar", "no pictures in it")
+
+
+def test_commands_are_never_run(tmp_path):
+    for address in (f"pipe:touch {tmp_path}/ran", "pipe:cat x.tar"):
+        with pytest.raises(UserError, match=r"pipe:.*runs a command, which no data may"):
+            open_data(address)
+    for scheme in ("ssh", "file", "local", "github", "simplecache::s3", "x"):
+        with pytest.raises(UserError, match="is not read; give a folder, or an address of http, https, s3"):
+            open_data(f"{scheme}://host/x.tar")
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_index_cannot_lead_elsewhere(tmp_path):
+    make_tar(tmp_path / "secret.tar", samples(4))
+    out = pack_data(tmp_path / "secret.tar", tmp_path / "out").folder
+    page = (out / "shards.json").read_text()
+    for name in ("../secret.tar", str(tmp_path / "secret.tar"), "pipe:ls", "a/b.tar", "..\\\\x.tar"):
+        (out / "shards.json").write_text(page.replace("train-000000.tar", name))
+        with pytest.raises(UserError, match=r"shards\.json: not an index|damaged"):
+            open_data(out)
+
+
+@pytest.fixture(scope="module")
+def whole():
+    """A shard as bytes, and how many pictures it has."""
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as tar:
+        for name, content in samples(5):
+            info = tarfile.TarInfo(name if not name.startswith("00003") else "d" * 200 + name)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+    return file.getvalue()
+
+
+@settings(deadline=None, max_examples=150)
+@given(data=st.data())
+def test_any_damage_is_a_sentence_or_harmless(whole, tmp_path_factory, data):
+    content = bytearray(whole)
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(whole) - 10240))
+        piece = data.draw(st.binary(min_size=1, max_size=16))
+        content[at : at + len(piece)] = piece
+    path = tmp_path_factory.mktemp("x") / "x.tar"
+    path.write_bytes(content)
+    found = attempt(lambda: scan.scan_shards([str(path)]))
+    if isinstance(found, UserError):
+        assert "x.tar" in str(found)
+        assert "\n" not in str(found)
+    else:
+        assert 0 < len(found.rows.names) <= 5
+        assert (found.rows.offset + found.rows.length <= len(content)).all()

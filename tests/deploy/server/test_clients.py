@@ -1,0 +1,134 @@
+"""Clients that others wrote, unchanged: NVIDIA's for Triton, and Hugging Face's."""
+
+import numpy as np
+import pytest
+import torch
+import tritonclient.http as triton
+from huggingface_hub import InferenceClient
+from live import LABELS, picture_bytes, save_tiny_model, serving
+from tritonclient.utils import InferenceServerException
+
+from vitreous.data.view import make_view
+from vitreous.weights.bundle import load_bundle
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return save_tiny_model(tmp_path_factory.mktemp("models") / "tiny")
+
+
+@pytest.fixture(scope="module")
+def server(model):
+    with serving(model) as running:
+        yield running
+
+
+@pytest.fixture
+def client(server):
+    with triton.InferenceServerClient(server.host) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def expected(model):
+    """Of files, (n, 4) what the network itself says in PyTorch."""
+    bundle = load_bundle(model)
+
+    def answer(files):
+        views = np.stack([make_view(file, bundle.preprocess).numpy() for file in files]).astype(np.float32)
+        mean, std = (
+            np.array(value, np.float32)[:, None, None] for value in (bundle.preprocess.mean, bundle.preprocess.std)
+        )
+        with torch.no_grad():
+            scores = bundle.model(torch.from_numpy((views / 255 - mean) / std)).numpy()
+        powers = np.exp(scores - scores.max(axis=1, keepdims=True))
+        return powers / powers.sum(axis=1, keepdims=True)
+
+    return answer
+
+
+def files_input(files, *, binary):
+    tensor = triton.InferInput("pictures", [len(files)], "BYTES")
+    tensor.set_data_from_numpy(np.array(files, dtype=object), binary_data=binary)
+    return tensor
+
+
+def test_triton_health_and_metadata(client):
+    assert client.is_server_live()
+    assert client.is_server_ready()
+    assert client.is_model_ready("tiny")
+    assert not client.is_model_ready("another")
+    assert client.get_server_metadata()["name"] == "vitreous"
+    about = client.get_model_metadata("tiny")
+    assert {one["name"]: one["datatype"] for one in about["inputs"]} == {"pictures": "BYTES", "pixels": "UINT8"}
+    assert {one["name"]: one["datatype"] for one in about["outputs"]}["probabilities"] == "FP32"
+    assert [one["name"] for one in client.get_model_repository_index()] == ["tiny"]
+
+
+@pytest.mark.parametrize("binary_answer", [True, False])
+def test_triton_asks_about_files(client, expected, binary_answer):
+    files = [picture_bytes(seed) for seed in range(3)]
+    outputs = [triton.InferRequestedOutput(name, binary_data=binary_answer) for name in ("probabilities", "labels")]
+    answer = client.infer("tiny", [files_input(files, binary=True)], outputs=outputs, request_id="seven")
+    found = answer.as_numpy("probabilities")
+    assert answer.get_response()["id"] == "seven"
+    assert found.shape == (3, 4)
+    assert np.abs(found - expected(files)).max() < 1e-5
+    labels = [one.decode() if isinstance(one, bytes) else one for one in answer.as_numpy("labels")]
+    assert labels == [LABELS[k] for k in expected(files).argmax(axis=1)]
+
+
+@pytest.mark.parametrize("binary", [True, False])
+def test_triton_asks_about_pixels(client, expected, binary):
+    pixels = np.random.default_rng(0).integers(0, 256, (2, 3, 16, 16), dtype=np.uint8)
+    tensor = triton.InferInput("pixels", list(pixels.shape), "UINT8")
+    tensor.set_data_from_numpy(pixels, binary_data=binary)
+    found = client.infer("tiny", [tensor]).as_numpy("probabilities")
+    assert np.abs(found - expected([one.transpose(1, 2, 0) for one in pixels])).max() < 1e-5
+
+
+def test_triton_asks_for_classes(client, expected):
+    """Triton's classification extension: "value:index:label"."""
+    output = triton.InferRequestedOutput("probabilities", class_count=2)
+    rows = client.infer("tiny", [files_input([picture_bytes()], binary=True)], outputs=[output]).as_numpy(
+        "probabilities"
+    )
+    chances = expected([picture_bytes()])[0]
+    for text, k in zip(rows[0], np.argsort(-chances)[:2], strict=True):
+        value, number, label = text.decode().split(":")
+        assert (int(number), label) == (k, LABELS[k])
+        assert float(value) == pytest.approx(chances[k], abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "datatype", "shape", "value"),
+    [
+        ("pixels", "FP32", [1, 3, 16, 16], np.zeros((1, 3, 16, 16), np.float32)),
+        ("pixels", "UINT8", [3, 16, 16], np.zeros((3, 16, 16), np.uint8)),
+        ("pixels", "UINT8", [1, 5, 16, 16], np.zeros((1, 5, 16, 16), np.uint8)),
+        ("images", "UINT8", [1, 3, 16, 16], np.zeros((1, 3, 16, 16), np.uint8)),
+        ("pictures", "BYTES", [1], np.array([b"no picture"], dtype=object)),
+    ],
+)
+def test_triton_is_told_what_was_wrong(client, name, datatype, shape, value):
+    tensor = triton.InferInput(name, shape, datatype)
+    tensor.set_data_from_numpy(value)
+    with pytest.raises(InferenceServerException) as refused:
+        client.infer("tiny", [tensor])
+    assert refused.value.status() in ("400", "422")
+    assert refused.value.message().endswith(".")
+
+
+def test_hugging_face_asks_about_a_picture(server, expected, tmp_path):
+    file = tmp_path / "noise.png"
+    file.write_bytes(picture_bytes())
+    chances = expected([picture_bytes()])[0]
+    client = InferenceClient(model=f"{server.url}/predict")
+    for given in (file, str(file), file.read_bytes()):
+        found = client.image_classification(given, top_k=3)
+        assert [one.label for one in found] == [LABELS[k] for k in np.argsort(-chances)[:3]]
+        assert [one.score for one in found] == pytest.approx(sorted(chances, reverse=True)[:3], abs=1e-5)
+
+
+def test_hugging_face_asks_the_server_by_its_address(server):
+    assert len(InferenceClient(model=server.url).image_classification(picture_bytes())) == 4

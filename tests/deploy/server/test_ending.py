@@ -1,0 +1,142 @@
+"""How a server ends where something goes on: in the time that its settings promise, quietly, and really."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager
+
+import httpx
+import pytest
+from colours import make_bundle
+from live import SOURCE, picture_bytes, save_tiny_model
+from serving import GatedEngine, gated, opened, picture, running
+
+from vitreous.config.server import ServerSettings
+from vitreous.deploy.server.running import make_server, run_server
+from vitreous.errors import DamagedModelError
+
+SOON = {"answer_seconds": 0.2, "grace_seconds": 0.2}
+
+
+def ask_in_thread(server, path):
+    """A thread that asks, and where it will put the answer."""
+    answers, address = [], f"{server.address}{path}"
+    thread = threading.Thread(target=lambda: answers.append(httpx.post(address, content=picture(), timeout=60)))
+    thread.start()
+    return thread, answers
+
+
+def test_the_time_to_end_follows_from_the_settings():
+    settings = ServerSettings(answer_seconds=3, grace_seconds=4.5)
+    server = make_server([gated(GatedEngine())], settings, lambda: None)
+    assert server.config.timeout_graceful_shutdown == 8
+
+
+def test_a_batch_that_does_not_end_is_not_waited_for(caplog):
+    engine = GatedEngine()
+    with running(gated(engine), **SOON) as server:
+        while engine.entered.acquire(blocking=False):
+            pass
+        engine.gate.clear()
+        asked, answers = ask_in_thread(server, "/predict")
+        assert engine.entered.acquire(timeout=30)
+        asked.join(30)
+        assert answers[0].status_code == 503
+    engine.gate.set()  # the server has ended before
+    assert not caplog.records
+
+
+def test_an_explanation_that_does_not_end_is_told_so_and_not_waited_for(tmp_path, caplog):
+    model = opened(make_bundle(tmp_path / "colours"))
+    entered, gate, forward = threading.Event(), threading.Event(), model.bundle.model.forward
+
+    def wait(*args, **kwargs):
+        entered.set()
+        assert gate.wait(60)
+        return forward(*args, **kwargs)
+
+    with running(model, **SOON) as server:
+        model.bundle.model.forward = wait
+        asked, answers = ask_in_thread(server, "/explain")
+        assert entered.wait(30)
+    gate.set()
+    asked.join(30)
+    assert answers[0].status_code == 503
+    assert answers[0].json() == {"error": "the server ends; try again later."}
+    assert answers[0].headers["connection"] == "close"
+    assert all(record.exc_info is None and "\n" not in record.getMessage() for record in caplog.records)
+
+
+def test_a_model_that_answers_no_numbers_does_not_start_a_server(tmp_path):
+    """Its own error, before anything listens, and not a traceback of uvicorn's."""
+
+    class Damaged(GatedEngine):
+        def scores(self, pictures):
+            raise DamagedModelError("damaged: gives scores that are not numbers.")
+
+    with pytest.raises(DamagedModelError, match=r"^damaged: gives scores"):
+        run_server([gated(Damaged())], ServerSettings(), None, lambda: None)
+
+
+HANGS = """
+import functools, sys, time
+import vitreous.jobs.serve as job
+from vitreous.cli import main
+from vitreous.config.server import ServerSettings
+from vitreous.explain.explanation import Question
+Question.answer = lambda *_: (print("busy", file=sys.stderr, flush=True), time.sleep(600))
+job.ServerSettings = functools.partial(ServerSettings, answer_seconds={answer_seconds}, grace_seconds=0.2)
+main()
+"""
+
+
+@contextmanager
+def hanging(tmp_path, answer_seconds):
+    """A server as a process, that is busy with an explanation that takes ten minutes."""
+    words = ["serve", str(save_tiny_model(tmp_path / "tiny")), "--port", "0", "--engine", "torch"]
+    process = subprocess.Popen(
+        [sys.executable, "-c", HANGS.format(answer_seconds=answer_seconds), *words],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(SOURCE)},
+    )
+    try:
+        address = re.search(r"http://\S+", process.stderr.readline())[0]
+        with httpx.Client(base_url=address, timeout=60) as client:
+
+            def ask():
+                with pytest.raises(httpx.HTTPError):
+                    client.post("/explain", content=picture_bytes()).raise_for_status()
+
+            asked = threading.Thread(target=ask)
+            asked.start()
+            assert process.stderr.readline() == "busy\n"
+            yield process
+            asked.join(60)
+    finally:
+        process.kill()
+        process.wait()
+        process.stderr.close()
+
+
+@pytest.mark.slow
+def test_a_second_ctrl_c_ends_it_at_once(tmp_path):
+    with hanging(tmp_path, 600) as process:
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.5)
+        assert process.poll() is None  # it waits for the explanation
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 130
+        assert process.stderr.read() == ""
+
+
+@pytest.mark.slow
+def test_sigterm_ends_it_in_time_whatever_it_computes(tmp_path):
+    with hanging(tmp_path, 0.2) as process:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+        assert "Traceback" not in process.stderr.read()

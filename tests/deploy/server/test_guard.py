@@ -1,0 +1,194 @@
+"""Who may ask, and what every answer says."""
+
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from serving import GatedEngine, gated, picture, read_answer, running
+
+from vitreous.model.network import check_numbers
+
+TOKEN = "correct horse battery staple"
+
+
+@pytest.fixture(scope="module")
+def server():
+    with running(gated(GatedEngine())) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def closed():
+    """A server with a token."""
+    with running(gated(GatedEngine()), token=TOKEN) as server:
+        yield server
+
+
+@pytest.mark.parametrize("host", ["localhost", "localhost:8000", "127.0.0.1:1", "127.1.2.3", "[::1]:80", "a.localhost"])
+def test_names_of_this_machine(server, host):
+    assert server.client.get("/v2/health/live", headers={"Host": host}).status_code == 200
+
+
+FOREIGN = ["example.com", "127.0.0.1.example.com", "localhost.example.com", "192.168.0.1", "a@127.0.0.1", "", "::"]
+
+
+@pytest.mark.parametrize("host", [*FOREIGN, "[", "][", "a[b]", "[abc]", "localhost:x"])
+def test_a_name_that_was_made_to_point_here_is_refused(server, host):
+    refused = server.client.get("/v2/health/live", headers={"Host": host})
+    assert refused.status_code == 421
+    assert list(refused.json()) == ["error"]
+
+
+def test_a_page_of_another_server_cannot_ask(server):
+    own = {"Origin": server.address}
+    assert server.client.post("/predict", content=picture(), headers=own).status_code == 200
+    for origin in ("http://example.com", "null", "http://127.0.0.1:1", "http://[", "http://a:b", ""):
+        assert server.client.post("/predict", content=picture(), headers={"Origin": origin}).status_code == 403
+
+
+def test_a_token_opens(closed):
+    right = {"Authorization": f"Bearer {TOKEN}", "Host": "example.com"}
+    assert closed.client.post("/predict", content=picture(), headers=right).status_code == 200
+    assert closed.client.get("/metrics", headers=right).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "given", [None, "", TOKEN, f"Basic {TOKEN}", f"Bearer {TOKEN}x", f"Bearer {TOKEN[:-1]}", "Bearer", "Bearer \xff"]
+)
+def test_without_the_token_nothing_is_told(closed, given):
+    headers = {} if given is None else {"Authorization": given.encode("latin-1")}
+    for method, path in (
+        ("POST", "/predict"),
+        ("POST", "/"),
+        ("GET", "/metrics"),
+        ("GET", "/v2"),
+        ("GET", "/v2/models/gated"),
+    ):
+        refused = closed.client.request(method, path, headers=headers)
+        assert refused.status_code == 401
+        assert refused.headers["WWW-Authenticate"] == "Bearer"
+        assert "token" in refused.json()["error"]
+    for path in ("/", "/v2/health/live", "/v2/health/ready", "/docs", "/docs.css", "/openapi.json"):
+        assert closed.client.get(path, headers=headers).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/", "/docs", "/nothing", "/metrics", "/openapi.json"])
+def test_every_answer_has_the_headers_that_keep_it_safe(server, path):
+    headers = server.client.get(path).headers
+    policy = dict(rule.split(" ", 1) for rule in headers["content-security-policy"].split("; "))
+    assert policy["default-src"] == policy["frame-ancestors"] == policy["base-uri"] == "'none'"
+    assert policy["script-src"] == policy["style-src"] == "'self'"
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["x-frame-options"] == "DENY"
+    assert headers["referrer-policy"] == "no-referrer"
+    assert "server" not in headers
+    assert "access-control-allow-origin" not in headers
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"), [("GET", "/nothing", 404), ("GET", "/predict", 405), ("DELETE", "/", 405)]
+)
+def test_what_is_not_there(server, method, path, status):
+    refused = server.client.request(method, path)
+    assert refused.status_code == status
+    assert re.fullmatch(r"[^.]*\.", refused.json()["error"])
+
+
+def test_the_documentation_needs_nothing_from_elsewhere(server):
+    page = server.client.get("/docs")
+    assert page.headers["content-type"].startswith("text/html")
+    assert "POST /predict" in page.text
+    assert "//" not in page.text.replace("<!doctype html>", "")
+    assert "<script" not in page.text
+    assert "style=" not in page.text
+    for linked in re.findall(r'href="([^"]+)"', page.text):
+        assert server.client.get(f"/{linked}").status_code == 200
+
+
+def test_the_document_describes_every_route(server):
+    paths = server.client.get("/openapi.json").json()["paths"]
+    assert {"/predict", "/explain", "/embed", "/metrics", "/v2/models/{name}/infer", "/v2/health/live"} <= set(paths)
+    body = paths["/predict"]["post"]["requestBody"]["content"]
+    assert set(body) == {"application/octet-stream", "application/json"}
+
+
+def test_head_is_get_without_the_body(server):
+    """As load balancers ask."""
+    for path in ("/v2/health/live", "/", "/metrics"):
+        answer = server.client.head(path)
+        assert answer.status_code == 200
+        assert int(answer.headers["content-length"]) > 0
+        assert answer.content == b""
+
+
+def test_a_body_of_two_lengths_is_refused(server):
+    """A proxy may believe the other one, and take the rest for a request of its own."""
+    with server.connect() as connection:
+        both = b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+        connection.sendall(b"POST /predict HTTP/1.1\r\nHost: localhost\r\n" + both)
+        assert read_answer(connection).startswith(b"HTTP/1.1 400")
+
+
+def test_metrics_count_what_happened(server):
+    server.client.post("/predict", content=b"no picture")
+    server.client.get("/some/path/that/a/client/made/up")
+    text = server.client.get("/metrics").text
+    assert 'vitreous_requests_total{route="/predict",status="422"}' in text
+    assert "made/up" not in text
+    for name in ("request_seconds_bucket", "stage_seconds_bucket", "queue_pictures", "batch_pictures_bucket"):
+        assert f"vitreous_{name}{{" in text
+    assert "process_resident_memory_bytes" in text
+
+
+class BrokenEngine(GatedEngine):
+    """Fails once the server has begun."""
+
+    def scores(self, pictures):
+        if self.gate.is_set():
+            return super().scores(pictures)
+        raise RuntimeError("the machine is on fire")
+
+
+def test_a_mistake_of_the_server_is_one_line_in_its_log(caplog):
+    engine = BrokenEngine()
+    with running(gated(engine)) as server:
+        engine.gate.clear()
+        failed = server.client.post("/predict", content=picture())
+        assert failed.status_code == 500
+        assert "fire" not in failed.text
+        assert list(failed.json()) == ["error"]
+        engine.gate.set()
+        assert server.client.post("/predict", content=picture()).status_code == 200
+    [said] = [record.getMessage() for record in caplog.records]
+    assert said.startswith("POST /predict: RuntimeError: the machine is on fire (")
+    assert re.search(rf"{re.escape(__file__)}:\d+, in scores\)$", said)  # where it was raised
+
+
+class DamagedEngine(GatedEngine):
+    """Answers with no numbers once the server has begun."""
+
+    def scores(self, pictures):
+        answers = super().scores(pictures)
+        if not self.gate.is_set():
+            check_numbers(answers * float("nan"), "scores", Path("/srv/secret/model"))
+        return answers
+
+
+def test_a_damaged_model_is_a_mistake_of_the_server(caplog):
+    engine = DamagedEngine()
+    with running(gated(engine)) as server:
+        engine.gate = SimpleNamespace(is_set=lambda: False, wait=lambda _: True)
+        for path in ("/predict", "/page/picture"):
+            failed = server.client.post(path, content=picture())
+            assert failed.status_code == 500
+            assert "secret" not in failed.text
+            assert "/srv/secret/model: gives scores that are not numbers" in caplog.records[-1].getMessage()
+
+
+def test_a_client_that_leaves_is_nothing_to_report(server, caplog):
+    with server.connect() as connection:
+        connection.sendall(b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\nhalf")
+    while 'vitreous_requests_total{route="/predict",status="499"} 1.0' not in server.client.get("/metrics").text:
+        pass
+    assert not caplog.records

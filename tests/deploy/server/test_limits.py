@@ -1,0 +1,216 @@
+"""What a client may send, how slowly, and how much: beyond that it is cut off, and holds up nobody."""
+
+import io
+import json
+import re
+import threading
+import time
+from contextlib import suppress
+
+import httpx
+import pytest
+from colours import make_bundle
+from PIL import Image
+from serving import GatedEngine, gated, opened, picture, read_answer, running
+
+MOST = 100_000
+POST = b"POST /predict HTTP/1.1\r\nHost: localhost\r\n"
+
+
+@pytest.fixture(scope="module")
+def server():
+    """A server that waits for nobody."""
+    limits = {"most_bytes": MOST, "header_seconds": 1.0, "pause_seconds": 1.0, "most_connections": 8}
+    with running(gated(GatedEngine()), **limits) as server:
+        yield server
+
+
+def sentence(answer):
+    head, _, body = answer.partition(b"\r\n\r\n")
+    return int(head.split()[1]), json.loads(body)["error"]
+
+
+def test_too_large_a_body_is_refused_before_it_is_read(server):
+    with server.connect() as connection:
+        connection.sendall(POST + b"Content-Length: 100001\r\nConnection: close\r\n\r\n")  # and nothing more
+        status, said = sentence(read_answer(connection))
+    assert (status, said) == (413, "the request has more than 100 kB, the limit; send a smaller picture.")
+
+
+def test_a_client_that_sends_all_of_it_reads_the_answer_too(server):
+    """httpx reads no answer before it has sent everything."""
+    refused = server.client.post("/predict", content=bytes(20 * MOST))
+    assert refused.status_code == 413
+    assert server.client.get("/v2/health/live").status_code == 200
+
+
+def test_too_large_a_body_of_unknown_length(server):
+    refused = server.client.post("/predict", content=(bytes(10_000) for _ in range(20)))
+    assert refused.status_code == 413
+
+
+def test_a_body_of_unknown_length(server):
+    content = picture()
+    parts = (content[start : start + 100] for start in range(0, len(content), 100))
+    assert server.client.post("/predict", content=parts).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "start", [b"", b"POST", POST, b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\nX-A: b\r\n"]
+)
+def test_headers_that_do_not_end(server, start):
+    with server.connect() as connection:
+        connection.sendall(start)
+        with suppress(ConnectionResetError):
+            assert read_answer(connection) == b""
+
+
+def test_headers_that_trickle_on_a_connection_that_was_good(server):
+    with server.connect() as connection:
+        connection.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        received = b""
+        while not received.endswith(b'{"live":true}'):
+            received += connection.recv(65536)
+        assert trickle(connection)
+
+
+@pytest.mark.parametrize("length", [b"Content-Length: 1000\r\n\r\n", b"Transfer-Encoding: chunked\r\n\r\n"])
+def test_a_body_that_does_not_come(server, length):
+    with server.connect() as connection:
+        connection.sendall(POST + length)
+        status, said = sentence(read_answer(connection))
+    assert status == 408
+    assert "too slowly" in said
+
+
+def test_a_body_that_trickles(server):
+    with server.connect() as connection:
+        connection.sendall(POST + b"Content-Length: 1000\r\n\r\n")
+        assert trickle(connection)
+
+
+def trickle(connection):
+    """Send a letter now and then; whether the server puts an end to it."""
+    with suppress(OSError):
+        for _ in range(200):
+            connection.sendall(b"x")
+            time.sleep(0.05)
+        return False
+    return True
+
+
+def test_those_who_only_hold_connections_hold_up_nobody(server):
+    """More of them than the server has connections for; half in their headers, half in their bodies.
+
+    Whoever asks comes anew: one that was idle may be closed for the others just when it is used again.
+    """
+    held = []
+    for number in range(24):
+        connection = server.connect()
+        connection.sendall(POST if number % 2 else POST + b"Content-Length: 1000\r\n\r\n")
+        held.append(connection)
+    with httpx.Client(base_url=server.client.base_url, timeout=30) as anew:
+        assert anew.post("/predict", content=picture()).status_code == 200
+    for connection in held:
+        connection.close()
+
+
+def test_all_bodies_together_are_bounded():
+    with running(gated(GatedEngine()), most_bytes_at_once=150_000) as server:
+        held = server.connect()
+        held.sendall(POST + b"Content-Length: 140000\r\n\r\n" + bytes(139_000))
+        time.sleep(0.3)  # else the server may read another body first, and refuse this one
+        refused = wait_for(lambda: server.client.post("/predict", content=bytes(20_000)), 503)
+        assert refused.headers["Retry-After"]
+        held.close()
+        wait_for(lambda: server.client.post("/predict", content=bytes(20_000)), 422)
+
+
+def wait_for(ask, status):
+    """The first answer of this status; it takes the server a moment to read what was sent."""
+    for _ in range(200):
+        if (answer := ask()).status_code == status:
+            return answer
+        time.sleep(0.02)
+    raise AssertionError(f"no {status}, but {answer.status_code}")
+
+
+@pytest.mark.parametrize("nonsense", [b"\x16\x03\x01\x02\x00", b"GET\r\n\r\n", b"A" * 100_000, b"GET / HTTP/9\r\n\r\n"])
+def test_what_is_not_http(server, nonsense):
+    with server.connect() as connection:
+        try:
+            connection.sendall(nonsense)
+            answer = read_answer(connection)
+            assert not answer or sentence(answer)[0] == 400
+        except ConnectionError:
+            pass
+    assert server.client.get("/v2/health/live").status_code == 200
+
+
+def test_a_body_in_crumbs(server):
+    """Each costs the server as much as a large part."""
+    with server.connect() as connection, suppress(ConnectionError):
+        connection.sendall(POST + b"Transfer-Encoding: chunked\r\n\r\n" + b"1\r\nx\r\n" * 2000)
+        assert sentence(read_answer(connection)) == (400, "the body comes in chunks of a few bytes; send larger ones.")
+
+
+def test_a_request_before_the_last_is_answered(server):
+    """The first is answered, and told that it is the last: the other may be sent again."""
+    with server.connect() as connection:
+        connection.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n" * 100)
+        received = b""
+        with suppress(ConnectionError):
+            while part := connection.recv(65536):
+                received += part
+    assert received.count(b"HTTP/1.1 200") == 1
+    assert b"connection: close" in received
+
+
+def test_a_picture_that_is_small_as_a_file_alone(server):
+    """36 million pixels in a few kilobytes: decoded, they would keep a core busy."""
+    file = io.BytesIO()
+    Image.new("1", (6000, 6000)).save(file, "PNG")
+    refused = server.client.post("/predict", content=file.getvalue())
+    assert refused.status_code == 422
+    assert "more pixels than the limit of 34 million" in refused.json()["error"]
+
+
+def test_an_answer_that_is_taken_slowly_is_taken(tmp_path):
+    """For longer than the longest pause, but without one."""
+    model = opened(make_bundle(tmp_path / "colours"))
+    with running(model, pause_seconds=0.5) as server, server.connect() as connection:
+        content = picture(size=(600, 600))
+        head = f"POST /explain HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(content)}\r\n\r\n".encode()
+        connection.sendall(head + content)
+        received = connection.recv(4096)
+        wanted = int(re.search(rb"content-length: (\d+)", received)[1]) + received.index(b"\r\n\r\n") + 4
+        length = len(received)
+        while length < wanted:
+            part = connection.recv(65536)
+            assert part, f"{length} of {wanted} bytes"
+            length += len(part)
+            time.sleep(0.02)
+
+
+def test_too_many_who_look_inside(tmp_path):
+    model = opened(make_bundle(tmp_path / "colours"))
+    entered, gate, forward = threading.Event(), threading.Event(), model.bundle.model.forward
+
+    def wait(*args, **kwargs):
+        entered.set()
+        assert gate.wait(30)
+        return forward(*args, **kwargs)
+
+    with running(model, most_looking=1) as server:
+        model.bundle.model.forward = wait
+        first = threading.Thread(target=server.client.post, args=("/explain",), kwargs={"content": picture()})
+        first.start()
+        assert entered.wait(30)
+        refused = server.client.post("/explain", content=picture())
+        with server.connect() as connection:  # one who has not sent the picture yet is told so, too
+            connection.sendall(b"POST /explain HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n")
+            assert connection.recv(12) == b"HTTP/1.1 503"
+        gate.set()
+        first.join()
+        assert refused.status_code == 503
+        assert server.client.post("/explain", content=picture()).status_code == 200

@@ -1,0 +1,128 @@
+"""`POST /predict`, beside what the model says by itself."""
+
+import base64
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from colours import COLOURS, make_bundle, pixels
+from serving import opened, picture, running
+
+from vitreous.data.view import make_view
+from vitreous.jobs.predict import predict
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory):
+    return make_bundle(tmp_path_factory.mktemp("models") / "colours")
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory):
+    return make_bundle(tmp_path_factory.mktemp("models") / "other", labels=("azure", "lime", "ruby"))
+
+
+@pytest.fixture(scope="module")
+def server(bundle, other):
+    with running(opened(bundle), opened(other, "other")) as server:
+        yield server
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM"])
+@pytest.mark.parametrize("colour", COLOURS)
+def test_the_likeliest_class_comes_first(server, kind, colour):
+    answer = server.client.post("/predict", content=picture(colour, kind=kind))
+    assert answer.status_code == 200
+    assert answer.headers["content-type"] == "application/json"
+    found = answer.json()
+    assert found[0]["label"] == colour
+    assert [one["score"] for one in found] == sorted((one["score"] for one in found), reverse=True)
+    assert sum(one["score"] for one in found) == pytest.approx(1, abs=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["application/x-www-form-urlencoded", "image/png", "application/octet-stream", None])
+def test_bytes_are_a_picture_whatever_they_are_called(server, kind):
+    """curl calls them a form of itself."""
+    headers = {} if kind is None else {"Content-Type": kind}
+    assert server.client.post("/predict", content=picture("green"), headers=headers).json()[0]["label"] == "green"
+
+
+def test_answers_of_a_batch_equal_single_ones(server, bundle):
+    """Sixty requests at once, each beside the command's own answer for that picture alone."""
+    pictures = [picture(colour, seed) for seed in range(20) for colour in COLOURS]
+    with ThreadPoolExecutor(20) as pool:
+        answers = list(pool.map(lambda content: server.client.post("/predict", content=content).json(), pictures))
+    batches = server.client.get("/metrics").text
+    assert 'vitreous_batch_pictures_bucket{le="1.0",model="colours"}' in batches
+    for content, answer in zip(pictures, answers, strict=True):
+        alone = predict(bundle, content, top=3)[0]
+        assert [one["label"] for one in answer] == [one.label for one in alone.top]
+        assert [one["score"] for one in answer] == pytest.approx([one.score for one in alone.top], abs=1e-5)
+
+
+def test_base64_in_json_with_parameters(server):
+    content = {"inputs": base64.b64encode(picture("blue")).decode(), "parameters": {"top_k": 2}}
+    found = server.client.post("/predict", json=content).json()
+    assert len(found) == 2
+    assert found[0]["label"] == "blue"
+    content["inputs"] = f"data:image/png;base64,{content['inputs']}"
+    assert server.client.post("/predict", json=content).json() == found
+
+
+def test_the_function_that_makes_scores(server, bundle):
+    model = opened(bundle)
+    scores = model.deployed.engine.scores(make_view(pixels("red", 3), model.bundle.preprocess)[None])[0]
+    content = base64.b64encode(picture("red", 3)).decode()
+    for function, expected in (("none", scores), ("sigmoid", torch.sigmoid(scores)), ("softmax", scores.softmax(0))):
+        request = {"inputs": content, "parameters": {"function_to_apply": function}}
+        found = {one["label"]: one["score"] for one in server.client.post("/predict", json=request).json()}
+        assert [found[label] for label in COLOURS] == pytest.approx(expected.tolist(), abs=1e-5)
+
+
+def test_several_models(server):
+    ask = {"content": picture("red")}
+    assert server.client.post("/predict", **ask).json()[0]["label"] == "red"
+    assert server.client.post("/predict?model=other", **ask).json()[0]["label"] == "ruby"
+    assert server.client.post("/?model=other", **ask).json()[0]["label"] == "ruby"
+    refused = server.client.post("/predict?model=nothing", **ask)
+    assert refused.status_code == 404
+    assert refused.json() == {"error": "model 'nothing': there is none of this name; there are colours, other."}
+
+
+@pytest.mark.parametrize(
+    ("content", "status", "said"),
+    [
+        (b"{", 400, "invalid JSON"),
+        (b"[]", 400, "object"),
+        (b"{}", 400, "inputs: field required"),
+        (b'{"inputs": 1}', 400, "inputs: input should be a valid string"),
+        (b'{"inputs": "%%%"}', 400, "inputs: this is not base64"),
+        (b'{"inputs": "http://127.0.0.1/cat.jpg"}', 400, "addresses are not fetched"),
+        (b'{"inputs": "file:///etc/passwd"}', 400, "addresses are not fetched"),
+        (b'{"inputs": "", "parameters": {"top_k": 0}}', 400, "top_k"),
+        (b'{"inputs": "", "parameters": {"top_k": "many"}}', 400, "top_k"),
+        (b'{"inputs": "", "parameters": {"topk": 3}}', 400, "'parameters.topk': there is no parameter of this name"),
+        (b'{"inputs": "", "top_k": 3}', 400, "'top_k': there is no parameter of this name"),
+        (b'{"inputs": "", "' + b"x" * 9000 + b'": 3}', 400, "there is no parameter of this name"),
+        (b'{"inputs": ""}', 422, "no bytes"),
+        (b"[" * 900, 400, "recursion"),
+        (b"[" * 1100, 413, "1,000 items"),
+        (b"\xff\xfe", 400, "JSON"),
+    ],
+)
+def test_json_that_makes_no_sense(server, content, status, said):
+    refused = server.client.post("/predict", content=content, headers={"Content-Type": "application/json"})
+    assert refused.status_code == status, refused.text
+    assert said in refused.json()["error"]
+    assert refused.json()["error"].endswith(".")
+    assert len(refused.content) < 500
+
+
+def test_forms_are_not_read(server):
+    refused = server.client.post("/predict", files={"file": picture()})
+    assert refused.status_code == 415
+    assert "--data-binary" in refused.json()["error"]
+
+
+def test_compressed_bodies_are_not_read(server):
+    assert server.client.post("/predict", content=b"x", headers={"Content-Encoding": "gzip"}).status_code == 415

@@ -1,0 +1,26 @@
+"""A question to a model goes where the model is."""
+
+import numpy as np
+import torch
+from weights.tiny_models import LABELS, preprocess_for, random_model
+
+from vitreous.explain import explanation
+from vitreous.explain.explanation import Question
+from vitreous.explain.methods import Maps
+from vitreous.weights.bundle import Bundle
+
+
+def test_the_picture_and_the_class_are_moved_to_the_models_device(monkeypatch):
+    """A server moves a model to its accelerator. The device "meta" stands for one here, as every machine has it."""
+    model = random_model()
+    bundle = Bundle(model.to("meta"), preprocess_for(model), LABELS)
+    devices = []
+
+    def record(model, images, method, *, layer, targets, query):
+        devices.extend([images.device.type, targets.device.type])
+        return Maps((0,), torch.ones(1, 1, 1, 2, 2), torch.zeros(1, len(LABELS)))
+
+    monkeypatch.setattr(explanation, "compute_maps", record)
+    found = Question(bundle, method="relevance", target=LABELS[0]).answer(np.zeros((20, 20, 3), np.uint8))
+    assert devices == ["meta", "meta"]
+    assert found.label == LABELS[0]

@@ -1,0 +1,185 @@
+"""int8: calibrated and judged with other pictures, refused where it loses too much, and not searched for in vain."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from deploy.models import random_pictures
+
+from vitreous import UserError, bench, export_weights, probe
+from vitreous.data.source import open_data
+from vitreous.deploy.folder import Accuracy, load_engine, read_about
+from vitreous.deploy.int8 import SEARCH_SECONDS, measure_accuracy, plan_search, quantise
+from vitreous.deploy.runtime import RUNTIMES
+from vitreous.jobs.evaluate import evaluate
+from vitreous.run.engines import conversion
+from vitreous.run.engines.choice import deploy
+from vitreous.run.engines.exporting import split_pictures
+from vitreous.run.engines.prepared import TORCH, PreparedEngines, Variant
+
+
+def test_int8_that_loses_more_than_usual_is_taken_only_if_asked_for(colours, in_openvino, kept):
+    bundle, _ = colours
+    found, int8 = PreparedEngines(bundle), Variant("openvino", "int8")
+    for lost, expected in ((0.6, "torch"), (0.4, "openvino")):
+        about = replace(in_openvino.about, precision="int8", accuracy=Accuracy(1000, 0.9, 0.9 - lost / 100))
+        found.put(replace(in_openvino, about=about))
+        found.remember({TORCH: 1.0, int8: 2.0})
+        assert deploy(bundle, pictures=1000).engine.name == expected
+        assert deploy(bundle, pictures=1000, precision="int8").engine.name == "openvino"
+
+
+def test_int8_that_few_pictures_judged_is_taken_only_if_asked_for(colours, in_openvino, kept):
+    bundle, _ = colours
+    found, int8 = PreparedEngines(bundle), Variant("openvino", "int8")
+    for pictures, expected in ((2, "torch"), (199, "torch"), (200, "openvino")):
+        about = replace(in_openvino.about, precision="int8", accuracy=Accuracy(pictures, 1.0, 1.0))
+        found.put(replace(in_openvino, about=about))
+        found.remember({TORCH: 1.0, int8: 2.0})
+        assert deploy(bundle, pictures=1000).engine.name == expected
+        assert deploy(bundle, pictures=1000, precision="int8").engine.precision == "int8"
+
+
+def test_nncf_is_told_the_accuracy_of_the_pictures_it_asks_about():
+    """Any of them, in any order, not the first so many."""
+    scores = {0: [0.0, 1.0], 1: [1.0, 0.0], 2: [1.0, 0.0]}
+
+    class Compiled:
+        def output(self, name):
+            return name
+
+        def __call__(self, picture):
+            return {"scores": np.array(scores[picture])}
+
+    items = [(0, 1), (1, 0), (2, 1)]
+    assert measure_accuracy(Compiled(), items) == pytest.approx(2 / 3)
+    assert measure_accuracy(Compiled(), items[1:2]) == 1
+    assert measure_accuracy(Compiled(), items[2:]) == 0
+
+
+def test_int8_is_judged_and_its_accuracy_written_down(colours, kept, tmp_path, capsys):
+    bundle, data = colours
+    out = export_weights(bundle, tmp_path / "int8", "openvino", int8=True, calibrate=data)
+    about = read_about(out)
+    assert about.precision == "int8"
+    assert about.accuracy is not None
+    assert (about.accuracy.pictures, about.accuracy.fp32) == (36, 1.0)
+    assert about.accuracy.int8 >= 0.995
+    assert "in int8" in (out / "README.md").read_text()
+    assert capsys.readouterr().out == "", "NNCF says nothing of its own"
+    kinds = {op.get_type_name() for op in load_engine(out)[0].engine.model.get_ops()}
+    assert "FakeQuantize" in kinds
+    assert evaluate(out, data).result.top1 == about.accuracy.int8
+    found = deploy(bundle, engine="openvino", precision="int8")
+    assert found.engine.precision == "int8", "it is kept for the model too"
+
+
+def test_int8_that_loses_too_much_is_refused(colours, useless, kept, monkeypatch, tmp_path):
+    """Whatever quantisation gives here is a model that always says the same; accuracy falls to a third."""
+    bundle, data = colours
+    runtime = RUNTIMES["openvino"]
+    tried = []
+
+    def quantise(model, pictures, **more):
+        tried.append(sorted(more))
+        return useless
+
+    changed = type(runtime)(**{**runtime.__dict__, "quantise": quantise, "quantise_within": quantise})
+    monkeypatch.setitem(RUNTIMES, "openvino", changed)
+    with pytest.raises(UserError, match=r"int8 loses 66\.67 points of accuracy on 36 pictures \(100\.00% before"):
+        export_weights(bundle, tmp_path / "out", "openvino", int8=True, calibrate=data)
+    assert len(tried) == 2, "plain, then with the costliest operations kept"
+    assert tried[1] == ["judged", "labels", "max_drop", "transformer"]
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_accuracy_aware_quantisation_keeps_its_promise(colours, in_openvino):
+    """NNCF's own search, on a model whose accuracy no plain quantisation would lose: it ends, and within the drop."""
+    bundle, data = colours
+    source = open_data(data)
+    learned = conversion.sample_views(source.splits["train"], bundle.preprocess, 20)
+    judged = conversion.sample_views(source.splits["test"], bundle.preprocess, 36, bundle.labels)
+    model = RUNTIMES["openvino"].quantise_within(
+        in_openvino.model, learned.views, transformer=True, judged=judged.views, labels=judged.labels, max_drop=0.5
+    )
+    right = conversion.count_right(RUNTIMES["openvino"].engine(model, bundle.preprocess, "int8"), judged)
+    assert right == 36
+
+
+def test_calibration_never_judges(colours):
+    """Of data with one split only, the pictures are divided."""
+    bundle, data = colours
+    calibration, judged = split_pictures(bundle, data / "test", None)
+    assert len(calibration) == 18
+    assert len(judged.views) == 18
+    seen = {view.numpy().tobytes() for view in calibration}
+    assert not seen & {view.numpy().tobytes() for view in judged.views}
+
+
+def test_features_are_in_int8_only_if_asked_for(colours, in_openvino, kept):
+    """What a classifier loses says nothing of them."""
+    bundle, data = colours
+    found, int8 = PreparedEngines(bundle), Variant("openvino", "int8")
+    about = replace(in_openvino.about, precision="int8", accuracy=Accuracy(1000, 1.0, 1.0))
+    found.put(replace(in_openvino, about=about))
+    found.remember({TORCH: 1.0, int8: 1000.0})
+    assert deploy(bundle, pictures=1000).engine.precision == "int8"
+    plain = probe(bundle, data)
+    assert (plain.engine, plain.to_json()["engine"]) == ("torch-fp32", "torch-fp32")
+    assert probe(bundle, data, precision="int8").engine == "openvino-int8"
+    assert probe(found.folder / str(int8), data).engine == "openvino-int8", "an exported model is what it is"
+
+
+def test_the_test_split_judges_only_where_there_is_no_other(colours):
+    bundle, data = colours
+    source = open_data(data)
+    train, test = source.splits["train"], source.splits["test"]
+    divided = replace(source, splits={"train": train, "val": test.subset(range(5)), "test": test.subset(range(5, 36))})
+    assert len(split_pictures(bundle, divided, None)[1].views) == 5
+    assert len(split_pictures(bundle, divided, divided)[1].views) == 31, "somebody said so"
+    assert len(split_pictures(bundle, source, None)[1].views) == 36
+
+
+@pytest.mark.parametrize("faster", [True, False])
+def test_bench_looks_for_better_int8_only_where_it_is_faster(colours, useless, kept, monkeypatch, faster):
+    bundle, data = colours
+    searched = []
+    runtime = RUNTIMES["openvino"]
+    changes = {
+        "quantise": lambda model, pictures, **more: useless,
+        "quantise_within": lambda model, pictures, **more: searched.append(1) or useless,
+    }
+    monkeypatch.setitem(RUNTIMES, "openvino", type(runtime)(**{**runtime.__dict__, **changes}))
+    monkeypatch.setattr(conversion, "measure_speeds", lambda engines: {"fp32": 10.0, "int8": 20.0 if faster else 9.0})
+    monkeypatch.setattr("vitreous.run.engines.timing.measure_memory", lambda engine: None)
+    found = bench(bundle, data=data, batch_sizes=[1])
+    assert len(searched) == faster
+    assert "int8" not in {row.precision for row in found.rows}
+    (remark,) = (one for one in found.remarks if "openvino-int8: left out" in one)
+    assert ("is no faster here (9.0 pictures a second, 10.0 in fp32)" in remark) != faster
+
+
+@pytest.mark.parametrize("vnni", [True, False])
+def test_without_vnni_weights_leave_room_for_sums_of_16_bits(colours, in_openvino, monkeypatch, vnni):
+    """There two products of bytes are added up in 16 signed bits: 2 x 255 x 64 fits, 2 x 255 x 127 does not."""
+    bundle, _ = colours
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx2": True, "avx512_vnni": vnni})
+    views = random_pictures(bundle, 4)
+    quantised = quantise(in_openvino.model, views, transformer=True)
+    constants = [op for op in quantised.get_ops() if op.get_type_name() == "Constant"]
+    bytes_ = [op.data for op in constants if op.get_element_type().get_type_name() == "i8" and op.data.ndim == 2]
+    assert len(bytes_) >= 4, "the products of attention and MLP"
+    assert (max(np.abs(one.astype(int)).max() for one in bytes_) <= 64) != vnni
+
+
+@pytest.mark.parametrize("seconds", [0.001, 0.03, 0.2, 5.0])
+def test_the_search_for_the_costliest_operations_ends(seconds):
+    """Within its time, as far as that is possible: one picture for each operation, and one step, it always takes."""
+    found = plan_search(operations=75, judged=1000, seconds=seconds)
+    least = (75 + 5 * 1000) * seconds
+    assert least <= found.seconds <= max(least, SEARCH_SECONDS + 4 * 1000 * seconds)
+    assert 1 <= found.ranked <= 100
+    assert 1 <= found.returned <= 75
+    assert found.seconds == pytest.approx((75 * found.ranked + (found.returned + 4) * 1000) * seconds)

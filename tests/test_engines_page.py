@@ -1,0 +1,18 @@
+"""What docs/measured_engines.py makes of a result file; nothing is measured."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "docs"))
+import measured_engines
+
+
+def test_a_section_holds_more_than_rows():
+    """How busy the machine was stands beside the models."""
+    row = {"accuracy": 0.91234, "interval": [0.9, 0.92], "n": 3669}
+    found = {"pets": {"epochs": 2, "torch": row, "int8": row}, "load_before": 0.25, "measured_on": {"cpu": "x"}}
+    text = measured_engines.engines_table({"accuracy": found})
+    assert text.splitlines()[2:] == [
+        "| pets, torch | 91.23 | 90.0 to 92.0 | 3,669 |  |",
+        "| pets, int8 | 91.23 | 90.0 to 92.0 | 3,669 |  |",
+    ]
