@@ -4,6 +4,8 @@ import json
 import os
 import pickle
 import tarfile
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from pathlib import Path
 
@@ -441,6 +443,26 @@ def test_a_file_that_takes_anothers_place_is_read_and_few_stay_open(tmp_path):
         assert read_range(str(tmp_path / f"{number}.tar"), 0, 99) == b"%d" % number
     if handles.exists():
         assert len(list(handles.iterdir())) <= before + OPEN
+
+
+def test_threads_that_open_the_same_files_at_once_read_what_is_in_them(tmp_path):
+    """More files than stay open, each opened by several threads in the same moment: a file that is dropped is still read."""
+    places = [str(tmp_path / f"{number}.tar") for number in range(2 * OPEN)]
+    for number, place in enumerate(places):
+        Path(place).write_bytes(b"%06d" % number)
+    threads = 8
+    together = threading.Barrier(threads, timeout=20)
+
+    def read_all(_: int) -> list[bytes]:
+        found = []
+        for place in places:
+            together.wait()
+            found.append(read_range(place, 0, 6))
+        return found
+
+    with ThreadPoolExecutor(threads) as pool:
+        for found in pool.map(read_all, range(threads)):
+            assert found == [b"%06d" % number for number in range(2 * OPEN)]
 
 
 def test_a_shard_that_is_cut_short_missing_or_changed_is_refused_at_once(folder, tmp_path):

@@ -54,7 +54,7 @@ def read_range(place: str, start: int, length: int, size: int | None = None) -> 
     """
     if is_address(place):
         return web.read(place, start, length, size) if web.is_web(place) else cloud.read(place, start, length)
-    return _pread(place, _opened(place).handle, start, length)
+    return _opened(place).read(start, length)
 
 
 @contextmanager
@@ -83,16 +83,23 @@ class _Window:
 
 
 class _Open:
-    """A file that stays open until nobody can read it any more."""
+    """A file that stays open while somebody holds it.
+
+    It reads for itself: whoever took its number alone would read another file once this one is dropped and its number given away.
+    """
 
     def __init__(self, place: str) -> None:
-        self.handle = -1
+        self._place, self._handle = place, -1
         with open_input(Path(place)) as file:
-            self.handle = os.dup(file.fileno())
+            self._handle = os.dup(file.fileno())
+
+    def read(self, start: int, length: int) -> bytes:
+        """So many bytes from `start` on, fewer where the file ends."""
+        return _pread(self._place, self._handle, start, length)
 
     def __del__(self) -> None:
-        if self.handle >= 0:
-            os.close(self.handle)
+        if self._handle >= 0:
+            os.close(self._handle)
 
 
 def _opened(place: str) -> _Open:
