@@ -15,7 +15,8 @@ each; nothing else should run on the machine. Sections:
 - equal: what ONNX and OpenVINO answer beside PyTorch, on 200 pictures, for a ViT, a hybrid, a BiT and an EfficientNet.
 - accuracy: what int8 and token merging cost after `fit`, on all test pictures of Pets and CIFAR-10.
 
-Writes benchmarks/results/inference.json, section by section.
+Writes benchmarks/results/inference-INSTRUCTIONS.json, section by section: what is fastest differs with the processor's
+instructions (vnni, avx512, avx2), so each kind of processor has a file of its own.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ import numpy as np
 import openvino as ov
 import torch
 from contenders import CALIBRATED, Exports, take_turns
-from measure import RESULTS, best_seconds, gemm_gflops, machine, write_result
+from measure import RESULTS, best_seconds, gemm_gflops, instructions, machine, write_result
 from torch import Tensor, nn
 
 from vitreous.config.data import Preprocess
@@ -271,13 +272,14 @@ def main() -> None:
     args = parser.parse_args()
     os.environ["VITREOUS_CACHE"] = str(args.runs / "cache")
     nncf.set_log_level(40)
-    path = RESULTS / "inference.json"
+    result = f"inference-{instructions()}"
+    path = RESULTS / f"{result}.json"
     for name in args.only.split(","):
         load = os.getloadavg()[0]
         measured = {**SECTIONS[name](args), "load_before": round(load, 2), "measured_on": machine()}
         known = json.loads(path.read_text()) if path.exists() else {}  # by now: sections may run side by side
         known.pop("machine", None)
-        write_result("inference", {**known, name: measured})
+        write_result(result, {**known, name: measured})
 
 
 if __name__ == "__main__":

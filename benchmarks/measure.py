@@ -70,6 +70,12 @@ def gemm_gflops() -> float:
     return flops / best_seconds({"gemm": job}, rounds=5, slice_seconds=0.1)["gemm"] / 1e9
 
 
+def instructions() -> str:
+    """The processor's instructions in a word, for results that differ by them: "vnni", "avx512", "avx2" or "none"."""
+    known = {"avx512_vnni": "vnni", "avx512f": "avx512", "avx2": "avx2"}
+    return next((word for feature, word in known.items() if feature in _cpu_features()), "none")
+
+
 def _cpu_features() -> list[str]:
     """Of the instructions that matter to speed, those that the processor has."""
     info = Path("/proc/cpuinfo")

@@ -28,6 +28,7 @@ from vitreous.jobs.models import models
 from vitreous.recipes.supervised import RECIPES
 
 DOCS = Path(__file__).parent
+RESULTS = DOCS.parent / "benchmarks" / "results"
 
 
 def command_line() -> str:
@@ -101,84 +102,75 @@ def training_page() -> str:
         "finetune": measured.finetune_table(_result("finetune")["rows"]),
         "scratch": measured.scratch_table(_result("scratch")),
         "loading": measured.loading_table(_result("loading")),
+        "budgets": measured.budgets_table(_result("budgets")["rows"]),
     }
-    if (DOCS.parent / "benchmarks" / "results" / "budgets.json").exists():  # it takes an idle hour
-        tables["budgets"] = measured.budgets_table(_result("budgets")["rows"])
     return _filled("training.md", tables)
 
 
 def compare_page() -> str:
     """The page on comparisons with the table of its benchmark."""
-    tables = {}
-    if (DOCS.parent / "benchmarks" / "results" / "compare.json").exists():  # it takes an idle hour or two
-        tables["cifar"] = measured.compared_table(_result("compare"))
-    return _filled("compare.md", tables)
+    return _filled("compare.md", {"cifar": measured.compared_table(_result("compare"))})
 
 
 def transfer_page() -> str:
     """The page on transfer with the table of its benchmark."""
-    if not (DOCS.parent / "benchmarks" / "results" / "transfer.json").exists():  # it takes an idle quarter of an hour
-        return _filled("transfer.md", {})
     return _filled("transfer.md", {"transfer": measured.transfer_table(_result("transfer"))})
 
 
 def teachers_page() -> str:
     """The page on teachers with the table of its benchmark."""
-    if not (DOCS.parent / "benchmarks" / "results" / "teachers.json").exists():  # it takes idle hours
-        return _filled("teachers.md", {})
     return _filled("teachers.md", {"teachers": measured.teachers_table(_result("teachers"))})
 
 
 def self_training_page() -> str:
     """The page on self-training with the table of its benchmark."""
-    if not (DOCS.parent / "benchmarks" / "results" / "noisy_student.json").exists():  # it takes 40 idle minutes
-        return _filled("self-training.md", {})
     return _filled("self-training.md", {"noisy_student": measured.noisy_student_table(_result("noisy_student"))})
 
 
 def engines_page() -> str:
-    """The page on engines with the tables of its benchmark."""
-    if not (DOCS.parent / "benchmarks" / "results" / "inference.json").exists():
-        return _filled("engines.md", {})
-    return _filled("engines.md", {"engines": measured_engines.engines_table(_result("inference"))})
+    """The page on engines with the tables of its benchmark, of every kind of processor it ran on."""
+    return _filled("engines.md", {"engines": measured_engines.engines_tables(_inference_results())})
+
+
+def _inference_results() -> list[dict[str, Any]]:
+    """What was measured on each kind of processor, those without special instructions first."""
+    names = (f"inference-{kind}" for kind in ("avx2", "avx512", "vnni"))
+    return [_result(name) for name in names if (RESULTS / f"{name}.json").exists()]
 
 
 def scale_page() -> str:
     """The page on work beyond one machine with the tables of its benchmarks."""
     result = _result("scale_table")
-    tables = {"gpus": measured_scale.gpus_table(result), "steps": measured_scale.steps_table(result)}
-    if (DOCS.parent / "benchmarks" / "results" / "scaling.json").exists():
-        tables["scaling"] = measured_scale.scaling_table(_result("scaling"), result["assumed"])
+    tables = {
+        "gpus": measured_scale.gpus_table(result),
+        "steps": measured_scale.steps_table(result),
+        "scaling": measured_scale.scaling_table(_result("scaling"), result["assumed"]),
+    }
     return _filled("scale.md", tables)
 
 
 def shards_page() -> str:
     """The page on shards with the table of its benchmark."""
-    if not (DOCS.parent / "benchmarks" / "results" / "shards.json").exists():
-        return _filled("shards.md", {})
     return _filled("shards.md", {"shards": measured_scale.shards_table(_result("shards"))})
 
 
 def readme() -> str:
     """The front page with how fast engines are."""
-    result = _result("inference") if (DOCS.parent / "benchmarks" / "results" / "inference.json").exists() else {}
-    return _filled("../README.md", {"speed": measured_engines.engines_sentence(result)} if "files" in result else {})
+    return _filled("../README.md", {"speed": measured_engines.engines_summary(_inference_results())})
 
 
 def deploy_page() -> str:
     """The page on where a server runs, with what its benchmark found."""
-    if not (DOCS.parent / "benchmarks" / "results" / "serve.json").exists():
-        return _filled("deploy.md", {})
     return _filled("deploy.md", {"serve": measured_serving.serve_table(_result("serve"))})
 
 
 def reliability_page() -> str:
     """The page on reliability with the sizes of the hostile corpus, and the interruptions that were survived."""
-    tables = {"corpus": _corpus()}
-    if (DOCS.parent / "benchmarks" / "results" / "kill.json").exists():
-        tables["kills"] = measured_scale.kills_table(_result("kill"))
-    if (DOCS.parent / "benchmarks" / "results" / "faults.json").exists():
-        tables["faults"] = measured_scale.faults_table(_result("faults"))
+    tables = {
+        "corpus": _corpus(),
+        "kills": measured_scale.kills_table(_result("kill")),
+        "faults": measured_scale.faults_table(_result("faults")),
+    }
     return _filled("reliability.md", tables)
 
 
@@ -235,7 +227,7 @@ def evaluation_page() -> str:
 
 
 def _result(name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((DOCS.parent / "benchmarks" / "results" / f"{name}.json").read_text())
+    found: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text())
     return found
 
 

@@ -1,7 +1,8 @@
-"""What benchmarks/inference.py found, as tables for the page on engines and a sentence for the front page."""
+"""What benchmarks/inference.py found on each kind of processor: tables for the page on engines and the front page."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from measured import cores
@@ -13,17 +14,24 @@ PEERS = {
 }
 
 
-def engines_table(found: dict[str, Any]) -> str:
-    """Speeds from files to labels, of the model alone, what int8 and merging cost, and how exact runtimes are."""
-    parts = {"files": _file_speeds, "model": _model_speeds, "accuracy": _costs, "equal": _agreements}
-    return "\n\n".join("\n".join(table(found[name])) for name, table in parts.items() if name in found)
+def engines_tables(results: Sequence[dict[str, Any]]) -> str:
+    """For each processor speeds, from files to labels and of the model alone, what int8 and merging cost, and how
+    exact runtimes are."""
+    sections = {"files": _file_speeds, "model": _model_speeds, "accuracy": _costs, "equal": _agreements}
+    texts = []
+    for found in results:
+        texts.append(_processor(next(found[name] for name in sections if name in found)))
+        texts += ["\n".join(table(found[name])) for name, table in sections.items() if name in found]
+    return "\n\n".join(texts)
+
+
+def _processor(section: dict[str, Any]) -> str:
+    machine = section["measured_on"]
+    return f"### {machine['cpu']}\n\n{', '.join(machine['features'])}; {cores(section)}, torch {machine['torch']}."
 
 
 def _file_speeds(found: dict[str, Any]) -> list[str]:
-    machine = found["measured_on"]
     lines = [
-        f"{machine['cpu']} ({', '.join(machine['features'])}), {cores(found)}, torch {machine['torch']}.",
-        "",
         f"| JPEG files to labels, {found['pictures']:,} pictures | pictures a second | right, % |",
         "| --- | ---: | ---: |",
     ]
@@ -40,17 +48,20 @@ def _file_speeds(found: dict[str, Any]) -> list[str]:
     ]
 
 
-def engines_sentence(found: dict[str, Any]) -> str:
-    """What the table says, for somebody who reads no further."""
-    files = found["files"]
-    machine, speeds = files["measured_on"], files["pictures_per_second"]
-    peers = {name: max(speed for way, speed in speeds.items() if way.startswith(name)) for name in PEERS}
-    beside = ", ".join(f"{title} {peers[name]:.0f}" for name, title in PEERS.items())
-    return (
-        f"From JPEG files to labels, ViT-Ti/16, {cores(files)} of an {machine['cpu']} "
-        f"({machine['capability']}), pictures a second:\n`vitreous predict` "
-        f"{speeds['vitreous predict']:.0f}, {beside} (`docs/engines.md`)."
-    )
+def engines_summary(results: Sequence[dict[str, Any]]) -> str:
+    """What the tables say, for somebody who reads no further."""
+    lines = [
+        "Pictures a second from JPEG files to labels, ViT-Ti/16 (`docs/engines.md`):",
+        "",
+        f"| | `vitreous predict` | {' | '.join(PEERS.values())} |",
+        "| --- |" + " ---: |" * (1 + len(PEERS)),
+    ]
+    for files in (found["files"] for found in results if "files" in found):
+        machine, speeds = files["measured_on"], files["pictures_per_second"]
+        peers = [max(speed for way, speed in speeds.items() if way.startswith(name)) for name in PEERS]
+        cells = " | ".join(f"{speed:.0f}" for speed in (speeds["vitreous predict"], *peers))
+        lines.append(f"| {cores(files)}, {machine['cpu']} ({machine['capability']}) | {cells} |")
+    return "\n".join(lines)
 
 
 def _model_speeds(found: dict[str, Any]) -> list[str]:

@@ -10,9 +10,11 @@ import measured_engines
 def test_a_section_holds_more_than_rows():
     """How busy the machine was stands beside the models."""
     row = {"accuracy": 0.91234, "interval": [0.9, 0.92], "n": 3669}
-    found = {"pets": {"epochs": 2, "torch": row, "int8": row}, "load_before": 0.25, "measured_on": {"cpu": "x"}}
-    text = measured_engines.engines_table({"accuracy": found})
-    assert text.splitlines()[2:] == [
+    machine = {"cpu": "Some CPU", "features": ["avx2"], "cores": 2, "threads": 2, "torch": "2.13.0"}
+    found = {"pets": {"epochs": 2, "torch": row, "int8": row}, "load_before": 0.25, "measured_on": machine}
+    text = measured_engines.engines_tables([{"accuracy": found}])
+    assert text.splitlines()[0] == "### Some CPU"
+    assert text.splitlines()[6:] == [
         "| pets, torch | 91.23 | 90.0 to 92.0 | 3,669 |  |",
         "| pets, int8 | 91.23 | 90.0 to 92.0 | 3,669 |  |",
     ]
