@@ -48,6 +48,7 @@ from vitreous.jobs.fit import fit
 from vitreous.model.family import build_network, named_config
 from vitreous.run.engines.conversion import convert_model, sample_views
 from vitreous.run.request import Listeners
+from vitreous.train.precision import avoid_broken_amx
 from vitreous.weights.bundle import Bundle, load_bundle
 
 SAY = Listeners(say=lambda text: print(text, flush=True))
@@ -272,6 +273,7 @@ def main() -> None:
     args = parser.parse_args()
     os.environ["VITREOUS_CACHE"] = str(args.runs / "cache")
     nncf.set_log_level(40)
+    avoid_broken_amx()  # for the peers' sake too
     result = f"inference-{instructions()}"
     path = RESULTS / f"{result}.json"
     for name in args.only.split(","):

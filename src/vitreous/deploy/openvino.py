@@ -26,7 +26,7 @@ from vitreous.deploy.graph import INPUT, REPRESENTATION, SCORES
 from vitreous.deploy.quiet import quiet
 from vitreous.errors import UserError
 from vitreous.model.network import check_numbers
-from vitreous.train.precision import amx_works
+from vitreous.train.precision import INSTRUCTIONS, amx_allowed, amx_works, avoid_broken_amx
 
 XML, BIN = "model.xml", "model.bin"
 _OPENING = Lock()
@@ -38,6 +38,7 @@ def convert(program: ExportedProgram, names: Sequence[str], facts: Mapping[str, 
     """The graph as OpenVINO's model. names: of its outputs; facts: what it should say of itself."""
     import openvino as ov
 
+    avoid_broken_amx()
     size = program.example_inputs[0][0].shape[1:]
     with quiet(), torch.no_grad():
         model = ov.convert_model(program)
@@ -171,9 +172,11 @@ class _Streams:
 
 
 def check_int8() -> None:
-    """Refuse int8 where the machine announces AMX and cannot use it: the first product would end the process."""
-    if torch.cpu.get_capabilities().get("amx_int8", False) and not amx_works():
-        raise UserError("int8: this machine announces AMX and dies of its instructions; stay with fp32.")
+    """Refuse int8 where AMX is announced, cannot be used, and oneDNN may: the first product would end the process."""
+    if torch.cpu.get_capabilities().get("amx_int8", False) and amx_allowed() and not amx_works():
+        raise UserError(
+            f"int8: this machine announces AMX and dies of its instructions, which {INSTRUCTIONS} allows; unset it."
+        )
 
 
 def cut(pictures: NDArray[np.uint8], chunk: int) -> Iterator[tuple[slice, NDArray[np.uint8]]]:
@@ -198,6 +201,7 @@ def _core() -> Any:
 def _open_core() -> Any:
     import openvino as ov
 
+    avoid_broken_amx()
     # The first look at a tensor's data opens OpenVINO's way to NumPy. Two threads that do so at once wait for each
     # other for ever: one has Python's lock, the other the C++ library's.
     assert ov.Tensor(np.zeros(1, np.uint8)).data.shape == (1,)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import faulthandler
 import multiprocessing
+import os
 import sys
 from contextlib import nullcontext
 from functools import cache
@@ -11,6 +12,8 @@ from typing import Any
 
 import torch
 
+INSTRUCTIONS = "ONEDNN_MAX_CPU_ISA"
+"""The variable that tells oneDNN, which computes products in PyTorch and OpenVINO, the most that it may use."""
 SECONDS = 20.0
 """For a product of two small matrices: whoever needs longer is not fast."""
 
@@ -32,8 +35,10 @@ def amx_works() -> bool:
     """Whether AMX can be used where the processor says that it has it.
 
     Some virtual machines announce it, and their kernel grants it, and yet its first instruction is illegal and ends the
-    process. So another process tries.
+    process. So another process tries. Where oneDNN has been told not to use it, it is not there.
     """
+    if not amx_allowed():
+        return False
     processes: Any = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
     trial = processes.Process(target=_multiply)
     trial.start()
@@ -42,6 +47,21 @@ def amx_works() -> bool:
         trial.kill()
         trial.join()
     return bool(trial.exitcode == 0)
+
+
+def amx_allowed() -> bool:
+    """Whether oneDNN may use AMX."""
+    told = os.environ.get(INSTRUCTIONS, "").upper()
+    return told in ("", "DEFAULT") or "AMX" in told
+
+
+def avoid_broken_amx() -> None:
+    """Where AMX is announced and cannot be used, have oneDNN do without it, in this process and those that it starts.
+
+    It has to be said before the first product of whichever library asks. A person's own setting stays.
+    """
+    if torch.cpu.get_capabilities().get("amx_int8", False) and not amx_works():
+        os.environ.setdefault(INSTRUCTIONS, "AVX512_CORE_FP16")  # the most that is there without AMX
 
 
 def _multiply() -> None:

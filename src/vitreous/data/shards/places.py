@@ -85,7 +85,8 @@ class _Window:
 class _Open:
     """A file that stays open while somebody holds it.
 
-    It reads for itself: whoever took its number alone would read another file once this one is dropped and its number given away.
+    It reads for itself: whoever took its number alone would read another file once this one is dropped and its number
+    given away.
     """
 
     def __init__(self, place: str) -> None:
