@@ -1,5 +1,7 @@
 """Token merging in NumPy and float64, written from the paper (Bolya et al. 2023, section 3 and appendix D).
 
+Different from the paper, every second block merges, twice as many, and fewer where patches are left out.
+
 A token is a list of the patches that it stands for, and everything follows from these lists, one pair at a time.
 """
 
@@ -19,7 +21,10 @@ class NumpyMerging(NumpyViT):
             self.history = []
         z = z + self.msa(self.norm(z, f"{name}.norm1"), f"{name}.attn", keep)
         reads_prefix = self.c.pool == "class"
-        if layer < self.c.depth - 1 or not reads_prefix:
+        if layer == 0:
+            rows, columns = (side // self.c.patch for side in self.c.image_size)
+            self.most = round(2 * self.c.merge * len(self.groups) / (rows * columns))
+        if layer % 2 == 0 and (layer < self.c.depth - 1 or not reads_prefix):
             z = self.merge(z)
         z = z + self.mlp(self.norm(z, f"{name}.norm2"), f"{name}.mlp")
         self.history.append([list(group) for group in self.groups])
@@ -44,7 +49,7 @@ class NumpyMerging(NumpyViT):
         return self.dense(np.concatenate(heads, axis=1), f"{name}.proj")
 
     def merge(self, z):
-        """Alternate tokens into two sets, draw one edge from each of A to its most similar in B, keep the R best."""
+        """Alternate tokens into two sets, draw one edge from each of A to its most similar in B, keep the best."""
         tokens, keys = list(z[self.prefix :]), self.keys
         B, A = list(range(0, len(tokens), 2)), list(range(1, len(tokens), 2))
 
@@ -52,7 +57,7 @@ class NumpyMerging(NumpyViT):
             return keys[a] @ keys[b] / (np.linalg.norm(keys[a]) * np.linalg.norm(keys[b]))
 
         edges = {a: max(B, key=lambda b: cosine(a, b)) for a in A}
-        best = sorted(A, key=lambda a: -cosine(a, edges[a]))[: min(self.c.merge, len(tokens) // 2)]
+        best = sorted(A, key=lambda a: -cosine(a, edges[a]))[: min(self.most, len(tokens) // 2)]
         for a in best:
             b = edges[a]
             ours, theirs = len(self.groups[a]), len(self.groups[b])

@@ -152,8 +152,8 @@ def test_a_constant_half_of_a_picture_becomes_one_and_is_given_its_share():
     whole, merged = Trace(), Trace()
     with torch.no_grad():
         scores = model(image, trace=whole)
-        fast = model.with_merge(8)(image)
-        traced = model.with_merge(8)(image, trace=merged)
+        fast = model.with_merge(4)(image)
+        traced = model.with_merge(4)(image, trace=merged)
     right = [row * 8 + column for row in range(4) for column in range(4, 8)]
     groups = grouped(merged.groups[0][0])
     assert sum(len(group) - 1 for group in groups) == 8
@@ -162,7 +162,7 @@ def test_a_constant_half_of_a_picture_becomes_one_and_is_given_its_share():
     torch.testing.assert_close(merged.attention[0], whole.attention[0], atol=1e-5, rtol=1e-4)
     one = random_model(position="none", depth=2, image_size=(16, 32))
     with torch.no_grad():  # of two blocks only the first merges, and merges nothing but equals
-        torch.testing.assert_close(one.with_merge(8)(image), one(image), atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(one.with_merge(4)(image), one(image), atol=1e-5, rtol=1e-4)
         torch.testing.assert_close(fast, traced, atol=1e-4, rtol=1e-4)
     assert scores.shape == fast.shape
 
