@@ -446,12 +446,12 @@ def test_a_file_that_takes_anothers_place_is_read_and_few_stay_open(tmp_path):
 
 
 def test_threads_that_open_the_same_files_at_once_read_what_is_in_them(tmp_path):
-    """More files than stay open, each opened by several threads in the same moment: a file that is dropped is still read."""
+    """More files than stay open, each opened by several threads at once: a file that is dropped is still read."""
     places = [str(tmp_path / f"{number}.tar") for number in range(2 * OPEN)]
     for number, place in enumerate(places):
         Path(place).write_bytes(b"%06d" % number)
     threads = 8
-    together = threading.Barrier(threads, timeout=20)
+    together = threading.Barrier(threads, timeout=120)
 
     def read_all(_: int) -> list[bytes]:
         found = []
