@@ -1,9 +1,11 @@
 """Where tests find what a clone does not carry, and how those that run side by side keep out of each other's way."""
 
 import os
+import random
 import runpy
 import signal
 from pathlib import Path
+from zlib import crc32
 
 # Set before torch is imported, and inherited by the processes that tests start: the cores are shared by the tests.
 os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
@@ -11,6 +13,7 @@ os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = os.environ["OPEN
 import numpy as np
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 from PIL import Image
 from safetensors.torch import load_file
 
@@ -18,6 +21,11 @@ from vitreous import ViT
 
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup it is ignored, and would be in every child
 torch.set_num_threads(1)  # tiny models gain nothing from more, and lose much where tests share a machine
+# The same examples in every run, however slow the machine is.
+settings.register_profile(
+    "same", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("same")
 
 PROCESSES = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 CORES = max(1, (os.cpu_count() or 1) // PROCESSES)  # this process's share
@@ -41,6 +49,25 @@ def pytest_collection_finish(session):
     if PROCESSES > 1:
         grouped = [item for item in session.items if item.get_closest_marker("xdist_group")]
         assert all("@" in item.nodeid for item in grouped), "this pytest and this pytest-xdist do not go together"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_fixture_setup(fixturedef):
+    """What a fixture draws does not depend on the test that needs it first, which chance decides side by side."""
+    _seed(fixturedef.argname)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call(item):
+    """What a test draws does not depend on the tests before it; nor is it what a fixture drew."""
+    _seed(f"{item.path.name} {item.name}")
+
+
+def _seed(name):
+    number = crc32(name.encode())
+    torch.manual_seed(number)
+    np.random.seed(number)
+    random.seed(number)
 
 
 @pytest.fixture(scope="session", autouse=True)

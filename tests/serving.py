@@ -3,6 +3,7 @@
 import io
 import socket
 import threading
+import time
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -43,7 +44,7 @@ class Running:
     def connect(self):
         """A bare connection."""
         host, port = self.address.removeprefix("http://").split(":")
-        return socket.create_connection((host, int(port)), timeout=20)
+        return socket.create_connection((host, int(port)), timeout=60)
 
 
 @contextmanager
@@ -55,14 +56,14 @@ def running(*models, **settings):
         server = make_server(models, limits, ready.set)
         thread = threading.Thread(target=server.run, args=([bound],))
         thread.start()
-        assert ready.wait(30)
+        assert ready.wait(120)
         address = address_of(bound)
         try:
-            with httpx.Client(base_url=address, timeout=30) as client:
+            with httpx.Client(base_url=address, timeout=120) as client:
                 yield Running(address, client)
         finally:
             server.should_exit = True
-            thread.join(30)
+            thread.join(120)
             assert not thread.is_alive()
 
 
@@ -81,7 +82,7 @@ class GatedEngine:
     def scores(self, pictures):
         self.batches.append(len(pictures))
         self.entered.release()
-        assert self.gate.wait(30)
+        assert self.gate.wait(300)  # longer than a server that waits for it is waited for
         return pictures[:, :, 0, 0].float() / 255
 
     representations = scores
@@ -91,6 +92,19 @@ def gated(engine, name="gated"):
     """Such an engine as the server is handed it."""
     config = ViTConfig(width=32, depth=1, heads=2, mlp_width=64, patch=8, image_size=(16, 16), classes=3)
     return ModelToServe(name, Deployed(engine, config, COLOURS, None, "gated"), None)
+
+
+def wait_until_refused(address):
+    """Until nobody listens at the address any more: a server has begun to end."""
+    host, port = address.removeprefix("http://").split(":")
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        try:
+            socket.create_connection((host, int(port)), timeout=60).close()
+        except ConnectionError:
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"{address} still listens")
 
 
 def read_answer(connection):

@@ -43,7 +43,8 @@ def test_an_error_within_stays_that_error():
         work()
 
 
-def test_the_same_signal_twice_at_once_is_one_and_whoever_caught_it_may_save():
+def test_the_same_signal_twice_at_once_is_one_and_whoever_caught_it_may_save(monkeypatch):
+    monkeypatch.setattr(interrupt, "ECHO", 60.0)  # a busy machine may pause between the two
     done = []
     with interruptible():
         try:
@@ -74,9 +75,9 @@ with interruptible(), uninterrupted():
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep({interrupt.ECHO + 0.1})
     os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(60)
+    time.sleep(600)
 """
-    assert subprocess.run([sys.executable, "-c", code], timeout=30, check=False).returncode == -signal.SIGTERM
+    assert subprocess.run([sys.executable, "-c", code], timeout=120, check=False).returncode == -signal.SIGTERM
 
 
 @pytest.mark.parametrize("tidying", ["__del__", "weak reference"])
@@ -99,11 +100,11 @@ watched = weakref.ref(thing, die if {tidying!r} != "__del__" else None)
 try:
     with interruptible():
         del thing
-        time.sleep(60)
+        time.sleep(600)
 except Interrupted:
     print("interrupted")
 """
-    done = subprocess.run([sys.executable, "-c", code], timeout=30, capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-c", code], timeout=120, capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("interrupted\n", "")
 
 
@@ -118,5 +119,5 @@ class Thing:
 with interruptible():
     Thing()
 """
-    done = subprocess.run([sys.executable, "-c", code], timeout=30, capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", code], timeout=120, capture_output=True, text=True, check=True)
     assert "KeyError: 'lost'" in done.stderr

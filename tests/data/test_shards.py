@@ -330,7 +330,7 @@ def synthetic(counts, rows=None):
     return ShardSource(index, rows, np.zeros(len(rows), np.int64), ("a", "b"))
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(
     counts=st.lists(st.integers(0, 40), min_size=1, max_size=12).filter(sum),
     buffer=st.integers(1, 60),
@@ -373,7 +373,7 @@ def test_few_pictures_are_shuffled_as_from_a_folder(packed, folder):
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("processes", [1, 2, 3])
-@settings(deadline=None, max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=6, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(batch_size=st.integers(3, 12), seed=st.integers(0, 2**31), epoch=st.integers(0, 9))
 def test_no_picture_is_lost_or_doubled_in_an_epoch(packed, monkeypatch, processes, workers, batch_size, seed, epoch):
     """Of what is trained on, only what fills no batch is left out; of what is evaluated, nothing is."""
@@ -451,7 +451,7 @@ def test_threads_that_open_the_same_files_at_once_read_what_is_in_them(tmp_path)
     for number, place in enumerate(places):
         Path(place).write_bytes(b"%06d" % number)
     threads = 8
-    together = threading.Barrier(threads, timeout=20)
+    together = threading.Barrier(threads, timeout=120)
 
     def read_all(_: int) -> list[bytes]:
         found = []

@@ -167,7 +167,7 @@ def whole():
     return file.getvalue()
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(data=st.data())
 def test_any_damage_is_a_sentence_or_harmless(whole, tmp_path_factory, data):
     content = bytearray(whole)

@@ -56,13 +56,13 @@ sides = st.integers(1, 400)
     how=st.sampled_from(HOW),
     resize=st.sampled_from(list(CROPS)),
 )
-@settings(max_examples=300, deadline=None, derandomize=True, database=None)
+@settings(max_examples=300)
 def test_any_size(height, width, size, crop, how, resize):
     check(Image.fromarray(noise(height, width)), Preprocess((size, size), crop=crop, interpolation=how, resize=resize))
 
 
 @given(height=sides, width=sides, rows=st.integers(1, 64), columns=st.integers(1, 64), crop=st.floats(0.5, 1.0))
-@settings(max_examples=200, deadline=None, derandomize=True, database=None)
+@settings(max_examples=200)
 def test_an_input_that_is_not_square(height, width, rows, columns, crop):
     """timm then resizes bilinearly, whatever its configuration says."""
     check(Image.fromarray(noise(height, width)), Preprocess((rows, columns), crop=crop, interpolation="bilinear"))

@@ -47,7 +47,7 @@ def gone(pid):
         return True
 
 
-def eventually(question, seconds=10.0):
+def eventually(question, seconds=60.0):
     end = time.monotonic() + seconds
     while not question() and time.monotonic() < end:
         time.sleep(0.01)
@@ -178,25 +178,25 @@ PARENT = """
 import time
 from vitreous.data.workers import Workers
 pool = Workers(lambda task: time.sleep(task), 2)
-results = pool.run([0, 60, 60])
+results = pool.run([0, 600, 600])
 try: next(results)
 except AssertionError: pass  # it made nothing of the first
 print(*[w.process.pid for w in pool._workers], flush=True)
-time.sleep(60)
+time.sleep(600)
 """
 
 
 @pytest.mark.parametrize("how", ["busy", "idle", "ended"])
 def test_no_worker_outlives_its_parent(how):
     code = PARENT.replace("lambda task: time.sleep(task)", "lambda task: time.sleep(task) or 1")
-    code = code if how != "idle" else code.replace("60, 60]", "0]")
-    code = code if how != "ended" else code.replace("time.sleep(60)\n", "")
+    code = code if how != "idle" else code.replace("600, 600]", "0]")
+    code = code if how != "ended" else code.replace("time.sleep(600)\n", "")
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:
         workers = [int(word) for word in parent.stdout.readline().split()]
         assert len(workers) == 2
         if how != "ended":
             parent.kill()
-        assert parent.wait(20) == (0 if how == "ended" else -signal.SIGKILL)
+        assert parent.wait(120) == (0 if how == "ended" else -signal.SIGKILL)
     assert eventually(lambda: all(map(gone, workers)))
 
 

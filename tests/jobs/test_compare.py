@@ -16,6 +16,7 @@ from vitreous.interrupt import Interrupted
 from vitreous.jobs.compare import compare
 from vitreous.jobs.fit import fit
 from vitreous.model.family import count_flops
+from vitreous.run.budget.stages import FEW
 from vitreous.run.comparison.cells import Cells, CellTraining
 from vitreous.run.engines.choice import in_torch
 from vitreous.run.folder import read_config
@@ -34,6 +35,7 @@ def short():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("vitreous.run.comparison.plan.LEAST", 0.01)
         patch.setattr("vitreous.run.comparison.biases.FEWEST", 4)
+        patch.setattr("vitreous.run.comparison.plan.FEW", 20)  # all test pictures, on a slow machine too
         yield
 
 
@@ -59,8 +61,13 @@ def run(pictures, out, **more):
 
 @pytest.fixture(scope="module")
 def finished(pictures, tmp_path_factory):
-    out = tmp_path_factory.mktemp("compared") / "out"
-    return out, run(pictures, out)
+    """A comparison in the first of some times in which every cell has more than a single step."""
+    place = tmp_path_factory.mktemp("compared")
+    for budget in ("8s", "40s", "120s"):
+        found = run(pictures, place / budget, budget=budget)
+        if all(cell.settings["steps"] > 1 for cell in found.cells):
+            break
+    return place / budget, found
 
 
 def cells_below(out):
@@ -127,7 +134,7 @@ def test_repeating_it_trains_nothing(finished, pictures, monkeypatch):
     monkeypatch.setattr(CellTraining, "_run", lambda *_: pytest.fail("a finished cell was trained again"))
     monkeypatch.setattr("vitreous.run.comparison.biases.measure_bias", lambda *_, **__: pytest.fail("measured again"))
     (out / "compare.html").unlink()
-    assert run(pictures, out) == found
+    assert run(pictures, out, budget=found.budget) == found
     assert (out / "compare.html").exists()
 
 
@@ -141,7 +148,7 @@ def test_one_that_was_stopped_goes_on_to_the_same_models(finished, pictures, tmp
     (again / "compare.json").unlink()
     stopped = 0
     for steps in itertools.count(4):
-        result = run(pictures, again, listeners=Listeners(stop=stop_after(steps)))
+        result = run(pictures, again, budget=whole.budget, listeners=Listeners(stop=stop_after(steps)))
         if result.finished:
             break
         stopped += 1
@@ -163,12 +170,12 @@ def test_seeds_and_models_may_be_added(finished, pictures, tmp_path):
     more = tmp_path / "more"
     shutil.copytree(out, more)
     before = cells_below(more)
-    found = run(pictures, more, seeds=2, fractions=[1, 0.25, 0.5])
+    found = run(pictures, more, budget=whole.budget, seeds=2, fractions=[1, 0.25, 0.5])
     assert len(found.cells) == 12
     assert {name: content for name, content in cells_below(more).items() if name in before} == before
     assert found.cell_flops == whole.cell_flops
     with pytest.raises(UserError, match="seeds=2, not 1"):
-        run(pictures, more, fractions=[1, 0.25, 0.5])
+        run(pictures, more, budget=whole.budget, fractions=[1, 0.25, 0.5])
 
 
 def test_equal_time_and_a_finished_model_beside_it(finished, pictures, tmp_path):
@@ -237,15 +244,22 @@ def test_every_cell_is_measured_on_the_same_pictures(pictures, tmp_path, monkeyp
     monkeypatch.setattr("vitreous.run.comparison.cells.measure_classifier", measured)
     monkeypatch.setattr("vitreous.run.comparison.plan.TESTING", 1e-9)
     monkeypatch.setattr("vitreous.run.comparison.plan.VALIDATING", 1e-9)
+    monkeypatch.setattr("vitreous.run.comparison.plan.FEW", FEW)
     monkeypatch.setattr(CellTraining, "writing", 0.1)
-    changes = {"validation": 0.2, "evaluations": 3}
-    found = run(pictures, tmp_path / "out", budget="12s", fractions=[1], seeds=2, equal="time", changes=changes)
-    assert len(seen) == 4
-    assert all(keys == seen[0] for keys in seen)
-    assert [cell.n for cell in found.cells] == [16] * 4  # the fewest
-    runs = [read_config(tmp_path / "out" / cell.place) for cell in found.cells]
-    assert [(one.parts, one.training.evaluations) for one in runs] == [({"val": 16}, 3)] * 4
-    assert any("the same 16, chosen at random" in remark for remark in found.remarks)
+    given = {"fractions": [1], "seeds": 2, "equal": "time", "changes": {"validation": 0.2, "evaluations": 3}}
+    for budget in ("12s", "40s", "120s"):
+        seen.clear()
+        found = run(pictures, tmp_path / budget, budget=budget, **given)
+        assert len(seen) == 4
+        assert all(keys == seen[0] for keys in seen)
+        assert [cell.n for cell in found.cells] == [16] * 4  # the fewest
+        assert any("the same 16, chosen at random" in remark for remark in found.remarks)
+        runs = [read_config(tmp_path / budget / cell.place) for cell in found.cells]
+        assert [one.parts for one in runs] == [{"val": 16}] * 4
+        evaluations = [one.training.evaluations for one in runs]
+        if evaluations == [3] * 4:
+            break
+    assert evaluations == [3] * 4
 
 
 def test_a_training_that_diverges_ends_nothing_but_itself(pictures, tmp_path, monkeypatch):
@@ -292,7 +306,7 @@ def test_a_cell_that_diverges_counts_as_nothing_right(pictures, tmp_path, monkey
 
 
 def test_a_signal_between_trainings_leaves_a_page_of_what_there_is(finished, pictures, tmp_path, monkeypatch):
-    out, _ = finished
+    out, whole = finished
     again = tmp_path / "again"
     shutil.copytree(out, again)
     usual = Cells.measure
@@ -303,7 +317,7 @@ def test_a_signal_between_trainings_leaves_a_page_of_what_there_is(finished, pic
         return usual(cells, key, *more)
 
     monkeypatch.setattr(Cells, "measure", measure)
-    found = run(pictures, again)
+    found = run(pictures, again, budget=whole.budget)
     assert not found.finished
     assert [cell.fraction for cell in found.cells] == [0.25, 0.25]
     saved = json.loads((again / "compare.json").read_text())

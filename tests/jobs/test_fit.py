@@ -1,6 +1,5 @@
 """`fit` as a person and as a notebook use it: tiny trainings, every promise of the run folder."""
 
-import itertools
 import json
 import shutil
 import time
@@ -8,7 +7,7 @@ from collections import Counter
 
 import pytest
 import torch
-from greys import draw_pictures
+from greys import draw_pictures, stop_after
 from greys import quick_fit as quick
 from safetensors.torch import load_file
 
@@ -25,6 +24,9 @@ from vitreous.run.budget.steps import parse_budget
 from vitreous.run.folder import read_config
 from vitreous.run.request import Listeners
 from vitreous.weights.bundle import load_bundle
+
+BUDGETS = ("9s", "30s", "90s")
+"""The first has time for steps but on a slow or busy machine; there, one of the others has."""
 
 
 def test_a_run_leaves_what_the_next_person_needs(pictures, weights, tmp_path):
@@ -192,23 +194,30 @@ def test_every_recipe_trains(pictures, weights, tmp_path, no_page):
 
 @pytest.mark.clock
 def test_a_budget_becomes_a_number_of_steps(pictures, weights, tmp_path):
-    begin = time.monotonic()
-    result = fit(pictures, weights=weights, budget="9s", out=tmp_path / "run", workers=0)
+    for budget in BUDGETS:
+        begin = time.monotonic()
+        result = fit(pictures, weights=weights, budget=budget, out=tmp_path / budget, workers=0)
+        assert read_config(tmp_path / budget).pace.steps == result.steps
+        assert time.monotonic() - begin < parse_budget(budget) + 51  # generous: only that it was a budget at all
+        if result.steps > 1:
+            break
     assert result.steps > 1
-    assert read_config(tmp_path / "run").pace.steps == result.steps
-    assert time.monotonic() - begin < 60  # generous: only that it was a budget at all
 
 
 @pytest.mark.clock
 def test_a_budget_that_is_taken_up_again_keeps_to_its_plan(pictures, weights, tmp_path):
-    ways = {"weights": weights, "budget": "9s", "out": tmp_path / "run", "workers": 0}
-    calls = itertools.count()
-    assert not fit(pictures, **ways, listeners=Listeners(stop=lambda: next(calls) >= 3)).finished
-    planned, text = read_config(tmp_path / "run"), (tmp_path / "run/config.json").read_text()
+    for budget in BUDGETS:
+        run = tmp_path / budget
+        ways = {"weights": weights, "budget": budget, "out": run, "workers": 0}
+        stopped = fit(pictures, **ways, listeners=Listeners(stop=stop_after(3)))
+        if not stopped.finished:
+            break
+    assert not stopped.finished
+    planned, text = read_config(run), (run / "config.json").read_text()
     result = fit(pictures, **ways)
     assert result.finished
     assert result.steps == planned.pace.steps
-    assert (tmp_path / "run/config.json").read_text() == text
+    assert (run / "config.json").read_text() == text
 
 
 @pytest.mark.clock

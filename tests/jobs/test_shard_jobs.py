@@ -101,12 +101,13 @@ def test_the_command(place, tmp_path, capsys):
 
 def test_a_killed_packing_leaves_nothing_or_all(place, tmp_path):
     code = "import sys, vitreous, time; vitreous.pack_data(sys.argv[1], sys.argv[2], shard_size='10kB', progress=P)"
-    slow = "P = lambda done, total: (print(done, flush=True), time.sleep(0.02))\n"
+    slow = "P = lambda done, total: (print(done, flush=True), time.sleep(600 * (done >= 12)))\n"
     process = subprocess.Popen(
         [sys.executable, "-c", f"import time\n{slow}{code}", place / "folder", tmp_path / "out"], stdout=subprocess.PIPE
     )
-    for _ in range(12):
-        process.stdout.readline()
+    for line in process.stdout:
+        if int(line) >= 12:
+            break
     process.kill()
     process.wait()
     process.stdout.close()

@@ -11,7 +11,8 @@ from datetime import timedelta
 
 import pytest
 import torch
-from together import draw_pictures, free_port, one_of_two, two_processes
+from ports import free_port
+from together import draw_pictures, one_of_two, two_processes
 from torch.distributed import TCPStore
 
 import vitreous.run.labelled

@@ -3,10 +3,10 @@
 import json
 import multiprocessing
 import os
-import socket
 
 import numpy as np
 import torch
+from ports import free_port
 
 import vitreous.jobs.fit
 import vitreous.jobs.pretrain
@@ -88,12 +88,6 @@ def two_processes(function, place):
         for process in processes:
             process.kill()
             process.join()
-
-
-def free_port():
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
 
 
 def one_of_two(rank, port):

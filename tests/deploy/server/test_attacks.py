@@ -110,7 +110,7 @@ NONSENSE = {
 
 @pytest.mark.parametrize("body", NONSENSE.values(), ids=NONSENSE)
 def test_nonsense_in_json(server, body):
-    answer = httpx.post(f"{server.url}{INFER}", content=body, headers={"Content-Type": "application/json"})
+    answer = httpx.post(f"{server.url}{INFER}", content=body, headers={"Content-Type": "application/json"}, timeout=60)
     assert answer.status_code == 400
     assert len(answer.json()["error"]) < 1000  # what was sent is not sent back
 
@@ -146,10 +146,10 @@ def test_chunks_of_one_byte_are_cut_off(server):
         except (ConnectionError, TimeoutError):
             pass
     assert sent < MB
-    assert httpx.get(f"{server.url}/v2/health/live", timeout=30).status_code == 200
+    assert httpx.get(f"{server.url}/v2/health/live", timeout=60).status_code == 200
 
 
 def test_head_is_answered_where_get_is(server):
     for path in ("/", "/v2/health/live", "/v2/health/ready", "/metrics", "/docs"):
-        answer = httpx.head(f"{server.url}{path}")
+        answer = httpx.head(f"{server.url}{path}", timeout=60)
         assert (answer.status_code, answer.content) == (200, b""), path

@@ -6,7 +6,6 @@ import os
 import re
 import shlex
 import shutil
-import socket
 import subprocess
 import sys
 import sysconfig
@@ -19,6 +18,7 @@ import httpx
 import pytest
 import yaml
 from live import MAIN, picture_bytes, save_tiny_model, serving
+from ports import free_port
 from prometheus_client.parser import text_string_to_metric_families
 
 from vitreous.config.server import ServerSettings
@@ -137,7 +137,7 @@ def test_the_image_by_its_steps(model, tmp_path):
         assert the("EXPOSE") == ["8000"]
         answers = ask(f"{running.url}/predict")
         assert answers == {None: 401, TOKEN: 200}
-        assert httpx.get(running.url).text  # the page's files were installed too
+        assert httpx.get(running.url, timeout=60).text  # the page's files were installed too
         assert running.end() == 0
     where = [installed / "bin" / "python", "-c", "import vitreous; print(vitreous.__file__)"]
     told = subprocess.run(where, capture_output=True, text=True, check=True, cwd=tmp_path, env={"PATH": "/usr/bin"})
@@ -158,11 +158,11 @@ def test_the_image_refuses_to_start_without_a_token(model):
     assert "VITREOUS_TOKEN" in ended.stderr
 
 
-def ask(address, **options):
+def ask(address):
     """{token: status} of a prediction without and with the token."""
     return {
         token: httpx.post(
-            address, content=picture_bytes(), headers={"Authorization": f"Bearer {token}"} if token else {}, **options
+            address, content=picture_bytes(), headers={"Authorization": f"Bearer {token}"} if token else {}, timeout=60
         ).status_code
         for token in (None, TOKEN)
     }
@@ -179,7 +179,7 @@ def by_the_unit(model):
 
 
 def test_the_unit_starts_a_server(by_the_unit):
-    assert httpx.get(f"{by_the_unit.url}/v2/health/ready").status_code == 200
+    assert httpx.get(f"{by_the_unit.url}/v2/health/ready", timeout=60).status_code == 200
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze, of systemd")
@@ -217,7 +217,7 @@ def test_the_proxy_lets_go_of_a_connection_before_the_server_does():
 
 
 def wait_for(web):
-    for _ in range(200):
+    for _ in range(1200):
         try:
             return web.get("/v2/health/live")
         except httpx.ConnectError:
@@ -228,9 +228,7 @@ def wait_for(web):
 @contextmanager
 def proxied(running, folder):
     """The address of nginx by our configuration, before a server."""
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        port = bound.getsockname()[1]
+    port = free_port()
     certificate, key = folder / "certificate.pem", folder / "key.pem"
     request = [
         "openssl",
@@ -269,7 +267,7 @@ def proxied(running, folder):
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     try:
         with httpx.Client(
-            base_url=f"https://127.0.0.1:{port}", verify=False, headers={"Host": "pictures.example"}
+            base_url=f"https://127.0.0.1:{port}", verify=False, headers={"Host": "pictures.example"}, timeout=60
         ) as web:
             wait_for(web)
             yield web
@@ -285,7 +283,8 @@ def test_behind_nginx(model, tmp_path):
         assert web.get("/").status_code == 200
         assert web.post("/predict", content=picture_bytes()).status_code == 401
         answered = web.post("/predict", content=picture_bytes(), headers=bearer)
-        assert answered.json() == httpx.post(f"{running.url}/predict", content=picture_bytes(), headers=bearer).json()
+        directly = httpx.post(f"{running.url}/predict", content=picture_bytes(), headers=bearer, timeout=60)
+        assert answered.json() == directly.json()
         assert "default-src 'none'" in answered.headers["content-security-policy"]
         assert web.get("/metrics", headers=bearer).status_code == 403
         assert web.post("/predict", content=bytes(33 * 2**20), headers=bearer).status_code == 413
@@ -294,8 +293,8 @@ def test_behind_nginx(model, tmp_path):
 
 
 def test_alerts_ask_for_what_the_server_counts(by_the_unit):
-    httpx.post(f"{by_the_unit.url}/predict", content=picture_bytes())
-    families = text_string_to_metric_families(httpx.get(f"{by_the_unit.url}/metrics").text)
+    httpx.post(f"{by_the_unit.url}/predict", content=picture_bytes(), timeout=60)
+    families = text_string_to_metric_families(httpx.get(f"{by_the_unit.url}/metrics", timeout=60).text)
     samples = [one for family in families for one in family.samples]
     rules = yaml.safe_load((ROOT / "deploy" / "alerts.yml").read_text())["groups"][0]["rules"]
     known = {one.name: set(one.labels) for one in samples} | {"up": set()}

@@ -3,6 +3,7 @@
 import io
 import json
 import re
+import socket
 import threading
 import time
 from contextlib import suppress
@@ -13,15 +14,33 @@ from colours import make_bundle
 from PIL import Image
 from serving import GatedEngine, gated, opened, picture, read_answer, running
 
+from vitreous.deploy.server.bodies import BodyMeter
+
 MOST = 100_000
 POST = b"POST /predict HTTP/1.1\r\nHost: localhost\r\n"
 
 
 @pytest.fixture(scope="module")
 def server():
-    """A server that waits for nobody."""
-    limits = {"most_bytes": MOST, "header_seconds": 1.0, "pause_seconds": 1.0, "most_connections": 8}
-    with running(gated(GatedEngine()), **limits) as server:
+    """A server that waits for slow clients, and for slow machines."""
+    limits = {"most_bytes": MOST, "header_seconds": 60.0, "pause_seconds": 60.0, "most_connections": 8}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("vitreous.deploy.server.connection.DRAIN_SECONDS", 60.0)
+        with running(gated(GatedEngine()), **limits) as server:
+            yield server
+
+
+@pytest.fixture(scope="module")
+def hasty():
+    """A server that waits for nobody's headers."""
+    with running(gated(GatedEngine()), header_seconds=1.0, pause_seconds=60.0) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def restless():
+    """A server that waits for nobody's body."""
+    with running(gated(GatedEngine()), header_seconds=60.0, pause_seconds=1.0) as server:
         yield server
 
 
@@ -58,33 +77,35 @@ def test_a_body_of_unknown_length(server):
 @pytest.mark.parametrize(
     "start", [b"", b"POST", POST, b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\nX-A: b\r\n"]
 )
-def test_headers_that_do_not_end(server, start):
-    with server.connect() as connection:
+def test_headers_that_do_not_end(hasty, start):
+    with hasty.connect() as connection:
         connection.sendall(start)
         with suppress(ConnectionResetError):
             assert read_answer(connection) == b""
 
 
-def test_headers_that_trickle_on_a_connection_that_was_good(server):
-    with server.connect() as connection:
+def test_headers_that_trickle_on_a_connection_that_was_good():
+    with running(gated(GatedEngine()), header_seconds=4.0) as server, server.connect() as connection:
         connection.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
         received = b""
         while not received.endswith(b'{"live":true}'):
-            received += connection.recv(65536)
+            part = connection.recv(65536)
+            assert part, received
+            received += part
         assert trickle(connection)
 
 
 @pytest.mark.parametrize("length", [b"Content-Length: 1000\r\n\r\n", b"Transfer-Encoding: chunked\r\n\r\n"])
-def test_a_body_that_does_not_come(server, length):
-    with server.connect() as connection:
+def test_a_body_that_does_not_come(restless, length):
+    with restless.connect() as connection:
         connection.sendall(POST + length)
         status, said = sentence(read_answer(connection))
     assert status == 408
     assert "too slowly" in said
 
 
-def test_a_body_that_trickles(server):
-    with server.connect() as connection:
+def test_a_body_that_trickles(restless):
+    with restless.connect() as connection:
         connection.sendall(POST + b"Content-Length: 1000\r\n\r\n")
         assert trickle(connection)
 
@@ -92,7 +113,7 @@ def test_a_body_that_trickles(server):
 def trickle(connection):
     """Send a letter now and then; whether the server puts an end to it."""
     with suppress(OSError):
-        for _ in range(200):
+        for _ in range(600):
             connection.sendall(b"x")
             time.sleep(0.05)
         return False
@@ -109,17 +130,25 @@ def test_those_who_only_hold_connections_hold_up_nobody(server):
         connection = server.connect()
         connection.sendall(POST if number % 2 else POST + b"Content-Length: 1000\r\n\r\n")
         held.append(connection)
-    with httpx.Client(base_url=server.client.base_url, timeout=30) as anew:
+    with httpx.Client(base_url=server.client.base_url, timeout=60) as anew:
         assert anew.post("/predict", content=picture()).status_code == 200
     for connection in held:
         connection.close()
 
 
-def test_all_bodies_together_are_bounded():
-    with running(gated(GatedEngine()), most_bytes_at_once=150_000) as server:
+def test_all_bodies_together_are_bounded(monkeypatch):
+    was_read, usual = threading.Event(), BodyMeter.add
+
+    def add(meter, count):
+        usual(meter, count)
+        if meter._held == 139_000:
+            was_read.set()
+
+    monkeypatch.setattr(BodyMeter, "add", add)
+    with running(gated(GatedEngine()), most_bytes_at_once=150_000, pause_seconds=60.0) as server:
         held = server.connect()
         held.sendall(POST + b"Content-Length: 140000\r\n\r\n" + bytes(139_000))
-        time.sleep(0.3)  # else the server may read another body first, and refuse this one
+        assert was_read.wait(60)  # else the server may read another body first, and refuse this one
         refused = wait_for(lambda: server.client.post("/predict", content=bytes(20_000)), 503)
         assert refused.headers["Retry-After"]
         held.close()
@@ -128,7 +157,7 @@ def test_all_bodies_together_are_bounded():
 
 def wait_for(ask, status):
     """The first answer of this status; it takes the server a moment to read what was sent."""
-    for _ in range(200):
+    for _ in range(1500):
         if (answer := ask()).status_code == status:
             return answer
         time.sleep(0.02)
@@ -178,18 +207,20 @@ def test_a_picture_that_is_small_as_a_file_alone(server):
 def test_an_answer_that_is_taken_slowly_is_taken(tmp_path):
     """For longer than the longest pause, but without one."""
     model = opened(make_bundle(tmp_path / "colours"))
-    with running(model, pause_seconds=0.5) as server, server.connect() as connection:
+    with running(model, pause_seconds=2.0) as server, server.connect() as connection:
         content = picture(size=(600, 600))
         head = f"POST /explain HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(content)}\r\n\r\n".encode()
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 32768)  # else the system takes it all at once
         connection.sendall(head + content)
         received = connection.recv(4096)
         wanted = int(re.search(rb"content-length: (\d+)", received)[1]) + received.index(b"\r\n\r\n") + 4
-        length = len(received)
+        length, began = len(received), time.monotonic()
         while length < wanted:
-            part = connection.recv(65536)
+            part = connection.recv(16384)
             assert part, f"{length} of {wanted} bytes"
             length += len(part)
-            time.sleep(0.02)
+            time.sleep(0.15)
+        assert time.monotonic() - began > 2
 
 
 def test_too_many_who_look_inside(tmp_path):
@@ -198,14 +229,14 @@ def test_too_many_who_look_inside(tmp_path):
 
     def wait(*args, **kwargs):
         entered.set()
-        assert gate.wait(30)
+        assert gate.wait(120)
         return forward(*args, **kwargs)
 
     with running(model, most_looking=1) as server:
         model.bundle.model.forward = wait
         first = threading.Thread(target=server.client.post, args=("/explain",), kwargs={"content": picture()})
         first.start()
-        assert entered.wait(30)
+        assert entered.wait(60)
         refused = server.client.post("/explain", content=picture())
         with server.connect() as connection:  # one who has not sent the picture yet is told so, too
             connection.sendall(b"POST /explain HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n")
