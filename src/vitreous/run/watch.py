@@ -94,8 +94,8 @@ class Watch:
             if self.failed is not Failed.NOBODY:  # the main thread knows, and ends
                 return None
             if self.store.check([FAILURE]):
-                reason = self._hear(self.store.get(FAILURE))
-                return reason if self.failed is Failed.ANOTHER else None  # as above
+                first, reason = self._hear(self.store.get(FAILURE))
+                return reason if first is Failed.ANOTHER else None  # as above
             beat = f"vitreous/beat/{self.before}"
             now = self.store.get(beat) if self.store.check([beat]) else b""
             if now != last or self.store.check([f"vitreous/left/{self.before}"]):
@@ -135,7 +135,7 @@ class Watch:
             end = time.monotonic() + GRACE
             while time.monotonic() < end:
                 if self.store.check([FAILURE]):
-                    return self._hear(self.store.get(FAILURE))
+                    return self._hear(self.store.get(FAILURE))[1]
                 time.sleep(0.1)
         reason = "another process has ended without a word; the same command goes on from the last checkpoint."
         self.claim(reason)
@@ -157,20 +157,20 @@ class Watch:
             if self.rank == 0:
                 self.store.wait([f"vitreous/left/{rank}" for rank in range(1, self.size)], timedelta(seconds=GRACE))
 
-    def _hear(self, word: bytes) -> str:
-        """The reason in what the store has of the first failure; whose that is, is settled by it too.
+    def _hear(self, word: bytes) -> tuple[Failed, str]:
+        """Whose failure was the first, which is settled now, and its reason, by what the store has of it.
 
         It may be this process's own, of which the other thread has not heard yet that it was the first.
         """
         rank, _, reason = word.decode().partition(" ")
-        self._settle(Failed.THIS if int(rank) == self.rank else Failed.ANOTHER)
-        return reason
+        return self._settle(Failed.THIS if int(rank) == self.rank else Failed.ANOTHER), reason
 
-    def _settle(self, first: Failed) -> None:
+    def _settle(self, first: Failed) -> Failed:
         """Keep which process was the first to fail, unless that is known: two threads may find out at once."""
         with self._settling:
             if self.failed is Failed.NOBODY:
                 self.failed = first
+            return self.failed
 
 
 def cannot_meet(rank: int, size: int, reason: str) -> str:
