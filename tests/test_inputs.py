@@ -38,6 +38,21 @@ def test_what_cannot_be_opened_is_one_sentence(tmp_path, name, complaint):
         read_bytes(tmp_path / name)
 
 
+def test_an_interrupt_while_a_file_is_opened_closes_its_number_once(tmp_path, monkeypatch):
+    """A second time it would be an error in the interrupt's place, or close what another thread has just opened."""
+    (tmp_path / "a").touch()
+    fdopen = os.fdopen
+
+    def interrupted(handle, mode):
+        with fdopen(handle, mode):  # closed as the interrupt goes up the stack
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fdopen", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            open_input(tmp_path / "a")
+
+
 def test_a_loop_of_links_is_one_sentence(tmp_path):
     (tmp_path / "a").symlink_to(tmp_path / "b")
     (tmp_path / "b").symlink_to(tmp_path / "a")

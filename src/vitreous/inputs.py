@@ -26,10 +26,10 @@ def open_input(path: Path) -> BinaryIO:
         kind = file_kind(os.fstat(handle).st_mode)
         if kind != "file":
             raise UserError(f"{path}: this is a {kind}, not a file; give an ordinary file.")
-        return os.fdopen(handle, "rb")
     except BaseException:
         os.close(handle)
         raise
+    return os.fdopen(handle, "rb")  # from here on the file closes it, after an interrupt too
 
 
 def read_bytes(path: Path, most: int = MOST_TEXT) -> bytes:

@@ -7,6 +7,7 @@ import ssl
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from itertools import pairwise
 
@@ -129,6 +130,21 @@ def test_two_sources_of_one_part_are_both_fetched(slow):
     assert set(ahead._fetcher(os.getpid())._begun) == set(pieces(4)), "what was expected before is forgotten"
 
 
+def test_what_one_thread_waits_for_and_another_forgets_is_read_all_the_same(slow, monkeypatch):
+    _, permits = slow
+    monkeypatch.setattr(ahead, "CONNECTIONS", 1)
+    monkeypatch.setattr(ahead, "LOOK", 0.01)
+    ahead.fetch_ahead(pieces(0, 1))  # the second waits for the only connection
+    waits, wait_for = threading.Event(), ahead._wait_for
+    monkeypatch.setattr(ahead, "_wait_for", lambda future: waits.set() or wait_for(future))
+    with ThreadPoolExecutor(1) as pool:
+        found = pool.submit(ahead.read_piece, *pieces(1))
+        assert waits.wait(10)
+        ahead.fetch_ahead([])
+        permits.release(100)
+        assert found.result(10) == bytes([1]) * 10
+
+
 def test_a_thread_that_waits_for_a_picture_ends_with_the_command(slow, monkeypatch):
     monkeypatch.setattr(ahead, "LOOK", 0.01)
     monkeypatch.setattr(ahead, "signal_heard", lambda: 2)
@@ -225,6 +241,21 @@ def test_a_shard_that_changes_on_the_server_is_noticed(web):
     web.files["pets/train-000000.tar"] = bytes(len(whole))
     with pytest.raises(UserError, match="was changed on the server while it was read"):
         far.content(0)
+
+
+@pytest.mark.parametrize("ask", [lambda url: shard_web.read(url, 0, 1, 10), shard_web.stat])
+def test_a_file_that_is_asked_about_anew_while_it_is_read(web, monkeypatch, ask):
+    """Another thread forgets what the server said of it."""
+    web.files["x.tar"] = bytes(10)
+    patiently = shard_web._patiently
+
+    def meanwhile(url, *asked):
+        found = patiently(url, *asked)
+        shard_web._versions.pop(url)
+        return found
+
+    monkeypatch.setattr(shard_web, "_patiently", meanwhile)
+    assert ask(f"{web.url}x.tar")
 
 
 def test_damage_on_the_server_is_noticed(web):

@@ -119,6 +119,44 @@ def test_one_that_does_nothing_is_killed_unless_it_says_that_it_waits(monkeypatc
         list(pool.run([False]))
 
 
+def test_one_that_stalls_is_noticed_before_the_others_have_made_everything(tmp_path, monkeypatch):
+    monkeypatch.setattr(workers, "LOOK", 0.1)
+    monkeypatch.setattr(workers, "HANGS", 0.5)
+
+    def stall_once(task):
+        begun_before = (tmp_path / str(task)).exists()
+        (tmp_path / str(task)).touch()
+        if task == 0 and not begun_before:
+            time.sleep(60)
+        return task, len(list(tmp_path.iterdir()))
+
+    with closing(Workers(stall_once, 2)) as pool:
+        results = list(pool.run(range(100)))
+    assert [task for task, _ in results] == list(range(100))
+    assert results[0][1] <= 2 * AHEAD * 2, "tasks begun when the first was made after all"
+
+
+def test_a_disk_that_stalls_all_of_them_counts_as_one_death(tmp_path, monkeypatch):
+    monkeypatch.setattr(workers, "LOOK", 0.1)
+    monkeypatch.setattr(workers, "HANGS", 0.5)
+    count = DEATHS + 1
+
+    def stall_once(task):
+        (tmp_path / f"process {os.getpid()}").touch()
+        if not (tmp_path / str(task)).exists():
+            (tmp_path / str(task)).touch()
+            busy_until = time.process_time() + 0.05 * task  # so they are not all found in the same look
+            while time.process_time() < busy_until:
+                pass
+            time.sleep(60)
+        while len(list(tmp_path.glob("process *"))) < 2 * count:  # no result before the last of them is replaced
+            time.sleep(0.001)
+        return task
+
+    with closing(Workers(stall_once, count)) as pool:
+        assert list(pool.run(range(count))) == list(range(count))
+
+
 def test_a_mistake_in_a_worker_is_raised_as_it_is():
     def refuse(task):
         raise UserError(f"{task}: no.")
@@ -150,6 +188,22 @@ def test_what_was_begun_and_left_disturbs_nobody(pool):
     left.close()
     assert not pool._results
     assert [made[0] for made in pool.run([60])] == [120]
+
+
+def test_an_error_that_nobody_wants_any_more_is_dropped(tmp_path):
+    def fail(task):
+        if task == "bad":
+            while not (tmp_path / "dropped").exists():
+                time.sleep(0.01)
+            raise UserError("bad: no.")
+        return task
+
+    with closing(Workers(fail, 1)) as pool:
+        left = pool.run(["good", "bad"])
+        assert next(left) == "good"
+        left.close()
+        (tmp_path / "dropped").touch()
+        assert list(pool.run(["next"])) == ["next"]
 
 
 def test_closed_in_between_it_starts_again(pool):

@@ -1,5 +1,7 @@
 """What a teacher says of places, by hand for each kind of network; and that what is kept of it is kept whole."""
 
+import os
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -300,16 +302,43 @@ def test_files_of_others_in_the_folder_are_left_alone(tmp_path):
     assert store.remarks == []
 
 
+def unused_for(store, days):
+    then = time.time() - days * 24 * 3600
+    os.utime(store.folder, (then, then))
+
+
 def test_maps_that_were_not_used_for_longest_are_removed(tmp_path, monkeypatch):
     stores = [MapStore(tmp_path / name, 7, 5) for name in ("old", "new")]
     for store in stores:
         store.write([([digest(1)], some(1, 1))])
         store.touch()
+    unused_for(stores[0], days=2)
     size = sum(path.stat().st_size for path in (tmp_path / "new").iterdir())
     monkeypatch.setattr("vitreous.evaluate.score_maps.LIMIT", size)
     stores[1].touch()
     assert list((tmp_path / "old").iterdir()) == []
     assert len(list((tmp_path / "new").iterdir())) == 1
+
+
+def test_maps_that_a_training_reads_are_not_removed(tmp_path, monkeypatch):
+    """It opens their files when it needs them, perhaps days after it has begun."""
+    used, other = (MapStore(tmp_path / name, 7, 5) for name in ("used", "other"))
+    for store in (used, other):
+        store.write([([digest(1)], some(1, 1))])
+    maps = stored(used, [digest(1)])
+    unused_for(used, days=2)
+    maps.read(torch.tensor([0]))
+    monkeypatch.setattr("vitreous.evaluate.score_maps.LIMIT", 0)
+    other.touch()
+    assert len(list((tmp_path / "used").iterdir())) == 1
+    monkeypatch.setattr("vitreous.evaluate.score_maps.MARK_SECONDS", 0.0)  # an hour passes
+    unused_for(used, days=2)
+    maps.read(torch.tensor([0]))
+    other.touch()
+    assert len(list((tmp_path / "used").iterdir())) == 1
+    unused_for(used, days=2)
+    other.touch()
+    assert list((tmp_path / "used").iterdir()) == []
 
 
 def test_a_file_that_vanishes_while_it_is_needed_is_a_sentence(tmp_path):

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from contextlib import contextmanager
 
 import pytest
 from colours import make_bundle, make_pictures
@@ -11,6 +12,7 @@ from killing import check_killed_and_resumed
 import vitreous
 from vitreous import UserError
 from vitreous.cli import main
+from vitreous.run import lock, packing
 
 
 @pytest.fixture(scope="module")
@@ -115,6 +117,40 @@ def test_a_killed_packing_leaves_nothing_or_all(place, tmp_path):
     assert vitreous.pack_data(place / "folder", tmp_path / "out", shard_size="10kB").shards
     for name in ("shards.json", "shards.safetensors"):
         assert (tmp_path / "out" / name).read_bytes() == (place / "shards" / name).read_bytes()
+
+
+@pytest.mark.parametrize("there", [False, True], ids=["new", "empty"])
+def test_nobody_else_packs_until_the_folder_is_in_its_place(place, tmp_path, monkeypatch, there):
+    monkeypatch.setattr(lock, "MOMENT", 0.0)
+    replace_folder = packing.replace_folder
+
+    def replace(temporary, final):
+        with pytest.raises(UserError, match="is packing"), lock.hold_folder(temporary, print, "packing"):
+            pass
+        replace_folder(temporary, final)
+
+    monkeypatch.setattr(packing, "replace_folder", replace)
+    if there:
+        (tmp_path / "out").mkdir()
+    vitreous.pack_data(place / "folder", tmp_path / "out", shard_size="10kB")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == sorted(
+        path.name for path in (place / "shards").iterdir()
+    )
+
+
+def test_shards_that_came_while_it_waited_for_its_turn_are_not_replaced(place, tmp_path, monkeypatch):
+    @contextmanager
+    def wait_for_another(*args):
+        (tmp_path / "out").mkdir()
+        (tmp_path / "out/shards.json").write_text("another's")
+        with lock.hold_folder(*args):
+            yield
+
+    monkeypatch.setattr(packing, "hold_folder", wait_for_another)
+    with pytest.raises(UserError, match="out: holds shards already"):
+        vitreous.pack_data(place / "folder", tmp_path / "out", shard_size="10kB")
+    assert (tmp_path / "out/shards.json").read_text() == "another's"
 
 
 RUN = """

@@ -96,6 +96,46 @@ def test_killed_between_the_two_renames(tmp_path):
     load_bundle(folder)
 
 
+@pytest.mark.parametrize("before", ["whole", "killed between the two renames"])
+def test_a_reader_that_takes_the_old_bundle_back_does_not_cost_the_new_one(tmp_path, monkeypatch, before):
+    """It cannot know whether whoever set the bundle aside was killed, or is about to rename the new one."""
+    monkeypatch.setattr(files, "_exchange", lambda one, other: False)
+    folder, new, rename = save(tmp_path / "b"), random_model(seed=7), Path.rename
+    readers = 2
+
+    def between(path, target):
+        nonlocal readers
+        if path.name == ".b.new" and readers:
+            readers -= 1
+            files.restore_folder(folder)
+        return rename(path, target)
+
+    if before != "whole":
+        folder.rename(tmp_path / ".b.old")
+    monkeypatch.setattr(Path, "rename", between)
+    save(folder, new)
+    assert not readers
+    assert torch.equal(load_bundle(folder).model.head.weight, new.head.weight)
+    assert names(tmp_path) == ["b"]
+
+
+def test_readers_that_never_stop_end_in_a_sentence_with_the_old_bundle_intact(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "_exchange", lambda one, other: False)
+    old, rename = random_model(), Path.rename
+    folder = save(tmp_path / "b", old)
+
+    def between(path, target):
+        if path.name == ".b.new":
+            files.restore_folder(folder)
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", between)
+    with pytest.raises(UserError, match=r"b: cannot be written \(Directory not empty"):
+        save(folder, random_model(seed=7))
+    assert torch.equal(load_bundle(folder).model.head.weight, old.head.weight)
+    assert names(tmp_path) == ["b"]
+
+
 def full_disk(*args, **more):
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 

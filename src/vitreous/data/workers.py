@@ -37,7 +37,8 @@ LOOK, HANGS = 5.0, 20.0
 something to do counts as dead: it was stopped, or it waits for a disk that does not answer. One that waits for a server
 says so (`expect_silence`), and then has that time first."""
 DEATHS = 5
-"""So many processes in turn may die without one result between; then it is no accident."""
+"""So many processes in turn may die without one result between; then it is no accident. Of those that were killed
+for doing nothing, all that end within HANGS seconds count as one: a disk that does not answer stops them all."""
 
 _PROCESSES: Any = multiprocessing.get_context("fork" if sys.platform == "linux" else None)
 
@@ -63,6 +64,7 @@ class Workers(Generic[Asked, Made]):
         self._number = 0
         self._again: deque[tuple[int, Asked]] = deque()  # tasks that a process did not get done
         self._deaths = 0
+        self._last_stall = float("-inf")  # when one was counted last, by `time.monotonic`
         # multiprocessing waits for its processes when the program ends, and these do not heed its SIGTERM.
         Finalize(self, _end, (self._workers,), exitpriority=10)
 
@@ -94,7 +96,11 @@ class Workers(Generic[Asked, Made]):
         _end(self._workers)
 
     def _hand_out(self, rest: deque[Asked], begun: deque[int]) -> None:
-        """Give the least busy processes as much to do as they may have; first what others left undone."""
+        """Give the least busy processes as much to do as they may have; first what others left undone.
+
+        Nothing new while many results wait for an older one: if its process hangs, the others have to fall silent, for
+        only then are they looked at.
+        """
         while len(self._workers) < self._count:
             self._workers.append(self._start())
         while self._again or rest:
@@ -105,6 +111,8 @@ class Workers(Generic[Asked, Made]):
                 number, task = self._again.popleft()
                 if number not in self._results:  # nobody wants it any more
                     continue
+            elif len(begun) >= 2 * AHEAD * self._count:
+                return
             else:
                 self._number += 1
                 number, task = self._number, rest.popleft()
@@ -118,6 +126,7 @@ class Workers(Generic[Asked, Made]):
         if not ready:
             for worker in self._workers:
                 if worker.hangs():
+                    worker.stalled = True
                     worker.process.kill()  # its link then says so
         for worker in [worker for worker in self._workers if worker.link in ready]:
             try:
@@ -127,17 +136,22 @@ class Workers(Generic[Asked, Made]):
                 continue
             self._deaths = 0
             del worker.tasks[number]
+            if number not in self._results:  # nobody wants it any more, be it an error
+                continue
             if isinstance(content, BaseException):
                 raise content
-            if number in self._results:
-                self._results[number] = content
+            self._results[number] = content
 
     def _bury(self, dead: _Worker) -> None:
         """Leave to others what a dead process had to do: the same bits, for they do not depend on who makes them."""
         self._workers.remove(dead)
         how = dead.end()
         self._again += dead.tasks.items()
-        self._deaths += bool(dead.tasks)
+        now = time.monotonic()
+        same_stall = dead.stalled and now - self._last_stall <= HANGS
+        if dead.stalled and not same_stall:
+            self._last_stall = now
+        self._deaths += bool(dead.tasks) and not same_stall
         if self._deaths >= DEATHS:
             raise WorkersDiedError(how, next(iter(dead.tasks.values())))
 
@@ -162,6 +176,8 @@ class _Worker:
     """What it has to do, by number, in this order."""
     seen: tuple[int | None, float] = (None, 0.0)
     """Its processor time when it was looked at, and since when it has been that."""
+    stalled: bool = False
+    """Whether it was killed because it did nothing."""
 
     @staticmethod
     def start(make: Callable[[Any], Any]) -> _Worker:

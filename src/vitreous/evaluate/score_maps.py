@@ -47,6 +47,10 @@ OPEN = 64
 """Files that are mapped into the memory at a time."""
 LIMIT = 8 * 2**30
 """Bytes that maps of all teachers may take: beyond that, those that were not used for longest are removed."""
+MARK_SECONDS = 3600.0
+"""Between two marks of whoever reads maps that they are in use."""
+IN_USE_SECONDS = 24 * 3600.0
+"""After its last mark a store counts as in use, and is not removed: another process may open its files any time."""
 
 
 def top_classes(scores: Tensor, kept: int) -> tuple[Tensor, Tensor]:
@@ -93,6 +97,7 @@ class MapStore:
 
     def known(self, progress: Progress | None = None) -> Known:
         """What is there of which pictures; a damaged file is removed, and its maps count as not made."""
+        _mark_use(self.folder)
         found: Known = {}
         files = _files(self.folder)
         for number, path in enumerate(files):
@@ -168,15 +173,15 @@ class MapStore:
 
     def touch(self) -> None:
         """Note that it was used, and remove what was not for longest where all stores together are too large."""
-        with suppress(OSError):
-            os.utime(self.folder)
+        _mark_use(self.folder)
         with suppress(OSError):  # another process may be removing the same files
             folders = sorted(self.folder.parent.iterdir(), key=lambda place: place.stat().st_mtime, reverse=True)
             total = 0
             for place in folders:
                 files = _files(place)
                 total += sum(path.stat().st_size for path in files)
-                if total > LIMIT and place != self.folder:
+                unused = time.time() - place.stat().st_mtime > IN_USE_SECONDS
+                if total > LIMIT and unused and place != self.folder:
                     for path in files:
                         path.unlink(missing_ok=True)
 
@@ -188,10 +193,16 @@ class StoredMaps:
         """known: where the store has them. count: K. name: says what a person calls a picture."""
         self._name, self._count = name, count
         self._places = [None if digest is None else known.get(digest) for digest in digests]
+        self._folders = {path.parent for path in {place[0] for place in self._places if place is not None}}
+        self._marked = float("-inf")  # when they were marked last, by `time.monotonic`
         self._open = lru_cache(maxsize=OPEN)(_mapped)
 
     def read(self, index: Tensor) -> Tensor:
         """(B, h, w, K) float32 that sum to 1."""
+        if (now := time.monotonic()) - self._marked > MARK_SECONDS:
+            self._marked = now
+            for folder in self._folders:
+                _mark_use(folder)
         rows = [self._row(number) for number in index.tolist()]
         classes, shares = (
             torch.from_numpy(np.stack([row[name] for row in rows]).astype(kind))
@@ -213,6 +224,12 @@ class StoredMaps:
             raise UserError(
                 f"{path}: the token labels in it are gone or damaged; repeat the command, and they are made again."
             ) from None
+
+
+def _mark_use(folder: Path) -> None:
+    """Note that this store is in use."""
+    with suppress(OSError):  # it is not there yet, or somebody else's, who may remove it as ever
+        os.utime(folder)
 
 
 def _files(folder: Path) -> list[Path]:

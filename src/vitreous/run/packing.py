@@ -68,6 +68,7 @@ def pack(data: Data, out: Path, shard_size: int, progress: Progress | None = Non
     with readable_errors(out):
         temporary.mkdir(parents=True, exist_ok=True)
         with hold_folder(temporary, log.info, "packing data into it"):
+            _check_new(final)  # another command may have finished meanwhile
             finished, total = list[_Finished](), sum(len(source) for source in data.splits.values())
             done = 0
             for split, source in data.splits.items():
@@ -80,7 +81,8 @@ def pack(data: Data, out: Path, shard_size: int, progress: Progress | None = Non
             left_out = {name: why for one in finished for name, why in one.left_out.items()}
             check_unreadable(left_out, total)
             _write_index(temporary, finished, data.classes)
-        replace_folder(temporary, final)
+            replace_folder(temporary, final)  # with the lock, so that nobody takes up what is finished
+            (final / LOCK).unlink(missing_ok=True)
     return Packed(out, tuple(one.shard for one in finished), left_out)
 
 

@@ -15,7 +15,7 @@ import time
 from contextlib import suppress
 from datetime import timedelta
 from enum import Enum
-from threading import Event, Thread
+from threading import Event, Lock, Thread
 from typing import Any
 
 JOINING = 45.0
@@ -47,6 +47,7 @@ class Watch:
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size, self.before = rank, size, (rank - 1) % size
         self.failed = Failed.NOBODY
+        self._settling = Lock()
         self.store: Any = None
         self._over = Event()
         self._patience = JOINING + GRACE  # seconds until an answer of the store is overdue
@@ -78,7 +79,7 @@ class Watch:
             if self._over.is_set():
                 return
             reason = f"the launcher cannot be reached any more ({str(error).strip().splitlines()[0]})"
-            self.failed = Failed.THIS
+            self._settle(Failed.THIS)
         if reason is None:
             return
         if not self._over.wait(GRACE):  # the main thread waits for somebody who will not come
@@ -93,9 +94,8 @@ class Watch:
             if self.failed is not Failed.NOBODY:  # the main thread knows, and ends
                 return None
             if self.store.check([FAILURE]):
-                reason = self._reason()
-                self.failed = Failed.ANOTHER
-                return reason
+                first, reason = self._hear(self.store.get(FAILURE))
+                return reason if first is Failed.ANOTHER else None  # as above
             beat = f"vitreous/beat/{self.before}"
             now = self.store.get(beat) if self.store.check([beat]) else b""
             if now != last or self.store.check([f"vitreous/left/{self.before}"]):
@@ -125,10 +125,9 @@ class Watch:
         own = f"{self.rank} {reason}"
         with suppress(RuntimeError):
             if self.store is not None:
-                first = self.store.compare_set(FAILURE, "", own).decode() == own
-                self.failed = Failed.THIS if first else Failed.ANOTHER
+                self._hear(self.store.compare_set(FAILURE, "", own))
                 return
-        self.failed = Failed.THIS  # there is nobody to ask
+        self._settle(Failed.THIS)  # there is nobody to ask
 
     def wait_for_reason(self) -> str:
         """What the process that failed first has said; it may be about to."""
@@ -136,10 +135,7 @@ class Watch:
             end = time.monotonic() + GRACE
             while time.monotonic() < end:
                 if self.store.check([FAILURE]):
-                    reason = self._reason()
-                    if self.failed is Failed.NOBODY:
-                        self.failed = Failed.ANOTHER
-                    return reason
+                    return self._hear(self.store.get(FAILURE))[1]
                 time.sleep(0.1)
         reason = "another process has ended without a word; the same command goes on from the last checkpoint."
         self.claim(reason)
@@ -161,8 +157,20 @@ class Watch:
             if self.rank == 0:
                 self.store.wait([f"vitreous/left/{rank}" for rank in range(1, self.size)], timedelta(seconds=GRACE))
 
-    def _reason(self) -> str:
-        return str(self.store.get(FAILURE).decode().partition(" ")[2])
+    def _hear(self, word: bytes) -> tuple[Failed, str]:
+        """Whose failure was the first, which is settled now, and its reason, by what the store has of it.
+
+        It may be this process's own, of which the other thread has not heard yet that it was the first.
+        """
+        rank, _, reason = word.decode().partition(" ")
+        return self._settle(Failed.THIS if int(rank) == self.rank else Failed.ANOTHER), reason
+
+    def _settle(self, first: Failed) -> Failed:
+        """Keep which process was the first to fail, unless that is known: two threads may find out at once."""
+        with self._settling:
+            if self.failed is Failed.NOBODY:
+                self.failed = first
+            return self.failed
 
 
 def cannot_meet(rank: int, size: int, reason: str) -> str:

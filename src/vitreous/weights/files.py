@@ -33,6 +33,9 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 _NOT_A_FOLDER = (errno.ENOTDIR, errno.EEXIST)
+_TAKEN = (errno.ENOTEMPTY, errno.EEXIST)
+TRIES = 20
+"""Times that a folder is put in another's place, where readers take that one back meanwhile."""
 
 
 @contextmanager
@@ -195,17 +198,32 @@ def replace_folder(temporary: Path, final: Path) -> None:
     At every moment one of the two is complete at `final`, or, where the file system cannot exchange names, at
     `.NAME.old`, from where `restore_folder` takes it back.
     """
+    for tries_left in reversed(range(TRIES)):
+        try:
+            old = _put_in_place(temporary, final)
+            break
+        except OSError as error:
+            if error.errno not in _TAKEN or not tries_left:
+                raise
+    fsync_file(final.parent)
+    remove_folder(old)
+
+
+def _put_in_place(temporary: Path, final: Path) -> Path:
+    """Rename a folder to `final`, and say where what was there is now.
+
+    Fails with one of `_TAKEN` where a reader restores the old one just before: for all it knows, we were killed.
+    """
     old = final.with_name(f".{final.name}.old")
     if not final.exists():
         temporary.rename(final)
     elif _exchange(temporary, final):
-        old = temporary
+        return temporary
     else:
         remove_folder(old)
         final.rename(old)
         temporary.rename(final)
-    fsync_file(final.parent)
-    remove_folder(old)
+    return old
 
 
 def restore_folder(final: Path) -> None:

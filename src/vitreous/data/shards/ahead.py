@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from concurrent.futures import Future, wait
+from concurrent.futures import CancelledError, Future, wait
 from functools import cache
 from queue import SimpleQueue
 from threading import Lock, Thread, current_thread, main_thread
@@ -83,6 +83,8 @@ class _Fetcher:
             return read_range(*piece)
         try:
             return _wait_for(future)
+        except CancelledError:  # another thread expects other things
+            return read_range(*piece)
         finally:
             with self._lock:
                 if self._begun.get(piece) is future:
@@ -134,7 +136,8 @@ class _Fetcher:
 
 def _wait_for(future: Future[bytes]) -> bytes:
     """What was fetched. Only the main thread is woken by a signal; others must look whether there was one."""
-    while current_thread() is not main_thread() and not wait([future], LOOK).done:
+    # `wait` hears of a cancelled one only when a connection is free to pass it over
+    while current_thread() is not main_thread() and not (wait([future], LOOK).done or future.cancelled()):
         if (number := signal_heard()) is not None:
             raise Interrupted(number)
     return future.result()

@@ -13,6 +13,7 @@ import threading
 import time
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from typing import NamedTuple
 from urllib.parse import urljoin, urlsplit
 
 from vitreous import __version__
@@ -42,8 +43,15 @@ class _AgainError(Exception):
     """The connection failed, or the server is busy: the same may succeed later."""
 
 
-_versions: dict[str, tuple[int, str]] = {}
-"""Size and tag of each file, as the server said first."""
+class Version(NamedTuple):
+    """What a server says of a file."""
+
+    size: int
+    tag: str
+
+
+_versions: dict[str, Version] = {}
+"""Of each file, as the server said first. Another thread may forget it at any time (`stat`)."""
 _local = threading.local()
 
 
@@ -52,24 +60,25 @@ def is_web(address: str) -> bool:
     return address.lower().startswith(("http://", "https://"))
 
 
-def stat(url: str) -> tuple[int, str]:
+def stat(url: str) -> Version:
     """Size and tag of the file: what its first byte comes with. A server that changes it later is noticed."""
     _versions.pop(url, None)
-    _patiently(url, 0, 1)
-    return _versions[url]
+    _, version = _patiently(url, 0, 1)
+    return version
 
 
 def read(url: str, start: int, length: int, size: int | None = None) -> bytes:
     """So many bytes from `start` on, fewer where the file ends; size: what the file must have in all."""
-    found = _patiently(url, start, length)
-    if size is not None and _versions[url][0] != size:
+    content, version = _patiently(url, start, length)
+    if size is not None and version.size != size:
         raise UserError(
-            f"{url}: has {_versions[url][0]:,} bytes, and {size:,} when its index was made; make the index again."
+            f"{url}: has {version.size:,} bytes, and {size:,} when its index was made; make the index again."
         )
-    return found
+    return content
 
 
-def _patiently(url: str, start: int, length: int) -> bytes:
+def _patiently(url: str, start: int, length: int) -> tuple[bytes, Version]:
+    """The bytes, and the version of the file that they are of."""
     for attempt in range(patience.tries):
         if attempt:
             pause = patience.pause * 2 ** (attempt - 1)
@@ -86,7 +95,7 @@ def _patiently(url: str, start: int, length: int) -> bytes:
     raise UserError(f"{url}: broke off at byte {start:,}, {patience.tries} times ({why}); repeat the command later.")
 
 
-def _attempt(url: str, start: int, length: int) -> bytes:
+def _attempt(url: str, start: int, length: int) -> tuple[bytes, Version]:
     place = url
     headers = {
         "User-Agent": f"vitreous/{__version__}",
@@ -128,7 +137,7 @@ def _attempt(url: str, start: int, length: int) -> bytes:
         raise UserError(f"{url}: not an address on the web ({str(error)[:200]}); check it.") from None
 
 
-def _received(url: str, answer: HTTPResponse, start: int, length: int) -> bytes:
+def _received(url: str, answer: HTTPResponse, start: int, length: int) -> tuple[bytes, Version]:
     if answer.status in (408, 425, 429) or answer.status >= 500:
         raise _AgainError(f"the server answers {answer.status} {answer.reason}")
     if answer.status == 416:
@@ -143,12 +152,14 @@ def _received(url: str, answer: HTTPResponse, start: int, length: int) -> bytes:
     said = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+)", answer.headers.get("Content-Range", ""))
     if said is None or int(said[1]) != start:
         raise UserError(f"{url}: its server answers with another part than the one asked for; download the shards.")
-    _check_version(url, int(said[3]), answer.headers.get("ETag") or answer.headers.get("Last-Modified") or "")
-    wanted = min(length, int(said[3]) - start)
+    tag = answer.headers.get("ETag") or answer.headers.get("Last-Modified") or ""
+    version = Version(int(said[3]), tag)
+    _check_version(url, version)
+    wanted = min(length, version.size - start)
     body = _body(answer, wanted)
     if len(body) < wanted:
         raise _AgainError(f"{len(body):,} of {wanted:,} bytes came")
-    return body
+    return body, version
 
 
 def _body(answer: HTTPResponse, wanted: int) -> bytes:
@@ -165,9 +176,8 @@ def _body(answer: HTTPResponse, wanted: int) -> bytes:
     return bytes(body)
 
 
-def _check_version(url: str, size: int, tag: str) -> None:
-    known = _versions.setdefault(url, (size, tag))
-    if known != (size, tag):
+def _check_version(url: str, version: Version) -> None:
+    if _versions.setdefault(url, version) != version:
         raise UserError(f"{url}: was changed on the server while it was read; repeat the command.")
 
 

@@ -1,0 +1,80 @@
+"""Who failed first is settled once, whatever the main thread and the watching one find in the same moment."""
+
+import pytest
+from together import one_of_two
+
+from vitreous.run.watch import FAILURE, Failed, Watch
+
+
+class Store:
+    """A store in which something may happen whenever the watching thread has looked for a failure."""
+
+    def __init__(self):
+        self.words, self.meanwhile = {}, lambda: None
+
+    def set(self, key, value):
+        self.words[key] = value.encode()
+
+    def get(self, key):
+        return self.words[key]
+
+    def check(self, keys):
+        if keys == [FAILURE]:
+            happens, self.meanwhile = self.meanwhile, lambda: None
+            happens()
+        return all(key in self.words for key in keys)
+
+    def compare_set(self, key, expected, desired):
+        value = self.words.setdefault(key, desired.encode())
+        self.after_claim()
+        return value
+
+    def after_claim(self):
+        """Between the store's having the word and the claimant's hearing of it."""
+
+
+@pytest.fixture
+def watch(monkeypatch):
+    for name, value in one_of_two(1, 1).items():
+        monkeypatch.setenv(name, value)
+    made = Watch(1, 2)
+    made.store = Store()
+    yield made
+    made._over.set()
+
+
+def test_a_failure_of_this_process_that_the_watching_thread_sees_first_is_its_own(watch):
+    seen = []
+    watch.store.after_claim = lambda: seen.append((watch._look_after(), watch.failed))
+    watch.claim("the disk is full")
+    assert seen == [(None, Failed.THIS)], "the main thread says it, and ends"
+    assert watch.failed is Failed.THIS
+
+
+def test_a_failure_that_was_claimed_meanwhile_is_not_taken_for_anothers(watch):
+    watch.store.meanwhile = lambda: watch.claim("the disk is full")
+    assert watch._look_after() is None
+    assert watch.failed is Failed.THIS
+
+
+def test_what_another_has_said_first_is_the_reason(watch):
+    watch.store.set(FAILURE, "0 the disk is full")
+    watch.claim("something that follows from it")
+    assert watch.failed is Failed.ANOTHER
+    watch.failed = Failed.NOBODY
+    assert watch._look_after() == "the disk is full"
+    assert watch.failed is Failed.ANOTHER
+    assert watch.wait_for_reason() == "the disk is full"
+
+
+def test_without_an_answer_of_the_store_this_process_stays_the_first(watch):
+    """The store broke off in the claim, and is there again when the watching thread asks."""
+
+    def break_off():
+        raise RuntimeError("Broken pipe")
+
+    watch.store.set(FAILURE, "0 the disk is full")
+    watch.store.after_claim = break_off
+    watch.store.meanwhile = lambda: watch.claim("no more memory")
+    watch._look_after()
+    assert watch.failed is Failed.THIS
