@@ -55,8 +55,6 @@ SAY = Listeners(say=lambda text: print(text, flush=True))
 ROUNDS = 5
 SPEED_VIEWS = 32
 """Pictures that int8 is calibrated with where only its speed counts, which does not depend on them."""
-CIFAR_SIZE = 96
-"""Pixels to which CIFAR-10's 32 are enlarged: at 224, minutes of training see few of the pictures."""
 SIZES = ("Ti/16", "S/16", "B/16")
 THROUGHPUT = {
     "PERFORMANCE_HINT": "THROUGHPUT",
@@ -219,7 +217,7 @@ def accuracy_section(args: argparse.Namespace) -> dict[str, Any]:
     found: dict[str, Any] = {}
     ways: dict[str, tuple[Path, dict[str, Any]]] = {"pets": (args.pets, {"epochs": args.pets_epochs})}
     if args.cifar is not None:
-        ways["cifar10"] = (args.cifar, {"budget": args.cifar_budget, "image_size": CIFAR_SIZE})
+        ways["cifar10"] = (args.cifar, {"budget": args.cifar_budget})
     for name, (place, how) in ways.items():
         bundle = fitted(args, place, **how)
         found[name] = {**how, "torch": accuracy_of(bundle, place, "torch")}
@@ -230,17 +228,26 @@ def accuracy_section(args: argparse.Namespace) -> dict[str, Any]:
         found[name]["int8"] = accuracy_of(out, place, "auto")
         found[name]["accuracy_aware"] = read_about(out).accuracy_aware
         print(name, json.dumps(found[name]), flush=True)
-    plain = fitted(args, args.pets, epochs=args.pets_epochs)
-    found["merging"] = {"0": found["pets"]["torch"]}
-    engines: dict[str, Engine] = {"0": TorchEngine(plain.model, plain.preprocess)}
-    for count in args.merge:
-        merged = fitted(args, args.pets, epochs=args.pets_epochs, merge=count)
-        found["merging"][str(count)] = accuracy_of(merged, args.pets, "torch")
-        print("merging", count, found["merging"][str(count)], flush=True)
-        engines[str(count)] = TorchEngine(merged.model, merged.preprocess)
-    for count, speed in measure_speeds(engines, rounds=args.rounds, seconds=2.0).items():
-        found["merging"][count]["pictures_per_second"] = round(speed, 1)
-    print("merging", json.dumps(found["merging"]), flush=True)
+    found["merging"] = merging_costs(args, found["pets"]["torch"])
+    return found
+
+
+def merging_costs(args: argparse.Namespace, plain: dict[str, Any]) -> dict[str, Any]:
+    """Accuracy and speed, in PyTorch and OpenVINO, with so many tokens merged; plain: the accuracy with none."""
+    found: dict[str, Any] = {"0": dict(plain)}
+    views = sample_views(open_data(args.pets).splits["train"], Preprocess(), SPEED_VIEWS).views
+    engines: dict[tuple[str, str], Engine] = {}
+    for count in (0, *args.merge):
+        how = {"merge": count} if count else {}
+        bundle = fitted(args, args.pets, epochs=args.pets_epochs, **how)
+        if count:
+            found[str(count)] = accuracy_of(bundle, args.pets, "torch")
+            print("merging", count, found[str(count)], flush=True)
+        engines[str(count), "torch"] = TorchEngine(bundle.model, bundle.preprocess)
+        engines[str(count), "openvino"] = convert_model(bundle, "openvino", views).engine
+    for (merged, engine), speed in measure_speeds(engines, rounds=4 * args.rounds).items():
+        found[merged].setdefault("pictures_per_second", {})[engine] = round(speed, 1)
+    print("merging", json.dumps(found), flush=True)
     return found
 
 
@@ -263,10 +270,10 @@ def main() -> None:
     parser.add_argument("--pets", type=Path, required=True)
     parser.add_argument("--cifar", type=Path)
     parser.add_argument("--pets-budget", default="120s", help="of the model whose speed is measured")
-    parser.add_argument("--pets-epochs", type=int, default=2, help="of those whose accuracy is compared")
-    parser.add_argument("--cifar-budget", default="180s")
+    parser.add_argument("--pets-epochs", type=int, default=4, help="of those whose accuracy is compared")
+    parser.add_argument("--cifar-budget", default="300s")
     parser.add_argument("--every", type=int, default=3, help="of the test pictures, every n-th is timed")
-    parser.add_argument("--merge", type=lambda text: [int(part) for part in text.split(",")], default=[8, 11, 13])
+    parser.add_argument("--merge", type=lambda text: [int(part) for part in text.split(",")], default=[8, 11, 12, 13])
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--runs", type=Path, default=Path("runs/inference"))
     parser.add_argument("--only", default=",".join(SECTIONS))

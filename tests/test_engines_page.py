@@ -15,6 +15,6 @@ def test_a_section_holds_more_than_rows():
     text = measured_engines.engines_tables([{"accuracy": found}])
     assert text.splitlines()[0] == "### Some CPU"
     assert text.splitlines()[6:] == [
-        "| pets, torch | 91.23 | 90.0 to 92.0 | 3,669 |  |",
-        "| pets, int8 | 91.23 | 90.0 to 92.0 | 3,669 |  |",
+        "| pets, torch | 91.23 | 90.0 to 92.0 | 3,669 |  |  |",
+        "| pets, int8 | 91.23 | 90.0 to 92.0 | 3,669 |  |  |",
     ]
