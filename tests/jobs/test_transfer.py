@@ -219,7 +219,6 @@ def test_features_that_were_kept_count_all_the_same(bundle, tmp_path):
 
 def test_int8_that_is_kept_for_the_model_is_not_what_is_measured(bundle, tmp_path, monkeypatch):
     monkeypatch.setenv("VITREOUS_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("vitreous.deploy.openvino.check_int8", lambda: None)  # it is int8 by name alone
     opened = load_bundle(bundle)
     converted = convert_model(opened, "openvino", random_pictures(opened, 4))
     about = replace(converted.about, precision="int8", accuracy=Accuracy(1000, 0.9, 0.9))
