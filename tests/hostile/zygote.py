@@ -53,7 +53,7 @@ def import_parser() -> None:
     from vitreous.cli import main
 
     streams = sys.stdout, sys.stderr
-    with open(os.devnull, "w") as nowhere:
+    with Path(os.devnull).open("w") as nowhere:
         sys.stdout = sys.stderr = nowhere
         for argv in (["models"], ["predict", "no model", "no picture"]):
             with suppress(SystemExit):

@@ -242,7 +242,7 @@ def test_the_real_weights_features_tell_pets_apart(shared_data, tmp_path, monkey
 @pytest.mark.slow
 @pytest.mark.usefixtures("all_cores")
 def test_the_real_weights_know_the_pets(shared_data, tmp_path):
-    """Imported with no option but the names, it tells breeds that it was trained on: at least 75 % of them; it is 79."""
+    """Imported with no option but the names, it tells breeds that it was trained on: at least 75 %; it is 79."""
     made = import_weights(
         shared_data / "vit_ti16_augreg_in21k_ft_in1k.safetensors",
         tmp_path / "ti16",
