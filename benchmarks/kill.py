@@ -43,7 +43,7 @@ from vitreous.weights.bundle import save_bundle
 
 IN_TURN = 2
 """So often a training is disturbed before it is let come to its end."""
-GRACE = 2.0
+GRACE = 10.0
 """Seconds that processes of a command may take to follow it."""
 
 

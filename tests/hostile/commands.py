@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ZYGOTE = Path(__file__).with_name("zygote.py")
-SECOND = 1.0
+SECONDS = 3.0
 MB = 2**20
 
 
@@ -42,6 +42,7 @@ class Commands:
         *argv: object,
         code: str = "",
         limit: float = 30.0,
+        grace: float = 10.0,
         cwd: Path | None = None,
         env: dict[str, str] | None = None,
         stdin: Path | None = None,
@@ -50,6 +51,7 @@ class Commands:
     ) -> Outcome:
         """What `vitreous ARGV` does, or Python code in its place; after `limit` seconds it is killed.
 
+        grace: seconds that processes which it started may outlive it.
         stdout, stderr: where they go, such as /dev/full.
         """
         out, err = stdout or self.folder / "stdout", stderr or self.folder / "stderr"
@@ -57,6 +59,7 @@ class Commands:
             "argv": [str(arg) for arg in argv],
             "code": code,
             "limit": limit,
+            "grace": grace,
             "cwd": str(cwd or self.folder),
             "env": env or {},
             "stdin": str(stdin or ""),
@@ -84,7 +87,7 @@ class Commands:
         """End the process."""
         assert self._zygote.stdin is not None
         self._zygote.stdin.close()
-        self._zygote.wait(timeout=10)
+        self._zygote.wait(timeout=60)
         assert self._zygote.stdout is not None
         self._zygote.stdout.close()
 
@@ -98,8 +101,8 @@ def check_ended_well(outcome: Outcome, *, seconds: float, memory: int) -> None:
     assert not outcome.left, f"processes left behind: {outcome.left}"
 
 
-def check_refused(outcome: Outcome, *names: str, seconds: float = SECOND, memory: int = 200 * MB) -> None:
-    """Status 2 and one sentence on stderr that names the file or field, within a processor second and 200 MB."""
+def check_refused(outcome: Outcome, *names: str, seconds: float = SECONDS, memory: int = 200 * MB) -> None:
+    """Status 2 and one sentence on stderr that names the file or field, within 3 processor seconds and 200 MB."""
     check_ended_well(outcome, seconds=seconds, memory=memory)
     assert outcome.status == 2, (outcome.status, outcome.stdout, outcome.stderr)
     lines = [line for line in outcome.stderr.splitlines() if line.strip()]

@@ -2,7 +2,7 @@
 
 import pytest
 from colours import make_bundle, make_pictures
-from commands import MB, check_ended_well, check_refused
+from commands import MB, SECONDS, check_ended_well, check_refused
 from hostile_data import DATA, JPEG, PICTURES, PLACES, WITHOUT_LABELS, picture, sparse, special, tree
 
 VERBS = {
@@ -71,7 +71,7 @@ def make_hostile(case, path):
 
 def check_told(outcome, name, statuses=(1, 2)):
     """One sentence that names the picture."""
-    check_ended_well(outcome, seconds=1.5, memory=200 * MB)
+    check_ended_well(outcome, seconds=SECONDS, memory=200 * MB)
     assert outcome.status in statuses, outcome
     lines = outcome.stderr.splitlines()
     assert len(lines) == 1, lines
@@ -105,7 +105,7 @@ def test_what_is_no_file_is_passed_over_and_counted(commands, tmp_path, kind):
     special(data / "a" / "x.png", kind)
     (data / "b" / "new.avif").write_bytes(b"x")
     outcome = commands("inspect", data)
-    check_ended_well(outcome, seconds=1, memory=200 * MB)
+    check_ended_well(outcome, seconds=SECONDS, memory=200 * MB)
     assert outcome.status == 0
     assert f"passed over 1 .avif, 1 {kind}" in outcome.stdout
 

@@ -20,7 +20,7 @@ from vitreous.config.data import Preprocess
 from vitreous.data.source import open_data
 from vitreous.data.view import make_view
 
-EXAMPLES = 2000
+EXAMPLES = int(os.environ.get("VITREOUS_FUZZ", "500"))
 fuzz = settings(max_examples=EXAMPLES, deadline=None, derandomize=True, database=None)
 pytestmark = pytest.mark.slow
 

@@ -1,10 +1,11 @@
 """Random bytes, and real files with some bytes or values changed, for all readers of weights: a sentence or an answer.
 
-2,000 examples each, the same at every run.
+500 examples each, the same at every run; as many as the environment variable VITREOUS_FUZZ says.
 """
 
 import io
 import json
+import os
 from functools import partial
 
 import numpy as np
@@ -25,7 +26,7 @@ pytestmark = pytest.mark.slow
 
 CONFIG = ViTConfig(width=8, depth=1, heads=2, mlp_width=8, patch=2, image_size=(4, 4), classes=2)
 EXAMPLES = settings(
-    max_examples=2000,
+    max_examples=int(os.environ.get("VITREOUS_FUZZ", "500")),
     derandomize=True,
     deadline=None,
     database=None,

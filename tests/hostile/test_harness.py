@@ -28,5 +28,6 @@ def test_an_answer_is_no_refusal(commands):
 )
 def test_what_is_wrong_is_noticed(commands, code, complaint):
     limit = 2 if complaint == "still running" else 30
+    outcome = commands(code=code, limit=limit, grace=1)
     with pytest.raises(AssertionError, match=complaint):
-        check_ended_well(commands(code=code, limit=limit), seconds=1 if complaint == "1.. s" else 20, memory=200 * MB)
+        check_ended_well(outcome, seconds=1 if complaint == "1.. s" else 20, memory=200 * MB)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from commands import MB, check_ended_well, check_refused
+from commands import MB, SECONDS, check_ended_well, check_refused
 from greys import draw_pictures, make_weights
 
 from vitreous.cli.failures import explain_failure
@@ -154,7 +154,7 @@ def test_names_that_cannot_be(commands, place, case, name):
     argv = [named if word == "NAME" else word for word in filled(READERS[case], place)]
     outcome = commands(*argv, cwd=place / "out")
     if name == "loop" and case in ("explain", "walkthrough"):  # one of the pictures, which may be many
-        check_ended_well(outcome, seconds=1, memory=200 * MB)
+        check_ended_well(outcome, seconds=SECONDS, memory=200 * MB)
         assert (outcome.status, len(outcome.stderr.splitlines())) == (1, 1)
         assert "loop: cannot be opened" in outcome.stderr
         return

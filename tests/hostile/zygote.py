@@ -4,12 +4,15 @@ Starting Python and torch takes two seconds; forking takes milliseconds. So hund
 process that may hang, die or eat the machine. One JSON object per line in, one out.
 """
 
+import gc
 import json
 import os
+import select
 import signal
 import sys
 import time
 import traceback
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -22,6 +25,8 @@ def serve() -> None:
     for verb in VERBS:
         load_verb(verb)
     import_jobs()
+    import_parser()
+    gc.freeze()  # else every child walks through all that, and the system copies it
     replies = os.fdopen(os.dup(1), "w")
     print(json.dumps({"ready": True}), file=replies, flush=True)
     for line in sys.stdin:
@@ -40,6 +45,23 @@ def import_jobs() -> None:
             import_module(module.name)
 
 
+def import_parser() -> None:
+    """What is imported when a command line is read, and when it is refused: two commands that do nothing.
+
+    The package of the hub must not be imported here: it reads its settings from the environment as it is imported.
+    """
+    from vitreous.cli import main
+
+    streams = sys.stdout, sys.stderr
+    with Path(os.devnull).open("w") as nowhere:
+        sys.stdout = sys.stderr = nowhere
+        for argv in (["models"], ["predict", "no model", "no picture"]):
+            with suppress(SystemExit):
+                main(argv)
+    sys.stdout, sys.stderr = streams
+    assert "huggingface_hub" not in sys.modules
+
+
 def run(request: dict) -> dict:
     """Run one command in a child; `limit` seconds later it is killed with all that it started."""
     reading, writing = os.pipe()
@@ -53,7 +75,7 @@ def run(request: dict) -> dict:
     before = int.from_bytes(os.read(reading, 8))
     os.close(reading)
     status, usage, timed_out = wait(child, request["limit"])
-    left = survivors(child)
+    left = survivors(child, request["grace"])
     return {
         "status": status,
         "seconds": usage.ru_utime + usage.ru_stime,
@@ -92,30 +114,33 @@ def command(request: dict) -> None:
 
 
 def wait(child: int, limit: float):
-    end = time.monotonic() + limit
-    pause = 0.001
-    while time.monotonic() < end:
-        done, status, usage = os.wait4(child, os.WNOHANG)
-        if done:
-            return os.waitstatus_to_exitcode(status), usage, False
-        time.sleep(pause)
-        pause = min(0.02, 1.5 * pause)
-    os.killpg(child, signal.SIGKILL)
+    handle = os.pidfd_open(child)
+    poll = select.poll()
+    poll.register(handle, select.POLLIN)
+    timed_out = not poll.poll(1000 * limit)
+    os.close(handle)
+    if timed_out:
+        os.killpg(child, signal.SIGKILL)
     _, status, usage = os.wait4(child, 0)
-    return os.waitstatus_to_exitcode(status), usage, True
+    return os.waitstatus_to_exitcode(status), usage, timed_out
 
 
-def survivors(group: int) -> list[int]:
-    """Processes of a command's group that outlived it by a second; they are killed."""
-    for _ in range(50):
-        if not (alive := members(group)):
-            return []
+def survivors(group: int, grace: float) -> list[int]:
+    """Processes of a command's group that outlived it by `grace` seconds; they are killed."""
+    end = time.monotonic() + grace
+    while alive := members(group):
+        if time.monotonic() >= end:
+            os.killpg(group, signal.SIGKILL)
+            return alive
         time.sleep(0.02)
-    os.killpg(group, signal.SIGKILL)
-    return alive
+    return []
 
 
 def members(group: int) -> list[int]:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:  # the usual case, and reading all of /proc is slow
+        return []
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():

@@ -18,7 +18,7 @@ NAMES = tuple(f"vitreous-{os.getpid()}-{letter}" for letter in "ab")
 LINKS, PLACES = ("vit-a", "vit-b"), ("10.213.77.1", "10.213.77.2")
 SETTINGS = {**TINY, **BATCH, "save_seconds": 0, "augment.mixup": 0.2, "ema": 0.9}
 EPOCHS = 20
-SECONDS = 300  # on a busy machine
+SECONDS = 600  # on a busy machine
 
 
 def ip(*words, check=True):
