@@ -225,7 +225,11 @@ def test_merged_patches_are_one_token(client):
     view = see(client)[1]
     found = post(client, "inside", view, merge=4).json()
     groups = np.frombuffer(base64.b64decode(found["groups"]), "<u2").reshape(3, 16)
-    assert [len(set(layer)) for layer in groups.tolist()] == [12, 8, 8]  # the last block computes what is read alone
+    assert [len(set(layer)) for layer in groups.tolist()] == [
+        8,
+        8,
+        8,
+    ]  # the first merges twice four, and the last block computes what is read alone
     colours = np.frombuffer(base64.b64decode(found["colours"]), np.uint8).reshape(3, 16, 3)
     for layer, tokens in zip(groups, colours, strict=True):
         assert (tokens == tokens[layer]).all()  # a patch and the first of its group have one token
