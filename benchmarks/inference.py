@@ -1,6 +1,6 @@
 """How fast a trained model answers, beside what others do by hand: from JPEG files to labels, and the model alone.
 
-    python benchmarks/inference.py --weights TI16 --pets PETS [--cifar CIFAR] [--only files,model,equal,accuracy]
+    python benchmarks/inference.py --weights TI16 --pets PETS [--cifar CIFAR] [--only SECTION,...]
 
 TI16: the file of a ViT-Ti/16 for ImageNet in timm's naming. PETS: a folder with train and test, one folder per class.
 CIFAR: the folder of CIFAR-10's binary version. Everything that is compared runs in turns, several rounds, the best of
@@ -13,7 +13,8 @@ each; nothing else should run on the machine. Sections:
   OpenVINO as it comes out of its converter (float32, and int8 by NNCF, both with a stream for each core), and the
   engine that `auto` takes.
 - equal: what ONNX and OpenVINO answer beside PyTorch, on 200 pictures, for a ViT, a hybrid, a BiT and an EfficientNet.
-- accuracy: what int8 and token merging cost after `fit`, on all test pictures of Pets and CIFAR-10.
+- accuracy: what int8 costs after `fit`, on all test pictures of Pets and CIFAR-10.
+- merging: what token merging costs after `fit` on all test pictures of Pets, and how much faster it is.
 
 Writes benchmarks/results/inference-INSTRUCTIONS.json, section by section: what is fastest differs with the processor's
 instructions (vnni, avx512, avx2), so each kind of processor has a file of its own.
@@ -213,9 +214,9 @@ def equal_section(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def accuracy_section(args: argparse.Namespace) -> dict[str, Any]:
-    """What int8 and merging cost after `fit`, and what merging gains, on all test pictures."""
+    """What int8 costs after `fit`, on all test pictures."""
     found: dict[str, Any] = {}
-    ways: dict[str, tuple[Path, dict[str, Any]]] = {"pets": (args.pets, {"epochs": args.pets_epochs})}
+    ways: dict[str, tuple[Path, dict[str, Any]]] = {"pets": (args.pets, {})}
     if args.cifar is not None:
         ways["cifar10"] = (args.cifar, {"budget": args.cifar_budget})
     for name, (place, how) in ways.items():
@@ -228,21 +229,19 @@ def accuracy_section(args: argparse.Namespace) -> dict[str, Any]:
         found[name]["int8"] = accuracy_of(out, place, "auto")
         found[name]["accuracy_aware"] = read_about(out).accuracy_aware
         print(name, json.dumps(found[name]), flush=True)
-    found["merging"] = merging_costs(args, found["pets"]["torch"])
     return found
 
 
-def merging_costs(args: argparse.Namespace, plain: dict[str, Any]) -> dict[str, Any]:
-    """Accuracy and speed, in PyTorch and OpenVINO, with so many tokens merged; plain: the accuracy with none."""
-    found: dict[str, Any] = {"0": dict(plain)}
+def merging_section(args: argparse.Namespace) -> dict[str, Any]:
+    """Accuracy on Pets' test pictures after `fit --merge`, and speed in PyTorch and OpenVINO, by tokens merged."""
+    found: dict[str, Any] = {}
     views = sample_views(open_data(args.pets).splits["train"], Preprocess(), SPEED_VIEWS).views
     engines: dict[tuple[str, str], Engine] = {}
     for count in (0, *args.merge):
         how = {"merge": count} if count else {}
-        bundle = fitted(args, args.pets, epochs=args.pets_epochs, **how)
-        if count:
-            found[str(count)] = accuracy_of(bundle, args.pets, "torch")
-            print("merging", count, found[str(count)], flush=True)
+        bundle = fitted(args, args.pets, **how)
+        found[str(count)] = accuracy_of(bundle, args.pets, "torch")
+        print("merging", count, found[str(count)], flush=True)
         engines[str(count), "torch"] = TorchEngine(bundle.model, bundle.preprocess)
         engines[str(count), "openvino"] = convert_model(bundle, "openvino", views).engine
     for (merged, engine), speed in measure_speeds(engines, rounds=4 * args.rounds).items():
@@ -261,6 +260,7 @@ SECTIONS: Mapping[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
     "model": model_section,
     "equal": equal_section,
     "accuracy": accuracy_section,
+    "merging": merging_section,
 }
 
 
@@ -270,10 +270,9 @@ def main() -> None:
     parser.add_argument("--pets", type=Path, required=True)
     parser.add_argument("--cifar", type=Path)
     parser.add_argument("--pets-budget", default="120s", help="of the model whose speed is measured")
-    parser.add_argument("--pets-epochs", type=int, default=4, help="of those whose accuracy is compared")
     parser.add_argument("--cifar-budget", default="300s")
     parser.add_argument("--every", type=int, default=3, help="of the test pictures, every n-th is timed")
-    parser.add_argument("--merge", type=lambda text: [int(part) for part in text.split(",")], default=[8, 11, 12, 13])
+    parser.add_argument("--merge", type=lambda text: [int(part) for part in text.split(",")], default=[8, 10, 13])
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--runs", type=Path, default=Path("runs/inference"))
     parser.add_argument("--only", default=",".join(SECTIONS))

@@ -7,7 +7,6 @@ from typing import Any
 
 from measured import cores
 
-SPEEDS = ("torch", "openvino")
 PEERS = {
     "transformers": "`transformers`' pipeline",
     "timm": "a loop over timm's model",
@@ -18,7 +17,13 @@ PEERS = {
 def engines_tables(results: Sequence[dict[str, Any]]) -> str:
     """For each processor speeds, from files to labels and of the model alone, what int8 and merging cost, and how
     exact runtimes are."""
-    sections = {"files": _file_speeds, "model": _model_speeds, "accuracy": _costs, "equal": _agreements}
+    sections = {
+        "files": _file_speeds,
+        "model": _model_speeds,
+        "accuracy": _costs,
+        "merging": _merging,
+        "equal": _agreements,
+    }
     texts = []
     for found in results:
         texts.append(_processor(next(found[name] for name in sections if name in found)))
@@ -94,20 +99,40 @@ def _agreements(found: dict[str, Any]) -> list[str]:
     return [*lines, "", "Differences are relative to the largest number where that is above 1; 1e-4 is allowed."]
 
 
+def _length(row: dict[str, Any]) -> str:
+    """What of a training is not the recipe's own."""
+    told = {"epochs": "{} epochs", "budget": "{}", "image_size": "{} pixels"}
+    said = [text.format(row[name]) for name, text in told.items() if name in row]
+    return f" ({', '.join(said)})" if said else ""
+
+
 def _costs(found: dict[str, Any]) -> list[str]:
-    """What int8 and merging cost in accuracy."""
-    lines = [
-        "| after `fit` | right, % | 95 % interval | n | pictures a second: PyTorch | OpenVINO |",
-        "| --- | ---: | ---: | ---: | ---: | ---: |",
-    ]
+    """What int8 costs in accuracy."""
+    lines = ["| after `fit` | right, % | 95 % interval | n |", "| --- | ---: | ---: | ---: |"]
     for name, row in found.items():
         if not isinstance(row, dict):
             continue  # of the measurement, not of a model: how busy the machine was
         for way, one in row.items():
             if isinstance(one, dict) and "accuracy" in one:
-                between = " to ".join(f"{100 * edge:.1f}" for edge in one["interval"])
-                speeds = one.get("pictures_per_second", {})
-                cells = " | ".join(f"{speeds[engine]:.1f}" if engine in speeds else "" for engine in SPEEDS)
-                said = f"Pets, {way} tokens merged" if name == "merging" else f"{name}, {way}"
-                lines.append(f"| {said} | {100 * one['accuracy']:.2f} | {between} | {one['n']:,} | {cells} |")
+                lines.append(f"| {name}{_length(row)}, {way} | {_right(one)} |")
     return lines
+
+
+def _merging(found: dict[str, Any]) -> list[str]:
+    """What merging costs in accuracy, and what it gains in speed."""
+    lines = [
+        "| Pets after `fit --merge R` | right, % | 95 % interval | n | PyTorch, pictures a second | OpenVINO |",
+        "| --- | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    plain = found["0"]["pictures_per_second"]
+    for count, row in found.items():
+        if count.isdigit():
+            speeds = row["pictures_per_second"]
+            cells = " | ".join(f"{speeds[name]:.1f} ({speeds[name] / plain[name]:.2f}x)" for name in plain)
+            lines.append(f"| R = {count} | {_right(row)} | {cells} |")
+    return lines
+
+
+def _right(row: dict[str, Any]) -> str:
+    low, high = row["interval"]
+    return f"{100 * row['accuracy']:.2f} | {100 * low:.1f} to {100 * high:.1f} | {row['n']:,}"

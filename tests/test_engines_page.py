@@ -15,6 +15,19 @@ def test_a_section_holds_more_than_rows():
     text = measured_engines.engines_tables([{"accuracy": found}])
     assert text.splitlines()[0] == "### Some CPU"
     assert text.splitlines()[6:] == [
-        "| pets, torch | 91.23 | 90.0 to 92.0 | 3,669 |  |  |",
-        "| pets, int8 | 91.23 | 90.0 to 92.0 | 3,669 |  |  |",
+        "| pets (2 epochs), torch | 91.23 | 90.0 to 92.0 | 3,669 |",
+        "| pets (2 epochs), int8 | 91.23 | 90.0 to 92.0 | 3,669 |",
+    ]
+
+
+def test_merging_is_told_beside_none():
+    row = {"accuracy": 0.9, "interval": [0.88, 0.92], "n": 1110}
+    found = {
+        "0": {**row, "pictures_per_second": {"torch": 50.0, "openvino": 60.0}},
+        "8": {**row, "pictures_per_second": {"torch": 60.0, "openvino": 84.0}},
+        "load_before": 0.1,
+    }
+    assert measured_engines._merging(found)[2:] == [
+        "| R = 0 | 90.00 | 88.0 to 92.0 | 1,110 | 50.0 (1.00x) | 60.0 (1.00x) |",
+        "| R = 8 | 90.00 | 88.0 to 92.0 | 1,110 | 60.0 (1.20x) | 84.0 (1.40x) |",
     ]
