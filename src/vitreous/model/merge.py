@@ -1,8 +1,8 @@
 """Token merging (Bolya et al. 2023, "Token Merging: Your ViT but Faster"): patches that look alike become one token.
 
-In some blocks (`ViTConfig.merges`), between equations 2 and 3, the patch tokens are dealt out in turn to two sets. Every
-token of the one set finds its most similar in the other, and the most similar pairs become one token each, their mean.
-A token that stands for s patches counts s times in attention: log s is added to its score.
+In some blocks (`ViTConfig.merges`), between equations 2 and 3, the patch tokens are dealt out in turn to two sets.
+Every token of the one set finds its most similar in the other, and the most similar pairs become one token each, their
+mean. A token that stands for s patches counts s times in attention: log s is added to its score.
 
 Letters in shapes: B pictures, T tokens of the whole sequence (prefix, then patches), S tokens that are left of them,
 N patch tokens among those, R that this block merges, D width, h heads, d = D/h.
