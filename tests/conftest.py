@@ -18,8 +18,13 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from vitreous import ViT
+from vitreous.train.precision import avoid_broken_amx
 
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup it is ignored, and would be in every child
+# Some tests compute in bfloat16 or int8, which would end the process where AMX is announced and broken. oneDNN looks at
+# what it may use once, before its first product: so here is one.
+avoid_broken_amx()
+torch.ones(2, 2, dtype=torch.bfloat16) @ torch.ones(2, 2, dtype=torch.bfloat16)
 torch.set_num_threads(1)  # tiny models gain nothing from more, and lose much where tests share a machine
 # The same examples in every run, however slow the machine is.
 settings.register_profile(
