@@ -56,6 +56,8 @@ SAY = Listeners(say=lambda text: print(text, flush=True))
 ROUNDS = 5
 SPEED_VIEWS = 32
 """Pictures that int8 is calibrated with where only its speed counts, which does not depend on them."""
+PETS_EPOCHS = 4
+"""Of the trainings whose accuracy is compared."""
 SIZES = ("Ti/16", "S/16", "B/16")
 THROUGHPUT = {
     "PERFORMANCE_HINT": "THROUGHPUT",
@@ -216,7 +218,7 @@ def equal_section(args: argparse.Namespace) -> dict[str, Any]:
 def accuracy_section(args: argparse.Namespace) -> dict[str, Any]:
     """What int8 costs after `fit`, on all test pictures."""
     found: dict[str, Any] = {}
-    ways: dict[str, tuple[Path, dict[str, Any]]] = {"pets": (args.pets, {})}
+    ways: dict[str, tuple[Path, dict[str, Any]]] = {"pets": (args.pets, {"epochs": PETS_EPOCHS})}
     if args.cifar is not None:
         ways["cifar10"] = (args.cifar, {"budget": args.cifar_budget})
     for name, (place, how) in ways.items():
@@ -234,12 +236,12 @@ def accuracy_section(args: argparse.Namespace) -> dict[str, Any]:
 
 def merging_section(args: argparse.Namespace) -> dict[str, Any]:
     """Accuracy on Pets' test pictures after `fit --merge`, and speed in PyTorch and OpenVINO, by tokens merged."""
-    found: dict[str, Any] = {}
+    found: dict[str, Any] = {"epochs": PETS_EPOCHS}
     views = sample_views(open_data(args.pets).splits["train"], Preprocess(), SPEED_VIEWS).views
     engines: dict[tuple[str, str], Engine] = {}
     for count in (0, *args.merge):
         how = {"merge": count} if count else {}
-        bundle = fitted(args, args.pets, **how)
+        bundle = fitted(args, args.pets, epochs=PETS_EPOCHS, **how)
         found[str(count)] = accuracy_of(bundle, args.pets, "torch")
         print("merging", count, found[str(count)], flush=True)
         engines[str(count), "torch"] = TorchEngine(bundle.model, bundle.preprocess)
@@ -272,7 +274,7 @@ def main() -> None:
     parser.add_argument("--pets-budget", default="120s", help="of the model whose speed is measured")
     parser.add_argument("--cifar-budget", default="300s")
     parser.add_argument("--every", type=int, default=3, help="of the test pictures, every n-th is timed")
-    parser.add_argument("--merge", type=lambda text: [int(part) for part in text.split(",")], default=[8, 10, 13])
+    parser.add_argument("--merge", type=lambda text: [int(part) for part in text.split(",")], default=[8, 11, 12, 13])
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--runs", type=Path, default=Path("runs/inference"))
     parser.add_argument("--only", default=",".join(SECTIONS))

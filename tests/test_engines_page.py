@@ -26,8 +26,11 @@ def test_merging_is_told_beside_none():
         "0": {**row, "pictures_per_second": {"torch": 50.0, "openvino": 60.0}},
         "8": {**row, "pictures_per_second": {"torch": 60.0, "openvino": 84.0}},
         "load_before": 0.1,
+        "epochs": 4,
     }
-    assert measured_engines._merging(found)[2:] == [
+    lines = measured_engines._merging(found)
+    assert lines[0].startswith("| Pets after `fit --merge R` (4 epochs) |")
+    assert lines[2:] == [
         "| R = 0 | 90.00 | 88.0 to 92.0 | 1,110 | 50.0 (1.00x) | 60.0 (1.00x) |",
         "| R = 8 | 90.00 | 88.0 to 92.0 | 1,110 | 60.0 (1.20x) | 84.0 (1.40x) |",
     ]

@@ -248,13 +248,13 @@ def test_tokens_as_colours_and_what_was_merged(page):
     settled(page)
     coloured = canvas(page)
     assert np.abs(coloured - plain).mean() > 10
-    choose(page, ".merge input", 4)
-    page.until("document.querySelector('.hint').textContent.includes('16 patches are 8 tokens')")
+    choose(page, ".merge input", 2)
+    page.until("document.querySelector('.hint').textContent.includes('16 patches are 12 tokens')")
     settled(page)
     assert np.abs(canvas(page) - coloured).mean() > 1  # outlines
     page.run("document.querySelector('.merge input').focus()")
     page.press("ArrowRight")
-    page.until("document.querySelector('.hint').textContent.includes('16 patches are 6 tokens')")
+    page.until("document.querySelector('.hint').textContent.includes('16 patches are 10 tokens')")
 
 
 def test_a_link_brings_everything_back(page, address):
