@@ -235,7 +235,7 @@ def accuracy_section(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def merging_section(args: argparse.Namespace) -> dict[str, Any]:
-    """Accuracy on Pets' test pictures after `fit --merge`, and speed in PyTorch and OpenVINO, by tokens merged."""
+    """Accuracy on Pets after `fit --merge`, and speed in PyTorch and OpenVINO, by tokens merged."""
     found: dict[str, Any] = {"epochs": PETS_EPOCHS}
     views = sample_views(open_data(args.pets).splits["train"], Preprocess(), SPEED_VIEWS).views
     engines: dict[tuple[str, str], Engine] = {}

@@ -121,7 +121,8 @@ def _costs(found: dict[str, Any]) -> list[str]:
 def _merging(found: dict[str, Any]) -> list[str]:
     """What merging costs in accuracy, and what it gains in speed."""
     lines = [
-        f"| Pets after `fit --merge R`{_length(found)} | right, % | 95 % interval | n | PyTorch, pictures a second | OpenVINO |",
+        f"| Pets after `fit --merge R`{_length(found)} | right, % | 95 % interval | n "
+        "| PyTorch, pictures a second | OpenVINO |",
         "| --- | ---: | ---: | ---: | ---: | ---: |",
     ]
     plain = found["0"]["pictures_per_second"]
