@@ -23,7 +23,7 @@ class NumpyMerging(NumpyViT):
         reads_prefix = self.c.pool == "class"
         if layer == 0:
             rows, columns = (side // self.c.patch for side in self.c.image_size)
-            self.most = round(2 * self.c.merge * len(self.groups) / (rows * columns))
+            self.most = int(2 * self.c.merge * len(self.groups) / (rows * columns) + 0.5)
         if layer % 2 == 0 and (layer < self.c.depth - 1 or not reads_prefix):
             z = self.merge(z)
         z = z + self.mlp(self.norm(z, f"{name}.norm2"), f"{name}.mlp")

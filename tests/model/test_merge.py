@@ -259,3 +259,14 @@ def test_half_precision_compares_in_full():
 def test_a_seed_gives_the_same_weights_with_and_without():
     a, b = ViT(ViTConfig(**TINY), seed=1), ViT(ViTConfig(**TINY, merge=2), seed=1)
     assert all(torch.equal(x, y) for x, y in zip(a.state_dict().values(), b.state_dict().values(), strict=True))
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+@pytest.mark.parametrize("merge", [0, 3])
+def test_tracing_for_other_tools(merge):
+    """OpenVINO's own converter, for one, traces a network, and its shapes are tensors then."""
+    model = random_model(**DEEP, merge=merge).eval()
+    images = random_images(model)
+    with torch.no_grad():
+        traced = torch.jit.trace(model, images, check_trace=False)
+        torch.testing.assert_close(traced(images), model(images))

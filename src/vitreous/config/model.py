@@ -167,7 +167,7 @@ class ViTConfig:
         picture with all patches at `image_size`; of fewer, or more, the same share is merged. A last block that
         computes only the tokens read has none to merge.
         """
-        most, left = round(2 * self.merge * patches / self.patches), patches
+        most, left = (4 * self.merge * patches + self.patches) // (2 * self.patches), patches  # rounded, also if traced
         counts: list[int] = []
         for layer in range(self.depth):
             counts.append(min(most, left // 2) if layer % 2 == 0 else 0)

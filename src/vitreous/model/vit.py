@@ -154,8 +154,10 @@ class ViT(Network):
         Tokens that were merged on the way are given apart again, each as what they became: so a mean counts all.
         """
         c, depth = self.config, len(self.blocks)
-        counts, tracked = c.merges(z.shape[1] - layout.prefix), read is None or trace is not None
-        merging = Merging(layout.prefix, counts, tracked=tracked) if c.merge else None
+        merging = None
+        if c.merge:
+            counts, tracked = c.merges(z.shape[1] - layout.prefix), read is None or trace is not None
+            merging = Merging(layout.prefix, counts, tracked=tracked)
         if trace is not None:
             trace.check(depth)
             trace.embedded, trace.grid, trace.prefix, trace.keep = z, layout.grid, layout.prefix, layout.keep
