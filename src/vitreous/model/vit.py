@@ -154,10 +154,8 @@ class ViT(Network):
         Tokens that were merged on the way are given apart again, each as what they became: so a mean counts all.
         """
         c, depth = self.config, len(self.blocks)
-        merging = None
-        if c.merge:
-            counts, tracked = c.merges(z.shape[1] - layout.prefix), read is None or trace is not None
-            merging = Merging(layout.prefix, counts, tracked=tracked)
+        counts = c.merges(z.shape[1] - layout.prefix) if c.merge else ()
+        merging = Merging(layout.prefix, counts, tracked=read is None or trace is not None) if counts else None
         if trace is not None:
             trace.check(depth)
             trace.embedded, trace.grid, trace.prefix, trace.keep = z, layout.grid, layout.prefix, layout.keep
