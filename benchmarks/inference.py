@@ -25,7 +25,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ import numpy as np
 import openvino as ov
 import torch
 from contenders import CALIBRATED, Exports, take_turns
-from measure import RESULTS, best_seconds, gemm_gflops, instructions, machine, write_result
+from measure import Sections, best_seconds, gemm_gflops, instructions, measure_sections
 from torch import Tensor, nn
 
 from vitreous.config.data import Preprocess
@@ -257,7 +257,7 @@ def accuracy_of(model: Any, data: Path, engine: Any) -> dict[str, Any]:
     return {"accuracy": found.result.top1, "interval": found.result.top1_interval, "n": found.result.n}
 
 
-SECTIONS: Mapping[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
+SECTIONS: Sections = {
     "files": files_section,
     "model": model_section,
     "equal": equal_section,
@@ -282,14 +282,7 @@ def main() -> None:
     os.environ["VITREOUS_CACHE"] = str(args.runs / "cache")
     nncf.set_log_level(40)
     avoid_broken_amx()  # for the peers' sake too
-    result = f"inference-{instructions()}"
-    path = RESULTS / f"{result}.json"
-    for name in args.only.split(","):
-        load = os.getloadavg()[0]
-        measured = {**SECTIONS[name](args), "load_before": round(load, 2), "measured_on": machine()}
-        known = json.loads(path.read_text()) if path.exists() else {}  # by now: sections may run side by side
-        known.pop("machine", None)
-        write_result(result, {**known, name: measured})
+    measure_sections(f"inference-{instructions()}", SECTIONS, args)
 
 
 if __name__ == "__main__":

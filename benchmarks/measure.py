@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
@@ -90,6 +91,21 @@ def _cpu_name() -> str:
             if line.startswith("model name"):
                 return line.split(":", 1)[1].strip()
     return platform.processor()
+
+
+Sections = Mapping[str, Callable[[argparse.Namespace], dict[str, Any]]]
+"""Parts of a benchmark that can be measured one at a time, by name."""
+
+
+def measure_sections(result: str, sections: Sections, args: argparse.Namespace) -> None:
+    """Measure the sections that `args.only` names, and keep each in its result, beside the others, as soon as it is."""
+    for name in args.only.split(","):
+        load = os.getloadavg()[0]
+        measured = {**sections[name](args), "load_before": round(load, 2), "measured_on": machine()}
+        path = RESULTS / f"{result}.json"
+        known = json.loads(path.read_text()) if path.exists() else {}  # by now: sections may run side by side
+        known.pop("machine", None)
+        write_result(result, {**known, name: measured})
 
 
 def write_result(name: str, result: dict[str, Any]) -> Path:

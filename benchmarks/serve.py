@@ -30,7 +30,7 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from http.client import HTTPConnection
@@ -41,7 +41,7 @@ from typing import Any
 import numpy as np
 import torch
 from load import NO_ANSWER, Outcome, Plan
-from measure import RESULTS, machine, write_result
+from measure import Sections, measure_sections
 from serving import Server, Summary, apply_load, finish_load, group, running, start_load, summarise
 
 from vitreous.config.data import Preprocess
@@ -294,7 +294,7 @@ def peers_section(args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-SECTIONS: Mapping[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
+SECTIONS: Sections = {
     "throughput": throughput_section,
     "equal": equal_section,
     "overload": overload_section,
@@ -319,13 +319,7 @@ def main() -> None:
     args.runs.mkdir(parents=True, exist_ok=True)
     os.environ["VITREOUS_CACHE"] = str(args.runs.resolve() / "cache")
     args.pictures = sorted(args.pets.glob("test/*/*.jpg"))[::9]
-    path = RESULTS / "serve.json"
-    known = json.loads(path.read_text()) if path.exists() else {}
-    known.pop("machine", None)
-    for name in args.only.split(","):
-        load = os.getloadavg()[0]
-        known[name] = {**SECTIONS[name](args), "load_before": round(load, 2), "measured_on": machine()}
-        write_result("serve", known)
+    measure_sections("serve", SECTIONS, args)
 
 
 if __name__ == "__main__":
