@@ -183,6 +183,33 @@ def test_a_body_in_crumbs(server):
         assert sentence(read_answer(connection)) == (400, "the body comes in chunks of a few bytes; send larger ones.")
 
 
+@pytest.mark.parametrize(
+    ("start", "route"),
+    [
+        (b"GET /v2 HTTP/1.1\r\nHost: localhost\r\n", "/v2"),
+        (b"POST /nowhere HTTP/1.1\r\nHost: localhost\r\n", "other"),
+        (b"POST /predict HTTP/1.1\r\nHost: elsewhere.invalid\r\n", "/predict"),
+    ],
+)
+def test_a_body_that_breaks_off_is_told_so_once_and_nothing_to_report(server, caplog, start, route):
+    """By what its first lines say the request has an answer already, or a refusal, when its body turns out broken."""
+    before = requests(server, route)
+    with server.connect() as connection:
+        connection.sendall(start + b"Transfer-Encoding: chunked\r\n\r\nnonsense\r\n")
+        answer = read_answer(connection)
+    assert answer.count(b"HTTP/1.1 ") == 1
+    assert sentence(answer) == (400, "this is no request of HTTP that the server understands.")
+    while requests(server, route) == before:  # it has ended, too
+        pass
+    assert not caplog.records
+
+
+def requests(server, route):
+    """How many requests of a route the server has counted."""
+    found = re.findall(rf'vitreous_requests_total{{route="{route}",.*}} (\S+)', server.client.get("/metrics").text)
+    return sum(map(float, found))
+
+
 def test_a_request_before_the_last_is_answered(server):
     """The first is answered, and told that it is the last: the other may be sent again."""
     with server.connect() as connection:

@@ -173,6 +173,9 @@ class BoundedConnection(H11Protocol):
         self.metrics.no_request(400)
         self.transport.write(b"".join(part for part in parts if part))
         self.transport.close()
+        if self.cycle is not None and not self.cycle.response_complete:  # it may have an answer too: that is not sent
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
         self._watch_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
