@@ -12,8 +12,10 @@ from contextlib import contextmanager
 import httpx
 import pytest
 from colours import make_bundle
-from serving import picture, wait_until_refused
+from serving import opened, picture, wait_until_refused
 
+from vitreous.config.server import ServerSettings
+from vitreous.deploy.server.running import listen, run_server
 from vitreous.errors import UserError
 from vitreous.jobs.serve import name_model, serve
 
@@ -113,6 +115,17 @@ def test_a_port_that_is_taken(bundle):
         port = taken.getsockname()[1]
         with pytest.raises(UserError, match=rf"^port={port}: .*in use.*choose another"):
             serve(bundle, port=port)
+
+
+def test_a_port_that_is_taken_while_the_models_are_opened(bundle):
+    """Two servers that start at once both have the address, until the first of them listens."""
+    with listen(ServerSettings(port=0)) as first:
+        port = first.getsockname()[1]
+        settings = ServerSettings(port=port)
+        with listen(settings) as second:
+            first.listen()
+            with pytest.raises(UserError, match=rf"^port={port}: .*in use.*choose another"):
+                run_server([opened(bundle)], settings, second, lambda: None)
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.invalid"])

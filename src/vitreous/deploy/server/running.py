@@ -36,10 +36,12 @@ def listen(settings: ServerSettings) -> socket.socket:
         bound.bind(address)
     except OSError as error:
         bound.close()
-        raise UserError(
-            f"port={settings.port}: cannot be listened at ({reason(error)}); choose another, or 0 for any."
-        ) from None
+        raise _taken(settings.port, error) from None
     return bound
+
+
+def _taken(port: int, error: OSError) -> UserError:
+    return UserError(f"port={port}: cannot be listened at ({reason(error)}); choose another, or 0 for any.")
 
 
 def address_of(bound: socket.socket) -> str:
@@ -57,6 +59,10 @@ def run_server(
     its thread. `Interrupted` where Ctrl-C came once more.
     """
     server = make_server(models, settings, ready)
+    try:
+        bound.listen(server.config.backlog)
+    except OSError as error:  # two may have the address, but only the first of them that listens keeps it
+        raise _taken(bound.getsockname()[1], error) from None
     with _no_long_collection():
         server.run(sockets=[bound])
     if server.force_exit:
