@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -60,6 +61,7 @@ def serve(
     """
     if missing := [name for name in NEEDS if find_spec(name) is None]:
         raise UserError(f"serve: {', '.join(missing)} is not installed; pip install 'vitreous[serve]'.")
+    _check_no_loop()
     from vitreous.deploy.server.running import address_of, listen, run_server
 
     given = [models] if isinstance(models, str | Path) else models
@@ -74,6 +76,15 @@ def serve(
         opened = _deploy(given, bundles, engine, precision)
         names = [model.name for model in opened]
         return run_server(opened, settings, bound, lambda: ready(address_of(bound), names) if ready else None)
+
+
+def _check_no_loop() -> None:
+    """Refuse where an event loop runs already: a server has its own, and a thread has one at most."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise UserError("serve: an event loop runs here already, as in a notebook; run `vitreous serve` in a terminal.")
 
 
 def _check_token(settings: ServerSettings) -> None:

@@ -1,5 +1,6 @@
 """`vitreous serve` as a process: how it begins, and how a signal ends it."""
 
+import asyncio
 import os
 import re
 import signal
@@ -153,6 +154,14 @@ def test_a_token_must_be_hard_to_guess(bundle, monkeypatch):
 def test_an_address_that_does_not_exist(bundle):
     with pytest.raises(UserError, match=r"^host='example\.invalid': there is no such address"):
         serve(bundle, host="example.invalid", port=0, token="x" * 16)
+
+
+def test_a_notebook_is_told_what_to_do(bundle):
+    async def cell():
+        serve(bundle, port=0)
+
+    with pytest.raises(UserError, match="as in a notebook; run `vitreous serve`"):
+        asyncio.run(cell())
 
 
 def test_no_models():
