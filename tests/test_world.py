@@ -346,6 +346,9 @@ def test_devices_by_name():
     refused = {
         "toaster": "there is no such kind; give auto, cpu or cuda",
         "cuda:99": r"not available here \(.*\); give auto or cpu",
+        "meta": r"not available here \(.{1,200}\); give auto or cpu",
+        "xla": r"not available here \(.{1,200}\); give auto or cpu",
+        "privateuseone": r"not available here \(.{1,200}\); give auto or cpu",
     }
     for name, reason in refused.items():
         with pytest.raises(UserError, match=f"device '{name}': {reason}"):
