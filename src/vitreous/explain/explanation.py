@@ -23,6 +23,7 @@ from vitreous.model.network import TracesAttention, check_numbers, evaluating
 from vitreous.weights.bundle import Bundle
 from vitreous.weights.files import new_file, write_output
 from vitreous.weights.ours import check_file, sign_zip
+from vitreous.wording import shown
 
 Layer = int | Literal["all"]
 Head = int | Literal["mean", "all"]
@@ -192,9 +193,13 @@ class Question:
 def class_number(bundle: Bundle, name: str) -> int:
     """Which of the model's classes has this name."""
     if not bundle.labels:
-        raise UserError(f"class {name!r}: the model has no classifier, so there is no class to explain; leave it out.")
+        raise UserError(
+            f"class {shown(name)}: the model has no classifier, so there is no class to explain; leave it out."
+        )
     name = as_text(name)  # as class folders are called, whatever the locale made of it
     if name in bundle.labels:
         return bundle.labels.index(name)
     near = get_close_matches(name, bundle.labels, n=3, cutoff=0.5) or bundle.labels[:3]
-    raise UserError(f"class {name!r}: not one of the model's {len(bundle.labels)} classes, such as {', '.join(near)}.")
+    raise UserError(
+        f"class {shown(name)}: not one of the model's {len(bundle.labels)} classes, such as {', '.join(near)}."
+    )

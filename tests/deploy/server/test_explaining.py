@@ -115,6 +115,22 @@ def test_parameters_in_json_that_it_has_not_are_refused(server, path):
     assert server.client.post(path, json=content).status_code == 200
 
 
+@pytest.mark.parametrize("path", ["/explain?clas=red", "/embed?method=gradcam", "/predict?topk=1", "/?topk=1"])
+def test_parameters_in_the_address_that_it_has_not_are_refused(server, path):
+    """Else a class that is misspelt would be another one's explanation."""
+    refused = server.client.post(path, content=CONTENT)
+    assert refused.status_code == 400
+    name = path.partition("?")[2].partition("=")[0]
+    assert refused.json()["error"].startswith(f"'{name}': there is no parameter of this name here")
+
+
+def test_a_class_that_is_none_is_repeated_in_short(server):
+    refused = server.client.post("/explain", params={"class": "x" * 5000}, content=CONTENT)
+    assert refused.status_code == 400
+    assert "such as blue, green, red" in refused.json()["error"]
+    assert len(refused.content) < 500
+
+
 def test_an_exported_model_cannot_be_looked_into(server):
     refused = server.client.post("/explain?model=gated", content=CONTENT)
     assert refused.status_code == 400

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 from pydantic import BaseModel, Field
 
 from vitreous.config.server import ServerSettings
@@ -13,7 +13,7 @@ from vitreous.data.decode import PictureError
 from vitreous.deploy.server.choosing import ModelName, choose_model
 from vitreous.deploy.server.described import REFUSALS, picture_body
 from vitreous.deploy.server.pictures import NoParameters, read_picture
-from vitreous.deploy.server.refusal import RefusedError
+from vitreous.deploy.server.refusal import RefusedError, check_query
 from vitreous.deploy.server.served import Served, check_extent
 from vitreous.errors import DamagedModelError, UserError
 from vitreous.explain.draw import encode
@@ -48,7 +48,7 @@ class Embedded(BaseModel):
 
 def explain_router(models: Mapping[str, Served], settings: ServerSettings) -> APIRouter:
     """`/explain` and `/embed`."""
-    router = APIRouter(tags=["pictures"], responses=REFUSALS)
+    router = APIRouter(tags=["pictures"], responses=REFUSALS, dependencies=[Depends(check_query)])
 
     @router.post("/explain", openapi_extra=picture_body(NoParameters), response_model=Explained, responses=_OVERLAY)
     async def explain(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Annotated, Literal
 
 import torch
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
@@ -15,6 +15,7 @@ from vitreous.config.server import ServerSettings
 from vitreous.deploy.server.choosing import ModelName, choose_model
 from vitreous.deploy.server.described import REFUSALS, picture_body
 from vitreous.deploy.server.pictures import read_picture
+from vitreous.deploy.server.refusal import check_query
 from vitreous.deploy.server.served import Served
 
 Function = Literal["softmax", "sigmoid", "none"]
@@ -43,7 +44,7 @@ class ClassScore(BaseModel):
 
 def predict_router(models: Mapping[str, Served], settings: ServerSettings) -> APIRouter:
     """`/predict`; and `/`, for clients that are given the server's address alone."""
-    router = APIRouter(tags=["pictures"])
+    router = APIRouter(tags=["pictures"], dependencies=[Depends(check_query)])
 
     async def predict(
         request: Request,

@@ -62,11 +62,21 @@ def not_valid(error: ValidationError | RequestValidationError) -> RefusedError:
     first = error.errors()[0]
     place = ".".join(str(part) for part in first["loc"] if part not in ("query", "path", "body"))
     if first["type"] == "extra_forbidden":
-        return RefusedError(
-            400, f"{shown(place)}: there is no parameter of this name here; /docs lists those there are."
-        )
+        return _no_parameter(place)
     complaint = str(first["msg"])
     return RefusedError(400, f"{place or 'the request'}: {complaint[:1].lower()}{complaint[1:]}.")
+
+
+def _no_parameter(name: str) -> RefusedError:
+    return RefusedError(400, f"{shown(name)}: there is no parameter of this name here; /docs lists those there are.")
+
+
+async def check_query(request: Request) -> None:
+    """For routes to depend on: refuse a parameter of the address that the route does not know and would not heed."""
+    known = {parameter.alias for parameter in request.scope["route"].dependant.query_params}
+    for name in request.query_params:
+        if name not in known:
+            raise _no_parameter(name)
 
 
 async def refuse(request: Request, error: Exception) -> JSONResponse:
