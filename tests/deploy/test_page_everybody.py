@@ -1,12 +1,13 @@
 """The page for everybody: any model, a token, a phone, the dark, a screen reader; and a file that is no picture."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from chromium import CHROMIUM, wait_for
 from models import tiny_bundle
-from page_driving import bars, chances, give, hand_over, settled, to_serve
+from page_driving import bars, chances, choose, give, hand_over, settled, state, to_serve
 from serving import running
 
 pytestmark = [
@@ -81,6 +82,25 @@ def test_several_models_and_what_they_lack(browser, bundles):
         browser.run("document.querySelector('.panel:nth-child(1) canvas').focus()")
         browser.press(" ", " ")
         wait_for(lambda: bars(browser, 3) != bars(browser, 1), "the exported model's patch is painted, not left out")
+        assert browser.complaints() == []
+
+
+def test_another_model_has_its_own_classes_and_patches(browser):
+    fine, coarse = tiny_bundle("P/4@32"), replace(tiny_bundle("P/4@16", seed=3), labels=("elk", "fox", "gnu", "hen"))
+    with running(to_serve("fine", fine), to_serve("coarse", coarse)) as server:
+        browser.open(server.address)
+        browser.until("document.querySelectorAll('#samples button').length > 9")
+        give(browser)
+        expected = dict(zip(coarse.labels, chances(coarse).values(), strict=True))
+        browser.click(".panel canvas", 0.95, 0.95)
+        browser.until("location.hash.includes('patch=63')")  # of 64; the other has 16
+        browser.mouse("mouseMoved", (1, 1))
+        choose(browser, ".model select", "coarse")
+        wait_for(lambda: state(browser)["panel"][0].startswith("coarse,"))
+        settled(browser)
+        assert bars(browser) == {name: pytest.approx(share, abs=0.51) for name, share in expected.items()}
+        wait_for(lambda: "patch" not in state(browser))
+        browser.until("document.getElementById('heads-title').textContent.startsWith('Where the answer looks')")
         assert browser.complaints() == []
 
 

@@ -26,26 +26,26 @@ export class Bars {
     const shown = likeliest(chances);
     for (const other of [highest(now), target]) if (other !== null && !shown.includes(other)) shown.push(other);
     const before = this.rows;
-    this.rows = new Map(shown.map((number) => [number, before.get(number) ?? this.#row(labels[number], number)]));
-    for (const [number, row] of this.rows) this.#fill(row, chances[number], now[number], number === target);
+    this.rows = new Map(shown.map((number) => [number, before.get(number) ?? this.#row(number)]));
+    for (const [number, row] of this.rows) this.#fill(row, labels[number], chances[number], now[number], number === target);
     const wanted = [...this.rows.values()];
     if (wanted.some((row, i) => this.list.children[i] !== row) || this.list.children.length !== wanted.length) {
       this.list.replaceChildren(...wanted);
     }
   }
 
-  #row(label, number) {
+  #row(number) {
     const row = document.createElement("li"), button = document.createElement("button");
     button.type = "button";
     button.title = "Show what spoke for it";
     button.innerHTML = '<span class="name"></span><span class="chance"></span><span class="bar" aria-hidden="true"><i></i><b></b></span>';
-    button.querySelector(".name").textContent = label;
     button.addEventListener("click", () => this.chosen(number));
     row.append(button);
     return row;
   }
 
-  #fill(row, before, now, explained) {
+  #fill(row, label, before, now, explained) {
+    row.querySelector(".name").textContent = label; // another one's where the model has changed
     row.querySelector("button").setAttribute("aria-pressed", explained);
     row.querySelector(".chance").textContent = percent(now);
     row.querySelector("i").style.width = `${100 * now}%`;

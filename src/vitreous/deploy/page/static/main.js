@@ -118,6 +118,15 @@ class App {
     this.arrange([...this.cards.keys()].map((name) => this.startView(name)));
   }
 
+  // On another grid a patch of the same number is another place.
+  switchModel(panel, model) {
+    if (String(panel.card.grid) !== String(this.cards.get(model).grid)) {
+      if (this.hovered?.panel === panel) this.hovered = null;
+      if (this.pinned?.panel === panel) this.pinned = null;
+    }
+    panel.change(this.startView(model));
+  }
+
   // What is drawn over a picture: the patch pointed at, and the one that is kept.
   paintMarks(pen, panel, width, height) {
     const { grid, cell } = panel.card;

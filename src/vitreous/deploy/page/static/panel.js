@@ -67,7 +67,7 @@ export class Panel {
     this.#part(".close").addEventListener("click", () => this.app.remove(this));
     const [model, method] = [this.#part(".model select"), this.#part(".method select")];
     for (const name of this.app.cards.keys()) model.add(new Option(name));
-    model.addEventListener("change", () => this.change(this.app.startView(model.value)));
+    model.addEventListener("change", () => this.app.switchModel(this, model.value));
     method.addEventListener("change", () => {
       this.change({ method: method.value, layer: this.card.starts[method.value] ?? this.card.layers - 1, head: 0 });
     });
