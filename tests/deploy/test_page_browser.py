@@ -287,11 +287,23 @@ def test_a_link_to_the_map_of_attention_pooling(browser):
         assert browser.complaints() == []
 
 
-def test_nonsense_in_a_link_is_passed_over(browser, address):
-    browser.open(f"{address}#sample=1&panel=vit,magic,99,-3,1e9,x&panel=%25%25&covered=0x0:5&patch=77")
+@pytest.mark.parametrize(("covered", "patch"), [("0x0:5", "77"), ("1.5x4:5", "2.5"), ("9999x9999:5", "1e1.5")])
+def test_nonsense_in_a_link_is_passed_over(browser, address, covered, patch):
+    browser.open(f"{address}#sample=1&panel=vit,magic,99,-3,1e9,x&panel=%25%25&covered={covered}&patch={patch}")
     settled(browser)
     wait_for(lambda: state(browser)["panel"] == ["vit,relevance,2,0,,0", "vit,relevance,2,0,,0"])
+    assert not {"covered", "patch"} & state(browser).keys()
     assert browser.complaints() == []
+
+
+def test_a_link_to_patches_covered_on_a_fine_grid(browser):
+    """As fine as the server takes them: DINOv2 at 1,036 pixels has 74 x 74."""
+    with running(to_serve("fine", tiny_bundle("P/4@288"))) as server:
+        browser.open(f"{server.address}#sample=1&panel=fine,none,0,0,,0&covered=72x72:0-400")
+        settled(browser)
+        assert not browser.run("document.getElementById('uncover').disabled")
+        wait_for(lambda: covered_cells(browser) == set(range(401)))
+        assert browser.complaints() == []
 
 
 @pytest.mark.parametrize("covered", ["4x4:", "4x4", "4x4:.", "4x4:-", "4x4:x"])

@@ -1,5 +1,6 @@
 // The state of the page as the fragment of its address, and back. A picture is in it only where it is a sample.
 
+const MOST_CELLS = 2 ** 14; // the same as in routes.py
 const FIELDS = ["model", "method", "layer", "head", "target", "merge"];
 
 export function write(state) {
@@ -21,7 +22,7 @@ export function read(fragment) {
   });
   const [grid, covered] = (parts.get("covered") ?? "").split(":");
   const sides = grid ? grid.split("x").map(Number) : null;
-  const sound = sides?.length === 2 && sides.every((side) => side >= 1 && side <= 64);
+  const sound = sides?.length === 2 && sides.every((side) => Number.isInteger(side) && side >= 1) && sides[0] * sides[1] <= MOST_CELLS;
   return {
     sample: whole(parts.get("sample")),
     views,

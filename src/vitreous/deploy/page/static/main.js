@@ -82,7 +82,7 @@ class App {
     else this.panels[0].change({ target: null });
     const [rows, columns] = this.panels[0].card.grid, patch = state?.pinned ?? null;
     this.hovered = null;
-    this.pinned = patch !== null && patch < rows * columns ? { panel: this.panels[0], cell: patch } : null;
+    this.pinned = Number.isInteger(patch) && patch < rows * columns ? { panel: this.panels[0], cell: patch } : null;
     this.markCurrent();
     this.showCovered();
   }
