@@ -35,7 +35,7 @@ class ServerSettings:
     least_bytes_per_second: int = 16_384
     """Least speed at which a client sends its body and takes its answer, in each span of `pause_seconds`."""
     most_connections: int = 512
-    """Most connections; beyond, those that have asked nothing yet are closed, oldest first."""
+    """Most connections; beyond, those that wait for their client are closed, the longest wait first."""
 
     @property
     def longest_seconds(self) -> float:

@@ -172,6 +172,18 @@ def test_whoever_still_takes_an_answer_is_not_cut_off_for_others(connect):
     assert sum(one.transport.closing for one in others) == 3
 
 
+def test_whoever_sends_a_body_is_not_cut_off_for_those_who_send_nothing(connect):
+    """A large picture takes long to send, and may have begun before all others connected."""
+    sending = connect()
+    sending.data_received(b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n")
+    others = []
+    for _ in range(10):
+        others.append(connect())
+        sending.data_received(b"some")
+    assert not sending.transport.closing
+    assert [one.transport.closing for one in others] == [True] * 7 + [False] * 3
+
+
 def test_what_is_no_http_is_told_so_in_json_and_counted(connect):
     connection, written = connect(), []
     connection.transport.write = written.append

@@ -2,9 +2,9 @@
 
 uvicorn waits for ever for the end of a request's headers, and for a client that does not read its answer. Here each
 wait has an end, each answer is taken at a least speed, and where there are too many connections those go first that
-have asked nothing yet. So clients that only hold connections (slow loris) take no place from others. How slowly a body
-may come, `bodies` says. Whoever sends much in tiny parts, or request upon request without reading an answer, is cut off
-too: each costs the loop its time.
+have sent nothing for longest. So clients that only hold connections (slow loris) take no place from others. How slowly
+a body may come, `bodies` says. Whoever sends much in tiny parts, or request upon request without reading an answer, is
+cut off too: each costs the loop its time.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class BoundedConnection(H11Protocol):
         return self.cycle is None or self.cycle.response_complete or self.cycle.more_body
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """A client connects; where there are too many, the one goes that has asked nothing for longest."""
+        """A client connects; where there are too many, the one goes that has been waited for longest."""
         super().connection_made(transport)
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, KERNEL_BYTES)
         self._wait(self.settings.header_seconds)
@@ -97,7 +97,7 @@ class BoundedConnection(H11Protocol):
             self._make_room()
 
     def _make_room(self) -> None:
-        """Close the one that has asked nothing for longest. Those that close already, in a burst many, do not count."""
+        """Close the one that has been waited for longest. Those that close already, in a burst many, do not count."""
         connections = [one for one in self.connections if isinstance(one, BoundedConnection)]
         still = [one for one in connections if not one.transport.is_closing()]
         if len(still) > self.settings.most_connections:
@@ -110,6 +110,7 @@ class BoundedConnection(H11Protocol):
         super().data_received(data)
         if self.cycle is not None and not self.cycle.response_complete:
             self._stop_waiting()
+            self.since = time.monotonic()  # of a body: whoever sends it is not who has kept us waiting for longest
             if not self.cycle.more_body and self.flow.read_paused and self.conn.trailing_data[0]:
                 self.say_close()  # it sends the next request before it has this one's answer: it may send it again
         elif not self.transport.is_closing():
