@@ -190,6 +190,18 @@ def test_without_labels_they_are_pictures(tmp_path):
     assert len(open_data(again, labelled=False).train) == 4
 
 
+@pytest.mark.parametrize("kind", ["a folder", "hidden", "a link that leads nowhere"])
+def test_what_is_only_called_tar_is_no_shard(tmp_path, kind):
+    if kind == "a folder":
+        (tmp_path / "x.tar").mkdir()
+    elif kind == "hidden":
+        make_tar(tmp_path / ".x.tar", samples(4))
+    else:
+        (tmp_path / "x.tar").symlink_to("nowhere")
+    with pytest.raises(UserError, match="there are no pictures here"):
+        open_data(tmp_path)
+
+
 def test_arrays_are_packed_as_png(tmp_path):
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (12, 8, 8, 3), dtype=np.uint8)

@@ -111,11 +111,15 @@ def _find_below(address: str) -> ShardIndex:
 
 def _has_tars(folder: Path) -> bool:
     with os.scandir(folder) as found:
-        return any(entry.name.endswith(".tar") for entry in found)
+        return any(_is_tar(entry) for entry in found)
 
 
 def _tars(folder: Path) -> list[str]:
-    return [entry.name for entry in entries(folder) if entry.name.endswith(".tar") and entry.is_file()]
+    return [entry.name for entry in entries(folder) if _is_tar(entry)]
+
+
+def _is_tar(entry: os.DirEntry[str]) -> bool:
+    return entry.name.endswith(".tar") and not entry.name.startswith(".") and entry.is_file()
 
 
 def expand_braces(pattern: str) -> list[str]:
