@@ -190,6 +190,18 @@ def test_without_labels_they_are_pictures(tmp_path):
     assert len(open_data(again, labelled=False).train) == 4
 
 
+@pytest.mark.parametrize("split", ["train", "val"])
+@pytest.mark.parametrize("label", [[], [("7.cls", b"")]], ids=["no .cls", "an empty .cls"])
+def test_a_picture_without_a_label_is_no_class(tmp_path, split, label):
+    make_tar(tmp_path / "train-0.tar", samples(4))
+    make_tar(tmp_path / f"{split}-1.tar", [("7.jpg", jpeg(7)), *label])
+    with pytest.raises(UserError, match=rf"{split}-1\.tar#7\.jpg has no label \(\.cls\)"):
+        open_data(tmp_path)
+    opened = open_data(tmp_path, labelled=False)
+    assert opened.classes == ("0", "1")
+    assert opened.splits[split].labels[-1] == -1
+
+
 @pytest.mark.parametrize("kind", ["a folder", "hidden", "a link that leads nowhere"])
 def test_what_is_only_called_tar_is_no_shard(tmp_path, kind):
     if kind == "a folder":

@@ -57,8 +57,19 @@ def open_shards(place: str | Path, *, labelled: bool = True) -> Data:
     if labelled:
         if not index.classes:
             raise NoClassesError(f"{place}: these shards have no labels (.cls); pack them from labelled data.")
+        _check_labels(place, data)
         check_classes(place, data.splits, data.classes)
     return data
+
+
+def _check_labels(place: str | Path, data: Data) -> None:
+    """Refuse data of which only some have labels: what has none would be learned, or counted, as a class of its own."""
+    for source in data.splits.values():
+        if len(without := np.flatnonzero(source.labels < 0)):
+            raise NoClassesError(
+                f"{place}: {source.name(int(without[0]))} has no label (.cls), nor have {len(without) - 1:,} others of "
+                f"the {len(source):,} pictures of its split; give every picture a label, or leave these shards out."
+            )
 
 
 def shards_name(place: str) -> str:

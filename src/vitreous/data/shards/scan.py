@@ -127,7 +127,7 @@ def _samples(shard: str, size: int, read: Read) -> Iterator[tuple[Member, str | 
             picture = member
         elif suffix == ".cls":
             check_size(shard, member, MOST_LABEL)
-            label = read(member.offset, member.size).decode("utf-8", "backslashreplace").strip()
+            label = read(member.offset, member.size).decode("utf-8", "backslashreplace").strip() or None
         elif suffix == ".json":
             described = member
     if picture is not None:
