@@ -540,6 +540,15 @@ def test_patterns():
             expand_braces(wrong)
 
 
+def test_a_question_mark_in_a_path_is_a_letter(tmp_path):
+    make_tar(tmp_path / "cats?" / "train-0.tar", samples(4))
+    make_tar(tmp_path / "cats?" / "val-0.tar", samples(2))
+    data = open_data(tmp_path / "cats?")
+    assert {split: len(source) for split, source in data.splits.items()} == {"train": 4, "val": 2}
+    packed = pack_data(tmp_path / "cats?", tmp_path / "why?" / "packed").folder
+    assert len(open_data(packed / "shards.json").train) == 4
+
+
 def test_what_names_tell():
     assert split_of("imagenet1k-validation-03.tar") == "val"
     assert split_of("Test_000.tar") == "test"

@@ -13,7 +13,7 @@ import numpy as np
 from vitreous.data.shards import cloud
 from vitreous.data.shards.index import INDEX, ROWS, IndexPage, ShardIndex, file_sha256, parse_index, read_index
 from vitreous.data.shards.kept import LIMIT, kept_file, temporary
-from vitreous.data.shards.places import beside, is_address, read_range, stat_place
+from vitreous.data.shards.places import beside, is_address, read_range, stat_place, without_query
 from vitreous.data.shards.scan import file_name, scan_shards
 from vitreous.data.shards.source import ShardSource
 from vitreous.data.shards.web import is_web
@@ -74,7 +74,7 @@ def _check_labels(place: str | Path, data: Data) -> None:
 
 def shards_name(place: str) -> str:
     """What shards are called: their folder for an index, else what comes before their numbers."""
-    path = place.partition("?")[0].rstrip("/").removesuffix(INDEX).rstrip("/")
+    path = without_query(place).rstrip("/").removesuffix(INDEX).rstrip("/")
     name = file_name(path.partition("{")[0] if path.endswith(".tar") else path).removesuffix(".tar")
     return re.sub(r"[-_.]*\d*$", "", name) if path.endswith(".tar") else name
 
@@ -95,7 +95,7 @@ def _data(index: ShardIndex) -> Data:
 
 def _find(place: str) -> ShardIndex:
     if file_name(place) == INDEX:
-        return _packed(place.partition("?")[0].removesuffix(INDEX).rstrip("/") or ".")
+        return _packed(without_query(place).removesuffix(INDEX).rstrip("/") or ".")
     if is_address(place):
         return scan_shards(expand_braces(place)) if file_name(place).endswith(".tar") else _find_below(place)
     path = Path(place)
