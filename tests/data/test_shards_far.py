@@ -192,6 +192,20 @@ def test_a_server_that_is_given_up_names_the_place(web):
     assert len(web.status["pets/train-000000.tar"]) == 1, "what is refused is not asked for again"
 
 
+def test_what_failed_is_asked_for_anew(web, packed):
+    far, near = open_data(f"{web.url}pets/").train, open_data(packed).train
+    every = np.arange(len(far))
+    for shard in packed.glob("*.tar"):
+        web.status[f"pets/{shard.name}"] = [503] * 1000
+    far.expect(every)
+    for index in every:  # so that none is under way any more
+        with pytest.raises(UserError, match="the server answers 503"):
+            far.content(index)
+    web.status.clear()
+    far.expect(every)
+    assert contents(far) == contents(near), "the next pass over the same pictures, in the same process"
+
+
 @pytest.mark.parametrize(
     ("error", "said", "tries"),
     [
