@@ -308,6 +308,12 @@ def test_what_is_not_there(web):
             open_data(address)
 
 
+@pytest.mark.parametrize("address", ["http://127.0.0.1:port/pets/", "http://127.0.0.1:1/my pets/"])
+def test_an_address_that_is_none_is_not_asked_for_again(web, address):
+    with pytest.raises(UserError, match=r"not an address on the web \(.*\); check it\.$"):
+        open_data(address)
+
+
 @pytest.mark.parametrize("name", ["../../x", "A" * 64, "0" * 63, "0" * 64 + "\\n", "/" + "0" * 63])
 def test_a_digest_is_no_path(web, name, tmp_path, monkeypatch):
     """A file of the cache is called after it: what is no digest would be read, and written, anywhere."""
