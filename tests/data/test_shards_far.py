@@ -64,6 +64,23 @@ def test_an_index_on_the_web(web, packed, place):
     assert web.connections <= 2, "connections stay open"
 
 
+def test_an_index_that_was_damaged_in_the_cache_is_fetched_again(web, packed, tmp_path, monkeypatch):
+    monkeypatch.setenv("VITREOUS_CACHE", str(tmp_path))
+    open_data(f"{web.url}pets/")
+    (kept,) = (tmp_path / "shards").glob("*.safetensors")
+    whole = kept.read_bytes()
+    kept.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    assert contents(open_data(f"{web.url}pets/").train) == contents(open_data(packed).train)
+    assert kept.read_bytes() == whole
+
+
+def test_a_cache_that_cannot_be_written_is_named(web, tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("VITREOUS_CACHE", str(tmp_path / "file"))
+    with pytest.raises(UserError, match=r"file/shards: the index .* cannot be kept there \(.*\); set VITREOUS_CACHE"):
+        open_data(f"{web.url}pets/")
+
+
 def test_a_pattern_on_the_web(web, packed):
     count = len(list(packed.glob("*.tar")))
     far = open_data(f"{web.url}pets/train-{{000000..{count - 1:06d}}}.tar")

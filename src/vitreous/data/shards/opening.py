@@ -20,7 +20,7 @@ from vitreous.data.shards.web import is_web
 from vitreous.data.source import Data, NoClassesError, Source, Split, check_classes
 from vitreous.data.walk import entries, has_pictures
 from vitreous.errors import UserError
-from vitreous.inputs import MOST_TEXT, read_text, size_text
+from vitreous.inputs import MOST_TEXT, read_text, reason, size_text
 
 CLASSES = "classes.txt"
 """In a folder of other people's shards: the names of the classes that .cls numbers, one per line."""
@@ -205,8 +205,19 @@ def _text(place: str) -> str:
 def _rows(folder: str, page: IndexPage) -> Path:
     """The file of rows, from afar by way of the cache."""
     where = beside(folder, ROWS)
-    path = kept_file(page.rows_sha256) if is_address(folder) else Path(where)
-    if is_address(folder) and not path.is_file():
+    if is_address(folder):
+        return _fetched_rows(where, page)
+    if not Path(where).is_file():
+        raise UserError(f"{where}: missing; restore it from a copy, or pack the data again.")
+    return Path(where)
+
+
+def _fetched_rows(where: str, page: IndexPage) -> Path:
+    """The file of rows in the cache, fetched where it is not there, or damaged."""
+    path = kept_file(page.rows_sha256)
+    try:
+        if path.is_file() and file_sha256(path) == page.rows_sha256:
+            return path
         if page.rows_bytes > LIMIT:
             raise UserError(
                 f"{where}: {size_text(page.rows_bytes)}, too large for an index that is kept here; download the "
@@ -225,6 +236,9 @@ def _rows(folder: str, page: IndexPage) -> Path:
             new.replace(path)
         finally:
             new.unlink(missing_ok=True)
-    if not path.is_file():
-        raise UserError(f"{where}: missing; restore it from a copy, or pack the data again.")
+    except OSError as error:
+        raise UserError(
+            f"{path.parent}: the index of these shards cannot be kept there ({reason(error)}); set VITREOUS_CACHE to a "
+            "folder that can be written."
+        ) from None
     return path
