@@ -190,6 +190,30 @@ def test_without_labels_they_are_pictures(tmp_path):
     assert len(open_data(again, labelled=False).train) == 4
 
 
+@pytest.mark.parametrize("split", ["train", "val"])
+@pytest.mark.parametrize("label", [[], [("7.cls", b"")]], ids=["no .cls", "an empty .cls"])
+def test_a_picture_without_a_label_is_no_class(tmp_path, split, label):
+    make_tar(tmp_path / "train-0.tar", samples(4))
+    make_tar(tmp_path / f"{split}-1.tar", [("7.jpg", jpeg(7)), *label])
+    with pytest.raises(UserError, match=rf"{split}-1\.tar#7\.jpg has no label \(\.cls\)"):
+        open_data(tmp_path)
+    opened = open_data(tmp_path, labelled=False)
+    assert opened.classes == ("0", "1")
+    assert opened.splits[split].labels[-1] == -1
+
+
+@pytest.mark.parametrize("kind", ["a folder", "hidden", "a link that leads nowhere"])
+def test_what_is_only_called_tar_is_no_shard(tmp_path, kind):
+    if kind == "a folder":
+        (tmp_path / "x.tar").mkdir()
+    elif kind == "hidden":
+        make_tar(tmp_path / ".x.tar", samples(4))
+    else:
+        (tmp_path / "x.tar").symlink_to("nowhere")
+    with pytest.raises(UserError, match="there are no pictures here"):
+        open_data(tmp_path)
+
+
 def test_arrays_are_packed_as_png(tmp_path):
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (12, 8, 8, 3), dtype=np.uint8)
@@ -514,6 +538,15 @@ def test_patterns():
     for wrong in ("x{}.tar", "x{3..1}.tar", "x{0..99999999}.tar", "x{a}.tar", "{0..9999}{0..9999}.tar"):
         with pytest.raises(UserError, match=r"the pattern|not understood"):
             expand_braces(wrong)
+
+
+def test_a_question_mark_in_a_path_is_a_letter(tmp_path):
+    make_tar(tmp_path / "cats?" / "train-0.tar", samples(4))
+    make_tar(tmp_path / "cats?" / "val-0.tar", samples(2))
+    data = open_data(tmp_path / "cats?")
+    assert {split: len(source) for split, source in data.splits.items()} == {"train": 4, "val": 2}
+    packed = pack_data(tmp_path / "cats?", tmp_path / "why?" / "packed").folder
+    assert len(open_data(packed / "shards.json").train) == 4
 
 
 def test_what_names_tell():

@@ -64,6 +64,23 @@ def test_an_index_on_the_web(web, packed, place):
     assert web.connections <= 2, "connections stay open"
 
 
+def test_an_index_that_was_damaged_in_the_cache_is_fetched_again(web, packed, tmp_path, monkeypatch):
+    monkeypatch.setenv("VITREOUS_CACHE", str(tmp_path))
+    open_data(f"{web.url}pets/")
+    (kept,) = (tmp_path / "shards").glob("*.safetensors")
+    whole = kept.read_bytes()
+    kept.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    assert contents(open_data(f"{web.url}pets/").train) == contents(open_data(packed).train)
+    assert kept.read_bytes() == whole
+
+
+def test_a_cache_that_cannot_be_written_is_named(web, tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("VITREOUS_CACHE", str(tmp_path / "file"))
+    with pytest.raises(UserError, match=r"file/shards: the index .* cannot be kept there \(.*\); set VITREOUS_CACHE"):
+        open_data(f"{web.url}pets/")
+
+
 def test_a_pattern_on_the_web(web, packed):
     count = len(list(packed.glob("*.tar")))
     far = open_data(f"{web.url}pets/train-{{000000..{count - 1:06d}}}.tar")
@@ -192,6 +209,20 @@ def test_a_server_that_is_given_up_names_the_place(web):
     assert len(web.status["pets/train-000000.tar"]) == 1, "what is refused is not asked for again"
 
 
+def test_what_failed_is_asked_for_anew(web, packed):
+    far, near = open_data(f"{web.url}pets/").train, open_data(packed).train
+    every = np.arange(len(far))
+    for shard in packed.glob("*.tar"):
+        web.status[f"pets/{shard.name}"] = [503] * 1000
+    far.expect(every)
+    for index in every:  # so that none is under way any more
+        with pytest.raises(UserError, match="the server answers 503"):
+            far.content(index)
+    web.status.clear()
+    far.expect(every)
+    assert contents(far) == contents(near), "the next pass over the same pictures, in the same process"
+
+
 @pytest.mark.parametrize(
     ("error", "said", "tries"),
     [
@@ -292,6 +323,12 @@ def test_what_is_not_there(web):
     for address in ("http://", "http://[::1", "https://127.0.0.1:1/x.tar"):
         with pytest.raises(UserError):
             open_data(address)
+
+
+@pytest.mark.parametrize("address", ["http://127.0.0.1:port/pets/", "http://127.0.0.1:1/my pets/"])
+def test_an_address_that_is_none_is_not_asked_for_again(web, address):
+    with pytest.raises(UserError, match=r"not an address on the web \(.*\); check it\.$"):
+        open_data(address)
 
 
 @pytest.mark.parametrize("name", ["../../x", "A" * 64, "0" * 63, "0" * 64 + "\\n", "/" + "0" * 63])

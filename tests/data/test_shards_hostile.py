@@ -75,6 +75,13 @@ def test_a_name_is_checked_where_it_is_long_too(tmp_path):
         refused(make_tar(tmp_path / "x.tar", [*samples(3), (name, jpeg())], format), "leads elsewhere")
 
 
+@pytest.mark.parametrize("length", [b"", b"0", b"x", b"9" * 5000], ids=["none", "zero", "no number", "too long"])
+def test_an_extended_header_whose_records_have_no_length(tmp_path, length):
+    info = tarfile.TarInfo("pax")
+    info.type = tarfile.XHDTYPE
+    refused(make_tar(tmp_path / "x.tar", [(info, length + b" path=a.jpg\n"), *samples(3)]), "damaged at byte 0")
+
+
 def test_folders_are_passed_over(tmp_path):
     make_tar(tmp_path / "x.tar", [(special("d", tarfile.DIRTYPE), b""), *samples(4), ("__meta__/x.jpg", b"x")])
     assert len(open_data(tmp_path).train) == 4

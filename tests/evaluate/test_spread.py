@@ -33,6 +33,13 @@ def test_an_interval_stays_among_shares():
     assert 0 <= low < 0.99 < high == 1
 
 
+@pytest.mark.parametrize("share", [0.0, 1.0])
+def test_seeds_that_agree_do_not_make_few_pictures_many(share):
+    one, three = Accuracies(by_seed(share), 20).interval, Accuracies(by_seed(share, share, share), 20).interval
+    assert three == pytest.approx(one)
+    assert three[1] - three[0] == pytest.approx(0.1611, abs=1e-4)  # Wilson's, of none or all of twenty
+
+
 def test_one_training_has_no_deviation_and_the_interval_of_its_pictures():
     found = Accuracies(by_seed(0.5), 100)
     assert found.deviation is None

@@ -1,6 +1,9 @@
 """Downloads against a server on loopback that breaks off, changes its mind, and lies."""
 
+import errno
 import json
+import ssl
+from http.client import HTTPResponse
 
 import numpy as np
 import pytest
@@ -35,6 +38,25 @@ def test_what_breaks_off_goes_on_where_it_was(web, place):
     download([web.url + "x.bin"], place, patience=QUICK)
     assert place.read_bytes() == CONTENT
     assert web.asked == [("x.bin", None), ("x.bin", "bytes=100000-"), ("x.bin", "bytes=150000-")]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [OSError(errno.EHOSTUNREACH, "No route to host"), ssl.SSLError(1, "bad record mac"), TimeoutError("timed out")],
+    ids=["no route", "encryption", "silence"],
+)
+def test_a_network_that_fails_is_not_taken_for_the_disk(web, place, monkeypatch, error):
+    errors, read = [None, error], HTTPResponse.read1
+
+    def read_or_fail(self, *size):
+        if errors and (one := errors.pop(0)) is not None:
+            raise one
+        return read(self, *size)
+
+    monkeypatch.setattr(HTTPResponse, "read1", read_or_fail)
+    download([web.url + "x.bin"], place, patience=QUICK)
+    assert place.read_bytes() == CONTENT
+    assert [asked is None for _, asked in web.asked] == [True, False], "it went on where it was"
 
 
 def test_the_next_command_goes_on_where_the_last_was(web, place):

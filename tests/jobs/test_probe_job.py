@@ -42,6 +42,7 @@ def test_every_protocol_on_a_task_that_is_easy(bundle, data):
     assert [score.setting for score in nearest.scores] == [{"k": 10}, {"k": 20}]
     assert "k = 100, 200 left out: there are only 36 training pictures" in nearest.remarks[0]
     linear = probe(bundle, data, protocol="linear")
+    assert linear.known == 36 + 12, "what chose the regularisation is learned from, too"
     few = probe(bundle, data, protocol="fewshot")
     assert [score.setting["shots"] for score in few.scores] == [1, 5, 10]
     assert all(len(score.draws) == 5 for score in few.scores)

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from colours import make_bundle, make_pictures, pixels
 from deploy.models import random_pictures
 from greys import stop_after
@@ -18,7 +19,8 @@ from vitreous.config.change import change
 from vitreous.data.datasets.entry import Dataset, Vtab
 from vitreous.data.datasets.place import CARD, Card
 from vitreous.data.datasets.table import DATASETS
-from vitreous.data.source import open_data
+from vitreous.data.packed import ArraySource
+from vitreous.data.source import Data, open_data
 from vitreous.deploy.folder import Accuracy
 from vitreous.recipes import supervised
 from vitreous.recipes.situation import Situation
@@ -404,6 +406,24 @@ def test_a_budget_is_divided_and_what_is_left_is_shared():
 def test_pictures_that_fit(seconds, expected):
     """0.1 s a look, 0.1 s more to learn: 100 test pictures take 10 s, 400 known ones 80 s."""
     assert frozen.pictures_in_time(seconds, 0.1, 0.1, 100, 400) == expected
+
+
+def test_five_of_each_class_are_there_however_short_the_time(monkeypatch):
+    """A linear classifier beside few-shot wants validation pictures too: they are not taken from the five."""
+    classes = tuple(map(str, range(40)))
+    pixels = torch.zeros(400, 1, 2, 2, dtype=torch.uint8)
+    source = ArraySource("x", pixels, np.arange(400) % len(classes), classes)
+    task = SimpleNamespace(
+        named=SimpleNamespace(name="x"), data=Data({"train": source, "val": source, "test": source}, classes)
+    )
+    monkeypatch.setattr(frozen, "seconds_per_look", lambda *_: 1.0)
+    monkeypatch.setattr(frozen, "FeatureReader", lambda *_: SimpleNamespace(compute=None))
+    features = frozen.FrozenFeatures(SimpleNamespace(config=SimpleNamespace(features=8)), 0, Listeners())
+    for protocols in (("linear", "fewshot-5"), ("fewshot-5",), ("linear", "knn", "fewshot-5")):
+        part = features._part(task, 60.0, protocols)
+        assert np.bincount(part.train.labels).tolist() == [5] * 40
+        assert len(part.splits["test"]) == 50
+    assert len(features._part(task, 60.0, ("linear", "knn")).train) == 25
 
 
 def test_the_command(bundle, pictures, capsys, tmp_path):

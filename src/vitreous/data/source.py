@@ -37,7 +37,7 @@ SPLIT_NAMES: dict[str, Split] = {
 
 
 class NoClassesError(UserError):
-    """There are pictures but no two classes of them: enough for whatever needs no labels."""
+    """There are pictures but no two classes of them, or not of all: enough for whatever needs no labels."""
 
 
 class Source(ABC):

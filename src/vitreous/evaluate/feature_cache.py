@@ -22,6 +22,7 @@ from torch import Tensor
 
 from vitreous.config.data import Preprocess
 from vitreous.config.model import model_to_json
+from vitreous.data.datasets.place import cache_root
 from vitreous.data.decode import PictureError
 from vitreous.data.source import Source
 from vitreous.errors import UserError
@@ -99,10 +100,8 @@ class FeatureCache:
 
 
 def default_folder() -> Path:
-    """$VITREOUS_CACHE, or vitreous in the user's folder for caches; features are in a folder of it."""
-    if said := os.environ.get("VITREOUS_CACHE"):
-        return Path(said) / "features"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vitreous" / "features"
+    """Where features are kept among the caches."""
+    return cache_root() / "features"
 
 
 def features_key(model: Network | str, preprocess: Preprocess, source: Source) -> str:

@@ -47,12 +47,11 @@ class Accuracies:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """95 % interval of the mean, by seeds and pictures; of a single training by the pictures alone (Wilson's)."""
-        values = list(self.by_seed.values())
-        if len(values) < 2:
-            return wilson(values[0] * self.n, self.n)
-        half = math.hypot(_seeds_margin(values), NORMAL * math.sqrt(self.mean * (1 - self.mean) / self.n))
-        return max(0.0, self.mean - half), min(1.0, self.mean + half)
+        """95 % interval of the mean, by pictures (Wilson's) and seeds; of a single training by the pictures alone."""
+        values, mean = list(self.by_seed.values()), self.mean
+        low, high = wilson(mean * self.n, self.n)
+        seeds = _seeds_margin(values) if len(values) > 1 else 0.0
+        return max(0.0, mean - math.hypot(mean - low, seeds)), min(1.0, mean + math.hypot(high - mean, seeds))
 
 
 @dataclass(frozen=True)

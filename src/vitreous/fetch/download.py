@@ -180,7 +180,7 @@ def _receive(
         file.truncate(done)
         file.seek(done)
         since, then = time.monotonic(), done
-        while piece := answer.read1(PIECE):
+        while piece := _next_piece(answer):
             done += len(piece)
             if done > (total or MOST):
                 raise _RefusedError(f"it sends more than the {total or MOST:,} bytes that it should have")
@@ -195,6 +195,14 @@ def _receive(
         os.fsync(file.fileno())
     if total is not None and done < total:
         raise _BrokenOffError(f"{done:,} of {total:,} bytes came")
+
+
+def _next_piece(answer: HTTPResponse) -> bytes:
+    """What comes next. Whatever the system refuses here is the network's doing, not the disk's."""
+    try:
+        return answer.read1(PIECE)
+    except OSError as error:
+        raise _BrokenOffError(reason(error)[:200] or type(error).__name__) from None
 
 
 def _continues(answer: HTTPResponse, known: Version | None, done: int) -> bool:

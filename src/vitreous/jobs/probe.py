@@ -118,7 +118,7 @@ def probe(
         protocol=protocol,
         judged=splits.judged,
         n=len(splits.test[1]),
-        known=len(splits.train[1]),
+        known=sum(len(part[1]) for part in (splits.train, splits.val) if part is not None),
         classes=splits.classes,
         width=splits.test[0].shape[1],
         scores=tuple(scores),

@@ -30,11 +30,11 @@ Feature = list[bytes] | list[int]
 def read_examples(path: Path) -> Iterator[dict[str, Feature]]:
     """The examples in a file, each with its bytes and whole numbers by name; numbers with a point are left out."""
     with open_input(path) as file:
-        number = 0
+        number = 1
         try:
             while (content := _next_record(file)) is not None:
-                number += 1
                 yield _example(content)
+                number += 1
         except (_DamagedError, UnicodeDecodeError) as error:
             raise UserError(f"{path}: record {number} is damaged or cut short ({error}); get the file again.") from None
 

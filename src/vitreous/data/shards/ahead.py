@@ -131,6 +131,9 @@ class _Fetcher:
             try:
                 future.set_result(read_range(*piece))
             except BaseException as error:
+                with self._lock:
+                    if self._begun.get(piece) is future:
+                        self._forget(piece)  # only who waits for it hears of this; whoever reads it next asks anew
                 future.set_exception(error)
 
 

@@ -13,14 +13,14 @@ import numpy as np
 from vitreous.data.shards import cloud
 from vitreous.data.shards.index import INDEX, ROWS, IndexPage, ShardIndex, file_sha256, parse_index, read_index
 from vitreous.data.shards.kept import LIMIT, kept_file, temporary
-from vitreous.data.shards.places import beside, is_address, read_range, stat_place
+from vitreous.data.shards.places import beside, is_address, read_range, stat_place, without_query
 from vitreous.data.shards.scan import file_name, scan_shards
 from vitreous.data.shards.source import ShardSource
 from vitreous.data.shards.web import is_web
 from vitreous.data.source import Data, NoClassesError, Source, Split, check_classes
 from vitreous.data.walk import entries, has_pictures
 from vitreous.errors import UserError
-from vitreous.inputs import MOST_TEXT, read_text, size_text
+from vitreous.inputs import MOST_TEXT, read_text, reason, size_text
 
 CLASSES = "classes.txt"
 """In a folder of other people's shards: the names of the classes that .cls numbers, one per line."""
@@ -57,13 +57,24 @@ def open_shards(place: str | Path, *, labelled: bool = True) -> Data:
     if labelled:
         if not index.classes:
             raise NoClassesError(f"{place}: these shards have no labels (.cls); pack them from labelled data.")
+        _check_labels(place, data)
         check_classes(place, data.splits, data.classes)
     return data
 
 
+def _check_labels(place: str | Path, data: Data) -> None:
+    """Refuse data of which only some have labels: what has none would be learned, or counted, as a class of its own."""
+    for source in data.splits.values():
+        if len(without := np.flatnonzero(source.labels < 0)):
+            raise NoClassesError(
+                f"{place}: {source.name(int(without[0]))} has no label (.cls), nor have {len(without) - 1:,} others of "
+                f"the {len(source):,} pictures of its split; give every picture a label, or leave these shards out."
+            )
+
+
 def shards_name(place: str) -> str:
     """What shards are called: their folder for an index, else what comes before their numbers."""
-    path = place.partition("?")[0].rstrip("/").removesuffix(INDEX).rstrip("/")
+    path = without_query(place).rstrip("/").removesuffix(INDEX).rstrip("/")
     name = file_name(path.partition("{")[0] if path.endswith(".tar") else path).removesuffix(".tar")
     return re.sub(r"[-_.]*\d*$", "", name) if path.endswith(".tar") else name
 
@@ -84,7 +95,7 @@ def _data(index: ShardIndex) -> Data:
 
 def _find(place: str) -> ShardIndex:
     if file_name(place) == INDEX:
-        return _packed(place.partition("?")[0].removesuffix(INDEX).rstrip("/") or ".")
+        return _packed(without_query(place).removesuffix(INDEX).rstrip("/") or ".")
     if is_address(place):
         return scan_shards(expand_braces(place)) if file_name(place).endswith(".tar") else _find_below(place)
     path = Path(place)
@@ -111,11 +122,15 @@ def _find_below(address: str) -> ShardIndex:
 
 def _has_tars(folder: Path) -> bool:
     with os.scandir(folder) as found:
-        return any(entry.name.endswith(".tar") for entry in found)
+        return any(_is_tar(entry) for entry in found)
 
 
 def _tars(folder: Path) -> list[str]:
-    return [entry.name for entry in entries(folder) if entry.name.endswith(".tar") and entry.is_file()]
+    return [entry.name for entry in entries(folder) if _is_tar(entry)]
+
+
+def _is_tar(entry: os.DirEntry[str]) -> bool:
+    return entry.name.endswith(".tar") and not entry.name.startswith(".") and entry.is_file()
 
 
 def expand_braces(pattern: str) -> list[str]:
@@ -190,8 +205,19 @@ def _text(place: str) -> str:
 def _rows(folder: str, page: IndexPage) -> Path:
     """The file of rows, from afar by way of the cache."""
     where = beside(folder, ROWS)
-    path = kept_file(page.rows_sha256) if is_address(folder) else Path(where)
-    if is_address(folder) and not path.is_file():
+    if is_address(folder):
+        return _fetched_rows(where, page)
+    if not Path(where).is_file():
+        raise UserError(f"{where}: missing; restore it from a copy, or pack the data again.")
+    return Path(where)
+
+
+def _fetched_rows(where: str, page: IndexPage) -> Path:
+    """The file of rows in the cache, fetched where it is not there, or damaged."""
+    path = kept_file(page.rows_sha256)
+    try:
+        if path.is_file() and file_sha256(path) == page.rows_sha256:
+            return path
         if page.rows_bytes > LIMIT:
             raise UserError(
                 f"{where}: {size_text(page.rows_bytes)}, too large for an index that is kept here; download the "
@@ -210,6 +236,9 @@ def _rows(folder: str, page: IndexPage) -> Path:
             new.replace(path)
         finally:
             new.unlink(missing_ok=True)
-    if not path.is_file():
-        raise UserError(f"{where}: missing; restore it from a copy, or pack the data again.")
+    except OSError as error:
+        raise UserError(
+            f"{path.parent}: the index of these shards cannot be kept there ({reason(error)}); set VITREOUS_CACHE to a "
+            "folder that can be written."
+        ) from None
     return path

@@ -33,6 +33,11 @@ def is_address(text: str) -> bool:
     return "://" in text
 
 
+def without_query(place: str) -> str:
+    """An address up to its question mark; in the name of a file that is a letter like any other."""
+    return place.partition("?")[0] if is_address(place) else place
+
+
 def beside(place: str, name: str) -> str:
     """The file of this name in a folder, or below an address."""
     return f"{place.rstrip('/')}/{name}" if is_address(place) else str(Path(place) / name)

@@ -21,7 +21,7 @@ from vitreous.data.decode import MAX_BYTES, PICTURE_SUFFIXES
 from vitreous.data.folder import Names
 from vitreous.data.shards.index import Rows, Shard, ShardIndex, check_rows
 from vitreous.data.shards.kept import keep_index, kept_index
-from vitreous.data.shards.places import reader, stat_place
+from vitreous.data.shards.places import reader, stat_place, without_query
 from vitreous.data.shards.tar import Member, Read, check_size, members
 from vitreous.data.source import SPLIT_NAMES, Split, order_classes
 from vitreous.errors import UserError
@@ -74,7 +74,7 @@ def split_of(name: str) -> Split:
 
 def file_name(place: str) -> str:
     """The last part of a path or an address."""
-    return place.partition("?")[0].replace("\\", "/").rstrip("/").rpartition("/")[2]
+    return without_query(place).replace("\\", "/").rstrip("/").rpartition("/")[2]
 
 
 @dataclass
@@ -127,7 +127,7 @@ def _samples(shard: str, size: int, read: Read) -> Iterator[tuple[Member, str | 
             picture = member
         elif suffix == ".cls":
             check_size(shard, member, MOST_LABEL)
-            label = read(member.offset, member.size).decode("utf-8", "backslashreplace").strip()
+            label = read(member.offset, member.size).decode("utf-8", "backslashreplace").strip() or None
         elif suffix == ".json":
             described = member
     if picture is not None:

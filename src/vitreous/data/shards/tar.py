@@ -21,6 +21,8 @@ PICKLES = (".pyd", ".pickle", ".pkl", ".pt", ".pth")
 """Members that others would run code to decode."""
 MOST_NAME = 2**16
 """Bytes of a header that only holds a long name."""
+MOST_DIGITS = 20
+"""Of the length of a record in such a header; of thousands, Python makes no number."""
 MOST_SIZE = 2**60
 """Bytes of any member; a larger number is damage, and no system takes it for a place in a file."""
 
@@ -146,7 +148,7 @@ def _pax_path(shard: str, at: int, body: bytes) -> str | None:
     path = None
     while body:
         length, _, _ = body.partition(b" ")
-        record = body[: int(length)] if length.isdigit() else b""
+        record = body[: int(length)] if length.isdigit() and len(length) < MOST_DIGITS else b""
         key, equals, value = record[len(length) + 1 : -1].partition(b"=")
         if not equals:
             raise UserError(f"{shard}: damaged at byte {at:,}, in an extended header; restore it from a copy.")

@@ -12,7 +12,7 @@ import ssl
 import threading
 import time
 from dataclasses import dataclass
-from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection, InvalidURL
 from typing import NamedTuple
 from urllib.parse import urljoin, urlsplit
 
@@ -129,12 +129,12 @@ def _attempt(url: str, start: int, length: int) -> tuple[bytes, Version]:
         if error.errno == socket.EAI_NONAME:
             raise UserError(f"{url}: there is no server of this name; check the address.") from None
         raise _AgainError(reason(error)[:200]) from None
-    except (HTTPException, OSError) as error:  # timeouts and refused connections among them
-        raise _AgainError(reason(error)[:200] or type(error).__name__) from None
-    except ValueError as error:
+    except (InvalidURL, ValueError) as error:
         if isinstance(error, UserError):
             raise
         raise UserError(f"{url}: not an address on the web ({str(error)[:200]}); check it.") from None
+    except (HTTPException, OSError) as error:  # timeouts and refused connections among them
+        raise _AgainError(reason(error)[:200] or type(error).__name__) from None
 
 
 def _received(url: str, answer: HTTPResponse, start: int, length: int) -> tuple[bytes, Version]:

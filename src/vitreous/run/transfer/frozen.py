@@ -121,27 +121,25 @@ class FrozenFeatures:
             known.pop("val", None)
         total = sum(map(len, known.values()))
         left = seconds - (time.perf_counter() - began)
-        fewest = max(FEW, SHOTS * len(data.classes) if "fewshot-5" in protocols else 0)
-        tested, learned = pictures_in_time(left, look, learn, len(test), total, fewest)
+        tested, learned = pictures_in_time(left, look, learn, len(test), total)
         if (tested, learned) == (len(test), total):
             return data
         splits: dict[Split, Source] = {"test": random_part(test, SEED, tested)}
         for split, source in known.items():
-            count = min(len(source), max(1, round(learned * len(source) / total)))
+            least = SHOTS * len(data.classes) if split == "train" and "fewshot-5" in protocols else 1
+            count = min(len(source), max(least, round(learned * len(source) / total)))
             splits[split] = source.subset(class_by_class(source.labels, SEED)[:count])
         return replace(data, splits=splits)
 
 
-def pictures_in_time(
-    seconds: float, look: float, learn: float, test: int, known: int, fewest: int = FEW
-) -> tuple[int, int]:
+def pictures_in_time(seconds: float, look: float, learn: float, test: int, known: int) -> tuple[int, int]:
     """Of so many test pictures and known ones, how many there is time for: half of it for each, or what one leaves.
 
-    look: seconds for a picture. learn: seconds more for one that is learned from; `fewest` of them are, come what may.
+    look: seconds for a picture. learn: seconds more for one that is learned from. `FEW` of each are taken in any case.
     """
     testing = max(TESTING * seconds, seconds - known * (look + learn))
     tested = min(test, max(FEW, int(testing / look)))
-    return tested, min(known, max(fewest, int((seconds - tested * look) / (look + learn))))
+    return tested, min(known, max(FEW, int((seconds - tested * look) / (look + learn))))
 
 
 def preprocess_settings(model: Deployed) -> dict[str, Setting]:
