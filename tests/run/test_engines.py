@@ -15,6 +15,7 @@ from vitreous.deploy.engine import TorchEngine
 from vitreous.deploy.folder import load_engine
 from vitreous.deploy.runtime import RUNTIMES
 from vitreous.jobs.evaluate import evaluate
+from vitreous.jobs.evaluate_corruptions import evaluate_corruptions
 from vitreous.memory import peak_bytes
 from vitreous.run.engines import choice as engines
 from vitreous.run.engines import memory, prepared
@@ -60,6 +61,15 @@ def test_an_engine_is_opened_once_for_a_network_and_then_costs_nothing(colours, 
     assert deploy(again, pictures=16).engine is first, "by then it is open"
     assert PreparedEngines(again).put(in_openvino).engine is not first
     assert deploy(load_bundle(bundle.path), pictures=100).engine is not first
+
+
+def test_what_a_converted_form_answers_is_said_of_the_persons_model(colours, in_openvino, kept, tmp_path):
+    bundle, data = colours
+    PreparedEngines(bundle).put(in_openvino)
+    assert deploy(bundle, engine="openvino").path == bundle.path
+    given = {"kinds": ["contrast"], "strengths": [1], "count": 2, "workers": 0, "out": tmp_path / "out"}
+    evaluate_corruptions(bundle, data, engine="openvino", **given)
+    assert f"<h1>{bundle.path.parent.name}</h1>" in (tmp_path / "out" / "corruptions.html").read_text()
 
 
 def test_speeds_of_another_machine_do_not_count(colours, in_openvino, kept, monkeypatch):
