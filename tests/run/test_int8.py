@@ -41,6 +41,17 @@ def test_int8_that_few_pictures_judged_is_taken_only_if_asked_for(colours, in_op
         assert deploy(bundle, pictures=1000, precision="int8").engine.precision == "int8"
 
 
+def test_int8_that_is_asked_for_need_not_have_a_known_speed(colours, in_openvino, kept):
+    """Whoever was interrupted before it was measured, or measured without it, has it all the same."""
+    bundle, _ = colours
+    found = PreparedEngines(bundle)
+    about = replace(in_openvino.about, precision="int8", accuracy=Accuracy(1000, 1.0, 1.0))
+    found.put(replace(in_openvino, about=about))
+    for speeds in ({}, {TORCH: 1.0}):
+        found.remember(speeds)
+        assert deploy(bundle, precision="int8").engine.precision == "int8"
+
+
 def test_nncf_is_told_the_accuracy_of_the_pictures_it_asks_about():
     """Any of them, in any order, not the first so many."""
     scores = {0: [0.0, 1.0], 1: [1.0, 0.0], 2: [1.0, 0.0]}
