@@ -226,7 +226,7 @@ def _check_answers(address: str) -> None:
         return  # "auto", "local", or for Ray to judge
     try:
         socket.create_connection((found[1], int(found[2])), timeout=CONNECT_SECONDS).close()
-    except (OSError, OverflowError) as error:
+    except (OSError, OverflowError, UnicodeError) as error:  # the last of a name that no machine can have
         raise _no_cluster(address, error) from None
 
 

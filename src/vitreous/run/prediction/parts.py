@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from vitreous.config.data import Preprocess
-from vitreous.config.engine import EngineChoice, Precision
+from vitreous.config.engine import EngineChoice, EngineName, Precision
 from vitreous.config.fields import from_fields
 from vitreous.data.source import Source
 from vitreous.data.view import Sample
@@ -115,10 +115,20 @@ class ModelRequest:
     classifier: bool
     """Refuse a model that has none."""
 
+    @property
+    def exported(self) -> bool:
+        """Whether it is an exported model, which has its own engine."""
+        return is_engine(Path(self.model))
+
+    def preferring(self, engine: EngineName, precision: Precision) -> ModelRequest:
+        """The same with this engine, where that is left open; what was asked for stays."""
+        if self.engine != "auto" or self.precision not in (None, precision) or self.exported:
+            return self
+        return replace(self, engine=engine, precision=precision)
+
     def open(self, pictures: int = 1) -> IdentifiedModel:
         """The model, ready to be asked about so many pictures."""
-        path = Path(self.model)
-        exported = is_engine(path)
+        path, exported = Path(self.model), self.exported
         bundle = None if exported else open_model(self.model, self.preprocess, self.merge)
         deployed = deploy(
             path if bundle is None else bundle,
