@@ -273,6 +273,15 @@ def test_lists_arrays_and_several_places(bundle, all_pictures, tmp_path):
     assert found[-1]["path"] == str(one)
 
 
+def test_an_array_with_other_pixels_is_done_again(bundle, tmp_path):
+    """Its pictures are called the same, and are all of one size."""
+    for colour, kept in (("blue", 0), ("red", 0), ("red", 1)):
+        images = np.stack([pixels(colour, number) for number in range(5)])
+        np.savez(tmp_path / "x.npz", images=images, labels=np.arange(5) % 2)
+        assert predict_many(bundle, tmp_path / "x.npz", tmp_path / "o").kept == kept
+        assert [row["label"] for row in rows(tmp_path / "o")] == [colour] * 5
+
+
 def test_shards(whole, bundle, all_pictures, tmp_path):
     """The same answers as from the files that were packed."""
     pack_data(all_pictures, tmp_path / "shards", shard_size="100kB")

@@ -15,6 +15,7 @@ import numpy as np
 from vitreous.config.data import Preprocess
 from vitreous.config.engine import EngineChoice, EngineName, Precision
 from vitreous.config.fields import from_fields
+from vitreous.data.packed import ArraySource
 from vitreous.data.source import Source
 from vitreous.data.view import Sample
 from vitreous.deploy.engine import Deployed
@@ -43,7 +44,7 @@ class PartRecord:
     sha256: str
     pictures: int
     sizes: str
-    """A digest of the sizes of the pictures' files: where they differ now, the part is done again."""
+    """What `digest_sizes` says of the pictures: where it says something else now, the part is done again."""
     unreadable: dict[str, str]
     """Path to reason."""
 
@@ -90,9 +91,14 @@ class PartFolder:
 
 
 def digest_sizes(pictures: Sequence[Source]) -> str:
-    """32 hexadecimal digits that differ if the size of a picture's file does."""
-    sizes = [source.size(index) for source in pictures for index in range(len(source))]
-    return sha256(json.dumps(sizes).encode()).hexdigest()[:32]
+    """32 hexadecimal digits that differ if the size of a picture's file does; of an array, any of its pixels."""
+    known = [_known(source, index) for source in pictures for index in range(len(source))]
+    return sha256(json.dumps(known).encode()).hexdigest()[:32]
+
+
+def _known(source: Source, index: int) -> int | str:
+    """What tells a picture from another in its place, at little cost: those of an array have all the same size."""
+    return sha256(source.content(index)).hexdigest() if isinstance(source, ArraySource) else source.size(index)
 
 
 class IdentifiedModel(NamedTuple):
