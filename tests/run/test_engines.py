@@ -245,6 +245,21 @@ def test_memory_is_of_a_process_that_asks_as_many_pictures_as_the_engine_likes(c
     assert memory.measure_memory(in_openvino.engine) is None
 
 
+def test_without_room_for_a_copy_memory_is_not_known(colours, monkeypatch, tmp_path):
+    """All else that was measured is worth more than this one figure."""
+    engine = deploy(colours[0], engine="torch").engine
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "gone"))
+    assert memory.measure_memory(engine) is None
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+    def full(*given):
+        raise UserError("the disk is full")
+
+    monkeypatch.setattr(memory, "save_bundle", full)
+    assert memory.measure_memory(engine) is None
+    assert not list(tmp_path.iterdir())
+
+
 def test_memory_is_measured_with_a_whole_batch(colours, monkeypatch, capsys):
     asked = []
     monkeypatch.setattr(TorchEngine, "scores", lambda self, pictures: asked.append(len(pictures)))
