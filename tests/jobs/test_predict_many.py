@@ -4,8 +4,10 @@ import json
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow.parquet as parquet
@@ -18,7 +20,7 @@ from vitreous import UserError, export_weights
 from vitreous.jobs.data_pack import pack_data
 from vitreous.jobs.predict_many import predict_many
 from vitreous.run.prediction import plan, table
-from vitreous.run.prediction.cluster import Cluster, _check_answers, fewest_beside_gpu
+from vitreous.run.prediction.cluster import Cluster, _check_answers, fewest_beside_gpu, open_cluster
 from vitreous.run.prediction.parts import PartWorker
 from vitreous.weights.bundle import load_bundle, save_bundle
 
@@ -200,6 +202,22 @@ def test_a_cluster_with_gpus_takes_an_exported_model_as_it_is(bundle, exported, 
         predict_many(model, all_pictures / "red", tmp_path / engine, ray=True)
         assert plan.read_plan(tmp_path / engine).engine == engine
         assert [row["label"] for row in rows(tmp_path / engine)] == ["red"] * EACH
+
+
+def test_a_cluster_can_be_opened_in_any_thread(monkeypatch):
+    """Signals belong to the main one."""
+    ray = SimpleNamespace(
+        is_initialized=lambda: True, cluster_resources=lambda: {"CPU": 3.0}, nodes=list, data=SimpleNamespace()
+    )
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    monkeypatch.setitem(sys.modules, "ray.data", ray.data)
+
+    def processors():
+        with open_cluster(None) as opened:
+            return opened.processors
+
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(processors).result() == processors() == 3
 
 
 @pytest.mark.parametrize("address", ["a..b:6379", f"{'a' * 64}:6379"])
