@@ -151,6 +151,15 @@ def test_many_pictures_are_worth_a_conversion(colours, kept, monkeypatch):
     assert PreparedEngines(bundle).get(OPENVINO) is not None
 
 
+def test_a_batch_that_does_not_fit_into_the_memory_is_not_tried(colours, kept, monkeypatch):
+    """Whoever asks about fewer at once gets answers, and whoever does not, a sentence."""
+    bundle, _ = colours
+    monkeypatch.setattr(engines, "WORTH_SECONDS", 0.0)
+    monkeypatch.setattr("vitreous.memory.available_memory", lambda: 1000)
+    monkeypatch.setattr(TorchEngine, "scores", lambda self, pictures: pytest.fail("a batch was computed"))
+    assert deploy(bundle, pictures=100_000).engine.name == "torch"
+
+
 def test_what_is_kept_and_damaged_is_made_again(colours, in_openvino, kept):
     bundle, _ = colours
     PreparedEngines(bundle).put(in_openvino)

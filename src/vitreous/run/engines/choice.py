@@ -15,6 +15,7 @@ from vitreous.deploy.speed import measure_speeds
 from vitreous.errors import UserError
 from vitreous.run.engines.conversion import builtin_views, convert_model
 from vitreous.run.engines.prepared import TORCH, PreparedEngines, Variant
+from vitreous.run.needs import check_inference_memory
 from vitreous.run.opening import check_classifier, open_model
 from vitreous.weights.bundle import Bundle
 from vitreous.world import find_device
@@ -122,7 +123,7 @@ def _fastest(bundle: Bundle, precision: Precision | None, pictures: int) -> Depl
         return plain
     prepared = PreparedEngines(bundle)
     speeds = prepared.speeds
-    if OPENVINO not in speeds and _worth_converting(plain.engine, pictures):
+    if OPENVINO not in speeds and _worth_converting(plain, pictures):
         speeds = _prepare(prepared, plain.engine) or speeds
     fitting = {variant: speed for variant, speed in speeds.items() if precision in (None, variant.precision)}
     for variant in sorted(fitting, key=lambda variant: _seconds(prepared, variant, fitting[variant], pictures)):
@@ -181,7 +182,12 @@ def _say_torch(speeds: Mapping[Variant, float], pictures: int) -> None:
         log.info("engine: PyTorch; OpenVINO may be faster here: pip install 'vitreous[openvino]', then vitreous bench.")
 
 
-def _worth_converting(engine: Engine, pictures: int) -> bool:
+def _worth_converting(plain: Deployed, pictures: int) -> bool:
+    engine = plain.engine
     if not RUNTIMES["openvino"].installed or pictures < 10 * engine.batch_size:
+        return False
+    try:
+        check_inference_memory(plain.config, engine.preprocess, engine.batch_size)
+    except UserError:  # it cannot be tried; asked about fewer at once, it may answer all the same
         return False
     return pictures / measure_speeds({TORCH: engine}, rounds=1, seconds=0.2)[TORCH] > WORTH_SECONDS
