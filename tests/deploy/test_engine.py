@@ -9,7 +9,7 @@ from weights.tiny_models import random_model
 from vitreous import UserError, ViT
 from vitreous.config.data import Preprocess
 from vitreous.deploy.engine import Engine, TorchEngine
-from vitreous.model.network import check_numbers
+from vitreous.model.network import check_numbers, evaluating
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
@@ -53,6 +53,18 @@ def test_the_network_answers_in_evaluation_mode_and_is_left_as_it_was():
     with pytest.raises(UserError):
         engine.scores(pictures[0])
     assert model.training
+
+
+def test_whoever_is_done_first_leaves_the_others_in_evaluation_mode():
+    """Several threads may ask an engine, and one that ends must not put dropout back into another's pass."""
+    network = torch.nn.Sequential(torch.nn.Dropout(0.5), torch.nn.Dropout(0.5).eval())
+    first, second = evaluating(network), evaluating(network)
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert [module.training for module in network.modules()] == [False, False, False]
+    second.__exit__(None, None, None)
+    assert [module.training for module in network.modules()] == [True, True, False], "each as it was"
 
 
 def test_a_classifier_can_be_trained_on_representations():

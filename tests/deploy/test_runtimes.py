@@ -200,6 +200,7 @@ def broken_openvino(program, names, facts):
 
 
 CONVERT = {name: runtime.convert for name, runtime in RUNTIMES.items()}
+SESSION = onnxruntime.InferenceSession
 
 
 @pytest.mark.parametrize(("runtime", "broken"), [("onnx", broken_onnx), ("openvino", broken_openvino)])
@@ -209,6 +210,48 @@ def test_a_broken_conversion_is_refused_and_names_the_layer(runtime, broken, mon
     with pytest.raises(UserError, match=r"does not compute what the network does.*blocks\.1\.mlp\.fc1\b"):
         export_weights(tiny_bundle(), tmp_path / "out", runtime)
     assert not list(tmp_path.iterdir())
+
+
+def not_opened_onnx(program, names, facts):
+    """A graph with an operation that ONNX Runtime does not know."""
+    model = CONVERT["onnx"](program, names, facts)
+    model.graph.node[0].op_type = "NoSuchOperation"
+    return model
+
+
+def not_run_onnx(program, names, facts):
+    """A graph that is opened, and fails when it is asked: pictures are given another shape than they can have."""
+    model = CONVERT["onnx"](program, names, facts)
+    reshape = next(node for node in model.graph.node if node.op_type == "Reshape")
+    (shape,) = (tensor for tensor in model.graph.initializer if tensor.name == reshape.input[1])
+    shape.CopyFrom(onnx.numpy_helper.from_array(np.array([-1, 3, 4, 4, 4, 7]), shape.name))
+    return model
+
+
+@pytest.mark.parametrize("broken", [not_opened_onnx, not_run_onnx])
+def test_a_graph_that_cannot_be_computed_is_refused_with_a_sentence(broken, monkeypatch, tmp_path):
+    spoilt = RUNTIMES["onnx"].__class__(**{**RUNTIMES["onnx"].__dict__, "convert": broken})
+    monkeypatch.setitem(RUNTIMES, "onnx", spoilt)
+    with pytest.raises(UserError, match=r"the model: ONNX cannot take this network \(.*\); use another runtime\.$"):
+        export_weights(tiny_bundle(), tmp_path / "out", "onnx")
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_is_wrong_is_said_where_the_layer_cannot_be_found(monkeypatch, tmp_path):
+    """ONNX Runtime opens the model, and not the one that gives every layer's numbers too."""
+    opened = []
+
+    def open_once(*given, **more):
+        if opened:
+            raise onnxruntime.capi.onnxruntime_pybind11_state.InvalidGraph("too many outputs")
+        opened.append(SESSION(*given, **more))
+        return opened[0]
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", open_once)
+    spoilt = RUNTIMES["onnx"].__class__(**{**RUNTIMES["onnx"].__dict__, "convert": broken_onnx})
+    monkeypatch.setitem(RUNTIMES, "onnx", spoilt)
+    with pytest.raises(UserError, match=r"does not compute what the network does .* allowed is 0\.0001\)\. Nothing"):
+        export_weights(tiny_bundle(), tmp_path / "out", "onnx")
 
 
 class Exchanged(OpenVinoEngine):

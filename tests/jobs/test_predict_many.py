@@ -4,6 +4,10 @@ import json
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import dataclass
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow.parquet as parquet
@@ -12,11 +16,12 @@ import torch
 from colours import COLOURS, PREPROCESS, make_bundle, make_pictures, pixels
 from PIL import Image
 
-from vitreous import UserError
+from vitreous import UserError, export_weights
 from vitreous.jobs.data_pack import pack_data
 from vitreous.jobs.predict_many import predict_many
 from vitreous.run.prediction import plan, table
-from vitreous.run.prediction.cluster import fewest_beside_gpu
+from vitreous.run.prediction.cluster import Cluster, _check_answers, fewest_beside_gpu, open_cluster
+from vitreous.run.prediction.parts import PartWorker
 from vitreous.weights.bundle import load_bundle, save_bundle
 
 EACH = 60
@@ -171,6 +176,56 @@ def test_other_data_models_and_settings_are_refused(whole, bundle, all_pictures,
         predict_many(bundle, all_pictures, tmp_path / "mine")
 
 
+@pytest.fixture(scope="module")
+def exported(bundle, tmp_path_factory):
+    return export_weights(bundle, tmp_path_factory.mktemp("exported") / "onnx", "onnx")
+
+
+def test_answers_of_another_engine_are_refused_where_nobody_named_one(whole, bundle, exported, all_pictures):
+    """With a sentence about the folder: to leave out an engine that was left out helps nobody."""
+    with pytest.raises(UserError, match="holds answers that torch computes, not onnx"):
+        predict_many(exported, all_pictures, whole, embed=True)
+    with pytest.raises(UserError, match="has not been quantised here"):
+        predict_many(bundle, all_pictures, whole, embed=True, precision="int8")
+
+
+def test_a_cluster_with_gpus_takes_an_exported_model_as_it_is(bundle, exported, all_pictures, tmp_path, monkeypatch):
+    @dataclass(frozen=True)
+    class Here(Cluster):
+        def do(self, folder, request, sources, missing, batch_size):
+            worker = PartWorker(folder, request.open(), batch_size)
+            return [worker.do(part, plan.cut_out(sources, folder.plan.range_of(part))) for part in missing]
+
+    monkeypatch.setattr("vitreous.jobs.predict_many.open_cluster", lambda address: nullcontext(Here(2, 1)))
+    monkeypatch.setattr("vitreous.jobs.predict_many.require_ray", lambda: None)
+    for model, engine in ((exported, "onnx"), (bundle, "torch")):
+        predict_many(model, all_pictures / "red", tmp_path / engine, ray=True)
+        assert plan.read_plan(tmp_path / engine).engine == engine
+        assert [row["label"] for row in rows(tmp_path / engine)] == ["red"] * EACH
+
+
+def test_a_cluster_can_be_opened_in_any_thread(monkeypatch):
+    """Signals belong to the main one."""
+    ray = SimpleNamespace(
+        is_initialized=lambda: True, cluster_resources=lambda: {"CPU": 3.0}, nodes=list, data=SimpleNamespace()
+    )
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    monkeypatch.setitem(sys.modules, "ray.data", ray.data)
+
+    def processors():
+        with open_cluster(None) as opened:
+            return opened.processors
+
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(processors).result() == processors() == 3
+
+
+@pytest.mark.parametrize("address", ["a..b:6379", f"{'a' * 64}:6379"])
+def test_an_address_that_no_machine_has(address):
+    with pytest.raises(UserError, match=r"ray: there is no cluster at .*; start one, or give its address"):
+        _check_answers(address)
+
+
 @pytest.mark.parametrize("share", ["0/3", "4/3", "1", "1/", "/2", "-1/2", "a/b", "1/2/3", "1.0/2", "²/3"])
 def test_shares_that_are_none(bundle, all_pictures, tmp_path, share):
     with pytest.raises(UserError, match=r"part='.*': give a share i/n"):
@@ -234,6 +289,15 @@ def test_lists_arrays_and_several_places(bundle, all_pictures, tmp_path):
     found = rows(tmp_path / "o")
     assert [row["label"] for row in found] == ["red", "green", *["blue"] * 70, "red"]
     assert found[-1]["path"] == str(one)
+
+
+def test_an_array_with_other_pixels_is_done_again(bundle, tmp_path):
+    """Its pictures are called the same, and are all of one size."""
+    for colour, kept in (("blue", 0), ("red", 0), ("red", 1)):
+        images = np.stack([pixels(colour, number) for number in range(5)])
+        np.savez(tmp_path / "x.npz", images=images, labels=np.arange(5) % 2)
+        assert predict_many(bundle, tmp_path / "x.npz", tmp_path / "o").kept == kept
+        assert [row["label"] for row in rows(tmp_path / "o")] == [colour] * 5
 
 
 def test_shards(whole, bundle, all_pictures, tmp_path):

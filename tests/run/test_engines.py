@@ -15,6 +15,7 @@ from vitreous.deploy.engine import TorchEngine
 from vitreous.deploy.folder import load_engine
 from vitreous.deploy.runtime import RUNTIMES
 from vitreous.jobs.evaluate import evaluate
+from vitreous.jobs.evaluate_corruptions import evaluate_corruptions
 from vitreous.memory import peak_bytes
 from vitreous.run.engines import choice as engines
 from vitreous.run.engines import memory, prepared
@@ -60,6 +61,15 @@ def test_an_engine_is_opened_once_for_a_network_and_then_costs_nothing(colours, 
     assert deploy(again, pictures=16).engine is first, "by then it is open"
     assert PreparedEngines(again).put(in_openvino).engine is not first
     assert deploy(load_bundle(bundle.path), pictures=100).engine is not first
+
+
+def test_what_a_converted_form_answers_is_said_of_the_persons_model(colours, in_openvino, kept, tmp_path):
+    bundle, data = colours
+    PreparedEngines(bundle).put(in_openvino)
+    assert deploy(bundle, engine="openvino").path == bundle.path
+    given = {"kinds": ["contrast"], "strengths": [1], "count": 2, "workers": 0, "out": tmp_path / "out"}
+    evaluate_corruptions(bundle, data, engine="openvino", **given)
+    assert f"<h1>{bundle.path.parent.name}</h1>" in (tmp_path / "out" / "corruptions.html").read_text()
 
 
 def test_speeds_of_another_machine_do_not_count(colours, in_openvino, kept, monkeypatch):
@@ -139,6 +149,15 @@ def test_many_pictures_are_worth_a_conversion(colours, kept, monkeypatch):
     monkeypatch.setattr(prepared, "measure_speeds", lambda found: dict.fromkeys(found, 1.0) | {OPENVINO: 2.0})
     assert deploy(bundle, pictures=100_000).engine.name == "openvino"
     assert PreparedEngines(bundle).get(OPENVINO) is not None
+
+
+def test_a_batch_that_does_not_fit_into_the_memory_is_not_tried(colours, kept, monkeypatch):
+    """Whoever asks about fewer at once gets answers, and whoever does not, a sentence."""
+    bundle, _ = colours
+    monkeypatch.setattr(engines, "WORTH_SECONDS", 0.0)
+    monkeypatch.setattr("vitreous.memory.available_memory", lambda: 1000)
+    monkeypatch.setattr(TorchEngine, "scores", lambda self, pictures: pytest.fail("a batch was computed"))
+    assert deploy(bundle, pictures=100_000).engine.name == "torch"
 
 
 def test_what_is_kept_and_damaged_is_made_again(colours, in_openvino, kept):
@@ -233,6 +252,21 @@ def test_memory_is_of_a_process_that_asks_as_many_pictures_as_the_engine_likes(c
     assert memory.measure_memory(deploy(bundle, engine="torch", merge=2).engine) == 1.0
     assert asked[0].model.config.merge == 2, "the network as it is, not as it was saved"
     assert memory.measure_memory(in_openvino.engine) is None
+
+
+def test_without_room_for_a_copy_memory_is_not_known(colours, monkeypatch, tmp_path):
+    """All else that was measured is worth more than this one figure."""
+    engine = deploy(colours[0], engine="torch").engine
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "gone"))
+    assert memory.measure_memory(engine) is None
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+    def full(*given):
+        raise UserError("the disk is full")
+
+    monkeypatch.setattr(memory, "save_bundle", full)
+    assert memory.measure_memory(engine) is None
+    assert not list(tmp_path.iterdir())
 
 
 def test_memory_is_measured_with_a_whole_batch(colours, monkeypatch, capsys):

@@ -17,6 +17,7 @@ from vitreous.run.engines import conversion
 from vitreous.run.engines.choice import deploy
 from vitreous.run.engines.exporting import split_pictures
 from vitreous.run.engines.prepared import TORCH, PreparedEngines, Variant
+from vitreous.run.engines.timing import Way, gather_engines
 
 
 def test_int8_that_loses_more_than_usual_is_taken_only_if_asked_for(colours, in_openvino, kept):
@@ -39,6 +40,17 @@ def test_int8_that_few_pictures_judged_is_taken_only_if_asked_for(colours, in_op
         found.remember({TORCH: 1.0, int8: 2.0})
         assert deploy(bundle, pictures=1000).engine.name == expected
         assert deploy(bundle, pictures=1000, precision="int8").engine.precision == "int8"
+
+
+def test_int8_that_is_asked_for_need_not_have_a_known_speed(colours, in_openvino, kept):
+    """Whoever was interrupted before it was measured, or measured without it, has it all the same."""
+    bundle, _ = colours
+    found = PreparedEngines(bundle)
+    about = replace(in_openvino.about, precision="int8", accuracy=Accuracy(1000, 1.0, 1.0))
+    found.put(replace(in_openvino, about=about))
+    for speeds in ({}, {TORCH: 1.0}):
+        found.remember(speeds)
+        assert deploy(bundle, precision="int8").engine.precision == "int8"
 
 
 def test_nncf_is_told_the_accuracy_of_the_pictures_it_asks_about():
@@ -159,6 +171,22 @@ def test_bench_looks_for_better_int8_only_where_it_is_faster(colours, useless, k
     assert "int8" not in {row.precision for row in found.rows}
     (remark,) = (one for one in found.remarks if "openvino-int8: left out" in one)
     assert ("is no faster here (9.0 pictures a second, 10.0 in fp32)" in remark) != faster
+
+
+@pytest.mark.parametrize(("judged_before", "made"), [(2, True), (36, False), (1000, False)])
+def test_int8_that_fewer_pictures_judged_is_made_again(colours, in_openvino, kept, monkeypatch, judged_before, made):
+    """Bench says that more are wanted, so whoever then gives more is judged by them."""
+    bundle, data = colours
+    found, int8 = PreparedEngines(bundle), Variant("openvino", "int8")
+    about = replace(in_openvino.about, precision="int8", accuracy=Accuracy(judged_before, 1.0, 1.0))
+    found.put(replace(in_openvino, about=about))
+    runtime, quantised = RUNTIMES["openvino"], []
+    changes = {"quantise": lambda model, pictures, **more: quantised.append(1) or in_openvino.model}
+    monkeypatch.setitem(RUNTIMES, "openvino", type(runtime)(**{**runtime.__dict__, **changes}))
+    gathered = gather_engines(bundle, [0], data, None, lambda text: None)
+    assert Way(int8, 0) in gathered.engines
+    assert len(quantised) == made
+    assert found.get(int8)[1].accuracy.pictures == (36 if made else judged_before)
 
 
 @pytest.mark.parametrize("vnni", [True, False])

@@ -5,7 +5,8 @@ Whatever is imported from onnx and onnxruntime is imported when it is needed: th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -90,7 +91,7 @@ def intermediate(model: Any, pictures: Tensor) -> dict[str, NDArray[Any]]:
     names = [name for node in looked_at.graph.node for name in node.output if name and name not in known]
     looked_at.graph.output.extend(onnx.helper.make_empty_tensor_value_info(name) for name in names)
     session = _session(looked_at.SerializeToString(), 1)
-    return dict(zip(names, session.run(names, {INPUT: pictures.numpy()}), strict=True))
+    return dict(zip(names, _run(session, names, pictures), strict=True))
 
 
 class OnnxEngine:
@@ -127,7 +128,7 @@ class OnnxEngine:
         check_pictures(pictures, self.preprocess)
         if what == SCORES and not self.classes:
             raise no_classifier(self.path)
-        answers = torch.from_numpy(self._session().run([what], {INPUT: pictures.numpy()})[0])
+        answers = torch.from_numpy(_run(self._session(), [what], pictures)[0])
         check_numbers(answers, what, self.path)
         return answers
 
@@ -135,21 +136,38 @@ class OnnxEngine:
         with self._lock:
             if self._opened is None:
                 content = self.model if isinstance(self.model, bytes) else self.model.SerializeToString()
-                self._opened = _session(content, torch.get_num_threads(), self.path)
+                try:
+                    self._opened = _session(content, torch.get_num_threads())
+                except RuntimeError as error:
+                    if self.path is None:  # it is just being made
+                        raise
+                    raise UserError(f"{self.path}: ONNX Runtime cannot open it ({error}); export it again.") from None
         return self._opened
 
 
-def _session(content: bytes, threads: int, path: Path | None = None) -> Any:
+def _session(content: bytes, threads: int) -> Any:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.log_severity_level = 4  # what goes wrong is raised
-    try:
+    with _runtime_errors():
         return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # ONNX Runtime's errors have no class of their own in common
+
+
+def _run(session: Any, names: list[str], pictures: Tensor) -> list[NDArray[Any]]:
+    """The outputs of these names for the pictures."""
+    with _runtime_errors():
+        found: list[NDArray[Any]] = session.run(names, {INPUT: pictures.numpy()})
+    return found
+
+
+@contextmanager
+def _runtime_errors() -> Iterator[None]:
+    """Within, errors of ONNX Runtime, which have no class in common but `Exception`, are RuntimeErrors of one line."""
+    try:
+        yield
+    except Exception as error:
         if not type(error).__module__.startswith("onnxruntime"):
             raise
-        raise UserError(
-            f"{path or 'the model'}: ONNX Runtime cannot open it ({str(error).splitlines()[0]}); export it again."
-        ) from None
+        raise RuntimeError(str(error).splitlines()[0]) from error

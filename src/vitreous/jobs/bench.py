@@ -35,7 +35,7 @@ from vitreous.wording import Range
 NUMBERS, PLOT = "bench.json", "bench.svg"
 BATCHES = (1, 8)
 ROUNDS = 5
-"""In which every engine is measured in turn; the best counts."""
+"""In which every engine is measured in turn; the median counts."""
 
 
 @dataclass(frozen=True)

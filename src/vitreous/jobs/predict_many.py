@@ -92,8 +92,8 @@ def predict_many(
     if ray:
         request.open()  # what is wrong with the model is said before a cluster is waited for
     with open_cluster(ray if isinstance(ray, str) else None) if ray else nullcontext() as cluster:
-        if cluster is not None and cluster.gpus and engine == "auto" and read_plan(out) is None:
-            request = replace(request, engine="torch")
+        if cluster is not None and cluster.gpus and read_plan(out) is None:
+            request = request.preferring("torch", "fp32")
         agreed = _agree(out, request, sources, top, embed)
         return _do_share(agreed, PartFolder(out, agreed.plan), share, sources, batch_size, cluster, progress)
 
@@ -147,8 +147,8 @@ class _Agreed(NamedTuple):
 def _agree(out: Path, asked: ModelRequest, sources: Sequence[Source], top: int, embed: bool) -> _Agreed:
     """Open the model as the folder's plan says, where there is one, or make one."""
     there, pictures = read_plan(out), sum(map(len, sources))
-    if there is not None and asked.engine == "auto":
-        asked = replace(asked, engine=there.engine, precision=asked.precision or there.precision)
+    if there is not None:
+        asked = asked.preferring(there.engine, there.precision)
     opened = asked.open(pictures)
     engine = opened.deployed.engine
     plan = Plan(

@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Lock
 from typing import Literal, NamedTuple, Protocol, TypeGuard, TypeVar, cast, runtime_checkable
 
 import torch
@@ -139,20 +140,34 @@ def require(network: Network, capability: Callable[..., Capability], what: str) 
     )
 
 
+_within: dict[nn.Module, tuple[int, list[nn.Module]]] = {}
+"""Of each network that is being asked: how many are within `evaluating`, and the modules that were training before."""
+_counting = Lock()
+
+
 @contextmanager
 def evaluating(network: nn.Module) -> Iterator[None]:
     """Within, the network is in evaluation mode, so that nothing is dropped; after it, each module is as it was.
 
-    Whoever asks a network, or looks inside one that a person may have put into training mode, does it within.
+    Whoever asks a network, or looks inside one that a person may have put into training mode, does it within. Several
+    threads may at once: it stays in evaluation mode until the last is done.
     """
-    training = [module for module in network.modules() if module.training]
-    for module in training:
-        module.training = False
+    with _counting:
+        count, training = _within.get(network, (0, []))
+        found = [module for module in network.modules() if module.training]
+        for module in found:
+            module.training = False
+        _within[network] = count + 1, training + found
     try:
         yield
     finally:
-        for module in training:
-            module.training = True
+        with _counting:
+            count, training = _within.pop(network)
+            if count > 1:
+                _within[network] = count - 1, training
+            else:
+                for module in training:
+                    module.training = True
 
 
 def check_numbers(values: Tensor, what: str, path: Path | None = None) -> None:

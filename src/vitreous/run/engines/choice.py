@@ -15,6 +15,7 @@ from vitreous.deploy.speed import measure_speeds
 from vitreous.errors import UserError
 from vitreous.run.engines.conversion import builtin_views, convert_model
 from vitreous.run.engines.prepared import TORCH, PreparedEngines, Variant
+from vitreous.run.needs import check_inference_memory
 from vitreous.run.opening import check_classifier, open_model
 from vitreous.weights.bundle import Bundle
 from vitreous.world import find_device
@@ -67,8 +68,10 @@ def deploy(
         if precision == "int8":
             raise UserError("precision='int8': PyTorch computes in fp32 here; choose the engine openvino.")
         return in_torch(bundle, device)
+    if engine == "auto" and precision == "int8":
+        engine = "openvino"  # nobody else has it, so its speed decides nothing
     if engine == "auto":
-        on_processor = precision == "int8" or find_device(device).type == "cpu"
+        on_processor = find_device(device).type == "cpu"
         return _fastest(bundle, precision, pictures) if on_processor else in_torch(bundle, device)
     runtime, variant = find_runtime(engine, "engine"), Variant(engine, precision or "fp32")
     if precision == "int8" and runtime.quantise is None:
@@ -114,23 +117,22 @@ def _no_int8(bundle: Bundle) -> UserError:
 
 
 def _fastest(bundle: Bundle, precision: Precision | None, pictures: int) -> Deployed:
+    """The fastest of those whose answers are as good as the network's; precision: fp32, or None for any."""
     plain = in_torch(bundle, "cpu")
-    if pictures < FEW and precision is None:
+    if pictures < FEW:
         return plain
     prepared = PreparedEngines(bundle)
     speeds = prepared.speeds
-    if OPENVINO not in speeds and precision != "int8" and _worth_converting(plain.engine, pictures):
+    if OPENVINO not in speeds and _worth_converting(plain, pictures):
         speeds = _prepare(prepared, plain.engine) or speeds
     fitting = {variant: speed for variant, speed in speeds.items() if precision in (None, variant.precision)}
     for variant in sorted(fitting, key=lambda variant: _seconds(prepared, variant, fitting[variant], pictures)):
         if variant == TORCH:
             break
         kept = prepared.get(variant)
-        if kept is not None and (precision == "int8" or _is_trusted(kept[1])):
+        if kept is not None and _is_trusted(kept[1]):
             log.info(_why(variant, speeds, kept[1]))
             return kept[0]
-    if precision == "int8":
-        raise _no_int8(bundle)
     _say_torch(speeds, pictures)
     return plain
 
@@ -180,7 +182,12 @@ def _say_torch(speeds: Mapping[Variant, float], pictures: int) -> None:
         log.info("engine: PyTorch; OpenVINO may be faster here: pip install 'vitreous[openvino]', then vitreous bench.")
 
 
-def _worth_converting(engine: Engine, pictures: int) -> bool:
+def _worth_converting(plain: Deployed, pictures: int) -> bool:
+    engine = plain.engine
     if not RUNTIMES["openvino"].installed or pictures < 10 * engine.batch_size:
+        return False
+    try:
+        check_inference_memory(plain.config, engine.preprocess, engine.batch_size)
+    except UserError:  # it cannot be tried; asked about fewer at once, it may answer all the same
         return False
     return pictures / measure_speeds({TORCH: engine}, rounds=1, seconds=0.2)[TORCH] > WORTH_SECONDS

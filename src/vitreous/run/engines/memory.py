@@ -9,12 +9,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from vitreous.deploy.engine import Engine, TorchEngine
 from vitreous.deploy.folder import is_engine, load_engine
 from vitreous.deploy.speed import noise
+from vitreous.errors import UserError
 from vitreous.memory import peak_bytes
 from vitreous.run.engines.choice import in_torch
 from vitreous.weights.bundle import load_bundle, save_bundle
@@ -26,13 +28,15 @@ LIMIT = 120.0
 def measure_memory(engine: Engine) -> float | None:
     """Megabytes that a process holds at most which opens the engine and asks about as many pictures as it likes best.
 
-    Python and its libraries are among them. None where the system does not tell, it took too long, or the engine is in
-    no folder.
+    Python and its libraries are among them. None where the system does not tell, it took too long, the engine is in no
+    folder, or there is no room for a network to be put into one.
     """
     if isinstance(engine, TorchEngine):
-        with TemporaryDirectory() as place:  # as it is now: it may merge other tokens than the bundle says
+        with suppress(UserError, OSError), TemporaryDirectory() as place:
             labels = [str(number) for number in range(engine.classes)]
+            # as it is now: it may merge other tokens than the bundle says
             return _in_process(save_bundle(Path(place) / "bundle", engine.network, engine.preprocess, labels))
+        return None
     path: Path | None = getattr(engine, "path", None)
     return None if path is None or not is_engine(path) else _in_process(path)
 

@@ -12,7 +12,7 @@ import secrets
 import shutil
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple, cast
 from weakref import WeakKeyDictionary
@@ -86,10 +86,12 @@ class PreparedEngines:
         opened = _opened.setdefault(self.bundle.model, {})
         if place not in opened:
             try:
-                opened[place] = load_engine(place)
+                deployed, about = load_engine(place)
             except (UserError, OSError) as error:  # damaged, or just being removed by another process
                 log.info(f"{str(error).rstrip('.')}; it counts as not there.")
                 return None
+            # It is the person's model that answers; where its converted form is kept concerns nobody.
+            opened[place] = replace(deployed, path=self.bundle.path), about
         deployed, about = opened[place]
         if about.versions != describe_software():
             return None

@@ -13,6 +13,7 @@ from vitreous.config.engine import EngineName, Precision
 from vitreous.config.model import ViTConfig
 from vitreous.data.source import Data
 from vitreous.deploy.engine import Engine
+from vitreous.deploy.folder import About
 from vitreous.deploy.runtime import RUNTIMES
 from vitreous.deploy.speed import measure_latency, measure_speeds
 from vitreous.errors import UserError
@@ -158,7 +159,7 @@ class _Maker:
         """What answers so; None for int8 that cannot be made for want of pictures."""
         prepared, int8 = PreparedEngines(model), way.variant.precision == "int8"
         kept = prepared.get(way.variant)
-        if kept is not None and (kept[1].accuracy is None or kept[1].accuracy.drop <= self.max_drop):
+        if kept is not None and self._is_good(kept[1]):
             return kept[0].engine
         if int8 and self.calibration is None:
             return None
@@ -171,6 +172,15 @@ class _Maker:
             model, self.converted, self.calibration, self.judged, self.max_drop, to_be_faster=True
         )
         return prepared.put(quantised).engine
+
+    def _is_good(self, about: About) -> bool:
+        """Whether what is kept need not be made again: of int8, whether it was judged well enough, and loses little.
+
+        Well enough is on `ENOUGH` pictures, where there are so many now: else auto would never take it.
+        """
+        judged = 0 if self.judged is None else len(self.judged.labels)
+        accuracy = about.accuracy
+        return accuracy is None or (accuracy.pictures >= min(judged, ENOUGH) and accuracy.drop <= self.max_drop)
 
 
 def measure_engines(found: Candidates, batches: Sequence[int], rounds: int, say: Say) -> list[EngineTiming]:

@@ -13,6 +13,7 @@ import re
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -159,7 +160,8 @@ def open_cluster(address: str | None) -> Iterator[Cluster]:
     import ray
 
     ours = not ray.is_initialized()
-    handlers = {number: signal.getsignal(number) for number in SIGNALS}
+    in_main = threading.current_thread() is threading.main_thread()  # elsewhere nobody may set handlers
+    handlers = {number: signal.getsignal(number) for number in SIGNALS} if in_main else {}
     try:
         if ours:
             with _silenced():
@@ -226,7 +228,7 @@ def _check_answers(address: str) -> None:
         return  # "auto", "local", or for Ray to judge
     try:
         socket.create_connection((found[1], int(found[2])), timeout=CONNECT_SECONDS).close()
-    except (OSError, OverflowError) as error:
+    except (OSError, OverflowError, UnicodeError) as error:  # the last of a name that no machine can have
         raise _no_cluster(address, error) from None
 
 

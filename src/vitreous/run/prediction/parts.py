@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
@@ -13,8 +13,9 @@ from typing import NamedTuple
 import numpy as np
 
 from vitreous.config.data import Preprocess
-from vitreous.config.engine import EngineChoice, Precision
+from vitreous.config.engine import EngineChoice, EngineName, Precision
 from vitreous.config.fields import from_fields
+from vitreous.data.packed import ArraySource
 from vitreous.data.source import Source
 from vitreous.data.view import Sample
 from vitreous.deploy.engine import Deployed
@@ -43,7 +44,7 @@ class PartRecord:
     sha256: str
     pictures: int
     sizes: str
-    """A digest of the sizes of the pictures' files: where they differ now, the part is done again."""
+    """What `digest_sizes` says of the pictures: where it says something else now, the part is done again."""
     unreadable: dict[str, str]
     """Path to reason."""
 
@@ -90,9 +91,14 @@ class PartFolder:
 
 
 def digest_sizes(pictures: Sequence[Source]) -> str:
-    """32 hexadecimal digits that differ if the size of a picture's file does."""
-    sizes = [source.size(index) for source in pictures for index in range(len(source))]
-    return sha256(json.dumps(sizes).encode()).hexdigest()[:32]
+    """32 hexadecimal digits that differ if the size of a picture's file does; of an array, any of its pixels."""
+    known = [_known(source, index) for source in pictures for index in range(len(source))]
+    return sha256(json.dumps(known).encode()).hexdigest()[:32]
+
+
+def _known(source: Source, index: int) -> int | str:
+    """What tells a picture from another in its place, at little cost: those of an array have all the same size."""
+    return sha256(source.content(index)).hexdigest() if isinstance(source, ArraySource) else source.size(index)
 
 
 class IdentifiedModel(NamedTuple):
@@ -115,10 +121,20 @@ class ModelRequest:
     classifier: bool
     """Refuse a model that has none."""
 
+    @property
+    def exported(self) -> bool:
+        """Whether it is an exported model, which has its own engine."""
+        return is_engine(Path(self.model))
+
+    def preferring(self, engine: EngineName, precision: Precision) -> ModelRequest:
+        """The same with this engine, where that is left open; what was asked for stays."""
+        if self.engine != "auto" or self.precision not in (None, precision) or self.exported:
+            return self
+        return replace(self, engine=engine, precision=precision)
+
     def open(self, pictures: int = 1) -> IdentifiedModel:
         """The model, ready to be asked about so many pictures."""
-        path = Path(self.model)
-        exported = is_engine(path)
+        path, exported = Path(self.model), self.exported
         bundle = None if exported else open_model(self.model, self.preprocess, self.merge)
         deployed = deploy(
             path if bundle is None else bundle,
