@@ -208,6 +208,7 @@ ODD = {
     "wide, padded": {"image_size": (14, 22), "pad": True},
     "near": {"attention": "neighbourhood", "window": 3, "registers": 2},
     "hybrid": {"name": "C+P/4@16"},
+    "merges more than others": {"merge": 20, "depth": 3},
 }
 
 
@@ -221,6 +222,7 @@ def test_odd_models_too(browser):
         settled(browser)
         assert browser.run("document.querySelectorAll('.panel').length") == len(ODD)
         assert browser.run("document.querySelectorAll('.panel:nth-child(1) .bars li').length") == 0
+        assert browser.run("document.querySelector('.panel:nth-child(8) .merge output').textContent") == "20"
         for method in ("attention", "rollout", "gradcam", "tokens", "occlusion"):
             browser.run(
                 "for (const choice of document.querySelectorAll('.method select')) {"

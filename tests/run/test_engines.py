@@ -239,9 +239,13 @@ def test_a_runtime_that_is_not_installed_is_named(colours, kept, monkeypatch):
 
 
 @pytest.mark.skipif(not peak_bytes(), reason="the system does not tell")
-def test_memory_is_of_a_process_that_asks_as_many_pictures_as_the_engine_likes(colours, in_openvino, kept, monkeypatch):
+def test_memory_is_of_a_process_that_asks_as_many_pictures_as_the_engine_likes(
+    colours, in_openvino, kept, monkeypatch, tmp_path
+):
     """So nothing that this process has done counts, and a larger batch takes more."""
     bundle, _ = colours
+    (tmp_path / "sitecustomize.py").write_text("print('Good morning')")
+    monkeypatch.syspath_prepend(tmp_path)
     PreparedEngines(bundle).put(in_openvino)
     asked = []
     held = np.ones(400_000_000 // 8)

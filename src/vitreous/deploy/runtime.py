@@ -75,5 +75,6 @@ def find_runtime(name: str, asked: str) -> Runtime:
     runtime = RUNTIMES[name]
     if not runtime.installed:
         missing = [package for package in runtime.needs if find_spec(package) is None]
-        raise UserError(f"{asked}={name!r}: {', '.join(missing)} is not installed; pip install 'vitreous[{name}]'.")
+        be = "is" if len(missing) == 1 else "are"
+        raise UserError(f"{asked}={name!r}: {', '.join(missing)} {be} not installed; pip install 'vitreous[{name}]'.")
     return runtime

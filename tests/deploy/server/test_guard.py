@@ -87,7 +87,8 @@ def test_every_answer_has_the_headers_that_keep_it_safe(server, path):
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "status"), [("GET", "/nothing", 404), ("GET", "/predict", 405), ("DELETE", "/", 405)]
+    ("method", "path", "status"),
+    [("GET", "/nothing", 404), ("GET", "/docs/", 404), ("GET", "/predict", 405), ("DELETE", "/", 405)],
 )
 def test_what_is_not_there(server, method, path, status):
     refused = server.client.request(method, path)

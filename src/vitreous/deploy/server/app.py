@@ -53,7 +53,13 @@ def make_app(models: Sequence[ModelToServe], settings: ServerSettings) -> FastAP
             model.close()
 
     app = _App(
-        title="vitreous", description=ABOUT, version=__version__, docs_url=None, redoc_url=None, lifespan=lifespan
+        title="vitreous",
+        description=ABOUT,
+        version=__version__,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,  # to an address that a proxy's client may not know
+        lifespan=lifespan,
     )
     policy = Policy(settings, lambda: _check_places(served.values()))
     app.state.metrics, app.state.models, app.state.policy = metrics, served, policy

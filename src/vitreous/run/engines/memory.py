@@ -54,7 +54,7 @@ def _in_process(folder: Path) -> float | None:
         )
     except subprocess.TimeoutExpired:
         return None
-    held = int(done.stdout) if done.returncode == 0 else 0
+    held = int(done.stdout.split()[-1]) if done.returncode == 0 else 0  # before it, whatever a person's Python says
     return held / 1e6 if held else None
 
 

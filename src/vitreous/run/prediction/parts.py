@@ -57,7 +57,8 @@ class PartFolder:
     plan: Plan
 
     def finished(self, part: int, pictures: Sequence[Source]) -> PartRecord | None:
-        """The record of a part that is done; None if it is not, or if its file or its pictures were changed since."""
+        """The record of a part that is done; None if it is not, or if its file, or `digest_sizes` of its pictures, is
+        another by now."""
         place = self._record(part)
         if not place.is_file():
             return None

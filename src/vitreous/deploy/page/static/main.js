@@ -6,7 +6,7 @@ import { fetchSample, Picture } from "./looks.js";
 import { read, write } from "./link.js";
 import { likeliest, percent } from "./bars.js";
 import { Painter } from "./maps.js";
-import { ABOUT_A_CLASS, Panel, lastLayer } from "./panel.js";
+import { ABOUT_A_CLASS, Panel, lastLayer, mostMerged } from "./panel.js";
 import { Covered, describe } from "./patches.js";
 import { savePng } from "./save.js";
 import { askJson } from "./server.js";
@@ -50,7 +50,7 @@ class App {
       layer: Math.min(view.layer ?? usual.layer, lastLayer(card, method)),
       head: Math.min(view.head ?? 0, card.heads),
       target: view.target !== null && view.target < card.labels.length ? Math.floor(view.target) : null,
-      merge: card.merges ? Math.min(Math.floor(view.merge ?? card.merge), 16) : card.merge,
+      merge: card.merges ? Math.min(Math.floor(view.merge ?? card.merge), mostMerged(card)) : card.merge,
     };
   }
 

@@ -17,6 +17,11 @@ const HINTS = {
   none: "The picture as it is.",
 };
 
+// As much as is of use, or as the model merges of itself.
+export function mostMerged(card) {
+  return Math.max(16, card.merge);
+}
+
 // Attention pooling, where a model has it, looks once more after the layers.
 export function lastLayer(card, method) {
   return Math.max(card.layers - 1, 0) + (method === "attention" && card.pooling ? 1 : 0);
@@ -208,7 +213,7 @@ export class Panel {
     shown(".head", view.method === "attention" && card.heads > 1);
     this.head.set(view.head, card.heads);
     shown(".merge", card.merges);
-    this.merge.set(view.merge, 16);
+    this.merge.set(view.merge, mostMerged(card));
     this.#part(".missing").textContent = card.missing ?? "";
     this.#showHint();
   }

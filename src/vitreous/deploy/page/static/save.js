@@ -42,7 +42,8 @@ function words(pen, panel, colour) {
   const { view, card } = panel;
   const layered = !["none", "occlusion"].includes(view.method) && card.layers;
   const about = ABOUT_A_CLASS.includes(view.method) ? `for ${card.labels[panel.target]}` : "";
-  const said = [card.name, [view.method, about].filter(Boolean).join(" "), layered ? `layer ${Math.round(view.layer)}` : "", view.method === "attention" && view.head ? `head ${Math.round(view.head) - 1}` : ""];
+  const layer = Math.round(view.layer) < card.layers ? `layer ${Math.round(view.layer)}` : "pooling";
+  const said = [card.name, [view.method, about].filter(Boolean).join(" "), layered ? layer : "", view.method === "attention" && view.head ? `head ${Math.round(view.head) - 1}` : ""];
   pen.font = `20px ${FONT}`;
   pen.fillStyle = colour("--quiet");
   pen.fillText(said.filter(Boolean).join(" · "), 0, 0, WIDE);
