@@ -235,17 +235,18 @@ def accuracy_section(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def merging_section(args: argparse.Namespace) -> dict[str, Any]:
-    """Accuracy on Pets after `fit --merge`, and speed in PyTorch and OpenVINO, by tokens merged."""
-    found: dict[str, Any] = {"epochs": PETS_EPOCHS}
+    """Accuracy on Pets after `fit --merge` with several seeds, and speed in PyTorch and OpenVINO, by tokens merged."""
+    found: dict[str, Any] = {}
     views = sample_views(open_data(args.pets).splits["train"], Preprocess(), SPEED_VIEWS).views
     engines: dict[tuple[str, str], Engine] = {}
     for count in (0, *args.merge):
         how = {"merge": count} if count else {}
-        bundle = fitted(args, args.pets, epochs=PETS_EPOCHS, **how)
-        found[str(count)] = accuracy_of(bundle, args.pets, "torch")
+        bundles = [fitted(args, args.pets, **how, seed=seed) for seed in range(args.seeds)]
+        rows = [accuracy_of(bundle, args.pets, "torch") for bundle in bundles]
+        found[str(count)] = {"n": rows[0]["n"], "accuracies": [row["accuracy"] for row in rows]}
         print("merging", count, found[str(count)], flush=True)
-        engines[str(count), "torch"] = TorchEngine(bundle.model, bundle.preprocess)
-        engines[str(count), "openvino"] = convert_model(bundle, "openvino", views).engine
+        engines[str(count), "torch"] = TorchEngine(bundles[0].model, bundles[0].preprocess)
+        engines[str(count), "openvino"] = convert_model(bundles[0], "openvino", views).engine
     for (merged, engine), speed in measure_speeds(engines, rounds=4 * args.rounds).items():
         found[merged].setdefault("pictures_per_second", {})[engine] = round(speed, 1)
     print("merging", json.dumps(found), flush=True)
@@ -274,7 +275,8 @@ def main() -> None:
     parser.add_argument("--pets-budget", default="120s", help="of the model whose speed is measured")
     parser.add_argument("--cifar-budget", default="300s")
     parser.add_argument("--every", type=int, default=3, help="of the test pictures, every n-th is timed")
-    parser.add_argument("--merge", type=lambda text: [int(part) for part in text.split(",")], default=[8, 11, 12, 13])
+    parser.add_argument("--merge", type=lambda text: [int(part) for part in text.split(",")], default=[8, 14])
+    parser.add_argument("--seeds", type=int, default=3, help="of the trainings with and without merging")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--runs", type=Path, default=Path("runs/inference"))
     parser.add_argument("--only", default=",".join(SECTIONS))

@@ -60,7 +60,7 @@ def scaling_table(found: dict[str, Any], assumed: dict[str, Any]) -> str:
         "",
         f"Adding up the gradients, {talk['bytes'] / 1e6:.1f} MB, takes {1000 * talk['seconds']:.0f} ms alone, "
         f"{talk['share_of_step']:.1%} of the step of two processes ({talk['bytes_per_second'] / 1e9:.2f} GB/s, "
-        f"{1e6 * talk['latency_seconds']:.0f} us per message). In training it partly overlaps with the way back.",
+        f"{1e6 * talk['latency_seconds']:.0f} us per message). In training it partly overlaps with the backward pass.",
         "",
         "On paper, a ring of n processes moves 2 (n - 1) / n of the bytes in 2 (n - 1) messages. The share of a step "
         f"that computes, with {PICTURES} pictures of each process and nothing that overlaps. A processor computes as "

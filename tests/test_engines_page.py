@@ -21,16 +21,15 @@ def test_a_section_holds_more_than_rows():
 
 
 def test_merging_is_told_beside_none():
-    row = {"accuracy": 0.9, "interval": [0.88, 0.92], "n": 1110}
     found = {
-        "0": {**row, "pictures_per_second": {"torch": 50.0, "openvino": 60.0}},
-        "8": {**row, "pictures_per_second": {"torch": 60.0, "openvino": 84.0}},
+        "0": {"n": 1110, "accuracies": [0.9, 0.91], "pictures_per_second": {"torch": 50.0, "openvino": 60.0}},
+        "8": {"n": 1110, "accuracies": [0.9, 0.892], "pictures_per_second": {"torch": 60.0, "openvino": 84.0}},
         "load_before": 0.1,
         "epochs": 4,
     }
     lines = measured_engines._merging(found)
-    assert lines[0].startswith("| Pets after `fit --merge R` (4 epochs) |")
+    assert lines[0].startswith("| Pets after `fit --merge R` (4 epochs): mean of 2 seeds, n = 1,110 |")
     assert lines[2:] == [
-        "| R = 0 | 90.00 | 88.0 to 92.0 | 1,110 | 50.0 (1.00x) | 60.0 (1.00x) |",
-        "| R = 8 | 90.00 | 88.0 to 92.0 | 1,110 | 60.0 (1.20x) | 84.0 (1.40x) |",
+        "| R = 0 | 90.50 | 90.0, 91.0 | 50.0 (1.00x) | 60.0 (1.00x) |",
+        "| R = 8 | 89.60 | 90.0, 89.2 | 60.0 (1.20x) | 84.0 (1.40x) |",
     ]

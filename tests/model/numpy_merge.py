@@ -1,6 +1,7 @@
 """Token merging in NumPy and float64, written from the paper (Bolya et al. 2023, section 3 and appendix D).
 
-Different from the paper, every second block merges, twice as many, and fewer where patches are left out.
+Different from the paper, every second block merges, twice as many, after a first sixth of the blocks that merges none,
+and fewer where patches are left out.
 
 A token is a list of the patches that it stands for, and everything follows from these lists, one pair at a time.
 """
@@ -24,7 +25,8 @@ class NumpyMerging(NumpyViT):
         if layer == 0:
             rows, columns = (side // self.c.patch for side in self.c.image_size)
             self.most = int(2 * self.c.merge * len(self.groups) / (rows * columns) + 0.5)
-        if layer % 2 == 0 and (layer < self.c.depth - 1 or not reads_prefix):
+        merging = list(range(self.c.depth))[self.c.depth // 6 :: 2]
+        if layer in merging and (layer < self.c.depth - 1 or not reads_prefix):
             z = self.merge(z)
         z = z + self.mlp(self.norm(z, f"{name}.norm2"), f"{name}.mlp")
         self.history.append([list(group) for group in self.groups])

@@ -13,6 +13,7 @@ from vitreous import UserError, ViT, ViTConfig
 from vitreous.model.cost import count_activation_bytes, count_flops, count_forward_bytes, inference_batch
 from vitreous.model.merge import Merging, match
 from vitreous.model.network import MergesTokens, require
+from vitreous.model.presets import preset
 from vitreous.model.trace import Trace
 
 DEEP = {"depth": 4, "image_size": (20, 24)}  # 30 patches
@@ -26,6 +27,7 @@ KINDS = {
     "qk norm": {"merge": 3, "qk_norm": True, "mlp": "swiglu"},
     "an odd number of patches": {"merge": 3, "image_size": (20, 20)},
     "as many as there are": {"merge": 1000, "pool": "mean"},
+    "a first sixth of the blocks that merges none": {"merge": 2, "depth": 7},
 }
 
 
@@ -61,10 +63,20 @@ def test_it_is_the_papers_algorithm(changes):
         for layer in range(model.config.depth):
             np.testing.assert_allclose(trace.attention[layer][i], truth.apart(layer), atol=2e-4)
             groups = {tuple(sorted(group)) for group in truth.history[layer]}
-            assert grouped(trace.groups[layer][i]) == groups
+            merged = layer in trace.groups  # none is known before the first merge
+            assert (grouped(trace.groups[layer][i]) if merged else {(patch,) for patch in range(30)}) == groups
             for group, token in zip(truth.history[layer], truth.tokens[layer][truth.prefix :], strict=True):
                 seen = trace.tokens[layer][i, [truth.prefix + patch for patch in group]]
                 np.testing.assert_allclose(seen, np.broadcast_to(token, seen.shape), atol=1e-3)
+
+
+def test_the_schedule_by_hand():
+    """2 R in every second block after the first sixth; a last block that computes the class token alone merges none."""
+    assert preset("Ti/16", merge=14).merges(196) == (0, 0, 28, 0, 28, 0, 28, 0, 28, 0, 28, 0)
+    assert preset("Ti/16", merge=14).merges(98) == (0, 0, 14, 0, 14, 0, 14, 0, 14, 0, 14, 0)
+    assert preset("L/16", merge=8).merges(196)[:8] == (0, 0, 0, 0, 16, 0, 16, 0)
+    assert ViTConfig(**{**TINY, "depth": 7, "image_size": (16, 16), "merge": 3}).merges(16) == (0, 6, 0, 5, 0, 2, 0)
+    assert ViTConfig(**{**TINY, "depth": 1, "image_size": (16, 16), "merge": 3}).merges(16) == (0,)
 
 
 def grouped(firsts):
@@ -205,7 +217,7 @@ def test_flops_with_patches_left_out():
 
 @pytest.mark.parametrize("pool", ["class", "mean"])
 def test_memory_is_what_autograd_keeps(pool):
-    small = {"width": 64, "heads": 2, "mlp_width": 256, "depth": 6, "image_size": (48, 48), "merge": 9}
+    small = {"width": 64, "heads": 2, "mlp_width": 256, "depth": 5, "image_size": (48, 48), "merge": 9}
     model = random_model(**small, pool=pool)
     one_more = kept_bytes(model, 3) - kept_bytes(model, 2)
     assert count_activation_bytes(model.config) == pytest.approx(one_more, rel=0.05)

@@ -115,8 +115,8 @@ class ViTConfig:
     window: Count | None = None
     """Side of that square in patches, odd: a neighbourhood of 7 reaches 3 patches far. Cut at the picture's borders."""
     merge: Merge = 0
-    """R of token merging (ToMe): how many patch tokens a block merges into others like them, on average; 0 for none. It
-    needs no parameters, so any model can be given one, with or without training."""
+    """R of token merging (ToMe): every second block merges 2 R patch tokens into others like them; 0 for none. It needs
+    no parameters, so any model can be given one, with or without training."""
 
     drop_path: float = 0.0
     """Stochastic depth: probability of skipping the last block's branches, growing linearly from 0 at the first."""
@@ -162,15 +162,16 @@ class ViTConfig:
     def merges(self, patches: int) -> tuple[int, ...]:
         """How many of so many patch tokens each block merges: 2 R in every second one, or half of those that are left.
 
-        That is R per block on average, but half of the blocks look for pairs, which costs as much for few as for many,
-        and models that are fine-tuned so are right more often than with R in each (docs/merging.md). R counts for a
-        picture with all patches at `image_size`; of fewer, or more, the same share is merged. A last block that
-        computes only the tokens read has none to merge.
+        The first sixth of the blocks merges none: there a token that is lost costs most. A pause after each merge lets
+        fine-tuned models be right more often than R in every block, and half as many blocks look for pairs, which costs
+        as much for few as for many (docs/merging.md). R counts for a picture with all patches at `image_size`; of
+        fewer, or more, the same share is merged. A last block that computes only the tokens read has none to merge.
         """
         most, left = (4 * self.merge * patches + self.patches) // (2 * self.patches), patches  # rounded, also if traced
         counts: list[int] = []
         for layer in range(self.depth):
-            counts.append(min(most, left // 2) if layer % 2 == 0 else 0)
+            after = layer - self.depth // 6
+            counts.append(min(most, left // 2) if after >= 0 and after % 2 == 0 else 0)
             left -= counts[-1]
         return tuple(counts) if self.tokens_read is None else (*counts[:-1], 0)
 

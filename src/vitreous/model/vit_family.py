@@ -114,7 +114,7 @@ def _reach_text(c: ViTConfig) -> str:
 
 def _merge_text(c: ViTConfig) -> str:
     counts = c.merges(c.patches)
-    return f"{c.merge} per block on average: {c.patches} patch tokens become {c.patches - sum(counts)}"
+    return f"{2 * c.merge} in every second block: {c.patches} patch tokens become {c.patches - sum(counts)}"
 
 
 def _stem_facts(stem: Stem) -> str:
