@@ -36,10 +36,13 @@ def memory(key):
 with torch.inference_mode():
     for _ in range(2):
         scores = network(pictures)
-    before = faults()
-    for _ in range(4):
+    passes = []
+    for _ in range(6):
+        before = faults()
         network(pictures)
-told = {{"keeps": keep_memory(), "faults": (faults() - before) / 4, "addresses": memory("VmSize:")}}
+        passes.append(faults() - before)
+# the fewest: what else the system does with our pages only adds to them
+told = {{"keeps": keep_memory(), "faults": min(passes), "passes": passes, "addresses": memory("VmSize:")}}
 told["peak"], told["kept"] = memory("VmHWM:"), memory("VmRSS:")
 give_back_memory()
 told["given back"] = told["kept"] - memory("VmRSS:")

@@ -279,7 +279,7 @@ def test_mistakes_of_the_other_verbs(capsys, bundle, pictures, tmp_path):
         ("predict", bundle, "x.jpg", "--preprocess", "colour=1"): "'colour' is not one of",
         ("evaluate", bundle, str(tmp_path / "empty")): "empty: there are no pictures here",
         ("evaluate", bundle, str(pictures), "--split", "test"): "split='test': the data have only train",
-        ("evaluate", bundle, "builtin"): "the data have it and the model does not",
+        ("evaluate", bundle, "builtin", "--engine", "torch"): "the data have it and the model does not",
         ("evaluate", bundle, str(pictures), "--batch-size", "0"): "--batch-size 0: give a whole number of at least 1",
         ("inspect", str(tmp_path / "none")): "none: there is nothing of this name",
     }.items():
