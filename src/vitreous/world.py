@@ -178,7 +178,7 @@ def find_device(name: str = "auto") -> torch.device:
         raise UserError(f"device {name!r}: there is no such kind; give auto, cpu or cuda.") from None
     try:
         torch.empty(0, device=device).tolist()  # "meta" has no numbers
-    except (RuntimeError, AssertionError, NotImplementedError, ImportError) as error:
+    except (RuntimeError, AssertionError, ImportError) as error:
         reason = str(error).splitlines()[0].partition(". ")[0].rstrip(".")  # more is for whoever compiles torch
         raise UserError(f"device {name!r}: not available here ({reason}); give auto or cpu.") from None
     return device

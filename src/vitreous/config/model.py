@@ -168,10 +168,10 @@ class ViTConfig:
         fewer, or more, the same share is merged. A last block that computes only the tokens read has none to merge.
         """
         most, left = (4 * self.merge * patches + self.patches) // (2 * self.patches), patches  # rounded, also if traced
+        merging = range(self.depth // 6, self.depth, 2)
         counts: list[int] = []
         for layer in range(self.depth):
-            after = layer - self.depth // 6
-            counts.append(min(most, left // 2) if after >= 0 and after % 2 == 0 else 0)
+            counts.append(min(most, left // 2) if layer in merging else 0)
             left -= counts[-1]
         return tuple(counts) if self.tokens_read is None else (*counts[:-1], 0)
 
