@@ -156,9 +156,9 @@ def damaged():
     return {"empty": b"", "text": b"hello" * 500, "cut": cut, "zip": b"PK\x03\x04" + bytes(100), "gz": cut[:20]}
 
 
-@pytest.mark.parametrize(("name", "content"), damaged().items())
-def test_what_is_damaged(tmp_path, folder, name, content):
-    (tmp_path / "x").write_bytes(content)
+@pytest.mark.parametrize("name", ["empty", "text", "cut", "zip", "gz"])
+def test_what_is_damaged(tmp_path, folder, name):
+    (tmp_path / "x").write_bytes(damaged()[name])
     with pytest.raises(UserError, match=r"x: (not a whole tar or zip|damaged)"):
         unpack_archive(tmp_path / "x", folder)
 
