@@ -46,8 +46,9 @@ def test_the_timetable_knows_its_stages():
 class Machine:
     """Steps take what the timetable says, times a slowness that may change."""
 
-    def __init__(self, table, steps, slowness):
-        self.now, self.table, self.slowness = 0.0, table, slowness
+    def __init__(self, table, steps, slowness, stalls=()):
+        """`stalls`: pairs, so many seconds in which nothing is done, after this share of the training."""
+        self.now, self.table, self.slowness, self.stalls = 0.0, table, slowness, list(stalls)
         self.written = 0
         self.pace = Pace(steps)
         self.keeper = Timekeeper(self.pace, table, lambda: self.now, self.write)
@@ -62,6 +63,8 @@ class Machine:
             before, after = self.pace.progress(step), self.pace.progress(step + 1)
             cost = self.table.step_seconds(before, after) + self.table.evaluation_seconds(before, after)
             self.now += self.slowness(before) * cost
+            while self.stalls and after >= self.stalls[0][0]:
+                self.now += self.stalls.pop(0)[1]
             step += 1
             self.keeper.check(step)
         return self.now + self.slowness(1.0) * self.table.ending
@@ -93,6 +96,26 @@ def test_a_machine_as_measured_bends_nothing():
     assert machine.run() == pytest.approx(300, rel=0.01)
     assert machine.pace.bends == []
     assert machine.written == 0
+
+
+def test_a_machine_that_is_slow_at_the_end_is_noticed():
+    machine = Machine(TABLE, FITTING, lambda progress: 1.0 if progress < 0.9 else 2.0)
+    assert machine.run() == pytest.approx(300, rel=0.05)
+
+
+@pytest.mark.parametrize("share", [0.02, 0.2, 0.5, 0.7])
+@pytest.mark.parametrize("seconds", [30, 60])
+def test_time_that_a_stall_has_left_is_used(share, seconds):
+    """Steps for what is left of the time, however slow the machine seemed for a moment."""
+    machine = Machine(TABLE, FITTING, lambda progress: 1.0, [(share, seconds)])
+    assert machine.run() == pytest.approx(300, rel=0.03)
+    assert machine.pace.steps > 0.95 * FITTING * (300 - 10 - 15 - seconds) / (300 - 10 - 15)
+
+
+def test_a_training_is_not_ended_by_one_long_stall():
+    machine = Machine(TABLE, FITTING, lambda progress: 1.0, [(0.02, 120)])
+    assert machine.run() == pytest.approx(300, rel=0.03)
+    assert machine.pace.steps > FITTING / 2
 
 
 def test_past_the_deadline_it_ends_at_once():

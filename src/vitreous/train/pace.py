@@ -12,9 +12,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 CHECKS = 20
-"""How often the clock is looked at."""
+"""How often the clock is looked at: whenever a part so large of the steps is taken, or of the time is gone."""
 SLACK = 0.03
 """Smaller changes of the steps that are left are not worth a bend."""
+CAUTION = 0.5
+"""The share of the steps that are left which one look at the clock leaves standing, however slow the machine seems: it
+may have been a moment, and a training that was ended cannot be made longer again."""
 
 
 class Pace:
@@ -97,17 +100,25 @@ class Timekeeper:
             self._last = step, now
             return
         before, done = self.pace.progress(self._last[0]), self.pace.progress(step)
-        if done == 1.0 or crossed(done, CHECKS) == crossed(before, CHECKS):
-            return
         table = self.timetable
+        soon = crossed(done, CHECKS) == crossed(before, CHECKS) and now - self._last[1] < table.deadline / CHECKS
+        if done == 1.0 or soon:
+            return
         expected = (step - self._last[0]) * table.step_seconds(before, done) + table.evaluation_seconds(before, done)
         self.slowness = (self.slowness + (now - self._last[1]) / expected) / 2
         self._last = step, now
-        left = (table.deadline - now) / self.slowness - table.ending - table.evaluation_seconds(done, 1.0)
-        steps = max(1, int(left / table.step_seconds(done, 1.0)))
-        if abs(steps - (self.pace.steps - step)) > SLACK * (self.pace.steps - step):
+        planned = self.pace.steps - step
+        fitting, at_best = (self._fitting(now, done, slowness) for slowness in (self.slowness, 1.0))
+        steps = max(1, fitting, min(at_best, int(CAUTION * planned)))
+        if abs(steps - planned) > SLACK * planned:
             self.pace.bend(step, step + steps)
             self.written()
+
+    def _fitting(self, now: float, done: float, slowness: float) -> int:
+        """Steps that fit before the deadline, on a machine that takes so many times as long as was measured."""
+        table = self.timetable
+        left = (table.deadline - now) / slowness - table.ending - table.evaluation_seconds(done, 1.0)
+        return int(left / table.step_seconds(done, 1.0))
 
 
 def crossed(progress: float, parts: int) -> int:
