@@ -9,7 +9,7 @@ READY := $(VENV)/ready
 # status is that of both.
 define run_tests
 	@trap 'exit 130' INT; status=0; \
-	$(BIN)/pytest --numprocesses auto --maxprocesses 8 --dist loadgroup --durations 40 --durations-min 5 -m "not clock $(1)" || status=1; \
+	$(BIN)/pytest --numprocesses auto --maxprocesses 8 --dist loadgroup --durations 40 --durations-min 5 -rs -m "not clock $(1)" || status=1; \
 	$(BIN)/pytest -m "clock $(1)" $$(grep -rl --include="*.py" "mark\.clock" tests) || status=1; \
 	exit $$status
 endef

@@ -39,6 +39,11 @@ SHARED = Path(__file__).parents[2] / "shared" / "data"
 TORCHVISION = runpy.run_path(str(Path(__file__).parents[1] / "benchmarks" / "torchvision_on_cpu.py"))
 
 
+def pytest_make_parametrize_id(val, argname):
+    """No long content in a test's name: a file's may hold the time, and processes must agree on the names."""
+    return argname if isinstance(val, str | bytes) and len(val) > 100 else None
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     """Side by side, long tests come first, so that no core waits at the end; one process makes a costly fixture."""
