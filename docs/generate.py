@@ -132,6 +132,11 @@ def engines_page() -> str:
     return _filled("engines.md", {"engines": measured_engines.engines_tables(_inference_results())})
 
 
+def merging_page() -> str:
+    """The page on token merging with the table of its benchmark."""
+    return _filled("merging.md", {"schedules": measured_engines.schedules_table(_result("merging"))})
+
+
 def _inference_results() -> list[dict[str, Any]]:
     """What was measured on each kind of processor, those without special instructions first."""
     names = (f"inference-{kind}" for kind in ("avx2", "avx512", "vnni"))
@@ -261,6 +266,7 @@ PAGES = {
     "teachers.md": teachers_page,
     "self-training.md": self_training_page,
     "engines.md": engines_page,
+    "merging.md": merging_page,
     "../README.md": readme,
     "deploy.md": deploy_page,
     "reliability.md": reliability_page,

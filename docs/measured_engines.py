@@ -136,6 +136,21 @@ def _merging(found: dict[str, Any]) -> list[str]:
     return lines
 
 
+def schedules_table(found: dict[str, Any]) -> str:
+    """What benchmarks/merging.py found: how far merging without training moves a model's answers, and what it saves."""
+    lines = [
+        "| `--merge` R | patch tokens at the end | operations | answers move by | of the same number in every block |",
+        "| ---: | ---: | ---: | ---: | ---: |",
+    ]
+    others = list(found["every"].items())
+    for count, row in found["every_second"].items():
+        left, saved = found["patches"] - sum(row["merged"]), row["times_fewer_operations"]
+        number, other = min(others, key=lambda one: abs(one[1]["times_fewer_operations"] - saved))
+        beside = f"{number}: 1/{other['times_fewer_operations']:.2f}, {other['nats']:.3f}"
+        lines.append(f"| {count} | {left} | 1/{saved:.2f} | {row['nats']:.3f} | {beside} |")
+    return "\n".join(lines)
+
+
 def _right(row: dict[str, Any]) -> str:
     low, high = row["interval"]
     return f"{100 * row['accuracy']:.2f} | {100 * low:.1f} to {100 * high:.1f} | {row['n']:,}"
