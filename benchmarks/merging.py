@@ -68,8 +68,8 @@ def main() -> None:
     found = {
         "pictures": len(pictures),
         "patches": config.patches,
-        "every_second": {count: measured(network.with_merge(count).config.merges(config.patches)) for count in OURS},
-        "every": {count: measured((count,) * (config.depth - 1) + (0,)) for count in IN_EVERY_BLOCK},
+        "ours": {count: measured(network.with_merge(count).config.merges(config.patches)) for count in OURS},
+        "paper": {count: measured((count,) * (config.depth - 1) + (0,)) for count in IN_EVERY_BLOCK},
         "alone": {block: measured(tuple(ALONE * (block == other) for other in blocks)) for block in blocks[:-1]},
     }
     print(write_result("merging", found))

@@ -38,6 +38,18 @@ def test_a_picture_is_its_own_sources(joined):
     assert some.with_labels(np.zeros(3, dtype=np.int64), ("x",)).soft is None
 
 
+def test_each_source_hears_which_of_its_own_are_read_next(joined, monkeypatch):
+    """In the order of all, and the second does not make the first forget."""
+    heard = []
+
+    def hear(source, indices, besides=False):
+        heard.append((joined.parts.index(source), indices.tolist(), besides))
+
+    monkeypatch.setattr(ArraySource, "expect", hear)
+    joined.subset([12, 0, 5, 7, 1]).expect(np.arange(5))
+    assert heard == [(1, [7], False), (0, [0], True), (1, [0, 2], True), (0, [1], True)]
+
+
 def test_small_pictures_in_memory_are_still_gathered_at_once(joined):
     assert isinstance(joined, JoinedArrays)
     wanted = np.array([12, 0, 7, 4])

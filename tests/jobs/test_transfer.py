@@ -270,6 +270,7 @@ def test_a_row_that_is_added_to_the_table_is_a_task(tmp_path, monkeypatch):
     found = tasks.open_task(named).task
     assert (found.group, found.as_published, found.splits) == ("natural", True, {"train": 30, "test": 12})
     assert "colours" in [one.name for one in tasks.name_tasks(["natural"])]
+    assert tasks.name_tasks(["natural", "colours", "data:colours"]) == tasks.name_tasks(["natural"])  # each once
     (by_path,) = tasks.name_tasks([tmp_path / "colours"])
     assert by_path.dataset is row
     assert found.remarks == tasks.open_task(by_path).task.remarks == ("Splits: nobody.", "A note.")
@@ -440,7 +441,7 @@ def test_the_command(bundle, pictures, capsys, tmp_path):
 MISTAKES = {
     ("--tasks", ""): "--tasks '': empty",
     ("--tasks", "builtin,,"): "tasks[1]='': empty",
-    ("--tasks", "natural,pets"): "two are called 'pets'",
+    ("--tasks", "natural,pets=builtin"): "two are called 'pets'",
     ("--tasks", "pet"): "did you mean pets?",
     ("--tasks", "pets="): "write NAME=PATH",
     ("--tasks", "data:nothing"): "is no dataset of the table",

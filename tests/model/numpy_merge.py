@@ -1,7 +1,7 @@
 """Token merging in NumPy and float64, written from the paper (Bolya et al. 2023, section 3 and appendix D).
 
 Different from the paper, every second block merges, twice as many, after a first sixth of the blocks that merges none,
-and fewer where patches are left out; and a token that the class token looks at counts as less alike.
+and fewer where patches are left out.
 
 A token is a list of the patches that it stands for, and everything follows from these lists, one pair at a time.
 """
@@ -47,9 +47,6 @@ class NumpyMerging(NumpyViT):
             maps.append(A)
             keys.append(k)
         self.keys = np.mean(keys, axis=0)[self.prefix :]
-        looks = [A[0, self.prefix :] / A[0, self.prefix :].sum() for A in maps]  # the class token's, at patches
-        reads_class = self.c.pool in ("class", "class+mean")
-        self.seen = np.mean(looks, axis=0) * len(self.groups) if reads_class else np.zeros(len(self.groups))
         self.attention.append(np.stack(maps))
         return self.dense(np.concatenate(heads, axis=1), f"{name}.proj")
 
@@ -62,8 +59,7 @@ class NumpyMerging(NumpyViT):
             return keys[a] @ keys[b] / (np.linalg.norm(keys[a]) * np.linalg.norm(keys[b]))
 
         edges = {a: max(B, key=lambda b: cosine(a, b)) for a in A}
-        worth = {a: cosine(a, edges[a]) - 0.05 * self.seen[a] for a in A}
-        best = sorted(A, key=lambda a: -worth[a])[: min(self.most, len(tokens) // 2)]
+        best = sorted(A, key=lambda a: -cosine(a, edges[a]))[: min(self.most, len(tokens) // 2)]
         for a in best:
             b = edges[a]
             ours, theirs = len(self.groups[a]), len(self.groups[b])

@@ -118,15 +118,6 @@ def test_the_most_similar_pairs_by_hand():
     assert pairs.staying.tolist() == [[5]]
 
 
-def test_what_the_class_token_looks_at_is_spared_by_hand():
-    """Place 3 is as like its host as place 1 is, and loses 0.05 for each even share of attention more."""
-    keys = torch.tensor([[[1.0, 0], [1, 0.0], [0, 1], [0, 1.0]]])
-    assert match(keys, 1, torch.tensor([[0.1, 0.5, 0.1, 0.3]])).joining.tolist() == [[3]]
-    keys[0, 3, 0] = 0.4  # a cosine of 0.928: 0.072 less, more than 0.05 x 4 x (0.5 - 0.3) = 0.04
-    assert match(keys, 1, torch.tensor([[0.1, 0.5, 0.1, 0.3]])).joining.tolist() == [[1]]
-    assert match(keys, 1, torch.tensor([[0.0, 0.8, 0.0, 0.2]])).joining.tolist() == [[3]]  # 0.05 x 4 x 0.6 = 0.12
-
-
 def test_of_equals_the_first():
     pairs = match(torch.ones(2, 9, 3), 3)
     assert pairs.joining.tolist() == [[1, 3, 5]] * 2
@@ -136,9 +127,9 @@ def test_of_equals_the_first():
 
 def test_means_by_size_by_hand():
     """Four tokens become two, then one: the mean of all four, although the second merging meets sizes 3 and 1."""
-    merging = Merging(1, (2, 1), sparing=True, tracked=True)
+    merging = Merging(1, (2, 1), tracked=True)
     tokens = torch.tensor([[[9.0], [1.0], [2.0], [6.0], [3.0]]])
-    merging.watch(torch.zeros(1, 1, 5, 1), torch.tensor([0.0, 1, 1, -0.1, 1])[None, None, :, None])
+    merging.watch(torch.tensor([0.0, 1, 1, -0.1, 1])[None, None, :, None])
     left = merging.merge(tokens)
     assert left.flatten().tolist() == [9, 2, 6]
     assert merging.sizes.tolist() == [[1, 3, 1]]
@@ -146,17 +137,17 @@ def test_means_by_size_by_hand():
     assert merging.undo(left).flatten().tolist() == [9, 2, 2, 6, 2]
 
     merging.undone = False
-    merging.watch(torch.zeros(1, 1, 3, 1), torch.ones(1, 1, 3, 1))
+    merging.watch(torch.ones(1, 1, 3, 1))
     assert merging.merge(left).flatten().tolist() == [9, 3]
     assert merging.sizes.tolist() == [[1, 4]]
     assert merging.groups().tolist() == [[0, 0, 0, 0]]
 
 
 def test_sizes_add_up_to_the_patches():
-    merging = Merging(2, (4, 3, 2, 1), sparing=True, tracked=True)
+    merging = Merging(2, (4, 3, 2, 1), tracked=True)
     z, draw = torch.randn(3, 2 + 17, 8), torch.Generator().manual_seed(0)
     for left in (13, 10, 8, 7):
-        merging.watch(*torch.randn(2, 3, 2, z.shape[1], 4, generator=draw))
+        merging.watch(torch.randn(3, 2, z.shape[1], 4, generator=draw))
         z = merging.merge(z)
         assert z.shape == (3, 2 + left, 8)
         assert merging.sizes[:, :2].eq(1).all()

@@ -155,11 +155,6 @@ class ViTConfig:
         return int(self.class_token) + int(self.distilled) + self.registers
 
     @property
-    def reads_class(self) -> bool:
-        """Whether y is made of the class token, alone or beside others."""
-        return self.pool in ("class", "class+mean")
-
-    @property
     def tokens_read(self) -> int | None:
         """How many of the first tokens y is made of; None for all of them."""
         return 1 + int(self.distilled) if self.pool == "class" else None

@@ -9,6 +9,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from vitreous.data.chance import Index
 from vitreous.data.decode import Header
 from vitreous.data.making import Gathers
 from vitreous.data.source import Labels, Shares, Source
@@ -32,9 +33,14 @@ class JoinedSource(Source):
 
     def _place(self, index: int) -> tuple[int, int]:
         """The part that holds a picture, and its number there."""
-        row = int(self._rows[index])
-        part = int(np.searchsorted(self._starts, row, side="right")) - 1
-        return part, row - int(self._starts[part])
+        (part,), (own,) = self._places(np.array([index]))
+        return int(part), int(own)
+
+    def _places(self, indices: Index) -> tuple[Index, Index]:
+        """(n,) the parts that hold pictures, and (n,) their numbers there."""
+        rows = self._rows[indices]
+        owners = np.searchsorted(self._starts, rows, side="right") - 1
+        return owners, rows - self._starts[owners]
 
     def name(self, index: int) -> str:
         """As its own source calls it."""
@@ -71,6 +77,14 @@ class JoinedSource(Source):
         part, own = self._place(index)
         return self.parts[part].size(own)
 
+    def expect(self, indices: Index, besides: bool = False) -> None:
+        """Tell each source which of its own are read next, in the order of all."""
+        owners, own = self._places(indices)
+        for run in np.split(np.arange(len(owners)), np.flatnonzero(np.diff(owners)) + 1):
+            if len(run):
+                self.parts[owners[run[0]]].expect(own[run], besides)
+                besides = True
+
     def subset(self, indices: Sequence[int] | Labels) -> JoinedSource:
         """These pictures, with their soft targets."""
         chosen = np.asarray(indices, dtype=np.int64)
@@ -94,13 +108,12 @@ class JoinedArrays(JoinedSource):
 
     def gather(self, indices: Labels) -> Tensor:
         """(B, C, H, W) uint8: these pictures as they are."""
-        rows = self._rows[indices]
-        owner = np.searchsorted(self._starts, rows, side="right") - 1
-        found = torch.empty((len(rows), *self.shape), dtype=torch.uint8)
+        owners, own = self._places(indices)
+        found = torch.empty((len(owners), *self.shape), dtype=torch.uint8)
         for number, part in enumerate(self.parts):
             assert isinstance(part, Gathers)
-            mine = owner == number
-            found[torch.from_numpy(mine)] = part.gather(rows[mine] - self._starts[number])
+            mine = owners == number
+            found[torch.from_numpy(mine)] = part.gather(own[mine])
         return found
 
 

@@ -55,9 +55,8 @@ def count_flops(c: ViTConfig, keep: float = 1.0) -> int:
         total += 4 * D * _scores(c, layer, Q, T - c.prefix)  # q k^T, and attention times v, over all heads
         total += _product(Q, D, D) + _mlp_flops(c, M)
         if M < Q:
-            patches, odd = T - c.prefix, (T - c.prefix) // 2
-            total += _product(odd, D // c.heads, patches - odd)  # which tokens are alike
-            total += _product(1, D, patches) if c.reads_class else 0  # and which the class token looks at
+            odd = (T - c.prefix) // 2
+            total += _product(odd, D // c.heads, T - c.prefix - odd)  # which tokens are alike
     if c.pool == "attention":
         total += (
             _product(1, D, D) + _product(N, D, 2 * D) + 2 * _product(1, D, N) + _product(1, D, D) + _mlp_flops(c, 1)

@@ -2,8 +2,7 @@
 
 In some blocks (`ViTConfig.merges`), between equations 2 and 3, the patch tokens are dealt out in turn to two sets.
 Every token of the one set finds its most similar in the other, and the most similar pairs become one token each, their
-mean. A token that stands for s patches counts s times in attention: log s is added to its score. Different from the
-paper, tokens that the class token looks at are less likely to be merged away.
+mean. A token that stands for s patches counts s times in attention: log s is added to its score.
 
 Letters in shapes: B pictures, T tokens of the whole sequence (prefix, then patches), S tokens that are left of them,
 N patch tokens among those, R that this block merges, D width, h heads, d = D/h.
@@ -19,9 +18,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-SPARED = 0.05
-"""How much less alike a token counts as for each even share of the class token's attention that it has."""
-
 
 class Pairs(NamedTuple):
     """Which of N patch tokens become one. Each number is a token's place among them, from 0."""
@@ -35,18 +31,15 @@ class Pairs(NamedTuple):
 
 
 @torch.no_grad()
-def match(keys: Tensor, count: int, seen: Tensor | None = None) -> Pairs:
+def match(keys: Tensor, count: int) -> Pairs:
     """The `count` most similar pairs, by the cosine of keys (B, N, d): bipartite soft matching. Of equals, the first.
 
     Odd places join even ones, not the other way round: with a class token before them, the sets of the paper's code.
-    seen: (B, N) the share of the class token's attention that each token has.
     """
     unit = F.normalize(keys, dim=2)
     with _full_precision(keys.device.type):
         similarity = unit[:, 1::2] @ unit[:, ::2].transpose(1, 2)  # (B, odd places, even places)
     best = similarity.amax(dim=2)
-    if seen is not None:
-        best = best - SPARED * keys.shape[1] * seen[:, 1::2]
     # exporters know no stable sort, and need none: ONNX, for one, puts the first of equals first in any case
     exporting = torch.compiler.is_exporting()
     order = (torch.sort(best, 1, True) if exporting else torch.sort(best, dim=1, descending=True, stable=True)).indices
@@ -63,19 +56,16 @@ def _full_precision(device: str) -> AbstractContextManager[object]:
 class Merging:
     """What one forward pass has merged so far. It goes along with the tokens from block to block, as a trace does."""
 
-    def __init__(self, prefix: int, counts: Sequence[int], *, sparing: bool, tracked: bool) -> None:
+    def __init__(self, prefix: int, counts: Sequence[int], *, tracked: bool) -> None:
         """prefix: tokens that come first and are never merged. counts: how many tokens each block merges.
 
-        sparing: whether the first is a class token, and what it looks at is less likely to be merged away.
         tracked: whether it is to be known which token stands for which patch, so that merging can be undone.
         """
-        self.prefix, self.counts, self.sparing, self.tracked = prefix, counts, sparing, tracked
+        self.prefix, self.counts, self.tracked = prefix, counts, tracked
         self.blocks = 0
         """That have merged so far."""
         self.keys: Tensor | None = None
         """(B, N, d) of the current block, the sum of its heads: only their direction counts."""
-        self.seen: Tensor | None = None
-        """(B, N): how much of the class token's attention to patches each has, the mean of the heads; None without."""
         self.sizes: Tensor | None = None
         """(B, S) float: how many tokens of the sequence each stands for; None while nothing is merged."""
         self.places: Tensor | None = None
@@ -83,18 +73,10 @@ class Merging:
         self.undone = False
         """Whether the sequence has all its T tokens again, merged ones repeated."""
 
-    @torch.no_grad()
-    def watch(self, q: Tensor, k: Tensor) -> None:
-        """Take note of a block's queries and keys (B, h, S, d), by which it is known which tokens to merge."""
-        if not self.counts[self.blocks]:
-            return
-        k = k[:, :, self.prefix :]
-        self.keys = k.sum(dim=1, dtype=torch.float32)
-        if self.sparing:
-            scores = (q[:, :, :1] @ k.transpose(2, 3)).float() / k.shape[3] ** 0.5  # (B, h, 1, N)
-            bias = self.bias(scores.dtype)
-            scores = scores if bias is None else scores + bias[..., self.prefix :]
-            self.seen = scores.softmax(dim=3).mean(dim=1)[:, 0]
+    def watch(self, k: Tensor) -> None:
+        """Take note of a block's keys (B, h, S, d), by which its tokens are compared."""
+        if self.counts[self.blocks]:
+            self.keys = k.detach()[:, :, self.prefix :].sum(dim=1, dtype=torch.float32)
 
     def bias(self, dtype: torch.dtype) -> Tensor | None:
         """(B, 1, 1, S): what attention adds to the scores of tokens that stand for several; None if none does.
@@ -105,16 +87,14 @@ class Merging:
 
     def merge(self, z: Tensor) -> Tensor:
         """The tokens (B, S, D) between equations 2 and 3 with the block's count of them merged: (B, S - R, D)."""
-        count, keys, seen = self.counts[self.blocks], self.keys, self.seen
-        self.blocks, self.keys, self.seen = self.blocks + 1, None, None
+        count, keys = self.counts[self.blocks], self.keys
+        self.blocks, self.keys = self.blocks + 1, None
         if not count or keys is None:
             return z
         if not self.undone:
-            return self._merge(z, match(keys, count, seen))
-        keys = self._joined(F.pad(keys, (0, 0, self.prefix, 0)))[:, self.prefix :]
-        if seen is not None and self.sizes is not None:  # a token has what its patches have
-            seen = (self.sizes * self._joined(F.pad(seen, (self.prefix, 0))[:, :, None])[:, :, 0])[:, self.prefix :]
-        return self._repeated(self._merge(self._joined(z), match(keys, count, seen)))
+            return self._merge(z, match(keys, count))
+        keys = self._joined(torch.cat([keys.new_zeros(len(keys), self.prefix, keys.shape[2]), keys], dim=1))
+        return self._repeated(self._merge(self._joined(z), match(keys[:, self.prefix :], count)))
 
     def undo(self, z: Tensor) -> Tensor:
         """All tokens again, (B, T, D): each that was merged is given what its merged token has. So it stays."""

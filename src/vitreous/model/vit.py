@@ -154,10 +154,8 @@ class ViT(Network):
         Tokens that were merged on the way are given apart again, each as what they became: so a mean counts all.
         """
         c, depth = self.config, len(self.blocks)
-        merging = None
-        if c.merge:
-            counts, tracked = c.merges(z.shape[1] - layout.prefix), read is None or trace is not None
-            merging = Merging(layout.prefix, counts, sparing=c.reads_class, tracked=tracked)
+        counts = c.merges(z.shape[1] - layout.prefix) if c.merge else ()
+        merging = Merging(layout.prefix, counts, tracked=read is None or trace is not None) if counts else None
         if trace is not None:
             trace.check(depth)
             trace.embedded, trace.grid, trace.prefix, trace.keep = z, layout.grid, layout.prefix, layout.keep
@@ -332,7 +330,7 @@ class Attention(nn.Module):
         record: Callable[[Tensor], None] | None = None,
         merging: Merging | None = None,
     ) -> Tensor:
-        """(B, T, D) to (B, T, D) or (B, read, D). `record` receives the attention (B, h, T, T), `merging` q and k."""
+        """(B, T, D) to (B, T, D) or (B, read, D). `record` receives the attention (B, h, T, T), `merging` the keys."""
         width = x.shape[2]
         if read is None:
             q, k, v = (split_heads(part, self.heads) for part in self.qkv(x).chunk(3, dim=2))
@@ -344,7 +342,7 @@ class Attention(nn.Module):
         q, k = self.q_norm(q), self.k_norm(k)
         bias = None if self.rel_pos is None else self.rel_pos(layout)[:, :, :read].to(q.dtype)
         if merging is not None:
-            merging.watch(q, k)
+            merging.watch(k)
             bias = merging.bias(q.dtype)
         out, attention = attend_within(self.reach, layout, q, k, v, bias, explicit=record is not None)
         if record is not None and attention is not None:

@@ -73,14 +73,11 @@ def name_tasks(texts: Sequence[str | Path]) -> tuple[NamedTask, ...]:
     without "data:"; paths of data with labels; NAME=PATH for data that are a row of the table, or to give a name."""
     if not texts:
         raise UserError(f"tasks: none given; name some, such as {', '.join(GROUPS)}, {ALL}, pets, or a path.")
-    found = [task for text in texts for task in _named(str(text))]
-    names = [task.name for task in found]
-    for task in found:
-        if names.count(task.name) > 1:
-            raise UserError(
-                f"tasks: two are called {task.name!r}; name each once, and give others a name: {task.name}-2=PATH."
-            )
-    return tuple(found)
+    found: dict[str, NamedTask] = {}
+    for task in (task for text in texts for task in _named(str(text))):
+        if found.setdefault(task.name, task).place != task.place:
+            raise UserError(f"tasks: two are called {task.name!r}; give one another name: {task.name}-2=PATH.")
+    return tuple(found.values())
 
 
 def _named(text: str) -> Iterator[NamedTask]:
