@@ -275,7 +275,7 @@ def main() -> None:
     parser.add_argument("--pets-budget", default="120s", help="of the model whose speed is measured")
     parser.add_argument("--cifar-budget", default="300s")
     parser.add_argument("--every", type=int, default=3, help="of the test pictures, every n-th is timed")
-    parser.add_argument("--merge", type=lambda text: [int(part) for part in text.split(",")], default=[14, 16])
+    parser.add_argument("--merge", type=lambda text: [int(part) for part in text.split(",")], default=[15])
     parser.add_argument("--seeds", type=int, default=3, help="of the trainings with and without merging")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--runs", type=Path, default=Path("runs/inference"))

@@ -8,11 +8,14 @@ import torch
 from greys import quick_fit as quick
 from greys import stop_after
 from safetensors.torch import load_file
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
 
 from vitreous import UserError, ViT
 from vitreous.config.data import Preprocess
 from vitreous.jobs.evaluate import evaluate
 from vitreous.jobs.explain import explain
+from vitreous.jobs.fit import fit
 from vitreous.jobs.predict import predict
 from vitreous.run.request import Listeners
 from vitreous.weights.bundle import load_bundle, save_bundle
@@ -49,6 +52,25 @@ def test_stopped_and_resumed_to_the_same_bits(run, pictures, weights, tmp_path, 
     assert quick(pictures, weights, again, merge=2).finished
     one, two = (load_file(place / "bundle/model.safetensors") for place in (run, again))
     assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+def test_it_takes_as_long_as_a_training_without(pictures, weights, tmp_path, no_page):
+    """An epoch is cheaper, so there are more of them; a number that a person gives stays."""
+    model = load_bundle(weights).model
+    work = []
+    for merge in (0, 4):
+        with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+            model.with_merge(merge)(torch.zeros(1, 3, 16, 16))
+        work.append(counter.get_total_flops())
+    few = Listeners(stop=stop_after(1))
+    for name, expected, how in (
+        ("plain", 8, {}),
+        ("merged", round(8 * work[0] / work[1]), {"merge": 4}),
+        ("given", 8, {"merge": 4, "epochs": 8}),
+    ):
+        fit(pictures, weights=weights, out=tmp_path / name, workers=0, listeners=few, **how)
+        assert json.loads((tmp_path / name / "config.json").read_text())["training"]["epochs"] == expected, name
+    assert round(8 * work[0] / work[1]) > 8
 
 
 def test_it_can_be_chosen_when_asking(run, pictures):

@@ -10,13 +10,13 @@ import numpy as np
 import torch
 
 from vitreous.config.change import change
-from vitreous.config.model import ModelConfig
+from vitreous.config.model import ModelConfig, ViTConfig
 from vitreous.config.train import Training
 from vitreous.data.decode import Header, PictureError
 from vitreous.data.loader import Loader
 from vitreous.data.source import Data, Source, take_share
 from vitreous.errors import UserError
-from vitreous.model.family import build_network, parameter_roles, resize, without_classifier
+from vitreous.model.family import build_network, count_flops, parameter_roles, resize, without_classifier
 from vitreous.model.initialise import whiten_patches
 from vitreous.model.lora import add_lora
 from vitreous.model.network import Network, has_stem, require
@@ -110,7 +110,19 @@ def _from_recipe(request: FitRequest, situation: Situation, teacher: ModelConfig
         return decide_answers(changed, teacher, request.changes)
 
     training = change(training, request.changes, weights=given, settle=settle)
-    return training if request.epochs is None else replace(training, epochs=request.epochs)
+    return _as_long(training) if request.epochs is None else replace(training, epochs=request.epochs)
+
+
+def _as_long(training: Training) -> Training:
+    """With as many epochs as take as long as the recipe's would without token merging, which makes each cheaper.
+
+    A network has to get used to merging: what it saves of a training is better spent on that (docs/log.md).
+    """
+    model = training.model
+    if not isinstance(model, ViTConfig) or not model.merge:
+        return training
+    saved = count_flops(replace(model, merge=0)) / count_flops(model)
+    return replace(training, epochs=max(training.epochs, round(saved * training.epochs)))
 
 
 def starting_network(training: Training, base: Bundle | None) -> Network:
