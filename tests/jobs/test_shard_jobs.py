@@ -3,11 +3,13 @@
 import json
 import subprocess
 import sys
+import tarfile
 from contextlib import contextmanager
 
 import pytest
-from colours import make_bundle, make_pictures
+from colours import make_bundle, make_pictures, pixels
 from killing import check_killed_and_resumed
+from PIL import Image
 
 import vitreous
 from vitreous import UserError
@@ -117,6 +119,30 @@ def test_a_killed_packing_leaves_nothing_or_all(place, tmp_path):
     assert vitreous.pack_data(place / "folder", tmp_path / "out", shard_size="10kB").shards
     for name in ("shards.json", "shards.safetensors"):
         assert (tmp_path / "out" / name).read_bytes() == (place / "shards" / name).read_bytes()
+
+
+def test_a_packing_that_goes_on_notices_a_picture_that_was_changed_meanwhile(tmp_path):
+    folder, out = make_pictures(tmp_path / "folder", count=14), tmp_path / "out"
+
+    def stop(done, total):
+        if done == total:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        vitreous.pack_data(folder, out, shard_size="10kB", progress=stop)
+    written = sorted((tmp_path / ".out.new").glob("*.tar"))
+    kept = {path.name: path.stat().st_mtime_ns for path in written[:-1]}  # the last may not be whole
+    assert len(kept) >= 3
+    with tarfile.open(written[1]) as tar:
+        changed = next(name for name in tar.getnames() if name.endswith(".png"))
+    Image.fromarray(pixels("red", 99, size=(9, 9))).save(folder / changed)
+    vitreous.pack_data(folder, out, shard_size="10kB")
+    contents = {}
+    for path in sorted(out.glob("*.tar")):
+        with tarfile.open(path) as tar:
+            contents |= {name: tar.extractfile(name).read() for name in tar.getnames() if name.endswith(".png")}
+    assert contents == {str(path.relative_to(folder)): path.read_bytes() for path in folder.glob("*/*.png")}
+    assert (out / written[0].name).stat().st_mtime_ns == kept[written[0].name]  # what had not changed was kept
 
 
 @pytest.mark.parametrize("there", [False, True], ids=["new", "empty"])

@@ -276,6 +276,12 @@ def test_a_row_that_is_added_to_the_table_is_a_task(tmp_path, monkeypatch):
     assert found.remarks == tasks.open_task(by_path).task.remarks == ("Splits: nobody.", "A note.")
 
 
+def test_shards_that_are_far_are_a_task_of_their_own():
+    near, far = tasks.name_tasks(["mine=https://host/a.tar?key=1", "https://host/pets/shards.json"])
+    assert (near.name, near.place) == ("mine", "https://host/a.tar?key=1")
+    assert (far.name, far.place, far.dataset) == ("pets", "https://host/pets/shards.json", None)
+
+
 def test_pictures_by_the_lists_of_vtab_are_its_own_draw(tmp_path, monkeypatch):
     """Under vtab-1k they are all that there is to learn from; under other protocols they are a part."""
     counts = {"train800": 800, "val200": 200, "test": 15}

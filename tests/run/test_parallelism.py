@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from vitreous import UserError, ViT, models, preset
 from vitreous.model.cost import count_parameters
-from vitreous.run.parallelism import ENOUGH, RESERVE, WAYS, Parallelism, fit_on, step_memory
+from vitreous.run.parallelism import ENOUGH, RESERVE, WAYS, Parallelism, _Sizes, fit_on, step_memory
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "scale_table.json"
 DDP, SHARD = Parallelism(), Parallelism(shard=True)
@@ -96,6 +96,14 @@ def test_what_to_choose():
     large = fit_on(preset("B/16"), 8, 24 * 10**9, batch_size=8192)
     assert large.choice == "DDP"
     assert large.accumulate == -(-1024 // large.largest_batch["DDP"])
+
+
+def test_a_single_block_is_counted_too():
+    """A block of width D has 12 D^2 weights, 9 D of biases and 4 D of norms, however many there are."""
+    config = preset("Ti/16", depth=1)
+    assert _Sizes(config, mixed=True).block_parameters == _Sizes(preset("Ti/16"), mixed=True).block_parameters
+    assert _Sizes(config, mixed=True).block_parameters == 12 * 192**2 + 13 * 192
+    assert fit_on(config, 8, 80 * 10**9).choice == "DDP"
 
 
 def test_gradients_that_wait_for_the_last_part_are_counted():

@@ -135,7 +135,7 @@ class _SplitPacker:
             waiting = next(pictures, None)
             while waiting is not None:
                 left_out: dict[str, str] = {}
-                path = self._path(number)
+                path, start = self._path(number), at
                 path.with_suffix(".safetensors").unlink(missing_ok=True)
                 with new_file(path) as file:
                     writer = ShardWriter(file)
@@ -147,7 +147,7 @@ class _SplitPacker:
                     rows, digest = writer.finish()
                 shard = Shard(path.name, self.split, writer.size, len(rows.offset), digest)
                 finished = _Finished(shard, rows, at, left_out)
-                self._record(finished)
+                self._record(finished, start)
                 number += 1
                 yield finished, at
 
@@ -170,18 +170,24 @@ class _SplitPacker:
         label = int(self.source.labels[picture.index])
         return self.source.key(picture.index), picture.suffix, picture.content, label
 
-    def _record(self, finished: _Finished) -> None:
+    def _record(self, finished: _Finished, start: int) -> None:
         """Note what is in a shard, for a command that takes the packing up, and for the index."""
         note = {"shard": asdict(finished.shard), "end": finished.end, "left_out": finished.left_out}
+        note["sizes"] = self._sizes(start, finished.end)
         new = self.folder / ".record"
         finished.rows.save(new, json.dumps({**note, "shard_size": self.shard_size}))
         fsync_file(new)
         new.replace((self.folder / finished.shard.file).with_suffix(".safetensors"))
 
+    def _sizes(self, start: int, end: int) -> list[int]:
+        """Of each picture from one place in the order of packing to another, by which a changed one is noticed."""
+        return [self.source.size(index) for index in self.order[start:end].tolist()]
+
     def _taken_up(self, number: int, start: int) -> _Finished | None:
         """The shard of this number, if an interrupted command finished it and it has the same pictures and labels.
 
-        One that pictures were left out of is made anew: they may have been mended.
+        One that pictures were left out of is made anew, as they may have been mended, and so is one of whose pictures
+        any has another size by now.
         """
         path = self._path(number)
         record = path.with_suffix(".safetensors")
@@ -189,7 +195,7 @@ class _SplitPacker:
             note = json.loads(rows_note(record))
             found = _Finished(Shard(**note["shard"]), load_rows(record), note["end"], left_out={})
             same_size = path.stat().st_size == found.shard.bytes and note["shard_size"] == self.shard_size
-            whole = same_size and not note["left_out"]
+            whole = same_size and not note["left_out"] and note["sizes"] == self._sizes(start, found.end)
         except (OSError, SafetensorError, UserError, ValueError, KeyError, TypeError):
             return None
         taken = self.order[start : found.end].tolist()

@@ -113,8 +113,8 @@ class _Sizes:
 
     @cached_property
     def block_parameters(self) -> int:
-        shallower = self._shallower
-        return self.parameters if shallower is None else self.parameters - count_parameters(shallower)
+        deeper = self._deeper
+        return self.parameters if deeper is None else count_parameters(deeper) - self.parameters
 
     @cached_property
     def activations(self) -> float:
@@ -125,9 +125,9 @@ class _Sizes:
     def recomputed(self) -> float:
         """The same where each block keeps its input only, with the one block that is being computed again."""
         assert isinstance(self.config, ViTConfig)
-        assert self._shallower is not None
+        assert self._deeper is not None
         # What passes from block to block is in float32; this counts patches so too, which autocast keeps in bfloat16.
-        return count_checkpointed_bytes(self.config) + self.activations - self._kept(self._shallower)
+        return count_checkpointed_bytes(self.config) + self._kept(self._deeper) - self.activations
 
     @property
     def passing(self) -> float:
@@ -139,8 +139,9 @@ class _Sizes:
         return FLOAT * self.config.channels * math.prod(self.config.image_size)
 
     @property
-    def _shallower(self) -> ViTConfig | None:
-        return replace(self.config, depth=self.config.depth - 1) if isinstance(self.config, ViTConfig) else None
+    def _deeper(self) -> ViTConfig | None:
+        """The network with one block more, which tells what a block takes."""
+        return replace(self.config, depth=self.config.depth + 1) if isinstance(self.config, ViTConfig) else None
 
     def _kept(self, config: ModelConfig) -> float:
         whole = count_activation_bytes(config)

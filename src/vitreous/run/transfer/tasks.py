@@ -14,6 +14,7 @@ from vitreous.data.datasets.pictures import has_vtab_lists
 from vitreous.data.datasets.place import PREFIX, data_root, is_here, read_card
 from vitreous.data.datasets.table import DATASETS
 from vitreous.data.datasets.vtab import TRAIN, VAL
+from vitreous.data.shards.opening import is_shards
 from vitreous.data.source import Data, Source, Split, split_validation
 from vitreous.errors import UserError
 from vitreous.report.transferred import GROUPS, Absent, Task
@@ -105,9 +106,9 @@ def _called(name: str) -> str:
 
 
 def _path(text: str) -> str:
-    """A path to data, or the word builtin; what is neither there nor a name of the table is refused."""
+    """A path to data, the word builtin, or shards, which may be far; what is none of these is refused."""
     try:
-        if text == BUILTIN or Path(text).exists():
+        if text == BUILTIN or is_shards(text) or Path(text).exists():
             return same_place(text)
     except (OSError, ValueError, RuntimeError):  # too long, a null byte, links in a circle
         pass
