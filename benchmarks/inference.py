@@ -26,6 +26,7 @@ import argparse
 import json
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ import numpy as np
 import openvino as ov
 import torch
 from contenders import CALIBRATED, Exports, take_turns
-from measure import Sections, best_seconds, gemm_gflops, instructions, measure_sections
+from measure import Sections, best_seconds, compare_in_turns, gemm_gflops, instructions, measure_sections
 from torch import Tensor, nn
 
 from vitreous.config.data import Preprocess
@@ -58,6 +59,8 @@ SPEED_VIEWS = 32
 """Pictures that int8 is calibrated with where only its speed counts, which does not depend on them."""
 PETS_EPOCHS = 4
 """Of the trainings whose accuracy is compared."""
+MERGING_TURNS = 60
+"""Comparisons of a model that merges tokens with one that does not."""
 SIZES = ("Ti/16", "S/16", "B/16")
 THROUGHPUT = {
     "PERFORMANCE_HINT": "THROUGHPUT",
@@ -235,22 +238,38 @@ def accuracy_section(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def merging_section(args: argparse.Namespace) -> dict[str, Any]:
-    """Accuracy on Pets after `fit --merge` with several seeds, and speed in PyTorch and OpenVINO, by tokens merged."""
+    """Accuracy on Pets after `fit --merge` with several seeds, and speed beside no merging, by tokens merged."""
     found: dict[str, Any] = {}
     views = sample_views(open_data(args.pets).splits["train"], Preprocess(), SPEED_VIEWS).views
-    engines: dict[tuple[str, str], Engine] = {}
+    jobs: dict[str, dict[str, Callable[[], object]]] = {}
     for count in (0, *args.merge):
         how = {"merge": count} if count else {}
         bundles = [fitted(args, args.pets, **how, seed=seed) for seed in range(args.seeds)]
         rows = [accuracy_of(bundle, args.pets, "torch") for bundle in bundles]
-        found[str(count)] = {"n": rows[0]["n"], "accuracies": [row["accuracy"] for row in rows]}
+        found[str(count)] = {"n": rows[0]["n"], "accuracies": [row["accuracy"] for row in rows], "speeds": {}}
         print("merging", count, found[str(count)], flush=True)
-        engines[str(count), "torch"] = TorchEngine(bundles[0].model, bundles[0].preprocess)
-        engines[str(count), "openvino"] = convert_model(bundles[0], "openvino", views).engine
-    for (merged, engine), speed in measure_speeds(engines, rounds=4 * args.rounds).items():
-        found[merged].setdefault("pictures_per_second", {})[engine] = round(speed, 1)
+        for name, engine in merging_engines(bundles[0], views).items():
+            jobs.setdefault(name, {})[str(count)] = partial(engine.scores, views)
+    for name, several in jobs.items():
+        for merged, speed in compare_in_turns(several, MERGING_TURNS).items():
+            found[merged]["speeds"][name] = {
+                "pictures_per_second": round(len(views) / speed.seconds, 1),
+                "times": speed.clock,
+                "times_in_processor_time": speed.processor,
+            }
     print("merging", json.dumps(found), flush=True)
     return found
+
+
+def merging_engines(bundle: Bundle, views: Tensor) -> dict[str, Engine]:
+    """What computes a model whose speed with and without merging is compared."""
+    converted = convert_model(bundle, "openvino", views)
+    quantised = type(converted.engine)(quantise_unjudged(converted, views), bundle.preprocess, "int8")  # type: ignore[call-arg]
+    return {
+        "PyTorch": TorchEngine(bundle.model, bundle.preprocess),
+        "OpenVINO": converted.engine,
+        "OpenVINO int8": quantised,
+    }
 
 
 def accuracy_of(model: Any, data: Path, engine: Any) -> dict[str, Any]:

@@ -9,8 +9,9 @@ import platform
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 RESULTS = Path(__file__).parent / "results"
@@ -34,6 +35,36 @@ def best_seconds(jobs: Mapping[str, Callable[[], object]], rounds: int, slice_se
                 jobs[name]()
             best[name] = min(best[name], (time.perf_counter() - start) / repeats[name])
     return best
+
+
+class Speedup(NamedTuple):
+    """How fast one job is beside the first of several."""
+
+    seconds: float
+    """A call by the clock: the median."""
+    clock: list[float]
+    """How many times as fast as the first, turn by turn: the lower quartile, the median and the upper one."""
+    processor: list[float]
+    """The same by the processor time of all threads, in which a virtual machine's neighbours count less."""
+
+
+def compare_in_turns(jobs: Mapping[str, Callable[[], object]], turns: int) -> dict[str, Speedup]:
+    """How the jobs compare where one call of each follows another: what slows the machine for a while slows all."""
+    for job in jobs.values():
+        job()
+    taken: dict[str, list[tuple[float, float]]] = {name: [] for name in jobs}
+    for turn in range(turns):
+        for name in list(jobs)[:: 1 if turn % 2 == 0 else -1]:
+            start = time.perf_counter(), time.process_time()
+            jobs[name]()
+            taken[name].append((time.perf_counter() - start[0], time.process_time() - start[1]))
+    seconds = {name: np.array(pairs) for name, pairs in taken.items()}  # (turns, 2)
+    first = next(iter(seconds.values()))
+    found = {}
+    for name, own in seconds.items():
+        clock, processor = np.quantile(first / own, [0.25, 0.5, 0.75], axis=0).round(3).T.tolist()
+        found[name] = Speedup(float(np.median(own[:, 0])), clock, processor)
+    return found
 
 
 def matmul_job(side: int = 2048) -> tuple[Callable[[], object], float]:

@@ -129,7 +129,7 @@ def test_means_by_size_by_hand():
     """Four tokens become two, then one: the mean of all four, although the second merging meets sizes 3 and 1."""
     merging = Merging(1, (2, 1), tracked=True)
     tokens = torch.tensor([[[9.0], [1.0], [2.0], [6.0], [3.0]]])
-    merging.watch(torch.tensor([0.0, 1, 1, -0.1, 1])[None, None, :, None])
+    merging.watch(torch.tensor([0.0, 1, 1, -0.1, 1])[None, :, None, None])
     left = merging.merge(tokens)
     assert left.flatten().tolist() == [9, 2, 6]
     assert merging.sizes.tolist() == [[1, 3, 1]]
@@ -137,7 +137,7 @@ def test_means_by_size_by_hand():
     assert merging.undo(left).flatten().tolist() == [9, 2, 2, 6, 2]
 
     merging.undone = False
-    merging.watch(torch.ones(1, 1, 3, 1))
+    merging.watch(torch.ones(1, 3, 1, 1))
     assert merging.merge(left).flatten().tolist() == [9, 3]
     assert merging.sizes.tolist() == [[1, 4]]
     assert merging.groups().tolist() == [[0, 0, 0, 0]]
@@ -147,7 +147,7 @@ def test_sizes_add_up_to_the_patches():
     merging = Merging(2, (4, 3, 2, 1), tracked=True)
     z, draw = torch.randn(3, 2 + 17, 8), torch.Generator().manual_seed(0)
     for left in (13, 10, 8, 7):
-        merging.watch(torch.randn(3, 2, z.shape[1], 4, generator=draw))
+        merging.watch(torch.randn(3, z.shape[1], 2, 4, generator=draw))
         z = merging.merge(z)
         assert z.shape == (3, 2 + left, 8)
         assert merging.sizes[:, :2].eq(1).all()

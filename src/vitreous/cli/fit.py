@@ -50,7 +50,8 @@ def fit(
         model: Train this model from scratch, such as S/16, Ti/4@32, bit-r50x1 or efficientnet-b0. Default: what suits
             the pictures.
         image_size: Side of the model's input in pixels; position embeddings are resampled to it.
-        merge: Merge so many tokens per block that are alike (token merging): training and the model become faster.
+        merge: Merge so many similar tokens per block (token merging): the model becomes faster, and training goes
+            through the pictures more often in the same time.
         budget: How long everything may take, such as 90s, 5m or 1h30m; the number of steps follows from it.
         epochs: How many times to go through the pictures, instead of a budget.
         recipe: auto, bit, notebook, paper-finetune, paper-pretrain, plain, scratch, scratch-small, small-data,

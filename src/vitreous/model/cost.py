@@ -55,8 +55,8 @@ def count_flops(c: ViTConfig, keep: float = 1.0) -> int:
         total += 4 * D * _scores(c, layer, Q, T - c.prefix)  # q k^T, and attention times v, over all heads
         total += _product(Q, D, D) + _mlp_flops(c, M)
         if M < Q:
-            odd = (T - c.prefix) // 2
-            total += _product(odd, D // c.heads, T - c.prefix - odd)  # which tokens are alike
+            odd, even = (T - c.prefix) // 2, (T - c.prefix + 1) // 2
+            total += _product(odd, D // c.heads, even) + _product(even, Q - M, D)  # which are alike; their means
     if c.pool == "attention":
         total += (
             _product(1, D, D) + _product(N, D, 2 * D) + 2 * _product(1, D, N) + _product(1, D, D) + _mlp_flops(c, 1)
@@ -80,7 +80,7 @@ def count_activation_bytes(c: ViTConfig) -> int:
         if c.layer_scale is not None:
             kept += (Q + M) * D
         if c.qk_norm:
-            kept += (2 * Q + T) * D + 2 * h * (Q + T)
+            kept += (Q + T) * D + 2 * h * (Q + T)
         if c.position == "relative":
             kept += h * Q * T
     kept += M * D  # of the last block

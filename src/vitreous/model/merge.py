@@ -74,9 +74,9 @@ class Merging:
         """Whether the sequence has all its T tokens again, merged ones repeated."""
 
     def watch(self, k: Tensor) -> None:
-        """Take note of a block's keys (B, h, S, d), by which its tokens are compared."""
+        """Take note of a block's keys (B, S, h, d), by which its tokens are compared."""
         if self.counts[self.blocks]:
-            self.keys = k.detach()[:, :, self.prefix :].sum(dim=1, dtype=torch.float32)
+            self.keys = k.detach().sum(dim=2, dtype=torch.float32)[:, self.prefix :]
 
     def bias(self, dtype: torch.dtype) -> Tensor | None:
         """(B, 1, 1, S): what attention adds to the scores of tokens that stand for several; None if none does.
@@ -114,20 +114,20 @@ class Merging:
         prefix, even = torch.arange(self.prefix, device=device), torch.arange(self.prefix, tokens, 2, device=device)
         staying, joining, hosts = (self.prefix + part for part in (pairs.staying, pairs.joining, pairs.hosts))
         order = torch.cat([prefix.expand(pictures, -1), staying, even.expand(pictures, -1)], dim=1)
-        into = pairs.hosts // 2 + self.prefix + staying.shape[1]  # (B, R): where the hosts come to be
+        parts = [order.shape[1] - len(even), len(even), count]
 
         sizes = z.new_ones(pictures, tokens, dtype=torch.float32) if self.sizes is None else self.sizes
-        added = sizes.gather(1, joining)
-        self.sizes = sizes.gather(1, order).scatter_add(1, into, added)
+        stay_size, host_size, join_size = sizes.gather(1, torch.cat([order, joining], dim=1)).split(parts, dim=1)
+        taken = (even[:, None] == hosts[:, None]) * join_size[:, None]  # (B, even places, R): what each host takes in
+        size = host_size + taken.sum(dim=2)
+        self.sizes = torch.cat([stay_size, size], dim=1)
         if self.tracked:
-            self.places = self._moved(order, joining, into)
+            self.places = self._moved(order, joining, pairs.hosts // 2 + parts[0])
 
-        # the mean of a host and its joining tokens, by size: the host, and of each difference the share that it has
-        share = (added / self.sizes.gather(1, into))[:, :, None].to(z.dtype)
-        taken = take_rows(z, torch.cat([order, joining, hosts], dim=1))
-        left, joined, host = taken[:, : -2 * count], taken[:, -2 * count : -count], taken[:, -count:]
-        change = (joined - host) * share
-        return left.scatter_add(1, into[:, :, None].expand_as(change), change)
+        stay, host, join = take_rows(z, torch.cat([order, joining], dim=1)).split(parts, dim=1)
+        with _full_precision(device.type):
+            mean = host * (host_size / size)[:, :, None].to(z.dtype) + (taken / size[:, :, None]).to(z.dtype) @ join
+        return torch.cat([stay, mean], dim=1)
 
     def _moved(self, order: Tensor, joining: Tensor, hosts: Tensor) -> Tensor:
         """(B, T): `places`, after the tokens `order` have become the first, second, ..., and `joining` their hosts."""

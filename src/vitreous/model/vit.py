@@ -22,7 +22,7 @@ from vitreous.errors import UserError
 from vitreous.model.draws import draw
 from vitreous.model.family import check_weights_fit
 from vitreous.model.initialise import Convolution, Linear, initialise
-from vitreous.model.layers import MLP, AttentionPool, LayerScale, PreLogits, drop_branch, split_heads
+from vitreous.model.layers import MLP, AttentionPool, LayerScale, PreLogits, drop_branch
 from vitreous.model.merge import Merging
 from vitreous.model.neighbourhood import attend_within
 from vitreous.model.network import LeavesPatchesOut, Network, require
@@ -331,19 +331,19 @@ class Attention(nn.Module):
         merging: Merging | None = None,
     ) -> Tensor:
         """(B, T, D) to (B, T, D) or (B, read, D). `record` receives the attention (B, h, T, T), `merging` the keys."""
-        width = x.shape[2]
         if read is None:
-            q, k, v = (split_heads(part, self.heads) for part in self.qkv(x).chunk(3, dim=2))
+            parts = self.qkv(x).chunk(3, dim=2)
         else:
-            w, b = self.qkv.weight, self.qkv.bias
-            q = split_heads(F.linear(x[:, :read], w[:width], b[:width]), self.heads)
-            kv = F.linear(x, w[width:], b[width:])
-            k, v = (split_heads(part, self.heads) for part in kv.chunk(2, dim=2))
+            w, b, width = self.qkv.weight, self.qkv.bias, x.shape[2]
+            q = F.linear(x[:, :read], w[:width], b[:width])
+            parts = (q, *F.linear(x, w[width:], b[width:]).chunk(2, dim=2))
+        q, k, v = (part.unflatten(2, (self.heads, -1)) for part in parts)  # each (B, T, h, d)
         q, k = self.q_norm(q), self.k_norm(k)
         bias = None if self.rel_pos is None else self.rel_pos(layout)[:, :, :read].to(q.dtype)
         if merging is not None:
             merging.watch(k)
             bias = merging.bias(q.dtype)
+        q, k, v = (part.transpose(1, 2) for part in (q, k, v))
         out, attention = attend_within(self.reach, layout, q, k, v, bias, explicit=record is not None)
         if record is not None and attention is not None:
             record(attention)
