@@ -121,19 +121,29 @@ def _costs(found: dict[str, Any]) -> list[str]:
 def _merging(found: dict[str, Any]) -> list[str]:
     """What merging costs in accuracy, over several trainings, and what it gains in speed."""
     seeds, n = len(found["0"]["accuracies"]), found["0"]["n"]
+    engines = found["0"]["speeds"]
     lines = [
         f"| Pets after `fit --merge R`{_length(found)}: mean of {seeds} seeds, n = {n:,} | right, % | each seed "
-        "| PyTorch, pictures a second | OpenVINO |",
-        "| --- | ---: | ---: | ---: | ---: |",
+        f"| {' | '.join(engines)} |",
+        f"| --- | ---: | ---: |{' ---: |' * len(engines)}",
     ]
-    plain = found["0"]["pictures_per_second"]
     for count, row in found.items():
         if count.isdigit():
-            speeds, shares = row["pictures_per_second"], [100 * share for share in row["accuracies"]]
-            cells = " | ".join(f"{speeds[name]:.1f} ({speeds[name] / plain[name]:.2f}x)" for name in plain)
+            shares = [100 * share for share in row["accuracies"]]
+            cells = " | ".join(_speed(row["speeds"][name]) for name in engines)
             each = ", ".join(f"{share:.1f}" for share in shares)
             lines.append(f"| R = {count} | {sum(shares) / seeds:.2f} | {each} | {cells} |")
-    return lines
+    return [
+        *lines,
+        "",
+        "Pictures a second, and how many times as fast as without merging, turn by turn: the median by the clock, and "
+        "in processor time, with its quartiles.",
+    ]
+
+
+def _speed(found: dict[str, Any]) -> str:
+    (low, processor, high), clock = found["times_in_processor_time"], found["times"][1]
+    return f"{found['pictures_per_second']:.1f}: {clock:.2f}x; {processor:.2f}x ({low:.2f} to {high:.2f})"
 
 
 def schedules_table(found: dict[str, Any]) -> str:

@@ -21,15 +21,17 @@ def test_a_section_holds_more_than_rows():
 
 
 def test_merging_is_told_beside_none():
+    plain = {"pictures_per_second": 50.0, "times": [1.0, 1.0, 1.0], "times_in_processor_time": [1.0, 1.0, 1.0]}
+    merged = {"pictures_per_second": 60.0, "times": [1.1, 1.204, 1.3], "times_in_processor_time": [1.15, 1.216, 1.25]}
     found = {
-        "0": {"n": 1110, "accuracies": [0.9, 0.91], "pictures_per_second": {"torch": 50.0, "openvino": 60.0}},
-        "8": {"n": 1110, "accuracies": [0.9, 0.892], "pictures_per_second": {"torch": 60.0, "openvino": 84.0}},
+        "0": {"n": 1110, "accuracies": [0.9, 0.91], "speeds": {"PyTorch": plain}},
+        "8": {"n": 1110, "accuracies": [0.9, 0.892], "speeds": {"PyTorch": merged}},
         "load_before": 0.1,
         "epochs": 4,
     }
     lines = measured_engines._merging(found)
     assert lines[0].startswith("| Pets after `fit --merge R` (4 epochs): mean of 2 seeds, n = 1,110 |")
-    assert lines[2:] == [
-        "| R = 0 | 90.50 | 90.0, 91.0 | 50.0 (1.00x) | 60.0 (1.00x) |",
-        "| R = 8 | 89.60 | 90.0, 89.2 | 60.0 (1.20x) | 84.0 (1.40x) |",
+    assert lines[2:4] == [
+        "| R = 0 | 90.50 | 90.0, 91.0 | 50.0: 1.00x; 1.00x (1.00 to 1.00) |",
+        "| R = 8 | 89.60 | 90.0, 89.2 | 60.0: 1.20x; 1.22x (1.15 to 1.25) |",
     ]

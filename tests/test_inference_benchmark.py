@@ -1,8 +1,10 @@
-"""What benchmarks/contenders.py says of the engine that answered; nothing is measured."""
+"""What benchmarks say of the engine that answered, and how they compare speeds; nothing is measured."""
 
 import sys
+import time
 from pathlib import Path
 
+import pytest
 from colours import make_bundle
 from deploy.models import random_pictures
 
@@ -12,6 +14,7 @@ from vitreous.weights.bundle import load_bundle
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 from contenders import Exports, Vitreous
+from measure import compare_in_turns
 
 
 def test_the_engine_is_the_one_that_auto_takes(monkeypatch, tmp_path):
@@ -26,3 +29,20 @@ def test_the_engine_is_the_one_that_auto_takes(monkeypatch, tmp_path):
     assert Vitreous(exports, "auto").engine_for(15) == "torch-fp32"
     assert Vitreous(exports, "auto").engine_for(100) == "openvino-fp32"
     assert Vitreous(exports, "torch").engine_for(100) == "torch-fp32"
+
+
+def test_what_slows_the_machine_for_a_while_slows_all(monkeypatch):
+    """Twice as fast in every turn, on a machine that becomes three times as slow after the first of three."""
+    clock, calls = [0.0], []
+    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(time, "process_time", lambda: clock[0] / 2)
+
+    def job(name, seconds):
+        calls.append(name)
+        clock[0] += seconds * (3 if len(calls) > 4 else 1)
+
+    jobs = {"plain": lambda: job("plain", 2.0), "fast": lambda: job("fast", 1.0)}
+    found = compare_in_turns(jobs, 3)
+    assert calls == ["plain", "fast", "plain", "fast", "fast", "plain", "plain", "fast"]  # each once before
+    assert found["fast"].clock == found["fast"].processor == pytest.approx([2.0, 2.0, 2.0])
+    assert found["plain"].seconds == 6.0

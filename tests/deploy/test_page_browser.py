@@ -241,6 +241,28 @@ def test_an_answer_about_another_picture_is_dropped(page):
     assert bars(page) == expected
 
 
+def test_what_was_painted_stays_until_another_model_has_answered(browser, bundles):
+    finer = tiny_bundle("P/4@32", depth=3, heads=4)
+    with running(to_serve("vit", bundles["vit"]), to_serve("finer", finer)) as server:
+        browser.open(server.address)
+        browser.until("document.querySelectorAll('#samples button').length > 9")
+        give(browser)
+        painted = canvas(browser)
+        browser.run(
+            "window.direct = fetch, window.fetch = (path, given) => path.startsWith('/page/picture')"
+            " ? new Promise((resolve) => { window.late = () => resolve(direct(path, given)); }) : direct(path, given), 0"
+        )
+        choose(browser, ".model select", "finer")
+        browser.until("window.late !== undefined")
+        browser.run("document.querySelector('.panel canvas').focus()")
+        browser.press("ArrowRight", " ")  # points at a patch and covers it, which is drawn
+        assert np.array_equal(canvas(browser), painted)
+        browser.run("late(), 0")
+        settled(browser)
+        assert np.abs(canvas(browser) - painted).mean() > 1
+        assert browser.complaints() == []
+
+
 def test_tokens_as_colours_and_what_was_merged(page):
     give(page)
     plain = canvas(page)

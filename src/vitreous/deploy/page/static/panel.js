@@ -237,10 +237,11 @@ export class Panel {
     return this.inside.groups.subarray(layer * cells, (layer + 1) * cells);
   }
 
+  // Until another model, or another picture, has answered, what was painted last stays.
   draw() {
     this.frame ??= requestAnimationFrame(() => {
       this.frame = null;
-      if (this.seen) this.paint(this.pen, this.#fit());
+      if (this.seen && this.drawnFor === this.look) this.paint(this.pen, this.#fit());
     });
   }
 
