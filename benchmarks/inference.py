@@ -43,12 +43,13 @@ from vitreous.data.source import Data, open_data
 from vitreous.deploy.engine import Engine, TorchEngine
 from vitreous.deploy.folder import read_about
 from vitreous.deploy.speed import measure_speeds
+from vitreous.deploy.verify import batched
 from vitreous.jobs.bench import bench
 from vitreous.jobs.evaluate import evaluate
 from vitreous.jobs.export import export_weights
 from vitreous.jobs.fit import fit
 from vitreous.model.family import build_network, named_config
-from vitreous.run.engines.conversion import convert_model, sample_views
+from vitreous.run.engines.conversion import LabelledViews, convert_model, count_right, quantise_model, sample_views
 from vitreous.run.request import Listeners
 from vitreous.train.precision import avoid_broken_amx
 from vitreous.weights.bundle import Bundle, load_bundle
@@ -59,6 +60,8 @@ SPEED_VIEWS = 32
 """Pictures that int8 is calibrated with where only its speed counts, which does not depend on them."""
 PETS_EPOCHS = 4
 """Of the trainings whose accuracy is compared."""
+MAX_DROP = 0.5
+"""Points of accuracy that int8 may cost, as for `export`."""
 MERGING_TURNS = 60
 """Comparisons of a model that merges tokens with one that does not."""
 SIZES = ("Ti/16", "S/16", "B/16")
@@ -240,20 +243,26 @@ def accuracy_section(args: argparse.Namespace) -> dict[str, Any]:
 def merging_section(args: argparse.Namespace) -> dict[str, Any]:
     """Accuracy on Pets after `fit --merge` with several seeds, and speed beside no merging, by tokens merged."""
     found: dict[str, Any] = {}
-    views = sample_views(open_data(args.pets).splits["train"], Preprocess(), SPEED_VIEWS).views
+    data = open_data(args.pets)
     jobs: dict[str, dict[str, Callable[[], object]]] = {}
     for count in (0, *args.merge):
         how = {"merge": count} if count else {}
         bundles = [fitted(args, args.pets, **how, seed=seed) for seed in range(args.seeds)]
         rows = [accuracy_of(bundle, args.pets, "torch") for bundle in bundles]
         found[str(count)] = {"n": rows[0]["n"], "accuracies": [row["accuracy"] for row in rows], "speeds": {}}
+        training, test = (
+            sample_views(data.splits[split], bundles[0].preprocess, 10_000) for split in ("train", "test")
+        )
+        engines = merging_engines(bundles[0], training)
+        found[str(count)]["int8_of_seed_0"] = count_right(engines["OpenVINO int8"], test) / len(test.labels)
         print("merging", count, found[str(count)], flush=True)
-        for name, engine in merging_engines(bundles[0], views).items():
-            jobs.setdefault(name, {})[str(count)] = partial(engine.scores, views)
+        for name, engine in engines.items():
+            asked = training.views[:SPEED_VIEWS]
+            jobs.setdefault(name, {})[str(count)] = partial(batched, engine.scores, asked, engine.batch_size)
     for name, several in jobs.items():
         for merged, speed in compare_in_turns(several, MERGING_TURNS).items():
             found[merged]["speeds"][name] = {
-                "pictures_per_second": round(len(views) / speed.seconds, 1),
+                "pictures_per_second": round(SPEED_VIEWS / speed.seconds, 1),
                 "times": speed.clock,
                 "times_in_processor_time": speed.processor,
             }
@@ -261,14 +270,15 @@ def merging_section(args: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
-def merging_engines(bundle: Bundle, views: Tensor) -> dict[str, Engine]:
-    """What computes a model whose speed with and without merging is compared."""
-    converted = convert_model(bundle, "openvino", views)
-    quantised = type(converted.engine)(quantise_unjudged(converted, views), bundle.preprocess, "int8")  # type: ignore[call-arg]
+def merging_engines(bundle: Bundle, training: LabelledViews) -> dict[str, Engine]:
+    """What computes a model whose speed with and without merging is compared; int8 as `export` makes it."""
+    converted = convert_model(bundle, "openvino", training.views[:SPEED_VIEWS])
+    judged = LabelledViews(training.views[CALIBRATED:], training.labels[CALIBRATED:])
+    quantised = quantise_model(bundle, converted, training.views[:CALIBRATED], judged, MAX_DROP)
     return {
         "PyTorch": TorchEngine(bundle.model, bundle.preprocess),
         "OpenVINO": converted.engine,
-        "OpenVINO int8": quantised,
+        "OpenVINO int8": quantised.engine,
     }
 
 

@@ -32,7 +32,7 @@ from vitreous.weights.source import open_weights
 
 PICTURES = 370
 OURS = (4, 8, 12, 14, 15, 16)
-IN_EVERY_BLOCK = (3, 6, 9, 10, 11)
+IN_EVERY_BLOCK = (3, 6, 9, 10, 11, 12)
 ALONE = 16
 """Tokens that one block merges where it is the only one."""
 BATCH = 32

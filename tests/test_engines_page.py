@@ -24,8 +24,8 @@ def test_merging_is_told_beside_none():
     plain = {"pictures_per_second": 50.0, "times": [1.0, 1.0, 1.0], "times_in_processor_time": [1.0, 1.0, 1.0]}
     merged = {"pictures_per_second": 60.0, "times": [1.1, 1.204, 1.3], "times_in_processor_time": [1.15, 1.216, 1.25]}
     found = {
-        "0": {"n": 1110, "accuracies": [0.9, 0.91], "speeds": {"PyTorch": plain}},
-        "8": {"n": 1110, "accuracies": [0.9, 0.892], "speeds": {"PyTorch": merged}},
+        "0": {"n": 1110, "accuracies": [0.9, 0.91], "int8_of_seed_0": 0.895, "speeds": {"PyTorch": plain}},
+        "8": {"n": 1110, "accuracies": [0.9, 0.892], "int8_of_seed_0": 0.89, "speeds": {"PyTorch": merged}},
         "load_before": 0.1,
         "epochs": 4,
     }
@@ -35,3 +35,4 @@ def test_merging_is_told_beside_none():
         "| R = 0 | 90.50 | 90.0, 91.0 | 50.0: 1.00x; 1.00x (1.00 to 1.00) |",
         "| R = 8 | 89.60 | 90.0, 89.2 | 60.0: 1.20x; 1.22x (1.15 to 1.25) |",
     ]
+    assert "of seed 0 89.50 % (R = 0), 89.00 % (R = 8)." in lines[-1]

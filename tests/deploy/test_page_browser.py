@@ -249,8 +249,8 @@ def test_what_was_painted_stays_until_another_model_has_answered(browser, bundle
         give(browser)
         painted = canvas(browser)
         browser.run(
-            "window.direct = fetch, window.fetch = (path, given) => path.startsWith('/page/picture')"
-            " ? new Promise((resolve) => { window.late = () => resolve(direct(path, given)); }) : direct(path, given), 0"
+            "window.direct = fetch, window.fetch = (path, given) => path.startsWith('/page/picture') ?"
+            " new Promise((resolve) => { window.late = () => resolve(direct(path, given)); }) : direct(path, given), 0"
         )
         choose(browser, ".model select", "finer")
         browser.until("window.late !== undefined")

@@ -268,6 +268,13 @@ def test_half_precision_compares_in_full():
         assert match(keys, 1).joining.tolist() == [[3]]
 
 
+def test_means_have_all_digits_under_autocast():
+    merging = Merging(0, (1,), tracked=False)
+    merging.watch(torch.ones(1, 2, 1, 1))
+    with torch.autocast("cpu", torch.bfloat16):  # which has 8 digits of the 12 that each number needs
+        assert merging.merge(torch.tensor([[[4097.0], [4099.0]]])).tolist() == [[[4098.0]]]
+
+
 def test_a_seed_gives_the_same_weights_with_and_without():
     a, b = ViT(ViTConfig(**TINY), seed=1), ViT(ViTConfig(**TINY, merge=2), seed=1)
     assert all(torch.equal(x, y) for x, y in zip(a.state_dict().values(), b.state_dict().values(), strict=True))

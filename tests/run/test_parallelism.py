@@ -10,7 +10,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from vitreous import UserError, ViT, models, preset
-from vitreous.model.cost import count_parameters
+from vitreous.model.cost import count_checkpointed_bytes, count_parameters
 from vitreous.run.parallelism import ENOUGH, RESERVE, WAYS, Parallelism, _Sizes, fit_on, step_memory
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "scale_table.json"
@@ -104,6 +104,12 @@ def test_a_single_block_is_counted_too():
     assert _Sizes(config, mixed=True).block_parameters == _Sizes(preset("Ti/16"), mixed=True).block_parameters
     assert _Sizes(config, mixed=True).block_parameters == 12 * 192**2 + 13 * 192
     assert fit_on(config, 8, 80 * 10**9).choice == "DDP"
+
+
+def test_a_block_that_is_computed_again_has_all_tokens_where_later_ones_merge():
+    plain, merged = (_Sizes(preset("Ti/16", merge=merge), mixed=False) for merge in (0, 15))
+    again = [one.recomputed - count_checkpointed_bytes(one.config) for one in (plain, merged)]
+    assert again[0] == again[1] == plain.activations - _Sizes(preset("Ti/16", depth=11), mixed=False).activations
 
 
 def test_gradients_that_wait_for_the_last_part_are_counted():

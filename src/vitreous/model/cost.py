@@ -77,6 +77,8 @@ def count_activation_bytes(c: ViTConfig) -> int:
         kept += 2 * T * D + _kept_of_attention(c, layer, Q, T)  # before and after norm 1
         kept += 2 * M * D + {"gelu": 2, "relu": 1, "swiglu": 4}[c.mlp] * M * c.mlp_width  # around norm 2; in the MLP
         kept += 2 * (M + T)  # mean and standard deviation of the norms
+        if M < Q:
+            kept += (T - c.prefix + 1) // 2 * (Q - M)  # which token takes in which
         if c.layer_scale is not None:
             kept += (Q + M) * D
         if c.qk_norm:

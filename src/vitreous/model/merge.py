@@ -49,7 +49,7 @@ def match(keys: Tensor, count: int) -> Pairs:
 
 
 def _full_precision(device: str) -> AbstractContextManager[object]:
-    """Within, nothing is computed in half precision, where many tokens would be equally near."""
+    """Within, autocast is off: what is nearest, and what a mean is, must not depend on the last digits of bfloat16."""
     return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
 
 
@@ -114,20 +114,22 @@ class Merging:
         prefix, even = torch.arange(self.prefix, device=device), torch.arange(self.prefix, tokens, 2, device=device)
         staying, joining, hosts = (self.prefix + part for part in (pairs.staying, pairs.joining, pairs.hosts))
         order = torch.cat([prefix.expand(pictures, -1), staying, even.expand(pictures, -1)], dim=1)
-        parts = [order.shape[1] - len(even), len(even), count]
+        lengths = [order.shape[1] - len(even), len(even), count]
 
         sizes = z.new_ones(pictures, tokens, dtype=torch.float32) if self.sizes is None else self.sizes
-        stay_size, host_size, join_size = sizes.gather(1, torch.cat([order, joining], dim=1)).split(parts, dim=1)
+        all_places = torch.cat([order, joining], dim=1)
+        stay_size, host_size, join_size = torch.split(sizes.gather(1, all_places), lengths, dim=1)
         taken = (even[:, None] == hosts[:, None]) * join_size[:, None]  # (B, even places, R): what each host takes in
         size = host_size + taken.sum(dim=2)
         self.sizes = torch.cat([stay_size, size], dim=1)
         if self.tracked:
-            self.places = self._moved(order, joining, pairs.hosts // 2 + parts[0])
+            self.places = self._moved(order, joining, pairs.hosts // 2 + lengths[0])
 
-        stay, host, join = take_rows(z, torch.cat([order, joining], dim=1)).split(parts, dim=1)
+        stay_z, host_z, join_z = torch.split(take_rows(z, all_places), lengths, dim=1)
+        own, share = (host_size / size)[:, :, None].to(z.dtype), (taken / size[:, :, None]).to(z.dtype)
         with _full_precision(device.type):
-            mean = host * (host_size / size)[:, :, None].to(z.dtype) + (taken / size[:, :, None]).to(z.dtype) @ join
-        return torch.cat([stay, mean], dim=1)
+            mean = own * host_z + share @ join_z
+        return torch.cat([stay_z, mean], dim=1)
 
     def _moved(self, order: Tensor, joining: Tensor, hosts: Tensor) -> Tensor:
         """(B, T): `places`, after the tokens `order` have become the first, second, ..., and `joining` their hosts."""

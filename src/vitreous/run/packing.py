@@ -113,6 +113,8 @@ class _Picture:
     """What is packed next, or why it is not."""
 
     index: int
+    size: int
+    """Of what it was made from, before it was read."""
     content: bytes = b""
     suffix: str = ""
     error: str | None = None
@@ -135,19 +137,21 @@ class _SplitPacker:
             waiting = next(pictures, None)
             while waiting is not None:
                 left_out: dict[str, str] = {}
-                path, start = self._path(number), at
+                sizes: list[int] = []
+                path = self._path(number)
                 path.with_suffix(".safetensors").unlink(missing_ok=True)
                 with new_file(path) as file:
                     writer = ShardWriter(file)
                     while waiting is not None and self._fits(writer, waiting):
                         self._add(writer, waiting, left_out)
+                        sizes.append(waiting.size)
                         at += 1
                         yield None, at
                         waiting = next(pictures, None)
                     rows, digest = writer.finish()
                 shard = Shard(path.name, self.split, writer.size, len(rows.offset), digest)
                 finished = _Finished(shard, rows, at, left_out)
-                self._record(finished, start)
+                self._record(finished, sizes)
                 number += 1
                 yield finished, at
 
@@ -170,18 +174,21 @@ class _SplitPacker:
         label = int(self.source.labels[picture.index])
         return self.source.key(picture.index), picture.suffix, picture.content, label
 
-    def _record(self, finished: _Finished, start: int) -> None:
-        """Note what is in a shard, for a command that takes the packing up, and for the index."""
-        note = {"shard": asdict(finished.shard), "end": finished.end, "left_out": finished.left_out}
-        note["sizes"] = self._sizes(start, finished.end)
+    def _record(self, finished: _Finished, sizes: list[int]) -> None:
+        """Note what is in a shard, for a command that takes the packing up, and for the index.
+
+        sizes: of the pictures as they were read, by which one that is changed later is noticed.
+        """
+        note = {
+            "shard": asdict(finished.shard),
+            "end": finished.end,
+            "left_out": finished.left_out,
+            "sizes": sizes,
+        }
         new = self.folder / ".record"
         finished.rows.save(new, json.dumps({**note, "shard_size": self.shard_size}))
         fsync_file(new)
         new.replace((self.folder / finished.shard.file).with_suffix(".safetensors"))
-
-    def _sizes(self, start: int, end: int) -> list[int]:
-        """Of each picture from one place in the order of packing to another, by which a changed one is noticed."""
-        return [self.source.size(index) for index in self.order[start:end].tolist()]
 
     def _taken_up(self, number: int, start: int) -> _Finished | None:
         """The shard of this number, if an interrupted command finished it and it has the same pictures and labels.
@@ -194,13 +201,16 @@ class _SplitPacker:
         try:
             note = json.loads(rows_note(record))
             found = _Finished(Shard(**note["shard"]), load_rows(record), note["end"], left_out={})
+            sizes = list(note["sizes"])
             same_size = path.stat().st_size == found.shard.bytes and note["shard_size"] == self.shard_size
-            whole = same_size and not note["left_out"] and note["sizes"] == self._sizes(start, found.end)
+            whole = same_size and not note["left_out"]
         except (OSError, SafetensorError, UserError, ValueError, KeyError, TypeError):
             return None
         taken = self.order[start : found.end].tolist()
-        same = len(taken) == len(found.rows.names) and all(
-            self.source.key(i) == found.rows.names[row] and self.source.labels[i] == found.rows.label[row]
+        same = len(taken) == len(found.rows.names) == len(sizes) and all(
+            self.source.key(i) == found.rows.names[row]
+            and self.source.labels[i] == found.rows.label[row]
+            and self.source.size(i) == sizes[row]
             for row, i in enumerate(taken)
         )
         return found if whole and same else None
@@ -227,11 +237,12 @@ def _prepared(source: Source, order: Index) -> Iterator[Iterator[_Picture]]:
 
 
 def _prepare(source: Source, index: int) -> _Picture:
+    size = source.size(index)
     try:
         content = source.encoded(index)
-        return _Picture(index, content, suffix_of(source.key(index), content))
+        return _Picture(index, size, content, suffix_of(source.key(index), content))
     except PictureError as error:
-        return _Picture(index, error=error.reason)
+        return _Picture(index, size, error=error.reason)
 
 
 def _write_index(folder: Path, finished: list[_Finished], classes: tuple[str, ...]) -> None:

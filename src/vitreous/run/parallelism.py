@@ -113,8 +113,9 @@ class _Sizes:
 
     @cached_property
     def block_parameters(self) -> int:
-        deeper = self._deeper
-        return self.parameters if deeper is None else count_parameters(deeper) - self.parameters
+        if not isinstance(self.config, ViTConfig):
+            return self.parameters
+        return count_parameters(_deeper(self.config)) - self.parameters
 
     @cached_property
     def activations(self) -> float:
@@ -125,9 +126,9 @@ class _Sizes:
     def recomputed(self) -> float:
         """The same where each block keeps its input only, with the one block that is being computed again."""
         assert isinstance(self.config, ViTConfig)
-        assert self._deeper is not None
+        plain = replace(self.config, merge=0)  # a first block has all tokens
         # What passes from block to block is in float32; this counts patches so too, which autocast keeps in bfloat16.
-        return count_checkpointed_bytes(self.config) + self._kept(self._deeper) - self.activations
+        return count_checkpointed_bytes(self.config) + self._kept(_deeper(plain)) - self._kept(plain)
 
     @property
     def passing(self) -> float:
@@ -138,11 +139,6 @@ class _Sizes:
     def pixels(self) -> int:
         return FLOAT * self.config.channels * math.prod(self.config.image_size)
 
-    @property
-    def _deeper(self) -> ViTConfig | None:
-        """The network with one block more, which tells what a block takes."""
-        return replace(self.config, depth=self.config.depth + 1) if isinstance(self.config, ViTConfig) else None
-
     def _kept(self, config: ModelConfig) -> float:
         whole = count_activation_bytes(config)
         if not self.mixed:
@@ -150,6 +146,11 @@ class _Sizes:
         # Each of a block's two norms keeps its input, the residual stream, in float32; all else is in bfloat16.
         in_full = 2 * config.depth * FLOAT * _stream(config) if isinstance(config, ViTConfig) else 0
         return (whole + in_full) * HALF / FLOAT
+
+
+def _deeper(config: ViTConfig) -> ViTConfig:
+    """The network with one block more, which tells what a block takes."""
+    return replace(config, depth=config.depth + 1)
 
 
 def _stream(config: ViTConfig) -> int:

@@ -15,6 +15,7 @@ from vitreous.data.datasets.place import PREFIX, data_root, is_here, read_card
 from vitreous.data.datasets.table import DATASETS
 from vitreous.data.datasets.vtab import TRAIN, VAL
 from vitreous.data.shards.opening import is_shards
+from vitreous.data.shards.places import without_query
 from vitreous.data.source import Data, Source, Split, split_validation
 from vitreous.errors import UserError
 from vitreous.report.transferred import GROUPS, Absent, Task
@@ -34,7 +35,7 @@ class NamedTask:
 
     name: str
     place: str
-    """`data:NAME`, or a path."""
+    """`data:NAME`, a path, or an address."""
     dataset: Dataset | None
     """The row of the table that it is."""
 
@@ -71,7 +72,7 @@ class OpenTask:
 
 def name_tasks(texts: Sequence[str | Path]) -> tuple[NamedTask, ...]:
     """The tasks, each once: "natural", "specialized", "structured" or "all" of VTAB; names of the table, with or
-    without "data:"; paths of data with labels; NAME=PATH for data that are a row of the table, or to give a name."""
+    without "data:"; paths or addresses of data with labels; NAME=PATH for a row of the table, or to give a name."""
     if not texts:
         raise UserError(f"tasks: none given; name some, such as {', '.join(GROUPS)}, {ALL}, pets, or a path.")
     found: dict[str, NamedTask] = {}
@@ -110,6 +111,8 @@ def _path(text: str) -> str:
     try:
         if text == BUILTIN or is_shards(text) or Path(text).exists():
             return same_place(text)
+    except UserError:
+        raise
     except (OSError, ValueError, RuntimeError):  # too long, a null byte, links in a circle
         pass
     near = get_close_matches(text.removeprefix(PREFIX), [*GROUPS, ALL, *DATASETS], n=1)
@@ -132,7 +135,7 @@ def open_task(named: NamedTask) -> OpenTask:
         remarks = (*remarks, f"{there} pictures; as published there are {meant}.{only}")
     task = Task(
         name=named.name,
-        place=named.place,
+        place=without_query(named.place),  # which may be a key, and the page is shown to others
         dataset=None if named.dataset is None else named.dataset.name,
         group=None if named.vtab is None else named.vtab.group,
         classes=len(data.classes),

@@ -15,7 +15,8 @@ export class Heads {
   }
 
   async show(panel, cell) {
-    const { card, view, inside } = panel ?? {};
+    const { card, view } = panel ?? {};
+    const inside = panel?.ready ? panel.inside : null;
     this.section.hidden = !(card?.heads && panel.seen);
     if (this.section.hidden) return;
     const turn = (this.turn = (this.turn ?? 0) + 1);

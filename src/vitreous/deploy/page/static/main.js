@@ -101,7 +101,8 @@ class App {
   }
 
   addClass() {
-    const first = this.panels[0], { card } = first;
+    const first = this.panels[0], { card, ready } = first;
+    if (!ready) return;
     const method = ABOUT_A_CLASS.includes(first.view.method) ? first.view.method : card.methods.find((name) => ABOUT_A_CLASS.includes(name));
     const other = likeliest(first.seen.chances, 2).find((number) => number !== first.target);
     const view = { ...first.view, method, layer: method === first.view.method ? first.view.layer : card.starts[method] ?? 0 };
@@ -233,7 +234,7 @@ class App {
     clearTimeout(this.telling);
     this.telling = setTimeout(() => {
       const said = this.panels.map((panel) => {
-        const now = panel.drawnFor === panel.look ? panel.answered ?? panel.seen?.chances : null;
+        const now = panel.ready ? panel.answered ?? panel.seen.chances : null;
         const answers = now && likeliest(now, 3).map((number) => `${panel.card.labels[number]} ${percent(now[number])}`).join(", ");
         return answers && this.panels.length > 1 ? `${panel.title}: ${answers}` : answers;
       });

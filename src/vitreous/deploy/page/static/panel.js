@@ -44,6 +44,11 @@ export class Panel {
     return this.app.cards.get(this.view.model);
   }
 
+  // Whether what it holds is of its model and its picture, not of those before.
+  get ready() {
+    return Boolean(this.seen) && this.drawnFor === this.look;
+  }
+
   get target() {
     return this.view.target ?? (this.seen?.chances ? highest(this.seen.chances) : null);
   }
@@ -241,7 +246,7 @@ export class Panel {
   draw() {
     this.frame ??= requestAnimationFrame(() => {
       this.frame = null;
-      if (this.seen && this.drawnFor === this.look) this.paint(this.pen, this.#fit());
+      if (this.ready) this.paint(this.pen, this.#fit());
     });
   }
 
@@ -277,7 +282,7 @@ export class Panel {
   // How high the map is in the middle of a patch, from 0 to 1; null where none is drawn.
   levelAt(cell) {
     const { method } = this.view, { grid, cell: size } = this.card;
-    if (!this.data || this.drawnFor !== this.look || !this.drawnBy(method) || ["none", "tokens"].includes(method)) return null;
+    if (!this.data || !this.ready || !this.drawnBy(method) || ["none", "tokens"].includes(method)) return null;
     const pixel = (place, share) => Math.min(Math.floor((place + 0.5) * share * SIDE), SIDE - 1);
     return this.#levels()[pixel(Math.floor(cell / grid[1]), size[0]) * SIDE + pixel(cell % grid[1], size[1])];
   }

@@ -6,7 +6,7 @@ import { ABOUT_A_CLASS } from "./panel.js";
 const WIDE = 720, GAP = 36, LINE = 30, FONT = "system-ui, sans-serif";
 
 export async function savePng(app) {
-  const panels = app.panels.filter((panel) => panel.seen);
+  const panels = app.panels.filter((panel) => panel.ready);
   if (!panels.length) return;
   const style = getComputedStyle(document.documentElement);
   const colour = (name) => style.getPropertyValue(name).trim();
