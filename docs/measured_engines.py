@@ -136,12 +136,12 @@ def _merging(found: dict[str, Any]) -> list[str]:
     return [
         *lines,
         "",
-        "Right are those of PyTorch; in int8, as `export` makes it, of seed 0 "
+        "Accuracy was measured in PyTorch; int8, as `export` makes it, has "
         + ", ".join(
             f"{100 * row['int8_of_seed_0']:.2f} % (R = {count})" for count, row in found.items() if count.isdigit()
         )
-        + ". Beside them pictures a second, and how many times as fast as without merging, turn by turn: the median by "
-        "the clock, and in processor time, with its quartiles.",
+        + " with seed 0. Speeds are pictures a second, then how many times as fast as without merging, compared turn by "
+        "turn: the median by the clock; the median in processor time (and its quartiles).",
     ]
 
 
