@@ -140,8 +140,8 @@ def _merging(found: dict[str, Any]) -> list[str]:
         + ", ".join(
             f"{100 * row['int8_of_seed_0']:.2f} % (R = {count})" for count, row in found.items() if count.isdigit()
         )
-        + " with seed 0. Speeds are pictures a second, then how many times as fast as without merging, compared turn by "
-        "turn: the median by the clock; the median in processor time (and its quartiles).",
+        + " with seed 0. Speeds are pictures a second, then how many times as fast as without merging, compared turn "
+        "by turn: the median by the clock; the median in processor time (and its quartiles).",
     ]
 
 
