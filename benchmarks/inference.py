@@ -49,6 +49,7 @@ from vitreous.jobs.evaluate import evaluate
 from vitreous.jobs.export import export_weights
 from vitreous.jobs.fit import fit
 from vitreous.model.family import build_network, named_config
+from vitreous.run.engines.choice import MAX_DROP
 from vitreous.run.engines.conversion import LabelledViews, convert_model, count_right, quantise_model, sample_views
 from vitreous.run.request import Listeners
 from vitreous.train.precision import avoid_broken_amx
@@ -60,8 +61,6 @@ SPEED_VIEWS = 32
 """Pictures that int8 is calibrated with where only its speed counts, which does not depend on them."""
 PETS_EPOCHS = 4
 """Of the trainings whose accuracy is compared."""
-MAX_DROP = 0.5
-"""Points of accuracy that int8 may cost, as for `export`."""
 MERGING_TURNS = 60
 """Comparisons of a model that merges tokens with one that does not."""
 SIZES = ("Ti/16", "S/16", "B/16")
@@ -271,7 +270,7 @@ def merging_section(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def merging_engines(bundle: Bundle, training: LabelledViews) -> dict[str, Engine]:
-    """What computes a model whose speed with and without merging is compared; int8 as `export` makes it."""
+    """What computes a model whose speed with and without merging is compared; int8 sees training pictures alone."""
     converted = convert_model(bundle, "openvino", training.views[:SPEED_VIEWS])
     judged = LabelledViews(training.views[CALIBRATED:], training.labels[CALIBRATED:])
     quantised = quantise_model(bundle, converted, training.views[:CALIBRATED], judged, MAX_DROP)

@@ -136,7 +136,7 @@ def _merging(found: dict[str, Any]) -> list[str]:
     return [
         *lines,
         "",
-        "Accuracy was measured in PyTorch; int8, as `export` makes it, has "
+        "Accuracy was measured in PyTorch; int8, calibrated and judged on training pictures, has "
         + ", ".join(
             f"{100 * row['int8_of_seed_0']:.2f} % (R = {count})" for count, row in found.items() if count.isdigit()
         )

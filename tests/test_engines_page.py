@@ -35,4 +35,7 @@ def test_merging_is_told_beside_none():
         "| R = 0 | 90.50 | 90.0, 91.0 | 50.0: 1.00x; 1.00x (1.00 to 1.00) |",
         "| R = 8 | 89.60 | 90.0, 89.2 | 60.0: 1.20x; 1.22x (1.15 to 1.25) |",
     ]
-    assert "int8, as `export` makes it, has 89.50 % (R = 0), 89.00 % (R = 8) with seed 0." in lines[-1]
+    assert (
+        "int8, calibrated and judged on training pictures, has 89.50 % (R = 0), 89.00 % (R = 8) with seed 0."
+        in lines[-1]
+    )

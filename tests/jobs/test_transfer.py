@@ -16,6 +16,7 @@ from report import transfers
 from vitreous import UserError, probe, transfer
 from vitreous.cli import main
 from vitreous.config.change import change
+from vitreous.data.builtin import builtin_data
 from vitreous.data.datasets.entry import Dataset, Vtab
 from vitreous.data.datasets.place import CARD, Card
 from vitreous.data.datasets.table import DATASETS
@@ -280,6 +281,14 @@ def test_shards_that_are_far_are_a_task_of_their_own():
     near, far = tasks.name_tasks(["mine=https://host/a.tar?key=1", "https://host/pets/shards.json"])
     assert (near.name, near.place) == ("mine", "https://host/a.tar?key=1")
     assert (far.name, far.place, far.dataset) == ("pets", "https://host/pets/shards.json", None)
+    with pytest.raises(UserError, match="runs a command, which no data may"):
+        tasks.name_tasks(["pipe:cat"])
+
+
+def test_a_key_in_an_address_stays_out_of_the_page(monkeypatch):
+    monkeypatch.setattr(tasks, "open_dataset", lambda place: builtin_data())
+    (named,) = tasks.name_tasks(["https://host/a.tar?key=1"])
+    assert tasks.open_task(named).task.place == "https://host/a.tar"
 
 
 def test_pictures_by_the_lists_of_vtab_are_its_own_draw(tmp_path, monkeypatch):
