@@ -30,8 +30,8 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from measure import peak_megabytes, write_result
 
+from measure import peak_megabytes, write_result
 from vitreous import ViT, allocator
 from vitreous.config.objective import Mae
 from vitreous.data.batch import Batch

@@ -18,9 +18,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from measure import write_result
 from torch import Tensor
 
+from measure import write_result
 from vitreous import ViTConfig, preset
 from vitreous.model.cost import count_activation_bytes, count_flops
 from vitreous.model.neighbourhood import reach_mask

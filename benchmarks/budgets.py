@@ -28,8 +28,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from measure import RESULTS, write_result
 from PIL import Image
+
+from measure import RESULTS, write_result
 
 BUDGETS = (20, 60, 120, 300)
 CLASSES, EACH = 16, 1250

@@ -13,11 +13,11 @@ from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
-import torchvision_on_cpu  # noqa: F401  (before transformers)
-from measure import best_seconds, write_result
 from torch import Tensor, nn
 from transformers import BitConfig, BitForImageClassification, EfficientNetConfig, EfficientNetForImageClassification
 
+import torchvision_on_cpu  # noqa: F401  (before transformers)
+from measure import best_seconds, write_result
 from vitreous.model.family import build_network, for_size, named_config
 
 

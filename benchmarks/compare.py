@@ -18,7 +18,6 @@ import os
 from typing import Any
 
 from measure import write_result
-
 from vitreous.explain.analysis.bias_summary import summarise_bias
 from vitreous.jobs.compare import compare
 from vitreous.report.compared import Cell, Comparison

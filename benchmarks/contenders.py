@@ -122,8 +122,9 @@ def _transformers_pipeline(batch: int) -> Callable[[Exports], Way]:
     """What `transformers` offers for this, with its defaults."""
 
     def make(exports: Exports) -> Way:
-        import torchvision_on_cpu  # noqa: F401  (before transformers)
         from transformers import pipeline
+
+        import torchvision_on_cpu  # noqa: F401  (before transformers)
 
         classify = pipeline("image-classification", model=str(exports.huggingface), device="cpu", batch_size=batch)
         return lambda files: [found[0]["label"] for found in classify([str(file) for file in files], top_k=1)]
@@ -154,11 +155,11 @@ def _timm_loop(batch: int) -> Callable[[Exports], Way]:
 
 def _timm_model(exports: Exports) -> tuple[Any, Any, Sequence[str]]:
     """The model as timm opens it, its transform, and the names of its classes."""
-    import torchvision_on_cpu  # noqa: F401  (before timm)
     from timm import create_model
     from timm.data.config import resolve_model_data_config
     from timm.data.transforms_factory import create_transform
 
+    import torchvision_on_cpu  # noqa: F401  (before timm)
     from vitreous.weights.bundle import load_bundle
 
     model = create_model(f"local-dir:{exports.timm}", pretrained=True).eval()

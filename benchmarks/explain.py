@@ -22,9 +22,9 @@ from typing import Any
 
 import matplotlib
 import torch
-from measure import RESULTS, best_seconds, peak_megabytes, write_result
 from torch import Tensor
 
+from measure import RESULTS, best_seconds, peak_megabytes, write_result
 from vitreous import Trace, ViT
 from vitreous.explain.attention import attention_maps, rollout_maps
 from vitreous.explain.plots import distance_figure, even_distance

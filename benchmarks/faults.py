@@ -33,6 +33,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
+import vitreous
 from measure import write_result
 from pair import (
     Harm,
@@ -47,8 +49,6 @@ from pair import (
     stop,
     stop_early,
 )
-
-import vitreous
 from vitreous.objectives.supervised import Supervised
 from vitreous.train.saving import Saver
 from vitreous.world import World

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from measure import peak_megabytes, write_result
-
 from vitreous.jobs.fit import fit
 from vitreous.run.request import Listeners
 

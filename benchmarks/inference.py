@@ -34,10 +34,10 @@ import nncf
 import numpy as np
 import openvino as ov
 import torch
-from contenders import CALIBRATED, Exports, take_turns
-from measure import Sections, best_seconds, compare_in_turns, gemm_gflops, instructions, measure_sections
 from torch import Tensor, nn
 
+from contenders import CALIBRATED, Exports, take_turns
+from measure import Sections, best_seconds, compare_in_turns, gemm_gflops, instructions, measure_sections
 from vitreous.config.data import Preprocess
 from vitreous.data.source import Data, open_data
 from vitreous.deploy.engine import Engine, TorchEngine

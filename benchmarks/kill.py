@@ -32,10 +32,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from measure import write_result
 from PIL import Image
 
 import vitreous
+from measure import write_result
 from vitreous.cli import main
 from vitreous.config.data import Preprocess
 from vitreous.model.vit import ViT

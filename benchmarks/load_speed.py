@@ -22,10 +22,10 @@ from pathlib import Path
 from statistics import median
 
 import torch
-from measure import write_result
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from measure import write_result
 from vitreous import ViT
 from vitreous.weights.source import open_weights
 

@@ -21,8 +21,8 @@ from statistics import median
 from typing import Any
 
 import torch
-from measure import write_result
 
+from measure import write_result
 from vitreous.config.train import Training
 from vitreous.data.batch import Batch
 from vitreous.data.loader import Loader

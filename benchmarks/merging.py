@@ -18,9 +18,9 @@ from typing import Any, cast
 from unittest.mock import patch
 
 import torch
-from measure import write_result
 from torch import Tensor
 
+from measure import write_result
 from vitreous.config.model import ViTConfig
 from vitreous.data.augment import normalise
 from vitreous.data.source import open_data

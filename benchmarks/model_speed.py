@@ -19,10 +19,10 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from measure import best_seconds, matmul_job, peak_megabytes, write_result
-from peers import CONTENDERS, ours_half_the_patches
 from torch import nn
 
+from measure import best_seconds, matmul_job, peak_megabytes, write_result
+from peers import CONTENDERS, ours_half_the_patches
 from vitreous import ViTConfig, preset
 from vitreous.model.cost import count_flops
 

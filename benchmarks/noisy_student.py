@@ -34,8 +34,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from measure import RESULTS, write_result
 
+from measure import RESULTS, write_result
 from vitreous.data.copies import without_copies
 from vitreous.data.source import Labels, Source, open_data
 from vitreous.evaluate.spread import Accuracies, difference

@@ -13,6 +13,7 @@ from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
+
 from kill import Command
 
 

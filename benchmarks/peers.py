@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-import torchvision_on_cpu  # noqa: F401  (before transformers)
 from torch import Tensor, nn
 
+import torchvision_on_cpu  # noqa: F401  (before transformers)
 from vitreous import ViT, ViTConfig
 
 

@@ -23,8 +23,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from measure import RESULTS, machine
 
+from measure import RESULTS, machine
 from vitreous.config.data import Preprocess
 from vitreous.config.objective import Supervised as Settings
 from vitreous.config.train import Optimizer, Training

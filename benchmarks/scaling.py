@@ -24,8 +24,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from measure import write_result
 
+from measure import write_result
 from vitreous import ViT
 from vitreous.config.data import Preprocess
 from vitreous.config.objective import Supervised as Settings

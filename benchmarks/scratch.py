@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 
 from measure import write_result
-
 from vitreous.jobs.fit import fit
 from vitreous.run.request import Listeners
 

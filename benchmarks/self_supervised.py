@@ -23,14 +23,14 @@ from typing import Any
 
 import numpy as np
 import torch
-import torchvision_on_cpu  # noqa: F401  (before transformers)
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
-from measure import RESULTS, best_seconds, machine, write_result
 from torch import Tensor, nn
 from transformers import ViTMAEConfig, ViTMAEForPreTraining
 
+import torchvision_on_cpu  # noqa: F401  (before transformers)
+from measure import RESULTS, best_seconds, machine, write_result
 from vitreous.config.data import Preprocess
 from vitreous.config.model import ViTConfig
 from vitreous.config.objective import Mae

@@ -40,10 +40,10 @@ from typing import Any
 
 import numpy as np
 import torch
+
 from load import NO_ANSWER, Outcome, Plan
 from measure import Sections, measure_sections
 from serving import Server, Summary, apply_load, finish_load, group, running, start_load, summarise
-
 from vitreous.config.data import Preprocess
 from vitreous.config.server import ServerSettings
 from vitreous.data.pipeline import ViewPipeline

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
+
 from load import Outcome, Plan
 
 HERE = Path(__file__).parent

@@ -26,7 +26,6 @@ from statistics import median
 from typing import Any
 
 from measure import RESULTS, write_result
-
 from vitreous import pack_data
 from vitreous.config.data import Augment, Preprocess
 from vitreous.data.loader import Loader

@@ -19,8 +19,8 @@ from statistics import fmean, stdev
 from typing import Any
 
 import numpy as np
-from measure import write_result
 
+from measure import write_result
 from vitreous.data.source import Source, open_data
 from vitreous.jobs.fit import fit
 from vitreous.run.request import Listeners

@@ -18,7 +18,6 @@ import measured
 import measured_engines
 import measured_scale
 import measured_serving
-
 from vitreous.cli import VERBS
 from vitreous.data.corrupt import AS_PUBLISHED, CORRUPTIONS
 from vitreous.data.datasets.table import DATASETS
@@ -172,7 +171,6 @@ def deploy_page() -> str:
 def reliability_page() -> str:
     """The page on reliability with the sizes of the hostile corpus, and the interruptions that were survived."""
     tables = {
-        "corpus": _corpus(),
         "kills": measured_scale.kills_table(_result("kill")),
         "faults": measured_scale.faults_table(_result("faults")),
     }

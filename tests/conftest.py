@@ -13,10 +13,12 @@ os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = os.environ["OPEN
 import numpy as np
 import pytest
 import torch
+from filelock import FileLock
 from hypothesis import HealthCheck, settings
 from PIL import Image
 from safetensors.torch import load_file
 
+from support.commands import Processes
 from vitreous import ViT
 from vitreous.train.precision import avoid_broken_amx
 
@@ -86,6 +88,33 @@ def own_cache(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("VITREOUS_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+@pytest.fixture(scope="session")
+def processes(tmp_path_factory):
+    """`processes("predict", MODEL, IMAGE)`: what a command does in a process of its own; `run_command` is quicker."""
+    made = Processes(tmp_path_factory.mktemp("commands"))
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="session")
+def once_per_run(tmp_path_factory):
+    """`once_per_run(name, make)`: a folder that `make(folder)` filled, once for all processes of this test run."""
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+    def made(name, make):
+        folder = shared / f"once-{name}"
+        with FileLock(f"{folder}.lock"):
+            if not folder.exists():
+                partial = shared / f"once-{name}-partial"
+                partial.mkdir()
+                make(partial)
+                partial.rename(folder)
+        return folder
+
+    return made
 
 
 @pytest.fixture(scope="session")

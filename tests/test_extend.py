@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from extensions import conv_family, quadrant_objective
-from killing import check_killed_and_resumed
 from PIL import Image
 from safetensors.torch import load_file
 
 import vitreous
+from support.extensions import conv_family, quadrant_objective
+from support.killing import check_killed_and_resumed
 from vitreous.data.batch import Batch, ViewBatch
 from vitreous.model.family import FAMILIES
 from vitreous.objectives.build import OBJECTIVES
@@ -54,7 +54,7 @@ def quadrants(monkeypatch):
 
 
 def test_the_objective_takes_at_most_60_lines():
-    assert len((HERE / "extensions" / "quadrant_objective.py").read_text().splitlines()) <= 60
+    assert len((HERE / "support" / "extensions" / "quadrant_objective.py").read_text().splitlines()) <= 60
 
 
 def test_a_target_for_each_patch_follows_crop_and_flip():
@@ -96,7 +96,7 @@ def conv(monkeypatch):
 RUN = """
 import sys
 sys.path.insert(0, sys.argv[1])
-from extensions import conv_family
+from support.extensions import conv_family
 from vitreous.model.family import FAMILIES
 import torch, vitreous
 torch.set_num_threads(1)
@@ -192,5 +192,5 @@ def test_the_code_on_the_page_is_the_code_that_runs(number):
     assert len(blocks) == 6
     indent, block = blocks[number]
     code = "".join(line.removeprefix(indent) for line in block.splitlines(keepends=True))
-    files = [path.read_text() for path in (HERE / "extensions").glob("*.py")]
+    files = [path.read_text() for path in (HERE / "support" / "extensions").glob("*.py")]
     assert any(code.strip() in text for text in files), code

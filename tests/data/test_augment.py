@@ -3,9 +3,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from pictures import noise, smooth
 from PIL import Image, ImageEnhance, ImageOps
 
+from support.pictures import noise, smooth
 from vitreous.config.data import Augment, Preprocess, View
 from vitreous.data.augment import (
     cut_views,

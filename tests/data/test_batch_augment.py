@@ -3,9 +3,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from pictures import noise, smooth
 from PIL import Image
 
+from support.pictures import noise, smooth
 from vitreous.config.data import Augment, Preprocess, View
 from vitreous.data.augment import eval_view, train_view
 from vitreous.data.batch_augment import TRIES, cut_batch, eval_batch, random_boxes, to_channels, train_batch

@@ -2,8 +2,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from make_builtin import SOURCE, TARGET, select
 
+from support.make_builtin import SOURCE, TARGET, select
 from vitreous.data.builtin import builtin_data
 
 

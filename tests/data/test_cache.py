@@ -3,8 +3,8 @@ import pickle
 
 import numpy as np
 import pytest
-from pictures import noise
 
+from support.pictures import noise
 from vitreous.data.cache import DEFAULT_LIMIT, PictureCache, default_limit
 from vitreous.memory import available_memory
 

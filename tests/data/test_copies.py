@@ -4,9 +4,9 @@ import shutil
 
 import numpy as np
 import torch
-from pictures import make_tree
 from PIL import Image
 
+from support.pictures import make_tree
 from vitreous.data.copies import note_copies, without_copies
 from vitreous.data.packed import ArraySource
 from vitreous.data.source import Data, open_data

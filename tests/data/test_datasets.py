@@ -6,9 +6,20 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from miniatures import CLEVR, MINIATURES, SPLITS, dmlab_records, dsprites, flowers102, pets, picture, smallnorb, svhn
 from PIL import Image
 
+from support.miniatures import (
+    CLEVR,
+    MINIATURES,
+    SPLITS,
+    dmlab_records,
+    dsprites,
+    flowers102,
+    pets,
+    picture,
+    smallnorb,
+    svhn,
+)
 from vitreous.data.datasets.arrays import read_norb
 from vitreous.data.datasets.entry import Dataset, File
 from vitreous.data.datasets.order import hash_order

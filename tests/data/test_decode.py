@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from pictures import noise, smooth
 from PIL import Image
 
+from support.pictures import noise, smooth
 from vitreous.data.decode import MAX_PIXELS, Header, PictureError, open_picture, read_header
 
 

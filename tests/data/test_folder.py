@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from pictures import make_tree, smooth
 
+from support.pictures import make_tree, smooth
 from vitreous.data.folder import FolderSource, Names
 from vitreous.data.source import NoClassesError, open_data
 from vitreous.errors import UserError

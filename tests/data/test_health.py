@@ -2,9 +2,9 @@ import json
 from pathlib import Path
 
 import numpy as np
-from pictures import make_tree, smooth
 from PIL import Image
 
+from support.pictures import make_tree, smooth
 from vitreous.data.builtin import builtin_data
 from vitreous.data.health import HASH_DISTANCE, PIXEL_DISTANCE, difference_hash, inspect_data, near_pairs
 from vitreous.data.source import open_data

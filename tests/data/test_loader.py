@@ -4,9 +4,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from pictures import make_tree, noise, smooth
 from PIL import Image
 
+from support.pictures import make_tree, noise, smooth
 from vitreous.config.data import Augment, Preprocess, View
 from vitreous.data.augment import eval_view, normalise, shrink, train_view
 from vitreous.data.batch import Batch

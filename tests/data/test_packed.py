@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from make_builtin import write_idx
 from PIL import Image
 
+from support.make_builtin import write_idx
 from vitreous.data.packed import ArraySource
 from vitreous.data.source import open_data
 from vitreous.errors import UserError

@@ -7,9 +7,9 @@ from threading import Barrier
 import numpy as np
 import pytest
 import torch
-from pictures import noise
 from PIL import Image
 
+from support.pictures import noise
 from vitreous.config.data import Preprocess
 from vitreous.data import pipeline
 from vitreous.data.decode import PictureError

@@ -15,9 +15,9 @@ import torch
 import webdataset
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pictures import make_tree, smooth
-from tars import jpeg, make_tar, samples
 
+from support.pictures import make_tree, smooth
+from support.tars import jpeg, make_tar, samples
 from vitreous import UserError, pack_data
 from vitreous.config.data import Augment, Preprocess
 from vitreous.data.decode import PictureError

@@ -15,10 +15,10 @@ import fsspec
 import numpy as np
 import pytest
 import torch
-from pictures import make_tree
-from tars import make_tar, samples
-from web import serve
 
+from support.pictures import make_tree
+from support.tars import make_tar, samples
+from support.web import serve
 from vitreous import UserError, pack_data
 from vitreous.config.data import Augment, Preprocess
 from vitreous.data.loader import Loader

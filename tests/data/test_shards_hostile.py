@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tars import jpeg, make_tar, samples, special
 
+from support.tars import jpeg, make_tar, samples, special
 from vitreous import UserError, pack_data
 from vitreous.data.shards import scan
 from vitreous.data.source import open_data

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from pictures import make_tree
 
+from support.pictures import make_tree
 from vitreous.data.folder import FolderSource, Names
 from vitreous.data.packed import ArraySource
 from vitreous.data.source import Source, open_data, split_validation, take_share

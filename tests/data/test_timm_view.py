@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pictures import noise, smooth
 from PIL import Image
 from timm.data import create_transform
 
+from support.pictures import noise, smooth
 from vitreous.config.data import Preprocess
 from vitreous.data.view import make_view
 

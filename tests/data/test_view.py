@@ -6,9 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from pictures import make_tree, noise, smooth
 from PIL import Image, ImageOps
 
+from support.pictures import make_tree, noise, smooth
 from vitreous import UserError
 from vitreous.config.data import Preprocess
 from vitreous.data import augment

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from pictures import make_tree, noise
 
+from support.pictures import make_tree, noise
 from vitreous.config.data import Augment, Preprocess
 from vitreous.data import workers
 from vitreous.data.cache import PictureCache

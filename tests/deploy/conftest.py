@@ -3,10 +3,11 @@
 from urllib.parse import urlsplit
 
 import pytest
-from chromium import Browser
-from models import tiny_bundle
-from page_driving import to_serve
-from serving import running
+
+from support.chromium import Browser
+from support.page_driving import to_serve
+from support.serving import running
+from support.tiny_networks import tiny_bundle
 
 
 @pytest.fixture(scope="module")

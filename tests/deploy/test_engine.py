@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 import torch
-from model.numpy_vit import NumpyViT
-from weights.tiny_models import random_model
 
+from support.numpy_vit import NumpyViT
+from support.tiny_models import random_model
 from vitreous import UserError, ViT
 from vitreous.config.data import Preprocess
 from vitreous.deploy.engine import Engine, TorchEngine

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from deploy.models import random_pictures, tiny_bundle
 
+from support.tiny_networks import random_pictures, tiny_bundle
 from vitreous.data.augment import normalise
 from vitreous.deploy.graph import output_names, trace_graph
 

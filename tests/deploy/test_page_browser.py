@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
-from chromium import CHROMIUM, wait_for
-from models import tiny_bundle
-from page_driving import (
+from PIL import Image
+
+from support.chromium import CHROMIUM, wait_for
+from support.page_driving import (
     PICTURE,
     bars,
     canvas,
@@ -18,9 +19,8 @@ from page_driving import (
     state,
     to_serve,
 )
-from PIL import Image
-from serving import running
-
+from support.serving import running
+from support.tiny_networks import tiny_bundle
 from vitreous.data.view import look_at
 from vitreous.deploy.server.served import ModelToServe
 from vitreous.jobs.explain import explain

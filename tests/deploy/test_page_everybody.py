@@ -5,10 +5,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from chromium import CHROMIUM, wait_for
-from models import tiny_bundle
-from page_driving import bars, chances, choose, give, hand_over, settled, state, to_serve
-from serving import running
+
+from support.chromium import CHROMIUM, wait_for
+from support.page_driving import bars, chances, choose, give, hand_over, settled, state, to_serve
+from support.serving import running
+from support.tiny_networks import tiny_bundle
 
 pytestmark = [
     pytest.mark.slow,

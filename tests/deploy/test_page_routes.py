@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 from fastapi.testclient import TestClient
-from models import LABELS, tiny_bundle
 from PIL import Image, ImageFile
 
+from support.tiny_networks import LABELS, tiny_bundle
 from vitreous.config.server import ServerSettings
 from vitreous.data.augment import normalise
 from vitreous.data.view import look_at

@@ -9,8 +9,8 @@ import onnxruntime
 import openvino
 import pytest
 import torch
-from deploy.models import LABELS, random_pictures, tiny_bundle
 
+from support.tiny_networks import LABELS, random_pictures, tiny_bundle
 from vitreous import UserError, export_weights, predict
 from vitreous.deploy.engine import TorchEngine
 from vitreous.deploy.folder import is_engine, load_engine

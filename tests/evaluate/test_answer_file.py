@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from colours import make_bundle, make_pictures
 
+from support.colours import make_bundle, make_pictures
 from vitreous import UserError
 from vitreous.evaluate.answer_file import PictureAnswer, answer_file, check_answer_file, read_answers
 from vitreous.jobs.evaluate import evaluate

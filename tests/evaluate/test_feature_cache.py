@@ -4,9 +4,9 @@ import dataclasses
 import os
 
 import torch
-from colours import PREPROCESS, make_pictures
 from safetensors.torch import load_file
 
+from support.colours import PREPROCESS, make_pictures
 from vitreous import ViT, ViTConfig
 from vitreous.data.source import open_data
 from vitreous.evaluate.feature_cache import FeatureCache, StoredFeatures, default_folder, features_key

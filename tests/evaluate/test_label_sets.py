@@ -7,9 +7,9 @@ from importlib import resources
 
 import pytest
 import torch
-from colours import PREPROCESS, make_bundle, make_pictures, pixels
 from PIL import Image
 
+from support.colours import PREPROCESS, make_bundle, make_pictures, pixels
 from vitreous import UserError, ViT
 from vitreous.evaluate.label_sets import read_label_sets, score_label_sets
 from vitreous.jobs.evaluate import evaluate, evaluate_label_sets

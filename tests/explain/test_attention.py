@@ -5,10 +5,10 @@ import weakref
 import numpy as np
 import pytest
 import torch
-from known_model import bright_model
-from model.numpy_vit import NumpyViT, softmax
-from weights.tiny_models import random_images, random_model
 
+from support.known_model import bright_model
+from support.numpy_vit import NumpyViT, softmax
+from support.tiny_models import random_images, random_model
 from vitreous.explain.attention import attention_distance, attention_maps, mean_distance, pool_maps, rollout_maps
 from vitreous.model import neighbourhood
 from vitreous.model.trace import Trace

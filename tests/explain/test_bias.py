@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from extensions.conv_family import TinyConvConfig, build
 from torch import nn
 
+from support.extensions.conv_family import TinyConvConfig, build
 from vitreous import ViT, ViTConfig
 from vitreous.config.data import Preprocess
 from vitreous.data.packed import ArraySource

@@ -2,8 +2,8 @@
 
 import numpy as np
 import torch
-from weights.tiny_models import LABELS, preprocess_for, random_model
 
+from support.tiny_models import LABELS, preprocess_for, random_model
 from vitreous.explain import explanation
 from vitreous.explain.explanation import Question
 from vitreous.explain.methods import Maps

@@ -1,10 +1,10 @@
 """Grad-CAM on a feature map, against numbers worked out by hand; and what a network without attention is told."""
 
 import pytest
-import tiny_conv
 import torch
-from tiny_conv import TinyConvConfig
 
+from support import tiny_conv
+from support.tiny_conv import TinyConvConfig
 from vitreous import UserError
 from vitreous.config.data import Preprocess
 from vitreous.explain.methods import METHODS, check_request, compute_maps, default_method

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from weights.tiny_models import random_images, random_model
 
+from support.tiny_models import random_images, random_model
 from vitreous.config.data import Preprocess
 from vitreous.explain.attention import attention_maps, rollout_maps
 from vitreous.explain.inside import attention_between_patches, look_inside

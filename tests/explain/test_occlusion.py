@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from weights.tiny_models import random_images, random_model
 
+from support.tiny_models import random_images, random_model
 from vitreous.config.bit import BiTConfig
 from vitreous.explain.occlusion import occlusion_maps, windows
 from vitreous.model.family import build_network

@@ -5,9 +5,9 @@ import weakref
 import numpy as np
 import pytest
 import torch
-from model.numpy_vit import NumpyViT, softmax
-from weights.tiny_models import random_images, random_model
 
+from support.numpy_vit import NumpyViT, softmax
+from support.tiny_models import random_images, random_model
 from vitreous.explain import relevance
 from vitreous.explain.relevance import evidence, gradcam_maps, relevance_maps
 from vitreous.model import neighbourhood

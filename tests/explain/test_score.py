@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from weights.tiny_models import random_images, random_model
 
+from support.tiny_models import random_images, random_model
 from vitreous.config.data import Preprocess
 from vitreous.explain.place import place_patches
 from vitreous.explain.score import SHARES, centre_map, centre_patches, localise, removal_curves, seen_centre_map

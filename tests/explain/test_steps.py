@@ -4,10 +4,10 @@ from dataclasses import fields
 
 import numpy as np
 import pytest
-from model.numpy_vit import NumpyViT, softmax
-from model.variants import VARIANTS, random_images, random_model
-from numpy_steps import expected_steps
 
+from support.numpy_steps import expected_steps
+from support.numpy_vit import NumpyViT, softmax
+from support.variants import VARIANTS, random_images, random_model
 from vitreous import UserError
 from vitreous.explain.steps import Steps, follow
 

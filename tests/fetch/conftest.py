@@ -1,5 +1,6 @@
 import pytest
-from web import serve
+
+from support.web import serve
 
 
 @pytest.fixture

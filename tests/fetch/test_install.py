@@ -4,7 +4,6 @@ import gzip
 import io
 import json
 import shutil
-import sys
 import tarfile
 import threading
 from dataclasses import replace
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from support.miniatures import MINIATURES
 from vitreous.cli import main
 from vitreous.data.datasets.place import CARD, is_here
 from vitreous.data.datasets.table import DATASETS
@@ -22,9 +22,6 @@ from vitreous.fetch.download import Patience
 from vitreous.fetch.install import check_space, install
 from vitreous.jobs.data_get import get_data
 from vitreous.run.lock import hold_folder
-
-sys.path.append(str(Path(__file__).parents[1] / "data"))
-from miniatures import MINIATURES
 
 QUICK = Patience(seconds=5, pause=0.0, tries=2)
 

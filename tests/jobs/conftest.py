@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from greys import draw_pictures, make_weights
-from tiny_pretraining import TINY, draw
 
+from support.greys import draw_pictures, make_weights
+from support.tiny_pretraining import TINY, draw
 from vitreous.recipes.pretrain import PRETRAINING
 
 

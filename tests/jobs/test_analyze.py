@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from colours import COLOURS, make_bundle, make_pictures
 
+from support.colours import COLOURS, make_bundle, make_pictures
 from vitreous import UserError, ViT, ViTConfig, analyze
 from vitreous.cli import main
 from vitreous.config.data import Preprocess

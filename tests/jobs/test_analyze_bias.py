@@ -6,9 +6,9 @@ import re
 import numpy as np
 import pytest
 import torch
-from colours import make_bundle, make_pictures
-from tiny_conv import make_conv_bundle, register
 
+from support.colours import make_bundle, make_pictures
+from support.tiny_conv import make_conv_bundle, register
 from vitreous import UserError, ViT, ViTConfig, analyze_bias
 from vitreous.cli import main
 from vitreous.config.data import Preprocess

@@ -6,13 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from colours import make_pictures
-from greys import stop_after
-from killing import check_killed_and_resumed
-from model.networks import scrambled
 from safetensors.torch import load_file
 
 import vitreous
+from support.colours import make_pictures
+from support.greys import stop_after
+from support.killing import check_killed_and_resumed
+from support.random_networks import scrambled
 from vitreous.cli import main
 from vitreous.config.bit import BiTConfig
 from vitreous.config.data import Preprocess

@@ -7,8 +7,8 @@ import signal
 
 import numpy as np
 import pytest
-from greys import stop_after
 
+from support.greys import stop_after
 from vitreous import UserError
 from vitreous.cli import main
 from vitreous.data.source import open_data

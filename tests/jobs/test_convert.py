@@ -1,23 +1,19 @@
 """Import and export as a person does them, and the real ViT-Ti/16 on real pictures."""
 
 import json
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from colours import make_bundle, make_pictures
 
+from support.colours import make_bundle, make_pictures
+from support.published import google, numbers, pictures, timm_like
 from vitreous import UserError, export_weights, fit, import_weights, load, predict, preset, probe
 from vitreous.cli import main
 from vitreous.model.family import classifiers
 from vitreous.weights.bundle import load_bundle
 from vitreous.weights.labels import read_labels
 from vitreous.weights.source import open_weights
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "weights"))
-from published import google, numbers, pictures, timm_like
 
 
 def run(capsys, *args):

@@ -1,23 +1,17 @@
 """Models of pictures that are neither grey nor colour, as satellites take them: in, out, and what files cannot give."""
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
 import transformers as hf
-from colours import make_pictures
 from safetensors.torch import save_file
 
+from support.colours import make_pictures
+from support.numpy_vit import NumpyViT
+from support.tiny_models import random_images, random_model
 from vitreous import export_weights, import_weights, load
 from vitreous.cli import main
 from vitreous.weights.source import open_weights
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "weights"))
-sys.path.insert(0, str(Path(__file__).parents[1] / "model"))
-from numpy_vit import NumpyViT
-from tiny_models import random_images, random_model
 
 HEADS = {"width": 128, "heads": 2, "image_size": (16, 16)}
 

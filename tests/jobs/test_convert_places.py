@@ -3,25 +3,21 @@
 import json
 import os
 import stat
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 import transformers as hf
-from colours import make_bundle
 from safetensors.torch import save_file
 
+from support.colours import make_bundle
+from support.published import timm_like
+from support.tiny_models import preprocess_for, random_model
 from vitreous import UserError, export_weights, import_weights, load
 from vitreous.cli import main
 from vitreous.weights.bundle import load_bundle
 from vitreous.weights.huggingface import write_huggingface
 from vitreous.weights.source import open_weights
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "weights"))
-from published import timm_like
-from tiny_models import preprocess_for, random_model
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from colours import COLOURS, make_bundle, make_pictures
 
+from support.colours import COLOURS, make_bundle, make_pictures
 from vitreous import UserError
 from vitreous.jobs.evaluate import evaluate
 from vitreous.jobs.predict import predict

@@ -6,8 +6,8 @@ from importlib.metadata import version
 
 import numpy as np
 import pytest
-from colours import make_bundle, make_pictures
 
+from support.colours import make_bundle, make_pictures
 from vitreous import UserError
 from vitreous.data.corrupt import CORRUPTIONS, Corrupting
 from vitreous.evaluate.corruptions import judge_corruptions

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 import torch
-from colours import make_bundle, make_pictures
-from explain.known_model import bright_model
 from PIL import Image
-from weights.tiny_models import LABELS, preprocess_for, random_model
 
+from support.colours import make_bundle, make_pictures
+from support.known_model import bright_model
+from support.tiny_models import LABELS, preprocess_for, random_model
 from vitreous import Trace, UserError, load
 from vitreous.config.data import Preprocess
 from vitreous.data.augment import eval_view, normalise

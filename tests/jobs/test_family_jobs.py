@@ -4,12 +4,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import tiny_conv
 import torch
-from colours import COLOURS, make_pictures
 from PIL import Image
-from tiny_conv import FAMILY, TinyConvConfig, make_conv_bundle
 
+from support import tiny_conv
+from support.colours import COLOURS, make_pictures
+from support.tiny_conv import FAMILY, TinyConvConfig, make_conv_bundle
 from vitreous import (
     UserError,
     analyze,

@@ -7,10 +7,10 @@ from collections import Counter
 
 import pytest
 import torch
-from greys import draw_pictures, stop_after
-from greys import quick_fit as quick
 from safetensors.torch import load_file
 
+from support.greys import draw_pictures, stop_after
+from support.greys import quick_fit as quick
 from vitreous import UserError, ViT
 from vitreous.cli import main
 from vitreous.data.folder import FolderSource

@@ -8,11 +8,11 @@ import pytest
 import timm
 import torch
 import transformers
-from colours import COLOURS, make_bundle, make_pictures
-from greys import stop_after
 from safetensors.torch import load_file
 
 import vitreous
+from support.colours import COLOURS, make_bundle, make_pictures
+from support.greys import stop_after
 from vitreous import UserError
 from vitreous.jobs.fit import fit
 from vitreous.run.request import Listeners

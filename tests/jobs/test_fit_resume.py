@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from greys import make_weights, stop_after
-from greys import quick_fit as quick
 from safetensors.torch import load_file
 
+from support.greys import make_weights, stop_after
+from support.greys import quick_fit as quick
 from vitreous import UserError
 from vitreous.jobs.fit import fit
 from vitreous.jobs.pretrain import pretrain

@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from colours import COLOURS, PREPROCESS, make_bundle, make_pictures, pixels
-from greys import stop_after
 from PIL import Image
 from safetensors.torch import load_file
-from tiny_conv import make_conv_bundle, register
 
 import vitreous
+from support.colours import COLOURS, PREPROCESS, make_bundle, make_pictures, pixels
+from support.greys import stop_after
+from support.tiny_conv import make_conv_bundle, register
 from vitreous import UserError, ViT
 from vitreous.config.objective import Supervised, TokenLabel
 from vitreous.data.source import open_data

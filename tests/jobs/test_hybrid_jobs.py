@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 import torch
-from colours import COLOURS, make_pictures
-from model.variants import random_model
 
+from support.colours import COLOURS, make_pictures
+from support.variants import random_model
 from vitreous import UserError, analyze, fit, load, models, predict, pretrain, probe, write_walkthrough
 from vitreous.config.data import Preprocess
 from vitreous.config.stem import ResNetStem

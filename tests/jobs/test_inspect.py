@@ -1,7 +1,6 @@
 """The report on data, by its verb's function."""
 
-from colours import make_pictures
-
+from support.colours import make_pictures
 from vitreous.jobs.inspect import inspect
 
 

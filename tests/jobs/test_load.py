@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from colours import COLOURS, make_bundle, make_pictures
 from PIL import Image
 from test_fit import draw_pictures
 
 import vitreous
+from support.colours import COLOURS, make_bundle, make_pictures
 
 
 def test_fit_load_predict_evaluate(tmp_path):

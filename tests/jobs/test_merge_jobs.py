@@ -5,12 +5,12 @@ import json
 import numpy as np
 import pytest
 import torch
-from greys import quick_fit as quick
-from greys import stop_after
 from safetensors.torch import load_file
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from support.greys import quick_fit as quick
+from support.greys import stop_after
 from vitreous import UserError, ViT
 from vitreous.config.data import Preprocess
 from vitreous.jobs.evaluate import evaluate

@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from colours import make_bundle, make_pictures
-from weights.tiny_models import preprocess_for, random_model
 
+from support.colours import make_bundle, make_pictures
+from support.tiny_models import preprocess_for, random_model
 from vitreous import UserError
 from vitreous.data.augment import eval_view, normalise
 from vitreous.data.decode import open_picture

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from colours import COLOURS, PREPROCESS, make_bundle, make_pictures
 from PIL import Image
 
+from support.colours import COLOURS, PREPROCESS, make_bundle, make_pictures
 from vitreous import UserError
 from vitreous.data.source import open_data
 from vitreous.data.view import Sample

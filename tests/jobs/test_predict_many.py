@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow.parquet as parquet
 import pytest
 import torch
-from colours import COLOURS, PREPROCESS, make_bundle, make_pictures, pixels
 from PIL import Image
 
+from support.colours import COLOURS, PREPROCESS, make_bundle, make_pictures, pixels
 from vitreous import UserError, export_weights
 from vitreous.jobs.data_pack import pack_data
 from vitreous.jobs.predict_many import predict_many

@@ -10,9 +10,9 @@ import time
 import pyarrow.parquet as parquet
 import pytest
 import torch
-from colours import make_bundle, make_pictures, pixels
 from PIL import Image
 
+from support.colours import make_bundle, make_pictures, pixels
 from vitreous.weights.bundle import load_bundle, save_bundle
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]

@@ -6,12 +6,12 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from greys import stop_after
 from PIL import Image
 from safetensors.torch import load_file
-from tiny_pretraining import KEPT, LIVE, TINY, draw, last_checkpoint
-from tiny_pretraining import quick_pretrain as quick
 
+from support.greys import stop_after
+from support.tiny_pretraining import KEPT, LIVE, TINY, draw, last_checkpoint
+from support.tiny_pretraining import quick_pretrain as quick
 from vitreous import UserError
 from vitreous.jobs.fit import fit
 from vitreous.jobs.pretrain import pretrain

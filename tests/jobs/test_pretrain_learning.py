@@ -6,12 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from greys import stop_after
 from PIL import Image
 from safetensors.torch import load_file
-from tiny_pretraining import DINO, TINY, TRAINING, draw, last_checkpoint
-from tiny_pretraining import quick_pretrain as quick
 
+from support.greys import stop_after
+from support.tiny_pretraining import DINO, TINY, TRAINING, draw, last_checkpoint
+from support.tiny_pretraining import quick_pretrain as quick
 from vitreous import UserError
 from vitreous.config.data import Augment
 from vitreous.config.train import Optimizer

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from colours import COLOURS, make_bundle, make_pictures, pixels
 from PIL import Image
 
+from support.colours import COLOURS, make_bundle, make_pictures, pixels
 from vitreous import UserError, ViT, ViTConfig, probe
 from vitreous.cli import main
 from vitreous.config.data import Preprocess

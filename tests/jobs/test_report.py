@@ -5,8 +5,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from colours import COLOURS, make_bundle, make_pictures
 
+from support.colours import COLOURS, make_bundle, make_pictures
 from vitreous import UserError, ViT, write_report
 from vitreous.cli import main
 from vitreous.config.data import Preprocess

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 import torch
-from colours import make_bundle
 from PIL import Image
 
+from support.colours import make_bundle
 from vitreous import load
 from vitreous.data.source import open_data
 from vitreous.jobs.evaluate import evaluate

@@ -5,10 +5,10 @@ import json
 import numpy as np
 import pytest
 import torch
-from colours import make_bundle, make_pictures
-from explain.known_model import bright_model
 from PIL import Image
 
+from support.colours import make_bundle, make_pictures
+from support.known_model import bright_model
 from vitreous import UserError
 from vitreous.config.data import Preprocess
 from vitreous.explain.methods import METHODS, Maps

@@ -14,11 +14,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from colours import COLOURS, make_bundle, make_pictures, pixels
-from greys import draw_pictures, stop_after
 from PIL import Image
 
 import vitreous
+from support.colours import COLOURS, make_bundle, make_pictures, pixels
+from support.greys import draw_pictures, stop_after
 from vitreous import UserError, self_train
 from vitreous.data.source import open_data, split_validation
 from vitreous.recipes.supervised import recipe

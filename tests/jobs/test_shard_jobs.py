@@ -7,11 +7,11 @@ import tarfile
 from contextlib import contextmanager
 
 import pytest
-from colours import make_bundle, make_pictures, pixels
-from killing import check_killed_and_resumed
 from PIL import Image
 
 import vitreous
+from support.colours import make_bundle, make_pictures, pixels
+from support.killing import check_killed_and_resumed
 from vitreous import UserError
 from vitreous.cli import main
 from vitreous.run import lock, packing

@@ -4,9 +4,9 @@ import re
 
 import numpy as np
 import pytest
-from colours import COLOURS, PREPROCESS, make_pictures
 
 import vitreous
+from support.colours import COLOURS, PREPROCESS, make_pictures
 from vitreous import ViT, ViTConfig
 from vitreous.jobs.load import Model
 from vitreous.weights.bundle import load_bundle, save_bundle

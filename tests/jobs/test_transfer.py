@@ -8,11 +8,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from colours import make_bundle, make_pictures, pixels
-from deploy.models import random_pictures
-from greys import stop_after
-from report import transfers
 
+from support import transfers
+from support.colours import make_bundle, make_pictures, pixels
+from support.greys import stop_after
+from support.tiny_networks import random_pictures
 from vitreous import UserError, probe, transfer
 from vitreous.cli import main
 from vitreous.config.change import change

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from networks import kept_bytes
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
-from variants import VARIANTS, random_images, random_model
 
+from support.random_networks import kept_bytes
+from support.variants import VARIANTS, random_images, random_model
 from vitreous import ViT, preset
 from vitreous.model.cost import count_activation_bytes, count_flops, count_parameters, inference_batch
 

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from variants import random_images, random_model
 
+from support.variants import random_images, random_model
 from vitreous.model.draws import draw, fold
 
 WORD = 2**64

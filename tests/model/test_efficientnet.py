@@ -5,11 +5,18 @@ from dataclasses import replace
 import pytest
 import timm
 import torch
-from networks import SMALL_EFFICIENTNET, check_parts, check_same_scores, flops_by_torch, pictures, scrambled
 from torch import nn
 from transformers import EfficientNetConfig as TheirConfig
 from transformers import EfficientNetForImageClassification
 
+from support.random_networks import (
+    SMALL_EFFICIENTNET,
+    check_parts,
+    check_same_scores,
+    flops_by_torch,
+    pictures,
+    scrambled,
+)
 from vitreous import UserError
 from vitreous.config.efficientnet import EfficientNetConfig
 from vitreous.config.model import model_to_json

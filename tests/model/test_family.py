@@ -3,13 +3,13 @@
 from dataclasses import replace
 
 import pytest
-import tiny_conv
 import torch
-from networks import kept_bytes
-from tiny_conv import TinyConvConfig
 from torch.utils.flop_counter import FlopCounterMode
-from variants import TINY, VARIANTS, random_images, random_model
 
+from support import tiny_conv
+from support.random_networks import kept_bytes
+from support.tiny_conv import TinyConvConfig
+from support.variants import TINY, VARIANTS, random_images, random_model
 from vitreous import UserError, ViT, ViTConfig, preset
 from vitreous.config.model import model_to_json
 from vitreous.model import cost

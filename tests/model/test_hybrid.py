@@ -5,11 +5,11 @@ import json
 import pytest
 import timm
 import torch
-from networks import kept_bytes
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
-from variants import random_images, random_model
 
+from support.random_networks import kept_bytes
+from support.variants import random_images, random_model
 from vitreous import Trace, UserError, ViT, preset
 from vitreous.config.model import model_to_json
 from vitreous.config.stem import ConvStem, ResNetStem

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 import torch
-from networks import SMALL_BIT, kept_bytes, scrambled
-from numpy_merge import NumpyMerging
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
-from variants import TINY, random_images, random_model
 
+from support.numpy_merge import NumpyMerging
+from support.random_networks import SMALL_BIT, kept_bytes, scrambled
+from support.variants import TINY, random_images, random_model
 from vitreous import UserError, ViT, ViTConfig
 from vitreous.model.cost import count_activation_bytes, count_flops, count_forward_bytes, inference_batch
 from vitreous.model.merge import Merging, match

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 from scipy.ndimage import zoom
-from variants import random_images, random_model
 
+from support.variants import random_images, random_model
 from vitreous.model.position import resample_grid, sincos_2d
 
 GRIDS = [((3, 4), (6, 8)), ((4, 4), (7, 3)), ((14, 14), (24, 24)), ((5, 9), (3, 20))]

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from numpy_vit import NumpyViT
-from variants import random_images, random_model
 
+from support.numpy_vit import NumpyViT
+from support.variants import random_images, random_model
 from vitreous import Trace, UserError, preset
 from vitreous.model import reach as reaches
 from vitreous.model.cost import count_flops

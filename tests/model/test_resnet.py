@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import timm
 import torch
-from networks import SMALL_BIT, check_parts, check_same_scores, flops_by_torch, pictures, scrambled
 from timm.models.vision_transformer_hybrid import _resnetv2
 from transformers import BitConfig, BitForImageClassification
 
+from support.random_networks import SMALL_BIT, check_parts, check_same_scores, flops_by_torch, pictures, scrambled
 from vitreous import UserError
 from vitreous.config.bit import BiTConfig
 from vitreous.config.model import model_to_json

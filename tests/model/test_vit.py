@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 import torch
-from numpy_vit import NumpyViT
-from variants import VARIANTS, random_images, random_model
 
+from support.numpy_vit import NumpyViT
+from support.variants import VARIANTS, random_images, random_model
 from vitreous import Trace, UserError, ViT
 
 

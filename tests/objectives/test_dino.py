@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from dino_parts import batch, keys_of, numpy_dino, own_products, softmax
 
+from support.dino_parts import batch, keys_of, numpy_dino, own_products, softmax
 from vitreous import UserError, ViT, ViTConfig
 from vitreous.config.data import MultiCrop
 from vitreous.config.objective import Dino

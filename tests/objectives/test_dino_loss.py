@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from dino_parts import numpy_dino, own_products, softmax
 
+from support.dino_parts import numpy_dino, own_products, softmax
 from vitreous.objectives.dino_loss import (
     balanced_answers,
     distillation_loss,

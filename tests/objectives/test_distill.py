@@ -6,9 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from in_parts import gradients
 from PIL import Image
 
+from support.in_parts import gradients
 from vitreous import UserError, ViT, ViTConfig
 from vitreous.config.bit import BiTConfig
 from vitreous.config.data import Augment, Preprocess

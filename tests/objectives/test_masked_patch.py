@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 import torch
-from model.numpy_vit import NumpyViT
 
+from support.numpy_vit import NumpyViT
 from vitreous import UserError, ViT, ViTConfig
 from vitreous.config.data import Preprocess
 from vitreous.config.objective import MaskedPatch

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from in_parts import gradients
 
+from support.in_parts import gradients
 from vitreous import UserError, ViT, ViTConfig
 from vitreous.config.bit import BiTConfig
 from vitreous.config.objective import TokenLabel

@@ -5,10 +5,10 @@ import shutil
 import subprocess
 
 import pytest
-from comparisons import comparison
-from contents import content, plain_page, self_training
-from transfers import FOUND
 
+from support.comparisons import comparison
+from support.contents import content, plain_page, self_training
+from support.transfers import FOUND
 from vitreous.report.comparison import comparison_page
 from vitreous.report.self_training import self_training_page
 from vitreous.report.transfer import transfer_page

@@ -4,8 +4,8 @@ import json
 import re
 
 import pytest
-from comparisons import CONV, DONE, PLAIN, comparison
 
+from support.comparisons import CONV, DONE, PLAIN, comparison
 from vitreous.report.analysis_plots import Line, lines
 from vitreous.report.comparison import comparison_page
 

@@ -3,8 +3,8 @@
 import re
 
 import pytest
-from model.variants import TINY
 
+from support.variants import TINY
 from vitreous import ViTConfig
 from vitreous.report import equations
 

@@ -1,15 +1,13 @@
 """Every page with names that try to break it: what they hold is shown, and makes no element, address or attribute."""
 
-import sys
 from dataclasses import replace
-from pathlib import Path
 
-import contents
 import pytest
-import transfers
 from PIL import Image
 from test_page import Reader
 
+from support import contents, transfers
+from support.greys import draw_pictures
 from vitreous import ViT
 from vitreous.config.data import Preprocess
 from vitreous.jobs.analyze import analyze, analyze_bias
@@ -20,9 +18,6 @@ from vitreous.report.pretraining import pretraining_page
 from vitreous.report.self_training import self_training_page
 from vitreous.report.transfer import transfer_page
 from vitreous.weights.bundle import Bundle
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from greys import draw_pictures
 
 NAMES = {
     "script": "<script>alert(1)</script>",

@@ -5,8 +5,8 @@ from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
-from contents import NASTY, bundle, content, plain_page, scored
 
+from support.contents import NASTY, bundle, content, plain_page, scored
 from vitreous.report.content import Content
 from vitreous.report.numbers import parameters
 from vitreous.report.page import duration, operations, page

@@ -5,10 +5,10 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
-from explain.numpy_steps import expected_steps
-from model.variants import VARIANTS, random_model
 from PIL import Image
 
+from support.numpy_steps import expected_steps
+from support.variants import VARIANTS, random_model
 from vitreous.config.data import Preprocess
 from vitreous.data.augment import eval_view, normalise
 from vitreous.jobs.walkthrough import write_walkthrough

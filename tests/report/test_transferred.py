@@ -4,8 +4,8 @@ from dataclasses import replace
 from html import unescape
 
 import pytest
-from transfers import FOUND, TASKS, score, task
 
+from support.transfers import FOUND, TASKS, score, task
 from vitreous.model.family import count_flops, named_config
 from vitreous.report.paper_table import BENCHMARKS, TABLE_2, core_days
 from vitreous.report.transfer import transfer_page

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from colours import make_bundle, make_pictures
-from deploy.models import random_pictures
 
+from support.colours import make_bundle, make_pictures
+from support.tiny_networks import random_pictures
 from vitreous.run.engines.conversion import convert_model
 from vitreous.weights.bundle import load_bundle
 

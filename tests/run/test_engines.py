@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
-from colours import COLOURS
-from deploy.models import random_pictures
 
+from support.colours import COLOURS
+from support.tiny_networks import random_pictures
 from vitreous import UserError, bench, export_weights, load, predict, probe
 from vitreous.deploy.engine import TorchEngine
 from vitreous.deploy.folder import load_engine

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from deploy.models import random_pictures
 
+from support.tiny_networks import random_pictures
 from vitreous import UserError, bench, export_weights, probe
 from vitreous.data.source import open_data
 from vitreous.deploy.folder import Accuracy, load_engine, read_about

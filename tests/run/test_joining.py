@@ -11,11 +11,11 @@ from datetime import timedelta
 
 import pytest
 import torch
-from ports import free_port
-from together import draw_pictures, one_of_two, two_processes
 from torch.distributed import TCPStore
 
 import vitreous.run.labelled
+from support.ports import free_port
+from support.together import draw_pictures, one_of_two, two_processes
 from vitreous.cli import main
 from vitreous.config.data import Augment, Preprocess
 from vitreous.data.loader import Loader

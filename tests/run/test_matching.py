@@ -5,8 +5,8 @@ from importlib import resources
 import numpy as np
 import pytest
 import torch
-from colours import make_bundle, make_pictures
 
+from support.colours import make_bundle, make_pictures
 from vitreous import UserError
 from vitreous.data.folder import FolderSource, Names
 from vitreous.evaluate.classify import score_classes

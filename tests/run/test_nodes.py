@@ -10,7 +10,8 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
-from together import BATCH, TINY, draw_pictures, train, two_processes
+
+from support.together import BATCH, TINY, draw_pictures, train, two_processes
 
 pytestmark = pytest.mark.slow
 

@@ -1,9 +1,9 @@
 """What a person names is opened: models, also those that are open already, and pictures with labels and without."""
 
 import pytest
-from colours import make_bundle, make_pictures
 from PIL import Image
 
+from support.colours import make_bundle, make_pictures
 from vitreous import UserError
 from vitreous.config.data import Preprocess
 from vitreous.jobs.evaluate import evaluate

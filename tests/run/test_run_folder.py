@@ -5,9 +5,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from greys import draw_pictures, make_weights
-from greys import quick_fit as quick
 
+from support.greys import draw_pictures, make_weights
+from support.greys import quick_fit as quick
 from vitreous import UserError
 from vitreous.cli import main
 from vitreous.jobs.predict import predict

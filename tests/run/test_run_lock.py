@@ -11,9 +11,9 @@ import time
 from pathlib import Path
 
 import pytest
-from greys import draw_pictures, make_weights, stop_after
-from greys import quick_fit as quick
 
+from support.greys import draw_pictures, make_weights, stop_after
+from support.greys import quick_fit as quick
 from vitreous import UserError
 from vitreous.jobs.pretrain import pretrain
 from vitreous.run import lock

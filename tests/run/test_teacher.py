@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-from colours import COLOURS, make_bundle, make_pictures
 from safetensors.torch import save_file
 
+from support.colours import COLOURS, make_bundle, make_pictures
 from vitreous import UserError, ViT
 from vitreous.config.data import Preprocess
 from vitreous.config.objective import Distill

@@ -5,8 +5,8 @@ import shutil
 
 import pytest
 import torch
-from together import KINDS, STEPS, STOP, draw_pictures, records, train, two_processes
 
+from support.together import KINDS, STEPS, STOP, draw_pictures, records, train, two_processes
 from vitreous import load
 from vitreous.errors import UserError
 from vitreous.train.state import load_newest

@@ -1,8 +1,8 @@
 """Who failed first is settled once, whatever the main thread and the watching one find in the same moment."""
 
 import pytest
-from together import one_of_two
 
+from support.together import one_of_two
 from vitreous.run.watch import FAILURE, Failed, Watch
 
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from tiny_models import preprocess_for, random_model
 
+from support.tiny_models import preprocess_for, random_model
 from vitreous import UserError
 from vitreous.config.data import Preprocess
 from vitreous.data.augment import normalise

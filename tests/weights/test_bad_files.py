@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from published import google, timm_like
 from safetensors.torch import save_file
-from tiny_models import random_model
 
+from support.published import google, timm_like
+from support.tiny_models import random_model
 from vitreous import UserError
 from vitreous.weights.source import open_weights
 

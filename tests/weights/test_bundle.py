@@ -7,8 +7,8 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from tiny_models import LABELS, VARIANTS, preprocess_for, random_images, random_model
 
+from support.tiny_models import LABELS, VARIANTS, preprocess_for, random_images, random_model
 from vitreous import UserError
 from vitreous.weights.bundle import load_bundle, save_bundle
 from vitreous.weights.manifest import check_manifest, write_manifest

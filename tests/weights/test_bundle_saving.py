@@ -10,8 +10,8 @@ import pytest
 import torch
 from safetensors import SafetensorError
 from test_bundle import FILES, names, save
-from tiny_models import random_model
 
+from support.tiny_models import random_model
 from vitreous import UserError
 from vitreous.weights import bundle as bundles
 from vitreous.weights import files
@@ -188,8 +188,8 @@ import os, random, signal, sys, time
 from pathlib import Path
 import torch
 sys.path.insert(0, sys.argv[2])
-from test_bundle import save
-from tiny_models import random_model
+from weights.test_bundle import save
+from support.tiny_models import random_model
 from vitreous.weights import files
 from vitreous.weights.bundle import load_bundle
 
@@ -221,7 +221,7 @@ assert sorted(path.name for path in place.parent.iterdir()) == ["b"]
 @pytest.mark.parametrize("how", ["exchange", "two renames"])
 def test_killed_at_any_moment(tmp_path, how):
     """One whole bundle, the old or the new, is always there."""
-    here = str(Path(__file__).parent)
+    here = str(Path(__file__).parents[1])
     done = subprocess.run([sys.executable, "-c", KILLS, str(tmp_path / "b"), here, how], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import timm
 import torch
-from model.networks import SMALL_BIT, SMALL_EFFICIENTNET, pictures, scrambled
 from safetensors.torch import load_file, save_file
 from transformers import AutoImageProcessor, AutoModelForImageClassification, EfficientNetImageProcessor
 
+from support.random_networks import SMALL_BIT, SMALL_EFFICIENTNET, pictures, scrambled
 from vitreous import UserError, export_weights
 from vitreous.config.data import Preprocess
 from vitreous.model.bit_family import PRESETS as BITS

@@ -4,10 +4,10 @@ import json
 
 import pytest
 import torch
-from published import timm_like
 from safetensors.torch import save_file
-from tiny_models import random_model
 
+from support.published import timm_like
+from support.tiny_models import random_model
 from vitreous import UserError
 from vitreous.config.data import Preprocess
 from vitreous.weights.huggingface import write_huggingface

@@ -1,12 +1,12 @@
 """Training files with several models, in the published layouts: which one is taken, and how to take another."""
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
-from published import (
+from safetensors.torch import save_file
+
+from support.numpy_vit import NumpyViT
+from support.published import (
     SHAPE,
     K,
     deit_training,
@@ -16,16 +16,11 @@ from published import (
     pictures,
     timm_like,
 )
-from safetensors.torch import save_file
-from tiny_models import LABELS, preprocess_for, random_model
-
+from support.tiny_models import LABELS, preprocess_for, random_model
 from vitreous import UserError, ViTConfig, import_weights, load
 from vitreous.cli import main
 from vitreous.weights.bundle import save_bundle
 from vitreous.weights.source import open_weights
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "model"))
-from numpy_vit import NumpyViT
 
 BACKBONE = {"teacher": timm_like(classes=0), "student": timm_like(classes=0)}
 CLASSIFIER = {"model_ema": timm_like(), "model": timm_like()}

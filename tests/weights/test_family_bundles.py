@@ -3,12 +3,12 @@
 import json
 
 import pytest
-import tiny_conv
 import torch
-from tiny_conv import TinyConvConfig, make_conv_bundle
-from tiny_models import LABELS, preprocess_for, random_images, random_model
 from torch import nn
 
+from support import tiny_conv
+from support.tiny_conv import TinyConvConfig, make_conv_bundle
+from support.tiny_models import LABELS, preprocess_for, random_images, random_model
 from vitreous import UserError
 from vitreous.config.data import Preprocess
 from vitreous.model.family import build_network

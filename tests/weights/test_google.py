@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 import torch
-from published import DEPTH, D, K, P, google, pictures
 from scipy.special import erf
-from tiny_models import random_model
 
+from support.published import DEPTH, D, K, P, google, pictures
+from support.tiny_models import random_model
 from vitreous import UserError
 from vitreous.config.data import Preprocess
 from vitreous.weights.google import write_google

@@ -9,10 +9,10 @@ from fnmatch import fnmatch
 import pytest
 import torch
 from huggingface_hub import errors
-from published import timm_like
 from safetensors.torch import load_file
-from tiny_models import random_model
 
+from support.published import timm_like
+from support.tiny_models import random_model
 from vitreous import UserError
 from vitreous.config.data import Preprocess
 from vitreous.weights import hub

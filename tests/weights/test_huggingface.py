@@ -6,8 +6,8 @@ import pytest
 import torch
 import transformers as hf
 from safetensors.torch import load_file
-from tiny_models import random_model
 
+from support.tiny_models import random_model
 from vitreous import UserError
 from vitreous.config.data import Preprocess
 from vitreous.weights.huggingface import write_huggingface

@@ -7,8 +7,8 @@ import pytest
 import timm
 import torch
 from safetensors.torch import load_file, save_file
-from tiny_models import LABELS, preprocess_for, random_images, random_model
 
+from support.tiny_models import LABELS, preprocess_for, random_images, random_model
 from vitreous import UserError
 from vitreous.config.stem import ConvStem, ResNetStem
 from vitreous.weights.adapt import adapt

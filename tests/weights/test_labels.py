@@ -4,8 +4,8 @@ import json
 
 import pytest
 from safetensors.torch import save_file
-from tiny_models import random_model
 
+from support.tiny_models import random_model
 from vitreous import UserError
 from vitreous.jobs.import_ import import_weights
 from vitreous.weights.labels import imagenet_names, read_labels

@@ -1,13 +1,14 @@
 """The files of DeiT, DINO, DINOv2 and MAE as their repositories publish them, against the paper in NumPy."""
 
 import re
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from published import (
+from safetensors.torch import save_file
+
+from support.numpy_vit import NumpyViT
+from support.published import (
     DEPTH,
     MLP,
     SHAPE,
@@ -22,13 +23,8 @@ from published import (
     pictures,
     timm_like,
 )
-from safetensors.torch import save_file
-
 from vitreous import UserError, ViTConfig
 from vitreous.weights.source import open_weights
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "model"))
-from numpy_vit import NumpyViT
 
 BASE = {**SHAPE, "classes": K}
 

@@ -5,8 +5,8 @@ import re
 import pytest
 import torch
 from safetensors.torch import save_file
-from tiny_models import LABELS, preprocess_for, random_images, random_model
 
+from support.tiny_models import LABELS, preprocess_for, random_images, random_model
 from vitreous import UserError, preset
 from vitreous.config.data import Preprocess
 from vitreous.weights.bundle import save_bundle

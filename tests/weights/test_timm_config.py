@@ -1,8 +1,8 @@
 """What config.json tells timm: names and arguments as timm's own registry and constructor have them."""
 
 import pytest
-from tiny_models import TINY, VARIANTS
 
+from support.tiny_models import TINY, VARIANTS
 from vitreous import ViTConfig, preset
 from vitreous.config.data import Preprocess
 from vitreous.weights.timm import UNKNOWN_TO_TIMM, timm_config, why_not_timm

@@ -4,10 +4,10 @@ import json
 
 import pytest
 import torch
-from published import timm_like
 from safetensors.torch import save_file
-from tiny_models import LABELS, preprocess_for, random_images, random_model
 
+from support.published import timm_like
+from support.tiny_models import LABELS, preprocess_for, random_images, random_model
 from vitreous import UserError
 from vitreous.config.data import Preprocess
 from vitreous.weights.source import open_weights

@@ -7,8 +7,8 @@ import timm
 import torch
 from safetensors.torch import save_file
 from timm.models.vision_transformer import VisionTransformer
-from tiny_models import LABELS, preprocess_for, random_images, random_model
 
+from support.tiny_models import LABELS, preprocess_for, random_images, random_model
 from vitreous import UserError
 from vitreous.weights.bundle import save_bundle
 from vitreous.weights.source import open_weights

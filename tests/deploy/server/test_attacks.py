@@ -7,7 +7,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-from live import save_tiny_model, serving
+
+from support.live_server import save_tiny_model, serving
 
 INFER = "/v2/models/tiny/infer"
 MB = 2**20

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from serving import GatedEngine, gated, picture, running
 
+from support.serving import GatedEngine, gated, picture, running
 from vitreous.deploy.server import batching
 from vitreous.deploy.server.batching import Batcher, Places
 from vitreous.deploy.server.metrics import Metrics

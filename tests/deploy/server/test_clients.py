@@ -5,9 +5,9 @@ import pytest
 import torch
 import tritonclient.http as triton
 from huggingface_hub import InferenceClient
-from live import LABELS, picture_bytes, save_tiny_model, serving
 from tritonclient.utils import InferenceServerException
 
+from support.live_server import LABELS, picture_bytes, save_tiny_model, serving
 from vitreous.data.view import make_view
 from vitreous.weights.bundle import load_bundle
 

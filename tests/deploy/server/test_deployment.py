@@ -17,10 +17,10 @@ from pathlib import Path
 import httpx
 import pytest
 import yaml
-from live import MAIN, picture_bytes, save_tiny_model, serving
-from ports import free_port
 from prometheus_client.parser import text_string_to_metric_families
 
+from support.live_server import MAIN, picture_bytes, save_tiny_model, serving
+from support.ports import free_port
 from vitreous.config.server import ServerSettings
 from vitreous.deploy.server.running import make_server
 

@@ -11,10 +11,10 @@ from contextlib import contextmanager
 
 import httpx
 import pytest
-from colours import make_bundle
-from live import SOURCE, picture_bytes, save_tiny_model
-from serving import GatedEngine, gated, opened, picture, running, wait_until_refused
 
+from support.colours import make_bundle
+from support.live_server import SOURCE, picture_bytes, save_tiny_model
+from support.serving import GatedEngine, gated, opened, picture, running, wait_until_refused
 from vitreous.config.server import ServerSettings
 from vitreous.deploy.server.running import make_server, run_server
 from vitreous.errors import DamagedModelError

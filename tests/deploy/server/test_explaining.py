@@ -7,10 +7,10 @@ import threading
 import numpy as np
 import pytest
 import torch
-from colours import make_bundle
 from PIL import Image
-from serving import GatedEngine, gated, opened, picture, running
 
+from support.colours import make_bundle
+from support.serving import GatedEngine, gated, opened, picture, running
 from vitreous.data.view import make_view
 from vitreous.deploy.server import explaining
 from vitreous.jobs.explain import explain

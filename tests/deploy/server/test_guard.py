@@ -5,8 +5,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from serving import GatedEngine, gated, picture, read_answer, running
 
+from support.serving import GatedEngine, gated, picture, read_answer, running
 from vitreous.model.network import check_numbers
 
 TOKEN = "correct horse battery staple"

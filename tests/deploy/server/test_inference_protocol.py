@@ -9,9 +9,9 @@ import tracemalloc
 import numpy as np
 import pytest
 import torch
-from colours import COLOURS, make_bundle, pixels
-from serving import opened, picture, running
 
+from support.colours import COLOURS, make_bundle, pixels
+from support.serving import opened, picture, running
 from vitreous.data.view import make_view
 from vitreous.deploy.server import inference_protocol
 

@@ -10,10 +10,10 @@ from contextlib import suppress
 
 import httpx
 import pytest
-from colours import make_bundle
 from PIL import Image
-from serving import GatedEngine, gated, opened, picture, read_answer, running
 
+from support.colours import make_bundle
+from support.serving import GatedEngine, gated, opened, picture, read_answer, running
 from vitreous.deploy.server.bodies import BodyMeter
 
 MOST = 100_000

@@ -9,7 +9,6 @@ import pytest
 import schemathesis
 from hypothesis import HealthCheck, given, settings
 from hypothesis.errors import Unsatisfiable
-from live import save_tiny_model, serving
 from prometheus_client.parser import text_string_to_metric_families
 from schemathesis.checks import not_a_server_error
 from schemathesis.generation import GenerationMode
@@ -18,6 +17,8 @@ from schemathesis.specs.openapi.checks import (
     response_schema_conformance,
     status_code_conformance,
 )
+
+from support.live_server import save_tiny_model, serving
 
 HELD = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 EXAMPLES = 30

@@ -5,9 +5,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from colours import COLOURS, make_bundle, pixels
-from serving import opened, picture, running
 
+from support.colours import COLOURS, make_bundle, pixels
+from support.serving import opened, picture, running
 from vitreous.data.view import make_view
 from vitreous.jobs.predict import predict
 

@@ -12,9 +12,9 @@ from contextlib import contextmanager
 
 import httpx
 import pytest
-from colours import make_bundle
-from serving import opened, picture, wait_until_refused
 
+from support.colours import make_bundle
+from support.serving import opened, picture, wait_until_refused
 from vitreous.config.server import ServerSettings
 from vitreous.deploy.server.running import listen, run_server
 from vitreous.errors import UserError

@@ -1,0 +1,229 @@
+"""The verbs that look inside a model, as a person uses them."""
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+from test_cli import run
+
+from support.colours import make_bundle, make_pictures
+from vitreous.data.decode import PictureError
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory):
+    return str(make_bundle(tmp_path_factory.mktemp("bundle") / "b"))
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    return make_pictures(tmp_path_factory.mktemp("pictures") / "p", count=2)
+
+
+def test_an_overlay_a_picture_under_its_name(capsys, bundle, pictures, tmp_path):
+    status, out, err = run(capsys, "explain", bundle, str(pictures), "--out", str(tmp_path / "o"))
+    assert (status, err) == (0, "")
+    lines = out.splitlines()
+    assert len(lines) == 6
+    assert lines[0].startswith(f"{pictures}/blue/0.png  blue ")
+    assert lines[0].endswith(f"  relevance: {tmp_path}/o/0-relevance.png")
+    names = sorted(path.name for path in (tmp_path / "o").iterdir())
+    assert names == [f"{name}-relevance.png" for name in ("0-2", "0-3", "0", "1-2", "1-3", "1")], (
+        "names repeat between colours"
+    )
+    with Image.open(tmp_path / "o" / "0-relevance.png") as made:
+        assert made.size == (24, 20)
+
+
+def test_a_grid_of_heads_and_the_numbers(capsys, bundle, pictures, tmp_path):
+    picture = str(pictures / "red" / "0.png")
+    asked = ("--method", "attention", "--layer", "all", "--head", "all", "--save-arrays", "--json")
+    status, out, _ = run(capsys, "explain", bundle, picture, *asked, "--out", str(tmp_path))
+    said = json.loads(out)
+    assert status == 0
+    assert (said["path"], said["method"], said["label"]) == (picture, "attention", "red")
+    assert said["files"] == [f"{tmp_path}/0-attention{kind}" for kind in (".png", "-grid.png", ".npz")]
+    with np.load(tmp_path / "0-attention.npz") as kept:
+        assert kept["maps"].shape == (1, 2, 2, 2)
+        assert kept["map"].shape == (20, 24)
+
+
+def test_no_picture_that_was_given_is_written_over(capsys, bundle, tmp_path):
+    """Not even one whose name is that of another's overlay."""
+    folder = make_pictures(tmp_path / "p", count=1) / "red"
+    (folder / "0.png").rename(folder / "cat.png")
+    for name in ("cat-attention", "cat-attention-grid"):
+        Image.new("RGB", (24, 20), "red").save(folder / f"{name}.png")
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+    status, out, _ = run(
+        capsys, "explain", bundle, str(folder), "--out", str(folder), "--method", "attention", "--head", "all", "--json"
+    )
+    assert status == 0
+    assert all(path.read_bytes() == content for path, content in before.items())
+    written = [file for line in out.splitlines() for file in json.loads(line)["files"]]
+    assert len(set(written)) == 6
+    assert f"{folder}/cat-2-attention.png" in written
+
+
+def test_pages_of_pictures_of_one_name_do_not_collide(capsys, bundle, pictures, tmp_path):
+    given = [str(pictures / colour / "0.png") for colour in ("red", "blue")]
+    status, _, _ = run(capsys, "walkthrough", bundle, *given, "--out", str(tmp_path))
+    assert status == 0
+    pages = [(tmp_path / name).read_text() for name in ("0-walkthrough.html", "0-2-walkthrough.html")]
+    assert pages[0] != pages[1]
+
+
+def test_another_class_and_a_place(capsys, bundle, pictures, tmp_path):
+    picture = str(pictures / "red" / "0.png")
+    _, out, _ = run(capsys, "explain", bundle, picture, "--class", "blue", "--out", str(tmp_path))
+    assert "  blue " in out
+    status, out, _ = run(capsys, "explain", bundle, picture, "--query", "12,10", "--out", str(tmp_path))
+    assert status == 0
+    assert "attention: " in out
+
+
+def test_a_picture_that_cannot_be_read(capsys, bundle, pictures, tmp_path):
+    (tmp_path / "bad.png").write_text("text")
+    given = (str(tmp_path / "bad.png"), str(pictures / "red" / "0.png"))
+    status, out, err = run(capsys, "explain", bundle, *given, "--out", str(tmp_path / "o"))
+    assert status == 1
+    assert out.count("\n") == err.count("\n") == 1
+    assert "bad.png: not a picture" in err
+    status, out, _ = run(capsys, "explain", bundle, *given, "--out", str(tmp_path / "o"), "--json")
+    assert status == 1
+    bad, good = (json.loads(line) for line in out.splitlines())
+    assert set(bad) == {"path", "error"}
+    assert good["label"] == "red"
+
+
+def test_weights_print_a_summary_and_write_figures(capsys, bundle, pictures, tmp_path):
+    status, out, _ = run(capsys, "plot-weights", bundle, "--data", str(pictures), "--out", str(tmp_path / "w"))
+    assert status == 0
+    assert "of the variance" in out
+    assert "attending to all patches equally would give" in out
+    assert {path.name for path in (tmp_path / "w").iterdir()} >= {"filters.svg", "positions.png", "distance.svg"}
+    status, out, _ = run(capsys, "plot-weights", bundle, "--json", "--out", str(tmp_path / "w"))
+    assert json.loads(out)["attention_distance"] is None
+
+
+def test_scores_show_every_baseline(capsys, bundle, pictures):
+    status, out, _ = run(capsys, "score-explanations", bundle, str(pictures), "--method", "attention")
+    assert status == 0
+    assert "6 pictures" in out
+    for name in ("even", "centre", "centre of what is seen", "attention"):
+        assert any(line.startswith(f"{name} ") for line in out.splitlines())
+    status, out, _ = run(capsys, "score-explanations", bundle, str(pictures), "--count", "3", "--json")
+    said = json.loads(out)
+    assert said["pictures"] == 3
+    assert list(said["baselines"]) == ["even", "centre", "centre of what is seen"]
+    assert list(said["methods"]) == ["attention", "rollout", "relevance", "gradcam", "occlusion"]
+
+
+def test_scores_of_one_split(capsys, bundle, tmp_path):
+    make_pictures(tmp_path / "p" / "train", count=2)
+    make_pictures(tmp_path / "p" / "test", count=1)
+    data = (str(tmp_path / "p"), "--method", "attention", "--json")
+    assert json.loads(run(capsys, "score-explanations", bundle, *data)[1])["pictures"] == 3, "test"
+    assert json.loads(run(capsys, "score-explanations", bundle, *data, "--split", "train")[1])["pictures"] == 6
+
+
+def test_reconstructions_are_named_after_their_pictures(capsys, monkeypatch, pictures, tmp_path):
+    """What they show is tested with the job, on a trained autoencoder."""
+
+    def rebuild(run, paths):
+        assert run == "runs/mae"
+        return [
+            (path, PictureError(str(path), "no") if path.name == "1.png" else Image.new("RGB", (9, 3)))
+            for path in paths
+        ]
+
+    monkeypatch.setattr("vitreous.jobs.reconstruct.reconstruct", rebuild)
+    given = [str(pictures / name) for name in ("red/0.png", "red/1.png", "blue/0.png")]
+    status, out, err = run(capsys, "reconstruct", "runs/mae", *given, "--out", str(tmp_path / "o"))
+    assert status == 1
+    names = ["0-reconstructed.png", "0-2-reconstructed.png"]
+    assert out.splitlines() == [f"{path}: {tmp_path}/o/{name}" for path, name in zip(given[::2], names, strict=True)]
+    assert err == f"vitreous: {given[1]}: no\n"
+    with Image.open(tmp_path / "o" / "0-2-reconstructed.png") as made:
+        assert made.size == (9, 3)
+    (tmp_path / "file").touch()
+    status, out, err = run(capsys, "reconstruct", "runs/mae", given[0], "--out", str(tmp_path / "file"))
+    assert (status, out) == (2, "")
+    assert (
+        err
+        == f"vitreous: {tmp_path}/file: there is a file of this name, and a folder is needed; choose another name.\n"
+    )
+
+
+def test_mistakes(capsys, bundle, pictures, tmp_path):
+    picture, data = str(pictures / "red" / "0.png"), str(pictures)
+    (tmp_path / "file").touch()
+    for (verb, *args), says in {
+        ("explain",): "no pictures: give at least one",
+        ("explain", picture, "--layer", "last"): "--layer last: give a number from 0, or all.",
+        ("explain", picture, "--layer", "3"): "layer 3: the model has layers 0 to 0",
+        ("explain", picture, "--head", "first"): "--head first: give a number from 0, or mean or all.",
+        ("explain", picture, "--method", "attention", "--head", "9"): "head 9: the model has heads 0 to 1",
+        ("explain", picture, "--class", "rad"): "class 'rad': not one of the model's 3 classes, such as red",
+        ("explain", picture, "--query", "3"): "--query 3: give two numbers, such as 120,80",
+        ("explain", picture, "--query", "30,5"): "query 30,5: the picture is 24 wide and 20 high",
+        ("explain", picture, "--query", "1,5"): "query 1,5: the model sees only the part from 3,0 to 23,20",
+        (
+            "explain",
+            picture,
+            "--out",
+            str(tmp_path / "file"),
+        ): "file: there is a file of this name, and a folder is needed",
+        ("walkthrough",): "no pictures: give at least one",
+        ("walkthrough", picture, "--query", "3"): "--query 3: give two numbers, such as 120,80",
+        ("walkthrough", picture, "--layer", "3"): "layer 3: the model has layers 0 to 0",
+        ("walkthrough", picture, "--out", str(tmp_path / "file")): "file: there is a file of this name",
+        ("reconstruct",): "no pictures: give at least one",
+        ("reconstruct", picture): "has no decoder, so it cannot rebuild pictures",
+        ("plot-weights", "--out", str(tmp_path / "file")): "file: there is a file of this name",
+        ("plot-weights", "--count", "3"): "count=3: counts the pictures of data; give data too, or leave count out.",
+        ("plot-weights", "--data", data, "--count", "0"): "--count 0: give a whole number of at least 1",
+        ("score-explanations", data, "--masks", str(tmp_path)): "there is no such mask",
+        ("score-explanations", data, "--count", "0"): "--count 0: give a whole number of at least 1",
+        ("score-explanations", data, "--split", "val"): "split='val': the data have only train",
+    }.items():
+        status, out, err = run(capsys, verb, bundle, *args)
+        assert (status, out) == (2, ""), (verb, args)
+        assert says in err, (verb, args)
+        assert err.count("\n") == 1
+
+
+NOT_THEIRS = {
+    "explain": ["--masks m", "--data d", "--count 3", "--split test"],
+    "walkthrough": ["--method rollout", "--class red", "--json", "--save-arrays", "--masks m"],
+    "reconstruct": ["--preprocess crop=1", "--json", "--layer 1"],
+    "plot-weights": ["picture.png", "--masks m", "--save-arrays", "--method rollout", "--query 1,2"],
+    "score-explanations": ["more-data", "--layer 99", "--class zz", "--out x", "--head 1"],
+}
+
+
+@pytest.mark.parametrize(
+    ("verb", "words"), [(verb, words.split()) for verb, options in NOT_THEIRS.items() for words in options]
+)
+def test_each_verb_takes_its_own_options_alone(capsys, bundle, pictures, verb, words):
+    given = [] if verb == "plot-weights" else [str(pictures)]
+    status, out, err = run(capsys, verb, bundle, *given, *words)
+    assert status == 2
+    assert out == ""
+    assert err.startswith(f"vitreous: {words[0]}: {verb} has no such option; ") or "one word too many" in err
+    assert err.count("\n") == 1
+
+
+MOVED = {
+    "--steps": "vitreous walkthrough MODEL PICTURE.",
+    "--reconstruct": "vitreous reconstruct RUN PICTURE.",
+    "--weights": "vitreous plot-weights MODEL.",
+    "--score": "vitreous score-explanations MODEL DATA.",
+}
+
+
+@pytest.mark.parametrize(("old", "command"), MOVED.items())
+def test_the_old_spellings_name_the_new_verb(capsys, old, command):
+    said = run(capsys, "explain", "m", "p", old, "--count", "3")
+    assert said == (2, "", f"vitreous: explain {old}: this is a command of its own now: {command}\n")

@@ -1,0 +1,179 @@
+"""A signal to the process group at every stage of every verb: it ends soon, with its status, and nothing is lost.
+
+The moments are chosen by the code that runs then, not by a clock: what is named sends the signal when it is called.
+"""
+
+import json
+import re
+
+import pytest
+
+from support.commands import MB, check_ended_well
+from support.greys import draw_pictures, make_weights
+from vitreous.jobs.fit import fit
+
+SIGNALLING = """
+import os, pkgutil, signal
+from functools import wraps
+from importlib import import_module
+from pathlib import Path
+
+def signalling(function):
+    @wraps(function)
+    def first_signals(*args, **kwargs):
+        global left
+        left -= 1
+        if left == 0 and not Path({flag!r}).exists():  # in one process only
+            Path({flag!r}).touch()
+            os.killpg(os.getpgrp(), signal.{signal})
+        return function(*args, **kwargs)
+    return first_signals
+
+if {page!r} == "none":  # plots take most of the time
+    import vitreous.jobs.fit
+    vitreous.jobs.fit.write_report = lambda *_, **__: None
+left = {call}
+place, name = pkgutil.resolve_name({where!r}), {name!r}
+setattr(place, name, signalling(getattr(place, name)))
+from vitreous.cli import main
+main({argv!r})
+"""
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    return draw_pictures(tmp_path_factory.mktemp("data") / "pictures", count=16)
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory):
+    return make_weights(tmp_path_factory.mktemp("weights") / "bundle")
+
+
+@pytest.fixture(scope="module")
+def words(pictures, weights):
+    return ["fit", pictures, "--weights", weights, "--epochs", "3", "--set", "batch_size=8", "--set", "save_seconds=0"]
+
+
+def kept(run):
+    """All that a training leaves and that no clock is in."""
+    last = max(run.glob("checkpoints/step-*"))
+    files = [run / "metrics.jsonl", run / "bundle/model.safetensors", *sorted(last.glob("*.safetensors"))]
+    result = json.loads((run / "result.json").read_text())
+    return [last.name, result["validation"], result["metrics"], *(path.read_bytes() for path in files)]
+
+
+@pytest.fixture(scope="module")
+def whole(processes, words, tmp_path_factory):
+    run = tmp_path_factory.mktemp("whole") / "run"
+    assert run_code(processes, run, "os", "getpid", [*words, "--workers", 2, "--out", run]).status == 0
+    return kept(run)
+
+
+def run_code(processes, flag, where, name, argv, call=0, signal="SIGTERM", page="none"):
+    fields = {"flag": str(flag), "where": where, "name": name, "argv": [str(word) for word in argv]}
+    return processes(code=SIGNALLING.format(**fields, call=call, signal=signal, page=page), limit=60)
+
+
+def interrupted(processes, flag, where, name, *argv, call=1, **more):
+    outcome = run_code(processes, flag, where, name, argv, call, **more)
+    assert flag.exists(), f"{name} was not called: {outcome.stderr}"
+    check_ended_well(outcome, seconds=60, memory=600 * MB)
+    return outcome
+
+
+STAGES = {
+    "opening the data": ("vitreous.run.labelled", "open_dataset", 1),
+    "decoding": ("PIL.Image", "open", 5),
+    "features": ("vitreous.run.labelled", "compute_features", 2),
+    "the classifier": ("vitreous.run.frozen", "fit_linear", 1),
+    "the configuration": ("vitreous.run.folder:RunConfig", "write", 1),
+    "the first evaluation": ("vitreous.train.loop:Loop", "_evaluate", 1),
+    "a step": ("torch.nn.utils", "clip_grad_norm_", 2),
+    "an evaluation": ("vitreous.train.loop:Loop", "_evaluate", 3),
+    "within an evaluation": ("vitreous.objectives.supervised:Supervised", "evaluate", 4),
+    "a log line": ("vitreous.train.loop:Loop", "_log", 6),
+    "saving": ("vitreous.train.saving", "save_checkpoint", 2),
+    "replacing a folder": ("vitreous.weights.files", "replace_folder", 3),
+    "the last evaluation": ("vitreous.train.loop:Loop", "_evaluate", 10),
+    "measuring": ("vitreous.run.labelled", "score_classes", 1),
+    "the bundle": ("vitreous.run.ending", "save_bundle", 1),
+    "the result": ("vitreous.run.ending", "write_file", 1),
+    "the report": ("vitreous.jobs.report", "page", 1),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_training_goes_on_to_the_same_bits(processes, words, whole, tmp_path, stage):
+    where, name, call = STAGES[stage]
+    run, page = tmp_path / "run", "page" if stage == "the report" else "none"
+    command = [*words, "--workers", 2, "--out", run]
+    outcome = interrupted(processes, tmp_path / "flag", where, name, *command, call=call, page=page)
+    assert outcome.status == 143, outcome.stderr
+    assert re.search(r"Stopped\..* repeat the same command to (go on|resume)\.\n$", outcome.stderr + outcome.stdout)
+    again = run_code(processes, tmp_path / "flag", where, name, command, page=page)
+    check_ended_well(again, seconds=60, memory=600 * MB)
+    assert again.status == 0, again.stderr
+    assert kept(run) == whole
+
+
+@pytest.mark.parametrize(("signal", "status"), [("SIGINT", 130), ("SIGHUP", 129), ("SIGTERM", 143)])
+def test_the_status_says_which_signal(processes, words, tmp_path, signal, status):
+    ways = {"call": 2, "signal": signal}
+    run = ["--out", tmp_path / "run", "--workers", 0]
+    place = ("vitreous.train.loop", "train_step")
+    outcome = interrupted(processes, tmp_path / "flag", *place, *words, *run, **ways)
+    assert outcome.status == status
+    assert "Everything is saved" in outcome.stdout
+    assert list((tmp_path / "run/checkpoints").glob("step-00000002"))  # the step that was being taken
+
+
+def test_pretraining_stops_too(processes, pictures, tmp_path):
+    words = ["pretrain", pictures, "--model", "P/4@16", "--epochs", 1, "--workers", 2, "--out", tmp_path / "run"]
+    outcome = interrupted(processes, tmp_path / "flag", "vitreous.train.loop", "train_step", *words)
+    assert outcome.status == 143
+    assert "Everything is saved" in outcome.stdout
+
+
+@pytest.mark.parametrize(("signal", "status"), [("SIGINT", 130), ("SIGTERM", 143)])
+def test_a_comparison_stops_in_a_cell_and_says_how_to_go_on(processes, pictures, tmp_path, signal, status):
+    words = ["compare", pictures, "--models", "F/4@16", "--budget", "1h", "--workers", 0, "--out", tmp_path / "out"]
+    place = ("vitreous.train.loop", "train_step")
+    outcome = interrupted(processes, tmp_path / "flag", *place, *words, signal=signal, call=2)
+    assert outcome.status == status, outcome.stderr
+    assert "repeat the same command to go on" in outcome.stdout
+    assert list((tmp_path / "out").rglob("checkpoints/step-*"))
+
+
+VERBS = {
+    "compare": ["DATA", "--models", "F/4@16", "--budget", "9h", "--workers", "2", "--out", "compared"],
+    "transfer": ["MODEL", "--tasks", "DATA", "--protocol", "fewshot-5", "--workers", "2", "--out", "transferred"],
+    "evaluate": ["MODEL", "DATA", "--workers", "2"],
+    "probe": ["MODEL", "DATA", "--workers", "2"],
+    "analyze": ["MODEL", "--data", "DATA", "--workers", "2", "--out", "analysis"],
+    "predict": ["MODEL", "DATA"],
+    "inspect": ["DATA"],
+    "explain": ["MODEL", "DATA", "--out", "maps"],
+    "score-explanations": ["MODEL", "DATA"],
+    "walkthrough": ["MODEL", "PICTURE", "--out", "page.html"],
+    "plot-weights": ["MODEL", "--data", "DATA", "--out", "plots"],
+}
+
+
+@pytest.fixture(scope="module")
+def model(pictures, weights, tmp_path_factory):
+    """A bundle that knows the pictures' classes."""
+    run = tmp_path_factory.mktemp("trained") / "run"
+    fit(pictures, weights=weights, epochs=1, out=run, workers=0)
+    return run / "bundle"
+
+
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("signal", ["SIGTERM", "SIGINT"])
+def test_other_verbs_end_at_once(processes, model, pictures, tmp_path, verb, signal):
+    known = {"MODEL": model, "DATA": pictures, "PICTURE": pictures / "dark/0.png"}
+    argv = [known.get(word, tmp_path / word if "." in word or word.isalpha() else word) for word in VERBS[verb]]
+    outcome = interrupted(processes, tmp_path / "flag", "PIL.Image", "open", verb, *argv, signal=signal)
+    assert outcome.status == {"SIGTERM": 143, "SIGINT": 130}[signal], outcome.stderr
+    assert "Error" not in outcome.stderr

@@ -1,0 +1,60 @@
+"""Pictures and command lines that no server should trust."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from support.colours import make_bundle
+from support.commands import check_refused
+from support.hostile_data import PICTURES
+from support.serving import opened, picture, running
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory):
+    return make_bundle(tmp_path_factory.mktemp("models") / "colours")
+
+
+@pytest.fixture(scope="module")
+def server(bundle):
+    with running(opened(bundle)) as server:
+        yield server
+
+
+@pytest.mark.parametrize("case", PICTURES)
+def test_a_bad_picture_gets_a_sentence(server, case):
+    for path in ("/predict", "/embed", "/explain"):
+        refused = server.client.post(path, content=PICTURES[case])
+        assert refused.status_code == 422, refused.text
+        assert refused.json()["error"].endswith(".")
+
+
+def test_bad_pictures_do_not_fail_the_good_ones_beside_them(server):
+    contents = [
+        content
+        for pair in zip(PICTURES.values(), map(picture, ["red"] * len(PICTURES)), strict=True)
+        for content in pair
+    ]
+    with ThreadPoolExecutor(16) as pool:
+        found = list(pool.map(lambda content: server.client.post("/predict", content=content).status_code, contents))
+    assert found == [422, 200] * len(PICTURES)
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        ((), "no models"),
+        (("nowhere",), "nowhere"),
+        (("{bundle}", "--port", "70000"), "--port"),
+        (("{bundle}", "--port", "-1"), "--port"),
+        (("{bundle}", "--host", "0.0.0.0"), "token"),
+        (("{bundle}", "--host", "::"), "token"),
+        (("{bundle}", "--host", "no such host"), "token"),
+        (("{bundle}", "--token", "short"), "token"),
+        (("{bundle}", "--token", "ééééééééééééééééééé"), "token"),
+        (("{bundle}", "--host", "127.0.0.1", "--port", "1", "--engine", "magic"), "--engine"),
+    ],
+)
+def test_command_lines_that_make_no_sense(processes, bundle, words, name):
+    outcome = processes("serve", *(word.format(bundle=bundle) for word in words))
+    check_refused(outcome, name)

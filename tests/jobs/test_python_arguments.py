@@ -1,0 +1,228 @@
+"""Whatever a notebook gives to a public function: an answer, or a sentence that names the argument."""
+
+import inspect
+from contextlib import contextmanager
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import vitreous
+from support.colours import make_bundle, make_pictures
+from vitreous import UserError
+from vitreous.config.data import Augment, MultiCrop, Preprocess
+from vitreous.config.objective import Dino, Distill, Mae, Supervised, TokenLabel
+from vitreous.config.train import Optimizer
+
+VALUES = {
+    "None": None,
+    "True": True,
+    "zero": 0,
+    "negative": -1,
+    "huge": 10**30,
+    "unprintable": 10**5000,
+    "fraction": 1.5,
+    "nan": float("nan"),
+    "infinity": float("inf"),
+    "empty": "",
+    "blank": "  ",
+    "word": "x",
+    "long": "x" * 5000,
+    "long name": "x" * 300,
+    "null": "a\0b",
+    "bytes": b"x",
+    "list": [],
+    "list of None": [None],
+    "deep list": [[["x"]]],
+    "tuple": (1, "x", None),
+    "dict": {},
+    "odd dict": {1: object()},
+    "set": {1, 2},
+    "object": object(),
+    "function": lambda: 3,
+    "class": int,
+    "path": Path("nowhere"),
+    "NumPy integer": np.int64(-3),
+    "NumPy nan": np.float32("nan"),
+    "array": np.zeros((2, 2)),
+    "tensor": torch.zeros(2),
+    "generator": iter(["x"]),
+}
+"""What annotations and sense forbid somewhere; nothing on the disk is called so."""
+NAMED = {"None", "object", "set", "class", "deep list", "odd dict"}
+"""Of these at least, the sentence must name the argument where no annotation allows them."""
+GIVEN = {
+    **dict.fromkeys(
+        ("source", "model", "data", "run", "picture", "pictures", "bundle", "labelled", "unlabelled"), "nowhere"
+    ),
+    "out": "out",
+    "to": "timm",
+    "models": ["nowhere"],
+    "name": "F/7@28",
+}
+"""What the other arguments are: right in their type, so that whatever is let through ends at "nowhere"."""
+CLASSES = {"Model", "UserError", "ViTConfig"}
+
+
+def functions():
+    for name in vitreous.__all__:
+        if name not in CLASSES:
+            yield name, getattr(vitreous, name)
+
+
+def parameters(function):
+    owner = function.__init__ if inspect.isclass(function) else function
+    return {
+        name: parameter
+        for name, parameter in inspect.signature(owner).parameters.items()
+        if name != "self" and parameter.kind is not parameter.VAR_KEYWORD
+    }
+
+
+CALLS = [(name, parameter) for name, function in functions() for parameter in parameters(function)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def elsewhere(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("elsewhere"))
+        yield
+
+
+def answer(function, *args, **given):
+    """What a call gives, all of it; or the sentence that it ends with."""
+    try:
+        found = function(*args, **given)
+        return list(found) if inspect.isgenerator(found) else found
+    except UserError as error:
+        told = error
+    assert 0 < len(str(told)) < 1000
+    assert "\n" not in str(told)
+    return told
+
+
+@contextmanager
+def naming(value):
+    """Within, whatever goes wrong says of which value; a test for each of them would be ten thousand."""
+    try:
+        yield
+    except BaseException as error:
+        error.add_note(f"given: {value}")
+        raise
+
+
+@pytest.mark.parametrize(("name", "parameter"), CALLS)
+def test_a_wrong_argument(name, parameter):
+    function = getattr(vitreous, name)
+    given = {
+        other: GIVEN["name"]
+        if name == "ViT" and other == "model"
+        else "nowhere"
+        if name == "get_data"
+        else GIVEN[other]
+        for other, one in parameters(function).items()
+        if one.default is one.empty or (name == "ViT" and other == "model")
+    }
+    if name == "transfer":  # whose tasks are all of VTAB by default
+        given["tasks"] = ["nowhere"]
+    for value in VALUES:
+        with naming(value):
+            found = answer(function, **{**given, parameter: VALUES[value]})
+            if value in NAMED and isinstance(found, UserError):
+                assert parameter in str(found) or "nowhere" in str(found)
+
+
+CONFIGS = {
+    vitreous.ViTConfig: {"width": 8, "depth": 1, "heads": 2, "mlp_width": 8, "patch": 4},
+    **{kind: {} for kind in (Preprocess, Augment, MultiCrop, Optimizer, Supervised, Distill, TokenLabel, Mae, Dino)},
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "field"),
+    [pytest.param(kind, field.name, id=f"{kind.__name__}-{field.name}") for kind in CONFIGS for field in fields(kind)],
+)
+def test_a_wrong_field(kind, field):
+    for value in VALUES:
+        with naming(value):
+            found = answer(kind, **{**CONFIGS[kind], field: VALUES[value]})
+            if value in ("nan", "infinity", "object", "array"):
+                assert isinstance(found, UserError), "no field of a configuration is any of these"
+            if isinstance(found, UserError):
+                assert field in str(found)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return vitreous.load(make_bundle(tmp_path_factory.mktemp("model") / "b"))
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    return make_pictures(tmp_path_factory.mktemp("pictures") / "p", count=1)
+
+
+METHODS = [
+    (name, parameter)
+    for name in ("predict", "explain", "evaluate")
+    for parameter in parameters(getattr(vitreous.Model, name))
+]
+
+
+@pytest.mark.parametrize(("name", "parameter"), METHODS)
+def test_a_wrong_argument_of_a_model_that_is_there(model, pictures, name, parameter):
+    first = {"data": pictures} if name == "evaluate" else {"picture": pictures / "red" / "0.png"}
+    for value in VALUES:
+        with naming(value):
+            answer(getattr(model, name), **{**first, parameter: VALUES[value]})
+
+
+@pytest.mark.parametrize("ask", ["predict", "explain"])
+def test_every_kind_of_picture_gets_the_same_answer(model, pictures, ask):
+    path = pictures / "green" / "0.png"
+    array = np.asarray(Image.open(path))
+    tensor = torch.from_numpy(array.copy()).permute(2, 0, 1)
+    kinds = [path, str(path), path.read_bytes(), Image.open(path), array, tensor]
+    assert {getattr(model, ask)(kind).label for kind in kinds} == {"green"}
+    assert len({round(getattr(model, ask)(kind).score, 6) for kind in kinds}) == 1
+
+
+PICTURES = {
+    "no pictures": [],
+    "of shape (8, 8, 3)": torch.zeros(8, 8, 3, dtype=torch.uint8),
+    "list(tensor)": torch.zeros(2, 3, 4, 4, dtype=torch.uint8),
+    "a tensor of float32": torch.zeros(3, 4, 4),
+    "list(array)": np.zeros((2, 4, 4, 3), np.uint8),
+    "an array of float64": np.zeros((4, 4, 3)),
+    "picture='': empty": "",
+    "picture[0]='': empty": [""],
+    "picture[1]=None: give a path": ["a.png", None],
+    "this is a folder, not a picture": ".",
+}
+
+
+@pytest.mark.parametrize(("says", "given"), PICTURES.items())
+def test_what_is_no_picture(model, says, given):
+    with pytest.raises(UserError) as error:
+        model.predict(given)
+    assert says in str(error.value)
+    if not isinstance(given, list | str):
+        with pytest.raises(UserError, match=type(given).__name__.lower()[-5:]):
+            model.explain(given)
+
+
+def test_a_misspelt_argument_and_a_missing_one():
+    with pytest.raises(UserError, match=r"fit\(epoch=...\): there is no such argument; did you mean epochs\?"):
+        vitreous.fit("x", epoch=3)
+    with pytest.raises(UserError, match=r"fit\(\): missing a required argument: 'data'"):
+        vitreous.fit()
+
+
+def test_numbers_of_numpy_are_numbers(model, pictures):
+    found = model.predict(pictures / "red" / "0.png", top=np.int64(2))
+    assert len(found.top) == 2
+    assert vitreous.ViT("F/7@28", classes=np.int32(4)).config.classes == 4
+    assert model.explain(pictures / "red" / "0.png", method="attention", layer=np.int64(0)).layers == (0,)

@@ -1,0 +1,108 @@
+"""What a person does with the page and reads from it, and what Python says of the same picture."""
+
+import base64
+import io
+import json
+from urllib.parse import parse_qs, urlsplit
+
+import numpy as np
+import torch
+from PIL import Image
+
+from support.tiny_networks import LABELS
+from vitreous.data.augment import normalise
+from vitreous.data.view import look_at
+from vitreous.deploy.server.served import ModelToServe
+from vitreous.run.engines.choice import in_torch
+
+PICTURE = Image.fromarray(
+    np.kron(np.random.default_rng(5).integers(0, 256, (8, 12, 3), dtype=np.uint8), np.ones((30, 30, 1), np.uint8))
+)  # 240 x 360, coarse enough that every way to make it smaller sees the same
+
+
+def to_serve(name, bundle, whole=True):
+    return ModelToServe(name, in_torch(bundle, "cpu"), bundle if whole else None)
+
+
+def give(browser, how="drop", picture=PICTURE):
+    """Drop or paste a picture, and wait until it is shown."""
+    hand_over(browser, how, picture)
+    settled(browser)
+
+
+def hand_over(browser, how="drop", picture=PICTURE):
+    """Drop or paste a picture."""
+    file = io.BytesIO()
+    picture.save(file, "PNG")
+    data = base64.b64encode(file.getvalue()).decode()
+    kind = "DragEvent('drop', {dataTransfer" if how == "drop" else "ClipboardEvent('paste', {clipboardData"
+    browser.run(
+        f"""(() => {{
+          const bytes = Uint8Array.from(atob("{data}"), (letter) => letter.charCodeAt(0));
+          const given = new DataTransfer();
+          given.items.add(new File([bytes], "squares.png", {{ type: "image/png" }}));
+          document.body.dispatchEvent(new {kind}: given, bubbles: true, cancelable: true }}));
+        }})()"""
+    )
+
+
+def settled(browser):
+    """Wait until every panel shows what it was asked for."""
+    browser.until(
+        "document.querySelector('.panel') && !document.querySelector('.panel[aria-busy]') && location.hash.length > 1"
+        " && [...document.querySelectorAll('.panel')].every((panel) => panel.querySelector('.saw').textContent)"
+    )
+
+
+def bars(browser, panel=1):
+    """{label: percentage} as a person reads them."""
+    rows = browser.run(
+        f"[...document.querySelectorAll('.panel:nth-child({panel}) .bars li')].map((row) =>"
+        " [row.querySelector('.name').textContent, row.querySelector('.chance').textContent])"
+    )
+    return {name: float(chance.removesuffix("\u00a0%")) for name, chance in rows}
+
+
+def chances(bundle, picture=PICTURE, covered=()):
+    image = normalise(look_at(picture, bundle.preprocess).view[None], bundle.preprocess)
+    keep = torch.tensor([[cell for cell in range(16) if cell not in covered]])
+    with torch.inference_mode():
+        scores = bundle.model(image, keep=keep) if covered else bundle.model(image)
+    return {label: 100 * float(chance) for label, chance in zip(LABELS, scores[0].softmax(0), strict=True)}
+
+
+def state(browser):
+    """What the address says."""
+    return parse_qs(urlsplit(browser.run("location.href")).fragment)
+
+
+def covered_cells(browser):
+    found = state(browser).get("covered", ["4x4:"])[0].partition(":")[2]
+    runs = [run.split("-") for run in found.split(".") if run]
+    return {cell for run in runs for cell in range(int(run[0]), int(run[-1]) + 1)}
+
+
+def canvas(browser, selector=".panel canvas"):
+    """(height, width, 3) what is drawn there."""
+    browser.run("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    text = browser.run(f"document.querySelector({json.dumps(selector)}).toDataURL('image/png')")
+    return np.asarray(Image.open(io.BytesIO(base64.b64decode(text.partition(",")[2]))).convert("RGB")).astype(float)
+
+
+def drawn(explanation, bundle, size):
+    """(height, width, 3) what `vitreous explain` draws, of the part that the model sees."""
+    box = look_at(PICTURE, bundle.preprocess).box
+    return np.asarray(explanation.overlay().crop([round(side) for side in box]).resize(size)).astype(float)
+
+
+def move(browser, selector, value):
+    """Bring a field to a value, as dragging does, without letting go."""
+    browser.run(
+        f"(() => {{ const field = document.querySelector({json.dumps(selector)}); field.value = {json.dumps(value)};"
+        " field.dispatchEvent(new Event('input')); })()"
+    )
+
+
+def choose(browser, selector, value):
+    move(browser, selector, value)
+    browser.run(f"document.querySelector({json.dumps(selector)}).dispatchEvent(new Event('change'))")

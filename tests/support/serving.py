@@ -1,0 +1,120 @@
+"""A server in a thread of the test's own process, on a port that is free."""
+
+import io
+import socket
+import threading
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import httpx
+import torch
+from PIL import Image
+
+from support.colours import COLOURS, PREPROCESS, pixels
+from vitreous import ViTConfig
+from vitreous.config.server import ServerSettings
+from vitreous.deploy.engine import Deployed, TorchEngine
+from vitreous.deploy.server.running import address_of, listen, make_server
+from vitreous.deploy.server.served import ModelToServe
+from vitreous.weights.bundle import load_bundle
+
+
+def picture(colour="red", seed=0, kind="PNG", size=(20, 24)):
+    """The bytes of a file."""
+    file = io.BytesIO()
+    Image.fromarray(pixels(colour, seed, size)).save(file, kind)
+    return file.getvalue()
+
+
+def opened(path, name="colours"):
+    """A bundle as the server is handed it."""
+    bundle = load_bundle(path)
+    engine = TorchEngine(bundle.model, bundle.preprocess)
+    return ModelToServe(name, Deployed(engine, bundle.model.config, bundle.labels, path, bundle.model), bundle)
+
+
+@dataclass
+class Running:
+    """A server, and a client of it."""
+
+    address: str
+    client: httpx.Client
+
+    def connect(self):
+        """A bare connection."""
+        host, port = self.address.removeprefix("http://").split(":")
+        return socket.create_connection((host, int(port)), timeout=60)
+
+
+@contextmanager
+def running(*models, **settings):
+    """The models, served."""
+    limits = ServerSettings(port=0, **settings)
+    ready = threading.Event()
+    with listen(limits) as bound:
+        server = make_server(models, limits, ready.set)
+        thread = threading.Thread(target=server.run, args=([bound],))
+        thread.start()
+        assert ready.wait(120)
+        address = address_of(bound)
+        try:
+            with httpx.Client(base_url=address, timeout=120) as client:
+                yield Running(address, client)
+        finally:
+            server.should_exit = True
+            thread.join(120)
+            assert not thread.is_alive()
+
+
+class GatedEngine:
+    """Answers when it is let through: each picture's score of a class is its first pixel of that channel."""
+
+    name, precision, preprocess, classes = "torch", "fp32", PREPROCESS, 3
+    batch_size, calls_at_once = 4, 1
+
+    def __init__(self):
+        self.gate = threading.Event()
+        self.gate.set()
+        self.batches = []
+        self.entered = threading.Semaphore(0)
+
+    def scores(self, pictures):
+        self.batches.append(len(pictures))
+        self.entered.release()
+        assert self.gate.wait(300)  # longer than a server that waits for it is waited for
+        return pictures[:, :, 0, 0].float() / 255
+
+    representations = scores
+
+
+def gated(engine, name="gated"):
+    """Such an engine as the server is handed it."""
+    config = ViTConfig(width=32, depth=1, heads=2, mlp_width=64, patch=8, image_size=(16, 16), classes=3)
+    return ModelToServe(name, Deployed(engine, config, COLOURS, None, "gated"), None)
+
+
+def wait_until_refused(address):
+    """Until nobody listens at the address any more: a server has begun to end."""
+    host, port = address.removeprefix("http://").split(":")
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        try:
+            socket.create_connection((host, int(port)), timeout=60).close()
+        except ConnectionError:
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"{address} still listens")
+
+
+def read_answer(connection):
+    """All that the server sends until it closes the connection."""
+    received = b""
+    while part := connection.recv(65536):
+        received += part
+    return received
+
+
+def stacked(count):
+    """Pictures (count, 3, 16, 16) uint8."""
+    return torch.randint(0, 256, (count, 3, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))

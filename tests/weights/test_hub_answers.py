@@ -1,0 +1,171 @@
+"""A hub that lies, stalls or fails: a server on this machine in its place."""
+
+import json
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from support.commands import MB, check_ended_well
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+CONFIG = b'{"architecture": "vit_tiny_patch16_224", "num_classes": 5}'
+PAGE = b"<!DOCTYPE html><html><title>Log in</title></html>"
+FILE = "model.safetensors"
+
+
+class Hub(BaseHTTPRequestHandler):
+    """Answers as `self.server.case` says."""
+
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *words):
+        pass
+
+    def do_HEAD(self):
+        self.answer(body=False)
+
+    def do_GET(self):
+        self.answer(body=True)
+
+    def answer(self, body):
+        case = self.server.case
+        if self.path.startswith("/api/"):
+            if case == "the list is a page":
+                return self.send(PAGE, body)
+            if case == "the list is deep":
+                return self.send(b"[" * 100_000, body)
+            if case == "the list is no list":
+                return self.send(b'{"siblings": 3}', body)
+            if case == "error 500":
+                return self.send(b"oh", body, status=500)
+            if case == "error 404":
+                return self.send(b"{}", body, status=404)
+            if case == "error 401":
+                return self.send(b"{}", body, status=401, headers={"X-Error-Code": "GatedRepo"})
+            if case == "it hangs up":
+                self.close_connection = True
+                self.connection.close()
+                return None
+            upwards = {"a path upwards": "../../../evil.safetensors", "an absolute path": "/tmp/evil.safetensors"}
+            names = ["config.json", upwards.get(case, FILE)]
+            if "/tree/" in self.path:
+                tree = [{"type": "file", "path": name, "size": 1000, "oid": "a" * 40} for name in names]
+                return self.send(json.dumps(tree).encode(), body)
+            listed = {"id": "acme/x", "sha": COMMIT, "siblings": [{"rfilename": name} for name in names]}
+            return self.send(json.dumps(listed).encode(), body)
+        if self.path.endswith("config.json"):
+            return self.send(PAGE if case == "the configuration is a page" else CONFIG, body)
+        return self.weights(case, body)
+
+    def weights(self, case, body):
+        if case == "redirected to a file":
+            return self.send(b"", body, status=302, headers={"Location": "file:///etc/passwd"})
+        if case == "redirected to itself":
+            return self.send(b"", body, status=302, headers={"Location": self.path})
+        if case == "redirected to nowhere":
+            return self.send(b"", body, status=302, headers={"Location": "http://127.0.0.1:1/x"})
+        if case == "the weights are missing":
+            return self.send(b"{}", body, status=404, headers={"X-Error-Code": "EntryNotFound"})
+        if case == "the weights fail":
+            return self.send(b"", body, status=500)
+        if case == "a page instead of weights":
+            return self.send(PAGE, body)
+        if case == "empty weights":
+            return self.send(b"", body)
+        if case == "fewer bytes than promised":
+            return self.send(bytes(100), body, length=10_000)
+        if case == "petabytes promised":
+            return self.send(bytes(100), body, length=10**15)
+        if case == "more bytes than promised":
+            return self.send(bytes(100_000) if body else b"", body, length=None if body else 100)
+        if case == "without end":
+            return self.endless(body)
+        if case == "a trickle":
+            return self.endless(body, pause=0.2)
+        return self.send(b"\xff" * 1000, body)
+
+    def send(self, content, body, status=200, headers=None, length=...):
+        self.send_response(status)
+        length = len(content) if length is ... else length
+        for name, value in {"X-Repo-Commit": COMMIT, "ETag": f'"{abs(hash(self.path)):x}"', **(headers or {})}.items():
+            self.send_header(name, value)
+        if length is not None:
+            self.send_header("Content-Length", str(length))
+        self.close_connection = True
+        self.end_headers()
+        if body:
+            self.wfile.write(content)
+
+    def endless(self, body, pause=0.0):
+        self.send(b"", body, length=None if body else 1000)
+        end = time.monotonic() + 3
+        while body and time.monotonic() < end:
+            try:
+                self.wfile.write(bytes(1 if pause else 10**6))
+            except OSError:
+                return
+            time.sleep(pause)
+
+
+@pytest.fixture(scope="module")
+def server():
+    found = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
+    found.daemon_threads = True
+    thread = threading.Thread(target=found.serve_forever, daemon=True)
+    thread.start()
+    yield found
+    found.shutdown()
+    found.server_close()
+
+
+CASES = [
+    *("the list is a page", "the list is deep", "the list is no list", "error 500", "error 404", "error 401"),
+    *("it hangs up", "a path upwards", "an absolute path", "the configuration is a page", "redirected to a file"),
+    *("redirected to itself", "redirected to nowhere", "the weights are missing"),
+    "the weights fail",
+    *("a page instead of weights", "empty weights", "fewer bytes than promised", "petabytes promised"),
+    *("more bytes than promised", "without end", "a trickle", "rubbish"),
+]
+
+
+SAYS = {
+    "the configuration is a page": FILE,  # which is read first, and is rubbish too
+    "a page instead of weights": FILE,
+    "empty weights": "the file is empty",
+    "rubbish": FILE,
+    "without end": "more than the",
+}
+"""What the sentence names, if not the name on the hub."""
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_hostile_hub(processes, server, tmp_path, case):
+    server.case = case
+    code = f"""
+import time
+time.sleep = lambda seconds: None  # the hub's package tries again for up to 20 seconds: as often, but without waiting
+from vitreous.cli import main
+main(["import", "hf:acme/x", {str(tmp_path / "out")!r}])
+"""
+    environment = {
+        "HF_ENDPOINT": f"http://127.0.0.1:{server.server_address[1]}",
+        "HF_HOME": str(tmp_path / "home"),
+        "HF_HUB_DOWNLOAD_TIMEOUT": "20",
+        "HF_HUB_ETAG_TIMEOUT": "20",
+        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        "HF_HUB_DISABLE_XET": "1",
+        "NO_PROXY": "127.0.0.1",
+    }
+    outcome = processes(code=code, env=environment, limit=60)
+    check_ended_well(outcome, seconds=5, memory=200 * MB)  # the hub's own package takes a second to import
+    assert outcome.status == 2, (outcome.stdout, outcome.stderr)
+    *_, last = outcome.stderr.strip().splitlines()  # the hub's package may have said that it tries again
+    assert last.startswith("vitreous: "), outcome.stderr
+    assert SAYS.get(case, "hf:acme/x") in last
+    assert not (tmp_path / "out").exists()
+    assert not Path("/tmp/evil.safetensors").exists()
+    assert sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()) < 50 * MB
