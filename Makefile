@@ -1,51 +1,67 @@
-# Every target makes its own virtual environment first. Needs only Python 3.11 or newer, and make.
+# Needs only Python 3.11 or newer, and make. Every target first installs what it needs into .venv: `demo` the package
+# alone, the others all extras and the test tools too.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-READY := $(VENV)/ready
+CORE := $(VENV)/core.stamp
+DEV := $(VENV)/dev.stamp
+INSTALL := $(BIN)/pip install --disable-pip-version-check -qq --constraint constraints.txt --editable
+# One process per core, one thread each (tests/conftest.py). A file is tested by one process, which makes its fixtures once.
+PYTEST := $(BIN)/pytest --numprocesses auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder --durations 10 -rs
 
-# A process for each core, with one thread each (tests/conftest.py); then, alone, what depends on the clock, from the files
-# that have such tests: to collect all takes longer. Both parts run even where the first fails, unless it is interrupted; the
-# status is that of both.
-define run_tests
-	@trap 'exit 130' INT; status=0; \
-	$(BIN)/pytest --numprocesses auto --maxprocesses 8 --dist loadgroup --durations 40 --durations-min 5 -rs -m "not clock $(1)" || status=1; \
-	$(BIN)/pytest -m "clock $(1)" $$(grep -rl --include="*.py" "mark\.clock" tests) || status=1; \
-	exit $$status
+define show
+	@printf '\n$$ %s\n' "$(1)"
+	@$(BIN)/$(1)
 endef
 
-.PHONY: demo test test-fast check docs bench clean
+.PHONY: demo test test-fast test-all check docs bench clean
 
-demo: $(READY)  ## the main job, on built-in pictures: train for a minute, then use the model
-	rm -rf runs/demo
-	$(BIN)/vitreous fit builtin --budget 60s --out runs/demo
-	$(BIN)/python -c "from vitreous.data.builtin import write_pictures; write_pictures('runs/demo-pictures')"
-	$(BIN)/vitreous predict runs/demo runs/demo-pictures --top 2
+demo: $(CORE)  ## train on built-in images for a minute, then predict and explain
+	@rm -rf runs/demo runs/demo-images runs/demo-explained
+	$(call show,vitreous fit builtin --budget 60s --out runs/demo)
+	@$(BIN)/python -c "from vitreous.data.builtin import write_pictures; write_pictures('runs/demo-images')"
+	$(call show,vitreous predict runs/demo runs/demo-images --top 2)
+	$(call show,vitreous explain runs/demo runs/demo-images/Sneaker-1.png --out runs/demo-explained)
+	@echo
+	@echo "Open these files:"
+	@echo "  runs/demo/report.html                           how accurate the model is, and its mistakes"
+	@echo "  runs/demo-explained/Sneaker-1-relevance.png     what it looked at"
+	@echo "Train on your own images, one folder per class:"
+	@echo "  $(BIN)/vitreous fit PHOTOS --budget 5m"
 
-test: $(READY)  ## the whole test suite
-	$(call run_tests)
+test-fast: $(DEV)  ## what to run before every commit: two minutes
+	$(PYTEST) -m "not slow and not exhaustive"
 
-test-fast: $(READY)  ## the test suite without the slow tests
-	$(call run_tests,and not slow)
+test: $(DEV)  ## every guarantee: ten minutes
+	$(PYTEST) -m "not exhaustive"
 
-check: $(READY)  ## format, lint, types, who imports whom, generated pages
+test-all: test  ## and long searches for faults; UNTIL=SECONDS (since 1970): start none of them later
+	$(PYTEST) -m exhaustive $(if $(UNTIL),--until $(UNTIL))
+
+check: $(DEV)  ## format, lint, types, who imports whom, generated pages
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/pytest tests/test_layers.py
 	$(BIN)/python docs/generate.py --check
 
-docs: $(READY)  ## write the generated pages anew
+docs: $(DEV)  ## write the generated pages anew
 	$(BIN)/python docs/generate.py
 
-bench: $(READY)  ## measure the model's speed against its peers
+bench: $(DEV)  ## measure the model's speed against its peers
 	$(BIN)/python benchmarks/model_speed.py
 
 clean:
 	rm -rf $(VENV)
 
-$(READY): pyproject.toml constraints.txt
-	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'vitreous needs Python 3.11 or newer; say which with: make PYTHON=python3.11')"
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --disable-pip-version-check --quiet --constraint constraints.txt --editable ".[dev]"
-	touch $@
+$(CORE): pyproject.toml constraints.txt
+	@$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'vitreous needs Python 3.11 or newer; say which with: make PYTHON=python3.11')"
+	@echo "Installing vitreous into $(VENV) (about a minute)."
+	@$(PYTHON) -m venv $(VENV)
+	@$(INSTALL) .
+	@touch $@
+
+$(DEV): $(CORE)
+	@echo "Installing all extras and the test tools into $(VENV) (2.6 GB; some minutes)."
+	@$(INSTALL) ".[dev]"
+	@touch $@

@@ -5,7 +5,6 @@ python docs/generate.py [--check]
 
 from __future__ import annotations
 
-import ast
 import json
 import os
 import re
@@ -169,30 +168,12 @@ def deploy_page() -> str:
 
 
 def reliability_page() -> str:
-    """The page on reliability with the sizes of the hostile corpus, and the interruptions that were survived."""
+    """The page on reliability with the interruptions that were survived."""
     tables = {
         "kills": measured_scale.kills_table(_result("kill")),
         "faults": measured_scale.faults_table(_result("faults")),
     }
     return _filled("reliability.md", tables)
-
-
-def _corpus() -> str:
-    """Of each file of hostile tests how many cases it has, and what it says of itself."""
-    folder = DOCS.parent / "tests" / "hostile"
-    listed = subprocess.run(
-        [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", "tests/hostile"],
-        capture_output=True,
-        encoding="utf-8",
-        cwd=DOCS.parent,
-        check=True,
-    )
-    counts = {name: int(count) for name, count in re.findall(r"hostile/(test_\w+)\.py: (\d+)", listed.stdout)}
-    lines = ["| `tests/hostile/` | cases | |", "| --- | ---: | --- |"]
-    for name, count in sorted(counts.items()):
-        text = ast.get_docstring(ast.parse((folder / f"{name}.py").read_text(encoding="utf-8"))) or ""
-        lines.append(f"| `{name}` | {count:,} | {text.splitlines()[0].rstrip('.')} |")
-    return "\n".join([*lines, f"| together | {sum(counts.values()):,} | |"])
 
 
 def datasets_page() -> str:

@@ -4,6 +4,7 @@ import os
 import random
 import runpy
 import signal
+import time
 from pathlib import Path
 from zlib import crc32
 
@@ -44,6 +45,16 @@ TORCHVISION = runpy.run_path(str(Path(__file__).parents[1] / "benchmarks" / "tor
 def pytest_make_parametrize_id(val, argname):
     """No long content in a test's name: a file's may hold the time, and processes must agree on the names."""
     return argname if isinstance(val, str | bytes) and len(val) > 100 else None
+
+
+def pytest_addoption(parser):
+    parser.addoption("--until", type=float, help="start no exhaustive test after this time, in seconds since 1970")
+
+
+def pytest_runtest_setup(item):
+    until = item.config.getoption("--until")
+    if until is not None and time.time() > until and item.get_closest_marker("exhaustive"):
+        pytest.skip("left out: the time for exhaustive tests is over")
 
 
 @pytest.hookimpl(tryfirst=True)
