@@ -100,4 +100,4 @@ def _text(result: FitResult) -> str:
 
     found = [f"{split} accuracy: {line}" for split, line in accuracy_lines(result).items()]
     found += [] if found else [f"{name}: {value:.4g}" for name, value in result.metrics.items()]
-    return closing_text(result, found, [f"use it: vitreous predict {result.run} PICTURE"])
+    return closing_text(result, found, [f"use it: vitreous predict {result.run} IMAGE"])

@@ -122,7 +122,7 @@ class _Metrics:
             seen["teacher entropy"] = event.record["entropy"]
         seen.update({SHOWN[name]: value for name, value in (event.evaluation or {}).items() if name in SHOWN})
         metrics = "  ".join(f"{name} {value:.3f}" for name, value in seen.items())
-        text = f"epoch {event.epoch + 1}  {metrics}  {event.pictures_per_second:.0f} pictures/s"
+        text = f"epoch {event.epoch + 1}  {metrics}  {event.pictures_per_second:.0f} images/s"
         return f"COLLAPSED, see above  {text}" if "collapsed" in event.record else text
 
 
@@ -131,8 +131,8 @@ def closing_text(result: FitResult | PretrainResult, found: Sequence[str], use: 
     spent = result.spent
     lines = [
         *found,
-        f"after {spent.seconds:.0f} s, {spent.pictures:,} pictures seen",
-        f"model:  {result.bundle}",
+        f"time: {spent.seconds:.0f} s, {spent.pictures:,} training images processed",
+        f"model: {result.bundle}",
         f"report: {result.run}/report.html",
         *use,
     ]

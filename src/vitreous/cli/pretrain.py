@@ -84,13 +84,13 @@ def pretrain(
 
 def _text(result: PretrainResult) -> str:
     names = {
-        "knn": "k-NN accuracy on held-out pictures: {:.1%}",
-        "loss": "loss on held-out pictures: {:.3f}",
-        "information": "information in the teacher's output on held-out pictures: {:.1%} of ln K",
+        "knn": "k-NN accuracy on held-out images: {:.1%}",
+        "loss": "loss on held-out images: {:.3f}",
+        "information": "information in the teacher's output on held-out images: {:.1%} of ln K",
         "accuracy": "accuracy: {:.1%}",
     }
     found = [names[name].format(value) for name, value in result.metrics.items() if name in names]
     use = [f"use it: vitreous fit DATA --weights {result.run}"]
     if result.method == "mae":
-        use.append(f"see it: vitreous reconstruct {result.run} PICTURE")
+        use.append(f"see it: vitreous reconstruct {result.run} IMAGE")
     return closing_text(result, [*result.alarms, *found], use)

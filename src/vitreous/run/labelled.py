@@ -236,7 +236,7 @@ class LabelledTraining(TrainingRun[FitRequest, FitResult]):
 
     def _told(self, split: Split, total: int) -> Callable[[int], None]:
         """To be called with how many pictures of a split were looked at."""
-        return lambda done: self.listeners.look(f"looking at the {NAMES[split]} pictures", done, total)
+        return lambda done: self.listeners.look(f"measuring the {NAMES[split]} images", done, total)
 
     def _seen(self, function: Callable[[Tensor], Tensor], loader: Loader, split: Split) -> Labelled:
         """What a function says of all pictures of a loader, by all processes, and their labels."""

@@ -61,11 +61,11 @@ class FitResult:
         return found
 
     def pictures_seen(self, name: str) -> str:
-        """Of "validation" or "test": "1,110 pictures", or "a random 150 of 1,110 pictures"."""
+        """How many images of "validation" or "test" were measured: "1,110 images", "a random 150 of 1,110 images"."""
         found = self.test if name == "test" else self.validation
         assert found is not None
         part = f"a random {found.n:,} of {self.parts_of[name]:,}" if name in self.parts_of else f"{found.n:,}"
-        return f"{part} pictures"
+        return f"{part} images"
 
     @staticmethod
     def from_json(fields: dict[str, Any]) -> FitResult:
@@ -127,15 +127,15 @@ class PretrainResult:
 
 
 def accuracy_lines(result: FitResult) -> dict[str, str]:
-    """What to say of each split that was measured; of validation pictures, that they chose the weights."""
+    """The accuracy on each split that was measured."""
     lines = {}
     if (test := result.test) is not None:
         low, high = test.top1_interval
         seen = result.pictures_seen("test")
-        lines["test"] = f"{test.top1:.1%} of {seen} (95 % interval {low:.1%} to {high:.1%})"
+        lines["test"] = f"{test.top1:.1%} of {seen} (95 % confidence interval {low:.1%} to {high:.1%})"
     if (val := result.validation) is not None:
         seen = result.pictures_seen("validation")
-        lines["validation"] = f"{val.top1:.1%} of {seen}; they chose the weights, so expect somewhat less on new ones"
+        lines["validation"] = f"{val.top1:.1%} of {seen} (optimistic: the same images selected the weights)"
     return lines
 
 

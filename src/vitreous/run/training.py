@@ -260,11 +260,11 @@ class TrainingRun(ABC, Generic[Asked, Result]):
 
     def _say_what(self, resumed: bool) -> None:
         c, splits = self.training.model, self.data.splits
-        pictures = ", ".join(f"{len(source):,} {split}" for split, source in splits.items())
+        images = ", ".join(f"{len(source):,} {split}" for split, source in splits.items())
         classes = f" of {len(self.data.classes)} classes" if self.data.classes else ""
         self.listeners.say(
             f"{'Resuming' if resumed else 'Training'}: {describe(c)} at {c.image_size[0]}x{c.image_size[1]} "
-            f"({self.manner()}): {pictures} pictures{classes}."
+            f"({self.manner()}): {images} images{classes}."
         )
         for note in self.data.notes:
             self.listeners.say(note)

@@ -118,19 +118,19 @@ def _whole(number: float) -> int:
 
 def describe_plan(plan: StagePlan, budget: str) -> str:
     """What a person should know at the start, where not all fits: what is left out, and the budget that would do."""
-    names = {"train": "training pictures for the classifier", "val": "validation pictures", "test": "test pictures"}
+    names = {"train": "training images for the classifier", "val": "validation images", "test": "test images"}
     of: dict[Split, int] = {"train": plan.work.features, "val": plan.work.val, "test": plan.work.test}
     cut = [f"about {count:,} of {of[split]:,} {names[split]}" for split, count in plan.parts.items()]
     would = f"{say_budget(plan.enough)} would do it all"
     if plan.training < 0:
         return (
-            f"A budget of {budget} is too short: even the least, a few random pictures of each split, takes about "
+            f"A budget of {budget} is too short: even the least, a few random images of each split, takes about "
             f"{-plan.training:.0f} s more; {would}."
         )
     if not cut:
         return f"A budget of {budget} leaves no time to train further than a classifier on frozen features; {would}."
     listed = cut[0] if len(cut) == 1 else f"{', '.join(cut[:-1])} and {cut[-1]}"
-    return f"A budget of {budget} is enough to look at {listed}, chosen at random; {would}."
+    return f"A budget of {budget} is enough to measure {listed}, chosen at random; {would}."
 
 
 def say_budget(seconds: float) -> str:
