@@ -1,9 +1,11 @@
 """Signed but malicious bundles: every digest in the manifest is right, and what the files say is not."""
 
 import hashlib
+import itertools
 import json
 import os
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,8 +13,8 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
-from support.commands import check_refused
-from vitreous import ViT, ViTConfig
+from support.commands import check_refused, run_command
+from vitreous import ViTConfig
 from vitreous.config.bit import BiTConfig
 from vitreous.config.data import Preprocess
 from vitreous.config.efficientnet import EfficientNetConfig
@@ -82,16 +84,31 @@ CASES = {
 WHOLE = {
     "format": ("1", None, [], 99, 1.5, -1, 0, HUGE, True),
     "model": (None, [], "vit", 3),
-    "preprocess": (None, [], "x", 3),
-    "labels": (None, "abcde", {}, 3, [1] * 5, ["a"], ["a"] * 5, ["a"] * 6, [None] * 5, [["a"]] * 5, []),
-    "training": (None, [], "x", 3),
+    "preprocess": (None, [], "mean=0.5", 3),
+    "labels": (
+        None,
+        "abcde",
+        {},
+        {"a": 1},
+        3,
+        [1] * 5,
+        [1, 2, 3, 4, 5],
+        ["a"],
+        ["a"] * 5,
+        ["a"] * 6,
+        [None] * 5,
+        [["a"]] * 5,
+        [],
+    ),
+    "training": (None, [], [1], "x", 3),
     "colour": (1,),
 }
 CASES |= {
-    f"{name}={value!r:.30}": (lambda section, name=name, value=value: section.update({name: value}), "")
+    f"{name}={value!r:.30}": (lambda section, name=name, value=value: section.update({name: value}), CONFIG)
     for name, values in WHOLE.items()
     for value in values
 }
+CASES["an empty section"] = (lambda section: section.clear(), CONFIG)
 CASES |= {
     f"without {part}.{name}": (lambda section, part=part, name=name: section[part].pop(name), name)
     for part, name in [("model", name) for name in ("width", "depth", "heads", "mlp_width", "patch")]
@@ -219,12 +236,6 @@ OTHER_FAMILIES = {
         "window": (3, "3", 0, HUGE, [3]),
     },
 }
-OTHER_CASES = [
-    pytest.param(family, name, value, id=f"{family}.{name}={value!r:.40}")
-    for family, wrong in OTHER_FAMILIES.items()
-    for name, values in wrong.items()
-    for value in values
-]
 
 
 def write_manifest(folder):
@@ -238,91 +249,97 @@ def write_manifest(folder):
 
 
 @pytest.fixture(scope="module")
-def original(tmp_path_factory):
-    place = tmp_path_factory.mktemp("bundle")
-    config = ViTConfig(width=16, depth=2, heads=4, mlp_width=24, patch=4, image_size=(12, 16), classes=5)
-    save_bundle(place / "b", ViT(config), Preprocess(size=(12, 16)), ("ape", "bee", "cat", "dog", "elk"))
-    Image.fromarray(np.zeros((16, 16, 3), np.uint8)).save(place / "picture.png")
-    return place
+def bundles(tmp_path_factory):
+    """A good bundle of each family in a folder of its name, and an image to ask about."""
+    root = tmp_path_factory.mktemp("bundles")
+    labels = ("ape", "bee", "cat", "dog", "elk")
+    vit = {"width": 16, "heads": 4, "mlp_width": 24, "classes": 5}
+    size = {"image_size": (32, 32), "classes": 5}
+    configs = {
+        "vit": ViTConfig(**vit, depth=2, patch=4, image_size=(12, 16)),
+        "bit": BiTConfig(depths=(1, 1), width=0.5, **size),
+        "efficientnet": EfficientNetConfig(width=0.25, depth=0.1, **size),
+        "hybrid": ViTConfig(stem=ConvStem((8, 8)), **vit, depth=1, patch=8, image_size=(32, 32)),
+    }
+    for name, config in configs.items():
+        save_bundle(root / name, build_network(config), Preprocess(size=config.image_size), labels)
+    Image.fromarray(np.zeros((16, 16, 3), np.uint8)).save(root / "image.png")
+    return root
 
 
 @pytest.fixture
-def bundle(original, tmp_path):
-    shutil.copytree(original / "b", tmp_path / "b")
-    return tmp_path / "b"
+def predict(bundles):
+    return lambda bundle: run_command("predict", bundle, bundles / "image.png")
 
 
 @pytest.fixture
-def refused(processes, original, bundle):
+def copies(bundles, tmp_path):
+    """Copies of a bundle, one after the other, each called `b`."""
+    numbers = itertools.count()
+    return lambda family="vit": Path(shutil.copytree(bundles / family, tmp_path / str(next(numbers)) / "b"))
+
+
+@pytest.fixture
+def refused(predict):
     """Sign the bundle as it now is, and expect that it is refused with a sentence that names these."""
 
-    def check(*names):
+    def check(bundle, *names):
         write_manifest(bundle)
-        check_refused(processes("predict", bundle, original / "picture.png"), *names)
+        check_refused(predict(bundle), *names)
 
     return check
 
 
-def test_the_original_is_good(processes, original, bundle):
-    write_manifest(bundle)
-    assert processes("predict", bundle, original / "picture.png").status == 0
+def test_the_originals_are_good(predict, copies):
+    for family in ("vit", *OTHER_FAMILIES):
+        bundle = copies(family)
+        write_manifest(bundle)
+        assert predict(bundle).status == 0
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_a_hostile_section(bundle, refused, name):
-    change, names = CASES[name]
-    config = json.loads((bundle / CONFIG).read_text())
-    change(config["vitreous"])
-    (bundle / CONFIG).write_text(json.dumps(config))
-    refused("b/", names)
-
-
-@pytest.fixture(scope="module")
-def families(tmp_path_factory):
-    """A good bundle of each of the other families."""
-    place = tmp_path_factory.mktemp("families")
-    size = {"image_size": (32, 32), "classes": 5}
-    vit = {"width": 16, "depth": 1, "heads": 4, "mlp_width": 24, "patch": 8, **size}
-    configs = {
-        "bit": BiTConfig(depths=(1, 1), width=0.5, **size),
-        "efficientnet": EfficientNetConfig(width=0.25, depth=0.1, **size),
-        "hybrid": ViTConfig(stem=ConvStem((8, 8)), **vit),
-    }
-    for name, config in configs.items():
-        save_bundle(place / name, build_network(config), Preprocess(size=(32, 32)), ("ape", "bee", "cat", "dog", "elk"))
-    return place
+@pytest.mark.slow
+def test_a_hostile_section(subtests, copies, refused):
+    bundle = copies()
+    original = (bundle / CONFIG).read_text()
+    for name, (change, names) in CASES.items():
+        with subtests.test(name):
+            config = json.loads(original)
+            change(config["vitreous"])
+            (bundle / CONFIG).write_text(json.dumps(config))
+            refused(bundle, "b/", names)
 
 
 @pytest.mark.parametrize("family", OTHER_FAMILIES)
-def test_the_originals_of_other_families_are_good(processes, original, families, family):
-    assert processes("predict", families / family, original / "picture.png").status == 0
+def test_a_hostile_section_of_another_family(subtests, copies, refused, family):
+    bundle = copies(family)
+    original = (bundle / CONFIG).read_text()
+    for name, values in OTHER_FAMILIES[family].items():
+        for value in values:
+            with subtests.test(f"{name}={value!r:.40}"):
+                config = json.loads(original)
+                config["vitreous"]["model"][name] = value
+                (bundle / CONFIG).write_text(json.dumps(config))
+                refused(bundle, "b/")
 
 
-@pytest.mark.parametrize(("family", "name", "value"), OTHER_CASES)
-def test_a_hostile_section_of_another_family(processes, original, families, tmp_path, family, name, value):
-    bundle = tmp_path / "b"
-    shutil.copytree(families / family, bundle)
-    config = json.loads((bundle / CONFIG).read_text())
-    config["vitreous"]["model"][name] = value
-    (bundle / CONFIG).write_text(json.dumps(config))
-    write_manifest(bundle)
-    check_refused(processes("predict", bundle, original / "picture.png"), "b/")
+def test_a_hostile_config(subtests, copies, refused):
+    bundle = copies()
+    original = (bundle / CONFIG).read_text()
+    for name, change in TEXTS.items():
+        with subtests.test(name):
+            changed = change(original)
+            assert changed != original
+            encoding = "utf-16" if name == "UTF-16" else "utf-8"
+            (bundle / CONFIG).write_bytes(changed.encode(encoding, "surrogateescape"))
+            refused(bundle, "b/")
 
 
-@pytest.mark.parametrize("name", TEXTS)
-def test_a_hostile_config(bundle, refused, name):
-    text = (bundle / CONFIG).read_text()
-    changed = TEXTS[name](text)
-    assert changed != text
-    encoding = "utf-16" if name == "UTF-16" else "utf-8"
-    (bundle / CONFIG).write_bytes(changed.encode(encoding, "surrogateescape"))
-    refused("b/")
-
-
-@pytest.mark.parametrize("name", TENSORS)
-def test_hostile_tensors(bundle, refused, name):
-    TENSORS[name](bundle / WEIGHTS)
-    refused(WEIGHTS)
+def test_hostile_tensors(subtests, copies, refused):
+    for name, change in TENSORS.items():
+        with subtests.test(name):
+            bundle = copies()
+            change(bundle / WEIGHTS)
+            refused(bundle, WEIGHTS)
 
 
 def pipe(path):
@@ -343,7 +360,7 @@ def folder(path):
     path.mkdir()
 
 
-PLACES = {
+NO_FILES = {
     "a pipe": pipe,
     "a device": link("/dev/zero"),
     "a loop": link("model.safetensors"),
@@ -352,9 +369,11 @@ PLACES = {
 }
 
 
-@pytest.mark.parametrize("file", [WEIGHTS, CONFIG, "manifest.json", "README.md"])
-@pytest.mark.parametrize("name", PLACES)
-def test_what_is_no_file(processes, original, bundle, name, file):
-    write_manifest(bundle)
-    PLACES[name](bundle / file)
-    check_refused(processes("predict", bundle, original / "picture.png"), "b")
+def test_what_is_no_file(subtests, predict, copies):
+    for name, change in NO_FILES.items():
+        for file in (WEIGHTS, CONFIG, "manifest.json", "README.md"):
+            with subtests.test(f"{file}: {name}"):
+                bundle = copies()
+                write_manifest(bundle)
+                change(bundle / file)
+                check_refused(predict(bundle), "b")
