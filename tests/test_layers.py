@@ -3,8 +3,6 @@
 import ast
 from pathlib import Path
 
-import pytest
-
 PACKAGE = Path(__file__).parents[1] / "src" / "vitreous"
 
 ROWS = [
@@ -45,12 +43,13 @@ def imports(path: Path) -> set[str]:
     return found - {""}  # `from vitreous import __version__` imports no room
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_a_room_knows_only_rooms_below_it(path):
-    room = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
-    assert room in HEIGHT, f"{room} has no row: give it one here and in docs/design.md"
-    for other in imports(path) - {room}:
-        assert HEIGHT[other] < HEIGHT[room], f"{path.relative_to(PACKAGE)} may not import vitreous.{other}"
+def test_a_room_knows_only_rooms_below_it(subtests):
+    for path in FILES:
+        with subtests.test(str(path.relative_to(PACKAGE))):
+            room = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+            assert room in HEIGHT, f"{room} has no row: give it one here and in docs/design.md"
+            for other in imports(path) - {room}:
+                assert HEIGHT[other] < HEIGHT[room], f"{path.relative_to(PACKAGE)} may not import vitreous.{other}"
 
 
 def test_the_rule_would_notice(tmp_path):
@@ -68,11 +67,9 @@ LIGHT = [
 ]
 
 
-@pytest.mark.parametrize("path", LIGHT, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_config_and_commands_know_no_torch_until_they_run(path):
-    for line in path.read_text().splitlines():
-        assert not line.startswith(("import torch", "from torch")), f"{path}: {line}"
-
-
-def test_there_are_light_files_to_look_at():
+def test_config_and_commands_know_no_torch_until_they_run(subtests):
     assert {path.name for path in LIGHT} >= {"model.py", "train.py", "fit.py", "errors.py"}
+    for path in LIGHT:
+        with subtests.test(str(path.relative_to(PACKAGE))):
+            for line in path.read_text().splitlines():
+                assert not line.startswith(("import torch", "from torch")), f"{path}: {line}"

@@ -16,11 +16,12 @@ def test_the_public_names():
 
 
 def test_an_unknown_name_is_an_attribute_error():
-    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+    with pytest.raises(AttributeError, match="nonsense"):
         _ = vitreous.nonsense
 
 
-@pytest.mark.parametrize("module", ["vitreous", "vitreous.cli", "vitreous.jobs.models"])
-def test_importing_it_does_not_import_torch(module):
-    code = f"import sys, {module}; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+def test_importing_it_does_not_import_torch(subtests):
+    for module in ["vitreous", "vitreous.cli", "vitreous.jobs.models"]:
+        with subtests.test(module=module):
+            code = f"import sys, {module}; sys.exit('torch' in sys.modules)"
+            assert subprocess.run([sys.executable, "-c", code]).returncode == 0

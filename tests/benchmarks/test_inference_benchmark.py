@@ -13,6 +13,7 @@ from vitreous.run.engines.prepared import TORCH, PreparedEngines, Variant
 from vitreous.weights.bundle import load_bundle
 
 
+@pytest.mark.slow
 def test_the_engine_is_the_one_that_auto_takes(monkeypatch, tmp_path):
     """Not the fastest of all: for few pictures that is not worth its opening."""
     monkeypatch.setenv("VITREOUS_CACHE", str(tmp_path / "cache"))

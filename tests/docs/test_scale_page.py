@@ -6,7 +6,6 @@ import subprocess
 from functools import wraps
 from pathlib import Path
 
-import pytest
 import yaml
 
 from vitreous.cli import VERBS, load_verb
@@ -55,25 +54,20 @@ def test_there_are_examples():
     assert len(COMMANDS) >= 10
 
 
-@pytest.mark.parametrize("text", SCRIPTS)
-def test_bash_reads_it(text):
-    subprocess.run(["bash", "-n"], input=text, text=True, check=True)
+def test_bash_reads_it(subtests):
+    for text in SCRIPTS:
+        with subtests.test(text=text):
+            subprocess.run(["bash", "-n"], input=text, text=True, check=True)
 
 
-@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
-def test_the_command_line_takes_it(words):
-    verb, *rest = words
-    assert verb in VERBS
-    function, taken = load_verb(verb), {}
-
-    @wraps(function)
-    def instead(**given):
-        taken.update(given)
-
-    parse(verb, instead, rest)
-    assert taken
-    if taken.get("part"):
-        assert Share.parse(taken["part"]).of == 32
+def test_the_command_line_takes_it(subtests):
+    for verb, *rest in COMMANDS:
+        with subtests.test(" ".join([verb, *rest])):
+            assert verb in VERBS
+            taken = parse(verb, wraps(load_verb(verb))(lambda **given: given), rest)
+            assert taken
+            if taken.get("part"):
+                assert Share.parse(taken["part"]).of == 32
 
 
 def test_a_pod_of_the_service_is_where_the_others_meet():

@@ -129,7 +129,7 @@ def test_only_files_of_ours_are_replaced(unsure, tmp_path, name):
     evaluate(unsure, data, answers=place)
     assert place.read_bytes() == before
     place.write_text("path,label,my,own\n" if name == "a.csv" else '{"path": "a", "label": "b"}\n')
-    with pytest.raises(UserError, match="vitreous did not write"):
+    with pytest.raises(UserError, match=name):
         evaluate(unsure, data, answers=place)
 
 
@@ -148,10 +148,10 @@ def test_nothing_is_left_where_the_measurement_fails(unsure, tmp_path):
 
 
 def test_what_cannot_be_written_is_said_before_anything_is_measured(tmp_path, monkeypatch):
-    with pytest.raises(UserError, match=r"answers\.txt: answers go to a file that ends in \.csv, \.jsonl, \.parquet"):
+    with pytest.raises(UserError, match=r"answers\.txt.*\.csv.*\.jsonl.*\.parquet"):
         check_answer_file(tmp_path / "answers.txt")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(UserError, match=r"a\.parquet: writing Parquet needs pyarrow, which is not installed"):
+    with pytest.raises(UserError, match=r"a\.parquet"):
         check_answer_file(tmp_path / "a.parquet")
 
 

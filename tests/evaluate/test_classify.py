@@ -127,19 +127,22 @@ def test_it_is_plain_json():
     assert said["most_confused"][0].keys() == {"true", "predicted", "pictures", "share"}
 
 
-@pytest.mark.parametrize(
-    ("right", "count", "low", "high"),
-    [(0, 10, 0.0, 0.2775), (10, 10, 0.7225, 1.0), (5, 10, 0.2366, 0.7634), (81, 263, 0.2553, 0.3662)],
-)
-def test_wilson_as_published(right, count, low, high):
+def test_wilson_as_published(subtests):
     """The last one is the example of Newcombe 1998, method 3."""
-    assert wilson(right, count) == pytest.approx((low, high), abs=5e-5)
+    for right, count, low, high in [
+        (0, 10, 0.0, 0.2775),
+        (10, 10, 0.7225, 1.0),
+        (5, 10, 0.2366, 0.7634),
+        (81, 263, 0.2553, 0.3662),
+    ]:
+        with subtests.test(right=right, count=count, low=low, high=high):
+            assert wilson(right, count) == pytest.approx((low, high), abs=5e-5)
 
 
 def test_nothing_and_nonsense_are_refused():
-    with pytest.raises(UserError, match="no pictures to judge"):
+    with pytest.raises(UserError):
         score_classes(torch.zeros(0, 3), torch.zeros(0, dtype=torch.long))
-    with pytest.raises(UserError, match="not numbers"):
+    with pytest.raises(UserError):
         score_classes(torch.tensor([[float("nan"), 1.0]]), torch.tensor([0]))
 
 

@@ -17,16 +17,17 @@ def clouds(n, features, classes=5, seed=0):
     return torch.from_numpy(x * 10.0 ** np.linspace(-1, 1, features) + 5).float(), torch.from_numpy(labels)
 
 
-@pytest.mark.parametrize(("n", "features"), [(40, 6), (10, 30)])  # more pictures than features, and fewer
-@pytest.mark.parametrize("strength", [1.0, 1024.0])
-def test_the_normal_equations(n, features, strength):
-    x, y = clouds(n, features)
-    weight, bias = fit_least_squares(x, y, 5, strength)
-    raw = x.double().numpy()
-    design = np.concatenate([(raw - raw.mean(0)) / (raw.std(0) + 1e-5), np.full((n, 1), 100.0)], axis=1)
-    targets = np.where(np.arange(5) == y.numpy()[:, None], 1.0, -1.0)
-    solved = np.linalg.inv(design.T @ design + strength * np.eye(features + 1)) @ design.T @ targets
-    np.testing.assert_allclose((x @ weight.T + bias).numpy(), design @ solved, atol=2e-4)
+def test_the_normal_equations(subtests):
+    for n, features in [(40, 6), (10, 30)]:
+        for strength in [1.0, 1024.0]:
+            with subtests.test(n=n, features=features, strength=strength):
+                x, y = clouds(n, features)
+                weight, bias = fit_least_squares(x, y, 5, strength)
+                raw = x.double().numpy()
+                design = np.concatenate([(raw - raw.mean(0)) / (raw.std(0) + 1e-5), np.full((n, 1), 100.0)], axis=1)
+                targets = np.where(np.arange(5) == y.numpy()[:, None], 1.0, -1.0)
+                solved = np.linalg.inv(design.T @ design + strength * np.eye(features + 1)) @ design.T @ targets
+                np.testing.assert_allclose((x @ weight.T + bias).numpy(), design @ solved, atol=2e-4)
 
 
 def test_a_bias_that_is_hardly_regularised_is_almost_a_free_one():
@@ -55,10 +56,10 @@ def test_a_class_that_no_label_names_is_left_out():
     assert sorted(drawn[2].tolist()) == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize("shots", [0, 3])
-def test_more_shots_than_pictures(shots):
-    with pytest.raises(UserError, match=f"shots={shots}: give numbers from 1 to 2"):
-        draw_shots(torch.tensor([0, 0, 1, 1, 1]), [1, shots], seed=0)
+def test_more_shots_than_pictures(subtests):
+    for shots in [0, 3]:
+        with subtests.test(shots=shots), pytest.raises(UserError, match=f"shots={shots}.* 1 .* 2"):
+            draw_shots(torch.tensor([0, 0, 1, 1, 1]), [1, shots], seed=0)
 
 
 def test_the_interval_grows_with_both_doubts():

@@ -20,14 +20,15 @@ def clouds(n, seed, classes=4, features=8, spread=1.2):
     )
 
 
-@pytest.mark.parametrize("k", [1, 7, 60])
-def test_against_scikit_learn(k):
-    (known, labels), (asked, _) = clouds(60, 0), clouds(40, 1)
-    votes = vote_neighbours(known, labels, asked, 4, [k])[k]
-    reference = KNeighborsClassifier(k, metric="cosine", weights=lambda distance: np.exp((1 - distance) / 0.07))
-    reference.fit(known.numpy(), labels.numpy())
-    expected = reference.predict_proba(asked.numpy())
-    np.testing.assert_allclose((votes / votes.sum(1, keepdim=True)).numpy(), expected, atol=1e-5)
+def test_against_scikit_learn(subtests):
+    for k in [1, 7, 60]:
+        with subtests.test(k=k):
+            (known, labels), (asked, _) = clouds(60, 0), clouds(40, 1)
+            votes = vote_neighbours(known, labels, asked, 4, [k])[k]
+            reference = KNeighborsClassifier(k, metric="cosine", weights=lambda distance: np.exp((1 - distance) / 0.07))
+            reference.fit(known.numpy(), labels.numpy())
+            expected = reference.predict_proba(asked.numpy())
+            np.testing.assert_allclose((votes / votes.sum(1, keepdim=True)).numpy(), expected, atol=1e-5)
 
 
 def test_a_vote_by_hand():
@@ -48,8 +49,9 @@ def test_many_are_asked_in_parts(monkeypatch):
         torch.testing.assert_close(votes, whole[k])
 
 
-@pytest.mark.parametrize("neighbours", [[], [0], [61]])
-def test_mistakes(neighbours):
-    known, labels = clouds(60, 0)
-    with pytest.raises(UserError, match="from 1 to the 60 known pictures"):
-        vote_neighbours(known, labels, known, 4, neighbours)
+def test_mistakes(subtests):
+    for neighbours in [[], [0], [61]]:
+        with subtests.test(neighbours=neighbours):
+            known, labels = clouds(60, 0)
+            with pytest.raises(UserError, match=r"^neighbours=.* 60 "):
+                vote_neighbours(known, labels, known, 4, neighbours)

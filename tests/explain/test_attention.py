@@ -40,16 +40,17 @@ def read_from(attention, config):
     return rows[..., config.prefix :].reshape(*rows.shape[:-1], *config.grid)
 
 
-@pytest.mark.parametrize("changes", VARIANTS.values(), ids=VARIANTS.keys())
-def test_attention_of_every_layer_and_head(changes):
-    model = random_model(**changes)
-    images = random_images(model)
-    found, scores = attention_maps(model, images, layers=None)
-    expected = read_from(truth(model, images), model.config)
-    assert sorted(found) == [0, 1]
-    for layer in (0, 1):
-        np.testing.assert_allclose(found[layer], expected[:, layer], atol=1e-6)
-    torch.testing.assert_close(scores, model(images))
+def test_attention_of_every_layer_and_head(subtests):
+    for name, changes in VARIANTS.items():
+        with subtests.test(name):
+            model = random_model(**changes)
+            images = random_images(model)
+            found, scores = attention_maps(model, images, layers=None)
+            expected = read_from(truth(model, images), model.config)
+            assert sorted(found) == [0, 1]
+            for layer in (0, 1):
+                np.testing.assert_allclose(found[layer], expected[:, layer], atol=1e-6)
+            torch.testing.assert_close(scores, model(images))
 
 
 def test_attention_of_a_query_patch():
@@ -75,17 +76,18 @@ def vitreous_attention(model, images):
     return trace.attention
 
 
-@pytest.mark.parametrize("changes", VARIANTS.values(), ids=VARIANTS.keys())
-def test_rollout(changes):
+def test_rollout(subtests):
     """Abnar and Zuidema: A~ = (mean over heads + I) / 2, and the product of all layers so far."""
-    model = random_model(**changes)
-    images = random_images(model)
-    found, _ = rollout_maps(model, images, layers=None)
-    for b, attention in enumerate(truth(model, images)):
-        product = np.eye(attention.shape[-1])
-        for layer in range(model.config.depth):
-            product = (0.5 * attention[layer].mean(0) + 0.5 * np.eye(len(product))) @ product
-            np.testing.assert_allclose(found[layer][b, 0], read_from(product, model.config), atol=1e-6)
+    for name, changes in VARIANTS.items():
+        with subtests.test(name):
+            model = random_model(**changes)
+            images = random_images(model)
+            found, _ = rollout_maps(model, images, layers=None)
+            for b, attention in enumerate(truth(model, images)):
+                product = np.eye(attention.shape[-1])
+                for layer in range(model.config.depth):
+                    product = (0.5 * attention[layer].mean(0) + 0.5 * np.eye(len(product))) @ product
+                    np.testing.assert_allclose(found[layer][b, 0], read_from(product, model.config), atol=1e-6)
 
 
 def test_rollout_is_computed_where_the_model_is():
@@ -96,29 +98,31 @@ def test_rollout_is_computed_where_the_model_is():
     assert [one.device.type for one in found.values()] == ["meta"] * model.config.depth
 
 
-@pytest.mark.parametrize("changes", [{"pool": "class+mean", "registers": 1}, {"distilled": True}], ids=str)
-def test_rollout_of_class_tokens(changes):
+def test_rollout_of_class_tokens(subtests):
     """Of what stands beside the mean the class token's row; of two class tokens the mean of their rows."""
-    model = random_model(**changes)
-    images = random_images(model)
-    found, _ = rollout_maps(model, images)
-    for b, attention in enumerate(truth(model, images)):
-        read = rolled(attention)[: 1 + model.config.distilled, model.config.prefix :].mean(0)
-        np.testing.assert_allclose(found[1][b, 0].flatten(), read, atol=1e-6)
+    for changes in [{"pool": "class+mean", "registers": 1}, {"distilled": True}]:
+        with subtests.test(changes=changes):
+            model = random_model(**changes)
+            images = random_images(model)
+            found, _ = rollout_maps(model, images)
+            for b, attention in enumerate(truth(model, images)):
+                read = rolled(attention)[: 1 + model.config.distilled, model.config.prefix :].mean(0)
+                np.testing.assert_allclose(found[1][b, 0].flatten(), read, atol=1e-6)
 
 
-@pytest.mark.parametrize("changes", [{"registers": 1}, {"class_token": False}], ids=str)
-def test_rollout_ends_in_the_pooling(changes):
+def test_rollout_ends_in_the_pooling(subtests):
     """What the learned query reads, by what those patches were made of."""
-    model = random_model(pool="attention", **changes)
-    images = random_images(model)
-    found, _ = rollout_maps(model, images)
-    asked, _ = rollout_maps(model, images, query=3)
-    prefix = model.config.prefix
-    for b, (attention, pooled) in enumerate(zip(truth(model, images), pool_truth(model, images), strict=True)):
-        patches = rolled(attention)[prefix:, prefix:]
-        np.testing.assert_allclose(found[1][b, 0].flatten(), pooled.mean(0) @ patches, atol=1e-6)
-        np.testing.assert_allclose(asked[1][b, 0].flatten(), patches[3], atol=1e-6)
+    for changes in [{"registers": 1}, {"class_token": False}]:
+        with subtests.test(changes=changes):
+            model = random_model(pool="attention", **changes)
+            images = random_images(model)
+            found, _ = rollout_maps(model, images)
+            asked, _ = rollout_maps(model, images, query=3)
+            prefix = model.config.prefix
+            for b, (attention, pooled) in enumerate(zip(truth(model, images), pool_truth(model, images), strict=True)):
+                patches = rolled(attention)[prefix:, prefix:]
+                np.testing.assert_allclose(found[1][b, 0].flatten(), pooled.mean(0) @ patches, atol=1e-6)
+                np.testing.assert_allclose(asked[1][b, 0].flatten(), patches[3], atol=1e-6)
 
 
 def rolled(attention):
@@ -151,48 +155,43 @@ def test_pooling_by_attention_shows_what_its_query_reads():
     np.testing.assert_allclose(found.flatten(2), pool_truth(model, images), atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
+def test_distance(subtests):
+    """Loops over queries and keys, as the text says it."""
+    for changes in [
         *({}, {"registers": 2}, {"pool": "mean", "class_token": False}),
         *({"attention": "neighbourhood", "window": 3}, {"attention": "axial", "registers": 1}),
-    ],
-)
-def test_distance(changes):
-    """Loops over queries and keys, as the text says it."""
-    model = random_model(**changes)
-    images = random_images(model)
-    found = attention_distance(model, images)
-    c = model.config
-    cells = [(row * c.patch, column * c.patch) for row in range(c.grid[0]) for column in range(c.grid[1])]
-    for b, attention in enumerate(truth(model, images)):
-        for layer in range(c.depth):
-            for head in range(c.heads):
-                among = attention[layer, head, c.prefix :, c.prefix :]
-                total = 0.0
-                for i, query in enumerate(cells):
-                    for j, key in enumerate(cells):
-                        away = np.hypot(query[0] - key[0], query[1] - key[1])
-                        total += among[i, j] / among[i].sum() * away
-                assert found[b, layer, head] == pytest.approx(total / len(cells), rel=1e-5)
+    ]:
+        with subtests.test(changes=changes):
+            model = random_model(**changes)
+            images = random_images(model)
+            found = attention_distance(model, images)
+            c = model.config
+            cells = [(row * c.patch, column * c.patch) for row in range(c.grid[0]) for column in range(c.grid[1])]
+            for b, attention in enumerate(truth(model, images)):
+                for layer in range(c.depth):
+                    for head in range(c.heads):
+                        among = attention[layer, head, c.prefix :, c.prefix :]
+                        total = 0.0
+                        for i, query in enumerate(cells):
+                            for j, key in enumerate(cells):
+                                away = np.hypot(query[0] - key[0], query[1] - key[1])
+                                total += among[i, j] / among[i].sum() * away
+                        assert found[b, layer, head] == pytest.approx(total / len(cells), rel=1e-5)
 
 
-@pytest.mark.parametrize("size", [(16, 16), (12, 24), (24, 12)], ids=["square", "wide", "tall"])
-@pytest.mark.parametrize(
-    "changes",
-    [{}, {"registers": 3}, {"class_token": False, "pool": "mean"}, {"registers": 2, "pool": "mean"}],
-    ids=["class", "registers", "mean", "mean, registers"],
-)
-def test_a_model_that_looks_at_what_is_bright(size, changes):
-    model = bright_model(size, **changes)
-    images = torch.full((1, 3, *size), -0.5)
-    images[:, :, 4:8, 8:12] = 0.5
-    images[:, :, 8:12, 0:4] = 0.5
-    expected = torch.zeros(size[0] // 4, size[1] // 4)
-    expected[1, 2] = expected[2, 0] = 0.5
-    found, _ = attention_maps(model, images)
-    torch.testing.assert_close(found[0][0, 0], expected)
-    torch.testing.assert_close(found[0][0, 1], expected)
+def test_a_model_that_looks_at_what_is_bright(subtests):
+    for size in [(16, 16), (12, 24), (24, 12)]:
+        for changes in [{}, {"registers": 3}, {"class_token": False, "pool": "mean"}, {"registers": 2, "pool": "mean"}]:
+            with subtests.test(size=size, changes=changes):
+                model = bright_model(size, **changes)
+                images = torch.full((1, 3, *size), -0.5)
+                images[:, :, 4:8, 8:12] = 0.5
+                images[:, :, 8:12, 0:4] = 0.5
+                expected = torch.zeros(size[0] // 4, size[1] // 4)
+                expected[1, 2] = expected[2, 0] = 0.5
+                found, _ = attention_maps(model, images)
+                torch.testing.assert_close(found[0][0, 0], expected)
+                torch.testing.assert_close(found[0][0, 1], expected)
 
 
 @pytest.mark.parametrize("maps", [attention_maps, rollout_maps])

@@ -166,21 +166,24 @@ def numbers(fields):
     return [] if fields is None else [fields]
 
 
-@pytest.mark.parametrize("layers", [1, 2, 3])
-def test_receptive_field_of_stacked_convolutions_is_binomial(layers):
+def test_receptive_field_of_stacked_convolutions_is_binomial(subtests):
     """Of all-one kernels the gradient is the kernel convolved with itself, computed here by polynomials."""
-    stack = nn.Sequential(*(nn.Conv2d(1, 1, 3, padding=1, bias=False) for _ in range(layers))).requires_grad_(False)
-    for layer in stack:
-        layer.weight.fill_(1)
-    maps = gradient_maps(Pooled(stack, 0), torch.randn(2, 1, 15, 15), 0, [0, 1])
-    row = np.array([1.0])
-    for _ in range(layers):
-        row = np.convolve(row, [1, 1, 1])
-    expected = np.zeros((15, 15))
-    side = slice(7 - layers, 8 + layers)
-    expected[side, side] = np.outer(row, row) / row.sum() ** 2
-    assert maps == pytest.approx(np.stack([expected] * 2), abs=1e-7)
-    assert (maps[0] > 0).sum() == (2 * layers + 1) ** 2
+    for layers in [1, 2, 3]:
+        with subtests.test(layers=layers):
+            stack = nn.Sequential(*(nn.Conv2d(1, 1, 3, padding=1, bias=False) for _ in range(layers))).requires_grad_(
+                False
+            )
+            for layer in stack:
+                layer.weight.fill_(1)
+            maps = gradient_maps(Pooled(stack, 0), torch.randn(2, 1, 15, 15), 0, [0, 1])
+            row = np.array([1.0])
+            for _ in range(layers):
+                row = np.convolve(row, [1, 1, 1])
+            expected = np.zeros((15, 15))
+            side = slice(7 - layers, 8 + layers)
+            expected[side, side] = np.outer(row, row) / row.sum() ** 2
+            assert maps == pytest.approx(np.stack([expected] * 2), abs=1e-7)
+            assert (maps[0] > 0).sum() == (2 * layers + 1) ** 2
 
 
 def test_radius_by_hand():
@@ -193,19 +196,20 @@ def test_radius_by_hand():
     assert receptive_field(np.zeros((5, 5))) is None
 
 
-@pytest.mark.parametrize("size", [(16, 16), (9, 14)])
-@pytest.mark.parametrize("cutoff", [0.0, 0.3, 0.8])
-def test_filters_against_sums_of_waves(size, cutoff):
+def test_filters_against_sums_of_waves(subtests):
     """The discrete Fourier transform written out as matrices, on both sides of a mask."""
-    images = torch.from_numpy(np.random.default_rng(1).standard_normal((2, 3, *size))).float()
-    waves = [np.exp(-2j * np.pi * np.outer(np.arange(n), np.arange(n)) / n) for n in size]
-    steps = [np.minimum(np.arange(n), n - np.arange(n)) / n for n in size]
-    low = np.sqrt(steps[0][:, None] ** 2 + steps[1][None, :] ** 2) <= cutoff / 2
-    for keep, found in ((low, changes.low_pass), (~low, changes.high_pass)):
-        keep[0, 0] = True
-        spectrum = waves[0] @ images.double().numpy() @ waves[1] * keep
-        expected = (waves[0].conj() @ spectrum @ waves[1].conj()).real / (size[0] * size[1])
-        assert found(images, cutoff=cutoff).numpy() == pytest.approx(expected, abs=1e-5)
+    for size in [(16, 16), (9, 14)]:
+        for cutoff in [0.0, 0.3, 0.8]:
+            with subtests.test(size=size, cutoff=cutoff):
+                images = torch.from_numpy(np.random.default_rng(1).standard_normal((2, 3, *size))).float()
+                waves = [np.exp(-2j * np.pi * np.outer(np.arange(n), np.arange(n)) / n) for n in size]
+                steps = [np.minimum(np.arange(n), n - np.arange(n)) / n for n in size]
+                low = np.sqrt(steps[0][:, None] ** 2 + steps[1][None, :] ** 2) <= cutoff / 2
+                for keep, found in ((low, changes.low_pass), (~low, changes.high_pass)):
+                    keep[0, 0] = True
+                    spectrum = waves[0] @ images.double().numpy() @ waves[1] * keep
+                    expected = (waves[0].conj() @ spectrum @ waves[1].conj()).real / (size[0] * size[1])
+                    assert found(images, cutoff=cutoff).numpy() == pytest.approx(expected, abs=1e-5)
 
 
 def test_half_is_where_the_curve_crosses_it():
@@ -264,11 +268,12 @@ def test_sizes_and_strengths():
     assert changes.cutoffs((8, 8)) == [0.0, 0.3, 0.4, 0.6, 0.8, 1.0]
 
 
-@pytest.mark.parametrize(("side", "stride"), [(32, 8), (28, 8), (28, 32), (30, 4), (16, 16)])
-def test_stride_of_a_map(side, stride):
-    network = Pooled(lambda images: images[:, :, ::stride, ::stride], 3)
-    assert patch_side(network, (side, side)) == stride
-    assert patch_side(ByHand(mean_colour, 3), (side, side)) is None
+def test_stride_of_a_map(subtests):
+    for side, stride in [(32, 8), (28, 8), (28, 32), (30, 4), (16, 16)]:
+        with subtests.test(side=side, stride=stride):
+            network = Pooled(lambda images, stride=stride: images[:, :, ::stride, ::stride], 3)
+            assert patch_side(network, (side, side)) == stride
+            assert patch_side(ByHand(mean_colour, 3), (side, side)) is None
 
 
 def test_a_vit_that_hears_nothing_of_other_patches_sees_one_patch():

@@ -1,7 +1,6 @@
 """Every layer of one pass, against maps of single layers; tokens as colours, against principal components in NumPy."""
 
 import numpy as np
-import pytest
 import torch
 
 from support.tiny_models import random_images, random_model
@@ -13,21 +12,20 @@ from vitreous.explain.token_colours import SPREAD, token_colours
 from vitreous.model.trace import Trace
 
 
-@pytest.mark.parametrize(
-    "changes", [{}, {"registers": 2}, {"pool": "mean"}, {"pool": "attention", "class_token": False}]
-)
-def test_one_pass_has_the_maps_of_all_layers(changes):
-    model = random_model(**changes).eval()
-    image = random_images(model)[:1]
-    found = look_inside(model, image)
-    attention, scores = attention_maps(model, image, layers=None)
-    rollout, _ = rollout_maps(model, image, layers=None)
-    for layer in range(model.config.depth):
-        torch.testing.assert_close(found.attention[layer], attention[layer][0])
-        torch.testing.assert_close(found.rollout[layer], rollout[layer][0, 0])
-    torch.testing.assert_close(found.scores, scores[0])
-    assert (found.pooling is None) == (changes.get("pool") != "attention")
-    assert found.groups is None
+def test_one_pass_has_the_maps_of_all_layers(subtests):
+    for changes in [{}, {"registers": 2}, {"pool": "mean"}, {"pool": "attention", "class_token": False}]:
+        with subtests.test(changes=changes):
+            model = random_model(**changes).eval()
+            image = random_images(model)[:1]
+            found = look_inside(model, image)
+            attention, scores = attention_maps(model, image, layers=None)
+            rollout, _ = rollout_maps(model, image, layers=None)
+            for layer in range(model.config.depth):
+                torch.testing.assert_close(found.attention[layer], attention[layer][0])
+                torch.testing.assert_close(found.rollout[layer], rollout[layer][0, 0])
+            torch.testing.assert_close(found.scores, scores[0])
+            assert (found.pooling is None) == (changes.get("pool") != "attention")
+            assert found.groups is None
 
 
 def test_attention_between_patches_is_the_mean_row_where_all_patches_are_read():

@@ -20,26 +20,27 @@ def test_windows_reach_the_border_and_hide_every_patch():
     assert uneven.tolist() == [[True] * 4 + [False] * 2, [False] * 2 + [True] * 4]
 
 
-@pytest.mark.parametrize("changes", [{}, {"pool": "mean", "class_token": False}, {"registers": 2}])
-def test_what_is_lost_without_a_patchs_surroundings(changes):
-    model = random_model(**changes)
-    images = random_images(model)
-    targets = torch.tensor([2, 0])
-    found, _ = occlusion_maps(model, images, targets, window=2, stride=1)
-    for b in range(2):
-        losses = {patch: [] for patch in range(12)}
-        for top in range(2):
-            for left in range(3):
-                hidden = [row * 4 + column for row in (top, top + 1) for column in (left, left + 1)]
-                rest = torch.tensor([[patch for patch in range(12) if patch not in hidden]])
-                with torch.no_grad():
-                    p = model(images[b : b + 1]).softmax(1)[0, targets[b]]
-                    q = model(images[b : b + 1], keep=rest).softmax(1)[0, targets[b]]
-                for patch in hidden:
-                    losses[patch].append((p.logit() - q.logit()).item())
-        for patch, lost in losses.items():
-            expected = max(0, sum(lost) / len(lost))
-            assert found[b].flatten()[patch].item() == pytest.approx(expected, abs=1e-4)
+def test_what_is_lost_without_a_patchs_surroundings(subtests):
+    for changes in [{}, {"pool": "mean", "class_token": False}, {"registers": 2}]:
+        with subtests.test(changes=changes):
+            model = random_model(**changes)
+            images = random_images(model)
+            targets = torch.tensor([2, 0])
+            found, _ = occlusion_maps(model, images, targets, window=2, stride=1)
+            for b in range(2):
+                losses = {patch: [] for patch in range(12)}
+                for top in range(2):
+                    for left in range(3):
+                        hidden = [row * 4 + column for row in (top, top + 1) for column in (left, left + 1)]
+                        rest = torch.tensor([[patch for patch in range(12) if patch not in hidden]])
+                        with torch.no_grad():
+                            p = model(images[b : b + 1]).softmax(1)[0, targets[b]]
+                            q = model(images[b : b + 1], keep=rest).softmax(1)[0, targets[b]]
+                        for patch in hidden:
+                            losses[patch].append((p.logit() - q.logit()).item())
+                for patch, lost in losses.items():
+                    expected = max(0, sum(lost) / len(lost))
+                    assert found[b].flatten()[patch].item() == pytest.approx(expected, abs=1e-4)
 
 
 def test_without_patches_squares_are_painted_in_the_mean_colour():

@@ -17,22 +17,23 @@ SHAPES = {
 }
 
 
-@pytest.mark.parametrize(("size", "box"), SHAPES.items())
-def test_each_patch_is_spread_over_its_own_pixels(size, box):
+def test_each_patch_is_spread_over_its_own_pixels(subtests):
     """Every pixel by the formula: linear between centres, constant beyond the outermost, nothing outside the box."""
-    place = place_patches(*size, PREPROCESS, patch=8)
-    assert place.box == box
-    assert place.grid == (2, 3)
-    values = np.array([[1.0, 2.0, 5.0], [4.0, 0.0, 3.0]])
-    found = place.upsample(values)
-    assert found.shape == size
-    left, top, right, bottom = box
-    for y in range(size[0]):
-        for x in range(size[1]):
-            inside = left <= x < right and top <= y < bottom
-            expected = by_hand(values, (y + 0.5 - top) / 16 - 0.5, (x + 0.5 - left) / 16 - 0.5) if inside else 0
-            assert found[y, x] == pytest.approx(expected, abs=1e-5)
-            assert place.seen()[y, x] == inside
+    for size, box in SHAPES.items():
+        with subtests.test(size=size, box=box):
+            place = place_patches(*size, PREPROCESS, patch=8)
+            assert place.box == box
+            assert place.grid == (2, 3)
+            values = np.array([[1.0, 2.0, 5.0], [4.0, 0.0, 3.0]])
+            found = place.upsample(values)
+            assert found.shape == size
+            left, top, right, bottom = box
+            for y in range(size[0]):
+                for x in range(size[1]):
+                    inside = left <= x < right and top <= y < bottom
+                    expected = by_hand(values, (y + 0.5 - top) / 16 - 0.5, (x + 0.5 - left) / 16 - 0.5) if inside else 0
+                    assert found[y, x] == pytest.approx(expected, abs=1e-5)
+                    assert place.seen()[y, x] == inside
 
 
 def by_hand(values, row, column):
@@ -61,7 +62,7 @@ def test_a_point_belongs_to_a_patch():
     assert place.patch_at(23.9, 15) == 0
     assert place.patch_at(24, 15) == 1
     assert place.patch_at(55, 31) == 5
-    with pytest.raises(UserError, match="query 70,3: the picture is 64 wide and 32 high"):
+    with pytest.raises(UserError, match=r"query 70,3.* 64 .* 32 "):
         place.patch_at(70, 3)
-    with pytest.raises(UserError, match="query 3,3: the model sees only the part from 8,0 to 56,32"):
+    with pytest.raises(UserError, match=r"query 3,3.* 8,0 .* 56,32"):
         place.patch_at(3, 3)

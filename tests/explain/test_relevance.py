@@ -109,18 +109,19 @@ def relevance_by_the_paper(vit, image, target, first):
     return np.array(read) @ R[c.prefix :, c.prefix :]
 
 
-@pytest.mark.parametrize("first", [0, 1])
-@pytest.mark.parametrize("changes", VARIANTS.values(), ids=VARIANTS.keys())
-def test_relevance(changes, first):
-    model = random_model(**SMALL, **changes)
-    images = random_images(model)
-    targets = torch.tensor([3, 0])
-    found, scores = relevance_maps(model, images, targets, layers=[first])
-    torch.testing.assert_close(scores, model(images))
-    vit = Disturbed(model.config, model.state_dict())
-    for b, image in enumerate(images.double().numpy()):
-        expected = relevance_by_the_paper(vit, image, int(targets[b]), first)
-        np.testing.assert_allclose(found[first][b, 0].flatten(), expected, atol=2e-5, rtol=1e-3)
+def test_relevance(subtests):
+    for first in [0, 1]:
+        for name, changes in VARIANTS.items():
+            with subtests.test(first=first, name=name):
+                model = random_model(**SMALL, **changes)
+                images = random_images(model)
+                targets = torch.tensor([3, 0])
+                found, scores = relevance_maps(model, images, targets, layers=[first])
+                torch.testing.assert_close(scores, model(images))
+                vit = Disturbed(model.config, model.state_dict())
+                for b, image in enumerate(images.double().numpy()):
+                    expected = relevance_by_the_paper(vit, image, int(targets[b]), first)
+                    np.testing.assert_allclose(found[first][b, 0].flatten(), expected, atol=2e-5, rtol=1e-3)
 
 
 def test_all_layers_in_one_pass_are_those_of_single_passes():
@@ -132,28 +133,29 @@ def test_all_layers_in_one_pass_are_those_of_single_passes():
         torch.testing.assert_close(together[layer], alone[layer])
 
 
-@pytest.mark.parametrize("changes", [{}, {"registers": 1}, {"pool": "mean", "class_token": False}])
-def test_gradcam(changes):
+def test_gradcam(subtests):
     """For each patch that enters the second layer, max(0, sum over channels of gradient * token), by differences."""
-    model = random_model(**SMALL, **changes)
-    images = random_images(model)
-    targets = torch.tensor([1, 4])
-    found, scores = gradcam_maps(model, images, targets, layers=[1])
-    both, _ = gradcam_maps(model, images, targets, layers=[0, 1])
-    torch.testing.assert_close(both[1], found[1])
-    torch.testing.assert_close(scores, model(images))
-    vit = Disturbed(model.config, model.state_dict())
-    prefix = model.config.prefix
-    for b, image in enumerate(images.double().numpy()):
-        vit.picture(image, None)
-        tokens = vit.tokens[0].copy()
-        for patch in range(4):
-            total = sum(
-                slope(vit, image, int(targets[b]), "token_change", (0, prefix + patch, channel))
-                * tokens[prefix + patch, channel]
-                for channel in range(model.config.width)
-            )
-            assert float(found[1][b, 0].flatten()[patch]) == pytest.approx(max(0, total), abs=2e-5, rel=1e-3)
+    for changes in [{}, {"registers": 1}, {"pool": "mean", "class_token": False}]:
+        with subtests.test(changes=changes):
+            model = random_model(**SMALL, **changes)
+            images = random_images(model)
+            targets = torch.tensor([1, 4])
+            found, scores = gradcam_maps(model, images, targets, layers=[1])
+            both, _ = gradcam_maps(model, images, targets, layers=[0, 1])
+            torch.testing.assert_close(both[1], found[1])
+            torch.testing.assert_close(scores, model(images))
+            vit = Disturbed(model.config, model.state_dict())
+            prefix = model.config.prefix
+            for b, image in enumerate(images.double().numpy()):
+                vit.picture(image, None)
+                tokens = vit.tokens[0].copy()
+                for patch in range(4):
+                    total = sum(
+                        slope(vit, image, int(targets[b]), "token_change", (0, prefix + patch, channel))
+                        * tokens[prefix + patch, channel]
+                        for channel in range(model.config.width)
+                    )
+                    assert float(found[1][b, 0].flatten()[patch]) == pytest.approx(max(0, total), abs=2e-5, rel=1e-3)
 
 
 def test_frozen_weights_and_a_caller_without_gradients_change_nothing():

@@ -44,12 +44,13 @@ def cosine(a, b):
 # Attention
 
 
-@pytest.mark.parametrize("prefix", [0, 1, 3])
-def test_attention_among_patches(prefix):
-    attention = random_attention(2, 3, 7, 7)
-    found = patch_attention(attention, prefix).numpy()
-    inner = attention.numpy()[:, :, prefix:, prefix:]
-    np.testing.assert_allclose(found, inner / inner.sum(-1, keepdims=True), rtol=1e-5)
+def test_attention_among_patches(subtests):
+    for prefix in [0, 1, 3]:
+        with subtests.test(prefix=prefix):
+            attention = random_attention(2, 3, 7, 7)
+            found = patch_attention(attention, prefix).numpy()
+            inner = attention.numpy()[:, :, prefix:, prefix:]
+            np.testing.assert_allclose(found, inner / inner.sum(-1, keepdims=True), rtol=1e-5)
 
 
 def test_a_patch_that_looks_at_the_class_token_only():
@@ -148,16 +149,17 @@ def test_frequencies_of_known_tokens():
 # Dimensions
 
 
-@pytest.mark.parametrize(("n", "d"), [(12, 5), (5, 12), (6, 6)])
-def test_singular_values_are_numpys(n, d):
-    x = draw(3, n, d) + 7
-    for one, found in zip(x.double().numpy(), singular_values(x).numpy(), strict=True):
-        expected = np.linalg.svd(one - one.mean(0), compute_uv=False)[: min(n - 1, d)]
-        np.testing.assert_allclose(found, expected, rtol=1e-6)
-        np.testing.assert_allclose(log_spectrum(torch.tensor(found)), np.log(expected / expected[0]), atol=1e-6)
-        share = expected / expected.sum()
-        entropy = -(share * np.log(share)).sum()
-        assert effective_rank(torch.tensor(found)).item() == pytest.approx(np.exp(entropy))
+def test_singular_values_are_numpys(subtests):
+    for n, d in [(12, 5), (5, 12), (6, 6)]:
+        with subtests.test(n=n, d=d):
+            x = draw(3, n, d) + 7
+            for one, found in zip(x.double().numpy(), singular_values(x).numpy(), strict=True):
+                expected = np.linalg.svd(one - one.mean(0), compute_uv=False)[: min(n - 1, d)]
+                np.testing.assert_allclose(found, expected, rtol=1e-6)
+                np.testing.assert_allclose(log_spectrum(torch.tensor(found)), np.log(expected / expected[0]), atol=1e-6)
+                share = expected / expected.sum()
+                entropy = -(share * np.log(share)).sum()
+                assert effective_rank(torch.tensor(found)).item() == pytest.approx(np.exp(entropy))
 
 
 def test_dimensions_of_known_tokens():
@@ -203,15 +205,16 @@ def test_cka_of_known_pairs():
 # Noise
 
 
-@pytest.mark.parametrize("band", BANDS)
-def test_noise_has_its_frequencies_and_strength_only(band):
-    noise = band_noise((3, 32, 48), band, seed=0, index=5)
-    assert np.sqrt(np.mean(noise**2)) == pytest.approx(1, rel=1e-5)
-    power = np.abs(np.fft.fft2(noise.astype(np.float64))) ** 2
-    for u, row in enumerate(np.fft.fftfreq(32)):
-        for v, column in enumerate(np.fft.fftfreq(48)):
-            outside = not band[0] < math.hypot(row, column) / 0.5 <= band[1]
-            assert (power[:, u, v].max() < 1e-4) == outside
+def test_noise_has_its_frequencies_and_strength_only(subtests):
+    for band in BANDS:
+        with subtests.test(band=band):
+            noise = band_noise((3, 32, 48), band, seed=0, index=5)
+            assert np.sqrt(np.mean(noise**2)) == pytest.approx(1, rel=1e-5)
+            power = np.abs(np.fft.fft2(noise.astype(np.float64))) ** 2
+            for u, row in enumerate(np.fft.fftfreq(32)):
+                for v, column in enumerate(np.fft.fftfreq(48)):
+                    outside = not band[0] < math.hypot(row, column) / 0.5 <= band[1]
+                    assert (power[:, u, v].max() < 1e-4) == outside
 
 
 def test_noise_is_a_function_of_seed_and_picture():
@@ -219,7 +222,7 @@ def test_noise_is_a_function_of_seed_and_picture():
     assert np.array_equal(one, band_noise((1, 16, 16), BANDS[1], seed=0, index=5))
     assert not np.allclose(one, band_noise((1, 16, 16), BANDS[1], seed=0, index=6))
     assert not np.allclose(one, band_noise((1, 16, 16), BANDS[1], seed=1, index=5))
-    with pytest.raises(ValueError, match="has no frequency between"):
+    with pytest.raises(ValueError):
         band_noise((1, 4, 4), BANDS[0], seed=0, index=0)
 
 

@@ -12,26 +12,29 @@ from vitreous import UserError
 from vitreous.explain.steps import Steps, follow
 
 
-@pytest.mark.parametrize("name", VARIANTS)
-def test_every_quantity_is_the_paper_s(name):
-    model = random_model(**VARIANTS[name])
-    c = model.config
-    images = random_images(model, 1)
-    for cell, layer, head in ((None, -1, 0), (1, 0, c.heads - 1)):
-        found = follow(model, images, cell=cell, layer=layer, head=head)
-        rows, columns = found.grid
-        assert found.cell == (rows // 2 * columns + columns // 2 if cell is None else cell)
-        assert found.asker == (0 if cell is None and c.pool.startswith("class") else c.prefix + found.cell)
-        assert found.layer == layer % c.depth
-        truth = expected_steps(model, images[0].double().numpy(), found.cell, found.asker, found.layer, head)
-        compared = {field.name for field in fields(Steps)} - set(truth)
-        assert compared == {"config", "grid", "cell", "layer", "head", "asker", "pooled"}
-        for quantity, expected in truth.items():
-            shown = getattr(found, quantity)
-            if expected is None:
-                assert shown is None, quantity
-            else:
-                np.testing.assert_allclose(shown, expected, atol=2e-4, rtol=2e-4, err_msg=f"{quantity}, cell {cell}")
+def test_every_quantity_is_the_paper_s(subtests):
+    for name in VARIANTS:
+        with subtests.test(name=name):
+            model = random_model(**VARIANTS[name])
+            c = model.config
+            images = random_images(model, 1)
+            for cell, layer, head in ((None, -1, 0), (1, 0, c.heads - 1)):
+                found = follow(model, images, cell=cell, layer=layer, head=head)
+                rows, columns = found.grid
+                assert found.cell == (rows // 2 * columns + columns // 2 if cell is None else cell)
+                assert found.asker == (0 if cell is None and c.pool.startswith("class") else c.prefix + found.cell)
+                assert found.layer == layer % c.depth
+                truth = expected_steps(model, images[0].double().numpy(), found.cell, found.asker, found.layer, head)
+                compared = {field.name for field in fields(Steps)} - set(truth)
+                assert compared == {"config", "grid", "cell", "layer", "head", "asker", "pooled"}
+                for quantity, expected in truth.items():
+                    shown = getattr(found, quantity)
+                    if expected is None:
+                        assert shown is None, quantity
+                    else:
+                        np.testing.assert_allclose(
+                            shown, expected, atol=2e-4, rtol=2e-4, err_msg=f"{quantity}, cell {cell}"
+                        )
 
 
 def test_the_pooling_weights():
@@ -50,7 +53,7 @@ def test_the_pooling_weights():
 
 def test_what_the_model_does_not_have_is_refused():
     model = random_model()
-    with pytest.raises(UserError, match="head 4: the model has heads 0 to 3"):
+    with pytest.raises(UserError, match=r"head 4.* 0 .* 3"):
         follow(model, random_images(model, 1), head=4)
-    with pytest.raises(UserError, match="layer 2: the model has layers 0 to 1"):
+    with pytest.raises(UserError, match=r"layer 2.* 0 .* 1"):
         follow(model, random_images(model, 1), layer=2)

@@ -11,29 +11,26 @@ from vitreous import ViT, preset
 from vitreous.model.cost import count_activation_bytes, count_flops, count_parameters, inference_batch
 
 
-@pytest.mark.parametrize("changes", VARIANTS.values(), ids=VARIANTS)
-def test_parameters(changes):
-    model = random_model(**changes)
-    assert count_parameters(model.config) == sum(p.numel() for p in model.parameters())
-
-
-@pytest.mark.parametrize("changes", VARIANTS.values(), ids=VARIANTS)
-def test_flops_are_those_of_torchs_counter(changes):
-    model = random_model(**changes)
-    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
-        model(random_images(model, count=1))
-    assert count_flops(model.config) == counter.get_total_flops()
+def test_parameters_are_those_of_the_model_and_flops_those_of_torchs_counter(subtests):
+    for name, changes in VARIANTS.items():
+        with subtests.test(name):
+            model = random_model(**changes)
+            assert count_parameters(model.config) == sum(p.numel() for p in model.parameters())
+            with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+                model(random_images(model, count=1))
+            assert count_flops(model.config) == counter.get_total_flops()
 
 
 FUSED = {name: changes for name, changes in VARIANTS.items() if changes.get("position") != "relative"}
 
 
-@pytest.mark.parametrize("changes", FUSED.values(), ids=FUSED)
-def test_activation_memory_is_what_autograd_keeps(changes):
-    small = {"width": 64, "heads": 2, "mlp_width": 256, "depth": 6, "image_size": (32, 48)}
-    model = random_model(**{**small, **changes})
-    one_more = kept_bytes(model, 3) - kept_bytes(model, 2)  # masks are kept once for all
-    assert count_activation_bytes(model.config) == pytest.approx(one_more, rel=0.02)
+def test_activation_memory_is_what_autograd_keeps(subtests):
+    for name, changes in FUSED.items():
+        with subtests.test(name):
+            small = {"width": 64, "heads": 2, "mlp_width": 256, "depth": 6, "image_size": (32, 48)}
+            model = random_model(**{**small, **changes})
+            one_more = kept_bytes(model, 3) - kept_bytes(model, 2)  # masks are kept once for all
+            assert count_activation_bytes(model.config) == pytest.approx(one_more, rel=0.02)
 
 
 def test_activation_memory_of_a_real_preset():

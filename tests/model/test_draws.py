@@ -1,6 +1,5 @@
 """Numbers that follow from keys: against SplitMix64 in Python's own integers, and what a ViT makes of them."""
 
-import pytest
 import torch
 
 from support.variants import random_images, random_model
@@ -37,11 +36,12 @@ def test_the_truth_is_the_published_generator():
 KEYS = [0, 1, -1, 2**63 - 1, -(2**63), 123456789, -987654321987654321]
 
 
-@pytest.mark.parametrize("stream", [0, 1, 13, 2**40, 2**63 + 5])
-def test_draws_are_splitmix64(stream):
-    found = draw(torch.tensor(KEYS), stream, 7)
-    assert found.dtype == torch.float32
-    assert found.tolist() == [expected(key, stream, 7) for key in KEYS]
+def test_draws_are_splitmix64(subtests):
+    for stream in [0, 1, 13, 2**40, 2**63 + 5]:
+        with subtests.test(stream=stream):
+            found = draw(torch.tensor(KEYS), stream, 7)
+            assert found.dtype == torch.float32
+            assert found.tolist() == [expected(key, stream, 7) for key in KEYS]
 
 
 def test_folded_keys_are_those_of_other_samples():
@@ -70,16 +70,19 @@ def test_numbers_of_neighbouring_keys_and_streams_are_spread_evenly():
 KEY = torch.tensor([5, 6, 7, 8])
 
 
-@pytest.mark.parametrize("changes", [{"drop_path": 0.5}, {"patch_dropout": 0.5}, {"drop_path": 0.4, "norm": "after"}])
-def test_a_sample_meets_the_same_chance_in_any_batch(changes):
-    model = random_model(**changes).train()
-    images = random_images(model, count=4)
-    with torch.no_grad():
-        whole = model(images, keys=KEY)
-        torch.testing.assert_close(torch.cat([model(images[:1], keys=KEY[:1]), model(images[1:], keys=KEY[1:])]), whole)
-        torch.testing.assert_close(model(images, keys=KEY), whole, atol=0, rtol=0)
-        assert not torch.allclose(model(images, keys=KEY + 100), whole)
-        assert torch.equal(model.eval()(images, keys=KEY), model(images))
+def test_a_sample_meets_the_same_chance_in_any_batch(subtests):
+    for changes in [{"drop_path": 0.5}, {"patch_dropout": 0.5}, {"drop_path": 0.4, "norm": "after"}]:
+        with subtests.test(changes=changes):
+            model = random_model(**changes).train()
+            images = random_images(model, count=4)
+            with torch.no_grad():
+                whole = model(images, keys=KEY)
+                torch.testing.assert_close(
+                    torch.cat([model(images[:1], keys=KEY[:1]), model(images[1:], keys=KEY[1:])]), whole
+                )
+                torch.testing.assert_close(model(images, keys=KEY), whole, atol=0, rtol=0)
+                assert not torch.allclose(model(images, keys=KEY + 100), whole)
+                assert torch.equal(model.eval()(images, keys=KEY), model(images))
 
 
 def test_patch_dropout_keeps_the_patches_with_the_least_numbers():

@@ -67,20 +67,19 @@ def in_transformers(network, **said):
     return model
 
 
-@pytest.mark.parametrize(
-    ("changes", "size", "odd"),
-    [
+@torch.no_grad()
+def test_the_scores_are_those_of_transformers(subtests):
+    for changes, size, odd in [
         ({}, (64, 64), []),
         ({"channels": 1}, (64, 96), []),
         ({"depth": 1.0}, (32, 32), []),
         ({}, (36, 36), [2, 3, 5]),  # after the stem 18, then 9, 5 and 3 places: theirs must be told
-    ],
-    ids=str,
-)
-@torch.no_grad()
-def test_the_scores_are_those_of_transformers(changes, size, odd):
-    network = scrambled(replace(SMALL_EFFICIENTNET, **changes))
-    check_same_scores(network, in_transformers(network, depthwise_padding=odd), pictures(network.config, size=size))
+    ]:
+        with subtests.test(changes=changes, size=size, odd=odd):
+            network = scrambled(replace(SMALL_EFFICIENTNET, **changes))
+            check_same_scores(
+                network, in_transformers(network, depthwise_padding=odd), pictures(network.config, size=size)
+            )
 
 
 @pytest.mark.slow
@@ -107,32 +106,30 @@ def test_padding_alike_on_both_sides_is_timms_own():
     assert (network(images) - other(images)).abs().max() > 1e-3
 
 
-@pytest.mark.parametrize("size", PUBLISHED)
-def test_every_size_has_as_many_parameters_as_published_and_timms_tensors(size):
-    config, (parameters, multiply_adds) = named_config(f"efficientnet-{size}"), PUBLISHED[size]
-    assert count_parameters(config) == parameters
-    with torch.device("meta"):
-        ours = build_network(config, seed=None)
-        theirs = timm.create_model(f"tf_efficientnet_{size}")
-    assert sum(one.numel() for one in theirs.parameters()) == parameters
-    assert {k: tuple(v.shape) for k, v in ours.state_dict().items()} == {
-        k: tuple(v.shape) for k, v in theirs.state_dict().items()
-    }
-    pretrained = timm.get_pretrained_cfg(f"tf_efficientnet_{size}.ns_jft_in1k")
-    assert config.image_size == pretrained.input_size[1:]
-    if multiply_adds:
-        assert count_flops(config) / 2e9 == pytest.approx(multiply_adds, rel=0.05)
+def test_every_size_has_as_many_parameters_as_published_and_timms_tensors(subtests):
+    for size in PUBLISHED:
+        with subtests.test(size=size):
+            config, (parameters, multiply_adds) = named_config(f"efficientnet-{size}"), PUBLISHED[size]
+            assert count_parameters(config) == parameters
+            with torch.device("meta"):
+                ours = build_network(config, seed=None)
+                theirs = timm.create_model(f"tf_efficientnet_{size}")
+            assert sum(one.numel() for one in theirs.parameters()) == parameters
+            assert {k: tuple(v.shape) for k, v in ours.state_dict().items()} == {
+                k: tuple(v.shape) for k, v in theirs.state_dict().items()
+            }
+            pretrained = timm.get_pretrained_cfg(f"tf_efficientnet_{size}.ns_jft_in1k")
+            assert config.image_size == pretrained.input_size[1:]
+            if multiply_adds:
+                assert count_flops(config) / 2e9 == pytest.approx(multiply_adds, rel=0.05)
 
 
-@pytest.mark.parametrize(
-    "config",
-    [SMALL_EFFICIENTNET, for_size(SMALL_EFFICIENTNET, (75, 98)), named_config("efficientnet-b1")],
-    ids=lambda config: f"{describe(config)} {config.image_size}",
-)
-def test_operations_and_memory_are_those_that_torch_counts(config):
-    assert count_flops(config) == flops_by_torch(config)
-    kept = measure.measure_activation_bytes(FAMILIES["efficientnet"].build, config)
-    assert count_activation_bytes(config) == pytest.approx(kept, rel=0.07)
+def test_operations_and_memory_are_those_that_torch_counts(subtests):
+    for config in [SMALL_EFFICIENTNET, for_size(SMALL_EFFICIENTNET, (75, 98)), named_config("efficientnet-b1")]:
+        with subtests.test(config=config):
+            assert count_flops(config) == flops_by_torch(config)
+            kept = measure.measure_activation_bytes(FAMILIES["efficientnet"].build, config)
+            assert count_activation_bytes(config) == pytest.approx(kept, rel=0.07)
 
 
 def statistics_fixed(config):
@@ -213,9 +210,8 @@ def test_what_is_said_of_it():
     assert config_from_json(model_to_json(config)) == config
 
 
-@pytest.mark.parametrize(
-    ("changes", "says"),
-    [
+def test_what_cannot_be(subtests):
+    for changes, says in [
         ({"width": 0.0}, "width=0.0"),
         ({"depth": -1.0}, "depth=-1.0"),
         ({"padding": "valid"}, "padding='valid'"),
@@ -224,9 +220,8 @@ def test_what_is_said_of_it():
         ({"drop_path": -0.1}, "drop_path=-0.1"),
         ({"image_size": (8,)}, "image_size=(8,)"),
         ({"channels": 0}, "channels=0"),
-    ],
-)
-def test_what_cannot_be(changes, says):
-    with pytest.raises(UserError) as caught:
-        EfficientNetConfig(**changes)
-    assert str(caught.value).startswith(says)
+    ]:
+        with subtests.test(changes=changes):
+            with pytest.raises(UserError) as caught:
+                EfficientNetConfig(**changes)
+            assert str(caught.value).startswith(says)

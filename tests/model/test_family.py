@@ -147,31 +147,36 @@ ROLES = {
 }
 
 
-@pytest.mark.parametrize(("changes", "expected"), ROLES.values(), ids=ROLES)
-def test_the_roles_of_a_vits_parameters(changes, expected):
-    assert parameter_roles(random_model(**changes)) == expected
+def test_the_roles_of_a_vits_parameters(subtests):
+    for name, (changes, expected) in ROLES.items():
+        with subtests.test(name):
+            assert parameter_roles(random_model(**changes)) == expected
 
 
-@pytest.mark.parametrize("name", ["plain", "relative"])
-def test_the_roles_with_a_low_rank_change(name):
+def test_the_roles_with_a_low_rank_change(subtests):
     """The parametrised weight is no matrix for Muon any more, and its parts are decayed, as ever."""
-    changes, expected = ROLES[name]
-    model = random_model(**changes)
-    add_lora(model, 2)
-    for number in (0, 1):
-        del (expected := dict(expected))[f"blocks.{number}.attn.qkv.weight"]
-        for kind in ("original", "0.up", "0.down"):
-            expected[f"blocks.{number}.attn.qkv.parametrizations.weight.{kind}"] = Role(number, "other", True)
-    assert parameter_roles(model) == expected
-    learned = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
-    changed = {f"blocks.{n}.attn.qkv.parametrizations.weight.0.{side}" for n in (0, 1) for side in ("up", "down")}
-    assert learned == {"head.weight", "head.bias", *changed}
+    for name in ["plain", "relative"]:
+        with subtests.test(name=name):
+            changes, expected = ROLES[name]
+            model = random_model(**changes)
+            add_lora(model, 2)
+            for number in (0, 1):
+                del (expected := dict(expected))[f"blocks.{number}.attn.qkv.weight"]
+                for kind in ("original", "0.up", "0.down"):
+                    expected[f"blocks.{number}.attn.qkv.parametrizations.weight.{kind}"] = Role(number, "other", True)
+            assert parameter_roles(model) == expected
+            learned = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+            changed = {
+                f"blocks.{n}.attn.qkv.parametrizations.weight.0.{side}" for n in (0, 1) for side in ("up", "down")
+            }
+            assert learned == {"head.weight", "head.bias", *changed}
 
 
-@pytest.mark.parametrize("changes", VARIANTS.values(), ids=VARIANTS)
-def test_every_parameter_of_every_variant_has_a_role(changes):
-    model = random_model(**changes)
-    assert parameter_roles(model).keys() == dict(model.named_parameters()).keys()
+def test_every_parameter_of_every_variant_has_a_role(subtests):
+    for name, changes in VARIANTS.items():
+        with subtests.test(name):
+            model = random_model(**changes)
+            assert parameter_roles(model).keys() == dict(model.named_parameters()).keys()
 
 
 def test_a_low_rank_change_is_folded_in():
@@ -209,7 +214,7 @@ def test_a_vits_row_in_the_table():
     assert count_activation_bytes(c) == cost.count_activation_bytes(c)
     assert inference_batch(c) == cost.inference_batch(c)
     assert for_classes(replace(c, classifier="mlp"), 7) == replace(c, classes=7)
-    with pytest.raises(UserError, match="the height 100 is not a multiple of the patch 16"):
+    with pytest.raises(UserError, match=r"100x224.*16.*96.*112"):
         check_size(c, (100, 224))
     assert isinstance(build_network(replace(c, depth=1)), ViT)
 
@@ -237,24 +242,21 @@ def test_a_configuration_and_its_json():
     assert config_from_json({name: value for name, value in kept.items() if name != "family"}) == c  # an older one's
     conv = TinyConvConfig(width=4)
     assert config_from_json(model_to_json(conv)) == conv
-    with pytest.raises(
-        UserError,
-        match=r"c\.json: a model of the family 'mamba', and those known here are bit, efficientnet, tiny-conv, vit",
-    ):
+    with pytest.raises(UserError, match=r"c\.json.*'mamba'"):
         config_from_json({"family": "mamba"}, "c.json")
-    with pytest.raises(UserError, match=r"c\.json: 'colour' is unknown to this vitreous"):
+    with pytest.raises(UserError, match=r"c\.json.*'colour'"):
         config_from_json({**kept, "colour": 3}, "c.json")
 
 
 def test_presets_of_any_family():
     assert named_config("tiny-conv-16", classes=2) == TinyConvConfig(width=16, classes=2)
     assert named_config("tiny-conv-16@32") == TinyConvConfig(width=16, image_size=(32, 32))
-    with pytest.raises(UserError, match="write the side of the picture after the @"):
+    with pytest.raises(UserError, match="'tiny-conv-16@large'"):
         named_config("tiny-conv-16@large")
     assert named_config("B/16@384") == preset("B/16@384")
-    with pytest.raises(UserError, match="'tiny-conv-99': there is none of this name; did you mean 'tiny-conv-"):
+    with pytest.raises(UserError, match=r"'tiny-conv-99'.*'tiny-conv-"):
         named_config("tiny-conv-99")
-    with pytest.raises(UserError, match="write SIZE/PATCH"):
+    with pytest.raises(UserError, match=r"'mixer'.*'B/16'"):
         named_config("mixer")
 
 
@@ -268,7 +270,7 @@ def test_what_a_new_family_costs_is_found_by_looking():
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         model(torch.zeros(1, 3, 16, 12))
     assert count_flops(CONV) == counter.get_total_flops() == 2 * (8 * 6) * (27 * 4 + 2 * 36 * 4) + 2 * 4 * 5
-    with pytest.raises(UserError, match=r"keep=0\.5: one of the family 'tiny-conv' leaves no patches out"):
+    with pytest.raises(UserError, match=r"keep=0\.5.*'tiny-conv'"):
         count_flops(CONV, 0.5)
     largest = 4 * 4 * 8 * 6  # bytes of four channels of 8 x 6
     assert inference_batch(CONV) == 128
@@ -302,7 +304,7 @@ def test_a_new_family_needs_few_lines_to_be_changed():
     assert state is not None
     assert all(torch.equal(state[name], tensor) for name, tensor in model.state_dict().items())
     assert for_classes(CONV, 0) == replace(CONV, classes=0)
-    with pytest.raises(UserError, match="lora=4: the family 'tiny-conv' names no layers"):
+    with pytest.raises(UserError, match=r"lora=4.*'tiny-conv'"):
         add_lora(model, 4)
     roles = parameter_roles(model)
     assert roles["stem.weight"] == Role(-1, "embedding", True)
@@ -321,17 +323,9 @@ def test_what_a_network_can_do():
     assert not isinstance(conv, TracesAttention | LeavesPatchesOut)
     assert require(vit, TracesAttention, "rollout") is vit
     assert require(vit, ViT, "steps") is vit
-    for capability, sentence in (
-        (
-            TracesAttention,
-            "needs a network whose attention can be traced; a network of the family 'tiny-conv' has none.",
-        ),
-        (LeavesPatchesOut, "needs a network that can leave patches out; a network of the family 'tiny-conv' cannot."),
-        (ViT, "needs a Vision Transformer; a network of the family 'tiny-conv' is not one."),
-    ):
-        with pytest.raises(UserError) as error:
+    for capability in (TracesAttention, LeavesPatchesOut, ViT):
+        with pytest.raises(UserError, match=r"^steps.*'tiny-conv'"):
             require(conv, capability, "steps")
-        assert str(error.value) == f"steps: {sentence} Use a Vision Transformer."
 
 
 def test_a_network_must_answer():

@@ -49,25 +49,26 @@ def truth_of(model):
     return (WithQkNorm if model.config.qk_norm else NumpyMerging)(model.config, model.state_dict())
 
 
-@pytest.mark.parametrize("changes", KINDS.values(), ids=KINDS)
-def test_it_is_the_papers_algorithm(changes):
-    model = random_model(**{**DEEP, **changes})
-    images, trace = random_images(model), Trace()
-    with torch.no_grad():
-        scores, traced = model(images), model(images, trace=trace)
-    truth = truth_of(model)
-    for i, image in enumerate(images.numpy().astype(np.float64)):
-        expected = truth.picture(image, None)
-        np.testing.assert_allclose(scores[i], expected, atol=2e-4)
-        np.testing.assert_allclose(traced[i], expected, atol=2e-4)
-        for layer in range(model.config.depth):
-            np.testing.assert_allclose(trace.attention[layer][i], truth.apart(layer), atol=2e-4)
-            groups = {tuple(sorted(group)) for group in truth.history[layer]}
-            merged = layer in trace.groups  # none is known before the first merge
-            assert (grouped(trace.groups[layer][i]) if merged else {(patch,) for patch in range(30)}) == groups
-            for group, token in zip(truth.history[layer], truth.tokens[layer][truth.prefix :], strict=True):
-                seen = trace.tokens[layer][i, [truth.prefix + patch for patch in group]]
-                np.testing.assert_allclose(seen, np.broadcast_to(token, seen.shape), atol=1e-3)
+def test_it_is_the_papers_algorithm(subtests):
+    for name, changes in KINDS.items():
+        with subtests.test(name):
+            model = random_model(**{**DEEP, **changes})
+            images, trace = random_images(model), Trace()
+            with torch.no_grad():
+                scores, traced = model(images), model(images, trace=trace)
+            truth = truth_of(model)
+            for i, image in enumerate(images.numpy().astype(np.float64)):
+                expected = truth.picture(image, None)
+                np.testing.assert_allclose(scores[i], expected, atol=2e-4)
+                np.testing.assert_allclose(traced[i], expected, atol=2e-4)
+                for layer in range(model.config.depth):
+                    np.testing.assert_allclose(trace.attention[layer][i], truth.apart(layer), atol=2e-4)
+                    groups = {tuple(sorted(group)) for group in truth.history[layer]}
+                    merged = layer in trace.groups  # none is known before the first merge
+                    assert (grouped(trace.groups[layer][i]) if merged else {(patch,) for patch in range(30)}) == groups
+                    for group, token in zip(truth.history[layer], truth.tokens[layer][truth.prefix :], strict=True):
+                        seen = trace.tokens[layer][i, [truth.prefix + patch for patch in group]]
+                        np.testing.assert_allclose(seen, np.broadcast_to(token, seen.shape), atol=1e-3)
 
 
 def test_the_schedule_by_hand():
@@ -98,15 +99,16 @@ def test_patches_left_out_are_not_merged():
     np.testing.assert_allclose(scores, expected, atol=2e-4)
 
 
-@pytest.mark.parametrize("pool", ["class", "mean", "attention"])
-def test_merging_none_is_the_same_network_to_the_bit(pool):
-    model = random_model(**DEEP, pool=pool)
-    images = random_images(model)
-    before, after = Trace(), Trace()
-    assert torch.equal(model(images), model.with_merge(0)(images))
-    assert torch.equal(model(images, trace=before), model.with_merge(3).with_merge(0)(images, trace=after))
-    assert all(torch.equal(before.attention[i], after.attention[i]) for i in range(4))
-    assert after.groups == {}
+def test_merging_none_is_the_same_network_to_the_bit(subtests):
+    for pool in ["class", "mean", "attention"]:
+        with subtests.test(pool=pool):
+            model = random_model(**DEEP, pool=pool)
+            images = random_images(model)
+            before, after = Trace(), Trace()
+            assert torch.equal(model(images), model.with_merge(0)(images))
+            assert torch.equal(model(images, trace=before), model.with_merge(3).with_merge(0)(images, trace=after))
+            assert all(torch.equal(before.attention[i], after.attention[i]) for i in range(4))
+            assert after.groups == {}
 
 
 def test_the_most_similar_pairs_by_hand():
@@ -198,12 +200,13 @@ def test_gradients_flow_through_and_the_same_to_the_bit_again():
     assert float((slope * step).sum() * 2) == pytest.approx(float(up - down), rel=1e-3)
 
 
-@pytest.mark.parametrize("changes", KINDS.values(), ids=KINDS)
-def test_flops_are_those_of_torchs_counter(changes):
-    model = random_model(**{**DEEP, **changes})
-    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
-        model(random_images(model, count=1))
-    assert count_flops(model.config) == counter.get_total_flops()
+def test_flops_are_those_of_torchs_counter(subtests):
+    for name, changes in KINDS.items():
+        with subtests.test(name):
+            model = random_model(**{**DEEP, **changes})
+            with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+                model(random_images(model, count=1))
+            assert count_flops(model.config) == counter.get_total_flops()
 
 
 def test_flops_with_patches_left_out():
@@ -215,16 +218,17 @@ def test_flops_with_patches_left_out():
     assert whole < count_flops(model.config, 0.5) == counter.get_total_flops()
 
 
-@pytest.mark.parametrize("pool", ["class", "mean"])
-def test_memory_is_what_autograd_keeps(pool):
-    small = {"width": 64, "heads": 2, "mlp_width": 256, "depth": 5, "image_size": (48, 48), "merge": 9}
-    model = random_model(**small, pool=pool)
-    one_more = kept_bytes(model, 3) - kept_bytes(model, 2)
-    assert count_activation_bytes(model.config) == pytest.approx(one_more, rel=0.05)
-    plain = model.with_merge(0).config
-    assert count_activation_bytes(model.config) < count_activation_bytes(plain)
-    assert count_forward_bytes(model.config) < count_forward_bytes(plain)
-    assert inference_batch(model.config) >= inference_batch(plain)
+def test_memory_is_what_autograd_keeps(subtests):
+    for pool in ["class", "mean"]:
+        with subtests.test(pool=pool):
+            small = {"width": 64, "heads": 2, "mlp_width": 256, "depth": 5, "image_size": (48, 48), "merge": 9}
+            model = random_model(**small, pool=pool)
+            one_more = kept_bytes(model, 3) - kept_bytes(model, 2)
+            assert count_activation_bytes(model.config) == pytest.approx(one_more, rel=0.05)
+            plain = model.with_merge(0).config
+            assert count_activation_bytes(model.config) < count_activation_bytes(plain)
+            assert count_forward_bytes(model.config) < count_forward_bytes(plain)
+            assert inference_batch(model.config) >= inference_batch(plain)
 
 
 def test_another_merging_shares_the_weights():
@@ -235,23 +239,20 @@ def test_another_merging_shares_the_weights():
     assert not torch.equal(model(random_images(model)), other(random_images(model)))
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
+def test_what_cannot_be_merged_is_refused(subtests):
+    for changes, said in [
         ({"merge": -1}, "merge=-1"),
         ({"merge": 2.5}, "merge"),
-        ({"merge": 2, "position": "relative"}, "position='relative' compares places"),
-        ({"merge": 2, "attention": "axial"}, "attention='axial' needs one"),
-        ({"merge": 2, "attention": "neighbourhood", "window": 3}, "attention='neighbourhood' needs one"),
-    ],
-)
-def test_what_cannot_be_merged_is_refused(changes, said):
-    with pytest.raises(UserError, match=said):
-        ViTConfig(**{**TINY, **changes})
+        ({"merge": 2, "position": "relative"}, "position='relative'"),
+        ({"merge": 2, "attention": "axial"}, "attention='axial'"),
+        ({"merge": 2, "attention": "neighbourhood", "window": 3}, "attention='neighbourhood'"),
+    ]:
+        with subtests.test(changes=changes), pytest.raises(UserError, match=said):
+            ViTConfig(**{**TINY, **changes})
 
 
 def test_a_network_without_tokens_says_so():
-    with pytest.raises(UserError, match="merge=8: needs a network of tokens, which can be merged"):
+    with pytest.raises(UserError, match="merge=8"):
         require(scrambled(SMALL_BIT), MergesTokens, "merge=8")
 
 
@@ -281,11 +282,12 @@ def test_a_seed_gives_the_same_weights_with_and_without():
 
 
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
-@pytest.mark.parametrize("merge", [0, 3])
-def test_tracing_for_other_tools(merge):
+def test_tracing_for_other_tools(subtests):
     """OpenVINO's own converter, for one, traces a network, and its shapes are tensors then."""
-    model = random_model(**DEEP, merge=merge).eval()
-    images = random_images(model)
-    with torch.no_grad():
-        traced = torch.jit.trace(model, images, check_trace=False)
-        torch.testing.assert_close(traced(images), model(images))
+    for merge in [0, 3]:
+        with subtests.test(merge=merge):
+            model = random_model(**DEEP, merge=merge).eval()
+            images = random_images(model)
+            with torch.no_grad():
+                traced = torch.jit.trace(model, images, check_trace=False)
+                torch.testing.assert_close(traced(images), model(images))

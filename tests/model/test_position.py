@@ -1,7 +1,6 @@
 """Positions on other grids: against scipy, a known ramp, and the identity."""
 
 import numpy as np
-import pytest
 import torch
 from scipy.ndimage import zoom
 
@@ -11,18 +10,22 @@ from vitreous.model.position import resample_grid, sincos_2d
 GRIDS = [((3, 4), (6, 8)), ((4, 4), (7, 3)), ((14, 14), (24, 24)), ((5, 9), (3, 20))]
 
 
-@pytest.mark.parametrize("how", ["bicubic", "bilinear"])
-def test_the_same_grid_is_the_identity(how):
-    table = torch.randn(12, 5)
-    assert resample_grid(table, (3, 4), (3, 4), how) is table
+def test_the_same_grid_is_the_identity(subtests):
+    for how in ["bicubic", "bilinear"]:
+        with subtests.test(how=how):
+            table = torch.randn(12, 5)
+            assert resample_grid(table, (3, 4), (3, 4), how) is table
 
 
-@pytest.mark.parametrize(("old", "new"), GRIDS)
-def test_bilinear_is_the_original_codes_zoom(old, new):
-    table = torch.randn(old[0] * old[1], 5)
-    cells = table.numpy().reshape(*old, 5)
-    expected = zoom(cells, (new[0] / old[0], new[1] / old[1], 1), order=1)
-    np.testing.assert_allclose(resample_grid(table, old, new, "bilinear").numpy().reshape(*new, 5), expected, atol=1e-5)
+def test_bilinear_is_the_original_codes_zoom(subtests):
+    for old, new in GRIDS:
+        with subtests.test(old=old, new=new):
+            table = torch.randn(old[0] * old[1], 5)
+            cells = table.numpy().reshape(*old, 5)
+            expected = zoom(cells, (new[0] / old[0], new[1] / old[1], 1), order=1)
+            np.testing.assert_allclose(
+                resample_grid(table, old, new, "bilinear").numpy().reshape(*new, 5), expected, atol=1e-5
+            )
 
 
 def test_a_ramp_stays_a_ramp_on_a_grid_that_is_not_square():
@@ -52,20 +55,22 @@ def test_sincos_between_the_trained_cells_is_the_same_wave():
     torch.testing.assert_close(fine[1::3, 1::3], trained)
 
 
-@pytest.mark.parametrize("position", ["learned-1d", "learned-2d", "sincos-2d", "relative"])
-@pytest.mark.parametrize("size", [(24, 8), (16, 40)])
-def test_resized_once_equals_resampled_on_the_fly(position, size):
-    model = random_model(position=position, registers=2)
-    images = torch.randn(2, 3, *size)
-    resized = model.resized(size)
-    assert resized.config.image_size == size
-    torch.testing.assert_close(resized(images), model(images), atol=1e-5, rtol=0)
+def test_resized_once_equals_resampled_on_the_fly(subtests):
+    for position in ["learned-1d", "learned-2d", "sincos-2d", "relative"]:
+        for size in [(24, 8), (16, 40)]:
+            with subtests.test(position=position, size=size):
+                model = random_model(position=position, registers=2)
+                images = torch.randn(2, 3, *size)
+                resized = model.resized(size)
+                assert resized.config.image_size == size
+                torch.testing.assert_close(resized(images), model(images), atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
-def test_resizing_keeps_the_number_format(dtype):
-    resized = random_model().to(dtype).resized((16, 24))
-    assert {p.dtype for p in resized.parameters()} == {dtype}
+def test_resizing_keeps_the_number_format(subtests):
+    for dtype in [torch.bfloat16, torch.float64]:
+        with subtests.test(dtype=dtype):
+            resized = random_model().to(dtype).resized((16, 24))
+            assert {p.dtype for p in resized.parameters()} == {dtype}
 
 
 def test_resizing_keeps_the_positions_of_class_and_registers():

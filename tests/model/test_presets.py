@@ -15,17 +15,18 @@ PUBLISHED = {
 }
 
 
-@pytest.mark.parametrize(("name", "parameters"), PUBLISHED.items())
-def test_parameters_as_published(name, parameters):
-    with torch.device("meta"):
-        assert sum(p.numel() for p in ViT(name).parameters()) == parameters
+def test_parameters_as_published(subtests):
+    for name, parameters in PUBLISHED.items():
+        with subtests.test(name=name, parameters=parameters), torch.device("meta"):
+            assert sum(p.numel() for p in ViT(name).parameters()) == parameters
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_every_preset_can_be_built_and_run(name):
-    with torch.device("meta"):
-        model = ViT(name, classes=7)
-        assert model(torch.empty(2, 3, *model.config.image_size)).shape == (2, 7)
+@pytest.mark.slow
+def test_every_preset_can_be_built_and_run(subtests):
+    for name in NAMES:
+        with subtests.test(name=name), torch.device("meta"):
+            model = ViT(name, classes=7)
+            assert model(torch.empty(2, 3, *model.config.image_size)).shape == (2, 7)
 
 
 def test_a_name_says_size_patch_and_resolution():
@@ -45,48 +46,47 @@ def test_timm_names():
 
 
 MISTAKES = {
-    "X/16": "SIZE of F, P, N, Ti, S, B, L, H, g",
-    "b/16": "did you mean",
-    "ViT-B/16": "did you mean 'B/16'",
-    "B16": "write SIZE/PATCH",
-    "B/15": "224 is not a multiple of the patch 15; the nearest that work are 210 and 225",
-    "B/16@100": "the nearest that work are 96 and 112",
-    "B/0": "patch=0: give a whole number of at least 1",
-    "": "name='': empty",
+    "X/16": "'X/16'",
+    "b/16": "'b/16'",
+    "ViT-B/16": "'B/16'",
+    "B16": "'B/16'",
+    "B/15": "224.* 15.* 210 .* 225",
+    "B/16@100": "100.* 96 .* 112",
+    "B/0": "patch=0.* 1",
+    "": "name=''",
 }
 
 
-@pytest.mark.parametrize(("name", "says"), MISTAKES.items())
-def test_a_wrong_name_is_answered_with_a_right_one(name, says):
-    with pytest.raises(UserError) as error:
-        preset(name)
-    assert says in str(error.value)
-    assert "\n" not in str(error.value)
+def test_a_wrong_name_is_answered_with_a_right_one(subtests):
+    for name, named in MISTAKES.items():
+        with subtests.test(name):
+            with pytest.raises(UserError, match=named) as error:
+                preset(name)
+            assert "\n" not in str(error.value)
 
 
 COMBINATIONS = {
-    "heads=5: does not divide width=192; 4 does": {"heads": 5},
-    "pool='class': there is no class token": {"class_token": False},
-    "position='sincos-2d': needs a width divisible by 4, not 6": {"width": 6, "position": "sincos-2d"},
-    "position='learned-2d': needs an even width, not 9": {"width": 9, "position": "learned-2d"},
-    "norm_after_pool=True: norm='after' has no final norm": {"norm": "after", "norm_after_pool": True},
-    "classifier='mlp': there is none with classes=0": {"classifier": "mlp", "classes": 0},
-    "position='2d': give one of learned-1d, learned-2d": {"position": "2d"},
-    "dropout=1.0: must be at least 0 and below 1": {"dropout": 1.0},
-    "classes=-1: give a whole number of at least 0": {"classes": -1},
-    "classes='10': give a whole number": {"classes": "10"},
-    "depth=2.5: give a whole number": {"depth": 2.5},
-    "norm_eps=-1: give a number from 1e-30 to 1": {"norm_eps": -1},
-    "image_size=(0, 32): must be": {"image_size": (0, 32)},
-    "has no field 'registrs'; did you mean 'registers'?": {"registrs": 4},
+    "heads=5.*width=192.* 4": {"heads": 5},
+    "pool='class'.*class_token=True": {"class_token": False},
+    "position='sincos-2d'.* 6.* 4 .* 8": {"width": 6, "position": "sincos-2d"},
+    "position='learned-2d'.* 9.* 8 .* 10": {"width": 9, "position": "learned-2d"},
+    "norm_after_pool=True.*norm='after'": {"norm": "after", "norm_after_pool": True},
+    "classifier='mlp'.*classes=0": {"classifier": "mlp", "classes": 0},
+    "position='2d'.*learned-1d, learned-2d": {"position": "2d"},
+    "dropout=1.0": {"dropout": 1.0},
+    "classes=-1": {"classes": -1},
+    "classes='10'": {"classes": "10"},
+    "depth=2.5": {"depth": 2.5},
+    "norm_eps=-1.*1e-30": {"norm_eps": -1},
+    r"image_size=\(0, 32\)": {"image_size": (0, 32)},
+    "'registrs'.*'registers'": {"registrs": 4},
 }
 
 
-@pytest.mark.parametrize(("says", "changes"), COMBINATIONS.items())
-def test_an_impossible_combination_names_field_value_and_remedy(says, changes):
-    with pytest.raises(UserError) as error:
-        preset("Ti/4@32", **changes)
-    assert says in str(error.value)
+def test_an_impossible_combination_names_field_value_and_remedy(subtests):
+    for named, changes in COMBINATIONS.items():
+        with subtests.test(named), pytest.raises(UserError, match=named):
+            preset("Ti/4@32", **changes)
 
 
 def test_one_side_is_enough_for_a_square():

@@ -36,36 +36,33 @@ def mask_by_hand(reach, grid, prefix):
     )
 
 
-@pytest.mark.parametrize("prefix", [0, 1, 3])
-@pytest.mark.parametrize(
-    ("grid", "reach"),
-    [
-        ((9, 13), Reach(1, 1)),  # the tiles go beyond the grid
-        ((6, 6), Reach(2, 2)),
-        ((16, 4), Reach(1, 5)),  # a side that the reach covers
-        ((5, 7), Reach(0, None)),
-        ((7, 5), Reach(None, 0)),
-        ((1, 20), Reach(2, 2)),
-    ],
-    ids=str,
-)
-def test_tiles_read_what_the_masked_matrix_reads_and_pass_the_same_gradients(grid, reach, prefix, monkeypatch):
-    monkeypatch.setattr(reaches, "FEWEST", 1)
-    monkeypatch.setattr(reaches, "WORTH", 100.0)
-    tokens = prefix + grid[0] * grid[1]
-    draw = torch.Generator().manual_seed(0)
-    q, k, v = (torch.randn(2, 3, tokens, 4, generator=draw, requires_grad=True) for _ in range(3))
-    found, _ = attend_within(reach, Layout(grid, prefix, None), q, k, v, None, explicit=False)
-    mask = mask_by_hand(reach, grid, prefix)
-    expected = F.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2).flatten(2)
-    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
-    weight = torch.randn(expected.shape, generator=draw)
-    for ours, theirs in zip(
-        torch.autograd.grad((found * weight).sum(), (q, k, v)),
-        torch.autograd.grad((expected * weight).sum(), (q, k, v)),
-        strict=True,
-    ):
-        torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=0)
+def test_tiles_read_what_the_masked_matrix_reads_and_pass_the_same_gradients(monkeypatch, subtests):
+    for prefix in [0, 1, 3]:
+        for grid, reach in [
+            ((9, 13), Reach(1, 1)),  # the tiles go beyond the grid
+            ((6, 6), Reach(2, 2)),
+            ((16, 4), Reach(1, 5)),  # a side that the reach covers
+            ((5, 7), Reach(0, None)),
+            ((7, 5), Reach(None, 0)),
+            ((1, 20), Reach(2, 2)),
+        ]:
+            with subtests.test(prefix=prefix, grid=grid, reach=reach):
+                monkeypatch.setattr(reaches, "FEWEST", 1)
+                monkeypatch.setattr(reaches, "WORTH", 100.0)
+                tokens = prefix + grid[0] * grid[1]
+                draw = torch.Generator().manual_seed(0)
+                q, k, v = (torch.randn(2, 3, tokens, 4, generator=draw, requires_grad=True) for _ in range(3))
+                found, _ = attend_within(reach, Layout(grid, prefix, None), q, k, v, None, explicit=False)
+                mask = mask_by_hand(reach, grid, prefix)
+                expected = F.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2).flatten(2)
+                torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+                weight = torch.randn(expected.shape, generator=draw)
+                for ours, theirs in zip(
+                    torch.autograd.grad((found * weight).sum(), (q, k, v)),
+                    torch.autograd.grad((expected * weight).sum(), (q, k, v)),
+                    strict=True,
+                ):
+                    torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=0)
 
 
 def test_gradients_are_the_derivatives(monkeypatch):
@@ -80,43 +77,42 @@ def test_gradients_are_the_derivatives(monkeypatch):
     assert torch.autograd.gradcheck(read, qkv)
 
 
-@pytest.mark.parametrize("changes", [{}, {"pool": "mean", "registers": 2}, {"position": "relative"}], ids=str)
-def test_a_window_as_large_as_the_picture_is_full_attention_to_the_bit(changes):
-    full = random_model(**changes)
-    near = random_model(**changes, attention="neighbourhood", window=7)  # of 3 rows and 4 columns
-    images = random_images(full)
-    with torch.no_grad():
-        assert torch.equal(near(images), full(images))
-    assert count_flops(near.config) == count_flops(full.config)
-    smaller = random_model(**changes, attention="neighbourhood", window=5)
-    assert not torch.allclose(smaller(images), full(images), atol=1e-4)
+def test_a_window_as_large_as_the_picture_is_full_attention_to_the_bit(subtests):
+    for changes in [{}, {"pool": "mean", "registers": 2}, {"position": "relative"}]:
+        with subtests.test(changes=changes):
+            full = random_model(**changes)
+            near = random_model(**changes, attention="neighbourhood", window=7)  # of 3 rows and 4 columns
+            images = random_images(full)
+            with torch.no_grad():
+                assert torch.equal(near(images), full(images))
+            assert count_flops(near.config) == count_flops(full.config)
+            smaller = random_model(**changes, attention="neighbourhood", window=5)
+            assert not torch.allclose(smaller(images), full(images), atol=1e-4)
 
 
-@pytest.mark.parametrize("changes", [NEAR, {"attention": "axial"}], ids=str)
-def test_a_chosen_part_of_the_patches_sees_its_neighbours_among_them(changes):
-    model = random_model(**changes)
-    images = random_images(model)
-    keep = torch.tensor([[0, 5, 11, 4], [7, 2, 3, 6]])
-    expected = NumpyViT(model.config, model.state_dict())(images.double().numpy(), keep.numpy())
-    with torch.no_grad():
-        np.testing.assert_allclose(model(images, keep=keep).numpy(), expected, atol=1e-5, rtol=0)
+def test_a_chosen_part_of_the_patches_sees_its_neighbours_among_them(subtests):
+    for changes in [NEAR, {"attention": "axial"}]:
+        with subtests.test(changes=changes):
+            model = random_model(**changes)
+            images = random_images(model)
+            keep = torch.tensor([[0, 5, 11, 4], [7, 2, 3, 6]])
+            expected = NumpyViT(model.config, model.state_dict())(images.double().numpy(), keep.numpy())
+            with torch.no_grad():
+                np.testing.assert_allclose(model(images, keep=keep).numpy(), expected, atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [{**NEAR, "image_size": (24, 24)}, {"attention": "axial", "image_size": (12, 14)}],
-    ids=["neighbourhood", "axial"],
-)
-def test_a_trace_of_tiled_layers_is_the_masked_matrix_and_changes_nothing(changes):
-    model = random_model(**PIXELS, **changes, pool="mean")
-    assert tiles_of(model.blocks[0].attn.reach, model.config.grid) is not None
-    images, trace = random_images(model, count=1), Trace()
-    with torch.no_grad():
-        torch.testing.assert_close(model(images, trace=trace), model(images), atol=1e-5, rtol=0)
-    for layer, block in enumerate(model.blocks):
-        unseen = ~mask_by_hand(block.attn.reach, model.config.grid, 1)
-        assert (trace.attention[layer][0, :, unseen] == 0).all()
-        torch.testing.assert_close(trace.attention[layer].sum(-1), torch.ones(1, 2, len(unseen)))
+def test_a_trace_of_tiled_layers_is_the_masked_matrix_and_changes_nothing(subtests):
+    for changes in [{**NEAR, "image_size": (24, 24)}, {"attention": "axial", "image_size": (12, 14)}]:
+        with subtests.test(changes=changes):
+            model = random_model(**PIXELS, **changes, pool="mean")
+            assert tiles_of(model.blocks[0].attn.reach, model.config.grid) is not None
+            images, trace = random_images(model, count=1), Trace()
+            with torch.no_grad():
+                torch.testing.assert_close(model(images, trace=trace), model(images), atol=1e-5, rtol=0)
+            for layer, block in enumerate(model.blocks):
+                unseen = ~mask_by_hand(block.attn.reach, model.config.grid, 1)
+                assert (trace.attention[layer][0, :, unseen] == 0).all()
+                torch.testing.assert_close(trace.attention[layer].sum(-1), torch.ones(1, 2, len(unseen)))
 
 
 def test_axial_attention_takes_turns_and_two_blocks_see_the_whole_picture():
@@ -152,15 +148,14 @@ def test_exported_equals_eager_at_another_batch():
         torch.testing.assert_close(exported.module()(images), model(images), atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("window", [None, 0, 4, -3, 2.5])
-def test_a_window_that_cannot_be_is_refused(window):
-    wrong = "attention='neighbourhood' needs" if window in (None, 4) else "give a whole number of at least 1"
-    with pytest.raises(UserError, match=f"window={window}: {wrong}"):
-        random_model(attention="neighbourhood", window=window)
+def test_a_window_that_cannot_be_is_refused(subtests):
+    for window in (None, 0, 4, -3, 2.5):
+        with subtests.test(window=window), pytest.raises(UserError, match=f"^window={window}:"):
+            random_model(attention="neighbourhood", window=window)
 
 
 def test_a_window_without_a_neighbourhood_is_refused():
-    with pytest.raises(UserError, match="window=3: only attention='neighbourhood' has one"):
+    with pytest.raises(UserError, match=r"window=3.*attention='neighbourhood'"):
         random_model(window=3)
-    with pytest.raises(UserError, match="attention='local': give one of full, neighbourhood, axial"):
+    with pytest.raises(UserError, match=r"^attention='local'"):
         random_model(attention="local")

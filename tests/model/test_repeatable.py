@@ -14,6 +14,7 @@ def two_threads():
     torch.set_num_threads(threads)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("position", ["learned-1d", "learned-2d", "relative"])
 def test_gradients_of_chosen_patches_repeat_to_the_bit(position, two_threads):
     model = ViT("Ti/16@160", classes=5, position=position, depth=1)

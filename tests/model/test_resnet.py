@@ -62,14 +62,13 @@ def in_transformers(network):
     return model
 
 
-@pytest.mark.parametrize(
-    "changes", [{}, {"channels": 1}, {"depths": (1, 1, 1, 1)}, {"width": 1.0, "channels": 5}], ids=str
-)
-@pytest.mark.parametrize("size", [(32, 32), (37, 50)], ids=str)
 @torch.no_grad()
-def test_the_scores_are_those_of_transformers(changes, size):
-    network = scrambled(replace(SMALL_BIT, **changes))
-    check_same_scores(network, in_transformers(network), pictures(network.config, size=size))
+def test_the_scores_are_those_of_transformers(subtests):
+    for changes in [{}, {"channels": 1}, {"depths": (1, 1, 1, 1)}, {"width": 1.0, "channels": 5}]:
+        for size in [(32, 32), (37, 50)]:
+            with subtests.test(changes=changes, size=size):
+                network = scrambled(replace(SMALL_BIT, **changes))
+                check_same_scores(network, in_transformers(network), pictures(network.config, size=size))
 
 
 @pytest.mark.slow
@@ -85,17 +84,18 @@ def test_the_scores_of_a_real_size_are_those_of_transformers_and_timm():
     assert (scores - theirs(images)).abs().max() < 1e-4
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_every_size_has_as_many_parameters_as_published_and_timms_tensors(name):
-    config = named_config(name)
-    assert count_parameters(config) == PUBLISHED[name]
-    with torch.device("meta"):
-        ours = build_network(config, seed=None).state_dict()
-        theirs = timm.create_model(f"resnetv2_{name.removeprefix('bit-r')}_bit").state_dict()
-    assert sum(tensor.numel() for tensor in theirs.values()) == PUBLISHED[name]
-    shapes = {key: tuple(tensor.shape) for key, tensor in theirs.items()}
-    shapes["head.fc.weight"] = shapes["head.fc.weight"][:2]  # a 1x1 convolution there
-    assert {key: tuple(tensor.shape) for key, tensor in ours.items()} == shapes
+def test_every_size_has_as_many_parameters_as_published_and_timms_tensors(subtests):
+    for name in PUBLISHED:
+        with subtests.test(name=name):
+            config = named_config(name)
+            assert count_parameters(config) == PUBLISHED[name]
+            with torch.device("meta"):
+                ours = build_network(config, seed=None).state_dict()
+                theirs = timm.create_model(f"resnetv2_{name.removeprefix('bit-r')}_bit").state_dict()
+            assert sum(tensor.numel() for tensor in theirs.values()) == PUBLISHED[name]
+            shapes = {key: tuple(tensor.shape) for key, tensor in theirs.items()}
+            shapes["head.fc.weight"] = shapes["head.fc.weight"][:2]  # a 1x1 convolution there
+            assert {key: tuple(tensor.shape) for key, tensor in ours.items()} == shapes
 
 
 def test_the_small_one_is_for_pictures_of_32_pixels():
@@ -107,18 +107,19 @@ def test_the_small_one_is_for_pictures_of_32_pixels():
     assert sum(parameter.numel() for parameter in network.parameters()) == count_parameters(config)
 
 
-@pytest.mark.parametrize(
-    "config", [SMALL_BIT, SMALL, for_size(SMALL_BIT, (45, 70)), named_config("bit-r50x1")], ids=describe
-)
-def test_operations_and_memory_are_those_that_torch_counts(config):
-    assert count_flops(config) == flops_by_torch(config)
-    with pytest.raises(UserError, match="leaves no patches out"):
-        count_flops(config, keep=0.5)
-    with torch.device("meta"):
-        network = build_network(config, seed=None)
-    kernels = sum(p.numel() for p in network.parameters() if p.ndim == 4) * 4  # standardised once for all pictures
-    kept = measure.measure_activation_bytes(FAMILIES["bit"].build, config) - kernels // 2
-    assert count_activation_bytes(config) == pytest.approx(kept, rel=0.04)
+def test_operations_and_memory_are_those_that_torch_counts(subtests):
+    for config in [SMALL_BIT, SMALL, for_size(SMALL_BIT, (45, 70)), named_config("bit-r50x1")]:
+        with subtests.test(config=config):
+            assert count_flops(config) == flops_by_torch(config)
+            with pytest.raises(UserError, match=r"keep=0.5.*'bit'"):
+                count_flops(config, keep=0.5)
+            with torch.device("meta"):
+                network = build_network(config, seed=None)
+            kernels = (
+                sum(p.numel() for p in network.parameters() if p.ndim == 4) * 4
+            )  # standardised once for all pictures
+            kept = measure.measure_activation_bytes(FAMILIES["bit"].build, config) - kernels // 2
+            assert count_activation_bytes(config) == pytest.approx(kept, rel=0.04)
 
 
 def test_kernels_are_standardised():
@@ -129,14 +130,15 @@ def test_kernels_are_standardised():
     np.testing.assert_allclose(kernel, (raw - mean) / np.sqrt(variance + 1e-8), atol=1e-5)
 
 
-@pytest.mark.parametrize("size", [(32, 32), (45, 70)], ids=str)
 @torch.no_grad()
-def test_the_trunk_of_hybrids_is_timms(size):
-    theirs = _resnetv2((1, 2)).eval()
-    ours = Trunk((1, 2), preactivated=False, same=True)
-    ours.load_state_dict(theirs.state_dict())
-    images = torch.randn(2, 3, *size)
-    assert (ours.feature_map(images) - theirs(images)).abs().max() < 1e-4
+def test_the_trunk_of_hybrids_is_timms(subtests):
+    for size in [(32, 32), (45, 70)]:
+        with subtests.test(size=size):
+            theirs = _resnetv2((1, 2)).eval()
+            ours = Trunk((1, 2), preactivated=False, same=True)
+            ours.load_state_dict(theirs.state_dict())
+            images = torch.randn(2, 3, *size)
+            assert (ours.feature_map(images) - theirs(images)).abs().max() < 1e-4
 
 
 def test_the_parts_of_a_network():
@@ -180,32 +182,30 @@ def test_what_is_said_of_it():
     assert config_from_json(model_to_json(config)) == config
 
 
-@pytest.mark.parametrize(
-    ("changes", "says"),
-    [
+def test_what_cannot_be(subtests):
+    for changes, says in [
         ({"depths": ()}, "depths=()"),
         ({"depths": (1, 0)}, "depths[1]=0"),
         ({"depths": (1, 10**9)}, "depths[1]=1000000000"),
-        ({"depths": (1,) * 40}, "depths: 40 stages"),
+        ({"depths": (1,) * 40}, "depths: 40 "),
         ({"width": 1e6}, "width=1000000.0"),
-        ({"width": 0.3}, "width=0.3: must be a multiple of 0.5"),
+        ({"width": 0.3}, "width=0.3"),
         ({"width": -1.0}, "width=-1.0"),
         ({"root": "5x5"}, "root='5x5'"),
         ({"image_size": (0, 3)}, "image_size[0]=0"),
         ({"channels": 0}, "channels=0"),
         ({"classes": -1}, "classes=-1"),
-    ],
-)
-def test_what_cannot_be(changes, says):
-    with pytest.raises(UserError) as caught:
-        BiTConfig(**changes)
-    assert str(caught.value).startswith(says)
+    ]:
+        with subtests.test(changes=changes):
+            with pytest.raises(UserError) as caught:
+                BiTConfig(**changes)
+            assert str(caught.value).startswith(says)
 
 
 def test_a_name_that_is_nearly_right():
-    with pytest.raises(UserError, match=r"model 'bit-r50x2': there is none of this name; did you mean 'bit-r"):
+    with pytest.raises(UserError, match=r"'bit-r50x2'.*'bit-r"):
         named_config("bit-r50x2")
-    with pytest.raises(UserError, match=r"model 'bit-r50x1' has no field 'dephts'; did you mean 'depths'\?"):
+    with pytest.raises(UserError, match=r"'bit-r50x1'.*'dephts'.*'depths'"):
         named_config("bit-r50x1", dephts=(1,))
 
 

@@ -1,6 +1,5 @@
 """The model against `transformers`' ViT with the same random weights: scores, every layer's tokens and attention."""
 
-import pytest
 import torch
 import transformers
 
@@ -50,21 +49,22 @@ def peer_of(model):
     return peer.eval()
 
 
-@pytest.mark.parametrize("name", ["N/4@32", "N/4@24x40", "Ti/16"])
-def test_equal_to_transformers(name):
-    model = ViT(name, classes=10)
-    draw = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for parameter in model.parameters():  # no zeros and ones, so that every weight matters
-            parameter.add_(torch.randn(parameter.shape, generator=draw) * 0.02)
-    images = torch.randn(2, 3, *model.config.image_size, generator=draw)
-    trace = Trace()
-    with torch.no_grad():
-        scores = model.eval()(images, trace=trace)
-        peer = peer_of(model)(images, output_attentions=True, output_hidden_states=True)
-        torch.testing.assert_close(model(images), peer.logits, atol=1e-5, rtol=0)
-    torch.testing.assert_close(scores, peer.logits, atol=1e-5, rtol=0)
-    torch.testing.assert_close(trace.embedded, peer.hidden_states[0], atol=1e-5, rtol=0)
-    for layer in range(model.config.depth):
-        torch.testing.assert_close(trace.attention[layer], peer.attentions[layer], atol=1e-5, rtol=0)
-        torch.testing.assert_close(trace.tokens[layer], peer.hidden_states[layer + 1], atol=2e-5, rtol=0)
+def test_equal_to_transformers(subtests):
+    for name in ["N/4@32", "N/4@24x40", "Ti/16"]:
+        with subtests.test(name=name):
+            model = ViT(name, classes=10)
+            draw = torch.Generator().manual_seed(0)
+            with torch.no_grad():
+                for parameter in model.parameters():  # no zeros and ones, so that every weight matters
+                    parameter.add_(torch.randn(parameter.shape, generator=draw) * 0.02)
+            images = torch.randn(2, 3, *model.config.image_size, generator=draw)
+            trace = Trace()
+            with torch.no_grad():
+                scores = model.eval()(images, trace=trace)
+                peer = peer_of(model)(images, output_attentions=True, output_hidden_states=True)
+                torch.testing.assert_close(model(images), peer.logits, atol=1e-5, rtol=0)
+            torch.testing.assert_close(scores, peer.logits, atol=1e-5, rtol=0)
+            torch.testing.assert_close(trace.embedded, peer.hidden_states[0], atol=1e-5, rtol=0)
+            for layer in range(model.config.depth):
+                torch.testing.assert_close(trace.attention[layer], peer.attentions[layer], atol=1e-5, rtol=0)
+                torch.testing.assert_close(trace.tokens[layer], peer.hidden_states[layer + 1], atol=2e-5, rtol=0)

@@ -9,32 +9,24 @@ from support.variants import VARIANTS, random_images, random_model
 from vitreous import Trace, UserError, ViT
 
 
-@pytest.mark.parametrize("changes", VARIANTS.values(), ids=VARIANTS)
-def test_follows_the_equations(changes):
-    model = random_model(**changes)
-    images = random_images(model)
-    expected = NumpyViT(model.config, model.state_dict())(images.double().numpy())
-    with torch.no_grad():
-        np.testing.assert_allclose(model(images).numpy(), expected, atol=1e-5, rtol=0)
-
-
-@pytest.mark.parametrize("changes", VARIANTS.values(), ids=VARIANTS)
-def test_a_trace_sees_what_the_equations_say_and_changes_nothing(changes):
-    model = random_model(**changes)
-    images = random_images(model, count=1)
-    reference = NumpyViT(model.config, model.state_dict())
-    reference(images.double().numpy())
-    trace = Trace()
-    with torch.no_grad():
-        torch.testing.assert_close(model(images, trace=trace), model(images), atol=1e-5, rtol=0)
-    assert sorted(trace.attention) == sorted(trace.tokens) == list(range(model.config.depth))
-    for layer in trace.attention:
-        np.testing.assert_allclose(trace.attention[layer][0].numpy(), reference.attention[layer], atol=1e-5)
-        np.testing.assert_allclose(trace.tokens[layer][0].numpy(), reference.tokens[layer], atol=1e-5)
-    assert trace.grid == model.config.grid
-    assert trace.prefix == model.config.prefix
-    if model.config.pool == "attention":
-        torch.testing.assert_close(trace.pool_attention.sum(-1), torch.ones(1, 4, 1))
+def test_model_and_trace_follow_the_equations(subtests):
+    for name, changes in VARIANTS.items():
+        with subtests.test(name):
+            model = random_model(**changes)
+            images, trace = random_images(model), Trace()
+            reference = NumpyViT(model.config, model.state_dict())
+            expected = reference(images.double().numpy())
+            with torch.no_grad():
+                np.testing.assert_allclose(model(images), expected, atol=1e-5, rtol=0)
+                np.testing.assert_allclose(model(images, trace=trace), expected, atol=1e-5, rtol=0)
+            assert sorted(trace.attention) == sorted(trace.tokens) == list(range(model.config.depth))
+            for layer in trace.attention:  # the reference keeps the last image's
+                np.testing.assert_allclose(trace.attention[layer][1], reference.attention[layer], atol=1e-5)
+                np.testing.assert_allclose(trace.tokens[layer][1], reference.tokens[layer], atol=1e-5)
+            assert trace.grid == model.config.grid
+            assert trace.prefix == model.config.prefix
+            if model.config.pool == "attention":
+                torch.testing.assert_close(trace.pool_attention.sum(-1), torch.ones(2, model.config.heads, 1))
 
 
 def test_a_trace_records_the_chosen_layers_only():
@@ -48,7 +40,7 @@ def test_a_trace_records_the_chosen_layers_only():
 
 def test_a_layer_that_is_not_there_is_named():
     model = random_model()
-    with pytest.raises(UserError, match="layer 7: the model has layers 0 to 1"):
+    with pytest.raises(UserError, match=r"layer 7.* 0 .* 1"):
         model(random_images(model), trace=Trace(layers=[7]))
 
 
@@ -94,22 +86,24 @@ def test_gradients_reach_the_traced_attention():
         assert gradient.abs().max() > 0
 
 
-@pytest.mark.parametrize("changes", VARIANTS.values(), ids=VARIANTS)
-def test_every_parameter_gets_a_gradient(changes):
-    model = random_model(**changes).train()
-    model(random_images(model)).square().sum().backward()
-    without = [name for name, p in model.named_parameters() if p.grad is None or not p.grad.abs().max() > 0]
-    assert without == []
+def test_every_parameter_gets_a_gradient(subtests):
+    for name, changes in VARIANTS.items():
+        with subtests.test(name):
+            model = random_model(**changes).train()
+            model(random_images(model)).square().sum().backward()
+            without = [name for name, p in model.named_parameters() if p.grad is None or not p.grad.abs().max() > 0]
+            assert without == []
 
 
-@pytest.mark.parametrize("changes", [{}, {"position": "relative", "registers": 2}, {"position": "learned-2d"}], ids=str)
-def test_a_chosen_part_of_the_patches_is_what_the_equations_say_of_that_part(changes):
-    model = random_model(**changes)
-    images = random_images(model)
-    keep = torch.tensor([[0, 5, 11], [7, 2, 3]])
-    expected = NumpyViT(model.config, model.state_dict())(images.double().numpy(), keep.numpy())
-    with torch.no_grad():
-        np.testing.assert_allclose(model(images, keep=keep).numpy(), expected, atol=1e-5, rtol=0)
+def test_a_chosen_part_of_the_patches_is_what_the_equations_say_of_that_part(subtests):
+    for changes in [{}, {"position": "relative", "registers": 2}, {"position": "learned-2d"}]:
+        with subtests.test(changes=changes):
+            model = random_model(**changes)
+            images = random_images(model)
+            keep = torch.tensor([[0, 5, 11], [7, 2, 3]])
+            expected = NumpyViT(model.config, model.state_dict())(images.double().numpy(), keep.numpy())
+            with torch.no_grad():
+                np.testing.assert_allclose(model(images, keep=keep).numpy(), expected, atol=1e-5, rtol=0)
 
 
 def test_patch_dropout_keeps_its_share_while_training_only():
@@ -144,26 +138,23 @@ def test_dropout_acts_while_training_only():
     assert not torch.equal(model(images), model(images))
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [{}, {"norm": "after"}, {"position": "relative", "registers": 1, "qk_norm": True}],
-    ids=["paper", "norm after", "relative"],
-)
-def test_reading_one_token_of_the_last_block_changes_neither_it_nor_the_gradients(changes):
-    model = random_model(**changes)
-    images = random_images(model)
-    z, layout = model.embed(images)
-    short = model.encode(z, layout, read=1)
-    whole = model.encode(z, layout)
-    assert short.shape[1] == 1
-    torch.testing.assert_close(short, whole[:, :1], atol=1e-6, rtol=0)
-    parameters = list(model.blocks.parameters())
-    for a, b in zip(
-        torch.autograd.grad(short.square().sum(), parameters, retain_graph=True),
-        torch.autograd.grad(whole[:, :1].square().sum(), parameters),
-        strict=True,
-    ):
-        torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-4)
+def test_reading_one_token_of_the_last_block_changes_neither_it_nor_the_gradients(subtests):
+    for changes in [{}, {"norm": "after"}, {"position": "relative", "registers": 1, "qk_norm": True}]:
+        with subtests.test(changes=changes):
+            model = random_model(**changes)
+            images = random_images(model)
+            z, layout = model.embed(images)
+            short = model.encode(z, layout, read=1)
+            whole = model.encode(z, layout)
+            assert short.shape[1] == 1
+            torch.testing.assert_close(short, whole[:, :1], atol=1e-6, rtol=0)
+            parameters = list(model.blocks.parameters())
+            for a, b in zip(
+                torch.autograd.grad(short.square().sum(), parameters, retain_graph=True),
+                torch.autograd.grad(whole[:, :1].square().sum(), parameters),
+                strict=True,
+            ):
+                torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.slow
@@ -211,12 +202,12 @@ def test_first_weights_are_those_of_the_papers_code():
 
 def test_channels_that_do_not_match_are_named():
     model = random_model()
-    with pytest.raises(UserError, match=r"\(2, 1, 12, 16\): expected \(B, 3, H, W\)"):
+    with pytest.raises(UserError, match=r"\(2, 1, 12, 16\).*\(B, 3, H, W\)"):
         model(torch.zeros(2, 1, 12, 16))
 
 
 def test_a_size_that_the_patch_does_not_divide_is_refused_or_padded():
-    with pytest.raises(UserError, match="12x15: the width 15 is not a multiple of the patch 4; the nearest that work"):
+    with pytest.raises(UserError, match=r"12x15.* 15 .* 4.* 12 .* 16"):
         random_model()(torch.zeros(1, 3, 12, 15))
     padded = random_model(pad=True)
     image = torch.randn(1, 3, 12, 15)
