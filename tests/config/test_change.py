@@ -40,48 +40,50 @@ def test_nothing_changed_is_the_same():
     assert changed() == TRAINING
 
 
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        ("freeze", "write NAME=VALUE"),
-        ("freez=2", "did you mean freeze"),
-        ("learning_rate=2", "did you mean optimizer.learning_rate"),
-        ("optimizer.rate=2", "is called optimizer.learning_rate now"),
-        ("keep_schedule=[]", "did you mean objective.keep_schedule"),
-        ("objective.mask=0.5", "there is no such field"),
-        ("objective=mae", "there is no such field"),
-        ("optimizer=adamw", "there is no such field"),
-        ("nowhere.rate=1", "there is no such field"),
-        ("optimizer.learning_rate=fast", "write a number"),
-        ("optimizer.learning_rate=-1", "must be above 0"),
-        ("optimizer.name=adam", "adamw or sgd or muon"),
-        ("compile=1", "true or false"),
-        ("freeze=1.5", "a whole number"),
-        ("freeze=99", "the model has 6 layers"),
-        ("objective.keep_schedule=0.5", "numbers in brackets"),
-        ("objective.keep_schedule=[0.5]", "numbers in brackets"),
-        ("augment.crop_scale=[0.5,1,2]", "numbers in brackets"),
-        ("objective.keep_schedule=[[0.5,2]]", "rising shares of the steps"),
-        ("epochs=3", "the arguments epochs or budget"),
-        ("seed=3", "the argument seed"),
-        ("model.image_size=[64,64]", "the argument image_size"),
-        ("model.classes=3", "the data"),
-        ("preprocess.mean=[0,0,0]", "the argument preprocess"),
-    ],
-)
-def test_a_mistake_is_one_sentence_that_names_it(text, sentence):
-    with pytest.raises(UserError) as caught:
-        changed(text)
-    said = str(caught.value)
-    assert sentence in said
-    assert text.partition("=")[0] in said
-    assert said.endswith((".", "?"))
-    assert "--" not in said  # whoever calls it from Python has no flags
+MISTAKES = {
+    "freeze": "NAME=VALUE",
+    "freez=2": "freeze",
+    "learning_rate=2": "optimizer.learning_rate",
+    "optimizer.rate=2": "optimizer.learning_rate",
+    "keep_schedule=[]": "objective.keep_schedule",
+    "objective.mask=0.5": "objective.mask",
+    "objective=mae": "objective",
+    "optimizer=adamw": "optimizer",
+    "nowhere.rate=1": "nowhere.rate",
+    "optimizer.learning_rate=fast": "fast",
+    "optimizer.learning_rate=-1": "0",
+    "optimizer.name=adam": "muon",
+    "compile=1": "1",
+    "freeze=1.5": "1.5",
+    "freeze=99": "6",
+    "objective.keep_schedule=0.5": "0.5",
+    "objective.keep_schedule=[0.5]": "[0.5]",
+    "augment.crop_scale=[0.5,1,2]": "[0.5,1,2]",
+    "objective.keep_schedule=[[0.5,2]]": "0.5",
+    "epochs=3": "epochs",
+    "seed=3": "seed",
+    "model.image_size=[64,64]": "image_size",
+    "model.classes=3": "model.classes",
+    "preprocess.mean=[0,0,0]": "preprocess",
+}
+
+
+def test_a_mistake_is_one_sentence_that_names_it(subtests):
+    """The field, what is wrong with its value or what to write instead."""
+    for text, named in MISTAKES.items():
+        with subtests.test(text):
+            with pytest.raises(UserError) as caught:
+                changed(text)
+            said = str(caught.value)
+            assert named in said
+            assert text.partition("=")[0] in said
+            assert said.endswith((".", "?"))
+            assert "--" not in said  # whoever calls it from Python has no flags
 
 
 def test_given_weights_fix_the_model_but_not_its_dropout():
     assert changed("model.drop_path=0.1", weights=True).model.drop_path == 0.1
-    with pytest.raises(UserError, match="the weights say what the model is"):
+    with pytest.raises(UserError, match=r"model\.pool"):
         changed("model.pool=mean", weights=True)
 
 
@@ -94,22 +96,22 @@ def test_fields_of_other_objectives_and_fields_within_fields():
     assert new.objective.teacher_temperature == (0.02, 0.04)
     assert new.objective.crops.local_size == training.objective.crops.local_size
     assert new.objective.prototypes == training.objective.prototypes
-    with pytest.raises(UserError, match=r"did you mean objective\.crops\.local_views"):
+    with pytest.raises(UserError, match=r"objective\.crops\.local_views"):
         change(training, {"local_views": "2"})
-    with pytest.raises(UserError, match=r"objective\.prototypes=1: prototypes=1: must be at least 2"):
+    with pytest.raises(UserError, match=r"prototypes=1: .*2"):
         change(training, {"objective.prototypes": "1"})
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("optimizer.rate", "optimizer.learning_rate"),
-        ("tokens", "objective.keep_schedule"),
-        ("method.balance", "objective.sinkhorn_iterations"),
-        ("method.mask", "objective.mask"),
-    ],
-)
-def test_a_field_that_was_renamed_says_what_it_is_called_now(old, new):
+RENAMED = {
+    "optimizer.rate": "optimizer.learning_rate",
+    "tokens": "objective.keep_schedule",
+    "method.balance": "objective.sinkhorn_iterations",
+    "method.mask": "objective.mask",
+}
+
+
+def test_a_field_that_was_renamed_says_what_it_is_called_now(subtests):
     training = recipe("scratch", Situation(3, 100, 100, 3))
-    with pytest.raises(UserError, match=f"^{old}: is called {new} now.$"):
-        change(training, {old: "1"})
+    for old, new in RENAMED.items():
+        with subtests.test(old), pytest.raises(UserError, match=f"^{old}: .* {new} "):
+            change(training, {old: "1"})

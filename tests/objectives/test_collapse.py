@@ -66,32 +66,32 @@ def test_advice_fits_how_answers_are_kept_apart():
     assert "sinkhorn_iterations" not in hear((balanced, 2 * WINDOW))[0].sentences[0]
 
 
-SIGNS = [
-    (ONE, "says the same of every picture"),
-    (ANY, "knows nothing of any"),
-    (ALIKE, "get the same features"),
-    (NOTHING, "nothing of what is hidden"),
-]
-
-
-@pytest.mark.parametrize(("record", "says"), SIGNS)
-def test_a_collapse_is_said_once_and_soon(record, says):
-    alarm, said = hear((HEALTHY, 50), (record, 400))
-    (step,) = said
-    assert WINDOW <= step - 50 <= WINDOW + AVERAGE < 200
-    assert says in said[step]
-    assert f"from step {step - WINDOW + 1} on" in said[step]
-    assert alarm.ringing == alarm.sentences == tuple(said.values())
-
-
-@pytest.mark.parametrize(
-    ("metric", "low", "above"), [("information", 0.001, 0.03), ("feature_std", 0.01, 0.08), ("explained", 0.0, 0.015)]
+SIGNS = (
+    (ONE, "0.1%"),  # the entropy, of ln K
+    (ANY, "99.9%"),
+    (ALIKE, "0.001"),  # the standard deviation of the features
+    (NOTHING, "objective.mask"),  # what to change
 )
-def test_a_lucky_batch_is_no_cure_and_hovering_about_the_threshold_is_no_health(metric, low, above):
-    for values in ([low] * 24 + [0.15], [low, above]):
-        (step,) = hear((HEALTHY, 50), ([{**HEALTHY, metric: value} for value in values], 200))[1]
-        assert step - 50 <= WINDOW + AVERAGE + 1
-    assert not hear(([{**HEALTHY, metric: value} for value in (above, 2 * above)], 400))[1]
+
+
+def test_a_collapse_is_said_once_and_soon(subtests):
+    for record, named in SIGNS:
+        with subtests.test(named):
+            alarm, said = hear((HEALTHY, 50), (record, 400))
+            (step,) = said
+            assert WINDOW <= step - 50 <= WINDOW + AVERAGE < 200
+            assert named in said[step]
+            assert f"step {step - WINDOW + 1} " in said[step]
+            assert alarm.ringing == alarm.sentences == tuple(said.values())
+
+
+def test_a_lucky_batch_is_no_cure_and_hovering_about_the_threshold_is_no_health(subtests):
+    for metric, low, above in (("information", 0.001, 0.03), ("feature_std", 0.01, 0.08), ("explained", 0.0, 0.015)):
+        with subtests.test(metric=metric, low=low, above=above):
+            for values in ([low] * 24 + [0.15], [low, above]):
+                (step,) = hear((HEALTHY, 50), ([{**HEALTHY, metric: value} for value in values], 200))[1]
+                assert step - 50 <= WINDOW + AVERAGE + 1
+            assert not hear(([{**HEALTHY, metric: value} for value in (above, 2 * above)], 400))[1]
 
 
 def test_what_is_measured_now_and_then_is_heard_too():
@@ -113,5 +113,5 @@ def test_bad_moments_are_not_a_collapse_and_a_cure_is_heard():
 def test_of_two_signs_the_one_that_is_still_there_rings():
     alarm, said = hear((ONE, 150), ({**ONE, **ALIKE}, 150), ({**ONE, "feature_std": 0.3}, 50))
     assert len(said) == 2
-    assert "get the same features" in alarm.sentences[-1]
+    assert "0.001" in alarm.sentences[-1]
     assert alarm.ringing == alarm.sentences[:1]

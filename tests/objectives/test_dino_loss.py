@@ -14,17 +14,18 @@ from vitreous.objectives.dino_loss import (
 )
 
 
-@pytest.mark.parametrize(("large", "views", "pictures", "prototypes"), [(2, 2, 1, 3), (2, 6, 5, 17), (3, 7, 4, 64)])
-def test_the_loss_is_the_papers_formula(large, views, pictures, prototypes):
-    draw = np.random.default_rng(views)
-    teacher, student = (
-        draw.uniform(-1, 1, (large, pictures, prototypes)),
-        draw.uniform(-1, 1, (views, pictures, prototypes)),
-    )
-    centre = draw.uniform(-0.3, 0.3, prototypes)
-    answers = teacher_answers(torch.from_numpy(teacher), torch.from_numpy(centre), 0.05)
-    loss = distillation_loss(answers, torch.from_numpy(student), 0.1).item()
-    assert abs(loss - numpy_dino(teacher, student, centre, 0.05, 0.1)) <= 1e-6
+def test_the_loss_is_the_papers_formula(subtests):
+    for large, views, pictures, prototypes in ((2, 2, 1, 3), (2, 6, 5, 17), (3, 7, 4, 64)):
+        with subtests.test(large=large, views=views, pictures=pictures, prototypes=prototypes):
+            draw = np.random.default_rng(views)
+            teacher, student = (
+                draw.uniform(-1, 1, (large, pictures, prototypes)),
+                draw.uniform(-1, 1, (views, pictures, prototypes)),
+            )
+            centre = draw.uniform(-0.3, 0.3, prototypes)
+            answers = teacher_answers(torch.from_numpy(teacher), torch.from_numpy(centre), 0.05)
+            loss = distillation_loss(answers, torch.from_numpy(student), 0.1).item()
+            assert abs(loss - numpy_dino(teacher, student, centre, 0.05, 0.1)) <= 1e-6
 
 
 def numpy_sinkhorn(scores, temperature, rounds):
@@ -37,11 +38,12 @@ def numpy_sinkhorn(scores, temperature, rounds):
     return (q * q.shape[1]).T
 
 
-@pytest.mark.parametrize(("pictures", "prototypes", "rounds"), [(1, 3, 1), (8, 4, 3), (5, 32, 3)])
-def test_balanced_answers_are_sinkhorns(pictures, prototypes, rounds):
-    scores = np.random.default_rng(prototypes).uniform(-1, 1, (pictures, prototypes))
-    answers = balanced_answers(torch.from_numpy(scores), 0.05, rounds).numpy()
-    assert np.abs(answers - numpy_sinkhorn(scores, 0.05, rounds)).max() <= 1e-6
+def test_balanced_answers_are_sinkhorns(subtests):
+    for pictures, prototypes, rounds in ((1, 3, 1), (8, 4, 3), (5, 32, 3)):
+        with subtests.test(pictures=pictures, prototypes=prototypes, rounds=rounds):
+            scores = np.random.default_rng(prototypes).uniform(-1, 1, (pictures, prototypes))
+            answers = balanced_answers(torch.from_numpy(scores), 0.05, rounds).numpy()
+            assert np.abs(answers - numpy_sinkhorn(scores, 0.05, rounds)).max() <= 1e-6
 
 
 def test_balance_keeps_one_prototype_from_being_the_answer_to_all():
@@ -52,34 +54,38 @@ def test_balance_keeps_one_prototype_from_being_the_answer_to_all():
     torch.testing.assert_close(shares, torch.full((4,), 4.0), rtol=0.02, atol=0)
 
 
-@pytest.mark.parametrize(("pictures", "patches", "prototypes"), [(2, 4, 3), (5, 9, 16), (3, 64, 50)])
-def test_the_term_of_masked_patches_is_ibots_formula(pictures, patches, prototypes):
-    draw = np.random.default_rng(patches)
-    mask = draw.random((pictures, patches)) < 0.4
-    mask[0] = False  # in some pictures nothing is masked
-    teacher, student = (draw.uniform(-1, 1, (pictures, patches, prototypes)) for _ in range(2))
-    centre = draw.uniform(-0.3, 0.3, prototypes)
-    total = 0.0
-    for b in range(pictures):
-        mine = [
-            -np.sum(softmax((teacher[b, i] - centre) / 0.06) * np.log(softmax(student[b, i] / 0.1)))
-            for i in range(patches)
-            if mask[b, i]
-        ]
-        total += np.sum(mine) / max(1, len(mine))
-    chosen = torch.from_numpy(mask)
-    answers = teacher_answers(torch.from_numpy(teacher)[chosen], torch.from_numpy(centre), 0.06)
-    weights = torch.from_numpy(np.concatenate([np.full(row.sum(), 1 / max(1, row.sum())) for row in mask]))
-    loss = masked_patch_loss(answers, torch.from_numpy(student)[chosen], 0.1, weights, pictures).item()
-    assert abs(loss - total / pictures) <= 1e-6
+def test_the_term_of_masked_patches_is_ibots_formula(subtests):
+    for pictures, patches, prototypes in ((2, 4, 3), (5, 9, 16), (3, 64, 50)):
+        with subtests.test(pictures=pictures, patches=patches, prototypes=prototypes):
+            draw = np.random.default_rng(patches)
+            mask = draw.random((pictures, patches)) < 0.4
+            mask[0] = False  # in some pictures nothing is masked
+            teacher, student = (draw.uniform(-1, 1, (pictures, patches, prototypes)) for _ in range(2))
+            centre = draw.uniform(-0.3, 0.3, prototypes)
+            total = 0.0
+            for b in range(pictures):
+                mine = [
+                    -np.sum(softmax((teacher[b, i] - centre) / 0.06) * np.log(softmax(student[b, i] / 0.1)))
+                    for i in range(patches)
+                    if mask[b, i]
+                ]
+                total += np.sum(mine) / max(1, len(mine))
+            chosen = torch.from_numpy(mask)
+            answers = teacher_answers(torch.from_numpy(teacher)[chosen], torch.from_numpy(centre), 0.06)
+            weights = torch.from_numpy(np.concatenate([np.full(row.sum(), 1 / max(1, row.sum())) for row in mask]))
+            loss = masked_patch_loss(answers, torch.from_numpy(student)[chosen], 0.1, weights, pictures).item()
+            assert abs(loss - total / pictures) <= 1e-6
 
 
-@pytest.mark.parametrize(("pictures", "width"), [(2, 3), (7, 5), (20, 64)])
-def test_koleo_is_minus_the_log_of_the_nearest_distance(pictures, width):
-    x = np.random.default_rng(width).normal(size=(pictures, width))
-    unit = x / np.linalg.norm(x, axis=1, keepdims=True)
-    nearest = [min(np.linalg.norm(unit[i] - unit[j]) for j in range(pictures) if j != i) for i in range(pictures)]
-    assert abs(koleo_loss(torch.from_numpy(x)).item() + np.mean(np.log(nearest))) <= 1e-6
+def test_koleo_is_minus_the_log_of_the_nearest_distance(subtests):
+    for pictures, width in ((2, 3), (7, 5), (20, 64)):
+        with subtests.test(pictures=pictures, width=width):
+            x = np.random.default_rng(width).normal(size=(pictures, width))
+            unit = x / np.linalg.norm(x, axis=1, keepdims=True)
+            nearest = [
+                min(np.linalg.norm(unit[i] - unit[j]) for j in range(pictures) if j != i) for i in range(pictures)
+            ]
+            assert abs(koleo_loss(torch.from_numpy(x)).item() + np.mean(np.log(nearest))) <= 1e-6
 
 
 def test_koleo_of_equal_features_is_finite_and_pulls_them_apart():

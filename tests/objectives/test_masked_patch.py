@@ -1,6 +1,7 @@
 """Masked patch prediction against the words of the paper's appendix B.1.2, written out in NumPy."""
 
 import math
+from itertools import product
 
 import numpy as np
 import pytest
@@ -53,19 +54,19 @@ def mean_colour(patch, bits):
     return int("".join(f"{digit:0{bits}b}" for digit in digits), base=2)
 
 
-@pytest.mark.parametrize("bits", [1, 3, 4])
-@pytest.mark.parametrize("preprocess", [COLOUR, GREY], ids=["colour", "grey"])
-def test_targets_are_the_mean_colours_of_the_pixels(preprocess, bits):
-    raw = pictures(5, preprocess.channels)
-    objective = build(MaskedPatch(bits=bits), preprocess)
-    found = targets_of(objective, batch_of(raw, preprocess))
-    wanted = [
-        [mean_colour(picture[:, y : y + 4, x : x + 4], bits) for y in (0, 4, 8, 12) for x in (0, 4, 8, 12)]
-        for picture in raw
-    ]
-    assert found.tolist() == wanted
-    assert objective.colours.pred.weight.shape[0] == 2 ** (bits * preprocess.channels)
-    assert len({colour for row in wanted for colour in row}) > 2**bits / 2  # not all alike
+def test_targets_are_the_mean_colours_of_the_pixels(subtests):
+    for bits, preprocess in product((1, 3, 4), (COLOUR, GREY)):
+        with subtests.test(bits=bits, preprocess=preprocess):
+            raw = pictures(5, preprocess.channels)
+            objective = build(MaskedPatch(bits=bits), preprocess)
+            found = targets_of(objective, batch_of(raw, preprocess))
+            wanted = [
+                [mean_colour(picture[:, y : y + 4, x : x + 4], bits) for y in (0, 4, 8, 12) for x in (0, 4, 8, 12)]
+                for picture in raw
+            ]
+            assert found.tolist() == wanted
+            assert objective.colours.pred.weight.shape[0] == 2 ** (bits * preprocess.channels)
+            assert len({colour for row in wanted for colour in row}) > 2**bits / 2  # not all alike
 
 
 def test_black_is_the_first_colour_and_white_the_last():
@@ -75,22 +76,23 @@ def test_black_is_the_first_colour_and_white_the_last():
     assert targets_of(objective, batch_of(raw)).tolist() == [[0] * 16, [511] * 16]
 
 
-@pytest.mark.parametrize(("height", "width"), [(14, 16), (16, 13), (13, 15)])
-def test_of_padded_patches_the_colour_is_that_of_the_pixels_they_have(height, width):
-    raw = pictures(5)[:, :, :height, :width]
-    objective = build(pad=True, image_size=(height, width))
-    wanted = [
-        [mean_colour(picture[:, y : y + 4, x : x + 4], 3) for y in (0, 4, 8, 12) for x in (0, 4, 8, 12)]
-        for picture in raw
-    ]
-    assert targets_of(objective, batch_of(raw)).tolist() == wanted
-    loss, _ = objective(batch_of(raw), 0.0)
-    assert loss.isfinite()
+def test_of_padded_patches_the_colour_is_that_of_the_pixels_they_have(subtests):
+    for height, width in ((14, 16), (16, 13), (13, 15)):
+        with subtests.test(height=height, width=width):
+            raw = pictures(5)[:, :, :height, :width]
+            objective = build(pad=True, image_size=(height, width))
+            wanted = [
+                [mean_colour(picture[:, y : y + 4, x : x + 4], 3) for y in (0, 4, 8, 12) for x in (0, 4, 8, 12)]
+                for picture in raw
+            ]
+            assert targets_of(objective, batch_of(raw)).tolist() == wanted
+            loss, _ = objective(batch_of(raw), 0.0)
+            assert loss.isfinite()
 
 
 def test_patch_dropout_is_refused():
     """Nothing is left out of this, so it would do nothing."""
-    with pytest.raises(UserError, match=r"patch_dropout=0.5: masked-patch looks at all patches"):
+    with pytest.raises(UserError, match=r"patch_dropout=0\.5"):
         build(patch_dropout=0.5)
 
 
@@ -119,22 +121,24 @@ class NumpyMaskedPatch(NumpyViT):
         return np.mean(errors)
 
 
-@pytest.mark.parametrize("more", [{}, {"class_token": False, "pool": "mean", "position": "sincos-2d"}], ids=str)
-@pytest.mark.parametrize("preprocess", [COLOUR, GREY], ids=["colour", "grey"])
-def test_the_loss_is_the_papers(preprocess, more):
-    objective, raw = build(MaskedPatch(), preprocess, **more), pictures(4, preprocess.channels)
-    batch = batch_of(raw, preprocess, seed=3)
-    corruption = corrupt(batch.keys, 16, objective.settings)
-    moved = corruption.source != torch.arange(16)
-    assert moved.any()  # every kind of corruption is there
-    assert corruption.masked.any()
-    assert (corruption.masked | moved).sum() < corruption.cells.numel()
-    state = {**objective.model.state_dict(), **objective.colours.state_dict()}
-    wanted = NumpyMaskedPatch(objective.model.config, state).loss(raw, preprocess, corruption, bits=3)
-    with torch.no_grad():
-        loss, metrics = objective.double()(Batch.of(batch.images.double(), seed=3), 0.0)
-    assert abs(loss.item() - wanted) <= 1e-6
-    assert 0 <= metrics["colour_accuracy"] <= 1
+def test_the_loss_is_the_papers(subtests):
+    for more, preprocess in product(
+        ({}, {"class_token": False, "pool": "mean", "position": "sincos-2d"}), (COLOUR, GREY)
+    ):
+        with subtests.test(more=more, preprocess=preprocess):
+            objective, raw = build(MaskedPatch(), preprocess, **more), pictures(4, preprocess.channels)
+            batch = batch_of(raw, preprocess, seed=3)
+            corruption = corrupt(batch.keys, 16, objective.settings)
+            moved = corruption.source != torch.arange(16)
+            assert moved.any()  # every kind of corruption is there
+            assert corruption.masked.any()
+            assert (corruption.masked | moved).sum() < corruption.cells.numel()
+            state = {**objective.model.state_dict(), **objective.colours.state_dict()}
+            wanted = NumpyMaskedPatch(objective.model.config, state).loss(raw, preprocess, corruption, bits=3)
+            with torch.no_grad():
+                loss, metrics = objective.double()(Batch.of(batch.images.double(), seed=3), 0.0)
+            assert abs(loss.item() - wanted) <= 1e-6
+            assert 0 <= metrics["colour_accuracy"] <= 1
 
 
 def test_half_is_corrupted_and_of_that_80_10_and_10_percent():
@@ -221,9 +225,9 @@ def test_it_begins_with_all_colours_alike():
 
 
 def test_networks_that_cannot_hide_patches_are_refused():
-    with pytest.raises(UserError, match=r"masked-patch: needs .* a hybrid's stem looks at all patches at once"):
+    with pytest.raises(UserError, match="masked-patch"):
         build(stem=ConvStem((8, 16)))
-    with pytest.raises(UserError, match="masked-patch: needs a Vision Transformer; a network of the family 'bit'"):
+    with pytest.raises(UserError, match=r"masked-patch: .*'bit'"):
         build_objective(build_network(named_config("bit-r11x0.5@16"), seed=0), MaskedPatch(), Setting())
 
 
@@ -232,7 +236,7 @@ def test_other_numbers_of_channels():
     two = Preprocess(size=(16, 16), mean=(0.5, 0.5), std=(0.5, 0.5))
     assert build(preprocess=two).colours.pred.weight.shape[0] == 64
     six = Preprocess(size=(16, 16), mean=(0.5,) * 6, std=(0.5,) * 6)
-    with pytest.raises(UserError, match=r"objective.bits=3: the mean colour of 6 channels would have 262,144 classes"):
+    with pytest.raises(UserError, match=r"objective\.bits=3: .*262,144"):
         build(preprocess=six)
     assert build(MaskedPatch(bits=2), six).colours.pred.weight.shape[0] == 4096
 

@@ -26,24 +26,24 @@ def changed(changes, training=None, teacher=TINY):
     return change(training, changes, settle=lambda found: decide_answers(found, teacher, changes))
 
 
-@pytest.mark.parametrize("name", sorted(set(RECIPES) - {"paper-pretrain", "bit", "mae-finetune"}))
-def test_a_new_vit_gets_the_token_and_hard_answers_on_every_view(name):
-    plain, taught = recipe(name, SITUATION), fresh(name)
-    model = taught.model
-    assert (model.distilled, model.class_token, model.pool) == (True, True, "class")
-    assert isinstance(plain.objective, Supervised)
-    wanted = Distill(**vars(plain.objective), targets="hard", answers="view")
-    assert taught.objective == wanted  # its smoothing, keep schedule and all
-    assert taught == replace(plain, model=model, objective=wanted)
+def test_a_new_vit_gets_the_token_and_hard_answers_on_every_view(subtests):
+    for name in sorted(set(RECIPES) - {"paper-pretrain", "bit", "mae-finetune"}):
+        with subtests.test(name=name):
+            plain, taught = recipe(name, SITUATION), fresh(name)
+            model = taught.model
+            assert (model.distilled, model.class_token, model.pool) == (True, True, "class")
+            assert isinstance(plain.objective, Supervised)
+            wanted = Distill(**vars(plain.objective), targets="hard", answers="view")
+            assert taught.objective == wanted  # its smoothing, keep schedule and all
+            assert taught == replace(plain, model=model, objective=wanted)
 
 
-@pytest.mark.parametrize(
-    ("name", "model"), [("plain", "efficientnet-b0@32"), ("bit", "bit-r50x1"), ("paper-pretrain", None)], ids=str
-)
-def test_what_cannot_have_the_token_learns_with_its_one_classifier(name, model):
+def test_what_cannot_have_the_token_learns_with_its_one_classifier(subtests):
     """A CNN, and a ViT with a hidden layer before its classifier."""
-    situation = replace(SITUATION, model=model)
-    assert fresh(name, situation).model == recipe(name, situation).model
+    for name, model in (("plain", "efficientnet-b0@32"), ("bit", "bit-r50x1"), ("paper-pretrain", None)):
+        with subtests.test(name=name, model=model):
+            situation = replace(SITUATION, model=model)
+            assert fresh(name, situation).model == recipe(name, situation).model
 
 
 def test_a_hybrid_gets_the_token():
@@ -109,22 +109,22 @@ def test_a_teacher_is_weighed_against_the_student_as_it_was_changed():
 
 
 WRONG = {
-    "objective.temperature=2": "does nothing without objective.targets=soft",
-    "objective.weight=0": "above 0 and at most 1",
-    "objective.weight=1.5": "above 0 and at most 1",
-    "objective.targets=both": "write hard or soft",
-    "objective.answers=never": "write view or picture",
-    "objective.teacher=x": "there is no such field",
+    "objective.temperature=2": "objective.targets=soft",
+    "objective.weight=0": "weight=0.*1",
+    "objective.weight=1.5": "weight=1.5.*1",
+    "objective.targets=both": "objective.targets=both",
+    "objective.answers=never": "objective.answers=never",
+    "objective.teacher=x": "objective.teacher",
 }
 
 
-@pytest.mark.parametrize(("text", "says"), WRONG.items())
-def test_what_makes_no_sense_is_refused(text, says):
-    with pytest.raises(UserError, match=says):
-        changed(dict([text.split("=")]))
+def test_what_makes_no_sense_is_refused(subtests):
+    for text, named in WRONG.items():
+        with subtests.test(text), pytest.raises(UserError, match=named):
+            changed(dict([text.split("=")]))
 
 
 def test_a_recipe_without_labels_has_no_place_for_a_teacher():
     training = replace(recipe("scratch", SITUATION), objective=Mae())
-    with pytest.raises(UserError, match="distill: a teacher's answers go with labels, and this recipe learns by mae"):
+    with pytest.raises(UserError, match="distill"):
         distilled(training, scratch=True)

@@ -2,8 +2,6 @@
 
 from dataclasses import replace
 
-import pytest
-
 from vitreous.recipes.noise import noised
 from vitreous.recipes.situation import Situation
 from vitreous.recipes.supervised import recipe
@@ -27,21 +25,19 @@ def test_soft_labels_are_not_smoothed_as_well():
     assert noised(plain, soft=False).objective == plain.objective
 
 
-@pytest.mark.parametrize(
-    ("name", "model", "dropout", "drop_path", "policy"),
-    [
+def test_a_family_goes_without_what_it_lacks_and_keeps_what_it_has(subtests):
+    for name, model, dropout, drop_path, policy in (
         ("plain", "efficientnet-b0", 0.5, 0.2, "trivial"),  # the paper's dropout, and stochastic depth of its own
         ("plain", "bit-r50x1", None, None, "trivial"),  # it can do neither
         ("plain", "C+P/4@32", 0.1, 0.1, "randaugment"),
         ("plain", "Ti/16", 0.1, 0.1, "trivial"),
         ("scratch", None, 0.1, 0.1, "trivial"),  # instead of 0.05
-    ],
-)
-def test_a_family_goes_without_what_it_lacks_and_keeps_what_it_has(name, model, dropout, drop_path, policy):
-    student = noised(recipe(name, replace(MANY, side=200, model=model)), soft=True)
-    assert getattr(student.model, "dropout", None) == dropout
-    assert getattr(student.model, "drop_path", None) == drop_path
-    assert student.augment.policy == policy
+    ):
+        with subtests.test(name=name, model=model, dropout=dropout, drop_path=drop_path, policy=policy):
+            student = noised(recipe(name, replace(MANY, side=200, model=model)), soft=True)
+            assert getattr(student.model, "dropout", None) == dropout
+            assert getattr(student.model, "drop_path", None) == drop_path
+            assert student.augment.policy == policy
 
 
 def test_more_noise_than_that_stays():

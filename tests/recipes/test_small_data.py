@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
 from vitreous.config.data import Preprocess
 from vitreous.model.presets import preset
 from vitreous.recipes.situation import Situation
@@ -21,12 +19,13 @@ GIVEN = Situation(
 )
 
 
-@pytest.mark.parametrize(("size", "crop"), [(96, 0.82), (None, 0.82), (256, 0.94), (288, 1.0), (384, 1.0)])
-def test_things_look_as_large_as_in_training(size, crop):
+def test_things_look_as_large_as_in_training(subtests):
     """Crops of 0.35 to 1 of the area: a mean area of 0.675, the square of 0.82."""
-    training = small_data(replace(GIVEN, image_size=size))
-    assert training.preprocess.crop == crop
-    assert training.augment.crop_scale == (0.35, 1.0)
+    for size, crop in ((96, 0.82), (None, 0.82), (256, 0.94), (288, 1.0), (384, 1.0)):
+        with subtests.test(size=size, crop=crop):
+            training = small_data(replace(GIVEN, image_size=size))
+            assert training.preprocess.crop == crop
+            assert training.augment.crop_scale == (0.35, 1.0)
 
 
 def test_fewer_pictures_are_set_aside_where_there_is_a_test_split():

@@ -2,8 +2,6 @@
 
 from dataclasses import replace
 
-import pytest
-
 from vitreous.config.data import Preprocess
 from vitreous.model.presets import preset
 from vitreous.recipes.situation import Situation
@@ -31,8 +29,9 @@ def test_table_4():
     assert training.model.classes == 37
 
 
-@pytest.mark.parametrize(("base", "size", "side"), [("H/14", None, 378), ("Ti/16", 224, 224)])
-def test_another_resolution(base, size, side):
+def test_another_resolution(subtests):
     """A side of whole patches; or the one that was asked for."""
-    training = recipe("vtab", replace(GIVEN, base=preset(base, classes=1000), image_size=size))
-    assert training.model.image_size == (side, side)
+    for base, size, side in (("H/14", None, 378), ("Ti/16", 224, 224)):
+        with subtests.test(base=base, size=size, side=side):
+            training = recipe("vtab", replace(GIVEN, base=preset(base, classes=1000), image_size=size))
+            assert training.model.image_size == (side, side)

@@ -17,32 +17,34 @@ def supervised(model):
     return Supervised(model, SupervisedConfig())
 
 
-@pytest.mark.parametrize("shape", [(12, 8), (8, 12), (10, 10)])
-def test_orthogonalising_brings_the_singular_values_near_one(shape):
-    matrix = torch.randn(shape, generator=torch.Generator().manual_seed(0))
-    u, _, v = torch.linalg.svd(matrix, full_matrices=False)
-    result = orthogonalise(matrix)
-    values = torch.linalg.svdvals(result)
-    assert values.min() > 0.6
-    assert values.max() < 1.3
-    assert torch.trace(u.T @ result @ v.T) / len(values) > 0.8  # in the directions of the matrix itself
+def test_orthogonalising_brings_the_singular_values_near_one(subtests):
+    for shape in ((12, 8), (8, 12), (10, 10)):
+        with subtests.test(shape=shape):
+            matrix = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+            u, _, v = torch.linalg.svd(matrix, full_matrices=False)
+            result = orthogonalise(matrix)
+            values = torch.linalg.svdvals(result)
+            assert values.min() > 0.6
+            assert values.max() < 1.3
+            assert torch.trace(u.T @ result @ v.T) / len(values) > 0.8  # in the directions of the matrix itself
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("shape", [(24, 8), (8, 24), (16, 16)])
-def test_muon_steps_as_pytorchs_does_but_for_bfloat16(shape):
-    draw = torch.Generator().manual_seed(0)
-    start = torch.randn(shape, generator=draw)
-    ours, theirs = torch.nn.Parameter(start.clone()), torch.nn.Parameter(start.clone())
-    one = Muon([{"params": [ours]}], lr=0.02, weight_decay=0.1)
-    other = torch.optim.Muon([theirs], lr=0.02, weight_decay=0.1)
-    for _ in range(5):
-        ours.grad = torch.randn(shape, generator=draw)
-        theirs.grad = ours.grad.clone()
-        one.step()
-        other.step()
-    moved = (ours - start).norm()
-    assert (ours - theirs).norm() < 0.02 * moved
+def test_muon_steps_as_pytorchs_does_but_for_bfloat16(subtests):
+    for shape in ((24, 8), (8, 24), (16, 16)):
+        with subtests.test(shape=shape):
+            draw = torch.Generator().manual_seed(0)
+            start = torch.randn(shape, generator=draw)
+            ours, theirs = torch.nn.Parameter(start.clone()), torch.nn.Parameter(start.clone())
+            one = Muon([{"params": [ours]}], lr=0.02, weight_decay=0.1)
+            other = torch.optim.Muon([theirs], lr=0.02, weight_decay=0.1)
+            for _ in range(5):
+                ours.grad = torch.randn(shape, generator=draw)
+                theirs.grad = ours.grad.clone()
+                one.step()
+                other.step()
+            moved = (ours - start).norm()
+            assert (ours - theirs).norm() < 0.02 * moved
 
 
 def names_of(model, optimizer_config, objective=supervised):
@@ -103,17 +105,16 @@ def test_frozen_parameters_are_in_no_group():
     assert not any(name.startswith("blocks.0.") for name in names_of(model, Optimizer()))
 
 
-@pytest.mark.parametrize(
-    ("decay", "halfway"), [("cosine", 0.5), ("linear", 0.5), ("constant", 1.0)], ids=lambda x: str(x)
-)
-def test_the_rate_rises_then_falls(decay, halfway):
-    c = Optimizer(warmup=0.2, decay=decay)
-    factors = [rate_factor(c, step / 100, (step + 1) / 100) for step in range(100)]
-    assert factors[0] == pytest.approx(0.05)
-    assert max(factors) == pytest.approx(1.0, abs=0.01)
-    assert factors[60] == pytest.approx(halfway)
-    assert factors[:20] == sorted(factors[:20])
-    assert factors[20:] == sorted(factors[20:], reverse=True)
+def test_the_rate_rises_then_falls(subtests):
+    for decay, halfway in (("cosine", 0.5), ("linear", 0.5), ("constant", 1.0)):
+        with subtests.test(decay=decay, halfway=halfway):
+            c = Optimizer(warmup=0.2, decay=decay)
+            factors = [rate_factor(c, step / 100, (step + 1) / 100) for step in range(100)]
+            assert factors[0] == pytest.approx(0.05)
+            assert max(factors) == pytest.approx(1.0, abs=0.01)
+            assert factors[60] == pytest.approx(halfway)
+            assert factors[:20] == sorted(factors[:20])
+            assert factors[20:] == sorted(factors[20:], reverse=True)
 
 
 def test_the_weight_decay_moves_along_half_a_cosine_and_spares_what_is_never_decayed():

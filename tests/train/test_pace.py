@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 
 from vitreous.train.pace import Pace, Timekeeper, Timetable, crossed
@@ -74,21 +76,21 @@ TABLE = Timetable(deadline=300.0, stages=((0.6, 0.5), (0.9, 0.7), (1.0, 1.0)), e
 FITTING = int((300 - 10 - 5 * 3) / TABLE.step_seconds(0.0, 1.0))
 
 
-@pytest.mark.parametrize(
-    "slowness",
-    [
-        lambda progress: 0.7,
-        lambda progress: 1.3,
-        lambda progress: 2.5,
-        lambda progress: 1.0 if progress < 0.5 else 2.0,
-        lambda progress: 2.0 if progress < 0.5 else 1.0,
-    ],
-    ids=["faster", "slower", "much slower", "slower later", "faster later"],
-)
-def test_it_ends_in_time_on_a_machine_that_is_not_as_measured(slowness):
-    machine = Machine(TABLE, FITTING, slowness)
-    assert machine.run() == pytest.approx(300, rel=0.03)
-    assert machine.written == len(machine.pace.bends) > 0
+SLOWNESS = {
+    "faster": lambda progress: 0.7,
+    "slower": lambda progress: 1.3,
+    "much slower": lambda progress: 2.5,
+    "slower later": lambda progress: 1.0 if progress < 0.5 else 2.0,
+    "faster later": lambda progress: 2.0 if progress < 0.5 else 1.0,
+}
+
+
+def test_it_ends_in_time_on_a_machine_that_is_not_as_measured(subtests):
+    for name, slowness in SLOWNESS.items():
+        with subtests.test(name):
+            machine = Machine(TABLE, FITTING, slowness)
+            assert machine.run() == pytest.approx(300, rel=0.03)
+            assert machine.written == len(machine.pace.bends) > 0
 
 
 def test_a_machine_as_measured_bends_nothing():
@@ -103,13 +105,13 @@ def test_a_machine_that_is_slow_at_the_end_is_noticed():
     assert machine.run() == pytest.approx(300, rel=0.05)
 
 
-@pytest.mark.parametrize("share", [0.02, 0.2, 0.5, 0.7])
-@pytest.mark.parametrize("seconds", [30, 60])
-def test_time_that_a_stall_has_left_is_used(share, seconds):
+def test_time_that_a_stall_has_left_is_used(subtests):
     """Steps for what is left of the time, however slow the machine seemed for a moment."""
-    machine = Machine(TABLE, FITTING, lambda progress: 1.0, [(share, seconds)])
-    assert machine.run() == pytest.approx(300, rel=0.03)
-    assert machine.pace.steps > 0.95 * FITTING * (300 - 10 - 15 - seconds) / (300 - 10 - 15)
+    for share, seconds in product((0.02, 0.2, 0.5, 0.7), (30, 60)):
+        with subtests.test(share=share, seconds=seconds):
+            machine = Machine(TABLE, FITTING, lambda progress: 1.0, [(share, seconds)])
+            assert machine.run() == pytest.approx(300, rel=0.03)
+            assert machine.pace.steps > 0.95 * FITTING * (300 - 10 - 15 - seconds) / (300 - 10 - 15)
 
 
 def test_a_training_is_not_ended_by_one_long_stall():
