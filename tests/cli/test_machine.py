@@ -1,16 +1,18 @@
 """A machine that refuses: closed and full streams, few handles, addresses and processes, names that cannot be."""
 
 import errno
+import os
 import re
 import shutil
 import tempfile
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from support.commands import MB, SECONDS, check_ended_well, check_refused
+from support.commands import MB, SECONDS, check_ended_well, check_refused, run_command
 from support.greys import draw_pictures, make_weights
 from vitreous.cli.failures import explain_failure
 from vitreous.cli.listening import listening
@@ -61,50 +63,49 @@ def filled(words, place):
     return [str(known.get(word, word)) for word in words]
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.parametrize("streams", [("stdout",), ("stderr",), ("stderr", "stdout")])
 @pytest.mark.parametrize("how", ["closed", "full"])
-def test_streams_that_take_nothing(processes, place, command, streams, how):
-    argv, status = COMMANDS[command]
-    argv = filled(argv, place)
-    if how == "closed":
-        outcome = processes(code="".join(CLOSED[name] for name in streams) + MAIN.format(argv=argv))
-    else:
-        outcome = processes(*argv, **{name: Path("/dev/full") for name in streams})
-    check_ended_well(outcome, seconds=20, memory=600 * MB)
-    assert outcome.status == (1 if "stdout" in streams and status == 0 else status)
-    if streams == ("stdout",) and status == 0:
-        check_said(outcome, 1, "standard output: cannot be written")
+def test_streams_that_take_nothing(subtests, processes, place, how):
+    for (command, (words, status)), streams in product(
+        COMMANDS.items(), (("stdout",), ("stderr",), ("stderr", "stdout"))
+    ):
+        with subtests.test(command, streams=streams):
+            argv = filled(words, place)
+            if how == "closed":
+                outcome = processes(code="".join(CLOSED[name] for name in streams) + MAIN.format(argv=argv))
+            else:
+                outcome = processes(*argv, **{name: Path("/dev/full") for name in streams})
+            check_ended_well(outcome, seconds=20, memory=600 * MB)
+            assert outcome.status == (1 if "stdout" in streams and status == 0 else status)
+            if streams == ("stdout",) and status == 0:
+                check_said(outcome, 1, "standard output: ")
 
 
 LIMIT = "import os, resource; resource.setrlimit(resource.{name}, ({value}, {value}))\n"
 
 
 def test_few_file_handles(processes, place):
-    for handles, words in ((12, "workers=2"), (4, "Too many open files")):
-        argv = filled(["fit", "PICTURES", "--weights", "MODEL", "--out", place / "out/few", "--workers", "2"], place)
-        code = LIMIT.format(name="RLIMIT_NOFILE", value=handles) + MAIN.format(argv=argv)
-        outcome = processes(code=code)
-        check_said(outcome, outcome.status, words)
+    argv = filled(["fit", "PICTURES", "--weights", "MODEL", "--out", place / "out/few", "--workers", "2"], place)
+    for handles, name in ((12, "workers=2"), (4, os.strerror(errno.EMFILE))):
+        outcome = processes(code=LIMIT.format(name="RLIMIT_NOFILE", value=handles) + MAIN.format(argv=argv))
+        check_said(outcome, outcome.status, name)
         assert outcome.status in (1, 2)
 
 
-@pytest.mark.parametrize("more", [1, 8, 32])
-@pytest.mark.parametrize("verb", [["predict", "MODEL", "PICTURES"], ["probe", "MODEL", "PICTURES", "--workers", "0"]])
-def test_little_address_space(processes, place, verb, more):
+def test_little_address_space(subtests, processes, place):
     taken = "int(open('/proc/self/statm').read().split()[0]) * 4096"
-    code = LIMIT.format(name="RLIMIT_AS", value=f"{taken} + {more} * 2**20") + MAIN.format(argv=filled(verb, place))
-    outcome = processes(code=code)
-    check_ended_well(outcome, seconds=20, memory=600 * MB)
-    assert outcome.status in (0, 1, 2)
-    if outcome.status:
-        check_said(outcome, outcome.status)
-        assert re.search("memory|processes or threads", outcome.stderr)
+    for verb, more in product(("predict MODEL PICTURES", "probe MODEL PICTURES --workers 0"), (1, 8, 32)):
+        with subtests.test(verb, more=more):
+            limit = LIMIT.format(name="RLIMIT_AS", value=f"{taken} + {more} * 2**20")
+            outcome = processes(code=limit + MAIN.format(argv=filled(verb.split(), place)))
+            check_ended_well(outcome, seconds=20, memory=600 * MB)
+            assert outcome.status in (0, 1, 2)
+            if outcome.status:
+                check_said(outcome, outcome.status)
 
 
 def test_too_few_addresses_for_the_libraries(processes, place):
     code = LIMIT.format(name="RLIMIT_AS", value=500 * 10**6) + MAIN.format(argv=filled(["inspect", "PICTURES"], place))
-    check_said(processes(code=code), 1, "500 MB of addresses", "ulimit -v")
+    check_said(processes(code=code), 1, "500 MB", "ulimit -v")
 
 
 def test_no_more_processes(processes, place):
@@ -113,13 +114,13 @@ def test_no_more_processes(processes, place):
     imports = "import multiprocessing.popen_fork, multiprocessing.sharedctypes; "
     nobody = imports + "os.getuid() or (os.setgid(65534), os.setuid(65534))"
     code = LIMIT.format(name="RLIMIT_NPROC", value=1) + nobody + MAIN.format(argv=argv)
-    check_said(processes(code=code), 2, "workers=2: the system refuses another process", "give fewer, or 0")
+    check_said(processes(code=code), 2, "workers=2")
 
 
 def test_a_folder_that_was_deleted(processes, tmp_path, place):
     (tmp_path / "gone").mkdir()
     code = f"import os; os.chdir({str(tmp_path / 'gone')!r}); os.rmdir(os.getcwd())"
-    check_refused(processes(code=code + MAIN.format(argv=filled(["predict", "MODEL", "PICTURES"], place))), "deleted")
+    check_refused(processes(code=code + MAIN.format(argv=filled(["predict", "MODEL", "PICTURES"], place))))
 
 
 READERS = {
@@ -147,18 +148,18 @@ READERS = {
 }
 
 
-@pytest.mark.parametrize("case", READERS)
-@pytest.mark.parametrize("name", ["x" * 5000, "loop", "y/" * 3000])
-def test_names_that_cannot_be(processes, place, case, name):
-    named = str(place / "loop") if name == "loop" else name
-    argv = [named if word == "NAME" else word for word in filled(READERS[case], place)]
-    outcome = processes(*argv, cwd=place / "out")
-    if name == "loop" and case in ("explain", "walkthrough"):  # one of the pictures, which may be many
-        check_ended_well(outcome, seconds=SECONDS, memory=200 * MB)
-        assert (outcome.status, len(outcome.stderr.splitlines())) == (1, 1)
-        assert "loop: cannot be opened" in outcome.stderr
-        return
-    check_refused(outcome, name[:3])
+def test_names_that_cannot_be(subtests, place):
+    for (case, words), name in product(READERS.items(), ("x" * 5000, str(place / "loop"), "y/" * 3000)):
+        with subtests.test(case, name=name[-4:]):
+            outcome = run_command(
+                *(name if word == "NAME" else word for word in filled(words, place)), cwd=place / "out"
+            )
+            if name.endswith("loop") and case in ("explain", "walkthrough"):  # one image of what may be many
+                check_ended_well(outcome, seconds=SECONDS, memory=200 * MB)
+                assert (outcome.status, len(outcome.stderr.splitlines())) == (1, 1)
+                assert "loop: " in outcome.stderr
+            else:
+                check_refused(outcome, "loop" if name.endswith("loop") else name[:3])
 
 
 WORKERS = {
@@ -171,42 +172,44 @@ WORKERS = {
 }
 
 
-@pytest.mark.parametrize("case", WORKERS)
-@pytest.mark.parametrize("workers", ["300", "100000000"])
-def test_too_many_workers(processes, place, tmp_path, case, workers):
-    words, env = filled(WORKERS[case], place), {"VITREOUS_CACHE": str(tmp_path / "cache")}
-    check_refused(processes(*words, "--workers", workers, cwd=tmp_path, env=env), f"workers={workers}")
-    assert not list(tmp_path.rglob("*.*"))
+def test_too_many_workers(subtests, place, tmp_path, monkeypatch):
+    monkeypatch.setenv("VITREOUS_CACHE", str(tmp_path / "cache"))
+    for (case, words), workers in product(WORKERS.items(), ("300", "100000000")):
+        with subtests.test(case, workers=workers):
+            outcome = run_command(*filled(words, place), "--workers", workers, cwd=tmp_path)
+            check_refused(outcome, f"workers={workers}")
+            assert not list(tmp_path.rglob("*.*"))
 
 
-def failures():
-    def of(function, *args):
-        try:
-            return function(*args)
-        except Exception as error:
-            return error
-
-    yield of(torch.empty, 10**15), MachineError, "memory"
-    yield of(np.empty, 10**15), MachineError, "memory"
-    yield of(bytearray, 10**18), MachineError, "memory"
-    yield MemoryError(), MachineError, "memory (MemoryError)"
-    yield OSError(errno.EMFILE, "Too many open files"), MachineError, "ulimit -n"
-    yield OSError(errno.ENOSPC, "No space left on device", "some/file"), MachineError, "some/file: the disk is full"
-    yield RuntimeError("can't start new thread"), MachineError, "ulimit -u"
-    yield ImportError("libx.so: failed to map segment from shared object"), MachineError, "memory"
-    yield of(Path("z" * 5000).stat), UserError, "zzz...zzz"
-    yield RuntimeError("mat1 and mat2 shapes cannot be multiplied"), None, ""
-    yield OSError(errno.EINVAL, "Invalid argument"), None, ""
-    yield ImportError("cannot import name 'x'"), None, ""
+def raised(function, *args):
+    with pytest.raises(Exception) as caught:
+        function(*args)
+    return caught.value
 
 
-@pytest.mark.parametrize(("error", "kind", "words"), list(failures()))
-def test_what_the_machine_refuses_is_told_from_bugs(error, kind, words):
-    found = explain_failure(error)
-    assert type(found) is (kind or type(None))
-    if kind is not None:
-        assert words in str(found)
-        assert len(str(found)) < 400
+def test_what_the_machine_refuses_is_told_from_bugs(subtests):
+    handles, disk = OSError(errno.EMFILE, "Too many open files"), OSError(errno.ENOSPC, "No space left", "some/file")
+    refused = {
+        "memory, torch": (raised(torch.empty, 10**15), MachineError, "00000000000"),
+        "memory, NumPy": (raised(np.empty, 10**15), MachineError, "1000000000000000"),
+        "memory, Python": (raised(bytearray, 10**18), MachineError, ""),
+        "memory, a library": (ImportError("libx.so: failed to map segment"), MachineError, "libx.so"),
+        "handles": (handles, MachineError, "-n"),
+        "disk": (disk, MachineError, "some/file: "),
+        "threads": (RuntimeError("can't start new thread"), MachineError, "-u"),
+        "a long name": (raised(Path("z" * 5000).stat), UserError, "zzz...zzz"),
+    }
+    remedies = {}
+    for case, (error, kind, name) in refused.items():
+        with subtests.test(case):
+            found = explain_failure(error)
+            assert type(found) is kind
+            assert name in str(found)
+            assert len(str(found)) < 400
+            remedies.setdefault(str(found).rpartition(";")[2], []).append(case)
+    assert [len(cases) for cases in remedies.values()] == [4, 1, 1, 1, 1], "each is told what helps"
+    for bug in (RuntimeError("mat1 and mat2 shapes"), OSError(errno.EINVAL, "Invalid"), ImportError("cannot import x")):
+        assert explain_failure(bug) is None
 
 
 def test_a_log_is_reminded_after_a_while_and_then_once_a_minute():
@@ -218,8 +221,8 @@ def test_a_log_is_reminded_after_a_while_and_then_once_a_minute():
         if reminder.due():
             seen.append((second, reminder.left(second, 1000)))
     assert [at for at, _ in seen] == [10, 30, 70, 130, 190, 250, 310, 370]
-    assert seen[0][1] == ", about 16 min left"  # of 1,000, one a second
-    assert seen[-1][1] == ", about 10 min left"
+    assert "16 min" in seen[0][1]  # of 1,000, one a second
+    assert "10 min" in seen[-1][1]
 
 
 def test_what_is_left_is_unknown_when_something_else_is_counted():
@@ -227,11 +230,11 @@ def test_what_is_left_is_unknown_when_something_else_is_counted():
     reminder = Reminder(lambda: now)
     assert reminder.left(0, 100, "pictures") == ""
     now = 10.0
-    assert reminder.left(50, 100, "pictures") == ", about 10 s left"
+    assert reminder.left(50, 100, "pictures").split()[-3:-1] == ["10", "s"]
     now = 20.0
     assert reminder.left(60, 100, "steps") == ""  # 60 steps are not ten more than 50 pictures
     now = 30.0
-    assert reminder.left(70, 100, "steps") == ", about 30 s left"
+    assert reminder.left(70, 100, "steps").split()[-3:-1] == ["30", "s"]
 
 
 def test_a_log_tells_how_many_pictures_were_looked_at(monkeypatch, capsys):
@@ -239,4 +242,6 @@ def test_a_log_tells_how_many_pictures_were_looked_at(monkeypatch, capsys):
     with listening() as listeners:
         listeners.look("looking at the test pictures", 1000, 4000)
         listeners.look("looking at the test pictures", 4000, 4000)  # then there is a result to read
-    assert capsys.readouterr().err == "looking at the test pictures: 1,000 of 4,000\n"
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("looking at the test pictures: ")
+    assert re.findall("[0-9,]+", line) == ["1,000", "4,000"]
