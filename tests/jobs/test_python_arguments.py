@@ -82,9 +82,6 @@ def parameters(function):
     }
 
 
-CALLS = [(name, parameter) for name, function in functions() for parameter in parameters(function)]
-
-
 @pytest.fixture(scope="module", autouse=True)
 def elsewhere(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
@@ -106,7 +103,7 @@ def answer(function, *args, **given):
 
 @contextmanager
 def naming(value):
-    """Within, whatever goes wrong says of which value; a test for each of them would be ten thousand."""
+    """Within, whatever goes wrong says of which value; a subtest for each would be ten thousand."""
     try:
         yield
     except BaseException as error:
@@ -114,25 +111,30 @@ def naming(value):
         raise
 
 
-@pytest.mark.parametrize(("name", "parameter"), CALLS)
-def test_a_wrong_argument(name, parameter):
-    function = getattr(vitreous, name)
-    given = {
-        other: GIVEN["name"]
-        if name == "ViT" and other == "model"
-        else "nowhere"
-        if name == "get_data"
-        else GIVEN[other]
-        for other, one in parameters(function).items()
-        if one.default is one.empty or (name == "ViT" and other == "model")
-    }
+def required(name, function):
+    """The arguments that a call needs, none of which names anything on the disk."""
+    if name == "get_data":
+        return dict.fromkeys(
+            (each for each, one in parameters(function).items() if one.default is one.empty), "nowhere"
+        )
+    given = {each: GIVEN[each] for each, one in parameters(function).items() if one.default is one.empty}
+    if name == "ViT":
+        given["model"] = GIVEN["name"]
     if name == "transfer":  # whose tasks are all of VTAB by default
         given["tasks"] = ["nowhere"]
-    for value in VALUES:
-        with naming(value):
-            found = answer(function, **{**given, parameter: VALUES[value]})
-            if value in NAMED and isinstance(found, UserError):
-                assert parameter in str(found) or "nowhere" in str(found)
+    return given
+
+
+def test_a_wrong_argument(subtests):
+    for name, function in functions():
+        given = required(name, function)
+        for parameter in parameters(function):
+            with subtests.test(f"{name}({parameter}=...)"):
+                for value in VALUES:
+                    with naming(value):
+                        found = answer(function, **{**given, parameter: VALUES[value]})
+                        if value in NAMED and isinstance(found, UserError):
+                            assert parameter in str(found) or "nowhere" in str(found)
 
 
 CONFIGS = {
@@ -141,18 +143,17 @@ CONFIGS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("kind", "field"),
-    [pytest.param(kind, field.name, id=f"{kind.__name__}-{field.name}") for kind in CONFIGS for field in fields(kind)],
-)
-def test_a_wrong_field(kind, field):
-    for value in VALUES:
-        with naming(value):
-            found = answer(kind, **{**CONFIGS[kind], field: VALUES[value]})
-            if value in ("nan", "infinity", "object", "array"):
-                assert isinstance(found, UserError), "no field of a configuration is any of these"
-            if isinstance(found, UserError):
-                assert field in str(found)
+def test_a_wrong_field(subtests):
+    for kind, given in CONFIGS.items():
+        for field in (each.name for each in fields(kind)):
+            with subtests.test(f"{kind.__name__}({field}=...)"):
+                for value in VALUES:
+                    with naming(value):
+                        found = answer(kind, **{**given, field: VALUES[value]})
+                        if value in ("nan", "infinity", "object", "array"):
+                            assert isinstance(found, UserError), "no field of a configuration is any of these"
+                        if isinstance(found, UserError):
+                            assert field in str(found)
 
 
 @pytest.fixture(scope="module")
@@ -161,68 +162,65 @@ def model(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def pictures(tmp_path_factory):
-    return make_pictures(tmp_path_factory.mktemp("pictures") / "p", count=1)
+def images(tmp_path_factory):
+    return make_pictures(tmp_path_factory.mktemp("images") / "p", count=1)
 
 
-METHODS = [
-    (name, parameter)
-    for name in ("predict", "explain", "evaluate")
-    for parameter in parameters(getattr(vitreous.Model, name))
-]
+def test_a_wrong_argument_of_a_model_that_is_there(model, images, subtests):
+    for name in ("predict", "explain", "evaluate"):
+        first = {"data": images} if name == "evaluate" else {"picture": images / "red" / "0.png"}
+        for parameter in parameters(getattr(vitreous.Model, name)):
+            with subtests.test(f"{name}({parameter}=...)"):
+                for value in VALUES:
+                    with naming(value):
+                        answer(getattr(model, name), **{**first, parameter: VALUES[value]})
 
 
-@pytest.mark.parametrize(("name", "parameter"), METHODS)
-def test_a_wrong_argument_of_a_model_that_is_there(model, pictures, name, parameter):
-    first = {"data": pictures} if name == "evaluate" else {"picture": pictures / "red" / "0.png"}
-    for value in VALUES:
-        with naming(value):
-            answer(getattr(model, name), **{**first, parameter: VALUES[value]})
-
-
-@pytest.mark.parametrize("ask", ["predict", "explain"])
-def test_every_kind_of_picture_gets_the_same_answer(model, pictures, ask):
-    path = pictures / "green" / "0.png"
+@pytest.mark.parametrize("method", ["predict", "explain"])
+def test_every_kind_of_image_gets_the_same_prediction(model, images, method):
+    path = images / "green" / "0.png"
     array = np.asarray(Image.open(path))
     tensor = torch.from_numpy(array.copy()).permute(2, 0, 1)
-    kinds = [path, str(path), path.read_bytes(), Image.open(path), array, tensor]
-    assert {getattr(model, ask)(kind).label for kind in kinds} == {"green"}
-    assert len({round(getattr(model, ask)(kind).score, 6) for kind in kinds}) == 1
+    found = [
+        getattr(model, method)(kind) for kind in (path, str(path), path.read_bytes(), Image.open(path), array, tensor)
+    ]
+    assert {one.label for one in found} == {"green"}
+    assert len({round(one.score, 6) for one in found}) == 1
 
 
-PICTURES = {
-    "no pictures": [],
-    "of shape (8, 8, 3)": torch.zeros(8, 8, 3, dtype=torch.uint8),
-    "list(tensor)": torch.zeros(2, 3, 4, 4, dtype=torch.uint8),
-    "a tensor of float32": torch.zeros(3, 4, 4),
-    "list(array)": np.zeros((2, 4, 4, 3), np.uint8),
-    "an array of float64": np.zeros((4, 4, 3)),
-    "picture='': empty": "",
-    "picture[0]='': empty": [""],
-    "picture[1]=None: give a path": ["a.png", None],
-    "this is a folder, not a picture": ".",
+NO_IMAGE = {
+    "nothing": ([], "."),
+    "channels last": (torch.zeros(8, 8, 3, dtype=torch.uint8), r"\(8, 8, 3\)"),
+    "a batch": (torch.zeros(2, 3, 4, 4, dtype=torch.uint8), r"\(2, 3, 4, 4\)"),
+    "floats": (torch.zeros(3, 4, 4), "float32"),
+    "a batch of NumPy": (np.zeros((2, 4, 4, 3), np.uint8), r"\(2, 4, 4, 3\)"),
+    "floats of NumPy": (np.zeros((4, 4, 3)), "float64"),
+    "an empty name": ("", "picture=''"),
+    "a list with an empty name": ([""], r"picture\[0\]=''"),
+    "a list with None": (["a.png", None], r"picture\[1\]=None"),
+    "a folder": (".", r"^\.: "),
 }
 
 
-@pytest.mark.parametrize(("says", "given"), PICTURES.items())
-def test_what_is_no_picture(model, says, given):
-    with pytest.raises(UserError) as error:
-        model.predict(given)
-    assert says in str(error.value)
-    if not isinstance(given, list | str):
-        with pytest.raises(UserError, match=type(given).__name__.lower()[-5:]):
-            model.explain(given)
+def test_what_is_no_image(model, subtests):
+    for name, (given, says) in NO_IMAGE.items():
+        with subtests.test(name):
+            with pytest.raises(UserError, match=says):
+                model.predict(given)
+            if not isinstance(given, list | str):
+                with pytest.raises(UserError, match=type(given).__name__.lower()[-5:]):
+                    model.explain(given)
 
 
 def test_a_misspelt_argument_and_a_missing_one():
-    with pytest.raises(UserError, match=r"fit\(epoch=...\): there is no such argument; did you mean epochs\?"):
+    with pytest.raises(UserError, match=r"fit\(epoch=...\): .*\bepochs\b"):
         vitreous.fit("x", epoch=3)
-    with pytest.raises(UserError, match=r"fit\(\): missing a required argument: 'data'"):
+    with pytest.raises(UserError, match=r"fit\(\): .*'data'"):
         vitreous.fit()
 
 
-def test_numbers_of_numpy_are_numbers(model, pictures):
-    found = model.predict(pictures / "red" / "0.png", top=np.int64(2))
+def test_numbers_of_numpy_are_numbers(model, images):
+    found = model.predict(images / "red" / "0.png", top=np.int64(2))
     assert len(found.top) == 2
     assert vitreous.ViT("F/7@28", classes=np.int32(4)).config.classes == 4
-    assert model.explain(pictures / "red" / "0.png", method="attention", layer=np.int64(0)).layers == (0,)
+    assert model.explain(images / "red" / "0.png", method="attention", layer=np.int64(0)).layers == (0,)
