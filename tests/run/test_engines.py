@@ -3,6 +3,7 @@
 import json
 import logging
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,13 +19,12 @@ from vitreous.jobs.evaluate import evaluate
 from vitreous.jobs.evaluate_corruptions import evaluate_corruptions
 from vitreous.memory import peak_bytes
 from vitreous.run.engines import choice as engines
-from vitreous.run.engines import memory, prepared
+from vitreous.run.engines import conversion, memory, prepared
 from vitreous.run.engines.choice import deploy
 from vitreous.run.engines.prepared import TORCH, PreparedEngines, Variant
 from vitreous.weights.bundle import load_bundle
 
 OPENVINO = Variant("openvino", "fp32")
-pytestmark = pytest.mark.xdist_group("engines")  # one process makes the costly fixture
 
 
 def test_auto_is_pytorch_until_another_engine_was_measured(colours, in_openvino, kept, caplog):
@@ -41,10 +41,9 @@ def test_auto_is_pytorch_until_another_engine_was_measured(colours, in_openvino,
     assert deploy(bundle, engine="torch", pictures=100).engine.name == "torch"
     found.remember({TORCH: 10.0, OPENVINO: 9.9})
     assert deploy(bundle, pictures=100).engine.name == "torch", "it is slower here"
-    assert caplog.messages == [
-        "engine: OpenVINO fp32, 2.5 times as fast as PyTorch here.",
-        "engine: PyTorch, the fastest here for 100 pictures.",
-    ]
+    openvino, torch_ = caplog.messages
+    assert all(word in openvino for word in ("OpenVINO", "fp32", "2.5"))
+    assert all(word in torch_ for word in ("PyTorch", "100"))
     caplog.clear()
     assert deploy(bundle, pictures=15).engine.name == "torch"
     assert caplog.messages == [], "of a few pictures nobody asks"
@@ -102,19 +101,21 @@ def test_a_model_that_cannot_be_converted_is_answered_for_by_pytorch(colours, ke
     runtime = RUNTIMES["openvino"]
 
     def fail(*given):
-        raise RuntimeError("no such operation")
+        raise RuntimeError("operation 4711")
 
-    monkeypatch.setitem(RUNTIMES, "openvino", type(runtime)(**{**runtime.__dict__, "convert": fail}))
+    monkeypatch.setitem(RUNTIMES, "openvino", replace(runtime, convert=fail))
+    monkeypatch.setattr(conversion, "trace_graph", lambda *given: None)
     monkeypatch.setattr(engines, "WORTH_SECONDS", 0.0)
     assert deploy(bundle, pictures=100_000).engine.name == "torch"
-    assert any("OpenVINO cannot take this network (no such operation)" in message for message in caplog.messages)
-    with pytest.raises(UserError, match="cannot take this network"):
+    assert any("4711" in message for message in caplog.messages)
+    with pytest.raises(UserError, match=r"\b4711\b"):
         deploy(bundle, engine="openvino")
 
 
-def test_an_engine_that_is_asked_for_is_taken_beside_an_accelerator_too(colours, kept, monkeypatch):
+def test_an_engine_that_is_asked_for_is_taken_beside_an_accelerator_too(colours, in_openvino, kept, monkeypatch):
+    PreparedEngines(colours[0]).put(in_openvino)
     monkeypatch.setattr(engines, "find_device", lambda device: torch.device("meta"))
-    assert deploy(colours[0], engine="onnx").engine.name == "onnx"
+    assert deploy(colours[0], engine="openvino").engine.name == "openvino"
 
 
 def test_two_threads_get_their_own_answers(colours, in_openvino, kept):
@@ -143,8 +144,9 @@ def test_another_model_does_not_take_this_ones_engine(colours, in_openvino, kept
             bundle.model.head.bias[0] -= 1
 
 
-def test_many_pictures_are_worth_a_conversion(colours, kept, monkeypatch):
+def test_many_pictures_are_worth_a_conversion(colours, in_openvino, kept, monkeypatch):
     bundle, _ = colours
+    monkeypatch.setattr(engines, "convert_model", lambda bundle, to, views: {"openvino": in_openvino}[to])
     monkeypatch.setattr(engines, "WORTH_SECONDS", 0.0)
     monkeypatch.setattr(prepared, "measure_speeds", lambda found: dict.fromkeys(found, 1.0) | {OPENVINO: 2.0})
     assert deploy(bundle, pictures=100_000).engine.name == "openvino"
@@ -160,84 +162,94 @@ def test_a_batch_that_does_not_fit_into_the_memory_is_not_tried(colours, kept, m
     assert deploy(bundle, pictures=100_000).engine.name == "torch"
 
 
-def test_what_is_kept_and_damaged_is_made_again(colours, in_openvino, kept):
+def test_what_is_kept_and_damaged_is_made_again(colours, in_openvino, kept, monkeypatch):
     bundle, _ = colours
+    made = []
+    monkeypatch.setattr(engines, "convert_model", lambda *given: made.append(given) or in_openvino)
     PreparedEngines(bundle).put(in_openvino)
     first = deploy(bundle, engine="openvino")
     place = PreparedEngines(bundle).folder / "openvino-fp32" / "model.bin"
     content = bytearray(place.read_bytes())
     content[100] ^= 1
     place.write_bytes(content)
-    with pytest.raises(UserError, match="damaged"):
+    with pytest.raises(UserError, match=r"model\.bin"):
         load_engine(place.parent)
-    pictures = random_pictures(bundle, 4)
+    images = random_pictures(bundle, 4)
     again = deploy(load_bundle(bundle.path), engine="openvino")
-    assert torch.equal(first.engine.scores(pictures), again.engine.scores(pictures))
+    assert len(made) == 1
+    assert torch.equal(first.engine.scores(images), again.engine.scores(images))
+    load_engine(place.parent)
 
 
-@pytest.mark.parametrize("engine", ["openvino", "onnx"])
-def test_every_verb_that_asks_gets_the_same_answer(colours, kept, engine):
+@pytest.mark.slow
+def test_every_verb_that_asks_gets_the_same_answer(colours, in_openvino, in_onnx, kept, subtests):
     bundle, data = colours
-    assert evaluate(bundle, data, engine=engine).result.top1 == evaluate(bundle, data, engine="torch").result.top1 == 1
-    assert evaluate(bundle, data, engine=engine).engine == f"{engine}-fp32"
-    assert probe(bundle, data, engine=engine).scores == probe(bundle, data, engine="torch").scores
     files = sorted(data.glob("test/*/*.png"))
-    assert [one.label for one in predict(bundle, files, engine=engine)] == [file.parent.name for file in files]
+    scores = probe(bundle, data, engine="torch").scores
+    assert evaluate(bundle, data, engine="torch").result.top1 == 1
+    for converted in (in_openvino, in_onnx):
+        PreparedEngines(bundle).put(converted)
+        engine = converted.about.runtime
+        with subtests.test(engine):
+            found = evaluate(bundle, data, engine=engine)
+            assert (found.result.top1, found.engine) == (1, f"{engine}-fp32")
+            assert probe(bundle, data, engine=engine).scores == scores
+            assert [one.label for one in predict(bundle, files, engine=engine)] == [file.parent.name for file in files]
 
 
 REFUSED = {
-    "int8 in PyTorch": ({"engine": "torch", "precision": "int8"}, "choose the engine openvino"),
-    "int8 that was never made": ({"engine": "openvino", "precision": "int8"}, "has not been quantised here"),
-    "int8 by auto": ({"precision": "int8"}, "has not been quantised here"),
-    "int8 in ONNX": ({"engine": "onnx", "precision": "int8"}, "there is none for ONNX"),
+    "int8 in PyTorch": {"engine": "torch", "precision": "int8"},
+    "int8 that was never made": {"engine": "openvino", "precision": "int8"},
+    "int8 by auto": {"precision": "int8"},
+    "int8 in ONNX": {"engine": "onnx", "precision": "int8"},
 }
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_be_had_is_said(colours, kept, case):
-    options, sentence = REFUSED[case]
-    with pytest.raises(UserError, match=sentence):
-        deploy(colours[0], **options)
+def test_what_cannot_be_had_is_said(colours, kept, subtests):
+    for case, options in REFUSED.items():
+        with subtests.test(case), pytest.raises(UserError, match="precision='int8'"):
+            deploy(colours[0], **options)
 
 
-def test_an_exported_model_is_what_it_is(colours, kept, tmp_path):
+def test_an_exported_model_is_what_it_is(colours, in_openvino, kept):
     bundle, data = colours
-    out = export_weights(bundle, tmp_path / "out", "onnx")
-    with pytest.raises(UserError, match="was exported for onnx"):
-        predict(out, random_pictures(bundle, 1)[0], engine="openvino")
-    with pytest.raises(UserError, match="was exported in fp32"):
+    PreparedEngines(bundle).put(in_openvino)
+    out, image = PreparedEngines(bundle).folder / "openvino-fp32", random_pictures(bundle, 1)[0]
+    with pytest.raises(UserError, match=f"engine='onnx': {out}"):
+        predict(out, image, engine="onnx")
+    with pytest.raises(UserError, match=f"precision='int8': {out}"):
         evaluate(out, data, precision="int8")
-    with pytest.raises(UserError, match="part of its graph"):
-        predict(out, random_pictures(bundle, 1)[0], preprocess="crop=0.5")
-    with pytest.raises(UserError, match="exported model"):
+    with pytest.raises(UserError, match=f"preprocess: {out}"):
+        predict(out, image, preprocess="crop=0.5")
+    with pytest.raises(UserError, match=str(out)):
         load(out)
 
 
 OPTIONS = {
-    "int8 for timm": ({"to": "timm", "int8": True}, "there is none for timm"),
-    "merging for timm": ({"to": "timm", "merge": 2}, "merge: only for an export"),
-    "pictures for google": ({"to": "google", "verify": "x"}, "verify: only for an export"),
-    "int8 in ONNX": ({"to": "onnx", "int8": True, "calibrate": "x"}, "there is none for onnx"),
-    "int8 without pictures": ({"to": "openvino", "int8": True}, "give calibrate"),
-    "calibrating fp32": ({"to": "openvino", "calibrate": "x"}, "only int8 needs it"),
-    "a drop in fp32": ({"to": "openvino", "max_drop": 1.0}, "only int8 needs it"),
+    "int8 for timm": ({"to": "timm", "int8": True}, "int8"),
+    "merging for timm": ({"to": "timm", "merge": 2}, "merge"),
+    "images for google": ({"to": "google", "verify": "x"}, "verify"),
+    "int8 in ONNX": ({"to": "onnx", "int8": True, "calibrate": "x"}, "int8"),
+    "int8 without images": ({"to": "openvino", "int8": True}, "int8"),
+    "calibrating fp32": ({"to": "openvino", "calibrate": "x"}, "calibrate"),
+    "a drop in fp32": ({"to": "openvino", "max_drop": 1.0}, "max_drop"),
     "a negative drop": ({"to": "openvino", "int8": True, "calibrate": "x", "max_drop": -1.0}, "max_drop"),
 }
 
 
-@pytest.mark.parametrize("case", OPTIONS)
-def test_options_without_effect_are_refused(colours, tmp_path, case):
-    options, sentence = OPTIONS[case]
-    with pytest.raises(UserError, match=sentence):
-        export_weights(colours[0], tmp_path / "out", **options)
+def test_options_without_effect_are_refused(colours, tmp_path, subtests):
+    for case, (options, named) in OPTIONS.items():
+        with subtests.test(case), pytest.raises(UserError, match=f"^{named}"):
+            export_weights(colours[0], tmp_path / "out", **options)
 
 
 def test_a_runtime_that_is_not_installed_is_named(colours, kept, monkeypatch):
     monkeypatch.setattr("vitreous.deploy.runtime.find_spec", lambda name: None if name == "nncf" else name)
-    with pytest.raises(UserError, match=r"nncf is not installed; pip install 'vitreous\[openvino\]'"):
+    with pytest.raises(UserError, match=r"nncf .*'vitreous\[openvino\]'"):
         deploy(colours[0], engine="openvino")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not peak_bytes(), reason="the system does not tell")
 def test_memory_is_of_a_process_that_asks_as_many_pictures_as_the_engine_likes(
     colours, in_openvino, kept, monkeypatch, tmp_path
@@ -281,8 +293,10 @@ def test_memory_is_measured_with_a_whole_batch(colours, monkeypatch, capsys):
     assert int(capsys.readouterr().out) == pytest.approx(peak_bytes(), rel=0.1)
 
 
-def test_bench_measures_all_engines_and_auto_takes_the_fastest(colours, kept, monkeypatch, tmp_path):
+@pytest.mark.slow
+def test_bench_measures_all_engines_and_auto_takes_the_fastest(colours, in_openvino, kept, monkeypatch, tmp_path):
     bundle, data = colours
+    PreparedEngines(bundle).put(in_openvino)
     monkeypatch.setattr("vitreous.run.engines.timing.measure_memory", lambda engine: engine.batch_size)
     found = bench(bundle, data=data, out=tmp_path / "out", batch_sizes=[1])
     names = {(row.engine, row.precision) for row in found.rows}
@@ -299,5 +313,5 @@ def test_bench_measures_all_engines_and_auto_takes_the_fastest(colours, kept, mo
     assert (tmp_path / "out" / "bench.svg").read_text().startswith("<?xml")
     fastest = next(row for row in found.rows if row.precision == "fp32")  # int8 was judged on too few
     assert deploy(bundle, pictures=10**9).engine.name == fastest.engine
-    assert "int8: judged on 36 pictures; auto takes it only with 200 or more." in found.remarks
+    assert any("36" in remark and "200" in remark for remark in found.remarks)
     assert bundle.labels == COLOURS
