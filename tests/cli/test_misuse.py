@@ -201,7 +201,7 @@ IDLE = {
     "self-train DATA OTHERS --teacher MODEL --model Ti/4": "model, teacher",
     "self-train DATA OTHERS --preprocess crop=1": "preprocess",
     "pretrain DATA --set lora=3": "lora",
-    "pretrain DATA --method dino --set objective.centre_momentum=0.5": "centre_momentum, objective.sinkhorn_iterations=0",
+    "pretrain DATA --method dino --set objective.centre_momentum=0.5": "centre_momentum, sinkhorn_iterations=0",
     "pretrain DATA --method dino --set objective.ibot_mask=[0.1,0.2]": "objective.ibot_mask, objective.ibot_weight",
     "models Ti/4@32 --image-size 64": "image_size=64",
     "probe MODEL DATA --shots 1,2": "shots",
