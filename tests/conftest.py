@@ -16,11 +16,8 @@ import pytest
 import torch
 from filelock import FileLock
 from hypothesis import HealthCheck, settings
-from PIL import Image
-from safetensors.torch import load_file
 
 from support.commands import Processes
-from vitreous import ViT
 from vitreous.train.precision import avoid_broken_amx
 
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup it is ignored, and would be in every child
@@ -59,19 +56,9 @@ def pytest_runtest_setup(item):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Side by side, long tests come first, so that no core waits at the end; one process makes a costly fixture."""
+    """Side by side, long tests come first, so that no core waits at the end."""
     if PROCESSES > 1:
         items.sort(key=lambda item: item.get_closest_marker("slow") is None)
-    for item in items:
-        if "pets_features" in item.fixturenames:
-            item.add_marker(pytest.mark.xdist_group("pets_features"))
-
-
-def pytest_collection_finish(session):
-    """pytest-xdist tells groups by their names in the tests' ids; it may fail to write them, without a word."""
-    if PROCESSES > 1:
-        grouped = [item for item in session.items if item.get_closest_marker("xdist_group")]
-        assert all("@" in item.nodeid for item in grouped), "this pytest and this pytest-xdist do not go together"
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -143,38 +130,3 @@ def all_cores():
     torch.set_num_threads(CORES)
     yield
     torch.set_num_threads(threads)
-
-
-@pytest.fixture(scope="session")
-def pets_features(shared_data):
-    """{"train": (features (n, D), labels (n,)), "test": ...} of Pets by the real ViT-Ti/16.
-
-    The pictures are read here by hand, not by the package, so that this is also a test of the model alone.
-    """
-    model = ViT("Ti/16", seed=None).eval()
-    model.load_state_dict(load_file(shared_data / "vit_ti16_augreg_in21k_ft_in1k.safetensors"))
-    threads = torch.get_num_threads()
-    torch.set_num_threads(CORES)
-    found = {split: _features(model, shared_data / "pets" / split) for split in ("train", "test")}
-    torch.set_num_threads(threads)
-    return found
-
-
-def _features(model, folder):
-    paths = sorted(folder.glob("*/*.jpg"))
-    classes = sorted({path.parent.name for path in paths})
-    rows = []
-    with torch.no_grad():
-        for start in range(0, len(paths), 32):
-            rows.append(model.representation(torch.stack([_read(path) for path in paths[start : start + 32]])))
-    return torch.cat(rows), torch.tensor([classes.index(path.parent.name) for path in paths])
-
-
-def _read(path):
-    """Short side to 224/0.9, the centre, values in -1..1: the preprocessing that these weights were trained with."""
-    picture = Image.open(path).convert("RGB")
-    scale = round(224 / 0.9) / min(picture.size)
-    picture = picture.resize([round(side * scale) for side in picture.size], Image.Resampling.BICUBIC)
-    left, top = ((side - 224) // 2 for side in picture.size)
-    pixels = np.asarray(picture.crop((left, top, left + 224, top + 224)), np.float32)
-    return torch.from_numpy(pixels).permute(2, 0, 1) / 127.5 - 1

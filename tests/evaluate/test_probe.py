@@ -1,4 +1,4 @@
-"""The linear probe, against scikit-learn's logistic regression, and on real features of real pictures."""
+"""The linear probe, against scikit-learn's logistic regression."""
 
 import numpy as np
 import pytest
@@ -105,18 +105,6 @@ def test_mistakes():
     x[0, 0] = float("inf")
     with pytest.raises(UserError):
         fit_linear(x, y, 5)
-
-
-@pytest.mark.slow
-def test_real_features_of_pets(pets_features):
-    """88.9 % with timm's model and another L-BFGS."""
-    x, y = pets_features["train"]
-    aside = torch.arange(len(x)) % 10 == 0
-    probe = fit_linear(x[~aside], y[~aside], 37, validation=(x[aside], y[aside]))
-    probe = fit_linear(x, y, 37, weight_decays=[probe.weight_decay])
-    features, labels = pets_features["test"]
-    accuracy = (probe(features).argmax(1) == labels).double().mean().item()
-    assert accuracy == pytest.approx(0.889, abs=0.01)
 
 
 def test_held_out_is_a_share_of_each_class():
