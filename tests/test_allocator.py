@@ -71,6 +71,7 @@ def off():
     return run(VITREOUS_ALLOCATOR="off")
 
 
+@pytest.mark.slow
 def test_memory_is_kept_and_reused_without_page_faults(off):
     on = run()
     assert on["keeps"]
@@ -82,36 +83,37 @@ def test_memory_is_kept_and_reused_without_page_faults(off):
     assert abs(off["given back"]) < 20e6
 
 
-@pytest.mark.parametrize(
-    "environment",
-    [
-        {"GLIBC_TUNABLES": "glibc.malloc.arena_max=2"},
-        {"MALLOC_TRIM_THRESHOLD_": "131072"},
-        {"MALLOC_ARENA_MAX": "2"},
-        {"MALLOC_CONF": "thp:always"},
-        {"VITREOUS_ALLOCATOR": "OFF"},
-    ],
-    ids=str,
-)
-def test_the_user_has_chosen(monkeypatch, environment):
-    monkeypatch.setattr(allocator, "_keeping", None)
+CHOICES = {
+    "GLIBC_TUNABLES": "glibc.malloc.arena_max=2",
+    "MALLOC_TRIM_THRESHOLD_": "131072",
+    "MALLOC_ARENA_MAX": "2",
+    "MALLOC_CONF": "thp:always",
+    "VITREOUS_ALLOCATOR": "OFF",
+}
+
+
+def test_the_user_has_chosen(subtests, monkeypatch):
     monkeypatch.setattr(allocator, "_glibc_malloc", lambda: pytest.fail("not asked"))
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    assert not allocator.keep_memory()
-    allocator.give_back_memory()
+    for name, value in CHOICES.items():
+        with subtests.test(name), monkeypatch.context() as patch:
+            patch.setattr(allocator, "_keeping", None)
+            patch.setenv(name, value)
+            assert not allocator.keep_memory()
+            allocator.give_back_memory()
 
 
 def test_settings_of_other_things_are_not_about_memory():
     assert not allocator._chosen_by_the_user({"GLIBC_TUNABLES": "glibc.rtld.optional_static_tls=512", "HOME": "/"})
 
 
+@pytest.mark.slow
 def test_a_users_own_setting_stays_as_it_is():
     told = run(MALLOC_MMAP_THRESHOLD_="1048576")
     assert not told["keeps"]
     assert told["faults"] > ASKED
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", ["RLIMIT_AS", "RLIMIT_DATA"])
 def test_addresses_that_are_counted_are_not_taken(off, limit):
     """Memory is kept all the same, and the network finds the little that it needs."""
@@ -151,12 +153,12 @@ def test_old_glibc_keeps_what_it_can(monkeypatch):
     assert asked == [2**30, 2**25, -1]
 
 
-@pytest.mark.parametrize("system", ["darwin", "win32"])
-def test_other_systems(monkeypatch, system):
-    monkeypatch.setattr(allocator, "_keeping", None)
+def test_other_systems(monkeypatch):
     monkeypatch.setattr(allocator, "_chosen_by_the_user", lambda environment: False)
-    monkeypatch.setattr(sys, "platform", system)
-    assert not allocator.keep_memory()
+    for system in ("darwin", "win32"):
+        monkeypatch.setattr(allocator, "_keeping", None)
+        monkeypatch.setattr(sys, "platform", system)
+        assert not allocator.keep_memory()
 
 
 def test_another_c_library(monkeypatch):

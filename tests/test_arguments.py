@@ -1,4 +1,4 @@
-"""Arguments checked against annotations: what is let through, what is refused, and in which words."""
+"""Arguments checked against annotations: what is let through, and what is refused by its name."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -34,51 +34,56 @@ TAKEN = [
 ]
 
 
-@pytest.mark.parametrize(("value", "hint", "taken"), TAKEN, ids=repr)
-def test_what_an_annotation_allows_is_taken(value, hint, taken):
-    found = check_value(value, hint, "x")
-    assert found == taken
-    assert type(found) is type(taken)
+def test_what_an_annotation_allows_is_taken(subtests):
+    for value, hint, taken in TAKEN:
+        with subtests.test(repr((value, hint))):
+            found = check_value(value, hint, "x")
+            assert found == taken
+            assert type(found) is type(taken)
 
 
 REFUSED = [
-    (0, Count, "x=0: give a whole number of at least 1."),
-    (True, Count | None, "x=True: give a whole number of at least 1, or leave it out."),
-    (1.0, int, "x=1.0: give a whole number."),
-    (10**30, int, "x=10**30: too large; give a whole number."),
-    (-(10**5000), int, "x=-10**5000: too large; give a whole number."),
-    (math.nan, float | None, "x=nan: not a finite number; give a number, or leave it out."),
-    (-1, Seed, "x=-1: give a whole number from 0 to 2,147,483,647."),
-    (0, Epochs, "x=0: give a number above 0 and at most 1,000,000,000."),
-    ("", str | Path, "x='': empty; give a path."),
-    (" \n", str, "x=' \\n': empty; give a text."),
-    ("a\0", str, "x='a\\x00': holds a null character; give a text."),
-    (5, Budget | None, "x=5: give a time with its unit, such as 90s, 5m or 1h30m, or leave it out."),
-    ("c", Literal["a", "b"] | None, "x='c': give one of a, b, or leave it out."),
-    ([], Literal["a", "b"], "x=[]: give one of a, b."),
-    ("all", int | Literal["mean"], "x='all': give a whole number or mean."),
-    (["a", 3], str | Path | Sequence[str | Path], "x[1]=3: give a path."),
-    ([[0]], Sequence[Sequence[Count]], "x[0][0]=0: give a whole number of at least 1."),
-    ((1, 2, 3), tuple[float, float] | None, "x=(1, 2, 3): give 2 numbers, such as (1, 1), or leave it out."),
-    ("ab", Sequence[str], "x='ab': give a list, each of it a text."),
-    ({1: 2}, Mapping[str, object], "x={1: 2}: give a dict of names and values."),
-    (3, Callable[[int], None], "x=3: give a function."),
-    (np.zeros(2), int, "x=<numpy.ndarray>: give a whole number."),
-    (object(), bool, "x=<object>: give True or False."),
+    (0, Count, "x=0: ", "1"),
+    (True, Count | None, "x=True: ", "1"),
+    (1.0, int, "x=1.0: "),
+    (10**30, int, "x=10**30: "),
+    (-(10**5000), int, "x=-10**5000: "),
+    (math.nan, float | None, "x=nan: "),
+    (-1, Seed, "x=-1: ", "0", "2,147,483,647"),
+    (0, Epochs, "x=0: ", "0", "1,000,000,000"),
+    ("", str | Path, "x='': "),
+    (" \n", str, "x=' \\n': "),
+    ("a\0", str, "x='a\\x00': "),
+    (5, Budget | None, "x=5: ", "90s", "1h30m"),
+    ("c", Literal["name_a", "name_b"] | None, "x='c': ", "name_a", "name_b"),
+    ([], Literal["name_a", "name_b"], "x=[]: ", "name_a", "name_b"),
+    ("all", int | Literal["head_mean"], "x='all': ", "head_mean"),
+    (["a", 3], str | Path | Sequence[str | Path], "x[1]=3: "),
+    ([[0]], Sequence[Sequence[Count]], "x[0][0]=0: ", "1"),
+    ((1, 2, 3), tuple[float, float] | None, "x=(1, 2, 3): ", "2", "(1, 1)"),
+    ("ab", Sequence[str], "x='ab': "),
+    ({1: 2}, Mapping[str, object], "x={1: 2}: "),
+    (3, Callable[[int], None], "x=3: "),
+    (np.zeros(2), int, "x=<numpy.ndarray>: "),
+    (object(), bool, "x=<object>: "),
 ]
 
 
-@pytest.mark.parametrize(("value", "hint", "says"), REFUSED, ids=[one[2] for one in REFUSED])
-def test_what_it_does_not_allow_is_one_sentence(value, hint, says):
-    with pytest.raises(UserError) as error:
-        check_value(value, hint, "x")
-    assert str(error.value) == says
+def test_what_it_does_not_allow_is_named_with_what_it_allows(subtests):
+    for value, hint, start, *names in REFUSED:
+        with subtests.test(start):
+            with pytest.raises(UserError) as error:
+                check_value(value, hint, "x")
+            sentence = str(error.value)
+            assert sentence.startswith(start)
+            assert sentence.endswith(".")
+            assert all(name in sentence.removeprefix(start) for name in names)
 
 
 def test_a_text_is_no_longer_than_a_path_and_a_name_no_longer_than_a_files():
-    with pytest.raises(UserError, match=r"x='a+\.\.\.a+': too long \(5,000 letters\); give a text"):
+    with pytest.raises(UserError, match=r"^x='a+\.\.\.a+': .*5,000"):
         check_value("a" * 5000, str, "x")
-    with pytest.raises(UserError, match="a name of more than 255 bytes"):
+    with pytest.raises(UserError, match=r"^x=.*255"):
         check_value("b/" + "ä" * 128, str | Path, "x")
     assert check_value("b/" + "a" * 255, str | Path, "x")
     assert check_value("a" * 300, str, "x"), "what is no path may be longer"
@@ -111,12 +116,17 @@ def test_fields_of_a_dataclass():
     made = Size(np.int64(3), [np.float32(0.5), 1])
     assert made == Size(3, (0.5, 1))
     assert type(made.side) is int
-    with pytest.raises(UserError, match="side=11: give a whole number from 1 to 10"):
+    with pytest.raises(UserError, match=r"^side=11: .* 1 .* 10"):
         Size(11)
-    with pytest.raises(UserError, match=r"parts\[1\]='x': give a number"):
+    with pytest.raises(UserError, match=r"^parts\[1\]='x': "):
         Size(1, (1, "x"))
 
 
-def test_alternatives_in_words():
-    assert wanted(str | Path | Sequence[str | Path] | None) == "a path or a list of them, or leave it out"
-    assert wanted(int | Literal["mean", "all"]) == "a whole number or one of mean, all"
+def test_alternatives_are_named_once():
+    path = wanted(Path)
+    assert wanted(str | Path) == path, "a text beside a path is a path"
+    assert wanted(str | Path | Sequence[str | Path]).count(path) == 1
+    assert wanted(Path | None).startswith(path)
+    assert wanted(Path | None) != path
+    said = wanted(int | Literal["mean", "all"])
+    assert all(name in said for name in (wanted(int), "mean", "all"))
