@@ -216,8 +216,8 @@ def _wanted(choices: tuple[Any, ...]) -> str:
 
 def _values(owner: Any) -> dict[str, Any]:
     """The types of the fields that hold a value, not fields of their own."""
-    hints = {field.name: get_type_hints(type(owner))[field.name] for field in fields(owner)}
-    return {name: hint for name, hint in hints.items() if not is_dataclass(getattr(owner, name))}
+    hints = get_type_hints(type(owner))
+    return {field.name: hints[field.name] for field in fields(owner) if not is_dataclass(getattr(owner, field.name))}
 
 
 def _names(owner: Any, before: str = "") -> list[str]:
