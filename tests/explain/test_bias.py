@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from types import SimpleNamespace
 
 import numpy as np
@@ -301,21 +302,20 @@ def test_moves_by_fixed_pixels_are_one_measure_for_all_models():
         effects = tuple(Effect(at, same, 0.0, 1.0, None) for at, same in curve.items())
         shifts = Shifts(None, effects, effects[0], effects[-1])
         models.append(Bias(100, (32, 32), patch, None, shifts, None, None, (), (), (), None, None))
-    rows = {row.measure: row.values for row in summarise_bias(models)}
-    assert rows["moved by 1 pixel: same prediction"] == (0.9, 0.5)
-    assert rows["moved by 2 pixels: same prediction"] == (0.8, 0.4)
-    assert rows["moved by 4 pixels: same prediction"] == (0.7, 0.95)
-    assert rows["moved by 8 pixels: same prediction"] == (0.6, 0.85)
+    moved = moved_rows(models)
+    assert moved == {1: (0.9, 0.5), 2: (0.8, 0.4), 4: (0.7, 0.95), 8: (0.6, 0.85)}
     found = measure_bias(vit(), PREPROCESS, noise_pictures())  # 16 pixels move by 4 at most
-    rows = {row.measure: row.values for row in summarise_bias([found])}
-    assert "moved by 4 pixels: same prediction" in rows
-    assert "moved by 8 pixels: same prediction" not in rows
-    assert "accuracy" not in rows
+    assert set(moved_rows([found])) == {1, 2, 4}
+    assert "accuracy" not in {row.measure for row in summarise_bias([found])}
 
 
-def test_what_shares_of_100_pictures_may_be_off_by():
+def moved_rows(models):
+    """{pixels: the values of the models}."""
+    rows = [(re.search(r" (\d+) pixels?\b", row.measure), row.values) for row in summarise_bias(models)]
+    return {int(pixels[1]): values for pixels, values in rows if pixels}
+
+
+def test_what_shares_of_100_images_may_be_off_by():
     """1.96 sqrt(0.25 / 100) = 9.8 points, and 1.96 sqrt(0.09 / 100) = 5.9."""
     found = Bias(100, (32, 32), None, None, Shifts(None, (), None, None), None, None, (), (), (), None, None)
-    assert tell_margin([found]).startswith(
-        "Shares of predictions are of 100 pictures: with 95 %, ± 9.8 points at 50 %, ± 5.9 at 10 or 90 %"
-    )
+    assert re.findall(r"\d+\.?\d*", tell_margin([found]))[:7] == ["100", "95", "9.8", "50", "5.9", "10", "90"]

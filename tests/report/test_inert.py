@@ -53,25 +53,31 @@ def check(text):
     assert text[:200].count('<meta name="generator" content="vitreous ') == 1
 
 
-@pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
-def test_the_pages_of_a_run(monkeypatch, name):
-    monkeypatch.setattr(contents, "NASTY", (name, "b"))
-    told = replace(contents.run(2), place=name, data=name, start=name, way=name, alarms=(name,), remarks=(name,))
-    told = replace(told, teacher=name)
-    taught = (TaughtPicture(name, name, Image.new("RGB", (20, 30)), [[name, "b"]], [[0.9, 0.2]]),)
-    words = {"name": name, "place": name, "data": name, "card": name, "left_out": (name,)}
-    check(page(replace(contents.content(2), run=told, looks=(), taught=taught, **words)))
-    check(pretraining_page(name, told))
+@pytest.mark.slow
+def test_the_pages_of_a_run(monkeypatch, subtests):
+    plain = replace(contents.content(2), looks=())
+    for kind, name in NAMES.items():
+        with subtests.test(kind):
+            monkeypatch.setattr(contents, "NASTY", (name, "b"))
+            told = replace(plain.run, **dict.fromkeys(("place", "data", "start", "way", "teacher"), name))
+            told = replace(told, alarms=(name,), remarks=(name,), records=[])  # curves show no names
+            taught = (TaughtPicture(name, name, Image.new("RGB", (20, 30)), [[name, "b"]], [[0.9, 0.2]]),)
+            splits = contents.scored(classes=2), contents.scored("validation", 2, n=50)
+            words = {**dict.fromkeys(("name", "place", "data", "card"), name), "left_out": (name,)}
+            check(page(replace(plain, bundle=contents.bundle(2), run=told, splits=splits, taught=taught, **words)))
+            check(pretraining_page(name, told))
 
 
-@pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
-def test_the_page_of_a_self_training(name):
-    check(self_training_page(contents.self_training(name)))
+def test_the_page_of_a_self_training(subtests):
+    for kind, name in NAMES.items():
+        with subtests.test(kind):
+            check(self_training_page(contents.self_training(name)))
 
 
-@pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
-def test_the_page_of_a_transfer(name):
-    check(transfer_page(transfers.hostile(name)))
+def test_the_page_of_a_transfer(subtests):
+    for kind, name in NAMES.items():
+        with subtests.test(kind):
+            check(transfer_page(transfers.hostile(name)))
 
 
 def bundle_of(folder, word):
@@ -79,12 +85,13 @@ def bundle_of(folder, word):
     return Bundle(ViT("P/4@16", classes=2).eval(), Preprocess(size=(16, 16)), (word, word), path=folder / word)
 
 
-@pytest.mark.parametrize("name", list(NAMES)[:7])
-def test_the_page_of_a_picture(tmp_path, name):
-    word = NAMES[name].replace("/", "")
-    Image.new("RGB", (20, 20)).save(tmp_path / f"{word}.png")
-    made = write_walkthrough(bundle_of(tmp_path, word), tmp_path / f"{word}.png", out=tmp_path / "x.html")
-    check(made.read_text(encoding="utf-8"))
+def test_the_page_of_a_picture(tmp_path, subtests):
+    for kind in list(NAMES)[:7]:
+        with subtests.test(kind):
+            word = NAMES[kind].replace("/", "")
+            Image.new("RGB", (20, 20)).save(tmp_path / f"{word}.png")
+            made = write_walkthrough(bundle_of(tmp_path, word), tmp_path / f"{word}.png", out=tmp_path / "x.html")
+            check(made.read_text(encoding="utf-8"))
 
 
 @pytest.mark.slow

@@ -37,7 +37,7 @@ def test_every_place_has_the_colour_of_its_class_and_is_as_strong_as_it_is_sure(
         [colour[name] for name in row] for row in labels
     ]
     assert veil[0, 0, 3] > veil[0, 1, 3] > veil[0, 2, 3] > veil[1, 1, 3] > 0
-    assert "cat, 67% of these places" in html
+    assert re.search(r"cat\D+67%", html)
     assert "a teacher" in html
     assert "1.png" in html
 
@@ -47,7 +47,7 @@ def test_of_many_classes_the_rarest_are_others():
     labels = [names, names[:12] + names[:2]]
     html = "".join(token_labels("a teacher", [shown(labels, [[0.5] * 14] * 2)]))
     assert html.count(f'fill="{OTHER}"') == 1
-    assert "4 others, 21% of these places" in html
+    assert re.search(r" 4 \D+21%", html)
     assert sum(html.count(f'fill="{colour}"') for colour in COLOURS) == 10
     (veil,) = veils(html)
     assert veil[0, 13, :3].tolist() == rgb(OTHER)
