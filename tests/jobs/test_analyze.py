@@ -123,8 +123,7 @@ def test_noise_meets_the_models_own_classifier(found, data, colours):
         with torch.no_grad():
             right = bundle.model(images + added).argmax(1) == torch.from_numpy(source.labels)
         assert accuracy.value == right.double().mean().item()
-    assert any("model 2: its accuracy under noise is that of a linear probe" in r for r in found.numbers.remarks)
-    assert not any("colours:" in r for r in found.numbers.remarks)
+    assert [remark.partition(":")[0] for remark in found.numbers.remarks] == ["model 2"], "which is judged by a probe"
 
 
 def test_the_page_shows_the_numbers_and_needs_nothing_else(found):
@@ -134,21 +133,13 @@ def test_the_page_shows_the_numbers_and_needs_nothing_else(found):
     assert "<script" not in page
     for row in found.numbers.summary:
         assert row.measure.replace("'", "&#x27;") in page
-    best = next(row for row in found.numbers.summary if row.measure == "linear probe of the representation")
-    assert f"{100 * best.values[0]:.1f}\u00a0%" in page
-
-
-def test_what_is_a_share_is_shown_as_one(found):
-    shares = {row.measure for row in found.numbers.summary if row.share}
-    assert shares == {
-        "attention distance, of the longer side",
-        "linear probe of the representation",
-        "linear probe at its best depth",
-        "accuracy without noise",
-        "accuracy with low-frequency noise",
-        "accuracy with high-frequency noise",
-    }
     assert len(found.numbers.summary) == 13
+    fractions = [row.values[0] for row in found.numbers.summary if row.share]
+    assert len(fractions) == 6, "the attention distance, two probes, and the accuracy under three kinds of noise"
+    measured = found.numbers.models[0]
+    assert {measured.probe.representation.value, measured.noise.clean.value} <= set(fractions)
+    for value in fractions:
+        assert f"{100 * value:.1f}\u00a0%" in page
 
 
 def test_names_that_are_html_stay_text(tmp_path, data):
@@ -184,9 +175,9 @@ def test_pictures_without_labels(tmp_path, data):
     assert written["data"] | {"from": ""} == {
         "from": "", "split": "all", "pictures": 24, "learned_from": None, "classes": None, "seed": 0,
     }  # fmt: skip
-    assert "no labels" in found.numbers.remarks[0]
-    assert "accuracy by depth and under noise are left out" in found.numbers.remarks[1]
-    assert "linear probe" not in found.page.read_text()
+    assert len(found.numbers.remarks) == 2, "that there are no labels, and what is left out"
+    assert sum(row.share for row in found.numbers.summary) == 1, "the attention distance, and no accuracy"
+    assert all(row.measure.replace("'", "&#x27;") in found.page.read_text() for row in found.numbers.summary)
     assert analyze([plain()], data / "train" / "red", tmp_path / "out").numbers.data.pictures == 8
 
 
@@ -194,7 +185,7 @@ def test_unreadable_pictures_are_named_once(tmp_path, no_page):
     root = make_pictures(tmp_path / "p", count=80)
     (root / "red" / "0.png").write_bytes(b"")
     found = analyze([plain(), plain(registers=1)], root, tmp_path / "out").numbers
-    assert sum(remark.startswith("left out:") for remark in found.remarks) == 1
+    assert sum("0.png" in remark for remark in found.remarks) == 1
 
 
 def test_which_pictures_are_taken(data, tmp_path):
@@ -211,7 +202,7 @@ def test_which_pictures_are_taken(data, tmp_path):
     assert not held & {half.learned.name(i) for i in range(12)}
 
 
-def test_bad_input(data, tmp_path, no_page):
+def test_bad_input(data, tmp_path, no_page, subtests):
     model = plain()
     one = make_pictures(tmp_path / "one", count=1)
     (tmp_path / "file").write_text("")
@@ -219,27 +210,27 @@ def test_bad_input(data, tmp_path, no_page):
     damaged = plain()
     with torch.no_grad():
         damaged.model.cls_token.fill_(float("nan"))
-    for arguments, says in {
-        "none": (([], data), "no models"),
-        "few": (([model], one), "a comparison needs at least 8"),
-        "empty": (([model], tmp_path / "empty"), "no pictures here"),
-        "missing": (([model], tmp_path / "nothing"), "nothing of this name"),
-        "damaged": (([damaged], data), "model 1: gives tokens that are not numbers"),
-        "damaged, no labels": (([damaged], data / "train" / "red"), "model 1: gives tokens"),
-        "one patch": (([plain(patch=16)], data), "as one patch"),
-    }.values():
-        with pytest.raises(UserError, match=says):
+    for name, (arguments, says) in {
+        "none": (([], data), "models"),
+        "few": (([model], one), r"\b8\b"),
+        "empty": (([model], tmp_path / "empty"), "empty"),
+        "missing": (([model], tmp_path / "nothing"), "nothing"),
+        "damaged": (([damaged], data), "model 1"),
+        "damaged, no labels": (([damaged], data / "train" / "red"), "model 1"),
+        "one patch": (([plain(patch=16)], data), "model 1"),
+    }.items():
+        with subtests.test(name), pytest.raises(UserError, match=says):
             analyze(*arguments, tmp_path / "out")
-    with pytest.raises(UserError, match="pictures=3: give at least 8"):
+    with pytest.raises(UserError, match=r"pictures=3.* 8"):
         analyze([model], data, tmp_path / "out", pictures=3)
-    with pytest.raises(UserError, match="is a file, not a folder"):
+    with pytest.raises(UserError, match="file"):
         analyze([model], data, tmp_path / "file" / "out")
 
 
 def test_models_of_other_classes_are_judged_by_a_probe(data, tmp_path, no_page):
     found = analyze([plain(classes=5)], data, tmp_path / "out").numbers
-    assert "class" not in found.models[0].name
-    assert "that of a linear probe" in found.remarks[0]
+    assert found.models[0].name == "model 1"
+    assert "model 1" in found.remarks[0]
     assert found.models[0].noise.clean == found.models[0].probe.representation
 
 
@@ -257,28 +248,29 @@ VARIANTS = {
 }
 
 
-@pytest.mark.parametrize("name", VARIANTS)
-def test_any_model(name, data, tmp_path, no_page):
+def test_any_model(data, tmp_path, no_page, subtests):
     """What it says of a model with the data's classes is what `evaluate` says."""
-    bundle = plain(**VARIANTS[name])
-    if bundle.labels:
-        torch.nn.init.normal_(bundle.model.head.weight, generator=torch.Generator().manual_seed(0))
-        bundle = replace(bundle, labels=COLOURS)
-    found = analyze([bundle], data, tmp_path / "out").numbers.models[0]
-    assert np.isfinite(found.measures.mutual_information).all()
-    if bundle.labels:
-        assert found.noise.clean.value == evaluate(bundle, data).result.top1
+    for name, changes in VARIANTS.items():
+        with subtests.test(name):
+            bundle = plain(**changes)
+            if bundle.labels:
+                torch.nn.init.normal_(bundle.model.head.weight, generator=torch.Generator().manual_seed(0))
+                bundle = replace(bundle, labels=COLOURS)
+            found = analyze([bundle], data, tmp_path / "out").numbers.models[0]
+            assert np.isfinite(found.measures.mutual_information).all()
+            if bundle.labels:
+                assert found.noise.clean.value == evaluate(bundle, data).result.top1
 
 
 def test_the_command(capsys, tmp_path, data, colours, no_page):
     main(["analyze", str(colours), "--data", str(data), "--out", str(tmp_path / "out"), "--pictures", "12"])
     shown = capsys.readouterr().out
-    assert "12 pictures (test)" in shown
-    assert "attention distance" in shown
+    assert re.search(r"\b12\b.*\btest\b", shown)
+    assert "colours" in shown
     assert str(tmp_path / "out" / "analysis.html") in shown
     main(["analyze", str(colours), "--data", str(data), "--out", str(tmp_path / "out"), "--json"])
     assert json.loads(capsys.readouterr().out)["models"][0]["shape"]["classes"] == len(COLOURS)
     with pytest.raises(SystemExit) as end:
         main(["analyze", str(tmp_path / "none"), "--data", str(data), "--out", str(tmp_path / "out")])
     assert end.value.code == 2
-    assert "nothing of this name" in capsys.readouterr().err
+    assert str(tmp_path / "none") in capsys.readouterr().err

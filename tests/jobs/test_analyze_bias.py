@@ -79,29 +79,34 @@ def test_models_without_a_classifier_are_compared_by_their_features(place, tmp_p
     bias = found.numbers.models[1][1]
     assert all(effect.same is None and effect.likeness < 1 for effect in bias.shuffled)
     assert (bias.low_needed, bias.accuracy) == (None, None)
-    assert "shuffled: likeness of features" in found.page.read_text()
-    assert "model 2: it does not have the classes of the data" in found.numbers.remarks[0]
+    for row in summarise_bias([bias for _, bias in found.numbers.models]):
+        assert row.measure in found.page.read_text()
+    assert "model 2" in found.numbers.remarks[0]
 
 
-@pytest.mark.parametrize(
-    "name", ["bit-r11x0.5@32", "efficientnet-b0@32", "C+P/4@32", "P/4@32 within", "P/4@32 axial", "wide"]
-)
-def test_every_family_is_measured(name, place, tmp_path, monkeypatch):
+FAMILIES = {
+    "ResNet": ("bit-r11x0.5@32", {}),
+    "EfficientNet": ("efficientnet-b0@32", {}),
+    "hybrid": ("C+P/4@32", {}),
+    "neighbourhood": ("P/4@32", {"attention": "neighbourhood", "window": 3}),
+    "axial": ("P/4@32", {"attention": "axial"}),
+}
+
+
+@pytest.mark.slow
+def test_every_family_is_measured(place, tmp_path, monkeypatch, subtests):
     monkeypatch.setattr("vitreous.jobs.analyze.bias_page", lambda numbers: "")
-    model, _, reach = name.partition(" ")
-    if name == "wide":
-        bundle = plain(3, image_size=(10, 23), pad=True, registers=1, norm="after")
-    else:
-        reaches = {"": {}, "within": {"attention": "neighbourhood", "window": 3}, "axial": {"attention": "axial"}}[
-            reach
-        ]
-        config = named_config(model, classes=3, **reaches)
-        bundle = Bundle(build_network(config, 0), Preprocess(size=config.image_size), tuple("abc"))
-    found = analyze_bias([bundle], place / "data", tmp_path / "out", pictures=8).numbers.models[0][1]
-    values = [value for row in summarise_bias([found]) for value in row.values if value is not None]
-    assert np.isfinite(values).all()
-    assert found.receptive_field.radius > 0
-    assert (found.attention_distance is None) == ("bit" in name or "efficient" in name)
+    bundles = {"wide": plain(3, image_size=(10, 23), pad=True, registers=1, norm="after")}
+    for name, (model, changes) in FAMILIES.items():
+        config = named_config(model, classes=3, **changes)
+        bundles[name] = Bundle(build_network(config, 0), Preprocess(size=config.image_size), tuple("abc"))
+    for name, bundle in bundles.items():
+        with subtests.test(name):
+            found = analyze_bias([bundle], place / "data", tmp_path / "out", pictures=8).numbers.models[0][1]
+            values = [value for row in summarise_bias([found]) for value in row.values if value is not None]
+            assert np.isfinite(values).all()
+            assert found.receptive_field.radius > 0
+            assert (found.attention_distance is None) == (name in ("ResNet", "EfficientNet"))
 
 
 def test_pictures_without_labels(place, tmp_path):
@@ -114,12 +119,12 @@ def test_bad_input(place, tmp_path):
     with torch.no_grad():
         damaged.model.cls_token.fill_(float("nan"))
     data = place / "data"
-    for models, says in (([], "no models"), ([damaged], "model 1: gives scores that are not numbers")):
+    for models, says in (([], "models"), ([damaged], "model 1")):
         with pytest.raises(UserError, match=says):
             analyze_bias(models, data, tmp_path / "out")
-    with pytest.raises(UserError, match="pictures=3: give at least 8"):
+    with pytest.raises(UserError, match=r"pictures=3.* 8"):
         analyze_bias([plain()], data, tmp_path / "out", pictures=3)
-    with pytest.raises(UserError, match=r"bias at 30000x30000 pixels: needs about"):
+    with pytest.raises(UserError, match="30000x30000"):
         analyze_bias([plain()], data, tmp_path / "out", preprocess="size=30000")
 
 
@@ -127,8 +132,8 @@ def test_the_command(capsys, place, tmp_path):
     words = ["analyze", place / "conv", "--data", place / "data", "--out", tmp_path / "out", "--what", "bias"]
     main([*map(str, words), "--pictures", "9"])
     shown = capsys.readouterr().out
-    assert "9 pictures (test)" in shown
-    assert "effective receptive field" in shown
+    assert re.search(r"\b9\b.*\btest\b", shown)
+    assert "conv" in shown
     assert str(tmp_path / "out" / "bias.html") in shown
     main([*map(str, words), "--json"])
     assert json.loads(capsys.readouterr().out)["models"][0]["patch"] == 2

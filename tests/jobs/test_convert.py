@@ -1,6 +1,7 @@
 """Import and export as a person does them, and the real ViT-Ti/16 on real pictures."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import torch
 
 from support.colours import make_bundle, make_pictures
 from support.published import google, numbers, pictures, timm_like
-from vitreous import UserError, export_weights, fit, import_weights, load, predict, preset, probe
+from vitreous import UserError, export_weights, fit, import_weights, load, predict, preset
 from vitreous.cli import main
 from vitreous.model.family import classifiers
 from vitreous.weights.bundle import load_bundle
@@ -35,17 +36,19 @@ def test_import_says_what_it_found_and_what_it_took_for_granted(capsys, tmp_path
     (tmp_path / "names.txt").write_text("ant\nbee\ncat\ndog\nemu\n")
     status, out, err = run(capsys, "import", deit, tmp_path / "b", "--labels", tmp_path / "names.txt")
     assert status == 0
-    recognised, aside, assumed = err.splitlines()
-    assert recognised.startswith(f"vitreous: {deit}: DeiT ViT(128 wide, 2 deep)/8, 32, 5 classes, 2 heads (assumed")
-    assert aside.endswith("the model is its entry 'model'; left aside: epoch")
-    assert "usual for DeiT: mean=0.485,0.456,0.406,std=0.229,0.224,0.225,crop=0.875" in assumed
-    assert "classes: ant, bee, cat, dog, emu\n" in out
+    recognised, ignored, assumed = err.splitlines()
+    assert recognised.startswith(f"vitreous: {deit}: ")
+    assert re.search(r"DeiT.*\b128\b.*\b2\b.*/8, 32, 5\b.*\b2 heads\b", recognised)
+    assert "'model'" in ignored
+    assert "epoch" in ignored
+    assert "mean=0.485,0.456,0.406,std=0.229,0.224,0.225,crop=0.875" in assumed
+    assert "ant, bee, cat, dog, emu" in out
     bundle = load_bundle(tmp_path / "b")
     assert bundle.labels == ("ant", "bee", "cat", "dog", "emu")
     assert bundle.info["family"] == "DeiT"
     card = (tmp_path / "b" / "README.md").read_text()
-    assert "left aside: epoch" in card
-    assert "Imported by vitreous from `deit.pth`" in card
+    assert "epoch" in card
+    assert "`deit.pth`" in card
     images = torch.from_numpy(pictures())
     with torch.inference_mode():
         torch.testing.assert_close(bundle.model(images), open_weights(deit).model(images), atol=1e-6, rtol=1e-5)
@@ -67,28 +70,28 @@ def test_import_without_the_classifier(tmp_path, deit):
     made = import_weights(deit, tmp_path / "b", classes=0)
     assert made.labels == ()
     assert load_bundle(tmp_path / "b").model(torch.zeros(1, 3, 32, 32)).shape == (1, 128)
-    with pytest.raises(UserError, match="no classifier"):
+    with pytest.raises(UserError, match="b: "):
         load(tmp_path / "b").evaluate(make_pictures(tmp_path / "pictures"))
 
 
 MISTAKES = {
-    "labels of another number": (("--labels", "{names}"), "names.txt: has 2 names, and the classifier 5 outputs"),
-    "a size that the patch does not divide": (("--image-size", "33"), "not a multiple of the patch 8"),
-    "no size": (("--image-size", "0"), "--image-size 0: give a whole number of at least 1"),
-    "no channels": (("--channels", "0"), "--channels 0: give a whole number of at least 1"),
-    "preprocessing that is none": (("--preprocess", "colour=1"), "'colour' is not one of mean"),
+    "labels of another number": (("--labels", "{names}"), r"names.txt: .*\b2\b.*\b5\b"),
+    "a size that the patch does not divide": (("--image-size", "33"), r"\b33\b.*\b8\b"),
+    "no size": (("--image-size", "0"), "--image-size 0"),
+    "no channels": (("--channels", "0"), "--channels 0"),
+    "preprocessing that is none": (("--preprocess", "colour=1"), "'colour'"),
 }
 
 
-@pytest.mark.parametrize("name", MISTAKES)
-def test_a_mistake_leaves_no_bundle(capsys, tmp_path, deit, name):
+def test_a_mistake_leaves_no_bundle(capsys, tmp_path, deit, subtests):
     (tmp_path / "names.txt").write_text("ant\nbee\n")
-    args, says = MISTAKES[name]
-    args = [arg.format(names=tmp_path / "names.txt") for arg in args]
-    status, out, err = run(capsys, "import", deit, tmp_path / "b", *args)
-    assert (status, out) == (2, "")
-    assert says in err.splitlines()[-1]
-    assert not (tmp_path / "b").exists()
+    for name, (args, says) in MISTAKES.items():
+        with subtests.test(name):
+            args = [arg.format(names=tmp_path / "names.txt") for arg in args]
+            status, out, err = run(capsys, "import", deit, tmp_path / "b", *args)
+            assert (status, out) == (2, "")
+            assert re.search(says, err.splitlines()[-1])
+            assert not (tmp_path / "b").exists()
 
 
 @pytest.mark.parametrize("to", ["huggingface", "timm", "google"])
@@ -98,7 +101,7 @@ def test_export_and_open_again(capsys, tmp_path, to):
     status, printed, err = run(capsys, "export", bundle, out, "--to", to)
     if status:
         pytest.fail(err)
-    assert f"written: {out}" in printed
+    assert str(out) in printed
     before, after = load_bundle(bundle), open_weights(out, "mean=0.5,std=0.5")
     assert after.model.config.classes == before.model.config.classes
     state = after.model.state_dict()
@@ -121,15 +124,15 @@ def test_timms_folder_says_all_that_a_bundle_says(tmp_path):
 
 
 def test_an_unknown_format(tmp_path):
-    with pytest.raises(UserError, match="to='tflite': give one of huggingface, timm, google, openvino"):
+    with pytest.raises(UserError, match="to='tflite'"):
         export_weights(make_bundle(tmp_path / "b"), tmp_path / "out", "tflite")
 
 
 VERBS = {
-    "predict": "predict {model} {picture}",
+    "predict": "predict {model} {image}",
     "evaluate": "evaluate {model} {data}",
-    "explain": "explain {model} {picture} --out {out}",
-    "walkthrough": "walkthrough {model} {picture} --out {out}",
+    "explain": "explain {model} {image} --out {out}",
+    "walkthrough": "walkthrough {model} {image} --out {out}",
     "plot-weights": "plot-weights {model} --out {out}",
     "report": "report {model} --out {out}/page.html",
     "probe": "probe {model} {data}",
@@ -139,22 +142,23 @@ VERBS = {
 }
 
 
-@pytest.mark.parametrize("name", VERBS)
-def test_every_verb_takes_a_source(capsys, tmp_path, monkeypatch, name):
+@pytest.mark.slow
+def test_every_verb_takes_a_source(capsys, tmp_path, monkeypatch, subtests):
     """A file of another project, of whose kind one is told on stderr."""
     monkeypatch.setenv("VITREOUS_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     np.savez(tmp_path / "ViT.npz", **google(classes=3))
-    data = make_pictures(tmp_path / "pictures", count=8)
+    data = make_pictures(tmp_path / "images", count=8)
     (tmp_path / "names.txt").write_text("\n".join(sorted(path.name for path in data.iterdir())))
-    places = {"model": "ViT.npz", "data": data, "picture": next(data.rglob("*.png")), "out": tmp_path / "out"}
-    if name == "evaluate":  # matches classes by name, which an .npz does not have
-        import_weights("ViT.npz", tmp_path / "named", labels=tmp_path / "names.txt")
-        export_weights(tmp_path / "named", tmp_path / "theirs", "timm")
-        places["model"] = "theirs"
-    status, _, err = run(capsys, *VERBS[name].format(**places).split())
-    assert status == 0, err
-    assert "ViT(128 wide, 2 deep)/8, 32, 3 classes" in err
+    import_weights("ViT.npz", tmp_path / "named", labels=tmp_path / "names.txt")
+    export_weights(tmp_path / "named", tmp_path / "theirs", "timm")
+    for name, words in VERBS.items():
+        with subtests.test(name):
+            model = "theirs" if name == "evaluate" else "ViT.npz"  # evaluate matches names, which an .npz does not have
+            places = {"model": model, "data": data, "image": next(data.rglob("*.png")), "out": tmp_path / name}
+            status, _, err = run(capsys, *(word.format(**places) for word in words.split()))
+            assert status == 0, err
+            assert re.search(r"ViT.*\b128\b.*\b2\b.*/8, 32, 3\b", err)
 
 
 SOURCES = {
@@ -221,22 +225,6 @@ BREEDS = {
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("all_cores")
-def test_the_real_weights_features_tell_pets_apart(shared_data, tmp_path, monkeypatch):
-    """Neighbours' vote on features of the bare file: four known pictures per class, and two asked. Chance is 3 %."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    for part, count in (("train", 4), ("test", 2)):
-        for breed in sorted((shared_data / "pets" / part).iterdir()):
-            (tmp_path / "pets" / part / breed.name).mkdir(parents=True)
-            for picture in sorted(breed.iterdir())[:count]:
-                (tmp_path / "pets" / part / breed.name / picture.name).symlink_to(picture)
-    found = probe(shared_data / "vit_ti16_augreg_in21k_ft_in1k.safetensors", tmp_path / "pets", workers=0)
-    assert (found.n, found.known, found.classes) == (74, 148, 37)
-    assert max(score.accuracy for score in found.scores) > 0.65  # it is 0.73
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("all_cores")
 def test_the_real_weights_know_the_pets(shared_data, tmp_path):
     """Imported with no option but the names, it tells breeds that it was trained on: at least 75 %; it is 79."""
     made = import_weights(
@@ -244,21 +232,17 @@ def test_the_real_weights_know_the_pets(shared_data, tmp_path):
         tmp_path / "ti16",
         labels=shared_data / "imagenet_classes.json",
     )
-    assert made.notes[0].endswith("timm ViT-Ti/16, 224, 1000 classes")
+    assert re.search(r"timm ViT-Ti/16, 224, 1000\b", made.notes[0])
     assert load_bundle(tmp_path / "ti16").model.config == preset("Ti/16")
     names = read_labels(shared_data / "imagenet_classes.json")
     folders = {path.name: path for path in (shared_data / "pets" / "test").iterdir()}
     assert set(BREEDS) <= set(folders)
     assert set(BREEDS.values()) <= set(names)
-    model, right, total = load(tmp_path / "ti16"), 0, 0
-    for breed, name in BREEDS.items():
-        found = predict(model.bundle, sorted(folders[breed].iterdir())[:10], top=1)
-        right += sum(one.label == name for one in found)
-        total += len(found)
-        if breed == "Persian":
-            assert sum(one.label == name for one in found) > 6
-    assert total == 10 * len(BREEDS)
-    assert right / total >= 0.75, f"{right} of {total}"
+    asked = [(path, name) for breed, name in BREEDS.items() for path in sorted(folders[breed].iterdir())[:10]]
+    found = predict(tmp_path / "ti16", [path for path, _ in asked], top=1)
+    right = [name for one, (_, name) in zip(found, asked, strict=True) if one.label == name]
+    assert len(right) / len(asked) >= 0.75, f"{len(right)} of {len(asked)}"
+    assert right.count("Persian_cat") > 6
 
 
 def test_a_bundle_keeps_how_many_tokens_are_merged(tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import stat
 
 import numpy as np
@@ -38,15 +39,15 @@ def test_import_does_not_replace_what_is_no_bundle(source, tmp_path_factory, mon
     before, empty = held(source.parent), tmp_path_factory.mktemp("empty")
     monkeypatch.chdir(source.parent)
     for out in (source.parent, ".", ".."):
-        with pytest.raises(UserError, match="is or holds the folder you are in"):
+        with pytest.raises(UserError, match=re.escape(f"{out}: ")):
             import_weights(source, out)
     monkeypatch.chdir(empty)
-    with pytest.raises(UserError, match="out='': empty; give a path"):
+    with pytest.raises(UserError, match="out=''"):
         import_weights(source, "")
-    with pytest.raises(UserError, match=r"is not empty \(it holds sub, thesis.txt, w.safetensors\)"):
+    with pytest.raises(UserError, match=r"thesis\.txt, w\.safetensors"):
         import_weights(source, source.parent)
     monkeypatch.chdir(source.parent)
-    with pytest.raises(UserError, match="there is a file of this name"):
+    with pytest.raises(UserError, match=r"thesis\.txt"):
         import_weights(source, "thesis.txt")
     assert held(source.parent) == before
 
@@ -57,7 +58,7 @@ def test_a_bundle_is_replaced_unless_something_was_put_into_it(source, tmp_path)
     import_weights(source, out, classes=0)
     assert load_bundle(out).labels == ()
     (out / "thesis.txt").write_text("years of work")
-    with pytest.raises(UserError, match=r"is not empty \(it holds thesis.txt\)"):
+    with pytest.raises(UserError, match=r"thesis\.txt"):
         import_weights(source, out)
     assert (out / "thesis.txt").exists()
     (tmp_path / "empty").mkdir()
@@ -68,16 +69,15 @@ def test_the_source_is_not_written_over(tmp_path):
     bundle = make_bundle(tmp_path / "run" / "bundle")
     before = held(tmp_path)
     for given, out in ((bundle, bundle), (tmp_path / "run", bundle), (bundle / "model.safetensors", bundle)):
-        with pytest.raises(UserError, match="is or holds the source"):
+        with pytest.raises(UserError, match=f"{out}: "):
             import_weights(given, out)
     for to in ("timm", "huggingface"):
-        with pytest.raises(UserError, match="is not empty"):
-            export_weights(bundle, bundle, to)
-        with pytest.raises(UserError, match="is not empty"):
-            export_weights(bundle, tmp_path / "run", to)
+        for out in (bundle, tmp_path / "run"):
+            with pytest.raises(UserError, match=f"{out}: "):
+                export_weights(bundle, out, to)
     assert held(tmp_path) == before
     export_weights(bundle, tmp_path / "t", "timm")
-    with pytest.raises(UserError, match="is or holds the source"):
+    with pytest.raises(UserError, match=f"{tmp_path / 't'}: "):
         export_weights(tmp_path / "t", tmp_path / "t", "timm")
 
 
@@ -103,9 +103,9 @@ def test_an_npz_is_replaced_and_nothing_else(tmp_path):
     (tmp_path / "x.npz.txt").write_text("vitreous 0.1.0")
     os.link(tmp_path / "x.npz.txt", tmp_path / "words.npz")
     for name in ("data.npz", "published.npz", "folder.npz", "words.npz"):
-        with pytest.raises(UserError, match=f"{name}: there is a (file|folder) of this name"):
+        with pytest.raises(UserError, match=f"{name}: "):
             export_weights(bundle, tmp_path / name, "google")
-    with pytest.raises(UserError, match="is or holds the source"):
+    with pytest.raises(UserError, match=f"{out}: "):
         export_weights(out, out, "google")
     assert not list(tmp_path.glob(".*.new"))
 
@@ -116,7 +116,7 @@ def test_the_line_that_opens_an_export_opens_it(capsys, tmp_path):
     for given, auto in ((bundle, "AutoModelForImageClassification"), (tmp_path / "bare", "AutoModel")):
         out = tmp_path / auto
         main(["export", str(given), str(out), "--to", "huggingface"])
-        assert f'open it: transformers.{auto}.from_pretrained("{out}")' in capsys.readouterr().out
+        assert f'transformers.{auto}.from_pretrained("{out}")' in capsys.readouterr().out
         getattr(hf, auto).from_pretrained(out)
 
 
@@ -124,13 +124,13 @@ def test_a_hugging_face_model_goes_to_timm_with_timms_epsilon(tmp_path):
     model = random_model(width=64, image_size=(16, 16), norm_eps=1e-12)
     write_huggingface(tmp_path / "hf", model, preprocess_for(model), tuple("abcde"), {})
     for to in ("timm", "google"):
-        with pytest.raises(UserError, match=r"epsilon 1e-12 \(first vitreous import SOURCE BUNDLE --epsilon 1e-6\)"):
+        with pytest.raises(UserError, match=r"1e-12.*--epsilon 1e-6"):
             export_weights(tmp_path / "hf", tmp_path / "out.npz", to)
     import_weights(tmp_path / "hf", tmp_path / "b", epsilon=1e-6)
     export_weights(tmp_path / "b", tmp_path / "t", "timm")
     assert open_weights(tmp_path / "t").model.config.norm_eps == 1e-6
     for wrong in (0.0, float("nan")):
-        with pytest.raises(UserError, match=f"epsilon={wrong}: .*give a number"):
+        with pytest.raises(UserError, match=f"epsilon={wrong}"):
             import_weights(tmp_path / "hf", tmp_path / "c", epsilon=wrong)
 
 
@@ -140,13 +140,13 @@ def test_a_bundle_that_is_published_tells_nothing_of_this_machine(source, tmp_pa
         assert str(tmp_path) not in (tmp_path / "b" / name).read_text()
     info = load_bundle(tmp_path / "b").info
     assert info["imported"] == "w.safetensors"
-    assert info["notes"][0].startswith("w.safetensors: timm ViT")
+    assert info["notes"][0].startswith("w.safetensors: ")
 
 
 def test_classes_called_by_numbers_have_names(capsys, source, tmp_path):
     (tmp_path / "names.txt").write_text("0\n1\n2\n3\n4\n")
     main(["import", str(source), str(tmp_path / "b"), "--labels", str(tmp_path / "names.txt")])
-    assert "give them with --labels" not in capsys.readouterr().out
+    assert "--labels" not in capsys.readouterr().out
     assert import_weights(tmp_path / "b", tmp_path / "c").numbered is False
     main(["import", str(source), str(tmp_path / "d"), "--json", "--heads", "4"])
     said = json.loads(capsys.readouterr().out)
@@ -158,5 +158,5 @@ def test_a_backbone_opens_in_a_notebook(tmp_path):
     torch.save(timm_like(classes=0), tmp_path / "dino.pth")
     model = load(tmp_path / "dino.pth")
     assert model.vit(torch.zeros(1, 3, 32, 32)).shape == (1, 128)
-    with pytest.raises(UserError, match="no classifier"):
+    with pytest.raises(UserError, match=r"dino\.pth"):
         model.predict(tmp_path / "x.png")

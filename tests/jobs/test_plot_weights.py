@@ -89,14 +89,13 @@ def test_the_figures_are_written(tmp_path):
     ]
     assert all(file.stat().st_size > 1000 for file in files)
     (tmp_path / "file").touch()
-    with pytest.raises(UserError, match="file: there is a file of this name"):
+    with pytest.raises(UserError, match="file: "):
         plot_weights(tmp_path / "b").save(tmp_path / "file")
     with pytest.raises(UserError, match="count=0"):
         plot_weights(tmp_path / "b", tmp_path / "p", count=0)
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("all_cores")
 def test_real_heads_look_farther_with_depth_and_early_layers_have_both_kinds(shared_data):
     """What the paper found, in the real ViT-Ti/16."""
     from vitreous.weights.source import open_weights

