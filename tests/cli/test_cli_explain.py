@@ -1,11 +1,12 @@
 """The verbs that look inside a model, as a person uses them."""
 
 import json
+import re
 
 import numpy as np
 import pytest
 from PIL import Image
-from test_cli import run
+from test_cli import check_mistake, run
 
 from support.colours import make_bundle, make_pictures
 from vitreous.data.decode import PictureError
@@ -89,7 +90,7 @@ def test_a_picture_that_cannot_be_read(capsys, bundle, pictures, tmp_path):
     status, out, err = run(capsys, "explain", bundle, *given, "--out", str(tmp_path / "o"))
     assert status == 1
     assert out.count("\n") == err.count("\n") == 1
-    assert "bad.png: not a picture" in err
+    assert "bad.png: " in err
     status, out, _ = run(capsys, "explain", bundle, *given, "--out", str(tmp_path / "o"), "--json")
     assert status == 1
     bad, good = (json.loads(line) for line in out.splitlines())
@@ -100,8 +101,8 @@ def test_a_picture_that_cannot_be_read(capsys, bundle, pictures, tmp_path):
 def test_weights_print_a_summary_and_write_figures(capsys, bundle, pictures, tmp_path):
     status, out, _ = run(capsys, "plot-weights", bundle, "--data", str(pictures), "--out", str(tmp_path / "w"))
     assert status == 0
-    assert "of the variance" in out
-    assert "attending to all patches equally would give" in out
+    assert re.search(r"^filters .*\d%", out, re.MULTILINE)
+    assert re.search(r"^layer +mean +head 0 +head 1$", out, re.MULTILINE)
     assert {path.name for path in (tmp_path / "w").iterdir()} >= {"filters.svg", "positions.png", "distance.svg"}
     status, out, _ = run(capsys, "plot-weights", bundle, "--json", "--out", str(tmp_path / "w"))
     assert json.loads(out)["attention_distance"] is None
@@ -110,7 +111,7 @@ def test_weights_print_a_summary_and_write_figures(capsys, bundle, pictures, tmp
 def test_scores_show_every_baseline(capsys, bundle, pictures):
     status, out, _ = run(capsys, "score-explanations", bundle, str(pictures), "--method", "attention")
     assert status == 0
-    assert "6 pictures" in out
+    assert re.search(r"\b6 \w+", out)
     for name in ("even", "centre", "centre of what is seen", "attention"):
         assert any(line.startswith(f"{name} ") for line in out.splitlines())
     status, out, _ = run(capsys, "score-explanations", bundle, str(pictures), "--count", "3", "--json")
@@ -148,50 +149,37 @@ def test_reconstructions_are_named_after_their_pictures(capsys, monkeypatch, pic
     with Image.open(tmp_path / "o" / "0-2-reconstructed.png") as made:
         assert made.size == (9, 3)
     (tmp_path / "file").touch()
-    status, out, err = run(capsys, "reconstruct", "runs/mae", given[0], "--out", str(tmp_path / "file"))
-    assert (status, out) == (2, "")
-    assert (
-        err
-        == f"vitreous: {tmp_path}/file: there is a file of this name, and a folder is needed; choose another name.\n"
+    check_mistake(
+        capsys, ("reconstruct", "runs/mae", given[0], "--out", str(tmp_path / "file")), f"vitreous: {tmp_path}/file: "
     )
 
 
-def test_mistakes(capsys, bundle, pictures, tmp_path):
-    picture, data = str(pictures / "red" / "0.png"), str(pictures)
+def test_mistakes(subtests, capsys, bundle, pictures, tmp_path):
+    picture, data, file = str(pictures / "red" / "0.png"), str(pictures), str(tmp_path / "file")
     (tmp_path / "file").touch()
-    for (verb, *args), says in {
-        ("explain",): "no pictures: give at least one",
-        ("explain", picture, "--layer", "last"): "--layer last: give a number from 0, or all.",
-        ("explain", picture, "--layer", "3"): "layer 3: the model has layers 0 to 0",
-        ("explain", picture, "--head", "first"): "--head first: give a number from 0, or mean or all.",
-        ("explain", picture, "--method", "attention", "--head", "9"): "head 9: the model has heads 0 to 1",
-        ("explain", picture, "--class", "rad"): "class 'rad': not one of the model's 3 classes, such as red",
-        ("explain", picture, "--query", "3"): "--query 3: give two numbers, such as 120,80",
-        ("explain", picture, "--query", "30,5"): "query 30,5: the picture is 24 wide and 20 high",
-        ("explain", picture, "--query", "1,5"): "query 1,5: the model sees only the part from 3,0 to 23,20",
-        (
-            "explain",
-            picture,
-            "--out",
-            str(tmp_path / "file"),
-        ): "file: there is a file of this name, and a folder is needed",
-        ("walkthrough",): "no pictures: give at least one",
-        ("walkthrough", picture, "--query", "3"): "--query 3: give two numbers, such as 120,80",
-        ("walkthrough", picture, "--layer", "3"): "layer 3: the model has layers 0 to 0",
-        ("walkthrough", picture, "--out", str(tmp_path / "file")): "file: there is a file of this name",
-        ("reconstruct",): "no pictures: give at least one",
-        ("reconstruct", picture): "has no decoder, so it cannot rebuild pictures",
-        ("plot-weights", "--out", str(tmp_path / "file")): "file: there is a file of this name",
-        ("plot-weights", "--count", "3"): "count=3: counts the pictures of data; give data too, or leave count out.",
-        ("plot-weights", "--data", data, "--count", "0"): "--count 0: give a whole number of at least 1",
-        ("score-explanations", data, "--masks", str(tmp_path)): "there is no such mask",
-        ("score-explanations", data, "--count", "0"): "--count 0: give a whole number of at least 1",
-        ("score-explanations", data, "--split", "val"): "split='val': the data have only train",
+    for (verb, *args), names in {
+        ("explain",): [],
+        ("explain", picture, "--layer", "last"): ["--layer last: ", "0"],
+        ("explain", picture, "--layer", "3"): ["layer 3: ", "0"],
+        ("explain", picture, "--head", "first"): ["--head first: ", "0"],
+        ("explain", picture, "--method", "attention", "--head", "9"): ["head 9: ", "0", "1"],
+        ("explain", picture, "--class", "rad"): ["class 'rad': ", "3"],
+        ("explain", picture, "--query", "3"): ["--query 3: "],
+        ("explain", picture, "--query", "30,5"): ["query 30,5: ", "24", "20"],
+        ("explain", picture, "--query", "1,5"): ["query 1,5: ", "3,0", "23,20"],
+        ("explain", picture, "--out", file): [f"{file}: "],
+        ("walkthrough",): [],
+        ("walkthrough", picture, "--query", "3"): ["--query 3: "],
+        ("walkthrough", picture, "--layer", "3"): ["layer 3: ", "0"],
+        ("walkthrough", picture, "--out", file): [f"{file}: "],
+        ("reconstruct",): [],
+        ("reconstruct", picture): [],
+        ("plot-weights", "--out", file): [f"{file}: "],
+        ("score-explanations", data, "--masks", str(tmp_path)): [str(tmp_path)],
+        ("score-explanations", data, "--split", "val"): ["split='val': "],
     }.items():
-        status, out, err = run(capsys, verb, bundle, *args)
-        assert (status, out) == (2, ""), (verb, args)
-        assert says in err, (verb, args)
-        assert err.count("\n") == 1
+        with subtests.test(" ".join([verb, *args])):
+            check_mistake(capsys, (verb, bundle, *args), *names)
 
 
 NOT_THEIRS = {
@@ -203,27 +191,20 @@ NOT_THEIRS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("verb", "words"), [(verb, words.split()) for verb, options in NOT_THEIRS.items() for words in options]
-)
-def test_each_verb_takes_its_own_options_alone(capsys, bundle, pictures, verb, words):
-    given = [] if verb == "plot-weights" else [str(pictures)]
-    status, out, err = run(capsys, verb, bundle, *given, *words)
-    assert status == 2
-    assert out == ""
-    assert err.startswith(f"vitreous: {words[0]}: {verb} has no such option; ") or "one word too many" in err
-    assert err.count("\n") == 1
+def test_each_verb_takes_its_own_options_alone(subtests, capsys, bundle, pictures):
+    for verb, options in NOT_THEIRS.items():
+        given = [] if verb == "plot-weights" else [str(pictures)]
+        for option in options:
+            with subtests.test(f"{verb} {option}"):
+                name = option.split()[0]
+                check_mistake(capsys, (verb, bundle, *given, *option.split()), f"vitreous: {name}: ")
 
 
-MOVED = {
-    "--steps": "vitreous walkthrough MODEL PICTURE.",
-    "--reconstruct": "vitreous reconstruct RUN PICTURE.",
-    "--weights": "vitreous plot-weights MODEL.",
-    "--score": "vitreous score-explanations MODEL DATA.",
-}
-
-
-@pytest.mark.parametrize(("old", "command"), MOVED.items())
-def test_the_old_spellings_name_the_new_verb(capsys, old, command):
-    said = run(capsys, "explain", "m", "p", old, "--count", "3")
-    assert said == (2, "", f"vitreous: explain {old}: this is a command of its own now: {command}\n")
+def test_the_old_spellings_name_the_new_verb(capsys):
+    for old, command in {
+        "--steps": "walkthrough",
+        "--reconstruct": "reconstruct",
+        "--weights": "plot-weights",
+        "--score": "score-explanations",
+    }.items():
+        check_mistake(capsys, ("explain", "m", "p", old, "--count", "3"), f"explain {old}: ", f"vitreous {command} ")
