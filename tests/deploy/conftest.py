@@ -5,7 +5,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from support.chromium import Browser
-from support.page_driving import to_serve
+from support.page_driving import open_page, to_serve
 from support.serving import running
 from support.tiny_networks import tiny_bundle
 
@@ -31,8 +31,7 @@ def browser(tmp_path_factory):
 @pytest.fixture
 def page(browser, address):
     """The page, open, with nothing on it yet; whatever is done to it, it complains of nothing and asks nobody else."""
-    browser.open(address)
-    browser.until("document.querySelectorAll('#samples button').length > 9")
+    open_page(browser, address)
     yield browser
     assert browser.complaints() == []
     assert {urlsplit(url).netloc for url in browser.asked() if url.startswith("http")} == {urlsplit(address).netloc}

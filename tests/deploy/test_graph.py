@@ -1,4 +1,4 @@
-"""The traced graph computes what the network does, once, for any number of pictures."""
+"""The traced graph computes what the network does, once, for any number of images."""
 
 import pytest
 import torch
@@ -9,16 +9,18 @@ from vitreous.deploy.graph import output_names, trace_graph
 
 KINDS = {
     "plain": ("P/4@16", {}),
-    "distilled, registers": ("P/4@16", {"distilled": True, "registers": 2}),
-    "neighbourhood": ("P/4@16", {"attention": "neighbourhood", "window": 3}),
-    "axial": ("P/4@16", {"attention": "axial"}),
-    "relative positions": ("P/4@16", {"position": "relative"}),
-    "attention pool, SwiGLU": ("P/4@16", {"pool": "attention", "mlp": "swiglu"}),
-    "hybrid": ("C+P/4@16", {}),
+    "axial, distilled, registers": ("P/4@16", {"attention": "axial", "distilled": True, "registers": 2, "depth": 1}),
+    "neighbourhood, attention pool, SwiGLU": (
+        "P/4@16",
+        {"attention": "neighbourhood", "window": 3, "pool": "attention", "mlp": "swiglu", "depth": 1},
+    ),
+    "relative positions": ("P/4@16", {"position": "relative", "depth": 1}),
+    "hybrid": ("C+P/4@16", {"depth": 1}),
     "BiT": ("bit-r11x0.5@32", {}),
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_graph_is_the_network(kind):
     name, changes = KINDS[kind]
@@ -34,6 +36,7 @@ def test_the_graph_is_the_network(kind):
         torch.testing.assert_close(probabilities, scores.softmax(dim=1))
 
 
+@pytest.mark.slow
 def test_what_two_answers_share_is_computed_once():
     """A ViT of two blocks has one product for patches, six in each block and one classifier.
 
@@ -46,8 +49,9 @@ def test_what_two_answers_share_is_computed_once():
     assert not any(node.target == torch.ops.aten.split.Tensor for node in program.graph.nodes)
 
 
+@pytest.mark.slow
 def test_positions_are_resized_within_the_graph():
-    bundle = tiny_bundle()
+    bundle = tiny_bundle(depth=1)
     larger = type(bundle.preprocess)(size=(24, 24), mean=bundle.preprocess.mean, std=bundle.preprocess.std)
     pictures = torch.randint(0, 256, (2, 3, 24, 24), dtype=torch.uint8)
     scores = trace_graph(bundle.model, larger).module()(pictures)[1]
@@ -56,7 +60,7 @@ def test_positions_are_resized_within_the_graph():
 
 
 def test_without_a_classifier_there_is_only_a_representation():
-    bundle = tiny_bundle(classes=0)
+    bundle = tiny_bundle(classes=0, depth=1)
     assert output_names(bundle.model) == ("representation",)
     (found,) = trace_graph(bundle.model, bundle.preprocess).module()(random_pictures(bundle, 2))
     assert found.shape == (2, bundle.model.config.features)

@@ -1,4 +1,4 @@
-"""The page for everybody: any model, a token, a phone, the dark, a screen reader; and a file that is no picture."""
+"""The page for everybody: any model, a token, a phone, the dark, a screen reader; and a file that is no image."""
 
 import sys
 from dataclasses import replace
@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from support.chromium import CHROMIUM, wait_for
-from support.page_driving import bars, chances, choose, give, hand_over, settled, state, to_serve
-from support.serving import running
+from support.chromium import CHROMIUM
+from support.page_driving import approx, bars, chances, choose, give, hand_over, open_page, settled, state, to_serve
+from support.serving import running, wait_for
 from support.tiny_networks import tiny_bundle
 
 pytestmark = [
@@ -18,28 +18,21 @@ pytestmark = [
 AXE = Path(sys.prefix) / "npm" / "node_modules" / "axe-core" / "axe.min.js"
 
 
-def test_a_file_that_is_no_picture_is_told_in_a_sentence(browser, address):
-    browser.open(address)
-    browser.until("document.querySelectorAll('#samples button').length > 9")
-    browser.run(
-        "(() => { const given = new DataTransfer(); given.items.add(new File(['no'], 'x.png', { type: 'image/png' }));"
-        " document.body.dispatchEvent(new DragEvent('drop', { dataTransfer: given, bubbles: true })); })()"
-    )
-    said = browser.until("!document.getElementById('problem').hidden && document.getElementById('problem').textContent")
-    assert said.startswith("x.png: not a picture of a known kind")
-    assert browser.run("document.querySelectorAll('#given button').length") == 0
-
-
-def test_after_a_broken_picture_there_is_nothing_to_compare(browser, address):
-    browser.open(address)
-    browser.until("document.querySelectorAll('#samples button').length > 9")
-    give(browser)
-    assert not browser.run("document.getElementById('add-class').hidden")
-    browser.run(
-        "(() => { const given = new DataTransfer(); given.items.add(new File(['no'], 'x.png', { type: 'image/png' }));"
-        " document.body.dispatchEvent(new DragEvent('drop', { dataTransfer: given, bubbles: true })); })()"
-    )
-    browser.until("!document.getElementById('problem').hidden")
+def test_a_file_that_is_no_image(browser, address):
+    """A sentence names it, and nothing is left to compare until there is another image."""
+    open_page(browser, address)
+    for before in (False, True):  # there was an image before
+        if before:
+            give(browser)
+            assert not browser.run("document.getElementById('add-class').hidden")
+        browser.run(
+            "(() => { const given = new DataTransfer(), file = new File(['no'], 'x.png', { type: 'image/png' });"
+            " given.items.add(file);"
+            " document.body.dispatchEvent(new DragEvent('drop', { dataTransfer: given, bubbles: true })); })()"
+        )
+        problem = "!document.getElementById('problem').hidden && document.getElementById('problem').textContent"
+        assert browser.until(problem).startswith("x.png: ")
+        assert browser.run("document.querySelectorAll('#given button').length") == before
     browser.until("document.getElementById('add-class').hidden")
     browser.click("#samples button:nth-child(1)")
     settled(browser)
@@ -47,17 +40,15 @@ def test_after_a_broken_picture_there_is_nothing_to_compare(browser, address):
     assert [text for text in browser.complaints() if "422" not in text] == []
 
 
-def test_a_picture_outlives_a_server_that_does_not_answer(browser, address, bundles):
-    browser.open(address)
-    browser.until("document.querySelectorAll('#samples button').length > 9")
+def test_an_image_outlives_a_server_that_does_not_answer(browser, address, bundles):
+    open_page(browser, address)
     browser.run("window.direct = fetch, window.fetch = () => Promise.reject(new Error('gone')), 0")
     hand_over(browser)
-    said = browser.until("!document.getElementById('problem').hidden && document.getElementById('problem').textContent")
-    assert "does not answer" in said
+    browser.until("!document.getElementById('problem').hidden && document.getElementById('problem').textContent")
     browser.run("window.fetch = direct, 0")
     browser.click("#given button")
     settled(browser)
-    assert bars(browser) == {name: pytest.approx(s, abs=0.51) for name, s in chances(bundles["vit"]).items()}
+    assert bars(browser) == approx(chances(bundles["vit"]))
 
 
 def test_several_models_and_what_they_lack(browser, bundles):
@@ -67,18 +58,16 @@ def test_several_models_and_what_they_lack(browser, bundles):
         to_serve("graph", bundles["vit"], False),
     ]
     with running(*models) as server:
-        browser.open(server.address)
-        browser.until("document.querySelectorAll('#samples button').length > 9")
+        open_page(browser, server.address)
         give(browser)
         browser.click("#all-models")
         settled(browser)
         names = browser.run("[...document.querySelectorAll('.model select')].map((one) => one.value)")
         assert names == ["vit", "conv", "graph"]
         missing = browser.run("[...document.querySelectorAll('.missing')].map((one) => one.textContent)")
-        assert missing[0] == ""
-        assert "no attention" in missing[1]
-        assert "exported" in missing[2]
-        assert bars(browser, 2) == {n: pytest.approx(s, abs=0.51) for n, s in chances(bundles["conv"]).items()}
+        assert [bool(text) for text in missing] == [False, True, True]
+        assert "attention" in missing[1]
+        assert bars(browser, 2) == approx(chances(bundles["conv"]))
         assert bars(browser, 3) == bars(browser, 1)
         browser.run("document.querySelector('.panel:nth-child(1) canvas').focus()")
         browser.press(" ", " ")
@@ -89,8 +78,7 @@ def test_several_models_and_what_they_lack(browser, bundles):
 def test_another_model_has_its_own_classes_and_patches(browser):
     fine, coarse = tiny_bundle("P/4@32"), replace(tiny_bundle("P/4@16", seed=3), labels=("elk", "fox", "gnu", "hen"))
     with running(to_serve("fine", fine), to_serve("coarse", coarse)) as server:
-        browser.open(server.address)
-        browser.until("document.querySelectorAll('#samples button').length > 9")
+        open_page(browser, server.address)
         give(browser)
         expected = dict(zip(coarse.labels, chances(coarse).values(), strict=True))
         browser.click(".panel canvas", 0.95, 0.95)
@@ -99,9 +87,9 @@ def test_another_model_has_its_own_classes_and_patches(browser):
         choose(browser, ".model select", "coarse")
         wait_for(lambda: state(browser)["panel"][0].startswith("coarse,"))
         settled(browser)
-        assert bars(browser) == {name: pytest.approx(share, abs=0.51) for name, share in expected.items()}
+        assert bars(browser) == approx(expected)
         wait_for(lambda: "patch" not in state(browser))
-        browser.until("document.getElementById('heads-title').textContent.startsWith('Where the answer looks')")
+        browser.until("/^\\D+\\d+\\D*$/.test(document.getElementById('heads-title').textContent)")  # a layer, no patch
         assert browser.complaints() == []
 
 
@@ -124,8 +112,7 @@ def test_a_token_is_asked_for_and_sent(browser, bundles):
 
 
 def test_a_photograph_by_the_camera_of_a_laptop(browser, address):
-    browser.open(address)
-    browser.until("document.querySelectorAll('#samples button').length > 9")
+    open_page(browser, address)
     browser.until("!document.getElementById('webcam').hidden")
     assert browser.run("getComputedStyle(document.getElementById('webcam')).display") != "none"
     assert browser.run("getComputedStyle(document.getElementById('camera')).display") == "none"  # one of the two
@@ -140,7 +127,7 @@ def test_a_photograph_by_the_camera_of_a_laptop(browser, address):
     assert browser.complaints() == []
 
 
-def test_a_camera_that_cannot_be_used_is_told_in_a_sentence(browser, address):
+def test_a_camera_that_cannot_be_used(browser, address):
     browser.open(address)
     browser.until("!document.getElementById('webcam').hidden")
     browser.run(
@@ -148,10 +135,8 @@ def test_a_camera_that_cannot_be_used_is_told_in_a_sentence(browser, address):
     )
     browser.click("#webcam")
     said = browser.until("!document.getElementById('problem').hidden && document.getElementById('problem').textContent")
-    assert "does not let this page use the camera" in said
-
-
-def test_without_a_camera_none_is_offered(browser, address):
+    assert "camera" in said
+    # where there is none, none is offered
     script = browser.send(
         "Page.addScriptToEvaluateOnNewDocument",
         source="navigator.mediaDevices && (navigator.mediaDevices.enumerateDevices = async () => []);",
@@ -194,8 +179,7 @@ def test_it_fits_and_everybody_can_use_it(browser, address, width, dark):
 
 def test_the_listening_would_notice(browser, address):
     """A page that complains, and asks elsewhere, is found out."""
-    browser.open(address)
-    browser.until("document.querySelectorAll('#samples button').length > 9")
+    open_page(browser, address)
     browser.run("fetch('http://elsewhere.invalid/').catch(() => console.error('refused')), 0")
     wait_for(lambda: any("refused" in text for text in browser.complaints()))
     assert any("Content Security Policy" in text for text in browser.complaints())
@@ -216,8 +200,7 @@ ODD = {
 def test_odd_models_too(browser):
     """All methods of each, and some of it covered: whatever a model is, the page has no complaint."""
     with running(*(to_serve(name, tiny_bundle(**{"name": "P/4@16", **odd})) for name, odd in ODD.items())) as server:
-        browser.open(server.address)
-        browser.until("document.querySelectorAll('#samples button').length > 9")
+        open_page(browser, server.address)
         give(browser)
         browser.click("#all-models")
         settled(browser)
@@ -232,7 +215,7 @@ def test_odd_models_too(browser):
             )
             settled(browser)
         browser.click(".panel:nth-child(5) canvas", 0.97, 0.9)  # the last column, half of which is padding
-        browser.until("document.getElementById('heads-title').textContent.includes('row 4, column 6')")
+        browser.until("/4\\D+6/.test(document.getElementById('heads-title').textContent)")  # row and column
         browser.run("document.querySelector('.panel:nth-child(3) canvas').focus()")
         browser.press(" ", " ")
         browser.until("location.hash.includes('covered=4x4')")

@@ -5,10 +5,11 @@ import itertools
 import json
 import shutil
 import subprocess
-import time
 from pathlib import Path
 
 import websocket
+
+from support.serving import wait_for
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 QUIET = [
@@ -17,8 +18,6 @@ QUIET = [
     "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
     "--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream",  # a camera, and somebody who allows it
 ]  # fmt: skip
-PATIENCE = 60.0
-"""Seconds, of a machine that does other things too."""
 
 
 class Browser:
@@ -144,15 +143,6 @@ class Browser:
             self.process.terminate()
         self.socket.close()
         self.process.wait(30)
-
-
-def wait_for(question, what=""):
-    """The first answer that is not empty."""
-    until = time.monotonic() + PATIENCE
-    while not (found := question()):
-        assert time.monotonic() < until, f"still not so: {what}"
-        time.sleep(0.05)
-    return found
 
 
 def _port(path):

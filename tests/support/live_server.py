@@ -43,20 +43,20 @@ def picture_bytes(seed=0, size=(20, 24), kind="PNG"):
 class Running:
     """A server that answers at `host:port`."""
 
-    def __init__(self, process, port):
-        self.process, self.port = process, port
+    def __init__(self, process, port, said):
+        self.process, self.port, self.said = process, port, said
         self.host = f"127.0.0.1:{port}"
         self.url = f"http://{self.host}"
 
     def end(self):
         """The exit status after SIGTERM."""
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(60)
+        return self.process.wait(120)
 
 
 @contextmanager
 def serving(*models, options=(), program=(sys.executable, "-c", MAIN), **environment):
-    """`vitreous serve` of models, at a free port; its log is in `Running.process.stderr`.
+    """`vitreous serve` of models, at a free port; `said` until it answered, its log after that is `process.stderr`.
 
     program: what stands for the command `vitreous`.
     """
@@ -71,7 +71,7 @@ def serving(*models, options=(), program=(sys.executable, "-c", MAIN), **environ
         for line in process.stderr:
             said += line
             if found := re.search(r"http://\S+:(\d+)", line):
-                yield Running(process, int(found[1]))
+                yield Running(process, int(found[1]), said)
                 break
         else:
             raise AssertionError(said)

@@ -1,4 +1,4 @@
-"""What a person does with the page and reads from it, and what Python says of the same picture."""
+"""What a person does with the page and reads from it, and what Python says of the same image."""
 
 import base64
 import io
@@ -6,6 +6,7 @@ import json
 from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
+import pytest
 import torch
 from PIL import Image
 
@@ -95,14 +96,24 @@ def drawn(explanation, bundle, size):
     return np.asarray(explanation.overlay().crop([round(side) for side in box]).resize(size)).astype(float)
 
 
-def move(browser, selector, value):
+def move(browser, selector, value, *then):
     """Bring a field to a value, as dragging does, without letting go."""
     browser.run(
         f"(() => {{ const field = document.querySelector({json.dumps(selector)}); field.value = {json.dumps(value)};"
-        " field.dispatchEvent(new Event('input')); })()"
+        f" for (const kind of {['input', *then]}) field.dispatchEvent(new Event(kind)); }})()"
     )
 
 
 def choose(browser, selector, value):
-    move(browser, selector, value)
-    browser.run(f"document.querySelector({json.dumps(selector)}).dispatchEvent(new Event('change'))")
+    move(browser, selector, value, "change")
+
+
+def open_page(browser, address):
+    """Open the page and wait until it listens."""
+    browser.open(address)
+    browser.until("document.querySelectorAll('#samples button').length > 9")
+
+
+def approx(percentages):
+    """Equal to what the page rounds to whole percent."""
+    return {name: pytest.approx(one, abs=0.51) for name, one in percentages.items()}

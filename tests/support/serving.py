@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import httpx
-import torch
 from PIL import Image
 
 from support.colours import COLOURS, PREPROCESS, pixels
@@ -18,6 +17,9 @@ from vitreous.deploy.engine import Deployed, TorchEngine
 from vitreous.deploy.server.running import address_of, listen, make_server
 from vitreous.deploy.server.served import ModelToServe
 from vitreous.weights.bundle import load_bundle
+
+PATIENCE = 60.0
+"""Seconds until a test gives up waiting."""
 
 
 def picture(colour="red", seed=0, kind="PNG", size=(20, 24)):
@@ -94,17 +96,27 @@ def gated(engine, name="gated"):
     return ModelToServe(name, Deployed(engine, config, COLOURS, None, "gated"), None)
 
 
+def wait_for(question, what=""):
+    """The first answer that is not empty, of a machine that does other things too."""
+    until = time.monotonic() + PATIENCE
+    while not (found := question()):
+        assert time.monotonic() < until, f"still not so: {what}"
+        time.sleep(0.02)
+    return found
+
+
 def wait_until_refused(address):
     """Until nobody listens at the address any more: a server has begun to end."""
     host, port = address.removeprefix("http://").split(":")
-    end = time.monotonic() + 60
-    while time.monotonic() < end:
+
+    def refused():
         try:
             socket.create_connection((host, int(port)), timeout=60).close()
         except ConnectionError:
-            return
-        time.sleep(0.05)
-    raise AssertionError(f"{address} still listens")
+            return True
+        return False
+
+    wait_for(refused, f"{address} refuses connections")
 
 
 def read_answer(connection):
@@ -113,8 +125,3 @@ def read_answer(connection):
     while part := connection.recv(65536):
         received += part
     return received
-
-
-def stacked(count):
-    """Pictures (count, 3, 16, 16) uint8."""
-    return torch.randint(0, 256, (count, 3, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))

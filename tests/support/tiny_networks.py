@@ -4,6 +4,7 @@ import numpy as np
 import torch
 
 from vitreous.config.data import Preprocess
+from vitreous.deploy.engine import TorchEngine
 from vitreous.model.family import build_network, named_config
 from vitreous.weights.bundle import Bundle
 
@@ -29,3 +30,15 @@ def random_pictures(bundle, count=5):
     """(count, C, H, W) uint8."""
     shape = (count, bundle.preprocess.channels, *bundle.preprocess.size)
     return torch.from_numpy(np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8))
+
+
+def assert_same(engine, bundle):
+    """An engine gives what the network does."""
+    plain = TorchEngine(bundle.model, bundle.preprocess)
+    pictures = random_pictures(bundle, 11)  # no multiple of any batch
+    assert engine.classes == bundle.model.config.classes
+    torch.testing.assert_close(engine.representations(pictures), plain.representations(pictures), atol=1e-4, rtol=1e-5)
+    if engine.classes:
+        for count in (1, 3, 11):
+            found, expected = engine.scores(pictures[:count]), plain.scores(pictures[:count])
+            torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)

@@ -7,7 +7,8 @@ import tritonclient.http as triton
 from huggingface_hub import InferenceClient
 from tritonclient.utils import InferenceServerException
 
-from support.live_server import LABELS, picture_bytes, save_tiny_model, serving
+from support.live_server import LABELS, picture_bytes, save_tiny_model
+from support.serving import opened, running
 from vitreous.data.view import make_view
 from vitreous.weights.bundle import load_bundle
 
@@ -19,19 +20,19 @@ def model(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def server(model):
-    with serving(model) as running:
-        yield running
+    with running(opened(model, "tiny")) as server:
+        yield server
 
 
 @pytest.fixture
 def client(server):
-    with triton.InferenceServerClient(server.host) as made:
+    with triton.InferenceServerClient(server.address.removeprefix("http://")) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
 def expected(model):
-    """Of files, (n, 4) what the network itself says in PyTorch."""
+    """From n files to (n, 4) probabilities by the network itself in PyTorch."""
     bundle = load_bundle(model)
 
     def answer(files):
@@ -65,26 +66,26 @@ def test_triton_health_and_metadata(client):
     assert [one["name"] for one in client.get_model_repository_index()] == ["tiny"]
 
 
-@pytest.mark.parametrize("binary_answer", [True, False])
-def test_triton_asks_about_files(client, expected, binary_answer):
+def test_triton_asks_about_files(client, expected):
     files = [picture_bytes(seed) for seed in range(3)]
-    outputs = [triton.InferRequestedOutput(name, binary_data=binary_answer) for name in ("probabilities", "labels")]
-    answer = client.infer("tiny", [files_input(files, binary=True)], outputs=outputs, request_id="seven")
-    found = answer.as_numpy("probabilities")
-    assert answer.get_response()["id"] == "seven"
-    assert found.shape == (3, 4)
-    assert np.abs(found - expected(files)).max() < 1e-5
-    labels = [one.decode() if isinstance(one, bytes) else one for one in answer.as_numpy("labels")]
-    assert labels == [LABELS[k] for k in expected(files).argmax(axis=1)]
+    for binary in (True, False):
+        outputs = [triton.InferRequestedOutput(name, binary_data=binary) for name in ("probabilities", "labels")]
+        answer = client.infer("tiny", [files_input(files, binary=True)], outputs=outputs, request_id="seven")
+        found = answer.as_numpy("probabilities")
+        assert answer.get_response()["id"] == "seven"
+        assert found.shape == (3, 4)
+        assert np.abs(found - expected(files)).max() < 1e-5
+        labels = [one.decode() if isinstance(one, bytes) else one for one in answer.as_numpy("labels")]
+        assert labels == [LABELS[k] for k in expected(files).argmax(axis=1)]
 
 
-@pytest.mark.parametrize("binary", [True, False])
-def test_triton_asks_about_pixels(client, expected, binary):
+def test_triton_asks_about_pixels(client, expected):
     pixels = np.random.default_rng(0).integers(0, 256, (2, 3, 16, 16), dtype=np.uint8)
-    tensor = triton.InferInput("pixels", list(pixels.shape), "UINT8")
-    tensor.set_data_from_numpy(pixels, binary_data=binary)
-    found = client.infer("tiny", [tensor]).as_numpy("probabilities")
-    assert np.abs(found - expected([one.transpose(1, 2, 0) for one in pixels])).max() < 1e-5
+    for binary in (True, False):
+        tensor = triton.InferInput("pixels", list(pixels.shape), "UINT8")
+        tensor.set_data_from_numpy(pixels, binary_data=binary)
+        found = client.infer("tiny", [tensor]).as_numpy("probabilities")
+        assert np.abs(found - expected([one.transpose(1, 2, 0) for one in pixels])).max() < 1e-5
 
 
 def test_triton_asks_for_classes(client, expected):
@@ -100,35 +101,29 @@ def test_triton_asks_for_classes(client, expected):
         assert float(value) == pytest.approx(chances[k], abs=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("name", "datatype", "shape", "value"),
-    [
-        ("pixels", "FP32", [1, 3, 16, 16], np.zeros((1, 3, 16, 16), np.float32)),
-        ("pixels", "UINT8", [3, 16, 16], np.zeros((3, 16, 16), np.uint8)),
-        ("pixels", "UINT8", [1, 5, 16, 16], np.zeros((1, 5, 16, 16), np.uint8)),
-        ("images", "UINT8", [1, 3, 16, 16], np.zeros((1, 3, 16, 16), np.uint8)),
-        ("pictures", "BYTES", [1], np.array([b"no picture"], dtype=object)),
-    ],
-)
-def test_triton_is_told_what_was_wrong(client, name, datatype, shape, value):
-    tensor = triton.InferInput(name, shape, datatype)
-    tensor.set_data_from_numpy(value)
-    with pytest.raises(InferenceServerException) as refused:
-        client.infer("tiny", [tensor])
-    assert refused.value.status() in ("400", "422")
-    assert refused.value.message().endswith(".")
+def test_triton_is_told_what_was_wrong(client):
+    for name, datatype, value in (
+        ("pixels", "FP32", np.zeros((1, 3, 16, 16), np.float32)),
+        ("pixels", "UINT8", np.zeros((3, 16, 16), np.uint8)),
+        ("pixels", "UINT8", np.zeros((1, 5, 16, 16), np.uint8)),
+        ("images", "UINT8", np.zeros((1, 3, 16, 16), np.uint8)),
+        ("pictures", "BYTES", np.array([b"no picture"], dtype=object)),
+    ):
+        tensor = triton.InferInput(name, list(value.shape), datatype)
+        tensor.set_data_from_numpy(value)
+        with pytest.raises(InferenceServerException) as refused:
+            client.infer("tiny", [tensor])
+        assert refused.value.status() in ("400", "422")
+        assert refused.value.message().endswith(".")
 
 
-def test_hugging_face_asks_about_a_picture(server, expected, tmp_path):
+def test_hugging_face_asks_about_an_image(server, expected, tmp_path):
     file = tmp_path / "noise.png"
     file.write_bytes(picture_bytes())
     chances = expected([picture_bytes()])[0]
-    client = InferenceClient(model=f"{server.url}/predict")
+    client = InferenceClient(model=f"{server.address}/predict")
     for given in (file, str(file), file.read_bytes()):
         found = client.image_classification(given, top_k=3)
         assert [one.label for one in found] == [LABELS[k] for k in np.argsort(-chances)[:3]]
         assert [one.score for one in found] == pytest.approx(sorted(chances, reverse=True)[:3], abs=1e-5)
-
-
-def test_hugging_face_asks_the_server_by_its_address(server):
-    assert len(InferenceClient(model=server.url).image_classification(picture_bytes())) == 4
+    assert len(InferenceClient(model=server.address).image_classification(picture_bytes())) == 4

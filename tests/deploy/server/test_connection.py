@@ -1,6 +1,7 @@
 """A connection's limits, with a client and a clock of the test's own."""
 
 import asyncio
+import json
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -156,6 +157,19 @@ def test_the_next_answer_is_judged_by_itself(connect):
     assert connection.transport.aborted
 
 
+def test_headers_that_trickle_are_cut_off(connect):
+    """Also on a connection that has had its answer."""
+    for make in (connect, lambda: answered(connect, 0)):
+        connection = make()
+        for _ in range(9):
+            connection.data_received(b"X")
+            connect.clock.pass_by(1)
+        assert not connection.transport.aborted
+        connection.data_received(b"X")
+        connect.clock.pass_by(1)
+        assert connection.transport.aborted
+
+
 def test_a_burst_of_connections_leaves_as_many_as_are_wanted(connect):
     """Those that were cut off are still listed until the loop comes round to them."""
     connections = []
@@ -190,7 +204,7 @@ def test_what_is_no_http_is_told_so_in_json_and_counted(connect):
     connection.data_received(b"GET\r\n\r\n")
     head, _, body = b"".join(written).partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 400 ")
-    assert body == b'{"error": "this is no request of HTTP that the server understands."}'
+    assert list(json.loads(body)) == ["error"]
     assert b"content-type: application/json" in head
     assert b"default-src 'none'" in head
     assert connection.transport.closing
@@ -210,7 +224,7 @@ def test_a_picture_without_a_place_is_refused_before_anything_is_begun_for_it(co
     assert len(written) == 3
     head, _, body = written[-1].partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 503 Service Unavailable\r\n")
-    assert body == b'{"error": "1 pictures are waiting already; try again later."}'
+    assert list(json.loads(body)) == ["error"]
     assert f"content-length: {len(body)}".encode() in head
     assert b"retry-after: 1" in head
     assert b"default-src 'none'" in head
@@ -221,25 +235,23 @@ def test_a_picture_without_a_place_is_refused_before_anything_is_begun_for_it(co
     assert not connection.cycle.more_body
 
 
-@pytest.mark.parametrize(
-    "request_of",
-    [
+def test_all_others_take_the_usual_way(connect, subtests):
+    """Who may not ask is not told how busy the server is."""
+    for request in (
         POST.replace(b"localhost", b"example.com"),
         POST.replace(b"\r\n\r\n", b"\r\nOrigin: http://example.com\r\n\r\n"),
         POST.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"),
         POST.replace(b"1.1", b"1.0"),
         POST.replace(b"POST", b"PUT"),
         POST.replace(b"/predict", b"/explain"),
-    ],
-)
-def test_all_others_take_the_usual_way(connect, request_of):
-    """Who may not ask is not told how busy the server is."""
-    connection, written = connect(), []
-    connection.transport.write = written.append
-    with connect.places.take(1):
-        connection.data_received(request_of)
-    assert written == []
-    assert connection.cycle is not None
+    ):
+        with subtests.test(request):
+            connection, written = connect(), []
+            connection.transport.write = written.append
+            with connect.places.take(1):
+                connection.data_received(request)
+            assert written == []
+            assert connection.cycle is not None
 
 
 def test_request_upon_request_takes_the_usual_way(connect):
@@ -289,7 +301,7 @@ def read(monkeypatch, parts):
 
 
 def test_a_fast_beginning_does_not_pay_for_a_slow_rest(monkeypatch):
-    with pytest.raises(RefusedError, match="too slowly") as refused:
+    with pytest.raises(RefusedError) as refused:
         read(monkeypatch, [(0.1, 10**6), *[(1.0, 10)] * 1000])
     assert refused.value.status == 408
     assert bodies.time.monotonic() < 25  # by the average it would be 1000

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from support.serving import GatedEngine, gated, picture, read_answer, running
+from support.serving import GatedEngine, gated, picture, running, wait_for
 from vitreous.model.network import check_numbers
 
 TOKEN = "correct horse battery staple"
@@ -25,26 +25,36 @@ def closed():
         yield server
 
 
-@pytest.mark.parametrize("host", ["localhost", "localhost:8000", "127.0.0.1:1", "127.1.2.3", "[::1]:80", "a.localhost"])
-def test_names_of_this_machine(server, host):
-    assert server.client.get("/v2/health/live", headers={"Host": host}).status_code == 200
+FOREIGN = ("example.com", "127.0.0.1.example.com", "localhost.example.com", "192.168.0.1", "a@127.0.0.1", "", "::")
+MALFORMED = ("[", "][", "a[b]", "[abc]", "[::1", "localhost:x", "\xb2", "a" * 1000, "localhost@evil.example")
 
 
-FOREIGN = ["example.com", "127.0.0.1.example.com", "localhost.example.com", "192.168.0.1", "a@127.0.0.1", "", "::"]
+def test_only_names_of_this_machine_are_answered(server, subtests):
+    """Somebody else's name may have been made to point here."""
+    for host in ("localhost", "localhost:8000", "127.0.0.1:1", "127.1.2.3", "[::1]:80", "a.localhost"):
+        with subtests.test(host):
+            assert server.client.get("/v2/health/live", headers={"Host": host}).status_code == 200
+    for host in (*FOREIGN, *MALFORMED):
+        with subtests.test(host):
+            refused = server.client.get("/v2/health/live", headers={"Host": host.encode("latin-1")})
+            assert refused.status_code == 421
+            assert list(refused.json()) == ["error"]
 
 
-@pytest.mark.parametrize("host", [*FOREIGN, "[", "][", "a[b]", "[abc]", "localhost:x"])
-def test_a_name_that_was_made_to_point_here_is_refused(server, host):
-    refused = server.client.get("/v2/health/live", headers={"Host": host})
-    assert refused.status_code == 421
-    assert list(refused.json()) == ["error"]
+ORIGINS = (
+    *("http://example.com", "null", "http://127.0.0.1:1", "http://[", "http://a:b", ""),
+    *("http://a[b]:80", "http://\xe9", "//", "http://localhost:x"),
+)
 
 
-def test_a_page_of_another_server_cannot_ask(server):
+def test_a_page_of_another_server_cannot_ask(server, subtests):
     own = {"Origin": server.address}
     assert server.client.post("/predict", content=picture(), headers=own).status_code == 200
-    for origin in ("http://example.com", "null", "http://127.0.0.1:1", "http://[", "http://a:b", ""):
-        assert server.client.post("/predict", content=picture(), headers={"Origin": origin}).status_code == 403
+    for origin in ORIGINS:
+        with subtests.test(origin):
+            headers = {"Origin": origin.encode("latin-1")}
+            assert server.client.post("/predict", content=picture(), headers=headers).status_code == 403
+            assert server.client.get("/", headers=headers).status_code == 403
 
 
 def test_a_token_opens(closed):
@@ -53,47 +63,43 @@ def test_a_token_opens(closed):
     assert closed.client.get("/metrics", headers=right).status_code == 200
 
 
-@pytest.mark.parametrize(
-    "given", [None, "", TOKEN, f"Basic {TOKEN}", f"Bearer {TOKEN}x", f"Bearer {TOKEN[:-1]}", "Bearer", "Bearer \xff"]
-)
-def test_without_the_token_nothing_is_told(closed, given):
-    headers = {} if given is None else {"Authorization": given.encode("latin-1")}
-    for method, path in (
-        ("POST", "/predict"),
-        ("POST", "/"),
-        ("GET", "/metrics"),
-        ("GET", "/v2"),
-        ("GET", "/v2/models/gated"),
-    ):
-        refused = closed.client.request(method, path, headers=headers)
-        assert refused.status_code == 401
-        assert refused.headers["WWW-Authenticate"] == "Bearer"
-        assert "token" in refused.json()["error"]
-    for path in ("/", "/v2/health/live", "/v2/health/ready", "/docs", "/docs.css", "/openapi.json"):
-        assert closed.client.get(path, headers=headers).status_code == 200
+WRONG_TOKENS = (None, "", TOKEN, f"Basic {TOKEN}", f"Bearer {TOKEN}x", f"Bearer {TOKEN[:-1]}", "Bearer", "Bearer \xff")
+CLOSED = ("POST /predict", "POST /", "GET /metrics", "GET /v2", "GET /v2/models/gated")
+OPEN = ("/", "/v2/health/live", "/v2/health/ready", "/docs", "/docs.css", "/openapi.json")
 
 
-@pytest.mark.parametrize("path", ["/", "/docs", "/nothing", "/metrics", "/openapi.json"])
-def test_every_answer_has_the_headers_that_keep_it_safe(server, path):
-    headers = server.client.get(path).headers
-    policy = dict(rule.split(" ", 1) for rule in headers["content-security-policy"].split("; "))
-    assert policy["default-src"] == policy["frame-ancestors"] == policy["base-uri"] == "'none'"
-    assert policy["script-src"] == policy["style-src"] == "'self'"
-    assert headers["x-content-type-options"] == "nosniff"
-    assert headers["x-frame-options"] == "DENY"
-    assert headers["referrer-policy"] == "no-referrer"
-    assert "server" not in headers
-    assert "access-control-allow-origin" not in headers
+def test_without_the_token_nothing_is_told(closed, subtests):
+    for given in WRONG_TOKENS:
+        headers = {} if given is None else {"Authorization": given.encode("latin-1")}
+        with subtests.test(given):
+            for asked in CLOSED:
+                refused = closed.client.request(*asked.split(), headers=headers)
+                assert refused.status_code == 401
+                assert refused.headers["WWW-Authenticate"] == "Bearer"
+                assert "Authorization: Bearer" in refused.json()["error"]
+            for path in OPEN:
+                assert closed.client.get(path, headers=headers).status_code == 200
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "status"),
-    [("GET", "/nothing", 404), ("GET", "/docs/", 404), ("GET", "/predict", 405), ("DELETE", "/", 405)],
-)
-def test_what_is_not_there(server, method, path, status):
-    refused = server.client.request(method, path)
-    assert refused.status_code == status
-    assert re.fullmatch(r"[^.]*\.", refused.json()["error"])
+def test_every_answer_has_the_headers_that_keep_it_safe(server, subtests):
+    for path in ("/", "/docs", "/docs.css", "/nothing", "/metrics", "/openapi.json"):
+        with subtests.test(path):
+            headers = server.client.get(path).headers
+            policy = dict(rule.split(" ", 1) for rule in headers["content-security-policy"].split("; "))
+            assert policy["default-src"] == policy["frame-ancestors"] == policy["base-uri"] == "'none'"
+            assert policy["script-src"] == policy["style-src"] == "'self'"
+            assert headers["x-content-type-options"] == "nosniff"
+            assert headers["x-frame-options"] == "DENY"
+            assert headers["referrer-policy"] == "no-referrer"
+            assert "server" not in headers
+            assert "access-control-allow-origin" not in headers
+
+
+def test_what_is_not_there(server):
+    for asked, status in (("GET /nothing", 404), ("GET /docs/", 404), ("GET /predict", 405), ("DELETE /", 405)):
+        refused = server.client.request(*asked.split())
+        assert refused.status_code == status, asked
+        assert re.fullmatch(r"[^.]*\.", refused.json()["error"])
 
 
 def test_the_documentation_needs_nothing_from_elsewhere(server):
@@ -103,7 +109,7 @@ def test_the_documentation_needs_nothing_from_elsewhere(server):
     assert "//" not in page.text.replace("<!doctype html>", "")
     assert "<script" not in page.text
     assert "style=" not in page.text
-    for linked in re.findall(r'href="([^"]+)"', page.text):
+    for linked in re.findall(r'(?:href|src)="([^"]+)"', page.text):
         assert server.client.get(f"/{linked}").status_code == 200
 
 
@@ -116,19 +122,11 @@ def test_the_document_describes_every_route(server):
 
 def test_head_is_get_without_the_body(server):
     """As load balancers ask."""
-    for path in ("/v2/health/live", "/", "/metrics"):
+    for path in ("/v2/health/live", "/v2/health/ready", "/", "/docs", "/metrics"):
         answer = server.client.head(path)
         assert answer.status_code == 200
         assert int(answer.headers["content-length"]) > 0
         assert answer.content == b""
-
-
-def test_a_body_of_two_lengths_is_refused(server):
-    """A proxy may believe the other one, and take the rest for a request of its own."""
-    with server.connect() as connection:
-        both = b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
-        connection.sendall(b"POST /predict HTTP/1.1\r\nHost: localhost\r\n" + both)
-        assert read_answer(connection).startswith(b"HTTP/1.1 400")
 
 
 def test_metrics_count_what_happened(server):
@@ -184,12 +182,12 @@ def test_a_damaged_model_is_a_mistake_of_the_server(caplog):
             failed = server.client.post(path, content=picture())
             assert failed.status_code == 500
             assert "secret" not in failed.text
-            assert "/srv/secret/model: gives scores that are not numbers" in caplog.records[-1].getMessage()
+            assert "/srv/secret/model" in caplog.records[-1].getMessage()
 
 
 def test_a_client_that_leaves_is_nothing_to_report(server, caplog):
     with server.connect() as connection:
         connection.sendall(b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\nhalf")
-    while 'vitreous_requests_total{route="/predict",status="499"} 1.0' not in server.client.get("/metrics").text:
-        pass
+    counted = 'vitreous_requests_total{route="/predict",status="499"} 1.0'
+    wait_for(lambda: counted in server.client.get("/metrics").text, counted)
     assert not caplog.records

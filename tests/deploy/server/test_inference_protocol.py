@@ -94,13 +94,12 @@ def test_pictures_as_bytes(server, expected):
     )
 
 
-@pytest.mark.parametrize("nested", [True, False])
-def test_pixels_in_json(server, expected, nested):
+def test_pixels_in_json(server, expected):
     values = np.stack([pixels(colour, seed) for seed, colour in enumerate(COLOURS)]).transpose(0, 3, 1, 2)
-    data = values.tolist() if nested else values.reshape(-1).tolist()
-    tensor = {"name": "pixels", "datatype": "UINT8", "shape": list(values.shape), "data": data}
-    found = outputs(server.client.post(INFER, json={"inputs": [tensor]}))
-    np.testing.assert_allclose(np.reshape(found["probabilities"]["data"], (3, 3)), expected, atol=1e-5)
+    for data in (values.tolist(), values.reshape(-1).tolist()):  # nested, and in one row
+        tensor = {"name": "pixels", "datatype": "UINT8", "shape": list(values.shape), "data": data}
+        found = outputs(server.client.post(INFER, json={"inputs": [tensor]}))
+        np.testing.assert_allclose(np.reshape(found["probabilities"]["data"], (3, 3)), expected, atol=1e-5)
 
 
 def test_pixels_as_bytes_and_an_answer_as_bytes(server, expected):
@@ -169,73 +168,65 @@ def tensor(**changes):
 PIXELS = {"name": "pixels", "datatype": "UINT8"}
 
 
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        ({}, "inputs: field required"),
-        ({"inputs": []}, "there are 0"),
-        (tensor(name="input"), "give pictures (BYTES"),
-        (tensor(datatype="FP32"), "'pictures' 'FP32'"),
-        (tensor(data=None), "it has no data"),
-        (tensor(data=[3]), "base64"),
-        (tensor(shape=[2]), "shape [2] and 1 pictures"),
-        (tensor(shape=[]), ""),
-        (tensor(shape=[0], data=[]), "shape [0]"),
-        (tensor(shape=[-1]), "shape [-1]"),
-        (tensor(shape=[10**30]), ""),
-        (tensor(parameters={"binary_data_size": 5}), "0 bytes follow"),
-        (tensor(**PIXELS, shape=[3], data=[1, 2, 3]), "[count, 3, height, width]"),
-        (tensor(**PIXELS, shape=[1, 3, 1, 1], data=[1, 2]), "2 numbers"),
-        (tensor(**PIXELS, shape=[1, 3, 1, 1], data=[1, 2, 300]), "0 to 255"),
-        (tensor(**PIXELS, shape=[1, 3, 1, 1], data=[1, 2, 0.5]), "0 to 255"),
-        (tensor(**PIXELS, shape=[1, 3, 1, 1], data=[[1, 2], 3]), "0 to 255"),
-        (tensor(**PIXELS, shape=[1, 5, 1, 1], data=[1] * 5), "[count, 3, height, width]"),
-        ({**tensor(), "outputs": [{"name": "labels"}] * 2}, "more than once"),
-        ({**tensor(), "outputs": [{"name": "mask"}]}, "labels, probabilities, representation"),
-        ({**tensor(), "outputs": [{"name": "probabilities", "parameters": {"classification": 0}}]}, "from 1"),
-    ],
+NONSENSE = (
+    ({}, "inputs"),
+    ({"inputs": []}, "0"),
+    (tensor(name="input"), "'input'"),
+    (tensor(datatype="FP32"), "'pictures' 'FP32'"),
+    (tensor(data=None), "'pictures'"),
+    (tensor(data=[3]), "pictures"),
+    (tensor(shape=[2]), "[2]"),
+    (tensor(shape=[]), ""),
+    (tensor(shape=[0], data=[]), "[0]"),
+    (tensor(shape=[-1]), "[-1]"),
+    (tensor(shape=[10**30]), ""),
+    (tensor(parameters={"binary_data_size": 5}), "binary_data_size"),
+    (tensor(**PIXELS, shape=[3], data=[1, 2, 3]), "[3]"),
+    (tensor(**PIXELS, shape=[1, 3, 1, 1], data=[1, 2]), "2"),
+    (tensor(**PIXELS, shape=[1, 3, 1, 1], data=[1, 2, 300]), "255"),
+    (tensor(**PIXELS, shape=[1, 3, 1, 1], data=[1, 2, 0.5]), "255"),
+    (tensor(**PIXELS, shape=[1, 3, 1, 1], data=[[1, 2], 3]), "255"),
+    (tensor(**PIXELS, shape=[1, 5, 1, 1], data=[1] * 5), "[1, 5, 1, 1]"),
+    ({**tensor(), "outputs": [{"name": "labels"}] * 2}, "outputs"),
+    ({**tensor(), "outputs": [{"name": "mask"}]}, "labels, probabilities, representation"),
+    ({**tensor(), "outputs": [{"name": "probabilities", "parameters": {"classification": 0}}]}, "classification"),
 )
-def test_requests_that_make_no_sense(server, content, said):
-    refused = server.client.post(INFER, json=content)
-    assert refused.status_code == 400, refused.text
-    assert said in refused.json()["error"]
+
+
+def test_requests_that_make_no_sense(server, subtests):
+    for content, named in NONSENSE:
+        with subtests.test(str(content)[-80:]):
+            refused = server.client.post(INFER, json=content)
+            assert refused.status_code == 400, refused.text
+            assert named in refused.json()["error"]
 
 
 def test_lengths_that_do_not_fit(server):
-    for length in ("9999", "-1", "x", "²", "9" * 5000):
+    for length in ("9999", "-1", "x", "²", "9" * 5000, "1e3", "", "0x2", "99999999999999999999"):
         headers = {"Inference-Header-Content-Length": length.encode("latin-1")}
         assert server.client.post(INFER, content=b"{}", headers=headers).status_code == 400
     for content in (b"\x01", struct.pack("<I", 2**32 - 1), struct.pack("<I", 5) + b"1234"):
         request = in_bytes(content, name="pictures", datatype="BYTES", shape=[1])
         refused = server.client.post(INFER, **request)
         assert refused.status_code == 400
-        assert "end before" in refused.json()["error"]
+        assert "pictures" in refused.json()["error"]
 
 
-def test_a_bad_picture_of_several_is_named(server):
+def test_a_bad_image_of_several_is_named(server):
     content = tensor(shape=[2], data=[base64.b64encode(one).decode() for one in (FILES[0], b"no picture")])
     refused = server.client.post(INFER, json=content)
     assert refused.status_code == 422
-    assert refused.json()["error"].startswith("picture 1: not a picture")
+    assert refused.json()["error"].startswith("picture 1: ")
 
 
-def test_more_pictures_than_there_are_places(server):
+def test_more_images_than_may_wait(server):
     content = tensor(shape=[129], data=[base64.b64encode(FILES[0]).decode()] * 129)
     refused = server.client.post(INFER, json=content)
     assert refused.status_code == 413
-    assert "at most 128" in refused.json()["error"]
+    assert "128" in refused.json()["error"]
 
 
-def many_files():
-    return in_bytes(bytes(4_000_000), name="pictures", datatype="BYTES", shape=[1_000_000])
-
-
-def many_pixels():
-    return in_bytes(bytes(3_000_000), name="pixels", datatype="UINT8", shape=[3_000_000, 1, 1, 1])
-
-
-@pytest.mark.parametrize("request_of", [many_files, many_pixels])
-def test_millions_of_pictures_of_nothing_are_refused_before_they_are_taken_apart(server, request_of, monkeypatch):
+def test_millions_of_empty_images_are_refused_before_they_are_parsed(server, monkeypatch):
     made, read = [], inference_protocol.read_pictures
 
     def note(*given):
@@ -247,10 +238,15 @@ def test_millions_of_pictures_of_nothing_are_refused_before_they_are_taken_apart
             tracemalloc.stop()
 
     monkeypatch.setattr(inference_protocol, "read_pictures", note)
-    refused = server.client.post(INFER, **request_of())
-    assert refused.status_code == 413
-    assert "at most 128 pictures" in refused.json()["error"]
-    assert made[0] < 100_000  # bytes
+    for request in (
+        in_bytes(bytes(4_000_000), name="pictures", datatype="BYTES", shape=[1_000_000]),
+        in_bytes(bytes(3_000_000), name="pixels", datatype="UINT8", shape=[3_000_000, 1, 1, 1]),
+    ):
+        refused = server.client.post(INFER, **request)
+        assert refused.status_code == 413
+        assert "128" in refused.json()["error"]
+    assert len(made) == 2
+    assert max(made) < 100_000  # bytes
 
 
 def test_json_that_would_take_much_more_room_than_its_text(server):
@@ -261,7 +257,7 @@ def test_json_that_would_take_much_more_room_than_its_text(server):
     for case, content in many.items():
         refused = server.client.post(INFER, content=content)
         assert refused.status_code == 413, case
-        assert "262,144 items" in refused.json()["error"]
+        assert "262,144" in refused.json()["error"]
     refused = server.client.post(INFER, content=b'{"inputs": [' + b"0," * 200_000 + b"0]}")
     assert refused.status_code == 400
     refused = server.client.post(INFER, json=tensor(**PIXELS, shape=[1, 3, 1, 1], data=["a" * 100_000, *[""] * 2000]))

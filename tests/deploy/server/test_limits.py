@@ -5,15 +5,14 @@ import json
 import re
 import socket
 import threading
-import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 import httpx
 import pytest
 from PIL import Image
 
 from support.colours import make_bundle
-from support.serving import GatedEngine, gated, opened, picture, read_answer, running
+from support.serving import GatedEngine, gated, opened, picture, read_answer, running, wait_for
 from vitreous.deploy.server.bodies import BodyMeter
 
 MOST = 100_000
@@ -30,20 +29,6 @@ def server():
             yield server
 
 
-@pytest.fixture(scope="module")
-def hasty():
-    """A server that waits for nobody's headers."""
-    with running(gated(GatedEngine()), header_seconds=1.0, pause_seconds=60.0) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def restless():
-    """A server that waits for nobody's body."""
-    with running(gated(GatedEngine()), header_seconds=60.0, pause_seconds=1.0) as server:
-        yield server
-
-
 def sentence(answer):
     head, _, body = answer.partition(b"\r\n\r\n")
     return int(head.split()[1]), json.loads(body)["error"]
@@ -53,19 +38,15 @@ def test_too_large_a_body_is_refused_before_it_is_read(server):
     with server.connect() as connection:
         connection.sendall(POST + b"Content-Length: 100001\r\nConnection: close\r\n\r\n")  # and nothing more
         status, said = sentence(read_answer(connection))
-    assert (status, said) == (413, "the request has more than 100 kB, the limit; send a smaller picture.")
+    assert status == 413
+    assert "100 kB" in said
 
 
-def test_a_client_that_sends_all_of_it_reads_the_answer_too(server):
+def test_too_large_a_body_that_is_sent_is_answered(server):
     """httpx reads no answer before it has sent everything."""
-    refused = server.client.post("/predict", content=bytes(20 * MOST))
-    assert refused.status_code == 413
-    assert server.client.get("/v2/health/live").status_code == 200
-
-
-def test_too_large_a_body_of_unknown_length(server):
-    refused = server.client.post("/predict", content=(bytes(10_000) for _ in range(20)))
-    assert refused.status_code == 413
+    for content in (bytes(20 * MOST), (bytes(10_000) for _ in range(20))):  # of known and of unknown length
+        assert server.client.post("/predict", content=content).status_code == 413
+        assert server.client.get("/v2/health/live").status_code == 200
 
 
 def test_a_body_of_unknown_length(server):
@@ -74,50 +55,38 @@ def test_a_body_of_unknown_length(server):
     assert server.client.post("/predict", content=parts).status_code == 200
 
 
-@pytest.mark.parametrize(
-    "start", [b"", b"POST", POST, b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\nX-A: b\r\n"]
-)
-def test_headers_that_do_not_end(hasty, start):
-    with hasty.connect() as connection:
-        connection.sendall(start)
-        with suppress(ConnectionResetError):
-            assert read_answer(connection) == b""
+def test_headers_that_do_not_end():
+    """`test_connection` has those that trickle."""
+    with running(gated(GatedEngine()), header_seconds=1.0, pause_seconds=60.0) as server, ExitStack() as held:
+        connections = [held.enter_context(server.connect()) for _ in range(4)]
+        starts = (b"", b"POST", POST, b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\nX-A: b\r\n")
+        for connection, start in zip(connections, starts, strict=True):
+            connection.sendall(start)
+        for connection in connections:
+            with suppress(ConnectionResetError):
+                assert read_answer(connection) == b""
 
 
-def test_headers_that_trickle_on_a_connection_that_was_good():
-    with running(gated(GatedEngine()), header_seconds=4.0) as server, server.connect() as connection:
-        connection.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        received = b""
-        while not received.endswith(b'{"live":true}'):
-            part = connection.recv(65536)
-            assert part, received
-            received += part
-        assert trickle(connection)
-
-
-@pytest.mark.parametrize("length", [b"Content-Length: 1000\r\n\r\n", b"Transfer-Encoding: chunked\r\n\r\n"])
-def test_a_body_that_does_not_come(restless, length):
-    with restless.connect() as connection:
-        connection.sendall(POST + length)
-        status, said = sentence(read_answer(connection))
-    assert status == 408
-    assert "too slowly" in said
-
-
-def test_a_body_that_trickles(restless):
-    with restless.connect() as connection:
-        connection.sendall(POST + b"Content-Length: 1000\r\n\r\n")
-        assert trickle(connection)
+def test_a_body_that_does_not_come_or_trickles():
+    with running(gated(GatedEngine()), header_seconds=60.0, pause_seconds=1.0) as server, ExitStack() as held:
+        connections = [held.enter_context(server.connect()) for _ in range(3)]
+        silent, chunked, trickling = connections
+        silent.sendall(POST + b"Content-Length: 1000\r\n\r\n")
+        chunked.sendall(POST + b"Transfer-Encoding: chunked\r\n\r\n")
+        trickling.sendall(POST + b"Content-Length: 100000\r\n\r\n")
+        assert trickle(trickling).startswith(b"HTTP/1.1 408")
+        for connection in (silent, chunked):
+            assert sentence(read_answer(connection))[0] == 408
 
 
 def trickle(connection):
-    """Send a letter now and then; whether the server puts an end to it."""
-    with suppress(OSError):
-        for _ in range(600):
-            connection.sendall(b"x")
-            time.sleep(0.05)
-        return False
-    return True
+    """What the server says to somebody who sends a letter now and then."""
+    connection.settimeout(0.05)
+    for _ in range(1200):
+        connection.sendall(b"x")
+        with suppress(TimeoutError):
+            return connection.recv(65536)
+    raise AssertionError("the server took a minute of it")
 
 
 def test_those_who_only_hold_connections_hold_up_nobody(server):
@@ -149,59 +118,58 @@ def test_all_bodies_together_are_bounded(monkeypatch):
         held = server.connect()
         held.sendall(POST + b"Content-Length: 140000\r\n\r\n" + bytes(139_000))
         assert was_read.wait(60)  # else the server may read another body first, and refuse this one
-        refused = wait_for(lambda: server.client.post("/predict", content=bytes(20_000)), 503)
+        refused = server.client.post("/predict", content=bytes(20_000))
+        assert refused.status_code == 503
         assert refused.headers["Retry-After"]
         held.close()
-        wait_for(lambda: server.client.post("/predict", content=bytes(20_000)), 422)
+        wait_for(lambda: server.client.post("/predict", content=bytes(20_000)).status_code == 422)
 
 
-def wait_for(ask, status):
-    """The first answer of this status; it takes the server a moment to read what was sent."""
-    for _ in range(1500):
-        if (answer := ask()).status_code == status:
-            return answer
-        time.sleep(0.02)
-    raise AssertionError(f"no {status}, but {answer.status_code}")
-
-
-@pytest.mark.parametrize("nonsense", [b"\x16\x03\x01\x02\x00", b"GET\r\n\r\n", b"A" * 100_000, b"GET / HTTP/9\r\n\r\n"])
-def test_what_is_not_http(server, nonsense):
-    with server.connect() as connection:
-        try:
-            connection.sendall(nonsense)
-            answer = read_answer(connection)
-            assert not answer or sentence(answer)[0] == 400
-        except ConnectionError:
-            pass
-    assert server.client.get("/v2/health/live").status_code == 200
+def test_what_is_not_http(server, subtests):
+    for nonsense in (b"\x16\x03\x01\x02\x00", b"GET\r\n\r\n", b"A" * 100_000, b"GET / HTTP/9\r\n\r\n"):
+        with subtests.test(nonsense[:20]), server.connect() as connection:
+            with suppress(ConnectionError):
+                connection.sendall(nonsense)
+                answer = read_answer(connection)
+                assert not answer or sentence(answer)[0] == 400
+            assert server.client.get("/v2/health/live").status_code == 200
 
 
 def test_a_body_in_crumbs(server):
-    """Each costs the server as much as a large part."""
+    """Each costs the server as much as a large part: megabytes of them would keep it busy for a minute."""
     with server.connect() as connection, suppress(ConnectionError):
         connection.sendall(POST + b"Transfer-Encoding: chunked\r\n\r\n" + b"1\r\nx\r\n" * 2000)
-        assert sentence(read_answer(connection)) == (400, "the body comes in chunks of a few bytes; send larger ones.")
-
-
-@pytest.mark.parametrize(
-    ("start", "route"),
-    [
-        (b"GET /v2 HTTP/1.1\r\nHost: localhost\r\n", "/v2"),
-        (b"POST /nowhere HTTP/1.1\r\nHost: localhost\r\n", "other"),
-        (b"POST /predict HTTP/1.1\r\nHost: elsewhere.invalid\r\n", "/predict"),
-    ],
-)
-def test_a_body_that_breaks_off_is_told_so_once_and_nothing_to_report(server, caplog, start, route):
-    """By what its first lines say the request has an answer already, or a refusal, when its body turns out broken."""
-    before = requests(server, route)
+        assert sentence(read_answer(connection))[0] == 400
+    sent = 0
     with server.connect() as connection:
-        connection.sendall(start + b"Transfer-Encoding: chunked\r\n\r\nnonsense\r\n")
-        answer = read_answer(connection)
-    assert answer.count(b"HTTP/1.1 ") == 1
-    assert sentence(answer) == (400, "this is no request of HTTP that the server understands.")
-    while requests(server, route) == before:  # it has ended, too
-        pass
-    assert not caplog.records
+        connection.sendall(POST + b"Transfer-Encoding: chunked\r\n\r\n")
+        with suppress(ConnectionError, TimeoutError):
+            while sent < 2 * 2**20:
+                connection.sendall(b"1\r\nx\r\n" * 1000)
+                sent += 1000
+    assert sent < 2**20
+    assert server.client.get("/v2/health/live").status_code == 200
+
+
+BROKEN = {
+    "/v2": b"GET /v2 HTTP/1.1\r\nHost: localhost\r\n",
+    "other": b"POST /nowhere HTTP/1.1\r\nHost: localhost\r\n",
+    "/predict": b"POST /predict HTTP/1.1\r\nHost: elsewhere.invalid\r\n",
+}
+
+
+def test_a_body_that_breaks_off_is_told_so_once_and_nothing_to_report(server, caplog, subtests):
+    """By what its first lines say the request has an answer already, or a refusal, when its body turns out broken."""
+    for route, start in BROKEN.items():
+        with subtests.test(route):
+            before = requests(server, route)
+            with server.connect() as connection:
+                connection.sendall(start + b"Transfer-Encoding: chunked\r\n\r\nnonsense\r\n")
+                answer = read_answer(connection)
+            assert answer.count(b"HTTP/1.1 ") == 1
+            assert sentence(answer)[0] == 400
+            wait_for(lambda: requests(server, route) > before, "the request has ended, too")  # noqa: B023
+            assert not caplog.records
 
 
 def requests(server, route):
@@ -228,26 +196,24 @@ def test_a_picture_that_is_small_as_a_file_alone(server):
     Image.new("1", (6000, 6000)).save(file, "PNG")
     refused = server.client.post("/predict", content=file.getvalue())
     assert refused.status_code == 422
-    assert "more pixels than the limit of 34 million" in refused.json()["error"]
+    assert "34 million" in refused.json()["error"]
 
 
-def test_an_answer_that_is_taken_slowly_is_taken(tmp_path):
-    """For longer than the longest pause, but without one."""
+def test_an_answer_that_is_taken_in_small_parts_is_complete(tmp_path):
+    """`test_connection` says how slowly."""
     model = opened(make_bundle(tmp_path / "colours"))
-    with running(model, pause_seconds=2.0) as server, server.connect() as connection:
+    with running(model, pause_seconds=60.0) as server, server.connect() as connection:
         content = picture(size=(600, 600))
         head = f"POST /explain HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(content)}\r\n\r\n".encode()
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 32768)  # else the system takes it all at once
         connection.sendall(head + content)
         received = connection.recv(4096)
         wanted = int(re.search(rb"content-length: (\d+)", received)[1]) + received.index(b"\r\n\r\n") + 4
-        length, began = len(received), time.monotonic()
-        while length < wanted:
-            part = connection.recv(16384)
-            assert part, f"{length} of {wanted} bytes"
-            length += len(part)
-            time.sleep(0.15)
-        assert time.monotonic() - began > 2
+        while len(received) < wanted:
+            part = connection.recv(4096)
+            assert part, f"{len(received)} of {wanted} bytes"
+            received += part
+        Image.open(io.BytesIO(received[received.index(b"\r\n\r\n") + 4 :])).load()
 
 
 def test_too_many_who_look_inside(tmp_path):

@@ -8,7 +8,10 @@ export class Slider {
     Object.assign(this, { root, name, changed });
     this.input = root.querySelector("input");
     this.output = root.querySelector("output");
-    this.input.addEventListener("input", () => this.#go(Number(this.input.value)));
+    this.input.addEventListener("input", () => {
+      cancelAnimationFrame(this.frame); // whoever drags it takes over from a glide
+      this.#go(Number(this.input.value));
+    });
     this.input.addEventListener("change", () => this.#glide(Math.round(this.input.value)));
     this.input.addEventListener("keydown", (event) => {
       const step = STEPS[event.key] ?? { Home: -Infinity, End: Infinity }[event.key];
