@@ -35,19 +35,17 @@ def by_hand(image: Image.Image, short: int, size: int, how: Image.Resampling) ->
     return np.asarray(image.crop((left, top, left + size, top + size))).transpose(2, 0, 1)
 
 
-@pytest.mark.parametrize("shape", [(240, 345), (345, 240), (100, 100), (50, 201), (33, 20)])
-@pytest.mark.parametrize(
-    ("crop", "short"),
-    [(1.0, 64), (0.9, 71), (0.875, 73)],  # rounded down, as timm does
-)
-def test_evaluation_is_a_resize_and_a_centre_crop(shape: tuple[int, int], crop: float, short: int):
-    image = smooth(*shape)
-    for how, pil in (("bicubic", Image.Resampling.BICUBIC), ("bilinear", Image.Resampling.BILINEAR)):
-        view = eval_view(image, Preprocess(size=(64, 64), crop=crop, interpolation=how))
-        assert view.shape == (3, 64, 64)
-        assert view.dtype == torch.uint8
-        expected = by_hand(image, short, 64, pil)
-        np.testing.assert_array_equal(view.numpy(), expected)
+def test_evaluation_is_a_resize_and_a_centre_crop(subtests):
+    for shape in ((240, 345), (345, 240), (100, 100), (50, 201), (33, 20)):
+        for crop, short in ((1.0, 64), (0.9, 71), (0.875, 73)):
+            with subtests.test(shape=shape, crop=crop):
+                image = smooth(*shape)
+                for how, pil in (("bicubic", Image.Resampling.BICUBIC), ("bilinear", Image.Resampling.BILINEAR)):
+                    view = eval_view(image, Preprocess(size=(64, 64), crop=crop, interpolation=how))
+                    assert view.shape == (3, 64, 64)
+                    assert view.dtype == torch.uint8
+                    expected = by_hand(image, short, 64, pil)
+                    np.testing.assert_array_equal(view.numpy(), expected)
 
 
 def test_a_picture_of_the_right_size_is_not_touched():
@@ -184,15 +182,16 @@ def test_jitter_is_pillows_three_changes_in_a_row():
     assert jitter(image, 0.4, generator(0, 0, 0)) == expected
 
 
-@pytest.mark.parametrize("policy", ["randaugment", "trivial"])
-@pytest.mark.parametrize("channels", [1, 3])
-def test_policies_change_pictures_in_many_ways_and_keep_their_form(policy: str, channels: int):
-    preprocess = Preprocess(size=(32, 32), mean=(0.5,) * channels, std=(0.5,) * channels)
-    image = smooth(32, 32) if channels == 3 else smooth(32, 32).convert("L")
-    augment = Augment(policy=policy, crop_scale=None, pad=0, flip=False)
-    views = [train_view(image, preprocess, augment, generator(0, 0, i)).pixels for i in range(100)]
-    assert {view.shape for view in views} == {(channels, 32, 32)}
-    assert len({view.contiguous().numpy().tobytes() for view in views}) > 40
+def test_policies_change_pictures_in_many_ways_and_keep_their_form(subtests):
+    for policy in ("randaugment", "trivial"):
+        for channels in (1, 3):
+            with subtests.test(policy=policy, channels=channels):
+                preprocess = Preprocess(size=(32, 32), mean=(0.5,) * channels, std=(0.5,) * channels)
+                image = smooth(32, 32) if channels == 3 else smooth(32, 32).convert("L")
+                augment = Augment(policy=policy, crop_scale=None, pad=0, flip=False)
+                views = [train_view(image, preprocess, augment, generator(0, 0, i)).pixels for i in range(100)]
+                assert {view.shape for view in views} == {(channels, 32, 32)}
+                assert len({view.contiguous().numpy().tobytes() for view in views}) > 40
 
 
 def test_changes_of_strength_zero_are_none():

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, fields
 
-import pytest
 import torch
 
 from vitreous.data.batch import Batch, ViewBatch
@@ -48,26 +47,25 @@ def tensors(one):
     return found
 
 
-@pytest.mark.parametrize(
-    ("parts", "sizes"), [(1, [10]), (2, [5, 5]), (3, [4, 3, 3]), (4, [3, 3, 2, 2]), (10, [1] * 10), (25, [1] * 10)]
-)
-def test_parts_are_nearly_equal_and_together_the_whole(parts, sizes):
-    whole = batch()
-    found = whole.split(parts)
-    assert [len(part.index) for part in found] == sizes
-    expected = tensors(whole)
-    assert set(expected) == {
-        "views.global.images", "views.global.box", "views.global.flipped",
-        "views.local.images", "views.local.box", "views.local.flipped", "targets", "index", "keys",
-        "partner", "share", "token_targets",
-    }  # fmt: skip
-    for name, tensor in expected.items():
-        assert torch.cat([tensors(part)[name] for part in found]).equal(tensor), name
-    assert all(list(part.views) == ["global", "local"] for part in found)
-    for part in found:  # rows stay together
-        rows = part.index - 200
-        for name, tensor in tensors(part).items():
-            assert tensor.equal(expected[name][rows]), name
+def test_parts_are_nearly_equal_and_together_the_whole(subtests):
+    for parts, sizes in ((1, [10]), (2, [5, 5]), (3, [4, 3, 3]), (4, [3, 3, 2, 2]), (10, [1] * 10), (25, [1] * 10)):
+        with subtests.test(parts=parts):
+            whole = batch()
+            found = whole.split(parts)
+            assert [len(part.index) for part in found] == sizes
+            expected = tensors(whole)
+            assert set(expected) == {
+                "views.global.images", "views.global.box", "views.global.flipped",
+                "views.local.images", "views.local.box", "views.local.flipped", "targets", "index", "keys",
+                "partner", "share", "token_targets",
+            }  # fmt: skip
+            for name, tensor in expected.items():
+                assert torch.cat([tensors(part)[name] for part in found]).equal(tensor), name
+            assert all(list(part.views) == ["global", "local"] for part in found)
+            for part in found:  # rows stay together
+                rows = part.index - 200
+                for name, tensor in tensors(part).items():
+                    assert tensor.equal(expected[name][rows]), name
 
 
 def test_moving_moves_every_field_and_changes_none():

@@ -1,7 +1,6 @@
 from dataclasses import replace
 
 import numpy as np
-import pytest
 import torch
 from PIL import Image
 
@@ -39,26 +38,24 @@ def test_channels_convert_as_in_pillow():
     assert to_channels(found, 3).shape == (1, 3, 64, 64)
 
 
-@pytest.mark.parametrize(
-    "augment",
-    [
+def test_a_sample_is_the_same_in_any_company(subtests):
+    for augment in (
         Augment(),
         Augment(crop_scale=None),
         Augment(crop_scale=None, jitter=0.4, erase=0.5),
         Augment(jitter=0.4, erase=0.5),
-    ],
-)
-def test_a_sample_is_the_same_in_any_company(augment: Augment):
-    images = stack(12)
-    cuts = train_batch(images, np.arange(12), SIZE, augment, seed=0, epoch=3)
-    some = np.array([7, 2, 11])
-    part = train_batch(images[some], some, SIZE, augment, seed=0, epoch=3)
-    for own, all_of_it in zip(part, cuts, strict=True):
-        assert own.equal(all_of_it[some])
-    whole = cuts.images
-    assert not views(images, augment, epoch=4).equal(whole)
-    assert not views(images, augment, epoch=3, seed=1).equal(whole)
-    assert not views(images, augment, epoch=3, view=1).equal(whole)
+    ):
+        with subtests.test(augment=augment):
+            images = stack(12)
+            cuts = train_batch(images, np.arange(12), SIZE, augment, seed=0, epoch=3)
+            some = np.array([7, 2, 11])
+            part = train_batch(images[some], some, SIZE, augment, seed=0, epoch=3)
+            for own, all_of_it in zip(part, cuts, strict=True):
+                assert own.equal(all_of_it[some])
+            whole = cuts.images
+            assert not views(images, augment, epoch=4).equal(whole)
+            assert not views(images, augment, epoch=3, seed=1).equal(whole)
+            assert not views(images, augment, epoch=3, view=1).equal(whole)
 
 
 def test_shifts_and_mirrors_are_exactly_those_of_padding():

@@ -2,7 +2,6 @@ import os
 import pickle
 
 import numpy as np
-import pytest
 
 from support.pictures import noise
 from vitreous.data.cache import DEFAULT_LIMIT, PictureCache, default_limit
@@ -99,22 +98,24 @@ def test_the_least_of_the_groups_around_the_process(tmp_path):
     assert available_memory(tmp_path) == 6 * GIB
 
 
-@pytest.mark.parametrize("folder", ["docker__x", ""])
-def test_groups_of_the_first_version(tmp_path, folder):
+def test_groups_of_the_first_version(tmp_path, subtests):
     """Where a container does not see the path that the host has given its group, the limit is at the top."""
-    place = f"sys__fs__cgroup__memory__{folder}__".replace("____", "__")
-    files = {
-        "proc__self__cgroup": "5:cpu,cpuacct:/docker/x\n4:memory:/docker/x\n0::/\n",
-        place + "memory_D_limit_in_bytes": f"{2 * GIB}\n",
-        place + "memory_D_usage_in_bytes": f"{GIB}\n",
-        place + "memory_D_stat": f"inactive_file 1\ntotal_inactive_file {GIB // 2}\n",
-    }
-    assert available_memory(system(tmp_path, **files)) == 3 * GIB // 2
-    file = tmp_path / (place + "memory_D_limit_in_bytes").replace("__", "/").replace("_D_", ".")
-    file.write_text(f"{2**63 - 4096}\n")  # how it says: none
-    assert available_memory(tmp_path) == 6 * GIB
-    file.write_text(f"{GIB // 4}\n")  # lowered below what is taken
-    assert default_limit(tmp_path) == 0
+    for folder in ("docker__x", ""):
+        with subtests.test(folder):
+            root = tmp_path / f"below {folder}"
+            place = f"sys__fs__cgroup__memory__{folder}__".replace("____", "__")
+            files = {
+                "proc__self__cgroup": "5:cpu,cpuacct:/docker/x\n4:memory:/docker/x\n0::/\n",
+                place + "memory_D_limit_in_bytes": f"{2 * GIB}\n",
+                place + "memory_D_usage_in_bytes": f"{GIB}\n",
+                place + "memory_D_stat": f"inactive_file 1\ntotal_inactive_file {GIB // 2}\n",
+            }
+            assert available_memory(system(root, **files)) == 3 * GIB // 2
+            file = root / (place + "memory_D_limit_in_bytes").replace("__", "/").replace("_D_", ".")
+            file.write_text(f"{2**63 - 4096}\n")  # how it says: none
+            assert available_memory(root) == 6 * GIB
+            file.write_text(f"{GIB // 4}\n")  # lowered below what is taken
+            assert default_limit(root) == 0
 
 
 def test_a_system_that_does_not_tell(tmp_path):

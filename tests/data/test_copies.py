@@ -20,9 +20,9 @@ def test_copies_in_two_splits_and_in_two_classes_are_each_one_line(tmp_path):
     shutil.copy(tmp_path / "train/a/001.png", tmp_path / "test/a/more.png")
     shutil.copy(tmp_path / "train/b/001.png", tmp_path / "train/a/wrong.png")
     leak, torn = note_copies(open_data(tmp_path)).notes
-    assert leak.startswith("2 pictures are in more than one of train and test")
+    assert leak.startswith("2 ")
     assert f"{tmp_path / 'train/a/000.png'} = {tmp_path / 'test/a/copy.png'}" in leak
-    assert torn.startswith("1 picture is in more than one class")
+    assert torn.startswith("1 ")
     assert f"{tmp_path / 'train/a/wrong.png'} = {tmp_path / 'train/b/001.png'}" in torn
 
 
@@ -36,9 +36,8 @@ def test_packed_pictures(tmp_path):
 
 def test_no_more_time_than_allowed(tmp_path):
     data = open_data(make_tree(tmp_path, {"a": 2, "b": 2}))
-    assert note_copies(data, seconds=0).notes == (
-        "Too many pictures to look for copies among them in a moment; `vitreous inspect` does.",
-    )
+    (note,) = note_copies(data, seconds=0).notes
+    assert "`vitreous inspect`" in note
 
 
 def test_copies_of_other_sources_are_left_out(tmp_path):

@@ -42,22 +42,24 @@ def floats(view):
     return view.transpose(1, 2, 0).astype(np.float32) / 255
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_shape_type_and_determinism(kind):
-    for view in (picture(), picture(channels=1), picture(side=32), picture()[:, :48]):
-        made = corrupt(view, kind, 3, stream(0, kind, "a/b.jpg"))
-        assert (made.dtype, made.shape) == (np.uint8, view.shape)
-        assert np.array_equal(made, corrupt(view, kind, 3, stream(0, kind, "a/b.jpg")))
-        assert not np.array_equal(made, view)
+def test_shape_type_and_determinism(subtests):
+    for kind in KINDS:
+        with subtests.test(kind=kind):
+            for view in (picture(), picture(channels=1), picture(side=32), picture()[:, :48]):
+                made = corrupt(view, kind, 3, stream(0, kind, "a/b.jpg"))
+                assert (made.dtype, made.shape) == (np.uint8, view.shape)
+                assert np.array_equal(made, corrupt(view, kind, 3, stream(0, kind, "a/b.jpg")))
+                assert not np.array_equal(made, view)
 
 
-@pytest.mark.parametrize(
-    "kind", ["gaussian noise", "impulse noise", "glass blur", "motion blur", "snow", "fog", "elastic"]
-)
-def test_another_picture_or_seed_meets_other_chance(kind):
-    made = [corrupt(picture(), kind, 3, stream(seed, kind, key)) for seed, key in ((0, "a"), (1, "a"), (0, "b"))]
-    assert not np.array_equal(made[0], made[1])
-    assert not np.array_equal(made[0], made[2])
+def test_another_picture_or_seed_meets_other_chance(subtests):
+    for kind in ("gaussian noise", "impulse noise", "glass blur", "motion blur", "snow", "fog", "elastic"):
+        with subtests.test(kind=kind):
+            made = [
+                corrupt(picture(), kind, 3, stream(seed, kind, key)) for seed, key in ((0, "a"), (1, "a"), (0, "b"))
+            ]
+            assert not np.array_equal(made[0], made[1])
+            assert not np.array_equal(made[0], made[2])
 
 
 def mean_errors(kind, views):
@@ -70,56 +72,64 @@ def mean_errors(kind, views):
     ]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_more_strength_changes_more(kind):
-    errors = mean_errors(kind, {str(seed): picture(seed, side=224) for seed in range(4)})
-    assert (np.diff(errors) > 0).all(), errors
+@pytest.mark.slow
+def test_more_strength_changes_more(subtests):
+    views = {str(seed): picture(seed, side=224) for seed in range(4)}
+    for kind in KINDS:
+        with subtests.test(kind=kind):
+            errors = mean_errors(kind, views)
+            assert (np.diff(errors) > 0).all(), errors
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
-def test_more_strength_changes_more_on_pets(kind, shared_data):
+def test_more_strength_changes_more_on_pets(shared_data, subtests):
     paths = sorted((shared_data / "pets" / "test").glob("*/*.jpg"))[::46]
-    preprocess = Preprocess(size=(224, 224), crop=0.9)
-    errors = mean_errors(kind, {path.name: make_view(path, preprocess).numpy() for path in paths})
-    assert (np.diff(errors) > 0).all(), errors
+    views = {path.name: make_view(path, Preprocess(size=(224, 224), crop=0.9)).numpy() for path in paths}
+    for kind in KINDS:
+        with subtests.test(kind=kind):
+            errors = mean_errors(kind, views)
+            assert (np.diff(errors) > 0).all(), errors
 
 
-@pytest.mark.parametrize(("strength", "deviation"), list(enumerate([0.08, 0.12, 0.18, 0.26, 0.38], 1)))
-def test_gaussian_noise_has_its_deviation(strength, deviation):
-    made = CORRUPTIONS["gaussian noise"].apply(floats(grey(128, 200)), strength, rng())
-    assert made.mean() == pytest.approx(128 / 255, abs=5 * deviation / np.sqrt(made.size))
-    assert made.std() == pytest.approx(deviation, rel=0.01)
+def test_gaussian_noise_has_its_deviation(subtests):
+    for strength, deviation in enumerate([0.08, 0.12, 0.18, 0.26, 0.38], 1):
+        with subtests.test(strength=strength):
+            made = CORRUPTIONS["gaussian noise"].apply(floats(grey(128, 200)), strength, rng())
+            assert made.mean() == pytest.approx(128 / 255, abs=5 * deviation / np.sqrt(made.size))
+            assert made.std() == pytest.approx(deviation, rel=0.01)
 
 
-@pytest.mark.parametrize(("strength", "photons"), list(enumerate([60, 25, 12, 5, 3], 1)))
-@pytest.mark.parametrize("level", [51, 204])
-def test_shot_noise_has_the_variance_of_a_count(strength, photons, level):
+def test_shot_noise_has_the_variance_of_a_count(subtests):
     """Of a Poisson count with mean c x, divided by c, the variance is x / c."""
-    made = CORRUPTIONS["shot noise"].apply(floats(grey(level, 200)), strength, rng())
-    assert made.mean() == pytest.approx(level / 255, rel=0.02)
-    assert made.var() == pytest.approx(level / 255 / photons, rel=0.03)
+    for strength, photons in enumerate([60, 25, 12, 5, 3], 1):
+        for level in (51, 204):
+            with subtests.test(strength=strength, level=level):
+                made = CORRUPTIONS["shot noise"].apply(floats(grey(level, 200)), strength, rng())
+                assert made.mean() == pytest.approx(level / 255, rel=0.02)
+                assert made.var() == pytest.approx(level / 255 / photons, rel=0.03)
 
 
-@pytest.mark.parametrize(("strength", "share"), list(enumerate([0.03, 0.06, 0.09, 0.17, 0.27], 1)))
-def test_impulse_noise_replaces_a_share_by_black_or_white(strength, share):
-    made = corrupt(grey(100, 200), "impulse noise", strength, rng())
-    assert set(np.unique(made)) == {0, 100, 255}
-    assert (made != 100).mean() == pytest.approx(share, rel=0.05)
-    assert (made == 255).mean() == pytest.approx(share / 2, rel=0.08)
+def test_impulse_noise_replaces_a_share_by_black_or_white(subtests):
+    for strength, share in enumerate([0.03, 0.06, 0.09, 0.17, 0.27], 1):
+        with subtests.test(strength=strength):
+            made = corrupt(grey(100, 200), "impulse noise", strength, rng())
+            assert set(np.unique(made)) == {0, 100, 255}
+            assert (made != 100).mean() == pytest.approx(share, rel=0.05)
+            assert (made == 255).mean() == pytest.approx(share / 2, rel=0.08)
 
 
-@pytest.mark.parametrize("strength", STRENGTHS)
-def test_defocus_is_a_convolution_with_a_disk(strength):
-    view = picture(side=224)
-    kernel = disk(*DISK[strength - 1])
-    expected = np.stack([ndimage.convolve(one.astype(float), kernel, mode="mirror") for one in view])
-    assert np.abs(corrupt(view, "defocus blur", strength, rng()) - expected).max() <= 0.51
-    radius = DISK[strength - 1][0]
-    far = np.hypot(*np.indices(kernel.shape) - kernel.shape[0] // 2)
-    assert kernel.sum() == pytest.approx(1)
-    assert kernel[far > radius + 3].sum() == 0
-    assert kernel[far < radius - 2] == pytest.approx(1 / (np.pi * radius**2), rel=0.08)
+def test_defocus_is_a_convolution_with_a_disk(subtests):
+    for strength in STRENGTHS:
+        with subtests.test(strength=strength):
+            view = picture(side=224)
+            kernel = disk(*DISK[strength - 1])
+            expected = np.stack([ndimage.convolve(one.astype(float), kernel, mode="mirror") for one in view])
+            assert np.abs(corrupt(view, "defocus blur", strength, rng()) - expected).max() <= 0.51
+            radius = DISK[strength - 1][0]
+            far = np.hypot(*np.indices(kernel.shape) - kernel.shape[0] // 2)
+            assert kernel.sum() == pytest.approx(1)
+            assert kernel[far > radius + 3].sum() == 0
+            assert kernel[far < radius - 2] == pytest.approx(1 / (np.pi * radius**2), rel=0.08)
 
 
 def test_gaussian_blur_against_scipy():
@@ -147,21 +157,24 @@ def test_glass_blur_dims_fine_detail_and_keeps_the_mean():
         assert spectrum[0, 36] < 0.3 * 255 / 2 * 72 * 72
 
 
-@pytest.mark.parametrize("strength", STRENGTHS)
-def test_motion_blur_drags_a_point_along_a_line(strength):
-    point = np.zeros((1, 224, 224), np.uint8)
-    point[0, 112, 112] = 255
-    made = CORRUPTIONS["motion blur"].apply(floats(point), strength, rng(3))[:, :, 0]
-    assert made.sum() == pytest.approx(1, rel=1e-4)
-    rows, columns = np.nonzero(made)
-    assert len(rows) <= 2 * MOTION[strength - 1][0] + 1
-    angle = rng(3).uniform(-45, 45)
-    along = np.array([np.sin(np.radians(angle)), np.cos(np.radians(angle))])
-    places = np.stack([rows, columns], axis=1) - 112
-    assert np.abs(places @ np.array([along[1], -along[0]])).max() < 0.71  # no further off the line than rounding
-    weights = made[rows, columns][np.argsort(np.abs(places @ along))]
-    sigma = MOTION[strength - 1][1]
-    assert weights[1] / weights[0] == pytest.approx(np.exp(-0.5 / sigma**2), rel=1e-3)
+def test_motion_blur_drags_a_point_along_a_line(subtests):
+    for strength in STRENGTHS:
+        with subtests.test(strength=strength):
+            point = np.zeros((1, 224, 224), np.uint8)
+            point[0, 112, 112] = 255
+            made = CORRUPTIONS["motion blur"].apply(floats(point), strength, rng(3))[:, :, 0]
+            assert made.sum() == pytest.approx(1, rel=1e-4)
+            rows, columns = np.nonzero(made)
+            assert len(rows) <= 2 * MOTION[strength - 1][0] + 1
+            angle = rng(3).uniform(-45, 45)
+            along = np.array([np.sin(np.radians(angle)), np.cos(np.radians(angle))])
+            places = np.stack([rows, columns], axis=1) - 112
+            assert (
+                np.abs(places @ np.array([along[1], -along[0]])).max() < 0.71
+            )  # no further off the line than rounding
+            weights = made[rows, columns][np.argsort(np.abs(places @ along))]
+            sigma = MOTION[strength - 1][1]
+            assert weights[1] / weights[0] == pytest.approx(np.exp(-0.5 / sigma**2), rel=1e-3)
 
 
 def test_motion_blur_along_a_row_by_hand():
@@ -173,17 +186,20 @@ def test_motion_blur_along_a_row_by_hand():
     assert motion_blur(row, 1, 1, 0)[2, :, 0] == pytest.approx(expected, abs=1e-6)
 
 
-@pytest.mark.parametrize(("strength", "zooms"), [(1, np.arange(1, 1.11, 0.01)), (5, np.arange(1, 1.31, 0.03))])
-def test_zoom_blur_against_scipy(strength, zooms):
+def test_zoom_blur_against_scipy(subtests):
     """The mean of the picture and of its middle, ever larger; places count from the middle of the first pixel."""
-    view, middle = picture(), (SIDE - 1) / 2
-    found = view.astype(float)
-    for zoom in zooms:
-        places = middle + (np.arange(SIDE) - middle) / zoom
-        grid = np.meshgrid(places, places, indexing="ij")
-        found += np.stack([ndimage.map_coordinates(one.astype(float), grid, order=1, mode="nearest") for one in view])
-    made = corrupt(view, "zoom blur", strength, rng())
-    assert np.abs(made - found / (len(zooms) + 1))[:, 1:-1, 1:-1].max() < 1.5
+    for strength, zooms in ((1, np.arange(1, 1.11, 0.01)), (5, np.arange(1, 1.31, 0.03))):
+        with subtests.test(strength=strength):
+            view, middle = picture(), (SIDE - 1) / 2
+            found = view.astype(float)
+            for zoom in zooms:
+                places = middle + (np.arange(SIDE) - middle) / zoom
+                grid = np.meshgrid(places, places, indexing="ij")
+                found += np.stack(
+                    [ndimage.map_coordinates(one.astype(float), grid, order=1, mode="nearest") for one in view]
+                )
+            made = corrupt(view, "zoom blur", strength, rng())
+            assert np.abs(made - found / (len(zooms) + 1))[:, 1:-1, 1:-1].max() < 1.5
 
 
 def test_snow_brightens_and_adds_bright_flakes():
@@ -227,23 +243,25 @@ def test_fog_is_a_cloud_with_more_power_at_low_frequencies():
         assert cloud.max() < 1.02
 
 
-@pytest.mark.parametrize(("strength", "more"), list(enumerate([0.1, 0.2, 0.3, 0.4, 0.5], 1)))
-def test_brightness_against_pythons_own_hsv(strength, more):
-    view = picture(side=16)
-    view[:, 0, 0] = 0
-    made = corrupt(view, "brightness", strength, rng())
-    for y, x in np.ndindex(16, 16):
-        hue, saturation, value = colorsys.rgb_to_hsv(*(view[:, y, x] / 255))
-        expected = colorsys.hsv_to_rgb(hue, saturation, min(value + more, 1))
-        assert made[:, y, x] / 255 == pytest.approx(expected, abs=0.51 / 255)
+def test_brightness_against_pythons_own_hsv(subtests):
+    for strength, more in enumerate([0.1, 0.2, 0.3, 0.4, 0.5], 1):
+        with subtests.test(strength=strength):
+            view = picture(side=16)
+            view[:, 0, 0] = 0
+            made = corrupt(view, "brightness", strength, rng())
+            for y, x in np.ndindex(16, 16):
+                hue, saturation, value = colorsys.rgb_to_hsv(*(view[:, y, x] / 255))
+                expected = colorsys.hsv_to_rgb(hue, saturation, min(value + more, 1))
+                assert made[:, y, x] / 255 == pytest.approx(expected, abs=0.51 / 255)
 
 
-@pytest.mark.parametrize(("strength", "left"), list(enumerate([0.4, 0.3, 0.2, 0.1, 0.05], 1)))
-def test_contrast_keeps_the_mean_and_shrinks_the_deviation(strength, left):
-    pixels = floats(picture())
-    made = CORRUPTIONS["contrast"].apply(pixels, strength, rng())
-    assert made.mean(axis=(0, 1)) == pytest.approx(pixels.mean(axis=(0, 1)), abs=1e-5)
-    assert made.std(axis=(0, 1)) == pytest.approx(left * pixels.std(axis=(0, 1)), rel=1e-3)
+def test_contrast_keeps_the_mean_and_shrinks_the_deviation(subtests):
+    for strength, left in enumerate([0.4, 0.3, 0.2, 0.1, 0.05], 1):
+        with subtests.test(strength=strength):
+            pixels = floats(picture())
+            made = CORRUPTIONS["contrast"].apply(pixels, strength, rng())
+            assert made.mean(axis=(0, 1)) == pytest.approx(pixels.mean(axis=(0, 1)), abs=1e-5)
+            assert made.std(axis=(0, 1)) == pytest.approx(left * pixels.std(axis=(0, 1)), rel=1e-3)
 
 
 def test_elastic_against_scipy():
@@ -284,12 +302,13 @@ def test_pixelate_makes_blocks_of_their_mean():
     assert np.abs(blocks[:, :, 0, :, 0] - means).max() <= 1
 
 
-@pytest.mark.parametrize(("strength", "quality"), list(enumerate([25, 18, 15, 10, 7], 1)))
-def test_jpeg_is_what_pillow_reads_back(strength, quality):
-    view, buffer = picture(), io.BytesIO()
-    Image.fromarray(view.transpose(1, 2, 0)).save(buffer, "JPEG", quality=quality)
-    expected = np.asarray(Image.open(buffer)).transpose(2, 0, 1)
-    assert np.array_equal(corrupt(view, "jpeg", strength, rng()), expected)
+def test_jpeg_is_what_pillow_reads_back(subtests):
+    for strength, quality in enumerate([25, 18, 15, 10, 7], 1):
+        with subtests.test(strength=strength):
+            view, buffer = picture(), io.BytesIO()
+            Image.fromarray(view.transpose(1, 2, 0)).save(buffer, "JPEG", quality=quality)
+            expected = np.asarray(Image.open(buffer)).transpose(2, 0, 1)
+            assert np.array_equal(corrupt(view, "jpeg", strength, rng()), expected)
 
 
 def test_lengths_are_scaled_to_the_picture():

@@ -20,28 +20,25 @@ def test_they_survive_json():
         assert type(config)(**json.loads(json.dumps(asdict(config)))) == config
 
 
-@pytest.mark.parametrize(
-    ("kind", "fields", "message"),
-    [
+def test_mistakes_are_named(subtests):
+    for kind, fields, named in (
         (Preprocess, {"size": (0, 5)}, "size="),
-        (Preprocess, {"mean": (), "std": ()}, "mean=.*a number for each channel"),
-        (Preprocess, {"std": (0.5,)}, "std=.*as many numbers as mean"),
-        (Preprocess, {"std": (0.5, 0.0, 0.5)}, "std=.*above 0"),
-        (Preprocess, {"mean": (float("nan"), 0, 0)}, r"mean\[0\]=nan: not a finite"),
+        (Preprocess, {"mean": (), "std": ()}, "mean="),
+        (Preprocess, {"std": (0.5,)}, "std="),
+        (Preprocess, {"std": (0.5, 0.0, 0.5)}, "std=.* 0"),
+        (Preprocess, {"mean": (float("nan"), 0, 0)}, r"mean\[0\]=nan"),
         (Preprocess, {"crop": 1.5}, "crop=1.5"),
-        (Preprocess, {"interpolation": "cubic"}, "interpolation='cubic': give one of bicubic"),
+        (Preprocess, {"interpolation": "cubic"}, "interpolation='cubic'"),
         (Augment, {"crop_scale": (0.5, 0.2)}, "crop_scale="),
         (Augment, {"crop_scale": (0.0, 1.0)}, "crop_scale="),
         (Augment, {"crop_ratio": (2, 1)}, "crop_ratio="),
-        (Augment, {"policy": "auto"}, "policy='auto': give one of none, randaugment, trivial"),
-        (Augment, {"magnitude": 11}, "magnitude=11: must be between 0 and 10"),
-        (Augment, {"mixup": -1}, "mixup=-1: must be at least 0"),
+        (Augment, {"policy": "auto"}, "policy='auto'"),
+        (Augment, {"magnitude": 11}, "magnitude=11: .* 0 .* 10"),
+        (Augment, {"mixup": -1}, "mixup=-1: .* 0"),
         (Augment, {"erase": 1.1}, "erase=1.1"),
         (MultiCrop, {"local_scale": (0, 1)}, "local_scale="),
         (MultiCrop, {"local_size": (0, 1)}, "local_size="),
         (MultiCrop, {"global_views": 0}, "global_views=0"),
-    ],
-)
-def test_mistakes_are_named(kind: type, fields: dict[str, object], message: str):
-    with pytest.raises(UserError, match=message):
-        kind(**fields)
+    ):
+        with subtests.test(named), pytest.raises(UserError, match=named):
+            kind(**fields)

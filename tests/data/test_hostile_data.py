@@ -1,10 +1,11 @@
-"""Data and pictures that no reader should trust, over every verb that takes them: one sentence each, in time."""
+"""Data and images that no reader should trust, with every verb that takes them: one sentence each, in little memory."""
 
 import pytest
 
 from support.colours import make_bundle, make_pictures
-from support.commands import MB, SECONDS, check_ended_well, check_refused
+from support.commands import MB, SECONDS, check_ended_well, check_refused, run_command
 from support.hostile_data import DATA, JPEG, PICTURES, PLACES, WITHOUT_LABELS, picture, sparse, special, tree
+from vitreous.data import once
 
 VERBS = {
     "inspect": lambda model, data: ("inspect", data),
@@ -19,8 +20,8 @@ VERBS = {
     "transfer": lambda model, data: ("transfer", model, "--tasks", data, "--protocol", "knn", "--out", "run"),
     "score-explanations": lambda model, data: ("score-explanations", model, data),
 }
-TOLD_WITH_NUMBERS = ("csv of terabytes", "idx.gz, claims terabytes", "cifar, petabytes")
-LABELLED = ["inspect", "fit", "evaluate", "probe"]
+MEMORY_IS_NAMED = ("csv of terabytes", "idx.gz, claims terabytes", "cifar, petabytes")
+NEEDS_LABELS = ("inspect", "fit", "evaluate", "probe")
 
 
 @pytest.fixture(scope="module")
@@ -29,38 +30,50 @@ def model(tmp_path_factory):
     return make_bundle(tmp_path_factory.mktemp("model") / "bundle")
 
 
-def others(number):
-    """`inspect`, and in turn one of the others: so every verb sees many cases, and none of them all."""
-    rest = [verb for verb in VERBS if verb != "inspect"]
-    return ["inspect", rest[number % len(rest)]]
+@pytest.fixture(scope="module")
+def places(tmp_path_factory):
+    """{case: (its own folder, the hostile data in it)}."""
+    found = {}
+    for number, (case, make) in enumerate(DATA.items()):
+        folder = tmp_path_factory.mktemp(f"case-{number}")
+        found[case] = folder, make(folder)
+    return found
 
 
-@pytest.mark.parametrize(("case", "verb"), [(case, verb) for k, case in enumerate(DATA) for verb in others(k)])
-def test_data(processes, model, tmp_path, case, verb):
-    place = DATA[case](tmp_path)
-    before = sorted(path.name for path in tmp_path.iterdir())
-    outcome = processes(*VERBS[verb](model, place), cwd=tmp_path)
-    name = "x" * 10 if case == "a long name" else place.name.split("\n")[0]
-    check_refused(outcome, name)
-    assert sorted(path.name for path in tmp_path.iterdir()) in (before, sorted([*before, "out"])), "nothing is left"
-    if case in TOLD_WITH_NUMBERS:
-        assert "of memory, and there are" in outcome.stderr, "both numbers are told"
+@pytest.mark.parametrize(
+    "verb", ["inspect", *(pytest.param(verb, marks=pytest.mark.slow) for verb in VERBS if verb != "inspect")]
+)
+def test_data(model, places, subtests, verb):
+    for case, (folder, place) in places.items():
+        with subtests.test(case):
+            before = sorted(path.name for path in folder.iterdir())
+            outcome = run_command(*VERBS[verb](model, place), cwd=folder)
+            check_refused(outcome, "x" * 10 if case == "a long name" else place.name.split("\n")[0])
+            assert "ran" not in before
+            if verb == "analyze" and (folder / "out").exists():
+                (folder / "out").rmdir()
+            assert sorted(path.name for path in folder.iterdir()) == before, "nothing is left"
+            if case in MEMORY_IS_NAMED:
+                assert outcome.stderr.count("B of ") == 1, "needed and available memory"
 
 
-@pytest.mark.parametrize("verb", LABELLED)
-@pytest.mark.parametrize("case", WITHOUT_LABELS)
-def test_data_without_labels(processes, model, tmp_path, case, verb):
-    place = WITHOUT_LABELS[case](tmp_path)
-    check_refused(processes(*VERBS[verb](model, place), cwd=tmp_path), place.name)
+def test_data_without_labels(model, tmp_path, subtests):
+    for case, make in WITHOUT_LABELS.items():
+        (tmp_path / case).mkdir()
+        place = make(tmp_path / case)
+        for verb in NEEDS_LABELS:
+            with subtests.test(case, verb=verb):
+                check_refused(run_command(*VERBS[verb](model, place), cwd=tmp_path), place.name)
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_no_data(processes, model, tmp_path, verb):
-    check_refused(processes(*VERBS[verb](model, ""), cwd=tmp_path), "'': empty")
+def test_no_data(model, tmp_path, subtests):
+    for verb, arguments in VERBS.items():
+        with subtests.test(verb):
+            check_refused(run_command(*arguments(model, ""), cwd=tmp_path), "''")
 
 
 def make_hostile(case, path):
-    """A file, or what stands in the place of one."""
+    """A file, or something else at its path."""
     if case in PLACES:
         special(path, case)
     elif case == "terabytes":
@@ -71,7 +84,7 @@ def make_hostile(case, path):
 
 
 def check_told(outcome, name, statuses=(1, 2)):
-    """One sentence that names the picture."""
+    """One sentence that names the image."""
     check_ended_well(outcome, seconds=SECONDS, memory=200 * MB)
     assert outcome.status in statuses, outcome
     lines = outcome.stderr.splitlines()
@@ -80,58 +93,62 @@ def check_told(outcome, name, statuses=(1, 2)):
     assert name in lines[0]
 
 
-@pytest.mark.parametrize("case", [*PICTURES, *PLACES, "terabytes"])
 @pytest.mark.parametrize("verb", ["predict", "explain", "walkthrough"])
-def test_a_picture(processes, model, tmp_path, case, verb):
-    path = make_hostile(case, tmp_path / "hostile.jpg")
+def test_an_image(model, tmp_path, subtests, verb):
     more = {"predict": (), "explain": ("--out", "maps"), "walkthrough": ("--out", "page.html")}[verb]
-    outcome = processes(verb, model, path, *more, cwd=tmp_path)
-    check_told(outcome, "hostile.jpg")
-    assert not (tmp_path / "page.html").exists()
+    for case in (*PICTURES, *PLACES, "terabytes"):
+        with subtests.test(case):
+            folder = tmp_path / case
+            folder.mkdir()
+            outcome = run_command(verb, model, make_hostile(case, folder / "hostile.jpg"), *more, cwd=folder)
+            check_told(outcome, "hostile.jpg")
+            assert not (folder / "page.html").exists()
 
 
-@pytest.mark.parametrize("case", [*PICTURES, "loop", "broken", "terabytes"])
-def test_a_picture_among_good_ones(processes, model, tmp_path, case):
-    """It is left out and told of; the others are measured."""
+def test_an_image_among_good_ones_is_left_out_and_named(model, tmp_path, subtests):
     data = make_pictures(tmp_path / "data")
-    make_hostile(case, data / "red" / "hostile.jpg")
-    outcome = processes("evaluate", model, data, "--workers", 0)
-    check_told(outcome, "hostile.jpg", statuses=(0,))
-    assert "12 pictures" in outcome.stdout
+    for case in (*PICTURES, "loop", "broken", "terabytes"):
+        with subtests.test(case):
+            hostile = make_hostile(case, data / "red" / "hostile.jpg")
+            outcome = run_command("evaluate", model, data, "--workers", 0)
+            hostile.unlink()
+            check_told(outcome, "hostile.jpg", statuses=(0,))
+            assert "12 " in outcome.stdout
 
 
-@pytest.mark.parametrize("kind", ["pipe", "socket", "device"])
-def test_what_is_no_file_is_passed_over_and_counted(processes, tmp_path, kind):
-    data = tree(tmp_path / "data")
-    special(data / "a" / "x.png", kind)
-    (data / "b" / "new.avif").write_bytes(b"x")
-    outcome = processes("inspect", data)
-    check_ended_well(outcome, seconds=SECONDS, memory=200 * MB)
-    assert outcome.status == 0
-    assert f"passed over 1 .avif, 1 {kind}" in outcome.stdout
+def test_what_is_no_file_is_passed_over_and_counted(tmp_path, subtests):
+    for kind in ("pipe", "socket", "device"):
+        with subtests.test(kind):
+            data = tree(tmp_path / kind / "data")
+            special(data / "a" / "x.png", kind)
+            (data / "b" / "new.avif").write_bytes(b"x")
+            outcome = run_command("inspect", data)
+            check_ended_well(outcome, seconds=SECONDS, memory=200 * MB)
+            assert outcome.status == 0
+            assert f"1 .avif, 1 {kind}" in outcome.stdout
 
 
-@pytest.mark.parametrize("verb", ["predict", "explain"])
-def test_an_empty_folder_among_others_is_said(processes, model, tmp_path, verb):
+def test_an_empty_folder_among_others_is_named(model, tmp_path, subtests):
     (tmp_path / "empty").mkdir()
     (tmp_path / "good.png").write_bytes(picture())
-    more = ("--out", "maps") if verb == "explain" else ()
-    outcome = processes(verb, model, tmp_path / "empty", tmp_path / "good.png", *more, cwd=tmp_path)
-    check_ended_well(outcome, seconds=5, memory=200 * MB)
-    assert outcome.status == 0
-    assert "empty: there are no pictures here" in outcome.stderr
-    assert "good" in outcome.stdout
-    check_refused(processes(verb, model, tmp_path / "empty", *more, cwd=tmp_path), "empty")
+    for verb, more in {"predict": (), "explain": ("--out", "maps")}.items():
+        with subtests.test(verb):
+            outcome = run_command(verb, model, tmp_path / "empty", tmp_path / "good.png", *more, cwd=tmp_path)
+            check_told(outcome, str(tmp_path / "empty"), statuses=(0,))
+            assert "good" in outcome.stdout
+            check_refused(run_command(verb, model, tmp_path / "empty", *more, cwd=tmp_path), "empty")
 
 
-@pytest.mark.parametrize("lost", [1, 2])
-@pytest.mark.parametrize("verb", ["predict", "evaluate", "inspect"])
-def test_jpegs_without_their_end_are_taken_and_said_once(processes, model, tmp_path, verb, lost):
-    for k, name in enumerate(("red", "blue", "blue")):
-        (tmp_path / "data" / name).mkdir(parents=True, exist_ok=True)
-        (tmp_path / "data" / name / f"{k}.jpg").write_bytes(picture("JPEG", seed=k)[:-lost])
-    more = {"predict": (model,), "evaluate": (model,), "inspect": ()}[verb]
-    outcome = processes(verb, *more, tmp_path / "data")
-    check_ended_well(outcome, seconds=5, memory=200 * MB)
-    assert outcome.status == 0
-    assert outcome.stderr.count("without its end marker") == 1, outcome.stderr
+def test_jpegs_without_their_end_are_read_and_one_is_named(model, tmp_path, subtests):
+    for lost in (1, 2):
+        data = tmp_path / str(lost)
+        for k, name in enumerate(("red", "blue", "blue")):
+            (data / name).mkdir(parents=True, exist_ok=True)
+            (data / name / f"{k}.jpg").write_bytes(picture("JPEG", seed=k)[:-lost])
+        for verb, more in {"predict": (model,), "evaluate": (model,), "inspect": ()}.items():
+            with subtests.test(verb, lost=lost):
+                once._SAID_BY[:] = bytes(8)  # a command of its own: nothing was said before
+                outcome = run_command(verb, *more, data)
+                check_ended_well(outcome, seconds=5, memory=200 * MB)
+                assert outcome.status == 0
+                assert outcome.stderr.count(".jpg: ") == 1, outcome.stderr

@@ -58,15 +58,16 @@ def test_small_pictures_in_memory_are_still_gathered_at_once(joined):
     assert type(join_sources([arrays(2, 1), arrays(2, 2, side=9)], np.zeros(4, int), ("a",))) is JoinedSource
 
 
-@pytest.mark.parametrize("policy", ["none", "randaugment"])
-def test_the_loader_gives_soft_targets_in_training_and_labels_otherwise(joined, policy):
+def test_the_loader_gives_soft_targets_in_training_and_labels_otherwise(joined, subtests):
     """By batches at once, and picture by picture."""
-    loader = Loader(joined, SEEN, Augment(crop_scale=None, policy=policy), batch_size=6)
-    for epoch in range(2):
-        for batch in loader.batches(epoch):
-            assert np.array_equal(batch.targets.numpy(), joined.soft[batch.index.numpy()])
-    for batch in loader.plain_batches(4):
-        assert np.array_equal(batch.targets.numpy(), joined.labels[batch.index.numpy()])
+    for policy in ("none", "randaugment"):
+        with subtests.test(policy=policy):
+            loader = Loader(joined, SEEN, Augment(crop_scale=None, policy=policy), batch_size=6)
+            for epoch in range(2):
+                for batch in loader.batches(epoch):
+                    assert np.array_equal(batch.targets.numpy(), joined.soft[batch.index.numpy()])
+            for batch in loader.plain_batches(4):
+                assert np.array_equal(batch.targets.numpy(), joined.labels[batch.index.numpy()])
 
 
 def test_mixup_blends_soft_targets(joined):

@@ -1,6 +1,7 @@
 """MATLAB files as SciPy writes them, and as nobody should."""
 
 import struct
+import tracemalloc
 import zlib
 from contextlib import suppress
 
@@ -14,38 +15,41 @@ from vitreous.errors import UserError
 KINDS = ["f8", "f4", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8"]
 
 
-@pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize("kind", KINDS)
-def test_numbers(tmp_path, kind, packed):
-    rng = np.random.default_rng(0)
-    arrays = {
-        "three": rng.integers(0, 100, (3, 4, 5)).astype(kind),
-        "one": np.array([[7]], kind),
-        "row": np.arange(100, dtype=kind)[None],
-        "none": np.zeros((0, 3), kind),
-    }
-    scipy.io.savemat(tmp_path / "x.mat", arrays, do_compression=packed)
-    found = read_mat(tmp_path / "x.mat", arrays)
-    for name, array in arrays.items():
-        assert found[name].dtype == array.dtype
-        np.testing.assert_array_equal(found[name], array)
+def test_numbers(tmp_path, subtests):
+    for packed in (False, True):
+        for kind in KINDS:
+            with subtests.test(packed=packed, kind=kind):
+                rng = np.random.default_rng(0)
+                arrays = {
+                    "three": rng.integers(0, 100, (3, 4, 5)).astype(kind),
+                    "one": np.array([[7]], kind),
+                    "row": np.arange(100, dtype=kind)[None],
+                    "none": np.zeros((0, 3), kind),
+                }
+                scipy.io.savemat(tmp_path / "x.mat", arrays, do_compression=packed)
+                found = read_mat(tmp_path / "x.mat", arrays)
+                for name, array in arrays.items():
+                    assert found[name].dtype == array.dtype
+                    np.testing.assert_array_equal(found[name], array)
 
 
-@pytest.mark.parametrize("packed", [False, True])
-def test_texts_cells_and_structs(tmp_path, packed):
-    cells = np.empty((2, 2), dtype=object)
-    cells[0, 0], cells[1, 0], cells[0, 1], cells[1, 1] = "AM General", np.array([[1.5]]), "Zoë", np.zeros((0, 0))
-    rows = np.zeros((2, 1), dtype=[("name", "O"), ("box", "O")])
-    rows[0, 0], rows[1, 0] = ("a", np.array([[1, 2]])), ("bb", np.array([[3, 4]]))
-    scipy.io.savemat(tmp_path / "x.mat", {"c": cells, "s": rows, "t": "hello"}, do_compression=packed)
-    found = read_mat(tmp_path / "x.mat", ["c", "s", "t"])
-    assert found["t"] == "hello"
-    assert isinstance(found["c"], Cells)
-    first, number, text, nothing = found["c"].values
-    assert (first, float(number[0, 0]), text, nothing.size) == ("AM General", 1.5, "Zoë", 0)
-    assert isinstance(found["s"], Structs)
-    assert [row["name"] for row in found["s"].rows] == ["a", "bb"]
-    assert [row["box"].tolist() for row in found["s"].rows] == [[[1, 2]], [[3, 4]]]
+def test_texts_cells_and_structs(tmp_path, subtests):
+    for packed in (False, True):
+        with subtests.test(packed=packed):
+            cells = np.empty((2, 2), dtype=object)
+            cells[:, 0] = "AM General", np.array([[1.5]])
+            cells[:, 1] = "Zoë", np.zeros((0, 0))
+            rows = np.zeros((2, 1), dtype=[("name", "O"), ("box", "O")])
+            rows[0, 0], rows[1, 0] = ("a", np.array([[1, 2]])), ("bb", np.array([[3, 4]]))
+            scipy.io.savemat(tmp_path / "x.mat", {"c": cells, "s": rows, "t": "hello"}, do_compression=packed)
+            found = read_mat(tmp_path / "x.mat", ["c", "s", "t"])
+            assert found["t"] == "hello"
+            assert isinstance(found["c"], Cells)
+            first, number, text, nothing = found["c"].values
+            assert (first, float(number[0, 0]), text, nothing.size) == ("AM General", 1.5, "Zoë", 0)
+            assert isinstance(found["s"], Structs)
+            assert [row["name"] for row in found["s"].rows] == ["a", "bb"]
+            assert [row["box"].tolist() for row in found["s"].rows] == [[[1, 2]], [[3, 4]]]
 
 
 def test_the_other_order_of_bytes(tmp_path):
@@ -64,36 +68,38 @@ def test_the_other_order_of_bytes(tmp_path):
 
 def test_what_is_not_there_or_not_numbers(tmp_path):
     scipy.io.savemat(tmp_path / "x.mat", {"t": "text"})
-    with pytest.raises(UserError, match="has no variable 'labels'"):
+    with pytest.raises(UserError, match=r"x\.mat: .*'labels'"):
         read_numbers(tmp_path / "x.mat", "labels")
-    with pytest.raises(UserError, match="t is no array of numbers"):
+    with pytest.raises(UserError, match=r"x\.mat: t "):
         read_numbers(tmp_path / "x.mat", "t")
 
 
-@pytest.mark.parametrize("value", [np.array([[1j]]), scipy.sparse.csc_matrix(np.eye(3))])
-def test_what_is_not_read(tmp_path, value):
-    scipy.io.savemat(tmp_path / "x.mat", {"x": value})
-    with pytest.raises(UserError, match="not read here"):
-        read_mat(tmp_path / "x.mat", ["x"])
+def test_what_is_not_read(tmp_path, subtests):
+    for value in (np.array([[1j]]), scipy.sparse.csc_matrix(np.eye(3))):
+        with subtests.test(value=value):
+            scipy.io.savemat(tmp_path / "x.mat", {"x": value})
+            with pytest.raises(UserError, match=r"x\.mat"):
+                read_mat(tmp_path / "x.mat", ["x"])
 
 
-@pytest.mark.parametrize("packed", [False, True])
-def test_no_damage_is_more_than_a_sentence(tmp_path, packed):
+def test_no_damage_is_more_than_a_sentence(tmp_path, subtests):
     """Cut anywhere, and with any byte changed: an array, or one error."""
-    rows = np.zeros((2, 1), dtype=[("name", "O"), ("box", "O")])
-    rows[0, 0], rows[1, 0] = ("a", np.array([[1, 2]])), ("b", np.array([[3, 4]]))
-    path = tmp_path / "x.mat"
-    scipy.io.savemat(path, {"s": rows, "x": np.arange(6.0)}, do_compression=packed)
-    whole = path.read_bytes()
-    rng = np.random.default_rng(0)
-    for _ in range(300):
-        content = bytearray(whole[: rng.integers(0, len(whole) + 1)] if rng.random() < 0.3 else whole)
-        for place in rng.integers(0, max(1, len(content)), 2):
-            if place < len(content):
-                content[place] = rng.integers(0, 256)
-        path.write_bytes(content)
-        with suppress(UserError):
-            read_mat(path, ["s", "x"])
+    for packed in (False, True):
+        with subtests.test(packed=packed):
+            rows = np.zeros((2, 1), dtype=[("name", "O"), ("box", "O")])
+            rows[0, 0], rows[1, 0] = ("a", np.array([[1, 2]])), ("b", np.array([[3, 4]]))
+            path = tmp_path / "x.mat"
+            scipy.io.savemat(path, {"s": rows, "x": np.arange(6.0)}, do_compression=packed)
+            whole = path.read_bytes()
+            rng = np.random.default_rng(0)
+            for _ in range(300):
+                content = bytearray(whole[: rng.integers(0, len(whole) + 1)] if rng.random() < 0.3 else whole)
+                for place in rng.integers(0, max(1, len(content)), 2):
+                    if place < len(content):
+                        content[place] = rng.integers(0, 256)
+                path.write_bytes(content)
+                with suppress(UserError):
+                    read_mat(path, ["s", "x"])
 
 
 def element(kind, body):
@@ -114,12 +120,12 @@ ODD = {
 }
 
 
-@pytest.mark.parametrize("body", ODD.values(), ids=ODD)
-def test_odd_heads_of_arrays(tmp_path, body):
+def test_odd_heads_of_arrays(tmp_path, subtests):
     head = b"MATLAB 5.0".ljust(124) + struct.pack("<H", 0x0100) + b"IM"
-    (tmp_path / "x.mat").write_bytes(head + element(14, body))
-    with pytest.raises(UserError, match=r"not a whole MATLAB file of level 5 \(no whole numbers"):
-        read_mat(tmp_path / "x.mat", ["x"])
+    for name, body in ODD.items():
+        (tmp_path / "x.mat").write_bytes(head + element(14, body))
+        with subtests.test(name), pytest.raises(UserError, match=r"x\.mat"):
+            read_mat(tmp_path / "x.mat", ["x"])
 
 
 def test_a_bomb_is_refused_before_it_is_unpacked(tmp_path):
@@ -127,5 +133,9 @@ def test_a_bomb_is_refused_before_it_is_unpacked(tmp_path):
     packed = zlib.compress(struct.pack("<II", 14, 2**32 - 8) + bytes(1000))
     head = b"MATLAB 5.0".ljust(124) + struct.pack("<H", 0x0100) + b"IM"
     (tmp_path / "x.mat").write_bytes(head + struct.pack("<II", 15, len(packed)) + packed)
-    with pytest.raises(UserError, match=r"needs about 13 GB of memory|cut short"):
+    tracemalloc.start()
+    with pytest.raises(UserError, match=r"x\.mat"):
         read_mat(tmp_path / "x.mat", ["x"])
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 10**6

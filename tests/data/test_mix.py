@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import numpy as np
-import pytest
 import torch
 
 from vitreous.config.data import Augment
@@ -69,30 +68,32 @@ def test_cutmix_exchanges_one_rectangle_and_counts_its_pixels():
     assert plain.images.equal(batch().images)
 
 
-@pytest.mark.parametrize("augment", KINDS.values(), ids=KINDS)
-def test_nothing_changes_where_a_batch_is_divided_between_pairs(augment: Augment):
-    whole = mix(batch(10), 10, augment, seed=1, epoch=3)
-    for sizes in ((2, 8), (4, 4, 2), (6, 4)):
-        first = 0
-        for size in sizes:
-            rows = slice(first, first + size)
-            own = Batch.of(batch(10).images[rows], batch(10).targets[rows], batch(10).index[rows])
-            part = mix(own, 10, augment, seed=1, epoch=3)
-            assert part.images.equal(whole.images[rows])
-            assert part.targets.equal(whole.targets[rows])
-            first += size
+def test_nothing_changes_where_a_batch_is_divided_between_pairs(subtests):
+    for augment in KINDS.values():
+        with subtests.test(augment=augment):
+            whole = mix(batch(10), 10, augment, seed=1, epoch=3)
+            for sizes in ((2, 8), (4, 4, 2), (6, 4)):
+                first = 0
+                for size in sizes:
+                    rows = slice(first, first + size)
+                    own = Batch.of(batch(10).images[rows], batch(10).targets[rows], batch(10).index[rows])
+                    part = mix(own, 10, augment, seed=1, epoch=3)
+                    assert part.images.equal(whole.images[rows])
+                    assert part.targets.equal(whole.targets[rows])
+                    first += size
 
 
-@pytest.mark.parametrize("augment", KINDS.values(), ids=KINDS)
-@pytest.mark.parametrize("count", [1, 3, 7])
-def test_of_an_odd_number_the_last_stays_itself(augment: Augment, count: int):
-    mixed = mix(batch(count), 8, augment, seed=0, epoch=0)
-    assert mixed.images[-1].equal(batch(count).images[-1])
-    assert mixed.targets[-1].tolist() == [float(k == count - 1) for k in range(8)]
-    torch.testing.assert_close(mixed.targets.sum(1), torch.ones(count))
-    assert all((mixed.images[row] != row).any() or augment.cutmix for row in range(count - 1))
-    even = mix(batch(count + 1), 8, augment, seed=0, epoch=0)
-    assert mixed.images[:-1].equal(even.images[: count - 1])
+def test_of_an_odd_number_the_last_stays_itself(subtests):
+    for augment in KINDS.values():
+        for count in (1, 3, 7):
+            with subtests.test(augment=augment, count=count):
+                mixed = mix(batch(count), 8, augment, seed=0, epoch=0)
+                assert mixed.images[-1].equal(batch(count).images[-1])
+                assert mixed.targets[-1].tolist() == [float(k == count - 1) for k in range(8)]
+                torch.testing.assert_close(mixed.targets.sum(1), torch.ones(count))
+                assert all((mixed.images[row] != row).any() or augment.cutmix for row in range(count - 1))
+                even = mix(batch(count + 1), 8, augment, seed=0, epoch=0)
+                assert mixed.images[:-1].equal(even.images[: count - 1])
 
 
 def test_one_of_both_for_each_pair_as_a_function_of_seed_epoch_and_index():

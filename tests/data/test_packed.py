@@ -2,6 +2,7 @@ import gzip
 import pickle
 import subprocess
 from pathlib import Path
+from tempfile import mkdtemp
 
 import numpy as np
 import pytest
@@ -43,7 +44,7 @@ def test_cifar10_binary(tmp_path: Path):
     assert data.train.name(4) == f"{folder}/train#4"
     with (folder / "data_batch_2.bin").open("ab") as file:
         file.write(b"x")
-    with pytest.raises(UserError, match=r"data_batch_2\.bin: 9220 bytes are not whole records of 3073"):
+    with pytest.raises(UserError, match=r"data_batch_2\.bin: 9220 .* 3073"):
         open_data(folder)
 
 
@@ -58,26 +59,28 @@ def test_cifar100_binary_takes_the_fine_labels(tmp_path: Path):
     check_pixels(data.train, 1, rows[1])
 
 
-@pytest.mark.parametrize("protocol", [2, 4])
-def test_cifar_python_versions(tmp_path: Path, protocol: int):
-    rows = cifar_rows(3, 0)
-    for name in ("data_batch_1", "test_batch"):
-        content = {b"data": rows, b"labels": [1, 0, 1], b"batch_label": b"one"}
-        (tmp_path / name).write_bytes(pickle.dumps(content, protocol))
-    (tmp_path / "batches.meta").write_bytes(pickle.dumps({b"label_names": [b"cat", b"dog"]}, protocol))
-    data = open_data(tmp_path)
-    assert data.classes == ("cat", "dog")
-    assert data.train.labels.tolist() == [1, 0, 1]
-    check_pixels(data.train, 2, rows[2])
+def test_cifar_python_versions(tmp_path: Path, subtests):
+    for protocol in (2, 4):
+        with subtests.test(protocol=protocol):
+            folder = Path(mkdtemp(dir=tmp_path))
+            rows = cifar_rows(3, 0)
+            for name in ("data_batch_1", "test_batch"):
+                content = {b"data": rows, b"labels": [1, 0, 1], b"batch_label": b"one"}
+                (folder / name).write_bytes(pickle.dumps(content, protocol))
+            (folder / "batches.meta").write_bytes(pickle.dumps({b"label_names": [b"cat", b"dog"]}, protocol))
+            data = open_data(folder)
+            assert data.classes == ("cat", "dog")
+            assert data.train.labels.tolist() == [1, 0, 1]
+            check_pixels(data.train, 2, rows[2])
 
-    hundred = tmp_path / "cifar-100-python"
-    hundred.mkdir()
-    for name in ("train", "test"):
-        content = {"data": rows, "fine_labels": [2, 0, 1], "coarse_labels": [0, 0, 0]}
-        (hundred / name).write_bytes(pickle.dumps(content, protocol))
-    (hundred / "meta").write_bytes(pickle.dumps({"fine_label_names": ["x", "y", "z"]}, protocol))
-    assert open_data(hundred).classes == ("x", "y", "z")
-    assert open_data(hundred).train.labels.tolist() == [2, 0, 1]
+            hundred = folder / "cifar-100-python"
+            hundred.mkdir()
+            for name in ("train", "test"):
+                content = {"data": rows, "fine_labels": [2, 0, 1], "coarse_labels": [0, 0, 0]}
+                (hundred / name).write_bytes(pickle.dumps(content, protocol))
+            (hundred / "meta").write_bytes(pickle.dumps({"fine_label_names": ["x", "y", "z"]}, protocol))
+            assert open_data(hundred).classes == ("x", "y", "z")
+            assert open_data(hundred).train.labels.tolist() == [2, 0, 1]
 
 
 class Attack:
@@ -88,39 +91,36 @@ class Attack:
         return self.call
 
 
-@pytest.mark.parametrize(
-    "attack",
-    [
+def test_a_pickle_that_would_run_code_is_refused(tmp_path: Path, subtests):
+    for attack in (
         Attack(CODE_RAN.append, "ran"),
         Attack(eval, "1 + 1"),
         Attack(subprocess.call, ["true"]),
         Attack(getattr, "text", "upper"),
         Attack(np.load, "file"),
         Attack(__import__, "os"),
-    ],
-    ids=["method", "eval", "subprocess", "getattr", "numpy", "import"],
-)
-@pytest.mark.parametrize("protocol", [0, 2, 4])
-def test_a_pickle_that_would_run_code_is_refused(tmp_path: Path, attack: Attack, protocol: int):
-    (tmp_path / "data_batch_1").write_bytes(pickle.dumps({b"data": attack, b"labels": [0]}, protocol))
-    with pytest.raises(UserError, match="data_batch_1: refused, not plain CIFAR data"):
-        open_data(tmp_path)
-    assert not CODE_RAN
+    ):
+        for protocol in (0, 2, 4):
+            with subtests.test(attack=attack.call, protocol=protocol):
+                (tmp_path / "data_batch_1").write_bytes(pickle.dumps({b"data": attack, b"labels": [0]}, protocol))
+                with pytest.raises(UserError, match="data_batch_1"):
+                    open_data(tmp_path)
+                assert not CODE_RAN
 
 
 def test_damaged_pickles(tmp_path: Path):
     good = pickle.dumps({b"data": cifar_rows(2, 0), b"labels": [0, 1]}, 2)
     cases = {
-        good[:100]: "refused",
-        b"": "refused",
-        pickle.dumps([1]): "holds no dictionary",
-        pickle.dumps({b"data": cifar_rows(2, 0)}, 2): "has no 'labels'",
-        pickle.dumps({b"data": np.zeros((2, 5)), b"labels": [0, 1]}, 2): "has no uint8 'data'",
-        pickle.dumps({b"data": cifar_rows(2, 0), b"labels": [0]}, 2): "one number per picture",
+        good[:100]: "",
+        b"": "",
+        pickle.dumps([1]): "",
+        pickle.dumps({b"data": cifar_rows(2, 0)}, 2): ".*'labels'",
+        pickle.dumps({b"data": np.zeros((2, 5)), b"labels": [0, 1]}, 2): ".*'data'",
+        pickle.dumps({b"data": cifar_rows(2, 0), b"labels": [0]}, 2): "",
     }
-    for content, message in cases.items():
+    for content, field in cases.items():
         (tmp_path / "data_batch_1").write_bytes(content)
-        with pytest.raises(UserError, match=message):
+        with pytest.raises(UserError, match=f"data_batch_1: {field}"):
             open_data(tmp_path)
 
 
@@ -136,20 +136,22 @@ def write_mnist(folder: Path, packed: bool) -> np.ndarray:
     return images
 
 
-@pytest.mark.parametrize("packed", [True, False])
-def test_idx(tmp_path: Path, packed: bool):
-    images = write_mnist(tmp_path, packed)
-    data = open_data(tmp_path)
-    assert data.classes == ("0", "1", "2")
-    assert list(data.splits) == ["train", "test"]
-    assert data.train.labels.tolist() == [2, 0, 1, 2]
-    np.testing.assert_array_equal(np.asarray(data.train.read(3, channels=1)), images[3])
-    np.testing.assert_array_equal(np.asarray(data.train.read(3))[:, :, 1], images[3])
-    (tmp_path / "classes.txt").write_text("coat\nbag\nshoe\n")
-    assert open_data(tmp_path).classes == ("coat", "bag", "shoe")
-    (tmp_path / "classes.txt").write_text("coat\nbag\n")
-    with pytest.raises(UserError, match="label 2 is not one of the 2 classes"):
-        open_data(tmp_path)
+def test_idx(tmp_path: Path, subtests):
+    for packed in (True, False):
+        with subtests.test(packed=packed):
+            folder = Path(mkdtemp(dir=tmp_path))
+            images = write_mnist(folder, packed)
+            data = open_data(folder)
+            assert data.classes == ("0", "1", "2")
+            assert list(data.splits) == ["train", "test"]
+            assert data.train.labels.tolist() == [2, 0, 1, 2]
+            np.testing.assert_array_equal(np.asarray(data.train.read(3, channels=1)), images[3])
+            np.testing.assert_array_equal(np.asarray(data.train.read(3))[:, :, 1], images[3])
+            (folder / "classes.txt").write_text("coat\nbag\nshoe\n")
+            assert open_data(folder).classes == ("coat", "bag", "shoe")
+            (folder / "classes.txt").write_text("coat\nbag\n")
+            with pytest.raises(UserError, match=r"\b2\b.*\b2\b"):
+                open_data(folder)
 
 
 def test_damaged_idx(tmp_path: Path):
@@ -157,19 +159,19 @@ def test_damaged_idx(tmp_path: Path):
     path = tmp_path / "train-images-idx3-ubyte.gz"
     whole = path.read_bytes()
     raw = gzip.decompress(whole)
-    for content, message in (
-        (whole[:60], "cut short"),
-        (gzip.compress(raw[:-1]), "cut short, 119 of 120 bytes"),
-        (gzip.compress(raw[:10]), "not an idx file"),
-        (b"nonsense", "not an idx file"),
-        (whole[:30] + b"\xff\xff\xff\xff" + whole[34:], "damaged|cut short|not an idx"),
+    for content, numbers in (
+        (whole[:60], ""),
+        (gzip.compress(raw[:-1]), ".*119 .*120"),
+        (gzip.compress(raw[:10]), ""),
+        (b"nonsense", ""),
+        (whole[:30] + b"\xff\xff\xff\xff" + whole[34:], ""),
     ):
         path.write_bytes(content)
-        with pytest.raises(UserError, match=message):
+        with pytest.raises(UserError, match=rf"train-images-idx3-ubyte\.gz{numbers}"):
             open_data(tmp_path)
     path.write_bytes(whole)
     (tmp_path / "train-labels-idx1-ubyte.gz").unlink()
-    with pytest.raises(UserError, match=r"train-labels-idx1-ubyte\.gz: the labels are missing"):
+    with pytest.raises(UserError, match=r"train-labels-idx1-ubyte\.gz"):
         open_data(tmp_path)
 
 
@@ -197,34 +199,29 @@ def test_npz_in_its_usual_spellings(tmp_path: Path):
     np.testing.assert_array_equal(np.asarray(open_data(path).train.read(1)), colour[1])
 
 
-def test_npz_with_mistakes(tmp_path: Path):
+def test_npz_with_mistakes(tmp_path: Path, subtests):
     path = tmp_path / "d.npz"
     images, labels = np.zeros((2, 4, 4), dtype=np.uint8), np.array([0, 1])
-    for arrays, message in (
-        ({"a": images}, "has no arrays called x_train and y_train"),
-        ({"images": images, "labels": labels[:1]}, "2 pictures and 1 labels"),
-        ({"images": images, "labels": labels * 1.5}, "labels is float64"),
-        ({"images": images, "labels": np.eye(2, dtype=int)}, "give one whole number per picture"),
-        ({"images": images.astype(int), "labels": labels}, "images is int64; give uint8"),
-        ({"images": images[0], "labels": labels}, r"shape \(4, 4\)"),
-        ({"images": images, "labels": -labels}, "label -1: labels are whole numbers from 0 on"),
-        ({"images": images, "labels": labels * 0}, "only one class"),
-        ({"images": images[:0], "labels": labels[:0]}, "there are no pictures in it"),
-        ({"images": np.array([object()]), "labels": labels}, "not an .npz of plain arrays"),
+    for arrays, named in (
+        ({"a": images}, "x_train.*y_train"),
+        ({"images": images, "labels": labels[:1]}, r"\b2 .*\b1 "),
+        ({"images": images, "labels": labels * 1.5}, "float64"),
+        ({"images": images, "labels": np.eye(2, dtype=int)}, r"\(2, 2\)"),
+        ({"images": images.astype(int), "labels": labels}, "int64.*uint8"),
+        ({"images": images[0], "labels": labels}, r"\(4, 4\)"),
+        ({"images": images, "labels": -labels}, "-1.*0"),
+        ({"images": images, "labels": labels * 0}, "'0'"),
+        ({"images": images[:0], "labels": labels[:0]}, ""),
+        ({"images": np.array([object()]), "labels": labels}, ""),
     ):
         np.savez(path, **arrays)
-        with pytest.raises(UserError, match=message):
+        with subtests.test(named), pytest.raises(UserError, match=rf"d\.npz.*{named}"):
             open_data(path)
-    path.write_bytes(path.read_bytes()[:200])
-    with pytest.raises(UserError, match=r"not an \.npz of plain arrays"):
-        open_data(path)
     np.save(tmp_path / "one.npy", images)
-    path.write_bytes((tmp_path / "one.npy").read_bytes())
-    with pytest.raises(UserError, match=r"not an \.npz of plain arrays"):
-        open_data(path)
-    path.write_bytes(b"text")
-    with pytest.raises(UserError, match=r"not an \.npz of plain arrays"):
-        open_data(path)
+    for content in (path.read_bytes()[:200], (tmp_path / "one.npy").read_bytes(), b"text"):
+        path.write_bytes(content)
+        with subtests.test(content=content), pytest.raises(UserError, match=r"d\.npz"):
+            open_data(path)
 
 
 def test_subsets_share_the_pixels():

@@ -2,6 +2,7 @@
 
 import os
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
 import numpy as np
@@ -15,19 +16,23 @@ from vitreous.data import pipeline
 from vitreous.data.decode import PictureError
 from vitreous.data.pipeline import ViewPipeline, map_ahead, usable_cores
 from vitreous.data.view import make_view
+from vitreous.errors import UserError
 
 SMALL = Preprocess(size=(8, 8))
 
 
-@pytest.mark.parametrize("ahead", [0, 1, 5])
-@pytest.mark.parametrize("batch_size", [1, 3, 100])
-def test_views_in_order(batch_size, ahead):
-    pictures = [noise(8, 8, seed=seed) for seed in range(7)]
-    batches = list(ViewPipeline(SMALL, batch_size, ahead=ahead, threads=3).batches(iter(pictures)))
-    assert [len(batch) for batch in batches] == [min(batch_size, 7 - start) for start in range(0, 7, batch_size)]
-    views = [view for batch in batches for view in batch]
-    for view, picture in zip(views, pictures, strict=True):
-        np.testing.assert_array_equal(view.numpy(), picture.transpose(2, 0, 1))
+def test_views_in_order(subtests):
+    for ahead in (0, 1, 5):
+        for batch_size in (1, 3, 100):
+            with subtests.test(ahead=ahead, batch_size=batch_size):
+                pictures = [noise(8, 8, seed=seed) for seed in range(7)]
+                batches = list(ViewPipeline(SMALL, batch_size, ahead=ahead, threads=3).batches(iter(pictures)))
+                assert [len(batch) for batch in batches] == [
+                    min(batch_size, 7 - start) for start in range(0, 7, batch_size)
+                ]
+                views = [view for batch in batches for view in batch]
+                for view, picture in zip(views, pictures, strict=True):
+                    np.testing.assert_array_equal(view.numpy(), picture.transpose(2, 0, 1))
 
 
 def test_no_pictures():
@@ -38,13 +43,13 @@ def test_errors_are_values(tmp_path):
     good = noise(8, 8)
     ((first, second, third),) = ViewPipeline(SMALL, 4).batches([b"text", good, tmp_path / "none.png"])
     assert isinstance(first, PictureError)
-    assert "known kind" in first.reason
     assert torch.equal(second, make_view(good, SMALL))
-    assert "no such file" in third.reason
+    assert isinstance(third, PictureError)
+    assert third.name == str(tmp_path / "none.png")
 
 
 def test_other_errors_are_raised():
-    with pytest.raises(Exception, match="a picture of type int"):
+    with pytest.raises(UserError, match="int"):
         list(ViewPipeline(SMALL, 4).batches([5]))
 
 
@@ -68,24 +73,27 @@ def test_read_ahead_is_bounded():
 
 def test_whoever_wants_no_more_waits_for_no_others(monkeypatch):
     """Closed while every thread is busy: what has not begun never begins, and no thread is left."""
-    begun, go_on = [], threading.Event()
+    begun, busy, go_on = [], threading.Event(), threading.Event()
 
-    def slow(picture, preprocess):
-        begun.append(picture)
+    def slow(image, preprocess):
+        begun.append(image)
         if len(begun) > 1:
-            go_on.wait(60)
-        return make_view(picture, preprocess)
+            busy.set()
+            assert go_on.wait(60)
+        return make_view(image, preprocess)
+
+    class Pool(ThreadPoolExecutor):
+        def shutdown(self, wait=True, *, cancel_futures=False):
+            super().shutdown(wait=False, cancel_futures=cancel_futures)
+            go_on.set()  # only now, when the others are cancelled
+            super().shutdown(wait=wait)
 
     monkeypatch.setattr(pipeline, "make_view", slow)
+    monkeypatch.setattr(pipeline, "ThreadPoolExecutor", Pool)
     batches = ViewPipeline(SMALL, 1, ahead=20, threads=1).batches(noise(8, 8, seed=seed) for seed in range(50))
     next(batches)
-    closing = threading.Thread(target=batches.close)
-    while len(begun) < 2:
-        pass
-    closing.start()
-    threading.Timer(2, go_on.set).start()  # by then the others are cancelled
-    closing.join(60)
-    assert not closing.is_alive()
+    assert busy.wait(60)
+    batches.close()
     assert len(begun) == 2
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("decode")]
 

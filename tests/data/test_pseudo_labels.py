@@ -1,7 +1,6 @@
 """Which labels a student learns from, by examples that were computed by hand."""
 
 import numpy as np
-import pytest
 
 from vitreous.data.pseudo_labels import MOST_COPIES, choose_labels
 
@@ -57,24 +56,22 @@ def test_all_of_one_class_and_none_at_all():
     assert not choose_labels(one, confidence=0.95).copies.any()
 
 
-@pytest.mark.parametrize(
-    ("sure", "each", "counts"),
-    [
+def test_no_class_has_more_than_another_that_could_have_as_many(subtests):
+    """Of each class so many sure labels, from 0.99 downwards, and one more that is not sure enough."""
+    for sure, each, counts in (
         ((5, 1), 3, [3, 3]),  # ceil(6 / 2): the single one three times
         ((8, 1), 5, [5, 3]),  # the single one cannot come five times
         ((10, 2, 1, 0), 4, [4, 4, 3, 0]),  # ceil(13 / 4)
         ((4, 4, 4), 4, [4, 4, 4]),
-    ],
-)
-def test_no_class_has_more_than_another_that_could_have_as_many(sure, each, counts):
-    """Of each class so many sure labels, from 0.99 downwards, and one more that is not sure enough."""
-    classes = len(sure)
-    rows = []
-    for label, many in enumerate(sure):
-        for probability in [0.99 - 0.01 * k for k in range(many)] + [0.6]:
-            row = [(1 - probability) / (classes - 1)] * classes
-            row[label] = probability
-            rows.append(row)
-    choice = choose_labels(np.array(rows, dtype=np.float32), confidence=0.7)
-    assert choice.each == each
-    assert np.bincount(choice.labels, weights=choice.copies, minlength=classes).tolist() == counts
+    ):
+        with subtests.test(sure=sure):
+            classes = len(sure)
+            rows = []
+            for label, many in enumerate(sure):
+                for probability in [0.99 - 0.01 * k for k in range(many)] + [0.6]:
+                    row = [(1 - probability) / (classes - 1)] * classes
+                    row[label] = probability
+                    rows.append(row)
+            choice = choose_labels(np.array(rows, dtype=np.float32), confidence=0.7)
+            assert choice.each == each
+            assert np.bincount(choice.labels, weights=choice.copies, minlength=classes).tolist() == counts

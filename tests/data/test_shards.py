@@ -3,11 +3,14 @@
 import json
 import os
 import pickle
+import re
 import tarfile
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
+from tempfile import mkdtemp
 
 import numpy as np
 import pytest
@@ -116,27 +119,33 @@ def test_webdataset_reads_ours(packed):
     assert row == len(source) - 1
 
 
-@pytest.mark.parametrize("described", [False, True], ids=["cls", "json"])
-def test_we_read_what_webdataset_writes(tmp_path, described):
-    content = {f"{'long/' * 30}sample-ü{i}": (jpeg(i), i * 7 % 3) for i in range(20)}
-    with webdataset.ShardWriter(str(tmp_path / "x-%03d.tar"), maxcount=6, verbose=0) as writer:
-        for key, (picture, label) in content.items():
-            kind = {"json": {"label": label, "more": [1]}} if described else {"cls": label}
-            writer.write({"__key__": key, "jpg": picture, "txt": "a caption", "seg.png": jpeg(1), **kind})
-    data = open_data(tmp_path)
-    assert data.classes == ("0", "1", "2")
-    found = {data.train.key(i): (data.train.content(i), data.train.labels[i]) for i in range(len(data.train))}
-    assert found == {f"{key}.jpg": pair for key, pair in content.items()}
-    assert len(open_data(str(tmp_path / "x-{000..002}.tar")).train) == 18
-    assert len(open_data(tmp_path / "x-003.tar").train) == 2
+def test_we_read_what_webdataset_writes(tmp_path, subtests):
+    for described in (False, True):
+        with subtests.test(described=described):
+            folder = Path(mkdtemp(dir=tmp_path))
+            content = {f"{'long/' * 30}sample-ü{i}": (jpeg(i), i * 7 % 3) for i in range(20)}
+            with webdataset.ShardWriter(str(folder / "x-%03d.tar"), maxcount=6, verbose=0) as writer:
+                for key, (picture, label) in content.items():
+                    kind = {"json": {"label": label, "more": [1]}} if described else {"cls": label}
+                    writer.write({"__key__": key, "jpg": picture, "txt": "a caption", "seg.png": jpeg(1), **kind})
+            data = open_data(folder)
+            assert data.classes == ("0", "1", "2")
+            found = {data.train.key(i): (data.train.content(i), data.train.labels[i]) for i in range(len(data.train))}
+            assert found == {f"{key}.jpg": pair for key, pair in content.items()}
+            assert len(open_data(str(folder / "x-{000..002}.tar")).train) == 18
+            assert len(open_data(folder / "x-003.tar").train) == 2
 
 
-@pytest.mark.parametrize("format", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
-def test_every_kind_of_tar(tmp_path, format):
-    names = ["a.jpg", f"{'d' * 60}/{'e' * 60}.jpg"] + [f"{'n' * 150}.jpg"] * (format != tarfile.USTAR_FORMAT)
-    members = [pair for i, name in enumerate(names) for pair in ((name, jpeg(i)), (name[:-3] + "cls", b"%d" % i))]
-    source = open_data(make_tar(tmp_path / "x.tar", members, format)).train
-    assert by_key(source) == {name: (jpeg(i), str(i)) for i, name in enumerate(names)}
+def test_every_kind_of_tar(tmp_path, subtests):
+    for format in (tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT):
+        with subtests.test(format=format):
+            folder = Path(mkdtemp(dir=tmp_path))
+            names = ["a.jpg", f"{'d' * 60}/{'e' * 60}.jpg"] + [f"{'n' * 150}.jpg"] * (format != tarfile.USTAR_FORMAT)
+            members = [
+                pair for i, name in enumerate(names) for pair in ((name, jpeg(i)), (name[:-3] + "cls", b"%d" % i))
+            ]
+            source = open_data(make_tar(folder / "x.tar", members, format)).train
+            assert by_key(source) == {name: (jpeg(i), str(i)) for i, name in enumerate(names)}
 
 
 def test_the_index_of_foreign_shards_is_kept_until_they_change(tmp_path, monkeypatch):
@@ -175,13 +184,13 @@ def test_names_of_numbered_classes(tmp_path):
     assert data.classes == ("cat", "dog", "horse", "unseen")
     assert data.train.labels.tolist() == [0, 1, 2, 0, 1, 2]
     (tmp_path / "classes.txt").write_text("cat\ndog\n")
-    with pytest.raises(UserError, match=r"classes\.txt: does not fit the labels of the shards, 0 to 2"):
+    with pytest.raises(UserError, match=r"classes\.txt: .* 0 .* 2"):
         open_data(tmp_path)
 
 
 def test_without_labels_they_are_pictures(tmp_path):
     make_tar(tmp_path / "x.tar", ((f"{i}.jpg", jpeg(i)) for i in range(4)))
-    with pytest.raises(UserError, match=r"no labels \(\.cls\)"):
+    with pytest.raises(UserError, match=r"\.cls"):
         open_data(tmp_path)
     assert open_data(tmp_path, labelled=False).train.labels.tolist() == [-1] * 4
     again = pack_data(tmp_path, tmp_path / "out").folder
@@ -190,28 +199,32 @@ def test_without_labels_they_are_pictures(tmp_path):
     assert len(open_data(again, labelled=False).train) == 4
 
 
-@pytest.mark.parametrize("split", ["train", "val"])
-@pytest.mark.parametrize("label", [[], [("7.cls", b"")]], ids=["no .cls", "an empty .cls"])
-def test_a_picture_without_a_label_is_no_class(tmp_path, split, label):
-    make_tar(tmp_path / "train-0.tar", samples(4))
-    make_tar(tmp_path / f"{split}-1.tar", [("7.jpg", jpeg(7)), *label])
-    with pytest.raises(UserError, match=rf"{split}-1\.tar#7\.jpg has no label \(\.cls\)"):
-        open_data(tmp_path)
-    opened = open_data(tmp_path, labelled=False)
-    assert opened.classes == ("0", "1")
-    assert opened.splits[split].labels[-1] == -1
+def test_a_picture_without_a_label_is_no_class(tmp_path, subtests):
+    for split in ("train", "val"):
+        for label in ([], [("7.cls", b"")]):
+            with subtests.test(split=split, label=label):
+                folder = Path(mkdtemp(dir=tmp_path))
+                make_tar(folder / "train-0.tar", samples(4))
+                make_tar(folder / f"{split}-1.tar", [("7.jpg", jpeg(7)), *label])
+                with pytest.raises(UserError, match=rf"{split}-1\.tar#7\.jpg"):
+                    open_data(folder)
+                opened = open_data(folder, labelled=False)
+                assert opened.classes == ("0", "1")
+                assert opened.splits[split].labels[-1] == -1
 
 
-@pytest.mark.parametrize("kind", ["a folder", "hidden", "a link that leads nowhere"])
-def test_what_is_only_called_tar_is_no_shard(tmp_path, kind):
-    if kind == "a folder":
-        (tmp_path / "x.tar").mkdir()
-    elif kind == "hidden":
-        make_tar(tmp_path / ".x.tar", samples(4))
-    else:
-        (tmp_path / "x.tar").symlink_to("nowhere")
-    with pytest.raises(UserError, match="there are no pictures here"):
-        open_data(tmp_path)
+def test_what_is_only_called_tar_is_no_shard(tmp_path, subtests):
+    for kind in ("a folder", "hidden", "a link that leads nowhere"):
+        with subtests.test(kind=kind):
+            folder = Path(mkdtemp(dir=tmp_path))
+            if kind == "a folder":
+                (folder / "x.tar").mkdir()
+            elif kind == "hidden":
+                make_tar(folder / ".x.tar", samples(4))
+            else:
+                (folder / "x.tar").symlink_to("nowhere")
+            with pytest.raises(UserError, match=f"{folder}: "):
+                open_data(folder)
 
 
 def test_arrays_are_packed_as_png(tmp_path):
@@ -287,7 +300,7 @@ def test_unreadable_files_are_left_out_and_named(tmp_path):
     assert len(open_data(tmp_path / "out").train) == 119
     for i in range(3):
         (tmp_path / f"data/b/00{i}.jpg").write_bytes(b"")
-    with pytest.raises(UserError, match="4 of 120 pictures cannot be read"):
+    with pytest.raises(UserError, match=r"4 .* 120 "):
         pack_data(tmp_path / "data", tmp_path / "more")
 
 
@@ -329,11 +342,11 @@ def test_long_names_leave_shards_as_small_as_was_asked_for(tmp_path):
 def test_what_is_there_stays(folder, packed, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out/mine.txt").write_text("x")
-    with pytest.raises(UserError, match="out: is not empty; choose a folder that is new or empty"):
+    with pytest.raises(UserError, match="out: "):
         pack_data(folder, tmp_path / "out")
-    with pytest.raises(UserError, match="holds shards already"):
+    with pytest.raises(UserError, match=str(packed.folder)):
         pack_data(folder, packed.folder)
-    with pytest.raises(UserError, match="is or holds the source"):
+    with pytest.raises(UserError, match=str(folder)):
         pack_data(folder, folder)
     for size in ("big", "-3", "10", "1EB", "9" * 30):
         with pytest.raises(UserError, match="shard_size="):
@@ -395,9 +408,9 @@ def test_few_pictures_are_shuffled_as_from_a_folder(packed, folder):
     assert np.array_equal(shards.order(5, 2), files.order(5, 2))
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("processes", [1, 2, 3])
-@settings(max_examples=6, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+@settings(max_examples=4, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(batch_size=st.integers(3, 12), seed=st.integers(0, 2**31), epoch=st.integers(0, 9))
 def test_no_picture_is_lost_or_doubled_in_an_epoch(packed, monkeypatch, processes, workers, batch_size, seed, epoch):
     """Of what is trained on, only what fills no batch is left out; of what is evaluated, nothing is."""
@@ -441,7 +454,10 @@ def test_a_flipped_byte_is_told_with_its_place(folder, tmp_path):
         shard.write_bytes(flipped)
         found = [attempt(lambda i=i: source.content(i)) for i in range(len(source))]
         wrong = [i for i, one in enumerate(found) if isinstance(one, PictureError)]
-        assert all("train-000000.tar#" in found[i].name and "byte" in found[i].reason for i in wrong)
+        assert all("train-000000.tar#" in found[i].name for i in wrong)
+        for i in wrong:  # the place of its header, or of its content
+            starts = {f"{source.index.rows.offset[i] - before:,}" for before in (0, 512)}
+            assert starts & set(re.findall(r"[\d,]*\d", found[i].reason)), found[i]
         offsets, lengths = source.index.rows.offset, source.index.rows.length
         holder = [i for i in range(len(source)) if offsets[i] - 512 <= at < offsets[i] + lengths[i]]
         assert wrong == holder, "a picture whose bytes or header changed, and no other"
@@ -458,7 +474,7 @@ def test_a_file_that_takes_anothers_place_is_read_and_few_stay_open(tmp_path):
         (tmp_path / "new").replace(place)
         assert read_range(str(place), 0, 99) == content
     place.unlink()
-    with pytest.raises(UserError, match=r"0\.tar: cannot be read \(No such file"):
+    with pytest.raises(UserError, match=r"0\.tar: "):
         read_range(str(place), 0, 99)
     handles = Path("/proc/self/fd")
     before = len(list(handles.iterdir())) if handles.exists() else 0
@@ -494,37 +510,38 @@ def test_a_shard_that_is_cut_short_missing_or_changed_is_refused_at_once(folder,
     shard = out / "train-000000.tar"
     content = shard.read_bytes()
     shard.write_bytes(content[:-3000])
-    with pytest.raises(UserError, match=rf"train-000000\.tar: cut short, it has {len(content) - 3000:,} bytes and had"):
+    with pytest.raises(UserError, match=rf"train-000000\.tar: .*{len(content) - 3000:,} .*{len(content):,}"):
         open_data(out)
     shard.unlink()
-    with pytest.raises(UserError, match=r"train-000000\.tar: cannot be read \(No such file"):
+    with pytest.raises(UserError, match=r"train-000000\.tar: "):
         open_data(out)
 
 
-@pytest.mark.parametrize("name", ["shards.json", "shards.safetensors"])
-def test_a_damaged_index_is_refused(folder, tmp_path, name):
-    out = pack_data(folder, tmp_path / "out").folder
-    content = (out / name).read_bytes()
-    found, start = [], content.index(b'"classes"') if name == "shards.json" else 0
-    for at in range(start, len(content) - 4, max(1, len(content) // 50)):
-        (out / name).write_bytes(content[:at] + bytes([content[at] ^ 0x15]) + content[at + 1 :])
-        found.append(attempt(lambda: open_data(out)))
-    refused = [str(one) for one in found if isinstance(one, UserError)]
-    assert all(str(out) in sentence for sentence in refused)
-    assert len(refused) == len(found)
-    (out / name).unlink()
-    if name == "shards.json":
-        assert len(open_data(out).train) == 36, "then they are anybody's shards"
-    else:
-        with pytest.raises(UserError, match=r"shards\.safetensors: missing"):
-            open_data(out)
+def test_a_damaged_index_is_refused(folder, tmp_path, subtests):
+    for name in ("shards.json", "shards.safetensors"):
+        with subtests.test(name=name):
+            out = pack_data(folder, tmp_path / name.replace(".", "-")).folder
+            content = (out / name).read_bytes()
+            found, start = [], content.index(b'"classes"') if name == "shards.json" else 0
+            for at in range(start, len(content) - 4, max(1, len(content) // 50)):
+                (out / name).write_bytes(content[:at] + bytes([content[at] ^ 0x15]) + content[at + 1 :])
+                found.append(attempt(partial(open_data, out)))
+            refused = [str(one) for one in found if isinstance(one, UserError)]
+            assert all(str(out) in sentence for sentence in refused)
+            assert len(refused) == len(found)
+            (out / name).unlink()
+            if name == "shards.json":
+                assert len(open_data(out).train) == 36, "then they are anybody's shards"
+            else:
+                with pytest.raises(UserError, match=r"shards\.safetensors: "):
+                    open_data(out)
 
 
 def test_a_foreign_shard_that_is_cut_short_names_the_byte(tmp_path):
     whole = make_tar(tmp_path / "x.tar", samples(6)).read_bytes()
     for length in (0, 100, 512, 700, 5000, 5120, len(whole) - 10240):
         (tmp_path / "x.tar").write_bytes(whole[:length])
-        with pytest.raises(UserError, match=r"x\.tar: (cut short|the file is empty).*restore it from a copy\."):
+        with pytest.raises(UserError, match=r"x\.tar: "):
             open_data(tmp_path)
 
 
@@ -536,7 +553,7 @@ def test_patterns():
     assert expand_braces("{train,val}-{0..1}.tar") == ["train-0.tar", "train-1.tar", "val-0.tar", "val-1.tar"]
     assert expand_braces("plain.tar") == ["plain.tar"]
     for wrong in ("x{}.tar", "x{3..1}.tar", "x{0..99999999}.tar", "x{a}.tar", "{0..9999}{0..9999}.tar"):
-        with pytest.raises(UserError, match=r"the pattern|not understood"):
+        with pytest.raises(UserError, match=re.escape(wrong)):
             expand_braces(wrong)
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import re
 import socket
 import ssl
 import subprocess
@@ -9,7 +10,9 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
-from itertools import pairwise
+from itertools import count, pairwise
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import fsspec
 import numpy as np
@@ -39,7 +42,7 @@ def packed(tmp_path_factory):
 
 @pytest.fixture
 def web(packed, monkeypatch):
-    monkeypatch.setattr(shard_web, "patience", shard_web.Patience(seconds=5.0, least=1000, tries=3, pause=0.01))
+    monkeypatch.setattr(shard_web, "patience", shard_web.Patience(seconds=60.0, least=1000, tries=3, pause=0.01))
     shard_web._versions.clear()
     with serve() as found:
         found.keep = True
@@ -54,14 +57,15 @@ def contents(source):
     return {source.key(i): (source.content(i), int(source.labels[i])) for i in range(len(source))}
 
 
-@pytest.mark.parametrize("place", ["pets/shards.json", "pets/", "pets"])
-def test_an_index_on_the_web(web, packed, place):
-    far, near = open_data(web.url + place), open_data(packed)
-    assert far.classes == near.classes
-    assert contents(far.train) == contents(near.train)
-    assert far.train.name(0).startswith(f"{web.url}pets/train-0")
-    assert all(asked is not None for _, asked in web.asked), "nothing is asked for as a whole"
-    assert web.connections <= 2, "connections stay open"
+def test_an_index_on_the_web(web, packed, subtests):
+    for place in ("pets/shards.json", "pets/", "pets"):
+        with subtests.test(place=place):
+            far, near = open_data(web.url + place), open_data(packed)
+            assert far.classes == near.classes
+            assert contents(far.train) == contents(near.train)
+            assert far.train.name(0).startswith(f"{web.url}pets/train-0")
+            assert all(asked is not None for _, asked in web.asked), "nothing is asked for as a whole"
+            assert web.connections <= 2, "connections stay open"
 
 
 def test_an_index_that_was_damaged_in_the_cache_is_fetched_again(web, packed, tmp_path, monkeypatch):
@@ -77,7 +81,7 @@ def test_an_index_that_was_damaged_in_the_cache_is_fetched_again(web, packed, tm
 def test_a_cache_that_cannot_be_written_is_named(web, tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("VITREOUS_CACHE", str(tmp_path / "file"))
-    with pytest.raises(UserError, match=r"file/shards: the index .* cannot be kept there \(.*\); set VITREOUS_CACHE"):
+    with pytest.raises(UserError, match=r"file/shards: .*VITREOUS_CACHE"):
         open_data(f"{web.url}pets/")
 
 
@@ -156,10 +160,10 @@ def test_what_one_thread_waits_for_and_another_forgets_is_read_all_the_same(slow
     monkeypatch.setattr(ahead, "_wait_for", lambda future: waits.set() or wait_for(future))
     with ThreadPoolExecutor(1) as pool:
         found = pool.submit(ahead.read_piece, *pieces(1))
-        assert waits.wait(10)
+        assert waits.wait(60)
         ahead.fetch_ahead([])
         permits.release(100)
-        assert found.result(10) == bytes([1]) * 10
+        assert found.result(60) == bytes([1]) * 10
 
 
 def test_a_thread_that_waits_for_a_picture_ends_with_the_command(slow, monkeypatch):
@@ -198,13 +202,14 @@ def test_what_breaks_off_is_asked_for_again(web, packed):
 def test_a_server_that_is_given_up_names_the_place(web):
     far = open_data(f"{web.url}pets/").train
     web.break_after = [10] * 3
-    with pytest.raises(UserError, match=r"train-000000\.tar: broke off at byte [\d,]+, 3 times \(.*bytes came\)"):
+    start = far.index.rows.offset[1] - 512
+    with pytest.raises(UserError, match=rf"train-000000\.tar: .* {start:,}, 3 "):
         far.content(1)
     web.status["pets/train-000000.tar"] = [500] * 3
-    with pytest.raises(UserError, match=r"3 times \(the server answers 500"):
+    with pytest.raises(UserError, match=r"train-000000\.tar: .* 3 .*500"):
         far.content(1)
     web.status["pets/train-000000.tar"] = [403, 403]
-    with pytest.raises(UserError, match=r"train-000000\.tar: the server answers 403"):
+    with pytest.raises(UserError, match=r"train-000000\.tar: .*403"):
         far.content(1)
     assert len(web.status["pets/train-000000.tar"]) == 1, "what is refused is not asked for again"
 
@@ -216,47 +221,43 @@ def test_what_failed_is_asked_for_anew(web, packed):
         web.status[f"pets/{shard.name}"] = [503] * 1000
     far.expect(every)
     for index in every:  # so that none is under way any more
-        with pytest.raises(UserError, match="the server answers 503"):
+        with pytest.raises(UserError, match="503"):
             far.content(index)
     web.status.clear()
     far.expect(every)
     assert contents(far) == contents(near), "the next pass over the same pictures, in the same process"
 
 
-@pytest.mark.parametrize(
-    ("error", "said", "tries"),
-    [
-        (socket.gaierror(socket.EAI_NONAME, "Name or service not known"), "no server of this name", 1),
-        (socket.gaierror(socket.EAI_AGAIN, "Temporary failure"), "broke off", 3),
-        (ssl.SSLCertVerificationError(1, "certificate verify failed"), "cannot prove that it is who it says", 1),
-        (ConnectionRefusedError(111, "Connection refused"), "broke off", 3),
-    ],
-)
-def test_only_what_may_pass_is_tried_again(web, monkeypatch, error, said, tries):
-    asked = []
-
-    def connect(*_, **__):
-        asked.append(1)
-        raise error
-
-    monkeypatch.setattr(socket, "create_connection", connect)
-    with pytest.raises(UserError, match=said):
-        open_data("http://nobody.invalid/pets/x.tar")
-    assert len(asked) == tries
+def test_only_what_may_pass_is_tried_again(web, monkeypatch, subtests):
+    for error, tries in (
+        (socket.gaierror(socket.EAI_NONAME, "Name or service not known"), 1),
+        (socket.gaierror(socket.EAI_AGAIN, "Temporary failure"), 3),
+        (ssl.SSLCertVerificationError(1, "certificate verify failed"), 1),
+        (ConnectionRefusedError(111, "Connection refused"), 3),
+    ):
+        with subtests.test(error=error):
+            connect = Mock(side_effect=error)
+            monkeypatch.setattr(socket, "create_connection", connect)
+            with pytest.raises(UserError, match=r"http://nobody\.invalid/pets/x\.tar: "):
+                open_data("http://nobody.invalid/pets/x.tar")
+            assert connect.call_count == tries
 
 
-@pytest.mark.clock
 def test_a_server_that_trickles_is_given_up(web, monkeypatch):
-    far = open_data(f"{web.url}pets/").train
-    monkeypatch.setattr(shard_web, "patience", dataclasses.replace(shard_web.patience, seconds=0.2, tries=2))
-    web.trickle = 0.01
-    with pytest.raises(UserError, match=r"2 times \([\d,]+ bytes in 0\.2 s\)"):
+    """A clock on which every piece takes longer than a thousand bytes may."""
+    far, asked = open_data(f"{web.url}pets/").train, len(web.asked)
+    seconds, length = count(step=2 * shard_web.patience.seconds), int(far.index.rows.length[1]) + 512
+    monkeypatch.setattr(shard_web, "patience", dataclasses.replace(shard_web.patience, least=10**6, tries=2))
+    monkeypatch.setattr(shard_web, "time", SimpleNamespace(monotonic=lambda: next(seconds), sleep=lambda pause: None))
+    with pytest.raises(UserError, match=r"train-000000\.tar: .* 2 .*\(\d[\d,]* .* 60 "):
         far.content(1)
+    assert len(web.asked) == asked + 2
+    assert length < 10**6
 
 
 def test_a_server_without_ranges_is_refused(web):
     web.ranges = False
-    with pytest.raises(UserError, match=r"gives whole files only.*download the shards, and give their folder"):
+    with pytest.raises(UserError, match=r"pets/shards\.json: "):
         open_data(f"{web.url}pets/")
 
 
@@ -264,13 +265,13 @@ def test_a_shard_that_changes_on_the_server_is_noticed(web):
     far = open_data(f"{web.url}pets/").train
     whole = web.files["pets/train-000000.tar"]
     web.files["pets/train-000000.tar"] = whole + bytes(512)
-    with pytest.raises(UserError, match=rf"train-000000\.tar: has {len(whole) + 512:,} bytes, and {len(whole):,} when"):
+    with pytest.raises(UserError, match=rf"train-000000\.tar: .*{len(whole) + 512:,} .*{len(whole):,} "):
         far.content(0)
     shard_web._versions.clear()
     web.files["pets/train-000000.tar"] = whole
     far.content(0)
     web.files["pets/train-000000.tar"] = bytes(len(whole))
-    with pytest.raises(UserError, match="was changed on the server while it was read"):
+    with pytest.raises(UserError, match=r"train-000000\.tar: "):
         far.content(0)
 
 
@@ -296,7 +297,7 @@ def test_damage_on_the_server_is_noticed(web):
     whole[int(far.index.rows.offset[0]) + 50] ^= 1
     web.files["pets/train-000000.tar"] = bytes(whole)
     shard_web._versions.clear()
-    with pytest.raises(UserError, match=r"train-000000\.tar#.*damaged: the [\d,]+ bytes from byte [\d,]+ of the shard"):
+    with pytest.raises(UserError, match=rf"train-000000\.tar#.* {far.index.rows.offset[0]:,} "):
         far.content(0)
     assert list(far.damage()) == [f"{web.url}pets/train-000000.tar"]
 
@@ -305,45 +306,46 @@ def test_an_address_may_lead_to_another(web, packed):
     web.moved = {f"old/{name.removeprefix('pets/')}": f"/{name}" for name in web.files}
     assert contents(open_data(f"{web.url}old/").train) == contents(open_data(packed).train)
     web.moved = {"old/shards.json": "/old/shards.json"}
-    with pytest.raises(UserError, match="from one address to another without end"):
+    with pytest.raises(UserError, match=r"old/shards\.json"):
         open_data(f"{web.url}old/")
     web.moved = {"old/shards.json": "file:///etc/passwd"}
-    with pytest.raises(UserError, match="leads to 'file:///etc/passwd', which is no address on the web"):
+    with pytest.raises(UserError, match="'file:///etc/passwd'"):
         open_data(f"{web.url}old/")
 
 
 def test_what_is_not_there(web):
-    with pytest.raises(UserError, match=r"nothing/shards\.json: the server answers 404"):
+    with pytest.raises(UserError, match=r"nothing/shards\.json: .*404"):
         open_data(f"{web.url}nothing/")
     digest = sha256(web.files["pets/shards.safetensors"]).hexdigest().encode()
     web.files["pets/shards.safetensors"] = bytes(len(web.files["pets/shards.safetensors"]))
     web.files["pets/shards.json"] = web.files["pets/shards.json"].replace(digest, digest[::-1])
-    with pytest.raises(UserError, match=r"shards\.safetensors: not the file that shards\.json is of"):
+    with pytest.raises(UserError, match=r"shards\.safetensors: .*shards\.json"):
         open_data(f"{web.url}pets/")
     for address in ("http://", "http://[::1", "https://127.0.0.1:1/x.tar"):
         with pytest.raises(UserError):
             open_data(address)
 
 
-@pytest.mark.parametrize("address", ["http://127.0.0.1:port/pets/", "http://127.0.0.1:1/my pets/"])
-def test_an_address_that_is_none_is_not_asked_for_again(web, address):
-    with pytest.raises(UserError, match=r"not an address on the web \(.*\); check it\.$"):
-        open_data(address)
+def test_an_address_that_is_none_is_not_asked_for_again(web, subtests):
+    for address in ("http://127.0.0.1:port/pets/", "http://127.0.0.1:1/my pets/"):
+        with subtests.test(address), pytest.raises(UserError, match=re.escape(address)):
+            open_data(address)
+        assert web.connections == 0
 
 
-@pytest.mark.parametrize("name", ["../../x", "A" * 64, "0" * 63, "0" * 64 + "\\n", "/" + "0" * 63])
-def test_a_digest_is_no_path(web, name, tmp_path, monkeypatch):
+def test_a_digest_is_no_path(web, tmp_path, monkeypatch, subtests):
     """A file of the cache is called after it: what is no digest would be read, and written, anywhere."""
     monkeypatch.setenv("VITREOUS_CACHE", str(tmp_path / "a/cache"))
-    rows = web.files["pets/shards.safetensors"]
+    rows, page = web.files["pets/shards.safetensors"], web.files["pets/shards.json"]
     (tmp_path / "a/cache/shards").mkdir(parents=True)
     (tmp_path / "a/x.safetensors").write_bytes(rows)
-    web.files["pets/shards.json"] = web.files["pets/shards.json"].replace(
-        sha256(rows).hexdigest().encode(), name.encode()
-    )
-    with pytest.raises(UserError, match=r"shards\.json: not an index"):
-        open_data(f"{web.url}pets/")
-    assert not any("safetensors" in path for path, _ in web.asked)
+    for name in ("../../x", "A" * 64, "0" * 63, "0" * 64 + "\\n", "/" + "0" * 63):
+        with subtests.test(name):
+            shard_web._versions.clear()
+            web.files["pets/shards.json"] = page.replace(sha256(rows).hexdigest().encode(), name.encode())
+            with pytest.raises(UserError, match=r"shards\.json: "):
+                open_data(f"{web.url}pets/")
+            assert not any("safetensors" in path for path, _ in web.asked)
 
 
 def test_an_index_is_no_larger_than_it_says_and_than_there_is_room_for(memory, tmp_path, monkeypatch):
@@ -351,10 +353,10 @@ def test_an_index_is_no_larger_than_it_says_and_than_there_is_room_for(memory, t
     page = memory.cat("/bucket/pets/shards.json")
     size = b'"bytes": %d' % memory.size("/bucket/pets/shards.safetensors")
     memory.pipe("/bucket/pets/shards.json", page.replace(size, b'"bytes": %d' % 2**60))
-    with pytest.raises(UserError, match="too large for an index"):
+    with pytest.raises(UserError, match=r"shards\.safetensors: "):
         open_data("memory://bucket/pets")
     memory.pipe("/bucket/pets/shards.json", page.replace(size, size + b"0"))
-    with pytest.raises(UserError, match=r"shards\.safetensors: cut short"):
+    with pytest.raises(UserError, match=r"shards\.safetensors: "):
         open_data("memory://bucket/pets")
 
 
@@ -382,15 +384,15 @@ def test_through_fsspec(memory, packed):
 
 
 def test_what_fsspec_does_not_find(memory, tmp_path):
-    with pytest.raises(UserError, match=r"memory://bucket/none: cannot be read"):
+    with pytest.raises(UserError, match=r"memory://bucket/none: "):
         open_data("memory://bucket/none")
     memory.pipe("/bucket/text/x.txt", b"x")
-    with pytest.raises(UserError, match=r"there is neither shards\.json nor a \.tar file"):
+    with pytest.raises(UserError, match=r"memory://bucket/text: .*shards\.json"):
         open_data("memory://bucket/text")
     memory.pipe("/bucket/cut/x.tar", make_tar(tmp_path / "x.tar", samples(3)).read_bytes()[:1000])
-    with pytest.raises(UserError, match=r"memory://bucket/cut/x\.tar: cut short"):
+    with pytest.raises(UserError, match=r"memory://bucket/cut/x\.tar: "):
         open_data("memory://bucket/cut")
-    with pytest.raises(UserError, match=r"s3://bucket/x: .*(s3fs|fsspec)"):
+    with pytest.raises(UserError, match="s3://bucket/x: "):
         open_data("s3://bucket/x")
 
 

@@ -16,27 +16,16 @@ from vitreous import UserError, pack_data
 from vitreous.data.shards import scan
 from vitreous.data.source import open_data
 
-REFUSED = {
-    "../a.jpg": "leads elsewhere",
-    "a/../../b.jpg": "leads elsewhere",
-    "/etc/a.jpg": "leads elsewhere",
-    "a/..": "leads elsewhere",
-    "C:\\a.jpg": "leads elsewhere",
-    "..\\a.jpg": "leads elsewhere",
-    "0.pyd": "is a pickle",
-    "0.pickle": "is a pickle",
-    "0.PKL": "is a pickle",
-    "0.pt": "is a pickle",
-    "0.mask.pth": "is a pickle",
-}
+ELSEWHERE = ("../a.jpg", "a/../../b.jpg", "/etc/a.jpg", "a/..", "C:\\a.jpg", "..\\a.jpg")
+PICKLES = ("0.pyd", "0.pickle", "0.PKL", "0.pt", "0.mask.pth")
 KINDS = {
-    "link": (tarfile.SYMTYPE, "a symbolic link"),
-    "hard link": (tarfile.LNKTYPE, "a hard link"),
-    "character device": (tarfile.CHRTYPE, "a device"),
-    "block device": (tarfile.BLKTYPE, "a device"),
-    "pipe": (tarfile.FIFOTYPE, "a pipe"),
-    "sparse file": (tarfile.GNUTYPE_SPARSE, "of the kind 'S'"),
-    "an unknown kind": (b"Z", "of the kind 'Z'"),
+    "link": tarfile.SYMTYPE,
+    "hard link": tarfile.LNKTYPE,
+    "character device": tarfile.CHRTYPE,
+    "block device": tarfile.BLKTYPE,
+    "pipe": tarfile.FIFOTYPE,
+    "sparse file": tarfile.GNUTYPE_SPARSE,
+    "an unknown kind": b"Z",
 }
 
 
@@ -48,38 +37,46 @@ def attempt(call):
         return error
 
 
-def refused(path, *says):
+def refused(path, *named):
+    """One sentence, the same for the same kind of damage; it names the shard, and members or bytes of it."""
     with pytest.raises(UserError) as told:
         open_data(path)
     sentence = str(told.value)
     assert "\n" not in sentence
-    for part in (path.name, *says):
+    for part in (path.name, *named):
         assert part in sentence, sentence
+    return sentence
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_a_name_that_leads_elsewhere_or_is_a_pickle(tmp_path, name):
-    content = pickle.dumps(Path) if REFUSED[name] == "is a pickle" else jpeg()
-    refused(make_tar(tmp_path / "x.tar", [*samples(3), (name, content)]), repr(name), REFUSED[name])
+def test_a_name_that_leads_elsewhere_or_is_a_pickle(tmp_path, subtests):
+    said = {}
+    for name in ELSEWHERE + PICKLES:
+        with subtests.test(name):
+            content = pickle.dumps(Path) if name in PICKLES else jpeg()
+            sentence = refused(make_tar(tmp_path / "x.tar", [*samples(3), (name, content)]), repr(name))
+            said.setdefault(name in PICKLES, set()).add(sentence.replace(repr(name), "NAME"))
+    assert [len(sentences) for sentences in said.values()] == [1, 1]
+    assert said[True] != said[False]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_what_is_no_file(tmp_path, kind):
-    code, says = KINDS[kind]
-    refused(make_tar(tmp_path / "x.tar", [*samples(3), (special("0.jpg", code), b"")]), "'0.jpg'", says)
+def test_what_is_no_file(tmp_path, subtests):
+    for kind, code in KINDS.items():
+        with subtests.test(kind):
+            refused(make_tar(tmp_path / "x.tar", [*samples(3), (special("0.jpg", code), b"")]), "'0.jpg'")
 
 
 def test_a_name_is_checked_where_it_is_long_too(tmp_path):
     name = "x/" * 80 + "../" * 90 + "a.jpg"
     for format in (tarfile.GNU_FORMAT, tarfile.PAX_FORMAT):
-        refused(make_tar(tmp_path / "x.tar", [*samples(3), (name, jpeg())], format), "leads elsewhere")
+        refused(make_tar(tmp_path / "x.tar", [*samples(3), (name, jpeg())], format), "/../")
 
 
-@pytest.mark.parametrize("length", [b"", b"0", b"x", b"9" * 5000], ids=["none", "zero", "no number", "too long"])
-def test_an_extended_header_whose_records_have_no_length(tmp_path, length):
-    info = tarfile.TarInfo("pax")
-    info.type = tarfile.XHDTYPE
-    refused(make_tar(tmp_path / "x.tar", [(info, length + b" path=a.jpg\n"), *samples(3)]), "damaged at byte 0")
+def test_an_extended_header_whose_records_have_no_length(tmp_path, subtests):
+    for length in (b"", b"0", b"x", b"9" * 5000):
+        with subtests.test(length):
+            info = tarfile.TarInfo("pax")
+            info.type = tarfile.XHDTYPE
+            refused(make_tar(tmp_path / "x.tar", [(info, length + b" path=a.jpg\n"), *samples(3)]), " 0,")
 
 
 def test_folders_are_passed_over(tmp_path):
@@ -87,14 +84,15 @@ def test_folders_are_passed_over(tmp_path):
     assert len(open_data(tmp_path).train) == 4
 
 
-@pytest.mark.parametrize("format", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
-def test_a_folder_with_a_long_name_keeps_it_to_itself(tmp_path, format):
+def test_a_folder_with_a_long_name_keeps_it_to_itself(tmp_path, subtests):
     """Else the next file would be called so, and its label beside it would be lost."""
-    folder = special("d" * 120, tarfile.DIRTYPE)
-    make_tar(tmp_path / "x.tar", [*samples(2), (folder, b""), *samples(2, first=2)], format)
-    source = open_data(tmp_path).train
-    assert [source.key(i) for i in range(4)] == [f"{i:05d}.jpg" for i in range(4)]
-    assert source.labels.tolist() == [0, 1, 0, 1]
+    for format in (tarfile.GNU_FORMAT, tarfile.PAX_FORMAT):
+        with subtests.test(format=format):
+            folder = special("d" * 120, tarfile.DIRTYPE)
+            make_tar(tmp_path / "x.tar", [*samples(2), (folder, b""), *samples(2, first=2)], format)
+            source = open_data(tmp_path).train
+            assert [source.key(i) for i in range(4)] == [f"{i:05d}.jpg" for i in range(4)]
+            assert source.labels.tolist() == [0, 1, 0, 1]
 
 
 def test_a_member_that_is_larger_than_any_picture(tmp_path):
@@ -105,49 +103,47 @@ def test_a_member_that_is_larger_than_any_picture(tmp_path):
     with path.open("wb") as file:
         file.write(whole.rstrip(b"\0") + bytes(-len(whole.rstrip(b"\0")) % 512) + info.tobuf())
         file.truncate(file.tell() + info.size + 1024)  # sparse: it takes no room
-    refused(path, "'0.jpg' has 3.2 GB, more than the limit of 537 MB")
+    refused(path, "'0.jpg'", " 3.2 ", " 537 ")
 
 
 def test_a_member_that_claims_more_than_there_is(tmp_path):
-    for size, says in ((10**6, "cut short at byte 2,560, within its member '0.cls'"), (2**80, "damaged at byte 0")):
+    for size, named in ((10**6, (" 2,560,", "'0.cls'")), (2**80, (" 0,",))):
         info = tarfile.TarInfo("0.cls")
         info.size = size
         (tmp_path / "x.tar").write_bytes(info.tobuf(tarfile.GNU_FORMAT) + bytes(2048))
-        refused(tmp_path / "x.tar", says)
+        refused(tmp_path / "x.tar", *named)
 
 
 def test_labels_and_descriptions_that_are_too_long(tmp_path):
-    refused(
-        make_tar(tmp_path / "x.tar", [*samples(3), ("9.jpg", jpeg()), ("9.cls", b"1" * 2000)]), "'9.cls' has 2.0 kB"
-    )
-    refused(make_tar(tmp_path / "y.tar", [("9.jpg", jpeg()), ("9.json", b"[" * 2**21)]), "'9.json' has 2.1 MB")
-    refused(
-        make_tar(tmp_path / "z.tar", [("9.jpg", jpeg()), ("9.json", b"[" * 90_000)]), "z.tar, 9.json: nested too deep"
-    )
-    refused(make_tar(tmp_path / "w.tar", [("9.jpg", jpeg()), ("9.json", b"{")]), "w.tar, 9.json: not valid JSON")
+    refused(make_tar(tmp_path / "x.tar", [*samples(3), ("9.jpg", jpeg()), ("9.cls", b"1" * 2000)]), "'9.cls'", " 2.0 ")
+    refused(make_tar(tmp_path / "y.tar", [("9.jpg", jpeg()), ("9.json", b"[" * 2**21)]), "'9.json'", " 2.1 ")
+    refused(make_tar(tmp_path / "z.tar", [("9.jpg", jpeg()), ("9.json", b"[" * 90_000)]), "z.tar, 9.json: ")
+    refused(make_tar(tmp_path / "w.tar", [("9.jpg", jpeg()), ("9.json", b"{")]), "w.tar, 9.json: ")
 
 
 def test_gzip_is_told_apart(tmp_path):
     path = make_tar(tmp_path / "x.tar", samples(3))
     path.write_bytes(gzip.compress(path.read_bytes()))
-    refused(path, "x.tar: packed by gzip", "unpack it with gunzip")
+    first = refused(path)
+    path.write_bytes(b"neither a tar nor packed")
+    assert refused(path) != first
 
 
 def test_what_is_no_tar_at_all(tmp_path):
     rng = np.random.default_rng(0)
     for content in (b"", b"x", rng.bytes(5000), jpeg(), b"\0" * 511):
         (tmp_path / "x.tar").write_bytes(content)
-        refused(tmp_path / "x.tar", "restore it from a copy")
+        refused(tmp_path / "x.tar")
     (tmp_path / "x.tar").write_bytes(bytes(10240))
-    refused(tmp_path / "x.tar", "no pictures in it")
+    refused(tmp_path / "x.tar")
 
 
 def test_commands_are_never_run(tmp_path):
     for address in (f"pipe:touch {tmp_path}/ran", "pipe:cat x.tar"):
-        with pytest.raises(UserError, match=r"pipe:.*runs a command, which no data may"):
+        with pytest.raises(UserError, match=address):
             open_data(address)
     for scheme in ("ssh", "file", "local", "github", "simplecache::s3", "x"):
-        with pytest.raises(UserError, match="is not read; give a folder, or an address of http, https, s3"):
+        with pytest.raises(UserError, match=f"{scheme}://"):
             open_data(f"{scheme}://host/x.tar")
     assert not list(tmp_path.iterdir())
 
@@ -158,7 +154,7 @@ def test_an_index_cannot_lead_elsewhere(tmp_path):
     page = (out / "shards.json").read_text()
     for name in ("../secret.tar", str(tmp_path / "secret.tar"), "pipe:ls", "a/b.tar", "..\\\\x.tar"):
         (out / "shards.json").write_text(page.replace("train-000000.tar", name))
-        with pytest.raises(UserError, match=r"shards\.json: not an index|damaged"):
+        with pytest.raises(UserError, match=r"shards\.json"):
             open_data(out)
 
 
@@ -174,7 +170,7 @@ def whole():
     return file.getvalue()
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_any_damage_is_a_sentence_or_harmless(whole, tmp_path_factory, data):
     content = bytearray(whole)

@@ -87,32 +87,38 @@ def view_batch(boxes, flipped, size):
     return ViewBatch(images, torch.tensor(boxes)[:, None].float(), torch.tensor(flipped)[:, None])
 
 
-@pytest.mark.parametrize("shape", [(8, 8), (3, 5), (14, 2), (1, 1)], ids=str)
-def test_cutting_a_map_is_roi_align(shape):
-    draw = np.random.default_rng(0)
-    scores = draw.dirichlet(np.ones(3), (4, *shape))
-    boxes = [[0.0, 0.0, 1.0, 1.0], [0.25, 0.1, 0.5, 0.7], [0.4, 0.0, 0.6, 0.3], [0.9, 0.85, 0.1, 0.15]]
-    flipped = [False, True, False, True]
-    found = TokenLabels(Maps(scores), 4, reflected=False).cut(torch.arange(4), view_batch(boxes, flipped, (16, 20)))
-    assert found.shape == (4, 20, 3)
-    samples = max(2, math.ceil(shape[0] / 4)), max(2, math.ceil(shape[1] / 5))
-    for i in range(4):
-        expected = roi_align(scores[i], boxes[i], flipped[i], (4, 5), samples).reshape(20, 3)
-        np.testing.assert_allclose(found[i], expected, atol=1e-6)
-    np.testing.assert_allclose(found.sum(2), 1, atol=1e-6)
+def test_cutting_a_map_is_roi_align(subtests):
+    for shape in ((8, 8), (3, 5), (14, 2), (1, 1)):
+        with subtests.test(shape=shape):
+            draw = np.random.default_rng(0)
+            scores = draw.dirichlet(np.ones(3), (4, *shape))
+            boxes = [[0.0, 0.0, 1.0, 1.0], [0.25, 0.1, 0.5, 0.7], [0.4, 0.0, 0.6, 0.3], [0.9, 0.85, 0.1, 0.15]]
+            flipped = [False, True, False, True]
+            found = TokenLabels(Maps(scores), 4, reflected=False).cut(
+                torch.arange(4), view_batch(boxes, flipped, (16, 20))
+            )
+            assert found.shape == (4, 20, 3)
+            samples = max(2, math.ceil(shape[0] / 4)), max(2, math.ceil(shape[1] / 5))
+            for i in range(4):
+                expected = roi_align(scores[i], boxes[i], flipped[i], (4, 5), samples).reshape(20, 3)
+                np.testing.assert_allclose(found[i], expected, atol=1e-6)
+            np.testing.assert_allclose(found.sum(2), 1, atol=1e-6)
 
 
-@pytest.mark.parametrize("seen", [(0.0, 0.0, 1.0, 1.0), (0.0, 0.2, 1.0, 0.6), (0.05, 0.05, 0.9, 0.9)], ids=str)
-def test_a_shifted_view_is_reflected_at_the_border_of_what_evaluation_sees(seen):
-    draw = np.random.default_rng(1)
-    scores = draw.dirichlet(np.ones(4), (3, 6, 9))
-    y, x, h, w = seen
-    boxes = [[y - h * 3 / 16, x + w * 2 / 16, h, w], [y + h * 4 / 16, x - w / 16, h, w], [y, x, h, w]]
-    flipped = [True, False, True]
-    found = TokenLabels(Maps(scores), 4, reflected=True).cut(torch.arange(3), view_batch(boxes, flipped, (16, 16)))
-    for i in range(3):
-        expected = roi_align(scores[i], boxes[i], flipped[i], (4, 4), (2, 3), frame=(*seen, 16, 16))
-        np.testing.assert_allclose(found[i], expected.reshape(16, 4), atol=1e-6)
+def test_a_shifted_view_is_reflected_at_the_border_of_what_evaluation_sees(subtests):
+    for seen in ((0.0, 0.0, 1.0, 1.0), (0.0, 0.2, 1.0, 0.6), (0.05, 0.05, 0.9, 0.9)):
+        with subtests.test(seen=seen):
+            draw = np.random.default_rng(1)
+            scores = draw.dirichlet(np.ones(4), (3, 6, 9))
+            y, x, h, w = seen
+            boxes = [[y - h * 3 / 16, x + w * 2 / 16, h, w], [y + h * 4 / 16, x - w / 16, h, w], [y, x, h, w]]
+            flipped = [True, False, True]
+            found = TokenLabels(Maps(scores), 4, reflected=True).cut(
+                torch.arange(3), view_batch(boxes, flipped, (16, 16))
+            )
+            for i in range(3):
+                expected = roi_align(scores[i], boxes[i], flipped[i], (4, 4), (2, 3), frame=(*seen, 16, 16))
+                np.testing.assert_allclose(found[i], expected.reshape(16, 4), atol=1e-6)
 
 
 def test_the_last_patch_of_a_padded_picture_is_labelled_by_the_pixels_that_it_has():
@@ -180,22 +186,23 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("augment", WAYS.values(), ids=WAYS)
-def test_the_label_of_a_patch_is_what_its_pixels_show(source, augment):
-    loader = labelled(source, augment)
-    wrong, patches = [], set()
-    for epoch in range(3):
-        for batch in loader.batches(epoch):
-            assert batch.token_targets.dtype == torch.float32
-            np.testing.assert_allclose(batch.token_targets.sum(2), 1, atol=1e-5)
-            wrong.append(np.abs(seen_colours(batch.images, 8) - batch.token_targets.numpy()))
-            patches |= set(map(tuple, batch.token_targets.flatten(0, 1).round(decimals=2).tolist()))
-    assert len(patches) >= 4  # not all alike
-    wrong = np.concatenate(wrong)
-    # On an edge, by samples and by a resampling filter; a patch that CutMix cut through has the mean labels of both
-    # pictures, whichever part of it is whose.
-    assert wrong.max() < (0.4 if augment.cutmix else 0.13)
-    assert wrong.mean() < 0.006
+def test_the_label_of_a_patch_is_what_its_pixels_show(source, subtests):
+    for way, augment in WAYS.items():
+        with subtests.test(way):
+            loader = labelled(source, augment)
+            wrong, patches = [], set()
+            for epoch in range(3):
+                for batch in loader.batches(epoch):
+                    assert batch.token_targets.dtype == torch.float32
+                    np.testing.assert_allclose(batch.token_targets.sum(2), 1, atol=1e-5)
+                    wrong.append(np.abs(seen_colours(batch.images, 8) - batch.token_targets.numpy()))
+                    patches |= set(map(tuple, batch.token_targets.flatten(0, 1).round(decimals=2).tolist()))
+            assert len(patches) >= 4  # not all alike
+            wrong = np.concatenate(wrong)
+            # On an edge, by samples and by a resampling filter; a patch that CutMix cut through has the mean labels of
+            # both images, whichever part of it is whose.
+            assert wrong.max() < (0.4 if augment.cutmix else 0.13)
+            assert wrong.mean() < 0.006
 
 
 def test_labels_that_do_not_follow_are_noticed(source):
@@ -239,75 +246,80 @@ def test_mixup_blends_token_labels_by_the_share_of_the_pictures():
             np.testing.assert_allclose(mixed.token_targets[one], expected, atol=1e-6)
 
 
-@pytest.mark.parametrize("size", [(16, 24), (20, 30)], ids=["whole", "padded"])
-def test_cutmix_blends_each_patch_by_the_pixels_that_were_exchanged(size):
-    plain, parts = token_batch(size), set()
-    for epoch in range(20):
-        mixed = mix(plain, 3, Augment(cutmix=1.0), seed=0, epoch=epoch, patch=8)
-        for row in range(4):
-            partner = row + 1 if row % 2 == 0 else row - 1
-            foreign = (mixed.images[row, 0] == partner).numpy()
-            shares = [
-                foreign[top : top + 8, left : left + 8].mean()
-                for top in range(0, size[0], 8)
-                for left in range(0, size[1], 8)
-            ]
-            shares = np.array(shares)[:, None]
-            expected = (1 - shares) * plain.token_targets[row].numpy() + shares * plain.token_targets[partner].numpy()
-            np.testing.assert_allclose(mixed.token_targets[row], expected, atol=1e-6)
-            parts |= set(shares[:, 0].round(3).tolist())
-    assert len(parts) > 10  # patches are cut through
+def test_cutmix_blends_each_patch_by_the_pixels_that_were_exchanged(subtests):
+    for size in ((16, 24), (20, 30)):
+        with subtests.test(size=size):
+            plain, parts = token_batch(size), set()
+            for epoch in range(20):
+                mixed = mix(plain, 3, Augment(cutmix=1.0), seed=0, epoch=epoch, patch=8)
+                for row in range(4):
+                    partner = row + 1 if row % 2 == 0 else row - 1
+                    foreign = (mixed.images[row, 0] == partner).numpy()
+                    shares = [
+                        foreign[top : top + 8, left : left + 8].mean()
+                        for top in range(0, size[0], 8)
+                        for left in range(0, size[1], 8)
+                    ]
+                    shares = np.array(shares)[:, None]
+                    expected = (1 - shares) * plain.token_targets[row].numpy() + shares * plain.token_targets[
+                        partner
+                    ].numpy()
+                    np.testing.assert_allclose(mixed.token_targets[row], expected, atol=1e-6)
+                    parts |= set(shares[:, 0].round(3).tolist())
+            assert len(parts) > 10  # patches are cut through
 
 
-@pytest.mark.parametrize("size", [(16, 24), (20, 30)], ids=["whole", "padded"])
-def test_mixtoken_exchanges_whole_patches_and_counts_them(size):
+def test_mixtoken_exchanges_whole_patches_and_counts_them(subtests):
     """For a ViT it is the same as exchanging embedded tokens: no patch shows both pictures."""
-    plain, counts = token_batch(size), set()
-    for epoch in range(40):
-        mixed = mix(plain, 3, Augment(mixtoken=1.0), seed=0, epoch=epoch, patch=8)
-        for row in range(4):
-            partner = row + 1 if row % 2 == 0 else row - 1
-            foreign = (mixed.images[row, 0] == partner).numpy()
-            cells = [
-                foreign[top : top + 8, left : left + 8].mean()
-                for top in range(0, size[0], 8)
-                for left in range(0, size[1], 8)
-            ]
-            assert set(cells) <= {0.0, 1.0}
-            taken = np.array(cells, bool)[:, None]
-            expected = np.where(taken, plain.token_targets[partner].numpy(), plain.token_targets[row].numpy())
-            np.testing.assert_array_equal(mixed.token_targets[row], expected)
-            target = np.zeros(3)
-            target[row % 3] += 1 - taken.mean()
-            target[partner % 3] += taken.mean()
-            np.testing.assert_allclose(mixed.targets[row], target, atol=1e-6)
-            counts.add(int(taken.sum()))
-    assert len(counts) > 4
+    for size in ((16, 24), (20, 30)):
+        with subtests.test(size=size):
+            plain, counts = token_batch(size), set()
+            for epoch in range(40):
+                mixed = mix(plain, 3, Augment(mixtoken=1.0), seed=0, epoch=epoch, patch=8)
+                for row in range(4):
+                    partner = row + 1 if row % 2 == 0 else row - 1
+                    foreign = (mixed.images[row, 0] == partner).numpy()
+                    cells = [
+                        foreign[top : top + 8, left : left + 8].mean()
+                        for top in range(0, size[0], 8)
+                        for left in range(0, size[1], 8)
+                    ]
+                    assert set(cells) <= {0.0, 1.0}
+                    taken = np.array(cells, bool)[:, None]
+                    expected = np.where(taken, plain.token_targets[partner].numpy(), plain.token_targets[row].numpy())
+                    np.testing.assert_array_equal(mixed.token_targets[row], expected)
+                    target = np.zeros(3)
+                    target[row % 3] += 1 - taken.mean()
+                    target[partner % 3] += taken.mean()
+                    np.testing.assert_allclose(mixed.targets[row], target, atol=1e-6)
+                    counts.add(int(taken.sum()))
+            assert len(counts) > 4
 
 
-@pytest.mark.parametrize("epoch", range(4))
-def test_nothing_that_was_drawn_before_is_drawn_otherwise(epoch):
+def test_nothing_that_was_drawn_before_is_drawn_otherwise(subtests):
     """Mixup and CutMix draw what they drew before there was MixToken, and before there were token labels."""
-    plain = token_batch((16, 16))
-    rng = generator(7, epoch, 2, MIX)
-    cut = rng.random() < 0.5
-    share = rng.beta(1.0, 1.0) if cut else rng.beta(0.8, 0.8)
-    mixed = mix(plain, 3, Augment(mixup=0.8, cutmix=1.0), seed=7, epoch=epoch, patch=8)
-    expected = np.full((16, 16), 0.0 if cut else 1 - share)
-    if cut:  # a rectangle of 1 - share of the area, around a pixel that is drawn, its row first
-        side = round(16 * (1 - share) ** 0.5)
-        row, column = int(16 * rng.random()), int(16 * rng.random())
-        for y in range(row - side // 2, row - side // 2 + side):
-            for x in range(column - side // 2, column - side // 2 + side):
-                if 0 <= y < 16 and 0 <= x < 16:
-                    expected[y, x] = 1.0
-        assert 0 < expected.mean() < 1
-    np.testing.assert_allclose(mixed.images[0], expected[None].repeat(3, axis=0), atol=1e-6)
-    assert mixed.share[0].item() == pytest.approx(1 - expected.mean(), abs=1e-6)
+    for epoch in range(4):
+        with subtests.test(epoch=epoch):
+            plain = token_batch((16, 16))
+            rng = generator(7, epoch, 2, MIX)
+            cut = rng.random() < 0.5
+            share = rng.beta(1.0, 1.0) if cut else rng.beta(0.8, 0.8)
+            mixed = mix(plain, 3, Augment(mixup=0.8, cutmix=1.0), seed=7, epoch=epoch, patch=8)
+            expected = np.full((16, 16), 0.0 if cut else 1 - share)
+            if cut:  # a rectangle of 1 - share of the area, around a pixel that is drawn, its row first
+                side = round(16 * (1 - share) ** 0.5)
+                row, column = int(16 * rng.random()), int(16 * rng.random())
+                for y in range(row - side // 2, row - side // 2 + side):
+                    for x in range(column - side // 2, column - side // 2 + side):
+                        if 0 <= y < 16 and 0 <= x < 16:
+                            expected[y, x] = 1.0
+                assert 0 < expected.mean() < 1
+            np.testing.assert_allclose(mixed.images[0], expected[None].repeat(3, axis=0), atol=1e-6)
+            assert mixed.share[0].item() == pytest.approx(1 - expected.mean(), abs=1e-6)
 
 
 def test_mixtoken_needs_patches():
-    with pytest.raises(UserError, match=r"mixtoken=1.0: exchanges patches .*'bit' has none; set cutmix"):
+    with pytest.raises(UserError, match=r"mixtoken=1.0: .*'bit'"):
         Training(BiTConfig(image_size=(32, 32)), Preprocess(size=(32, 32)), augment=Augment(mixtoken=1.0))
     with pytest.raises(UserError, match="mixtoken=-1"):
         Augment(mixtoken=-1.0)

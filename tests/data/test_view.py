@@ -2,6 +2,8 @@
 
 import io
 from dataclasses import replace
+from pathlib import Path
+from tempfile import mkdtemp
 
 import numpy as np
 import pytest
@@ -25,7 +27,7 @@ GREY = Preprocess(size=(8, 8), mean=(0.5,), std=(0.5,))
 
 
 def by_hand(picture: Image.Image) -> np.ndarray:
-    """What `PLAIN` says, for a picture that is at most 1.5 times as wide as high."""
+    """What `PLAIN` named, for a picture that is at most 1.5 times as wide as high."""
     height = round(60 * picture.height / picture.width)
     resized = picture.resize((60, height), Image.Resampling.BILINEAR)
     top = (height - 32) // 2
@@ -55,43 +57,46 @@ def save_photograph(path, height, width, orientation=1):
         return ImageOps.exif_transpose(decoder.convert("RGB"))
 
 
-@pytest.mark.parametrize("orientation", range(1, 9))
-def test_a_large_jpeg_is_decoded_at_a_smaller_scale(tmp_path, orientation):
+def test_a_large_jpeg_is_decoded_at_a_smaller_scale(tmp_path, subtests):
     """723x845 pixels and a view of at least 40x60: at a quarter it is three times as large, with a rest of 3 and 1.
 
     Wherever the rest lies when the picture is upright, every pixel of the view is where it would be.
     """
-    full = save_photograph(tmp_path / "x.jpg", 723, 845, orientation)
-    assert min(full.size) >= 4 * LARGER * 60
-    expected = make_view(np.asarray(full), PLAIN).numpy().astype(int)
-    source = open_data(make_tree(tmp_path / "tree", {"a": 1, "b": 1}, suffix=".jpg")).train
-    source.path(0).write_bytes((tmp_path / "x.jpg").read_bytes())
-    views = []
-    for given in (tmp_path / "x.jpg", (tmp_path / "x.jpg").read_bytes(), Sample(source, 0)):
-        decoded, found = read_for_view(given, PLAIN), look_at(given, PLAIN)
-        assert decoded.size == tuple(-(-side // 4) for side in full.size)
-        assert extent(decoded)[:2] == (full.height, full.width)
-        np.testing.assert_array_equal(np.asarray(found.whole), np.asarray(full))
-        assert found.box == seen_box(full.height, full.width, PLAIN)
-        views.append(make_view(given, PLAIN))
-        assert torch.equal(found.view, views[0])
-        assert torch.equal(views[-1], views[0])
-    different = np.abs(views[0].numpy() - expected)
-    assert different.max() <= 4
-    assert different.mean() < 0.5
-    # A picture that somebody made of it is another one, as large as it is.
-    assert extent(prepare_picture(decoded)).width == decoded.width
-    assert extent(decoded.resize((50, 50))).width == 50
+    for orientation in range(1, 9):
+        with subtests.test(orientation=orientation):
+            folder = Path(mkdtemp(dir=tmp_path))
+            full = save_photograph(folder / "x.jpg", 723, 845, orientation)
+            assert min(full.size) >= 4 * LARGER * 60
+            expected = make_view(np.asarray(full), PLAIN).numpy().astype(int)
+            source = open_data(make_tree(folder / "tree", {"a": 1, "b": 1}, suffix=".jpg")).train
+            source.path(0).write_bytes((folder / "x.jpg").read_bytes())
+            views = []
+            for given in (folder / "x.jpg", (folder / "x.jpg").read_bytes(), Sample(source, 0)):
+                decoded, found = read_for_view(given, PLAIN), look_at(given, PLAIN)
+                assert decoded.size == tuple(-(-side // 4) for side in full.size)
+                assert extent(decoded)[:2] == (full.height, full.width)
+                np.testing.assert_array_equal(np.asarray(found.whole), np.asarray(full))
+                assert found.box == seen_box(full.height, full.width, PLAIN)
+                views.append(make_view(given, PLAIN))
+                assert torch.equal(found.view, views[0])
+                assert torch.equal(views[-1], views[0])
+            different = np.abs(views[0].numpy() - expected)
+            assert different.max() <= 4
+            assert different.mean() < 0.5
+            # A picture that somebody made of it is another one, as large as it is.
+            assert extent(prepare_picture(decoded)).width == decoded.width
+            assert extent(decoded.resize((50, 50))).width == 50
 
 
-@pytest.mark.parametrize("orientation", [1, 6])
-def test_a_jpeg_that_is_not_so_large_is_decoded_in_full(tmp_path, orientation):
+def test_a_jpeg_that_is_not_so_large_is_decoded_in_full(tmp_path, subtests):
     """359 pixels are less than twice three times 60: timm's pixels, to the bit, as for every smaller one."""
-    full = save_photograph(tmp_path / "x.jpg", 359, 400, orientation)
-    np.testing.assert_array_equal(make_view(tmp_path / "x.jpg", PLAIN).numpy(), make_view(full, PLAIN).numpy())
-    np.testing.assert_array_equal(np.asarray(read_for_view(tmp_path / "x.jpg", PLAIN)), np.asarray(full))
-    if orientation == 1:
-        np.testing.assert_array_equal(make_view(tmp_path / "x.jpg", PLAIN).numpy(), by_hand(full))
+    for orientation in (1, 6):
+        with subtests.test(orientation=orientation):
+            full = save_photograph(tmp_path / "x.jpg", 359, 400, orientation)
+            np.testing.assert_array_equal(make_view(tmp_path / "x.jpg", PLAIN).numpy(), make_view(full, PLAIN).numpy())
+            np.testing.assert_array_equal(np.asarray(read_for_view(tmp_path / "x.jpg", PLAIN)), np.asarray(full))
+            if orientation == 1:
+                np.testing.assert_array_equal(make_view(tmp_path / "x.jpg", PLAIN).numpy(), by_hand(full))
 
 
 def test_of_the_nearest_pixel_alone_no_jpeg_is_decoded_smaller(tmp_path):
@@ -150,37 +155,34 @@ def test_what_is_given_stays_as_it_is():
     np.testing.assert_array_equal(np.asarray(picture), before)
 
 
-@pytest.mark.parametrize(
-    ("given", "says"),
-    [
-        (np.zeros((8, 8, 3), np.float32), r"an array of float32: pixels are uint8, .*np\.rint\(255 \* array\)"),
-        (np.zeros((8, 8), bool), "an array of bool: pixels are uint8"),
-        (np.zeros((3, 8, 8), np.uint8), r"\(3, 8, 8\): channels come last; give array\.transpose\(1, 2, 0\)"),
-        (np.zeros((2, 8, 8, 3), np.uint8), r"several pictures; give them as a list: list\(array\)"),
-        (np.zeros((8, 8, 2), np.uint8), r"\(8, 8, 2\): give \(height, width\) for grey"),
-        (np.zeros(64, np.uint8), r"\(64,\): give \(height, width\)"),
-        (np.zeros((0, 8, 3), np.uint8), "no pixels"),
-        (torch.zeros(3, 8, 8), r"a tensor of float32: pixels are uint8, .*round\(\)\.to\(torch\.uint8\)"),
-        (torch.zeros(8, 8, 3, dtype=torch.uint8), r"\(8, 8, 3\): give .* tensor\.permute\(2, 0, 1\)"),
-        (None, "a picture of type NoneType: give a path"),
-        (io.BytesIO(b""), r"a picture of type _io\.BytesIO: give a path, the bytes of a file"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_what_is_no_picture_is_told(given, says):
-    with pytest.raises(UserError, match=says) as error:
-        make_view(given, Preprocess(size=(8, 8)))
-    assert not isinstance(error.value, PictureError), "a mistake in the call, not a bad file"
+def test_what_is_no_picture_is_told(subtests):
+    for given, named in (
+        (np.zeros((8, 8, 3), np.float32), r"float32: .*uint8.*np\.rint\(255"),
+        (np.zeros((8, 8), bool), "bool: .*uint8"),
+        (np.zeros((3, 8, 8), np.uint8), r"\(3, 8, 8\): .*array\.transpose\(1, 2, 0\)"),
+        (np.zeros((2, 8, 8, 3), np.uint8), r"\(2, 8, 8, 3\)"),
+        (np.zeros((8, 8, 2), np.uint8), r"\(8, 8, 2\)"),
+        (np.zeros(64, np.uint8), r"\(64,\)"),
+        (np.zeros((0, 8, 3), np.uint8), r"\(0, 8, 3\)"),
+        (torch.zeros(3, 8, 8), r"float32: .*uint8.*torch\.uint8"),
+        (torch.zeros(8, 8, 3, dtype=torch.uint8), r"\(8, 8, 3\): .*tensor\.permute\(2, 0, 1\)"),
+        (None, "NoneType"),
+        (io.BytesIO(b""), r"_io\.BytesIO"),
+    ):
+        with subtests.test(named):
+            with pytest.raises(UserError, match=named) as error:
+                make_view(given, Preprocess(size=(8, 8)))
+            assert not isinstance(error.value, PictureError), "a mistake in the call, not a bad file"
 
 
 def test_pictures_that_cannot_be_read(tmp_path):
-    for given, says in (
-        (tmp_path / "none.png", "no such file"),
-        (b"", "0 bytes"),
-        (b"text", "known kind"),
-        (Image.new("RGB", (0, 5)), "0x5: it has no pixels"),
+    for given, named in (
+        (tmp_path / "none.png", r"none\.png"),
+        (b"", r"\b0\b"),
+        (b"text", None),
+        (Image.new("RGB", (0, 5)), "0x5"),
     ):
-        with pytest.raises(PictureError, match=says):
+        with pytest.raises(PictureError, match=named):
             make_view(given, PLAIN)
-    with pytest.raises(UserError, match="pictures of 5 channels"):
+    with pytest.raises(UserError, match=r"\b5\b"):
         make_view(noise(8, 8), Preprocess(size=(8, 8), mean=(0.5,) * 5, std=(0.5,) * 5))

@@ -2,6 +2,8 @@
 
 import gzip
 import io
+import re
+import shutil
 import stat
 import tarfile
 import zipfile
@@ -40,11 +42,12 @@ def files(place):
     return {str(path.relative_to(place)): path.read_bytes() for path in sorted(place.rglob("*")) if path.is_file()}
 
 
-@pytest.mark.parametrize("mode", ["w", "w:gz", "w:bz2", "w:xz"])
-def test_a_tar(tmp_path, folder, mode):
-    inner = [("a/1.jpg", b"one"), ("./a/b/2.jpg", b"two"), ("__MACOSX/a", b"no"), ("a/._1.jpg", b"no")]
-    unpack_archive(make_tar(tmp_path / "x", inner, mode), folder)
-    assert files(folder) == {"a/1.jpg": b"one", "a/b/2.jpg": b"two"}
+def test_a_tar(tmp_path, folder, subtests):
+    for mode in ("w", "w:gz", "w:bz2", "w:xz"):
+        with subtests.test(mode=mode):
+            inner = [("a/1.jpg", b"one"), ("./a/b/2.jpg", b"two"), ("__MACOSX/a", b"no"), ("a/._1.jpg", b"no")]
+            unpack_archive(make_tar(tmp_path / "x", inner, mode), folder)
+            assert files(folder) == {"a/1.jpg": b"one", "a/b/2.jpg": b"two"}
 
 
 def test_a_zip_of_which_some_is_wanted(tmp_path, folder):
@@ -72,41 +75,40 @@ def test_a_tar_in_a_zip(tmp_path, folder):
 EVIL_NAMES = ["../x", "/tmp/x", "a/../../x", "..", "a/..", "C:\\x", "C:/x", "a\\..\\x", "..\\x"]
 
 
-@pytest.mark.parametrize("name", EVIL_NAMES)
-@pytest.mark.parametrize("kind", ["tar", "zip", "nested"])
-def test_names_that_lead_elsewhere(tmp_path, folder, name, kind):
-    path = tmp_path / "x"
-    if kind == "zip":
-        with zipfile.ZipFile(path, "w") as file:
-            file.writestr(zipfile.ZipInfo(name), b"evil")
-    else:
-        make_tar(path, [(name, b"evil")])
-    if kind == "nested":
-        inner = path.read_bytes()
-        make_tar(path, [("in.tar.gz", inner)])
-    with pytest.raises(UserError, match="in it leads out of its folder, so nothing of it is unpacked"):
-        unpack_archive(path, folder, nested=True)
-    assert files(tmp_path / "into") == {}
-    assert files(tmp_path) == {"x": path.read_bytes()}
+def test_names_that_lead_elsewhere(tmp_path, folder, subtests):
+    for name in EVIL_NAMES:
+        for kind in ("tar", "zip", "nested"):
+            with subtests.test(name=name, kind=kind):
+                path = tmp_path / "x"
+                if kind == "zip":
+                    with zipfile.ZipFile(path, "w") as file:
+                        file.writestr(zipfile.ZipInfo(name), b"evil")
+                else:
+                    make_tar(path, [(name, b"evil")])
+                if kind == "nested":
+                    inner = path.read_bytes()
+                    make_tar(path, [("in.tar.gz", inner)])
+                with pytest.raises(UserError, match=re.escape(f": {name!r}")):
+                    unpack_archive(path, folder, nested=True)
+                assert files(tmp_path / "into") == {}
+                assert files(tmp_path) == {"x": path.read_bytes()}
 
 
-@pytest.mark.parametrize(
-    "member",
-    [
+def test_links_and_devices_in_a_tar(tmp_path, folder, subtests):
+    for member in (
         special("link", tarfile.SYMTYPE, "/etc"),
         special("link", tarfile.SYMTYPE, "inside"),
         special("link", tarfile.LNKTYPE, "../x"),
         special("pipe", tarfile.FIFOTYPE),
         special("device", tarfile.CHRTYPE),
         special("disk", tarfile.BLKTYPE),
-    ],
-)
-def test_links_and_devices_in_a_tar(tmp_path, folder, member):
-    path = make_tar(tmp_path / "x", [(member, b""), ("link/passwd", b"evil")])
-    with pytest.raises(UserError, match="is a link or a device, so nothing of it is unpacked"):
-        unpack_archive(path, folder)
-    assert files(folder) == {}
-    assert list(folder.iterdir()) == []
+    ):
+        with subtests.test(member=member):
+            path = make_tar(tmp_path / "x", [(member, b""), ("link/passwd", b"evil")])
+            with pytest.raises(UserError, match=f"x: {member.name!r}"):
+                unpack_archive(path, folder)
+            assert files(folder) == {}
+            assert list(folder.iterdir()) == []
 
 
 def test_links_in_a_zip(tmp_path, folder):
@@ -114,35 +116,38 @@ def test_links_in_a_zip(tmp_path, folder):
     member.external_attr = (stat.S_IFLNK | 0o777) << 16
     with zipfile.ZipFile(tmp_path / "x", "w") as file:
         file.writestr(member, "/etc")
-    with pytest.raises(UserError, match="is a link or a device"):
+    with pytest.raises(UserError, match=r"x: .*'link'"):
         unpack_archive(tmp_path / "x", folder)
     assert list(folder.iterdir()) == []
 
 
-@pytest.mark.parametrize("kind", ["tar", "zip", "gzip"])
-def test_a_bomb_is_stopped(tmp_path, folder, monkeypatch, kind):
+def test_a_bomb_is_stopped(tmp_path, folder, monkeypatch, subtests):
     monkeypatch.setattr(archive, "SPARE", 1_000_000)
-    path, zeros = tmp_path / "x", bytes(30_000_000)
-    if kind == "tar":
-        make_tar(path, [("zeros", zeros)])
-    elif kind == "zip":
-        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
-            file.writestr("zeros", zeros)
-    else:
-        path.write_bytes(gzip.compress(zeros))
-    with pytest.raises(UserError, match=r"x: holds more than 1\.\d MB, far more than it should"):
-        unpack_gzip(path, folder / "zeros") if kind == "gzip" else unpack_archive(path, folder)
-    assert sum(len(content) for content in files(folder).values()) < 2_200_000
+    path, zeros = tmp_path / "x", bytes(10_000_000)
+    for kind in ("tar", "zip", "gzip"):
+        with subtests.test(kind):
+            if kind == "tar":
+                make_tar(path, [("zeros", zeros)])
+            elif kind == "zip":
+                with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+                    file.writestr("zeros", zeros)
+            else:
+                path.write_bytes(gzip.compress(zeros))
+            with pytest.raises(UserError, match=r"x: .* 1\.\d "):
+                unpack_gzip(path, folder / "gzip") if kind == "gzip" else unpack_archive(path, folder / kind)
+            assert sum(len(content) for content in files(folder).values()) < 2_200_000
+            shutil.rmtree(folder)
+            folder.mkdir()
 
 
 def test_too_many_names(tmp_path, folder, monkeypatch):
     monkeypatch.setattr(archive, "MOST_FILES", 3)
-    with pytest.raises(UserError, match="holds more than 3 files"):
+    with pytest.raises(UserError, match=r"x: .* 3 "):
         unpack_archive(make_tar(tmp_path / "x", [(f"{i}", b"") for i in range(5)]), folder)
 
 
 def test_a_file_and_a_folder_of_one_name(tmp_path, folder):
-    with pytest.raises(UserError, match="a file and a folder of one name"):
+    with pytest.raises(UserError, match="x: "):
         unpack_archive(make_tar(tmp_path / "x", [("a", b"1"), ("a/b", b"2")]), folder)
 
 
@@ -156,11 +161,12 @@ def damaged():
     return {"empty": b"", "text": b"hello" * 500, "cut": cut, "zip": b"PK\x03\x04" + bytes(100), "gz": cut[:20]}
 
 
-@pytest.mark.parametrize("name", ["empty", "text", "cut", "zip", "gz"])
-def test_what_is_damaged(tmp_path, folder, name):
-    (tmp_path / "x").write_bytes(damaged()[name])
-    with pytest.raises(UserError, match=r"x: (not a whole tar or zip|damaged)"):
-        unpack_archive(tmp_path / "x", folder)
+def test_what_is_damaged(tmp_path, folder, subtests):
+    for name in ("empty", "text", "cut", "zip", "gz"):
+        with subtests.test(name=name):
+            (tmp_path / "x").write_bytes(damaged()[name])
+            with pytest.raises(UserError, match="x: "):
+                unpack_archive(tmp_path / "x", folder)
 
 
 def test_one_file_in_a_gzip(tmp_path, folder):
@@ -168,5 +174,5 @@ def test_one_file_in_a_gzip(tmp_path, folder):
     unpack_gzip(tmp_path / "x.mat.gz", folder / "x.mat")
     assert files(folder) == {"x.mat": b"content"}
     (tmp_path / "x.mat.gz").write_bytes(gzip.compress(b"content" * 10_000)[:-9])
-    with pytest.raises(UserError, match="damaged or cut short"):
+    with pytest.raises(UserError, match=r"x\.mat\.gz: "):
         unpack_gzip(tmp_path / "x.mat.gz", folder / "y.mat")

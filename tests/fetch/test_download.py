@@ -2,8 +2,11 @@
 
 import errno
 import json
+import socket
 import ssl
 from http.client import HTTPResponse
+from itertools import count
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +15,7 @@ from vitreous.errors import UserError
 from vitreous.fetch.download import Patience, download, origin_of, part_of
 
 CONTENT = np.random.default_rng(0).bytes(300_000)
-QUICK = Patience(seconds=5, pause=0.0, tries=3)
+QUICK = Patience(seconds=60, pause=0.0, tries=3)
 
 
 @pytest.fixture
@@ -61,7 +64,7 @@ def test_a_network_that_fails_is_not_taken_for_the_disk(web, place, monkeypatch,
 
 def test_the_next_command_goes_on_where_the_last_was(web, place):
     web.break_after = [1000, 0, 0, 0]
-    with pytest.raises(UserError, match=r"broke off after 1\.0 kB, which are kept .*; repeat the command to go on\.$"):
+    with pytest.raises(UserError, match=r"x\.bin: .* 1\.0 "):
         download([web.url + "x.bin"], place, patience=QUICK)
     assert not place.exists()
     assert part_of(place).read_bytes() == CONTENT[:1000]
@@ -127,12 +130,13 @@ def test_a_part_of_somewhere_else_is_not_continued(web, place):
     assert place.read_bytes() == CONTENT
 
 
-@pytest.mark.parametrize("nonsense", ["", "[]", "{", '{"url": 3}', '{"url": "URL", "tag": [1]}', "\0"])
-def test_a_damaged_note_starts_again(web, place, nonsense):
-    part_of(place).write_bytes(b"wrong")
-    origin_of(place).write_text(nonsense.replace("URL", web.url + "x.bin"))
-    download([web.url + "x.bin"], place, patience=QUICK)
-    assert place.read_bytes() == CONTENT
+def test_a_damaged_note_starts_again(web, place, subtests):
+    for nonsense in ("", "[]", "{", '{"url": 3}', '{"url": "URL", "tag": [1]}', "\0"):
+        with subtests.test(nonsense=nonsense):
+            part_of(place).write_bytes(b"wrong")
+            origin_of(place).write_text(nonsense.replace("URL", web.url + "x.bin"))
+            download([web.url + "x.bin"], place, patience=QUICK)
+            assert place.read_bytes() == CONTENT
 
 
 def test_a_mirror_is_asked_when_the_first_has_nothing(web, place):
@@ -140,18 +144,22 @@ def test_a_mirror_is_asked_when_the_first_has_nothing(web, place):
     assert place.read_bytes() == CONTENT
 
 
-def test_a_mirror_is_asked_when_nobody_listens_at_the_first(web, place):
-    dead = "http://127.0.0.1:9/x.bin"
+@pytest.fixture
+def dead():
+    """An address at which nobody listens."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{held.getsockname()[1]}/x.bin"
+
+
+def test_a_mirror_is_asked_when_nobody_listens_at_the_first(web, place, dead):
     assert download([dead, web.url + "x.bin"], place, patience=QUICK) == web.url + "x.bin"
     assert place.read_bytes() == CONTENT
 
 
-def test_when_all_fail_each_address_is_named_and_what_came_is_kept(web, place):
-    dead = "http://127.0.0.1:9/x.bin"
+def test_when_all_fail_each_address_is_named_and_what_came_is_kept(web, place, dead):
     web.break_after = [1000, 0, 0, 0]
-    with pytest.raises(
-        UserError, match=r"9/x\.bin: broke off \(.*refused.*\); .*/x\.bin: broke off after 1\.0 kB, which are kept"
-    ):
+    with pytest.raises(UserError, match=rf"{dead}: .*{web.url[7:]}x\.bin: .* 1\.0 "):
         download([dead, web.url + "x.bin"], place, patience=QUICK)
     download([web.url + "other.bin", dead, web.url + "x.bin"], place, patience=QUICK)
     assert place.read_bytes() == CONTENT
@@ -160,9 +168,7 @@ def test_when_all_fail_each_address_is_named_and_what_came_is_kept(web, place):
 
 
 def test_nothing_there(web, place):
-    with pytest.raises(
-        UserError, match=r"none\.bin: the server answers 404 Not Found; try again later, or put the file"
-    ):
+    with pytest.raises(UserError, match=rf"none\.bin: .* 404 .*{place}"):
         download([web.url + "none.bin"], place, patience=QUICK)
     assert not place.exists()
     assert not part_of(place).exists()
@@ -175,34 +181,38 @@ def test_a_server_that_is_busy_is_asked_again(web, place):
 
 
 def test_another_size_than_published(web, place):
-    with pytest.raises(UserError, match="it has 300,000 bytes now, and 300,001 were published"):
+    with pytest.raises(UserError, match=r"x\.bin: .*300,000 .*300,001"):
         download([web.url + "x.bin"], place, size=300_001, patience=QUICK)
     assert not place.exists()
 
 
 def test_more_than_was_published_without_a_length(web, place):
     web.lengths = False
-    with pytest.raises(UserError, match="sends more than the 1,000 bytes that it should have"):
+    with pytest.raises(UserError, match=r"x\.bin: .* 1,000 "):
         download([web.url + "x.bin"], place, size=1000, patience=QUICK)
     assert not place.exists()
 
 
-def test_a_server_that_trickles_is_given_up(web, place):
-    web.trickle = 0.01
-    patience = Patience(seconds=0.2, least=10_000, tries=2, pause=0.0)
-    with pytest.raises(UserError, match=r"broke off after .* bytes, which are kept \(\d+ bytes in 0\.2 s\)"):
-        download([web.url + "x.bin"], place, size=300_000, patience=patience)
+def test_a_server_that_trickles_is_given_up(web, place, monkeypatch):
+    """A clock on which every piece takes longer than a million bytes may."""
+    seconds, pauses = count(step=61), []
+    clock = SimpleNamespace(monotonic=lambda: next(seconds), sleep=pauses.append)
+    monkeypatch.setattr("vitreous.fetch.download.time", clock)
+    with pytest.raises(UserError, match=r"x\.bin: .*\(\d[\d,]* .* 60 "):
+        download([web.url + "x.bin"], place, size=300_000, patience=Patience(seconds=60, least=10**6, tries=2, pause=3))
     assert not place.exists()
     assert len(web.asked) == 2
+    assert pauses == [6]
 
 
-def test_nobody_listens(place):
-    with pytest.raises(UserError, match=r"broke off .*refused"):
-        download(["http://127.0.0.1:9/x.bin"], place, patience=Patience(tries=1, pause=0.0))
+def test_nobody_listens(place, dead):
+    with pytest.raises(UserError, match=f"{dead}: "):
+        download([dead], place, patience=Patience(tries=1, pause=0.0))
 
 
-@pytest.mark.parametrize("url", ["file:///etc/passwd", "ftp://x/y", "nonsense", "http://[", ""])
-def test_what_is_no_address_on_the_web(place, url):
-    with pytest.raises(UserError):
-        download([url], place, patience=QUICK)
-    assert not place.exists()
+def test_what_is_no_address_on_the_web(place, subtests):
+    for url in ("file:///etc/passwd", "ftp://x/y", "nonsense", "http://[", ""):
+        with subtests.test(url=url):
+            with pytest.raises(UserError):
+                download([url], place, patience=QUICK)
+            assert not place.exists()

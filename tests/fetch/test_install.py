@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from support.commands import check_refused, run_command
 from support.miniatures import MINIATURES
-from vitreous.cli import main
 from vitreous.data.datasets.place import CARD, is_here
 from vitreous.data.datasets.table import DATASETS
 from vitreous.data.source import open_data
@@ -23,7 +23,7 @@ from vitreous.fetch.install import check_space, install
 from vitreous.jobs.data_get import get_data
 from vitreous.run.lock import hold_folder
 
-QUICK = Patience(seconds=5, pause=0.0, tries=2)
+QUICK = Patience(seconds=60, pause=0.0, tries=2)
 
 
 def packed(folder, *names):
@@ -86,9 +86,7 @@ def test_a_dataset_is_brought(pets, root, web):
 def test_a_wrong_checksum_keeps_nothing(pets, root, web):
     content = web.files["annotations.tar.gz"]
     web.files["annotations.tar.gz"] = content[:-1] + bytes([content[-1] ^ 1])
-    with pytest.raises(
-        UserError, match=r"annotations\.tar\.gz: its SHA-256 is .*, and .* was published, so it is not used"
-    ):
+    with pytest.raises(UserError, match=rf"annotations\.tar\.gz: .*SHA-256 .*{pets.files[1].sha256}"):
         install(pets, root, patience=QUICK)
     assert not (root / "pets").exists()
     assert left(root) == ["downloads", "images.tar.gz", "images.tar.gz.from", "pets"]  # the right one is
@@ -100,7 +98,7 @@ def test_a_wrong_checksum_keeps_nothing(pets, root, web):
 @pytest.mark.parametrize("kind", ["sha256", "md5"])
 def test_either_checksum_is_enough_to_refuse(pets, root, kind):
     wrong = replace(pets.files[0], **{kind: "0" * (64 if kind == "sha256" else 32)})
-    with pytest.raises(UserError, match="was published, so it is not used"):
+    with pytest.raises(UserError, match=r"images\.tar\.gz: .*0{32}"):
         install(replace(pets, files=(wrong, pets.files[1])), root, patience=QUICK)
     assert not (root / "pets").exists()
 
@@ -129,7 +127,7 @@ def test_files_that_a_person_put_there_are_taken_and_kept(pets, root, web):
     assert sorted(path.name for path in place.iterdir()) == ["annotations.tar.gz", "images.tar.gz"]
     shutil.rmtree(root / "pets")
     (place / "images.tar.gz").write_bytes(b"not it")
-    with pytest.raises(UserError, match=r"images\.tar\.gz: has 6 bytes, and .* were published"):
+    with pytest.raises(UserError, match=rf"images\.tar\.gz: .* 6 .*{pets.files[0].size:,}"):
         install(pets, root)
     assert (place / "images.tar.gz").read_bytes() == b"not it"
 
@@ -137,10 +135,10 @@ def test_files_that_a_person_put_there_are_taken_and_kept(pets, root, web):
 def test_pictures_that_are_missing(pets, root, web, tmp_path):
     (tmp_path / "original" / "images" / "Abyssinian_2.jpg").unlink()
     first = publish(web, pets.files[0], packed(tmp_path / "original", "images"))
-    with pytest.raises(UserError, match=r"pets: images/Abyssinian_2\.jpg is missing"):
+    with pytest.raises(UserError, match=r"pets: images/Abyssinian_2\.jpg"):
         install(replace(pets, files=(first, pets.files[1])), root, patience=QUICK)
     more = replace(pets, files=(first, pets.files[1]), splits={"train": 7, "test": 4})
-    with pytest.raises(UserError, match="6 train, 4 test of 2 classes were found, and 7 train, 4 test of 2 were publi"):
+    with pytest.raises(UserError, match=r"pets: 6 .* 4 .* 2 .* 7 .* 4 .* 2 "):
         install(more, root, patience=QUICK)
     assert not (root / "pets").exists()
     assert not list(root.glob(".*"))
@@ -152,7 +150,7 @@ def test_an_evil_archive_leaves_nothing(pets, root, web, tmp_path):
         file.addfile(tarfile.TarInfo("images/ok.jpg"), io.BytesIO(b""))
         file.addfile(tarfile.TarInfo("../../evil"), io.BytesIO(b""))
     evil = publish(web, pets.files[0], made.getvalue())
-    with pytest.raises(UserError, match="leads out of its folder"):
+    with pytest.raises(UserError, match=r"'\.\./\.\./evil'"):
         install(replace(pets, files=(evil, pets.files[1])), root, patience=QUICK)
     assert not list(tmp_path.rglob("evil"))
     assert not list(root.glob(".*"))
@@ -162,7 +160,7 @@ def test_an_evil_archive_leaves_nothing(pets, root, web, tmp_path):
 def test_what_others_put_at_the_place_stays(pets, root):
     (root / "pets").mkdir(parents=True)
     (root / "pets" / "mine.txt").write_text("mine")
-    with pytest.raises(UserError, match="something of this name that `data get` did not make"):
+    with pytest.raises(UserError, match="pets: "):
         install(pets, root, patience=QUICK)
     assert (root / "pets" / "mine.txt").read_text() == "mine"
 
@@ -177,12 +175,12 @@ def test_an_unfinished_folder_is_replaced(pets, root):
 
 def test_no_room(pets, root):
     large = replace(pets, files=(replace(pets.files[0], size=10**15), pets.files[1]))
-    with pytest.raises(UserError, match=r"pets: needs about 2\.0 PB on the disk of .*, and .* are free"):
+    with pytest.raises(UserError, match=r"pets: .* 2\.0 "):
         check_space(large, root)
     copied = replace(pets.files[0], size=10**15, kind="plain")
-    with pytest.raises(UserError, match=r"needs about 2\.0 PB"):
+    with pytest.raises(UserError, match=r" 2\.0 "):
         check_space(replace(pets, files=(copied,)), root)
-    with pytest.raises(UserError, match=r"needs about 3\.0 PB"):
+    with pytest.raises(UserError, match=r" 3\.0 "):
         check_space(replace(pets, files=(copied,), prepared=10**15), root)
 
 
@@ -208,9 +206,7 @@ def test_tasks_share_their_files(web, root, tmp_path, monkeypatch):
 
 def test_what_a_person_has_to_get_is_named_and_then_linked(web, root, monkeypatch):
     row = DATASETS["resisc45"]
-    with pytest.raises(
-        UserError, match=r"resisc45: a person has to get one file of it\. Put NWPU-RESISC45/ \(the folder"
-    ):
+    with pytest.raises(UserError, match=r"resisc45: .*NWPU-RESISC45/"):
         install(row, root)
     place = root / "downloads" / "resisc45"
     place.mkdir(parents=True)
@@ -229,7 +225,7 @@ def test_what_a_person_has_to_get_is_named_and_then_linked(web, root, monkeypatc
     assert is_here(small, moved)
     (moved / "downloads" / "resisc45" / "NWPU-RESISC45").rename(moved / "elsewhere")
     assert not is_here(small, moved)
-    with pytest.raises(UserError, match=r"links to .*downloads/resisc45/NWPU-RESISC45, which is not there any more"):
+    with pytest.raises(UserError, match=r"downloads/resisc45/NWPU-RESISC45"):
         install(small, moved)
 
 
@@ -276,7 +272,7 @@ def test_imagenet_from_its_own_archives(web, root, tmp_path, monkeypatch):
 
 def test_a_package_that_is_missing_is_named_before_any_download(root):
     row = replace(DATASETS["camelyon"], needs=("no_such_package",))
-    with pytest.raises(UserError, match="read with the package no_such_package; install it with pip install"):
+    with pytest.raises(UserError, match="no_such_package"):
         install(row, root)
     assert left(root) == []
 
@@ -289,38 +285,31 @@ def test_one_process_at_a_time(pets, root):
     def hold():
         with hold_folder(place, print):
             held.set()
-            done.wait(30)
+            done.wait(60)
 
     thread = threading.Thread(target=hold)
     thread.start()
-    held.wait(30)
+    assert held.wait(60)
     try:
-        with pytest.raises(UserError, match="is getting this dataset; wait for it to end"):
+        with pytest.raises(UserError, match="pets"):
             get_data("pets")
     finally:
         done.set()
         thread.join()
 
 
-def run(capsys, *args):
-    try:
-        main(args)
-        status = 0
-    except SystemExit as end:
-        status = end.code or 0
-    return status, *capsys.readouterr()
+def run(*args):
+    outcome = run_command(*args)
+    return outcome.status, outcome.stdout, outcome.stderr
 
 
-def test_the_commands(pets, root, capsys):
-    status, out, err = run(capsys, "data", "get", "pets")
+def test_the_commands(pets, root):
+    status, out, err = run("data", "get", "pets")
     assert (status, out, err) == (0, f"{root / 'pets'}\n", "")
-    status, out, err = run(capsys, "data", "get", "pets")
-    assert (status, out, err) == (
-        0,
-        f"{root / 'pets'}\n",
-        f"vitreous: {root / 'pets'}: Oxford-IIIT Pets is already there.\n",
-    )
-    status, out, _ = run(capsys, "data", "list", "--json")
+    status, out, err = run("data", "get", "pets")
+    assert (status, out) == (0, f"{root / 'pets'}\n")
+    assert err.startswith(f"vitreous: {root / 'pets'}: ")
+    status, out, _ = run("data", "list", "--json")
     rows = {row["name"]: row for row in json.loads(out)}
     assert rows["pets"]["here"]
     assert not rows["dtd"]["here"]
@@ -333,49 +322,49 @@ def test_the_commands(pets, root, capsys):
         "sha256": images.sha256,
         "md5": images.md5,
     }
-    status, out, _ = run(capsys, "data", "list")
+    status, out, _ = run("data", "list")
     assert next(line.split()[:3] for line in out.splitlines() if line.startswith("pets")) == ["pets", "yes", "2"]
-    status, out, _ = run(capsys, "inspect", "data:pets")
-    assert (status, out.splitlines()[0]) == (0, "10 pictures of 2 classes")
+    status, out, _ = run("inspect", "data:pets")
+    assert status == 0
+    assert out.startswith("10 ")
 
 
-def test_one_damaged_card_is_said_in_its_row(root, capsys):
+def test_one_damaged_card_is_said_in_its_row(root):
     for name, card in (("pets", "{"), ("dtd", '{"dataset": 3}')):
         (root / name).mkdir(parents=True)
         (root / name / CARD).write_text(card)
-    status, out, err = run(capsys, "data", "list")
+    status, out, err = run("data", "list")
     assert (status, err) == (0, "")
     assert {line.split()[0] for line in out.splitlines() if line.split()[1:2] == ["damaged"]} == {"pets", "dtd"}
-    assert "remove the folder and get it again" in " ".join(out.split())
-    rows = {row["name"]: row for row in json.loads(run(capsys, "data", "list", "--json")[1])}
+    rows = {row["name"]: row for row in json.loads(run("data", "list", "--json")[1])}
     assert "vitreous-dataset.json" in rows["pets"]["damaged"]
     assert (rows["svhn"]["damaged"], rows["pets"]["here"]) == (None, False)
 
 
 MISTAKES = {
-    ("data", "gte"): "data gte: there is no such command; did you mean `vitreous data get`?",
-    ("data", "zzz"): "data zzz: there is no such command; `vitreous data --help` lists the commands.",
-    ("data", "--zzz"): "data --zzz: there is no such option; `vitreous data --help` lists the commands.",
-    ("data", ""): "data '': there is no such command; `vitreous data --help` lists the commands.",
-    ("data", "get"): "data get: NAME is missing; see `vitreous data get --help`.",
-    ("data", "get", "petz"): "'petz': there is no such dataset; did you mean pets?",
-    ("data", "get", "pets", "--root", ""): "--root '': empty; give ",
-    ("data", "get", "pets", "--rot", "x"): "--rot: data get has no such option; did you mean --root?",
-    ("inspect", "data:dtd"): "data:dtd: not in ",
+    ("data", "gte"): ("data gte: ", "`vitreous data get`"),
+    ("data", "zzz"): ("data zzz: ", "`vitreous data --help`"),
+    ("data", "--zzz"): ("data --zzz: ", "`vitreous data --help`"),
+    ("data", ""): ("data '': ", "`vitreous data --help`"),
+    ("data", "get"): ("data get: ", "NAME", "`vitreous data get --help`"),
+    ("data", "get", "petz"): ("'petz': ", "pets"),
+    ("data", "get", "pets", "--root", ""): ("--root '': ",),
+    ("data", "get", "pets", "--rot", "x"): ("--rot: ", "--root"),
+    ("inspect", "data:dtd"): ("data:dtd: ", "`vitreous data get dtd`"),
 }
 
 
-@pytest.mark.parametrize(("args", "says"), MISTAKES.items())
-def test_mistakes(root, capsys, args, says):
-    status, out, err = run(capsys, *args)
-    assert (status, out) == (2, "")
-    assert err.startswith(f"vitreous: {says}")
-    assert err.count("\n") == 1
+def test_mistakes(root, subtests):
+    for args, (start, *named) in MISTAKES.items():
+        with subtests.test(args=args):
+            outcome = run_command(*args)
+            assert outcome.stdout == ""
+            check_refused(outcome, f"vitreous: {start}", *named)
 
 
-def test_help_of_the_first_word(capsys):
+def test_help_of_the_first_word():
     for args, code in {("data",): 2, ("data", "--help"): 0, ("data", "-h"): 0}.items():
-        status, out, err = run(capsys, *args)
+        status, out, err = run(*args)
         assert status == code
         assert "data get" in (err if code else out)
         assert (out if code else err) == ""

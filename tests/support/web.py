@@ -2,8 +2,7 @@
 
 import re
 import threading
-import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -23,8 +22,6 @@ class Web:
     lengths: bool = True
     status: dict = field(default_factory=dict)
     """Answers to give instead, one for each request to come, by path."""
-    trickle: float = 0.0
-    """Seconds between single bytes."""
     more: int = 0
     """Bytes sent beyond what was announced."""
     asked: list = field(default_factory=list)
@@ -98,15 +95,8 @@ def serve():
             if web.break_after:
                 body = body[: web.break_after.pop(0)]
                 self.close_connection = True
-            try:
-                if web.trickle:
-                    for byte in body:
-                        self.wfile.write(bytes([byte]))
-                        self.wfile.flush()
-                        time.sleep(web.trickle)
+            with suppress(OSError):  # the client has gone
                 self.wfile.write(body)
-            except OSError:  # whoever asked has gone
-                pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
