@@ -23,7 +23,7 @@ from vitreous.objectives.collapse import feature_std, information
 from vitreous.objectives.dino import SelfDistillation
 from vitreous.objectives.dino_loss import balanced_answers, koleo_loss
 from vitreous.objectives.supervised import Supervised
-from vitreous.train.loop import Loop
+from vitreous.train.loop import DivergedError, Loop
 from vitreous.train.meter import Meter
 from vitreous.train.pace import Pace
 from vitreous.train.saving import Saver
@@ -139,6 +139,26 @@ def trained(folder, world):
     return {**found, "hours": hours, "step": point.step, "began": ViT(replace(MODEL, classes=3), seed=0).state_dict()}
 
 
+def diverged(folder, world):
+    """Where and how a training of three steps ends in which one process's loss is no number in the second."""
+    model, shape = ViT(replace(MODEL, classes=3), seed=0), Preprocess(size=(16, 16))
+    training = Training(model.config, shape, batch_size=4)
+    source = ArraySource("made", torch.zeros(4, 3, 16, 16, dtype=torch.uint8), np.arange(4) % 3, ("a", "b", "c"))
+    objective = Supervised(model, training.objective)
+    loader = Loader(source, shape, Augment(), batch_size=4, world=world)
+    loop = Loop(objective, loader, training, Pace(3), folder, evaluate=None, world=world)
+    forward = objective.forward
+
+    def spoiled(batch, progress):
+        loss, metrics = forward(batch, progress)
+        return (loss * float("nan") if (world.rank, loop.step) == (1, 1) else loss), metrics
+
+    objective.forward = spoiled
+    with pytest.raises(DivergedError) as error:
+        loop.run()
+    return loop.step, str(error.value)
+
+
 def work(rank, folder):
     """What one of two processes finds, written to a file."""
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
@@ -161,6 +181,7 @@ def work(rank, folder):
         "no rows": refused_rows(world),
         "unreadable": told_of_all(world),
         "trained": trained(Path(folder), world),
+        "diverged": diverged(Path(folder) / "diverged", world),
         "union": world.union({str(rank): "unreadable"}),
         "sinkhorn": balanced_answers(own, 0.05, 3, world),
         "nothing": balanced_answers(own if rank else own[:0], 0.05, 3, world),
@@ -193,26 +214,22 @@ def found(tmp_path_factory):
     return [torch.load(folder / f"{rank}.pt") for rank in range(2)]
 
 
-def test_the_mean_is_that_of_all(found):
-    assert [one["mean"].tolist() for one in found] == [[1.5, 15.0]] * 2
-
-
-def test_tensors_of_unequal_length_are_gathered_in_the_order_of_ranks(found):
+@pytest.mark.slow
+def test_what_each_process_has_is_joined(found):
+    """The mean, the largest, and tensors of unequal length in the order of ranks; one may have nothing to gather."""
     for one in found:
+        assert one["mean"].tolist() == [1.5, 15.0]
+        assert one["largest"].tolist() == [1.0, 10.0]
         assert one["gathered"].equal(SCORES)
         assert one["numbers"].tolist() == [0]
         assert one["numbers"].dtype == torch.int64
-
-
-def test_a_process_may_have_nothing_to_gather(found):
-    for one in found:
         assert one["none"].equal(SCORES[rows_of(1)])
+        assert one["agree"] == [False, True, True, True]  # if one says so, all know
+        assert one["each"] == [True, False, True]
+        assert one["no rows"], "where nothing could be read, all are told"
 
 
-def test_the_largest_is_that_of_any_process(found):
-    assert [one["largest"].tolist() for one in found] == [[1.0, 10.0]] * 2
-
-
+@pytest.mark.slow
 def test_gradients_flow_back_to_the_process_that_has_a_row(found):
     """Of the sum over both processes of (sum of w_i^2 x_i^2) (1 + rows before): by hand."""
     factors = 1 + torch.tensor([0.0, SIZES[0]]).sum() + 1  # (1 + 0) + (1 + 3)
@@ -222,6 +239,7 @@ def test_gradients_flow_back_to_the_process_that_has_a_row(found):
         assert one["own"].equal(SCORES[rows_of(rank)])  # and what was given stays as it is
 
 
+@pytest.mark.slow
 def test_the_first_process_does_it_for_all_and_fails_for_all(found):
     assert [one["first"] for one in found] == ["said by 0"] * 2
     assert [one["refused"] for one in found] == ["no room"] * 2
@@ -237,6 +255,7 @@ def test_rows_are_shared_in_order_and_units_stay_whole():
     assert World().share(7, unit=2) == slice(0, 7)
 
 
+@pytest.mark.slow
 def test_the_nearest_other_is_looked_for_in_all_processes(found):
     """KoLeo of the whole batch: its mean is that of the processes', weighed by their rows, and so are its gradients."""
     whole = koleo_loss(SCORES)
@@ -246,6 +265,7 @@ def test_the_nearest_other_is_looked_for_in_all_processes(found):
     assert (found[0]["koleo"][0] - alone).abs() > 1e-3
 
 
+@pytest.mark.slow
 def test_spread_and_information_are_those_of_the_joined_batch(found):
     """Against NumPy."""
     answers = SCORES.double().softmax(dim=1).numpy()
@@ -257,6 +277,7 @@ def test_spread_and_information_are_those_of_the_joined_batch(found):
         np.testing.assert_allclose([float(value) for value in one["told apart"]], [told, spread], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_batch_norm_has_the_statistics_of_the_joined_batch(found):
     out, gradient, mean, variance = normed(SCORES)
     torch.testing.assert_close(torch.cat([one["norm"][0] for one in found]), out)
@@ -266,21 +287,20 @@ def test_batch_norm_has_the_statistics_of_the_joined_batch(found):
         torch.testing.assert_close(one["norm"][3], variance)
 
 
-def test_if_one_says_so_all_know(found):
-    assert [one["agree"] for one in found] == [[False, True, True, True]] * 2
-    assert [one["each"] for one in found] == [[True, False, True]] * 2
+@pytest.mark.slow
+def test_a_loss_that_is_no_number_in_one_process_stops_all_before_the_step(found):
+    assert [one["diverged"][0] for one in found] == [1, 1]
+    assert all(one["diverged"][1].startswith("step 2: ") for one in found)
 
 
-def test_where_nothing_could_be_read_all_are_told(found):
-    assert [one["no rows"] for one in found] == ["there are no pictures that can be read; check the data."] * 2
-
-
+@pytest.mark.slow
 def test_unreadable_pictures_of_all_processes_count(found):
     """Two of 200 may be unreadable, whoever finds them."""
-    assert found[0]["unreadable"].startswith("4 of 200 pictures cannot be read, more than the limit of 1%")
+    assert all(number in found[0]["unreadable"] for number in ("4 of 200", "1%"))
     assert found[0]["unreadable"] == found[1]["unreadable"]
 
 
+@pytest.mark.slow
 def test_average_and_start_are_those_of_the_first_process(found):
     for one in found:
         for kept in (one["trained"]["average"], one["trained"]["start"]):
@@ -288,6 +308,7 @@ def test_average_and_start_are_those_of_the_first_process(found):
             assert all(tensor.equal(kept[name]) for name, tensor in one["trained"]["began"].items())
 
 
+@pytest.mark.slow
 def test_a_checkpoint_comes_to_every_process(found):
     one, other = (each["trained"]["loaded"] for each in found)
     assert list(one) == list(other)
@@ -296,10 +317,12 @@ def test_a_checkpoint_comes_to_every_process(found):
     assert [each["trained"]["step"] for each in found] == [1, 1]
 
 
+@pytest.mark.slow
 def test_a_checkpoint_has_the_processor_time_of_all(found):
     assert found[0]["trained"]["hours"] == pytest.approx(3, abs=0.1)
 
 
+@pytest.mark.slow
 def test_sinkhorn_balances_the_joined_batch(found):
     """Algorithm 1 of SwAV on all rows."""
     q = np.exp(SCORES.double().numpy() / 0.05).T
@@ -312,6 +335,7 @@ def test_sinkhorn_balances_the_joined_batch(found):
     assert (found[0]["sinkhorn"] - alone).abs().max() > 0.01  # a batch of its own would be balanced otherwise
 
 
+@pytest.mark.slow
 def test_sinkhorn_with_a_process_that_has_no_rows(found):
     """Masked patches may all lie in one process."""
     alone = balanced_answers(SCORES[rows_of(1)], 0.05, 3)
@@ -319,6 +343,7 @@ def test_sinkhorn_with_a_process_that_has_no_rows(found):
     torch.testing.assert_close(found[1]["nothing"], alone)
 
 
+@pytest.mark.slow
 def test_centres_are_those_of_the_joined_batch_though_one_process_masks_nothing(found):
     centre, patch_centre = learn(DINO)
     assert patch_centre.abs().sum() > 0
@@ -343,13 +368,7 @@ def test_one_process_is_left_alone():
 def test_devices_by_name():
     assert find_device("cpu") == torch.device("cpu")
     assert find_device().type == (torch.accelerator.current_accelerator() or torch.device("cpu")).type
-    refused = {
-        "toaster": "there is no such kind; give auto, cpu or cuda",
-        "cuda:99": r"not available here \(.*\); give auto or cpu",
-        "meta": r"not available here \(.{1,200}\); give auto or cpu",
-        "xla": r"not available here \(.{1,200}\); give auto or cpu",
-        "privateuseone": r"not available here \(.{1,200}\); give auto or cpu",
-    }
-    for name, reason in refused.items():
-        with pytest.raises(UserError, match=f"device '{name}': {reason}"):
+    for name in ("toaster", "cuda:99", "meta", "xla", "privateuseone"):
+        with pytest.raises(UserError, match=f"device '{name}': ") as error:
             find_device(name)
+        assert len(str(error.value)) < 300, "not all that torch says of it"

@@ -1,6 +1,7 @@
 """Data that several processes open: the same for all, or refused; of shards, one process per machine is the first."""
 
 from dataclasses import dataclass, field
+from itertools import product
 
 import numpy as np
 import pytest
@@ -43,20 +44,20 @@ def test_other_pictures_labels_or_classes_are_refused():
         if same:
             assert open_alike(data, "photos", second).classes == ("a", "b")
             continue
-        with pytest.raises(UserError, match="photos: process 1 sees other pictures, classes or labels there than"):
+        with pytest.raises(UserError, match=r"photos: .*1"):
             open_alike(data, "photos", second)
 
 
-@pytest.mark.parametrize("place", ["photos", "photos.tar"])
-@pytest.mark.parametrize("rank", [0, 1])
-def test_of_shards_the_first_of_a_machine_makes_the_index(monkeypatch, place, rank):
-    monkeypatch.setattr("vitreous.run.alike.local_rank", lambda: rank)
-    world = Told()
+def test_of_shards_the_first_of_a_machine_makes_the_index(subtests, monkeypatch):
+    for place, rank in product(("photos", "photos.tar"), (0, 1)):
+        with subtests.test(place=place, rank=rank):
+            monkeypatch.setattr("vitreous.run.alike.local_rank", lambda rank=rank: rank)
+            world = Told()
 
-    def open_data():
-        world.said.append("opened")
-        return data()
+            def open_data(world=world):
+                world.said.append("opened")
+                return data()
 
-    open_alike(open_data, place, world)
-    waits = place == "photos.tar" and rank == 1
-    assert world.said[:2] == (["met", "opened"] if waits else ["opened", "met"])
+            open_alike(open_data, place, world)
+            waits = place == "photos.tar" and rank == 1
+            assert world.said[:2] == (["met", "opened"] if waits else ["opened", "met"])

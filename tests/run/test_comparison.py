@@ -66,11 +66,10 @@ def test_the_budget_is_divided_over_cells_and_trials():
 
 
 def test_a_budget_that_is_too_short_names_the_least_that_is_not():
-    with pytest.raises(UserError, match=r"budget '1m': too short for 36 cells .* give at least 9m") as error:
+    with pytest.raises(UserError, match=r"budget '1m': .*36 .*4 .*3 .*3 .*9m"):
         divide_budget("1m", 4, 3, 3)
     # 42 parts of 10 s, of which a trial is half, and 15 % for measuring and for what follows: 494 s
     assert divide_budget("9m", 4, 3, 3) == 10.9
-    assert "4 models x 3 fractions x 3 seeds" in str(error.value)
 
 
 def test_all_models_come_side_by_side():
@@ -80,10 +79,10 @@ def test_all_models_come_side_by_side():
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("fractions", [[], [0], [2], [-0.1], [0.1, 0.1], [float("nan")]])
-def test_fractions_that_are_none(fractions):
-    with pytest.raises(UserError, match="fractions"):
-        check_fractions(fractions)
+def test_fractions_that_are_none(subtests):
+    for fractions in ([], [0], [2], [-0.1], [0.1, 0.1], [float("nan")]):
+        with subtests.test(fractions=fractions), pytest.raises(UserError, match="fractions"):
+            check_fractions(fractions)
 
 
 def test_equal_operations_are_equal():
@@ -128,23 +127,23 @@ def test_a_path_is_a_finished_model(tmp_path):
     assert found.name == str(tmp_path / "run")
 
 
-@pytest.mark.parametrize(
-    ("models", "says"),
-    [
-        ([], "models: none given"),
-        (["P/4@32", ""], "models: an empty name"),
-        (["P/4@32", "P/4@32"], "P/4@32 is given twice"),
-        (["Q/4"], "model 'Q/4'.*path of a run"),
-        (["runs/nothing"], "runs/nothing"),
-        (["bit-r50x2"], "did you mean 'bit-r50x"),
-        (["P/4@32:attention"], "attention"),
-        (["P/4@32:wings=2"], "no field 'wings'"),
-        (["bit-r50x1:attention=axial"], "no field 'attention'"),
-    ],
+NO_MODELS = (
+    ([], "models"),
+    (["P/4@32", ""], "models"),
+    (["P/4@32", "P/4@32"], "P/4@32"),
+    (["Q/4"], "'Q/4'"),
+    (["runs/nothing"], "runs/nothing"),
+    (["bit-r50x2"], "'bit-r50x3'"),  # the nearest
+    (["P/4@32:attention"], "attention"),
+    (["P/4@32:wings=2"], "'wings'"),
+    (["bit-r50x1:attention=axial"], "'attention'"),
 )
-def test_models_that_are_none(models, says):
-    with pytest.raises(UserError, match=says):
-        read_candidates(models, None)
+
+
+def test_models_that_are_none(subtests):
+    for models, named in NO_MODELS:
+        with subtests.test(models=models), pytest.raises(UserError, match=named):
+            read_candidates(models, None)
 
 
 def test_a_comparison_goes_on_with_more_and_with_nothing_else(tmp_path):
@@ -155,36 +154,36 @@ def test_a_comparison_goes_on_with_more_and_with_nothing_else(tmp_path):
     more = replace(REQUEST, models=(*REQUEST.models, "F/4@32"), fractions=(0.01, 0.1, 1.0), seeds=3)
     on = kept.going_on(more, data(), tmp_path)
     assert (on.cell_seconds, on.tuned_on, on.request) == (30.0, 1.0, more)
-    for name, value, says in [
-        ("budget", "2h", "budget='1h', not '2h'"),
+    for name, value, named in (
+        ("budget", "2h", "budget='1h'.*'2h'"),
         ("equal", "flops", "equal='time'"),
         ("data", "e.npz", "data='d.npz'"),
-        ("image_size", 16, "image-size=None, not 16"),
+        ("image_size", 16, "image-size=None.* 16"),
         ("changes", {"batch_size": "8"}, "changes={}"),
-        ("models", ("P/4@32",), r"C\+P/4@32 among its models"),
-        ("fractions", (1.0,), "0.1 among its fractions"),
-        ("seeds", 1, "seeds=2, not 1"),
-    ]:
-        with pytest.raises(UserError, match=says):
+        ("models", ("P/4@32",), r"C\+P/4@32"),
+        ("fractions", (1.0,), "0.1"),
+        ("seeds", 1, "seeds=2.* 1"),
+    ):
+        with pytest.raises(UserError, match=named):
             kept.going_on(replace(REQUEST, **{name: value}), data(), tmp_path)
-    with pytest.raises(UserError, match=r"d\.npz: has other pictures"):
+    with pytest.raises(UserError, match=r"d\.npz"):
         kept.going_on(REQUEST, data(8), tmp_path)
 
 
-@pytest.mark.parametrize("content", ["{}", '{"request": {}}', '{"comparison": {"request": 3}}', "[1]", "{"])
-def test_a_folder_of_somebody_elses_is_refused(tmp_path, content):
-    (tmp_path / "config.json").write_text(content)
-    with pytest.raises(UserError, match=str(tmp_path)):
-        open_plan(tmp_path)
+def test_a_folder_of_somebody_elses_is_refused(tmp_path, subtests):
+    for content in ("{}", '{"request": {}}', '{"comparison": {"request": 3}}', "[1]", "{"):
+        (tmp_path / "config.json").write_text(content)
+        with subtests.test(content), pytest.raises(UserError, match=str(tmp_path)):
+            open_plan(tmp_path)
 
 
 def test_a_folder_with_other_things_is_refused_and_an_empty_one_is_not(tmp_path):
     assert open_plan(tmp_path) is None
     assert open_plan(tmp_path / "new") is None
     (tmp_path / "thesis.txt").write_text("precious")
-    with pytest.raises(UserError, match=r"is not empty \(it holds thesis.txt\)"):
+    with pytest.raises(UserError, match=r"thesis\.txt"):
         open_plan(tmp_path)
-    with pytest.raises(UserError, match="is a file"):
+    with pytest.raises(UserError, match=r"thesis\.txt"):
         open_plan(tmp_path / "thesis.txt")
 
 
@@ -220,17 +219,17 @@ def test_unequal_steps_are_told():
             for seed, count in enumerate(steps)
         ]
         model = Compared("a", "", 1, 1, (4, 4), True)
-        return [one for one in remarks([model], cells, [], Judged("test", False, 9, 9)) if "equally fast" in one]
+        found = remarks([model], cells, [], Judged("test", False, 9, 9))
+        return [one for one in found if f"{min(steps)} " in one and f"{max(steps)} " in one]
 
     assert noted(100, 105, 109) == []
-    (found,) = noted(100, 105, 111)
-    assert found.startswith("a, 100 % of the pictures: 100 to 111 steps")
+    assert len(noted(100, 105, 111)) == 1
 
 
 def test_pictures_that_cannot_be_read_are_not_blamed_on_the_time():
     cells = [Cell("a", 1.0, seed, "place", 1, 0.5, (0, 1), 98, None, None) for seed in (0, 1)]
-    (found,) = remarks([], cells, [], Judged("test", False, 100, 100))
-    assert "could not be read" in found
-    assert "98 of 100" in found
-    (found,) = remarks([], [replace(one, n=50) for one in cells], [], Judged("test", False, 100, 50))
-    assert "the same 50, chosen at random" in found
+    (unreadable,) = remarks([], cells, [], Judged("test", False, 100, 100))
+    assert "98 of 100" in unreadable
+    (in_time,) = remarks([], [replace(one, n=50) for one in cells], [], Judged("test", False, 100, 50))
+    assert "50" in in_time
+    assert in_time.replace("50", "98") != unreadable

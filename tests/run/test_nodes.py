@@ -1,4 +1,7 @@
-"""Two machines, of which one is cut off and comes back: namespaces of this one, with torchrun's agent in each."""
+"""Two machines, of which one is cut off and comes back: namespaces of this one, with torchrun's agent in each.
+
+What `make test` has of it: test_joining.py (a process that is not heard of any more) and test_faults.py (both go on).
+"""
 
 import os
 import shutil
@@ -12,8 +15,6 @@ from pathlib import Path
 import pytest
 
 from support.together import BATCH, TINY, draw_pictures, train, two_processes
-
-pytestmark = pytest.mark.slow
 
 NAMES = tuple(f"vitreous-{os.getpid()}-{letter}" for letter in "ab")
 LINKS, PLACES = ("vit-a", "vit-b"), ("10.213.77.1", "10.213.77.2")
@@ -79,6 +80,7 @@ def digest(run):
     return sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
 
 
+@pytest.mark.exhaustive
 def test_a_node_that_was_cut_off_and_came_back_changes_nothing(nodes, tmp_path):
     draw_pictures(tmp_path / "pictures.npz")
     assert two_processes(train_undisturbed, tmp_path) == [0, 0]

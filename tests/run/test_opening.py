@@ -36,16 +36,16 @@ def test_an_open_model_takes_another_preprocessing(tmp_path):
         assert opened.model is bundle.model
     whole = Preprocess(size=bundle.preprocess.size, crop=0.7)
     assert open_model(bundle, whole).preprocess == whole
-    with pytest.raises(UserError, match="takes pictures of 3 channels"):
+    with pytest.raises(UserError, match="3"):
         open_model(bundle, Preprocess(size=bundle.preprocess.size, mean=(0.5,), std=(0.5,)))
 
 
-@pytest.mark.parametrize("name", JOBS)
-def test_no_job_overhears_what_was_said_of_an_open_model(tmp_path, monkeypatch, name):
+def test_no_job_overhears_what_was_said_of_an_open_model(tmp_path, monkeypatch, subtests):
     monkeypatch.chdir(tmp_path)
     bundle, data = load_bundle(make_bundle(tmp_path / "b")), make_pictures(tmp_path / "pictures")
-    with pytest.raises(UserError, match="'colour' is not one of mean"):
-        JOBS[name](bundle, data, next(data.rglob("*.png")), preprocess="colour=1")
+    for name, job in JOBS.items():
+        with subtests.test(name), pytest.raises(UserError, match="'colour'"):
+            job(bundle, data, next(data.rglob("*.png")), preprocess="colour=1")
 
 
 def make_flat(root, count):
@@ -55,26 +55,26 @@ def make_flat(root, count):
 
 
 WITHOUT_LABELS = {
-    "flat": ({"": 3}, {"train": 3}, "no labels (there are pictures but no class folders): 3 train pictures."),
-    "one class": ({"cat": 2}, {"train": 2}, "no labels (there is only one class, 'cat'): 2 train pictures."),
-    "flat splits": ({"train": 2, "test": 3}, {"train": 2, "test": 3}, "no class folders): 2 train, 3 test pictures."),
-    "one class in splits": (
-        {"train/cat": 2, "val/cat": 1, "test/cat": 3},
-        {"train": 2, "val": 1, "test": 3},
-        "(there is only one class, 'cat'): 2 train, 1 val, 3 test pictures.",
-    ),
+    "flat": ({"": 3}, {"train": 3}),
+    "one class": ({"cat": 2}, {"train": 2}),
+    "flat splits": ({"train": 2, "test": 3}, {"train": 2, "test": 3}),
+    "one class in splits": ({"train/cat": 2, "val/cat": 1, "test/cat": 3}, {"train": 2, "val": 1, "test": 3}),
 }
 
 
-@pytest.mark.parametrize(("folders", "splits", "note"), WITHOUT_LABELS.values(), ids=WITHOUT_LABELS)
-def test_pictures_without_classes_are_taken_as_such_and_test_stays_apart(tmp_path, folders, splits, note):
-    for name, count in folders.items():
-        make_flat(tmp_path / "data" / name, count)
-    data = open_pictures(tmp_path / "data")
-    assert {split: len(source) for split, source in data.splits.items()} == splits
-    assert data.classes == ()
-    assert data.notes[0].startswith(f"{tmp_path / 'data'}")
-    assert data.notes[0].endswith(note)
+def test_images_without_classes_are_taken_as_such_and_test_stays_apart(tmp_path, subtests):
+    for title, (folders, splits) in WITHOUT_LABELS.items():
+        place = tmp_path / title
+        for name, count in folders.items():
+            make_flat(place / name, count)
+        with subtests.test(title):
+            data = open_pictures(place)
+            assert {split: len(source) for split, source in data.splits.items()} == splits
+            assert data.classes == ()
+            note = data.notes[0]
+            assert note.startswith(f"{place}")
+            assert ("'cat'" in note) == ("class" in title)
+            assert all(f"{count} {split}" in note for split, count in splits.items())
 
 
 def test_pictures_with_classes_keep_them_and_other_mistakes_stay_mistakes(tmp_path):
@@ -82,7 +82,7 @@ def test_pictures_with_classes_keep_them_and_other_mistakes_stay_mistakes(tmp_pa
         make_flat(tmp_path / "data" / name, 2)
     assert open_pictures(tmp_path / "data").classes == ("cat", "dog")
     make_flat(tmp_path / "data" / "test" / "cow", 2)
-    with pytest.raises(UserError, match="the test split has class 'cow' and the train split does not"):
+    with pytest.raises(UserError, match="'cow'"):
         open_pictures(tmp_path / "data")
-    with pytest.raises(UserError, match="nothing of this name"):
+    with pytest.raises(UserError, match="nothing"):
         open_pictures(tmp_path / "nothing")

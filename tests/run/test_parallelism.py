@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -31,45 +32,47 @@ def kept_bytes(network, pictures):
     return sum(storage.nbytes() for address, storage in kept.items() if address not in own)
 
 
-@pytest.mark.parametrize("mixed", [False, True])
-@pytest.mark.parametrize("name", ["Ti/16", "S/16"])
-def test_activations_are_what_autograd_keeps(name, mixed):
+def test_activations_are_what_autograd_keeps(subtests):
     """Of one more picture: what is kept once for all, such as weights in bfloat16, is the same for any batch."""
-    network = ViT(name)
-    with torch.autocast("cpu", torch.bfloat16, enabled=mixed):
-        kept = kept_bytes(network, 3) - kept_bytes(network, 2)
-    assert step_memory(preset(name), DDP, 1, mixed=mixed).activations == pytest.approx(kept, rel=0.03)
+    for mixed, name in product((False, True), ("Ti/16", "S/16")):
+        with subtests.test(mixed=mixed, name=name):
+            network = ViT(name)
+            with torch.autocast("cpu", torch.bfloat16, enabled=mixed):
+                kept = kept_bytes(network, 3) - kept_bytes(network, 2)
+            assert step_memory(preset(name), DDP, 1, mixed=mixed).activations == pytest.approx(kept, rel=0.03)
 
 
-@pytest.mark.parametrize("mixed", [False, True])
-def test_checkpointed_blocks_keep_their_input(mixed):
+def test_checkpointed_blocks_keep_their_input(subtests):
     """Before the backward pass; in it comes what one block keeps."""
-    network = ViT("Ti/16")
-    for block in network.blocks:
-        block.forward = partial(checkpoint, block.forward, use_reentrant=False)
-    with torch.autocast("cpu", torch.bfloat16, enabled=mixed):
-        kept = kept_bytes(network, 3) - kept_bytes(network, 2)
-    plain, saving = (step_memory(preset("Ti/16"), Parallelism(recompute=way), 1, mixed=mixed) for way in (False, True))
-    shallower = step_memory(preset("Ti/16", depth=11), DDP, 1, mixed=mixed)
-    block = plain.activations - shallower.activations
-    assert saving.activations - block == pytest.approx(kept, rel=0.15 if mixed else 0.01)
+    for mixed in (False, True):
+        with subtests.test(mixed=mixed):
+            network = ViT("Ti/16")
+            for block in network.blocks:
+                block.forward = partial(checkpoint, block.forward, use_reentrant=False)
+            with torch.autocast("cpu", torch.bfloat16, enabled=mixed):
+                kept = kept_bytes(network, 3) - kept_bytes(network, 2)
+            plain, saving = (
+                step_memory(preset("Ti/16"), Parallelism(recompute=way), 1, mixed=mixed) for way in (False, True)
+            )
+            shallower = step_memory(preset("Ti/16", depth=11), DDP, 1, mixed=mixed)
+            block = plain.activations - shallower.activations
+            assert saving.activations - block == pytest.approx(kept, rel=0.15 if mixed else 0.01)
 
 
-@pytest.mark.parametrize(
-    "row", json.loads(RESULTS.read_text())["measured"], ids=lambda row: f"{row['model']} {row['way']}"
-)
-def test_the_formula_agrees_with_what_was_measured(row):
+def test_the_formula_agrees_with_what_was_measured(subtests):
     """On a processor in float32, within 15 % or 75 MB: the committed file has what each process held at most.
 
     Sharded, a processor keeps the memory of what it gathered, which a GPU's allocator uses again: up to twice as much.
     """
-    way = next(way for way in WAYS if str(way) == row["way"])
-    found = step_memory(preset(row["model"]), way, row["processes"], mixed=False)
-    computed, measured = found.total(row["batch"]), row["measured_bytes"]
-    if way.shard:
-        assert computed <= measured < 2.1 * computed
-    else:
-        assert computed == pytest.approx(measured, rel=0.15, abs=75e6)
+    for row in json.loads(RESULTS.read_text())["measured"]:
+        with subtests.test(row=row):
+            way = next(way for way in WAYS if str(way) == row["way"])
+            found = step_memory(preset(row["model"]), way, row["processes"], mixed=False)
+            computed, measured = found.total(row["batch"]), row["measured_bytes"]
+            if way.shard:
+                assert computed <= measured < 2.1 * computed
+            else:
+                assert computed == pytest.approx(measured, rel=0.15, abs=75e6)
 
 
 def test_by_hand():

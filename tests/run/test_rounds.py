@@ -1,7 +1,6 @@
 """Which round is kept, and what unlabelled data are taken to be."""
 
 import numpy as np
-import pytest
 from PIL import Image
 
 from vitreous.report.rounds import Round, Score
@@ -21,23 +20,28 @@ def rounds(*accuracies, sizes=(5, 5, 5)):
     )
 
 
-@pytest.mark.parametrize(
-    ("accuracies", "best"),
-    [((0.5, 0.7, 0.6), 1), ((0.7, 0.7, 0.6), 1), ((0.7, 0.6, 0.7), 2), ((0.9, 0.1, 0.2), 0), ((None, None, None), 2)],
-)
-def test_validation_chooses_and_test_does_not(accuracies, best):
-    assert best_round(rounds(*accuracies)) == best
+def test_validation_chooses_and_test_does_not(subtests):
+    for accuracies, best in (
+        ((0.5, 0.7, 0.6), 1),
+        ((0.7, 0.7, 0.6), 1),
+        ((0.7, 0.6, 0.7), 2),
+        ((0.9, 0.1, 0.2), 0),
+        ((None, None, None), 2),
+    ):
+        with subtests.test(accuracies=accuracies, best=best):
+            assert best_round(rounds(*accuracies)) == best
 
 
 def test_a_smaller_student_is_told_of():
     assert smaller_students(rounds(0.5, 0.5, 0.5)) == ()
     (said,) = smaller_students(rounds(0.5, 0.5, 0.5, sizes=(5, 7, 6)))
-    assert said.startswith("The student of round 2 is smaller than its teacher (of size 6 after of size 7)")
+    assert "round 2" in said
+    assert "of size 6 after of size 7" in said
 
 
 def test_a_given_teacher_that_is_kept_is_remarked_on():
     (said,) = given_teacher_kept(rounds(0.9, 0.5, 0.7), 0)
-    assert said.endswith("the best student is round 2.")
+    assert said.endswith("round 2.")
     assert given_teacher_kept(rounds(0.5, 0.9, 0.7), 1) == ()
 
 
@@ -70,7 +74,8 @@ def test_a_test_split_stays_aside(tmp_path):
         save(tmp_path / name)
     source, notes = open_unlabelled(tmp_path)
     assert sorted(source.key(i) for i in range(len(source))) == ["b.png", "x/a.png"]
-    assert notes[-1] == f"{tmp_path}: its 1 test pictures are left aside."
+    assert notes[-1].startswith(f"{tmp_path}: ")
+    assert "1 test" in notes[-1]
 
 
 def test_packed_data_lose_their_labels(tmp_path):

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -52,19 +53,20 @@ FOREIGN = {
 }
 
 
-@pytest.mark.parametrize("name", FOREIGN.values(), ids=FOREIGN)
-def test_a_folder_of_anybody_else_is_left_alone(place, tmp_path, name):
-    out = tmp_path / "out"
-    (out / name).parent.mkdir(parents=True)
-    (out / name).write_text("precious")
-    before = held(out)
-    for train in (
-        lambda: quick(place / "pictures", place / "weights", out),
-        lambda: pretrain(place / "pictures", model="P/4@16", epochs=1, out=out, workers=0),
-    ):
-        with pytest.raises(UserError, match=rf"out(: is not empty \(it holds {name.split('/')[0]}\)|/config\.json: )"):
-            train()
-        assert held(out) == before
+def test_a_folder_of_anybody_else_is_left_alone(place, tmp_path, subtests):
+    for title, name in FOREIGN.items():
+        out = tmp_path / title
+        (out / name).parent.mkdir(parents=True)
+        (out / name).write_text("precious")
+        before = held(out)
+        for train in (
+            lambda out=out: quick(place / "pictures", place / "weights", out),
+            lambda out=out: pretrain(place / "pictures", model="P/4@16", epochs=1, out=out, workers=0),
+        ):
+            with subtests.test(title):
+                with pytest.raises(UserError, match=rf"{out}.*{name.split('/')[0]}"):
+                    train()
+                assert held(out) == before
 
 
 def test_a_folder_with_our_lock_and_other_things_is_not_ours(tmp_path):
@@ -73,7 +75,7 @@ def test_a_folder_with_our_lock_and_other_things_is_not_ours(tmp_path):
     (tmp_path / "copy").rename(tmp_path / LOCK)
     assert open_run(tmp_path) is None  # what a run leaves that is killed in its first second
     (tmp_path / "metrics.jsonl").write_text("precious")
-    with pytest.raises(UserError, match=r"is not empty \(it holds metrics\.jsonl\)"):
+    with pytest.raises(UserError, match=r"metrics\.jsonl"):
         open_run(tmp_path)
 
 
@@ -81,14 +83,14 @@ def test_the_pictures_are_no_place_for_a_run(place, tmp_path):
     data = shutil.copytree(place / "pictures", tmp_path / "data")
     before = held(data)
     for out in (data, data / "run", data / "dark", data / "dark" / "run", tmp_path / "x" / ".." / "data"):
-        with pytest.raises(UserError, match="the folder of the pictures, or in it"):
+        with pytest.raises(UserError, match="data"):
             quick(data, place / "weights", out)
-    with pytest.raises(UserError, match=r"is not empty \(it holds data\)"):
+    with pytest.raises(UserError, match="data"):
         quick(data, place / "weights", tmp_path)
     for out in ("", "  "):
-        with pytest.raises(UserError, match=r"out=' *': empty"):
+        with pytest.raises(UserError, match=r"out=' *'"):
             quick(data, place / "weights", out)
-        with pytest.raises(UserError, match=r"out=' *': empty"):
+        with pytest.raises(UserError, match=r"out=' *'"):
             pretrain(data, out=out)
     assert held(data) == before
 
@@ -98,7 +100,7 @@ def test_a_bundle_that_was_changed_is_not_replaced_by_going_on(place, tmp_path):
     assert not quick(place / "pictures", place / "weights", run, listeners=Listeners(stop=stop_after(1))).finished
     (run / "bundle" / "notes.txt").write_text("precious")
     heard = []
-    with pytest.raises(UserError, match=r"bundle: is not empty \(it holds notes\.txt\)"):
+    with pytest.raises(UserError, match=r"bundle: .*notes\.txt"):
         quick(place / "pictures", place / "weights", run, listeners=Listeners(say=heard.append))
     assert heard == []  # before anything is trained
     (run / "bundle" / "notes.txt").rename(run / "notes.txt")
@@ -107,30 +109,29 @@ def test_a_bundle_that_was_changed_is_not_replaced_by_going_on(place, tmp_path):
     assert not (run / LOCK).exists()
 
 
-@pytest.mark.parametrize("leave", ["nothing", "empty lock", "lock", "checkpoints", "half a configuration"])
-def test_a_run_that_was_killed_in_its_first_second_goes_on(place, tmp_path, leave):
-    run = tmp_path / "run"
-    run.mkdir()
-    if leave != "nothing":
-        (run / LOCK).write_text("" if leave == "empty lock" else lock._card())
-    if leave in ("checkpoints", "half a configuration"):
-        (run / "checkpoints").mkdir()
-    if leave == "half a configuration":
-        (run / ".new-0123456789abcdef").write_text('{"request": ')
-    assert quick(place / "pictures", place / "weights", run).finished
+def test_a_run_that_was_killed_in_its_first_second_goes_on(place, tmp_path, subtests):
+    for leave in ("nothing", "empty lock", "lock", "checkpoints", "half a configuration"):
+        run = tmp_path / leave
+        run.mkdir()
+        if leave != "nothing":
+            (run / LOCK).write_text("" if leave == "empty lock" else lock._card())
+        if leave in ("checkpoints", "half a configuration"):
+            (run / "checkpoints").mkdir()
+        if leave == "half a configuration":
+            (run / ".new-0123456789abcdef").write_text('{"request": ')
+        with subtests.test(leave):
+            assert quick(place / "pictures", place / "weights", run).finished
 
 
 HOLDER = """
-import sys, time
+import os, signal, sys
 from pathlib import Path
 from vitreous.run.lock import hold_folder
 with hold_folder(Path(sys.argv[1]), print):
-    if len(sys.argv) > 2:
-        import os
-        if os.fork() == 0:  # as a process that decodes pictures
-            time.sleep(60)
+    if len(sys.argv) > 2 and os.fork() == 0:  # as a process that decodes images
+        signal.pause()
     print("held", flush=True)
-    time.sleep(60)
+    signal.pause()
 """
 
 
@@ -142,12 +143,13 @@ def start_holder(folder, *more):
     return process
 
 
+@pytest.mark.slow
 def test_the_second_is_told_who_holds_it(place, tmp_path):
     run = tmp_path / "run"
     run.mkdir()
     holder = start_holder(run)
     try:
-        with pytest.raises(UserError, match=rf"run: process {holder.pid} on .*, since 20\d\d-\d\d-\d\d .* is training"):
+        with pytest.raises(UserError, match=rf"run: .*\b{holder.pid}\b.*20\d\d-\d\d-\d\d"):
             quick(place / "pictures", place / "weights", run)
         assert sorted(path.name for path in run.iterdir()) == [LOCK, "checkpoints"]
         assert json.loads((run / LOCK).read_text())["pid"] == holder.pid
@@ -158,6 +160,7 @@ def test_the_second_is_told_who_holds_it(place, tmp_path):
     assert quick(place / "pictures", place / "weights", run).finished  # the crash has released it
 
 
+@pytest.mark.slow
 def test_a_crash_releases_it_though_workers_live_on(tmp_path):
     holder = start_holder(tmp_path, "fork")
     holder.kill()
@@ -172,7 +175,7 @@ def test_a_crash_releases_it_though_workers_live_on(tmp_path):
 
 def test_within_one_process_too(tmp_path):
     with hold_folder(tmp_path, pytest.fail):
-        with pytest.raises(UserError, match=f"process {os.getpid()} on "), hold_folder(tmp_path, pytest.fail):
+        with pytest.raises(UserError, match=rf"\b{os.getpid()}\b"), hold_folder(tmp_path, pytest.fail):
             pass
         assert (tmp_path / LOCK).exists()
     with hold_folder(tmp_path, pytest.fail):
@@ -182,7 +185,7 @@ def test_within_one_process_too(tmp_path):
 
 def test_a_file_of_that_name_that_is_not_ours_stays(tmp_path):
     (tmp_path / LOCK).write_text("precious")
-    with pytest.raises(UserError, match="vitreous did not write"), hold_folder(tmp_path, pytest.fail):
+    with pytest.raises(UserError, match=LOCK), hold_folder(tmp_path, pytest.fail):
         pass
     assert (tmp_path / LOCK).read_text() == "precious"
 
@@ -196,10 +199,11 @@ def test_without_locks_it_is_said_and_goes_on(tmp_path, monkeypatch):
     with hold_folder(tmp_path, heard.append):
         pass
     assert len(heard) == 1
-    assert "no locks (No locks available)" in heard[0]
+    assert str(tmp_path) in heard[0]
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_the_last_holder_may_remove_the_file_at_any_moment(tmp_path):
     """Two processes take turns; each writes its number, waits and reads it back: no other was there meanwhile."""
     script = """
@@ -233,7 +237,7 @@ def test_another_process_that_was_quicker_is_noticed(place, tmp_path, monkeypatc
         return hold(folder, say)
 
     monkeypatch.setattr("vitreous.run.training.hold_folder", late)
-    with pytest.raises(UserError, match="another process has just trained in it; repeat the command"):
+    with pytest.raises(UserError, match=str(run)):
         quick(place / "pictures", weights, run)
     assert quick(place / "pictures", weights, run).validation == whole.validation
 
@@ -251,7 +255,7 @@ def test_two_trainings_at_once_and_one_is_refused(place, tmp_path):
     os.kill(first.pid, signal.SIGCONT)
     assert second.returncode == 2
     assert second.stderr.count("\n") == 1
-    assert f"process {first.pid} on" in second.stderr
+    assert re.search(rf"\b{first.pid}\b", second.stderr)
     assert first.wait() == 0
     assert not (tmp_path / "run" / LOCK).exists()
     assert Path(tmp_path / "run" / "bundle" / "manifest.json").exists()

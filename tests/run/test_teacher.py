@@ -54,34 +54,27 @@ def test_another_projects_file_is_a_teacher_too(tmp_path):
     assert all(parameter.data_ptr() % 64 == 0 for parameter in teacher.network.parameters())
 
 
-UNKNOWN = {
-    ("red", "pink"): "does not know the class 'pink', which the data have (its 3 classes: blue, green, red)",
-    ("pink", "teal", "red", "grey"): "does not know the class 'pink' and 2 more, which the data have",
-    ("Red",): "does not know the class 'Red'",
-}
-
-
-@pytest.mark.parametrize(("classes", "says"), UNKNOWN.items(), ids=str)
-def test_a_class_that_it_does_not_know(bundle, classes, says):
-    with pytest.raises(UserError) as error:
-        open_teacher(bundle, classes)
-    assert str(error.value).startswith(str(bundle))
-    assert says in str(error.value)
-    assert str(error.value).endswith("give a teacher of the same classes, or name its classes: vitreous import TEACHER "
-                                     "--labels FILE.")  # fmt: skip
+def test_a_class_that_it_does_not_know(bundle, subtests):
+    for classes, named in (
+        (("red", "pink"), "'pink'.* 3 "),
+        (("pink", "teal", "red", "grey"), "'pink'.* 2 "),
+        (("Red",), "'Red'"),
+    ):
+        with subtests.test(classes=classes), pytest.raises(UserError, match=f"^{bundle}: .*{named}.*--labels"):
+            open_teacher(bundle, classes)
 
 
 def test_a_name_of_two_classes_matters_where_the_data_have_it(tmp_path):
     place = make_bundle(tmp_path / "b", labels=("crane", "red", "crane"))
     assert open_teacher(place, ("red",)).columns.tolist() == [1]
-    with pytest.raises(UserError, match="calls more than one of its classes 'crane'"):
+    with pytest.raises(UserError, match="'crane'"):
         open_teacher(place, ("crane", "red"))
 
 
 def test_a_model_without_a_classifier_has_nothing_to_teach(tmp_path):
     model = ViT("F/4@16", classes=0)
     save_bundle(tmp_path / "b", model, Preprocess(size=(16, 16)), ())
-    with pytest.raises(UserError, match="it has no classifier and so nothing to teach"):
+    with pytest.raises(UserError, match=str(tmp_path / "b")):
         open_teacher(tmp_path / "b", COLOURS)
 
 
@@ -115,7 +108,7 @@ def test_answers_are_computed_once_and_kept(bundle, data, tmp_path, monkeypatch)
     monkeypatch.setenv("VITREOUS_CACHE", str(tmp_path))
     teacher, heard = open_teacher(bundle, data.classes), []
     first = ask(teacher, data, look=lambda *told: heard.append(told))
-    assert heard == [("the teacher looks at the training pictures", 12, 12)]
+    assert [told[1:] for told in heard] == [(12, 12)]
     again = ask(teacher, data, look=lambda *told: heard.append(told))
     assert len(heard) == 1
     assert torch.equal(first.table, again.table)
@@ -149,8 +142,8 @@ def test_a_teacher_that_leaves_no_time_is_refused_with_the_time_that_would_do(bu
     """After a second 4 pictures are done, so 8 take 2 more; asked a third time, the clock says 3: 5 of 10 seconds."""
     with pytest.raises(UserError) as error:
         ask(open_teacher(bundle, data.classes), data, clock=SlowClock(9.0))
-    assert str(error.value).startswith(f"budget 9s: the teacher {bundle} needs about 2 s more to look at all pictures")
-    assert str(error.value).endswith("give 10s or more, a smaller teacher, or set objective.answers=view.")
+    said = str(error.value)
+    assert all(text in said for text in ("budget 9s", str(bundle), "2 s", "10s", "objective.answers=view"))
     assert not list(tmp_path.rglob("*.safetensors"))
 
 
@@ -164,5 +157,5 @@ def test_after_the_last_picture_nothing_is_refused(bundle, data, small_batches):
 def test_time_that_was_gone_before_counts(bundle, data, small_batches):
     clock = SlowClock(13.0)
     clock.now()
-    with pytest.raises(UserError, match="leaves too little time to learn from it; give 15s or more"):
+    with pytest.raises(UserError, match="15s"):
         ask(open_teacher(bundle, data.classes), data, clock=clock)

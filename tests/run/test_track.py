@@ -38,7 +38,5 @@ def test_steps_that_are_taken_again_count_once(tmp_path):
 
 def test_without_the_package_there_is_one_sentence(monkeypatch):
     monkeypatch.setattr("vitreous.run.track.find_spec", lambda name: None)
-    with pytest.raises(
-        UserError, match=r"tensorboard: not installed; pip install 'vitreous\[track\]', or leave it out"
-    ):
+    with pytest.raises(UserError, match=r"tensorboard: .*'vitreous\[track\]'"):
         check_tensorboard()

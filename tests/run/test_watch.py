@@ -1,9 +1,12 @@
 """Who failed first is settled once, whatever the main thread and the watching one find in the same moment."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from support.together import one_of_two
-from vitreous.run.watch import FAILURE, Failed, Watch
+from vitreous.run import watch as room
+from vitreous.run.watch import BEAT, FAILURE, GRACE, JOINING, LOST, Failed, Watch
 
 
 class Store:
@@ -37,10 +40,11 @@ class Store:
 def watch(monkeypatch):
     for name, value in one_of_two(1, 1).items():
         monkeypatch.setenv(name, value)
+    monkeypatch.setattr(room, "Thread", lambda **given: SimpleNamespace(start=lambda: None))
+    monkeypatch.setattr(room, "time", SimpleNamespace(monotonic=lambda: 0.0))  # waits are counted, no clock is read
     made = Watch(1, 2)
     made.store = Store()
-    yield made
-    made._over.set()
+    return made
 
 
 def test_a_failure_of_this_process_that_the_watching_thread_sees_first_is_its_own(watch):
@@ -78,3 +82,53 @@ def test_without_an_answer_of_the_store_this_process_stays_the_first(watch):
     watch.store.meanwhile = lambda: watch.claim("no more memory")
     watch._look_after()
     assert watch.failed is Failed.THIS
+
+
+class Waits:
+    """In place of an event: each wait ends at once, and is counted."""
+
+    def __init__(self, happens=lambda waits: None):
+        self.seconds, self.happens = 0.0, happens
+
+    def wait(self, seconds):
+        self.seconds += seconds
+        return self.happens(self)
+
+
+def test_a_process_that_is_not_heard_of_any_more_is_lost(watch):
+    watch._over = Waits()
+    watch.store.set("vitreous/beat/0", "5 host7")
+    reason = watch._look_after()
+    assert reason.startswith("process 0 on host7 ")
+    assert f" {LOST:.0f} s" in reason
+    assert watch._over.seconds == LOST
+    assert (watch.failed, watch.store.get(FAILURE)) == (Failed.THIS, f"1 {reason}".encode())
+
+
+def test_a_process_that_never_came_is_named(watch):
+    watch._over = Waits()
+    reason = watch._look_after()
+    assert reason.startswith("process 1 of 2: ")
+    assert "127.0.0.1:1 (process 0 " in reason
+    assert watch._over.seconds == JOINING + BEAT / 2  # in whole beats
+
+
+def test_a_process_that_beats_is_not_lost_however_long_it_takes(watch):
+    def beat(waits):
+        watch.store.set("vitreous/beat/0", f"{waits.seconds} host7")
+        return waits.seconds > 100 * LOST
+
+    watch._over = Waits(beat)
+    assert watch._look_after() is None
+    assert watch.failed is Failed.NOBODY
+
+
+def test_a_store_that_does_not_answer_ends_the_process(watch, monkeypatch):
+    def leave(sentence):
+        raise SystemExit(sentence)
+
+    monkeypatch.setattr(room, "_exit", leave)
+    watch._over = Waits()
+    with pytest.raises(SystemExit, match="process 1 of 2: "):
+        watch._count()
+    assert watch._over.seconds == JOINING + GRACE
