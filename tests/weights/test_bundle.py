@@ -31,23 +31,24 @@ def seal(folder):
     write_manifest(folder)
 
 
-@pytest.mark.parametrize("name", VARIANTS)
-def test_a_model_comes_back_bit_for_bit(tmp_path, name):
-    model = random_model(**VARIANTS[name])
-    save(tmp_path / "b", model, info={"epochs": 3, "history": [0.5, 0.25]})
-    found = load_bundle(tmp_path / "b")
-    assert found.model.config == model.config
-    assert found.preprocess == preprocess_for(model)
-    assert found.labels == LABELS[: model.config.classes]
-    assert found.info == {"epochs": 3, "history": [0.5, 0.25]}
-    assert found.path == tmp_path / "b"
-    state = found.model.state_dict()
-    assert state.keys() == model.state_dict().keys()
-    assert all(torch.equal(state[key], tensor) for key, tensor in model.state_dict().items())
-    images = random_images(model)
-    with torch.inference_mode():
-        assert torch.equal(found.model(images), model(images))
-    assert not found.model.training
+def test_a_model_comes_back_bit_for_bit(subtests, tmp_path):
+    for name, changes in VARIANTS.items():
+        with subtests.test(name):
+            model = random_model(**changes)
+            save(tmp_path / name, model, info={"epochs": 3, "history": [0.5, 0.25]})
+            found = load_bundle(tmp_path / name)
+            assert found.model.config == model.config
+            assert found.preprocess == preprocess_for(model)
+            assert found.labels == LABELS[: model.config.classes]
+            assert found.info == {"epochs": 3, "history": [0.5, 0.25]}
+            assert found.path == tmp_path / name
+            state = found.model.state_dict()
+            assert state.keys() == model.state_dict().keys()
+            assert all(torch.equal(state[key], tensor) for key, tensor in model.state_dict().items())
+            images = random_images(model)
+            with torch.inference_mode():
+                assert torch.equal(found.model(images), model(images))
+            assert not found.model.training
 
 
 def test_the_folder_holds_what_it_should(tmp_path):
@@ -93,21 +94,17 @@ def test_a_run_folder_stands_for_its_bundle(tmp_path):
 
 
 @pytest.mark.parametrize("name", FILES)
-@pytest.mark.parametrize("place", [0.0, 0.3, 0.7, 1.0])
-def test_one_flipped_bit_in_any_file_is_refused_by_name(tmp_path, name, place):
+def test_damage_to_any_file_is_refused_by_name(tmp_path, name):
     file = save(tmp_path / "b") / name
-    content = bytearray(file.read_bytes())
-    content[round(place * (len(content) - 1))] ^= 1
-    file.write_bytes(content)
-    said = "damaged|missing" if name == "manifest.json" else name  # a changed digest accuses the file it belongs to
-    with pytest.raises(UserError, match=said):
-        load_bundle(tmp_path / "b")
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_a_missing_or_shortened_file_is_refused_by_name(tmp_path, name):
-    file = save(tmp_path / "b") / name
-    file.write_bytes(file.read_bytes()[:-1])
+    original = file.read_bytes()
+    for where in (0.0, 0.3, 0.7, 1.0):
+        content = bytearray(original)
+        content[round(where * (len(content) - 1))] ^= 1
+        file.write_bytes(content)
+        said = "b/" if name == "manifest.json" else name  # a changed digest accuses the file it belongs to
+        with pytest.raises(UserError, match=said):
+            load_bundle(tmp_path / "b")
+    file.write_bytes(original[:-1])
     with pytest.raises(UserError, match=name):
         load_bundle(tmp_path / "b")
     file.unlink()
@@ -116,24 +113,24 @@ def test_a_missing_or_shortened_file_is_refused_by_name(tmp_path, name):
 
 
 def test_what_is_not_a_bundle_is_refused(tmp_path):
-    with pytest.raises(UserError, match="nothing of this name"):
+    with pytest.raises(UserError, match="none: "):
         load_bundle(tmp_path / "none")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match=r"empty: not a bundle.*it holds nothing"):
+    with pytest.raises(UserError, match="empty: "):
         load_bundle(tmp_path / "empty")
     (tmp_path / "file").write_text("x")
-    with pytest.raises(UserError, match="not a folder"):
+    with pytest.raises(UserError, match="file: "):
         load_bundle(tmp_path / "file")
-    with pytest.raises(UserError, match=r"not a bundle.*it holds empty, file"):
+    with pytest.raises(UserError, match="empty, file"):
         load_bundle(tmp_path)
 
 
 def test_labels_that_disagree_with_the_classifier_are_refused(tmp_path):
-    with pytest.raises(UserError, match=r"4 labels and the classifier has 5 outputs"):
+    with pytest.raises(UserError, match=r"4 .* 5 "):
         save(tmp_path / "b", labels=LABELS[:4])
     assert not (tmp_path / "b").exists()
     edit(save(tmp_path / "b"), lambda section: section["labels"].pop())
-    with pytest.raises(UserError, match=r"config.json: there are 4 labels and the classifier has 5"):
+    with pytest.raises(UserError, match=r"config.json: .*4 .* 5"):
         load_bundle(tmp_path / "b")
 
 
@@ -145,36 +142,35 @@ def edit(folder, change):
     seal(folder)
 
 
+# What the sentence names, and the change that it refuses.
 EDITS = {
-    "install a newer one": lambda section: section.update(format=2),
-    "'colour' is unknown to this vitreous": lambda section: section["model"].update(colour=1),
-    "'preprocess' is missing": lambda section: section.pop("preprocess"),
-    "heads=3: does not divide width=16": lambda section: section["model"].update(heads=3),
-    "'width' is missing; use the version": lambda section: section["model"].pop("width"),
-    "has no section 'vitreous'": lambda section: section.clear(),
-    r"blocks.2.attn.proj.bias, .* and 6 more are missing": lambda section: section["model"].update(depth=3),
-    r"blocks.1.attn.proj.bias, .* and 6 more belong to no part of the model": lambda section: section["model"].update(
-        depth=1
-    ),
-    r"mlp.fc1.weight has shape \(24, 16\), and the model needs \(32, 16\)": lambda section: section["model"].update(
-        mlp_width=32
-    ),
-    "gives 1 channels and the model takes 3": lambda section: section["preprocess"].update(mean=[0.5], std=[0.5]),
+    "config.json": lambda section: section.update(format=2),
+    "'colour'": lambda section: section["model"].update(colour=1),
+    "'preprocess'": lambda section: section.pop("preprocess"),
+    "heads=3: .*width=16": lambda section: section["model"].update(heads=3),
+    "'width'": lambda section: section["model"].pop("width"),
+    "'vitreous'": lambda section: section.clear(),
+    r"blocks.2.attn.proj.bias, .* 6 ": lambda section: section["model"].update(depth=3),
+    r"blocks.1.attn.proj.bias, .* 6 ": lambda section: section["model"].update(depth=1),
+    r"mlp.fc1.weight .*\(24, 16\).*\(32, 16\)": lambda section: section["model"].update(mlp_width=32),
+    " 1 .* 3": lambda section: section["preprocess"].update(mean=[0.5], std=[0.5]),
 }
 
 
-@pytest.mark.parametrize(("says", "change"), EDITS.items())
-def test_a_description_that_does_not_fit_is_refused(tmp_path, says, change):
-    edit(save(tmp_path / "b"), change)
-    with pytest.raises(UserError, match=says):
-        load_bundle(tmp_path / "b")
+def test_a_description_that_does_not_fit_is_refused(subtests, tmp_path):
+    for number, (names, change) in enumerate(EDITS.items()):
+        with subtests.test(names):
+            folder = save(tmp_path / str(number))
+            edit(folder, change)
+            with pytest.raises(UserError, match=names):
+                load_bundle(folder)
 
 
 def test_weights_that_are_not_safetensors_are_refused(tmp_path):
     folder = save(tmp_path / "b")
     (folder / "model.safetensors").write_bytes(b"PK\x03\x04 a pickle, perhaps")
     seal(folder)
-    with pytest.raises(UserError, match=r"model.safetensors: not a .safetensors file"):
+    with pytest.raises(UserError, match=r"model.safetensors: "):
         load_bundle(folder)
 
 

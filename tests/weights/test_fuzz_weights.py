@@ -1,6 +1,7 @@
 """Random bytes, and real files with some bytes or values changed, for all readers of weights: a sentence or an answer.
 
-500 examples each, the same at every run; as many as the environment variable VITREOUS_FUZZ says.
+30 examples each, the same at every run; in the exhaustive tests 500, or as many as the environment variable
+VITREOUS_FUZZ says.
 """
 
 import io
@@ -22,16 +23,24 @@ from vitreous.weights.labels import read_labels
 from vitreous.weights.manifest import write_manifest
 from vitreous.weights.source import open_weights
 
-pytestmark = pytest.mark.slow
-
 CONFIG = ViTConfig(width=8, depth=1, heads=2, mlp_width=8, patch=2, image_size=(4, 4), classes=2)
-EXAMPLES = settings(
-    max_examples=int(os.environ.get("VITREOUS_FUZZ", "500")),
-    derandomize=True,
-    deadline=None,
-    database=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+EXAMPLES = [
+    pytest.param(30, id="few"),
+    pytest.param(int(os.environ.get("VITREOUS_FUZZ", "500")), marks=pytest.mark.exhaustive, id="many"),
+]
+pytestmark = pytest.mark.parametrize("examples", EXAMPLES)
+
+
+def fuzz(examples, strategy, check):
+    """`check` each of so many examples."""
+    chosen = settings(
+        max_examples=examples,
+        derandomize=True,
+        deadline=None,
+        database=None,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+    chosen(given(strategy)(check))()
 
 
 def torch_bytes(state, old=False):
@@ -119,17 +128,15 @@ def sentence_or_answer(read):
 
 
 @pytest.mark.parametrize("kind", FILES)
-def test_files_of_weights(tmp_path, kind):
-    @EXAMPLES
-    @given(mutations(FILES[kind]))
-    def run(content):
+def test_files_of_weights(tmp_path, examples, kind):
+    def check(content):
         path = tmp_path / f"w.{kind.split()[-1]}"
         path.write_bytes(content)
         found = sentence_or_answer(partial(open_weights, path, heads=2))
         if found is not None:
             assert all(tensor.isfinite().all() for tensor in found.model.state_dict().values())
 
-    run()
+    fuzz(examples, mutations(FILES[kind]), check)
 
 
 NUMBERS = st.one_of(
@@ -186,20 +193,18 @@ TIMM = {
 }
 
 
-def test_descriptions_of_timm(tmp_path):
+def test_descriptions_of_timm(tmp_path, examples):
     (tmp_path / "model.safetensors").write_bytes(FILES["safetensors"])
 
-    @EXAMPLES
-    @given(changed(TIMM))
-    def run(content):
+    def check(content):
         (tmp_path / "config.json").write_bytes(content)
         sentence_or_answer(partial(open_weights, tmp_path))
 
-    run()
+    fuzz(examples, changed(TIMM), check)
 
 
 @pytest.mark.parametrize("file", ["config.json", "preprocessor_config.json"])
-def test_descriptions_of_hugging_face(tmp_path, file):
+def test_descriptions_of_hugging_face(tmp_path, examples, file):
     from vitreous.weights.huggingface import write_huggingface
 
     preprocess = Preprocess(size=(4, 4), crop=0.5, resize="stretch")
@@ -207,37 +212,32 @@ def test_descriptions_of_hugging_face(tmp_path, file):
     (tmp_path / "hf" / "manifest.json").unlink()
     original = json.loads((tmp_path / "hf" / file).read_text())
 
-    @EXAMPLES
-    @given(changed(original))
-    def run(content):
+    def check(content):
         (tmp_path / "hf" / file).write_bytes(content)
         sentence_or_answer(partial(open_weights, tmp_path / "hf"))
 
-    run()
+    fuzz(examples, changed(original), check)
 
 
 @pytest.mark.parametrize("signed", [True, False])
-def test_bundles(tmp_path, signed):
+def test_bundles(tmp_path, examples, signed):
     """config.json changed under a manifest that is right; or the manifest itself changed."""
     folder = save_bundle(tmp_path / "b", ViT(CONFIG), Preprocess(size=(4, 4)), ("a", "b"))
     file = folder / ("config.json" if signed else "manifest.json")
 
-    @EXAMPLES
-    @given(changed(json.loads(file.read_text())))
-    def run(content):
+    def check(content):
         file.write_bytes(content)
         if signed:
             write_manifest(folder)
         sentence_or_answer(partial(load_bundle, folder))
 
-    run()
+    fuzz(examples, changed(json.loads(file.read_text())), check)
 
 
-def test_labels(tmp_path):
-    @EXAMPLES
-    @given(st.one_of(changed([["n01", "tench"], ["n02", "goldfish"]]), changed({"0": "a", "1": "b"}), st.binary()))
-    def run(content):
+def test_labels(tmp_path, examples):
+    def check(content):
         (tmp_path / "labels.json").write_bytes(content)
         sentence_or_answer(partial(read_labels, tmp_path / "labels.json"))
 
-    run()
+    lists = changed([["n01", "tench"], ["n02", "goldfish"]])
+    fuzz(examples, st.one_of(lists, changed({"0": "a", "1": "b"}), st.binary()), check)

@@ -8,9 +8,10 @@ from fnmatch import fnmatch
 
 import pytest
 import torch
-from huggingface_hub import errors
+from huggingface_hub import constants, errors
 from safetensors.torch import load_file
 
+from support.commands import check_refused, run_command
 from support.published import timm_like
 from support.tiny_models import random_model
 from vitreous import UserError
@@ -38,27 +39,43 @@ def cache(tmp_path_factory):
     return home
 
 
-def run(cache, *words):
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HUB_CACHE": str(cache), "OMP_NUM_THREADS": "1"}
-    code = "from vitreous.cli import main; main()"
-    return subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, env=environment)
+@pytest.fixture
+def offline(cache, monkeypatch):
+    """As HF_HUB_OFFLINE=1 and HF_HUB_CACHE say, which huggingface_hub reads when it is imported."""
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
 
 
+def run(*argv):
+    outcome = run_command(*argv)
+    assert outcome.status == 0, outcome.stderr
+    return outcome
+
+
+def test_the_environment_says_offline(cache):
+    """In a process of its own, as its variables are read at the start."""
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HUB_CACHE": str(cache)}
+    code = "import sys; from vitreous.weights.hub import fetch; print(fetch(sys.argv[1]))"
+    for name, status in {"hf:acme/tiny-vit": 0, "hf:acme/another": 1}.items():
+        done = subprocess.run([sys.executable, "-c", code, name], capture_output=True, text=True, env=environment)
+        assert done.returncode == status, done.stderr
+        said = str(cache / "models--acme--tiny-vit" / "snapshots" / COMMIT) if status == 0 else "HF_HUB_OFFLINE"
+        assert said in done.stdout + done.stderr
+
+
+@pytest.mark.usefixtures("offline")
 def test_a_name_is_imported_from_the_cache(cache, tmp_path):
-    done = run(cache, "import", "hf:acme/tiny-vit", str(tmp_path / "b"))
-    assert done.returncode == 0, done.stderr
-    assert "Hugging Face ViT(64 wide, 2 deep)/4, 16, 5 classes" in done.stderr
+    done = run("import", "hf:acme/tiny-vit", tmp_path / "b")
+    assert "ViT(64 wide, 2 deep)/4, 16, 5 classes" in done.stderr
     bundle = load_bundle(tmp_path / "b")
     expected = load_file(cache / "models--acme--tiny-vit" / "snapshots" / COMMIT / "model.safetensors")
     assert torch.equal(bundle.model.head.weight, expected["classifier.weight"])
     assert bundle.labels == tuple("abcde")
 
 
-def test_offline_means_offline(cache, tmp_path):
-    done = run(cache, "predict", "hf:acme/another", "cat.jpg")
-    assert done.returncode == 2
-    assert "hf:acme/another: not on this machine yet, and the hub cannot be asked (HF_HUB_OFFLINE is set" in done.stderr
-    assert "Traceback" not in done.stderr
+@pytest.mark.usefixtures("offline")
+def test_offline_means_offline():
+    check_refused(run_command("predict", "hf:acme/another", "cat.jpg"), "hf:acme/another: ", "HF_HUB_OFFLINE")
 
 
 def put(cache, name, files, revision=None):
@@ -72,12 +89,12 @@ def put(cache, name, files, revision=None):
         shutil.copy(file, snapshot)
 
 
+@pytest.mark.usefixtures("offline")
 def test_a_bundle_on_the_hub(cache, tmp_path):
     model = random_model()
     made = save_bundle(tmp_path / "made", model, Preprocess(size=(12, 16)), tuple("abcde"))
     put(cache, "bundle", made.iterdir())
-    done = run(cache, "import", "hf:acme/bundle", str(tmp_path / "b"))
-    assert done.returncode == 0, done.stderr
+    run("import", "hf:acme/bundle", tmp_path / "b")
     assert load_bundle(tmp_path / "b").model.config == model.config
 
 
@@ -98,22 +115,21 @@ def test_what_is_asked_of_the_hub_is_all_that_a_bundle_needs(tmp_path, monkeypat
     assert not (tmp_path / "got" / "big.onnx").exists()
 
 
+@pytest.mark.usefixtures("offline")
 def test_an_older_model_at_a_revision(cache, tmp_path):
     """A model card does not stand for weights, and pytorch_model.bin is taken where there is nothing better."""
     (tmp_path / "README.md").write_text("# A model")
     torch.save(timm_like(), tmp_path / "pytorch_model.bin")
     put(cache, "old", [tmp_path / "README.md", tmp_path / "pytorch_model.bin"], revision="v1")
-    done = run(cache, "import", "hf:acme/old@v1", str(tmp_path / "b"))
-    assert done.returncode == 0, done.stderr
-    assert "Imported by vitreous from `hf:acme/old@v1`" in (tmp_path / "b" / "README.md").read_text()
+    run("import", "hf:acme/old@v1", tmp_path / "b")
+    assert "`hf:acme/old@v1`" in (tmp_path / "b" / "README.md").read_text()
 
 
+@pytest.mark.usefixtures("offline")
 def test_half_a_model_in_the_cache_is_not_called_all_there_is(cache, tmp_path):
     (tmp_path / "config.json").write_text("{}")
     put(cache, "half", [tmp_path / "config.json"])
-    done = run(cache, "import", "hf:acme/half", str(tmp_path / "b"))
-    assert done.returncode == 2
-    assert "hf:acme/half: not on this machine yet" in done.stderr
+    check_refused(run_command("import", "hf:acme/half", tmp_path / "b"), "hf:acme/half: ", "HF_HUB_OFFLINE")
 
 
 def test_a_model_whose_owner_asks_for_consent(monkeypatch):
@@ -121,12 +137,12 @@ def test_a_model_whose_owner_asks_for_consent(monkeypatch):
         raise errors.GatedRepoError.__new__(errors.GatedRepoError)  # made without a response of the network
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", refuse)
-    with pytest.raises(UserError, match="hf:acme/gated: its owner asks for consent first"):
+    with pytest.raises(UserError, match="hf:acme/gated: "):
         hub.fetch("hf:acme/gated")
 
 
 def test_a_name_that_is_none():
-    with pytest.raises(UserError, match=r"hf:a/b/c: not a name on the hub; write hf:organisation/model"):
+    with pytest.raises(UserError, match=r"hf:a/b/c: .*hf:organisation/model"):
         hub.fetch("hf:a/b/c")
 
 
