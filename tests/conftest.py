@@ -6,6 +6,7 @@ import runpy
 import signal
 import time
 from pathlib import Path
+from tempfile import mkdtemp
 from zlib import crc32
 
 # Set before torch is imported, and inherited by the processes that tests start: the cores are shared by the tests.
@@ -56,9 +57,10 @@ def pytest_runtest_setup(item):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Side by side, long tests come first, so that no core waits at the end."""
+    """Side by side, files with long tests come first, so that no core waits at the end."""
     if PROCESSES > 1:
-        items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+        long = {item.path for item in items if item.get_closest_marker("slow")}
+        items.sort(key=lambda item: item.path not in long)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -106,8 +108,7 @@ def once_per_run(tmp_path_factory):
         folder = shared / f"once-{name}"
         with FileLock(f"{folder}.lock"):
             if not folder.exists():
-                partial = shared / f"once-{name}-partial"
-                partial.mkdir()
+                partial = Path(mkdtemp(dir=shared))
                 make(partial)
                 partial.rename(folder)
         return folder
