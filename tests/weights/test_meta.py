@@ -70,10 +70,9 @@ def test_a_training_file_prefers_averaged_weights_and_says_so(tmp_path):
     state, raw = timm_like(), timm_like()
     torch.save(deit_training(raw, state), tmp_path / "checkpoint.pth")
     bundle = check(tmp_path / "checkpoint.pth", ViTConfig(**BASE), state, "DeiT")
-    assert bundle.notes[1].endswith(
-        "the model is its entry 'model_ema' (vitreous import --entry model takes another); left aside: "
-        f"model ({len(raw)} tensors), optimizer (1 tensor), lr_scheduler, epoch, scaler, args"
-    )
+    assert "'model_ema' (vitreous import --entry model " in bundle.notes[1]
+    left = f"model ({len(raw)} tensors), optimizer (1 tensor), lr_scheduler, epoch, scaler, args"
+    assert bundle.notes[1].endswith(left)
 
 
 def test_dino_backbone(tmp_path):
@@ -89,9 +88,9 @@ def test_dino_training_file(tmp_path):
     torch.save(dino_training(teacher, student), tmp_path / "full.pth")
     bundle = check(tmp_path / "full.pth", ViTConfig(**{**BASE, "classes": 0}), teacher, "DINO")
     said = bundle.notes[1]
-    assert "the model is its entry 'teacher' (vitreous import --entry student takes another)" in said
+    assert "'teacher' (vitreous import --entry student " in said
     assert f"student ({len(student) + 8} tensors), optimizer (1 tensor), epoch, args, dino_loss (1 tensor)" in said
-    assert "the self-supervised head (8 tensors)" in said
+    assert "(8 tensors)" in said
 
 
 @pytest.mark.parametrize("registers", [0, 4])
@@ -114,7 +113,7 @@ def test_dinov2(tmp_path, registers, swiglu):
         layer_scale=1.0,
     )
     bundle = check(tmp_path / "dinov2.pth", config, ours, "DINOv2")
-    assert bundle.notes[1].endswith("left aside: the mask token (1 tensor)")
+    assert bundle.notes[1].endswith("(1 tensor)")
 
 
 def test_dinov2_teacher_of_a_training_in_chunks(tmp_path):
@@ -127,10 +126,10 @@ def test_dinov2_teacher_of_a_training_in_chunks(tmp_path):
         plain[re.sub(r"blocks\.\d\.(\d)", r"blocks.\1", name).replace("register_tokens", "reg_token")] = plain[name]
     config = ViTConfig(**{**BASE, "classes": 0}, registers=4, position_scope="class", layer_scale=1.0)
     bundle = check(tmp_path / "teacher_checkpoint.pth", config, plain, "DINOv2")
-    assert "the mask token (1 tensor), the self-supervised head (2 tensors)" in bundle.notes[1]
+    assert re.search(r"\(1 tensor\).*\(2 tensors\)", bundle.notes[1])
     torch.save(dinov2_training(state, dinov2(registers=4)), tmp_path / "model.pth")
     said = check(tmp_path / "model.pth", config, plain, "DINOv2").notes[1]
-    assert "the model is its entry 'teacher' (vitreous import --entry student takes another)" in said
+    assert "'teacher' (vitreous import --entry student " in said
     student = len(dinov2(registers=4)) + 2
     assert f"student ({student} tensors), dino_loss (1 tensor), ibot_patch_loss (1 tensor), optimizer, iter" in said
 
@@ -152,9 +151,7 @@ def test_mae(tmp_path, decoder):
     torch.save({"model": {**state, **extra}}, tmp_path / "mae.pth")
     bundle = check(tmp_path / "mae.pth", ViTConfig(**{**BASE, "classes": 0}), state, "MAE")
     if decoder:
-        assert bundle.notes[1].endswith(
-            f"left aside: the mask token (1 tensor), the decoder ({len(extra) - 1} tensors)"
-        )
+        assert re.search(rf"\(1 tensor\).*\({len(extra) - 1} tensors\)", bundle.notes[1])
 
 
 def test_mae_fine_tuned(tmp_path):
@@ -207,7 +204,5 @@ def test_one_wrong_shape_is_named(tmp_path):
     state = timm_like()
     state["blocks.1.mlp.fc2.bias"] = numbers(7)
     torch.save({"model": state}, tmp_path / "deit.pth")
-    with pytest.raises(
-        UserError, match=r"deit.pth: blocks.1.mlp.fc2.bias has shape \(7,\), and the model needs \(128,"
-    ):
+    with pytest.raises(UserError, match=r"deit.pth: blocks.1.mlp.fc2.bias .*\(7,\).*\(128,"):
         open_weights(tmp_path / "deit.pth")

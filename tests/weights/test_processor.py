@@ -71,16 +71,16 @@ def seen(image, preprocess):
     return normalise(eval_view(image, preprocess)[None], preprocess)[0]
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_the_same_pixels_as_their_processor(name, shape):
+def test_the_same_pixels_as_their_processor(subtests, name):
     said = PUBLISHED[name]
     preprocess = from_processor(said, CONFIG, "here")
-    image = picture(*shape)
-    expected = PROCESSORS[name](**{k: v for k, v in said.items() if not k.endswith("_type")})(
-        image, return_tensors="pt"
-    )
-    torch.testing.assert_close(seen(image, preprocess), expected["pixel_values"][0], atol=1e-6, rtol=0)
+    processor = PROCESSORS[name](**{k: v for k, v in said.items() if not k.endswith("_type")})
+    for shape in SHAPES:
+        with subtests.test(str(shape)):
+            image = picture(*shape)
+            expected = processor(image, return_tensors="pt")["pixel_values"][0]
+            torch.testing.assert_close(seen(image, preprocess), expected, atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize("name", ["vit", "dinov2"])
@@ -113,22 +113,23 @@ def test_ours_written_for_them_sees_the_same(tmp_path, name):
         torch.testing.assert_close(seen(image, preprocess), expected, atol=1e-6, rtol=0)
 
 
-@pytest.mark.parametrize("crop", [0.9, 0.95, 0.875, 1.0])
-def test_timms_way_is_theirs_but_for_a_pixel(crop):
+def test_timms_way_is_theirs_but_for_a_pixel():
     """torchvision rounds a centre between two pixels to the even one, `transformers` down. The sizes are the same."""
-    preprocess = Preprocess(crop=crop)
-    found = from_processor(to_processor(preprocess, "here"), CONFIG, "here")
-    assert (found.resized, found.size, found.resize) == (preprocess.resized, (224, 224), "cover-floor")
+    for crop in (0.9, 0.95, 0.875, 1.0):
+        preprocess = Preprocess(crop=crop)
+        found = from_processor(to_processor(preprocess, "here"), CONFIG, "here")
+        assert (found.resized, found.size, found.resize) == (preprocess.resized, (224, 224), "cover-floor")
 
 
-@pytest.mark.parametrize("kind", ["vit", "deit", "vit_mae", "dinov2", "dinov2_with_registers"])
-def test_a_familys_default_is_what_its_folders_hold(kind):
-    published = PUBLISHED[{"vit_mae": "mae", "dinov2_with_registers": "dinov2"}.get(kind, kind)]
-    assert from_processor(default_processor(kind, CONFIG), CONFIG, "") == from_processor(published, CONFIG, "")
+def test_a_familys_default_is_what_its_folders_hold():
+    folders = {"vit": "vit", "deit": "deit", "vit_mae": "mae", "dinov2": "dinov2", "dinov2_with_registers": "dinov2"}
+    for kind, name in folders.items():
+        expected = from_processor(PUBLISHED[name], CONFIG, "")
+        assert from_processor(default_processor(kind, CONFIG), CONFIG, "") == expected, kind
 
 
 def test_what_cannot_be_said_or_followed(tmp_path):
-    with pytest.raises(UserError, match="cannot resize to cover 100x200"):
+    with pytest.raises(UserError, match="100x200"):
         to_processor(Preprocess(size=(100, 200)), "here")
     wrong = (
         {"rescale_factor": 1.0},
@@ -141,15 +142,14 @@ def test_what_cannot_be_said_or_followed(tmp_path):
     )
     for said in wrong:
         from_processor({"size": 224, **HALF}, CONFIG, "here")
-        with pytest.raises(UserError, match="asks for what cannot be done here"):
+        with pytest.raises(UserError, match=r"here: preprocessor_config\.json .*\("):
             from_processor({"size": 224, **HALF, **said}, CONFIG, "here")
-    with pytest.raises(UserError, match="do_normalize without image_mean"):
+    with pytest.raises(UserError, match=r"do_normalize .*image_mean"):
         from_processor({"size": 224}, CONFIG, "here")
 
 
-@pytest.mark.parametrize("kind", ["deit", "vit", "dinov2"])
-def test_a_familys_default_of_a_picture_that_is_not_square(kind):
+def test_a_familys_default_of_an_image_that_is_not_square():
     config = preset("B/16@224x160")
-    found = from_processor(default_processor(kind, config), config, "here")
-    assert found.size == (224, 160)
-    assert found.resized == ((224, 160) if kind == "vit" else (256, 183))
+    for kind, resized in {"deit": (256, 183), "vit": (224, 160), "dinov2": (256, 183)}.items():
+        found = from_processor(default_processor(kind, config), config, "here")
+        assert (found.size, found.resized) == ((224, 160), resized), kind

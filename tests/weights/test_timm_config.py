@@ -1,7 +1,5 @@
 """What config.json tells timm: names and arguments as timm's own registry and constructor have them."""
 
-import pytest
-
 from support.tiny_models import TINY, VARIANTS
 from vitreous import ViTConfig, preset
 from vitreous.config.data import Preprocess
@@ -22,24 +20,22 @@ def describe(config, labels=(), **changes):
     return timm_config(config, Preprocess(**{"size": config.image_size, "mean": flat, "std": flat, **changes}), labels)
 
 
-@pytest.mark.parametrize(
-    ("name", "architecture"),
-    [
-        ("Ti/16", "vit_tiny_patch16_224"),
-        ("Ti/16@384", "vit_tiny_patch16_384"),
-        ("S/8", "vit_small_patch8_224"),
-        ("B/16", "vit_base_patch16_224"),
-        ("L/14", "vit_large_patch14_224"),
-        ("H/14", "vit_huge_patch14_224"),
-        ("g/14", "vit_giant_patch14_224"),
-    ],
-)
-def test_a_plain_model_is_said_by_its_name_alone(name, architecture):
-    described = describe(preset(name), crop=0.9)
-    assert described["architecture"] == architecture
-    assert "model_args" not in described
-    assert described["pretrained_cfg"]["crop_pct"] == 0.9
-    assert described["pretrained_cfg"]["input_size"] == [3, *preset(name).image_size]
+def test_a_plain_model_is_said_by_its_name_alone():
+    architectures = {
+        "Ti/16": "vit_tiny_patch16_224",
+        "Ti/16@384": "vit_tiny_patch16_384",
+        "S/8": "vit_small_patch8_224",
+        "B/16": "vit_base_patch16_224",
+        "L/14": "vit_large_patch14_224",
+        "H/14": "vit_huge_patch14_224",
+        "g/14": "vit_giant_patch14_224",
+    }
+    for name, architecture in architectures.items():
+        described = describe(preset(name), crop=0.9)
+        assert described["architecture"] == architecture
+        assert "model_args" not in described
+        assert described["pretrained_cfg"]["crop_pct"] == 0.9
+        assert described["pretrained_cfg"]["input_size"] == [3, *preset(name).image_size]
 
 
 def test_a_distilled_model_has_deits_name():
@@ -70,38 +66,38 @@ ARGUMENTS = {
 }
 
 
-@pytest.mark.parametrize("name", ARGUMENTS)
-def test_what_the_name_does_not_say_is_an_argument(name):
-    changes, arguments = ARGUMENTS[name]
-    assert describe(preset(name, **changes)).get("model_args", {}) == arguments
+def test_what_the_name_does_not_say_is_an_argument():
+    for name, (changes, arguments) in ARGUMENTS.items():
+        assert describe(preset(name, **changes)).get("model_args", {}) == arguments, name
 
 
-@pytest.mark.parametrize("width", [16, 48, 100, 1408])
-def test_timm_makes_the_same_mlp_of_the_ratio(width):
-    for mlp_width in range(width, 5 * width, 7):
-        config = ViTConfig(**{**TINY, "width": width, "mlp_width": mlp_width})
-        ratio = describe(config)["model_args"].get("mlp_ratio", 4)
-        assert int(width * ratio) == mlp_width
+def test_timm_makes_the_same_mlp_of_the_ratio():
+    for width in (16, 48, 100, 1408):
+        for mlp_width in range(width, 5 * width, 7):
+            config = ViTConfig(**{**TINY, "width": width, "mlp_width": mlp_width})
+            ratio = describe(config)["model_args"].get("mlp_ratio", 4)
+            assert int(width * ratio) == mlp_width
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["learned-2d", "sincos-2d", "relative", "norm after", "swiglu", "tanh classifier", "class and mean", "padded"],
-)
-def test_what_timm_has_no_word_for_is_not_given_a_wrong_name(name):
-    config = ViTConfig(**{**TINY, **VARIANTS[name]})
-    described = describe(config)
-    assert described["architecture"] == UNKNOWN_TO_TIMM
-    assert "open this model with vitreous" in described["timm"]
-    assert why_not_timm(config) in described["timm"]
+def test_what_timm_has_no_word_for_is_not_given_a_wrong_name(subtests):
+    unknown = {"learned-2d", "sincos-2d", "relative", "norm after", "swiglu", "tanh classifier", "class and mean"}
+    for name in (*unknown, "padded"):
+        with subtests.test(name):
+            config = ViTConfig(**{**TINY, **VARIANTS[name]})
+            described = describe(config)
+            assert described["architecture"] == UNKNOWN_TO_TIMM
+            assert why_not_timm(config) in described["timm"]
 
 
-@pytest.mark.parametrize("name", VARIANTS)
-def test_every_variant_has_fields_that_timm_accepts(name):
-    config = ViTConfig(**{**TINY, **VARIANTS[name]})
-    described = describe(config, labels=["x"] * config.classes)
-    assert set(described["pretrained_cfg"]) <= PRETRAINED_FIELDS
-    assert described["num_classes"] == described["pretrained_cfg"]["num_classes"] == len(described["label_names"])
+def test_every_variant_has_fields_that_timm_accepts(subtests):
+    for name, changes in VARIANTS.items():
+        with subtests.test(name):
+            config = ViTConfig(**{**TINY, **changes})
+            described = describe(config, labels=["x"] * config.classes)
+            assert set(described["pretrained_cfg"]) <= PRETRAINED_FIELDS
+            assert (
+                described["num_classes"] == described["pretrained_cfg"]["num_classes"] == len(described["label_names"])
+            )
 
 
 def test_positions_of_another_size_than_the_pictures_are_resampled_by_timm():

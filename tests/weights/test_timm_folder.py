@@ -1,6 +1,7 @@
 """A folder of timm's hub: what its config.json says is followed."""
 
 import json
+import re
 
 import pytest
 import torch
@@ -59,7 +60,7 @@ def test_the_mean_of_the_patches_is_said_only_there(tmp_path):
 def test_what_cannot_be_followed(tmp_path):
     for number, wrong in enumerate(({"crop_mode": "border"}, {"interpolation": "hamming"})):
         place = folder(tmp_path / str(number), {"architecture": "x", "pretrained_cfg": SAID | wrong})
-        with pytest.raises(UserError, match=r"asks for interpolation .* say the preprocessing whole: preprocess='"):
+        with pytest.raises(UserError, match=r"config.json .*preprocess='"):
             open_weights(place, "mean=0.5,std=0.5")
         said = open_weights(place, "mean=0.5,std=0.5,crop=0.8,interpolation=bilinear")
         assert said.preprocess == Preprocess(size=(32, 32), crop=0.8, interpolation="bilinear")
@@ -69,31 +70,28 @@ def test_one_number_for_a_model_of_grey_pictures(tmp_path):
     model = random_model(channels=1, image_size=(16, 16))
     config = {"architecture": "x", "model_args": {"num_heads": 4}, "pretrained_cfg": SAID}
     place = folder(tmp_path / "f", config, model.state_dict())
-    with pytest.raises(UserError, match="takes pictures of 1 channel; give as many numbers"):
+    with pytest.raises(UserError, match=r"f/model.safetensors: .* 1 "):
         open_weights(place)
     assert open_weights(place, "mean=0.5,std=0.5").preprocess.mean == (0.5,)
 
 
-@pytest.mark.parametrize(
-    ("config", "says"),
-    [
-        ({"model_args": {"act_layer": "quick_gelu"}}, "config.json beside it asks for act_layer 'quick_gelu'"),
-        ({"model_args": {"norm_layer": "rmsnorm"}}, "config.json beside it asks for norm_layer"),
+def test_arguments_that_are_not_understood(tmp_path):
+    clip = "vit_base_patch16_clip_quickgelu_224"
+    for number, (config, names) in enumerate(
         (
-            {"architecture": "vit_base_patch16_clip_quickgelu_224"},
-            "'vit_base_patch16_clip_quickgelu_224' has QuickGELU",
-        ),
-    ],
-)
-def test_arguments_that_are_not_understood(tmp_path, config, says):
-    with pytest.raises(UserError, match=says):
-        open_weights(folder(tmp_path / "f", config))
+            ({"model_args": {"act_layer": "quick_gelu"}}, "config.json .*act_layer 'quick_gelu'"),
+            ({"model_args": {"norm_layer": "rmsnorm"}}, "config.json .*norm_layer"),
+            ({"architecture": clip}, f"'{clip}'"),
+        )
+    ):
+        with pytest.raises(UserError, match=names):
+            open_weights(folder(tmp_path / str(number), config))
 
 
 def test_names_of_another_number_are_not_used_and_that_is_said(tmp_path):
     found = open_weights(folder(tmp_path / "f", {"label_names": ["a", "b"], "pretrained_cfg": SAID}))
     assert found.labels == tuple("01234")
-    assert "label_names of config.json has 2 names and the classifier 5 outputs" in found.notes[1]
+    assert re.search(r"label_names .*config.json .* 2 .* 5 ", found.notes[1])
 
 
 @pytest.mark.parametrize(
@@ -123,6 +121,6 @@ def test_ours_written_and_read_again(tmp_path, changes):
 
 def test_what_timm_has_no_word_for_is_refused(tmp_path):
     model = random_model(classifier="mlp")
-    with pytest.raises(UserError, match="timm has no word for a tanh layer"):
+    with pytest.raises(UserError, match=r"timm .*tanh"):
         write_timm(tmp_path / "out", model, preprocess_for(model), LABELS, {})
     assert not (tmp_path / "out").exists()
