@@ -1,8 +1,11 @@
 """The plan of a budget measures the very steps that the training then takes."""
 
 from dataclasses import replace
+from itertools import count
+from types import SimpleNamespace
 
 import numpy as np
+import pytest
 import torch
 
 from vitreous import ViT, ViTConfig
@@ -17,7 +20,6 @@ from vitreous.run.budget import steps as budget
 from vitreous.run.budget.steps import Afterwards, plan
 from vitreous.train import loop
 from vitreous.train.loop import Loop
-from vitreous.train.meter import Meter
 from vitreous.train.pace import Pace
 from vitreous.world import World
 
@@ -41,7 +43,20 @@ def make(training=TRAINING):
     return build_objective(ViT(MODEL), training.objective, Setting()), loader
 
 
-def test_it_clips_as_the_training_does(tmp_path, monkeypatch):
+class Stopped:
+    """A meter whose time does not move."""
+
+    seconds = 10.0
+
+
+@pytest.fixture
+def ticking(monkeypatch):
+    """A tenth of a second passes whenever the plan looks at its clock."""
+    ticks = count(0.0, 0.1)
+    monkeypatch.setattr(budget, "time", SimpleNamespace(perf_counter=lambda: next(ticks)))
+
+
+def test_it_clips_as_the_training_does(tmp_path, monkeypatch, ticking):
     norms, taken = [], []
     clip, step = torch.nn.utils.clip_grad_norm_, loop.train_step
 
@@ -58,7 +73,7 @@ def test_it_clips_as_the_training_does(tmp_path, monkeypatch):
     for room in (budget, loop):
         monkeypatch.setattr(room, "train_step", counted_step)
     objective, loader = make()
-    planned, table = plan(TRAINING, objective, loader, FREE, world=World(), meter=Meter(), deadline=60)
+    planned, table = plan(TRAINING, objective, loader, FREE, world=World(), meter=Stopped(), deadline=60)
     assert len(table.stages) == 2
     measured = len(taken)
     assert measured >= 4  # in each stage one to warm up, and one at least
@@ -67,18 +82,12 @@ def test_it_clips_as_the_training_does(tmp_path, monkeypatch):
     assert norms == taken == [0.125] * len(taken)
 
 
-def test_it_spoils_nothing():
+def test_it_spoils_nothing(ticking):
     objective, loader = make()
     before = {name: tensor.clone() for name, tensor in objective.state_dict().items()}
-    plan(TRAINING, objective, loader, FREE, world=World(), meter=Meter(), deadline=60)
+    plan(TRAINING, objective, loader, FREE, world=World(), meter=Stopped(), deadline=60)
     assert all(torch.equal(tensor, before[name]) for name, tensor in objective.state_dict().items())
     assert all(parameter.grad is None for parameter in objective.parameters())
-
-
-class Stopped:
-    """A meter whose time does not move."""
-
-    seconds = 10.0
 
 
 def steps_of(planned, loader):
@@ -133,7 +142,7 @@ def test_the_dearest_stage_stands_for_the_others_where_trying_takes_too_long(mon
         return 2.0
 
     monkeypatch.setattr(budget, "step_seconds", one)
-    monkeypatch.setattr(budget.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(budget, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
     objective, loader = make()
     assert budget.measure_stages(TRAINING, objective, loader, World(), left=60) == [(0.5, 2.0), (1.0, 2.0)]
     assert tried == [0.75]
