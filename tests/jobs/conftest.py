@@ -23,7 +23,8 @@ def weights(tmp_path_factory):
 @pytest.fixture
 def no_page(monkeypatch):
     """Plots take most of the time, and few tests look at them."""
-    monkeypatch.setattr("vitreous.jobs.fit.write_report", lambda run, **more: None)
+    for job in ("fit", "pretrain"):
+        monkeypatch.setattr(f"vitreous.jobs.{job}.write_report", lambda run, **more: None)
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """Every verb that asks a model, with a family that the package does not have: an answer, or one clear sentence."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from PIL import Image
 
 from support import tiny_conv
 from support.colours import COLOURS, make_pictures
+from support.commands import run_command
 from support.tiny_conv import FAMILY, TinyConvConfig, make_conv_bundle
 from vitreous import (
     UserError,
@@ -22,7 +24,6 @@ from vitreous import (
     write_report,
     write_walkthrough,
 )
-from vitreous.cli import main
 from vitreous.config.data import Preprocess
 from vitreous.jobs.evaluate import evaluate
 from vitreous.jobs.plot_weights import plot_weights
@@ -37,21 +38,15 @@ def family(monkeypatch, tmp_path):
     monkeypatch.setenv("VITREOUS_CACHE", str(tmp_path / "cache"))
 
 
-def run(*arguments):
-    """The exit status of a command."""
-    try:
-        main([str(one) for one in arguments])
-    except SystemExit as end:
-        return end.code
-    return 0
-
-
-@pytest.fixture
-def place(tmp_path):
-    make_conv_bundle(tmp_path / "bundle")
-    make_pictures(tmp_path / "data" / "train", count=6)
-    make_pictures(tmp_path / "data" / "test", seed=50)
-    return tmp_path
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    place = tmp_path_factory.mktemp("family")
+    with pytest.MonkeyPatch.context() as patch:
+        tiny_conv.register(patch)
+        make_conv_bundle(place / "bundle")
+    make_pictures(place / "data" / "train", count=6)
+    make_pictures(place / "data" / "test", seed=50)
+    return place
 
 
 def test_it_predicts_and_is_evaluated(place):
@@ -61,20 +56,20 @@ def test_it_predicts_and_is_evaluated(place):
     assert (found.split, found.result.n, found.result.top1) == ("test", 12, 1.0)
     model = load(place / "bundle")
     assert model.network(torch.zeros(1, 3, 16, 16)).shape == (1, 3)
-    with pytest.raises(UserError, match="vit: needs a Vision Transformer"):
+    with pytest.raises(UserError, match="vit: "):
         _ = model.vit
 
 
-def test_its_features_are_probed_and_kept(place):
+def test_its_features_are_probed_and_kept(place, tmp_path):
     found = probe(place / "bundle", place / "data", protocol="knn")
     assert (found.n, found.width, found.scores[0].accuracy) == (12, 8, 1.0)
     again = probe(place / "bundle", place / "data", protocol="knn")
     assert again.scores == found.scores
-    assert len(list((place / "cache" / "features").iterdir())) == 2
+    assert len(list((tmp_path / "cache" / "features").iterdir())) == 2
     changed = load_bundle(place / "bundle")
     changed.model.blocks[0][0].running_mean.add_(1.0)  # a buffer matters as a weight does
     probe(changed, place / "data", protocol="knn")
-    assert len(list((place / "cache" / "features").iterdir())) == 4
+    assert len(list((tmp_path / "cache" / "features").iterdir())) == 4
 
 
 def test_it_is_explained_by_gradcam_on_the_pictures_own_pixels(place):
@@ -91,16 +86,15 @@ def test_it_is_explained_by_gradcam_on_the_pictures_own_pixels(place):
     assert not (blue.maps == found.maps).all()
 
 
-def test_the_command_line_explains_it(place, capsys):
-    picture = str(place / "data" / "test" / "red" / "0.png")
-    assert run("explain", place / "bundle", picture, "--out", place / "seen") == 0
-    assert (place / "seen" / "0-gradcam.png").exists()
-    assert run("explain", place / "bundle", picture, "--method", "occlusion", "--out", place / "seen") == 0
-    assert (place / "seen" / "0-occlusion.png").exists()
-    capsys.readouterr()
-    assert run("plot-weights", place / "bundle", "--out", place / "weights") == 0
-    assert "filters             the first 8 components explain 100% of the variance" in capsys.readouterr().out
-    assert sorted(file.name for file in (place / "weights").iterdir()) == ["filters.png", "filters.svg"]
+def test_the_command_line_explains_it(place, tmp_path):
+    image = place / "data" / "test" / "red" / "0.png"
+    assert run_command("explain", place / "bundle", image, "--out", tmp_path).status == 0
+    assert run_command("explain", place / "bundle", image, "--method", "occlusion", "--out", tmp_path).status == 0
+    assert sorted(file.name for file in tmp_path.glob("*.png")) == ["0-gradcam.png", "0-occlusion.png"]
+    plotted = run_command("plot-weights", place / "bundle", "--out", tmp_path / "weights")
+    assert plotted.status == 0
+    assert re.search(r"^filters .* 8 .* 100%", plotted.stdout, re.M)
+    assert sorted(file.name for file in (tmp_path / "weights").iterdir()) == ["filters.png", "filters.svg"]
 
 
 def test_what_its_weights_look_like(place):
@@ -111,16 +105,16 @@ def test_what_its_weights_look_like(place):
     assert {said[name] for name in ("position_similarity", "attention_distance", "even_distance")} == {None}
 
 
-def test_its_report(place):
-    path = write_report(place / "bundle", data=place / "data", out=place / "r.html")
+def test_its_report(place, tmp_path):
+    path = write_report(place / "bundle", data=place / "data", out=tmp_path / "r.html")
     text = path.read_text(encoding="utf-8")
-    assert "A Tiny ConvNet of" in text
+    assert "Tiny ConvNet" in text
     assert "Filters of the first layer" in text
     assert "Positions" not in text
     assert "<dt>Depth</dt>" in text
     assert "Vision Transformer" not in text
     assert text.count('class="two"') == 3
-    assert write_report(place / "bundle", out=place / "bare.html").exists()
+    assert write_report(place / "bundle", out=tmp_path / "bare.html").exists()
 
 
 class Blind(Network):
@@ -141,16 +135,16 @@ class Blind(Network):
         return images.mean(dim=(2, 3))
 
 
-def test_a_network_that_nothing_can_be_seen_in(place, monkeypatch):
+def test_a_network_that_nothing_can_be_seen_in(place, tmp_path, monkeypatch):
     tiny_conv.register(monkeypatch, replace(FAMILY, build=lambda config, seed: Blind(config)))
-    path = save_bundle(place / "blind", Blind(TinyConvConfig()), Preprocess(size=(16, 16)), COLOURS)
-    text = write_report(path, data=place / "data", out=place / "r.html").read_text(encoding="utf-8")
+    path = save_bundle(tmp_path / "blind", Blind(TinyConvConfig()), Preprocess(size=(16, 16)), COLOURS)
+    text = write_report(path, data=place / "data", out=tmp_path / "r.html").read_text(encoding="utf-8")
     assert text.count('class="two"') == 3
     assert "glow" not in text
-    with pytest.raises(UserError, match="method gradcam: needs a network with a feature map"):
+    with pytest.raises(UserError, match="method gradcam: "):
         load(path).explain(place / "data" / "test" / "red" / "0.png")
     assert plot_weights(path).plots() == {}
-    assert run("plot-weights", path, "--out", place / "weights") == 0
+    assert run_command("plot-weights", path, "--out", tmp_path / "weights").status == 0
 
 
 def test_it_is_listed_with_its_cost():
@@ -162,29 +156,25 @@ def test_it_is_listed_with_its_cost():
     (large,) = models(["tiny-conv-8"], image_size=64)
     assert large.image_size == (64, 64)
     assert "tiny-conv-8" in {row.name for row in models(image_size=17)}
+    assert "tiny-conv-8" in run_command("models", "tiny-conv-8").stdout
 
 
-def test_the_command_line_lists_it(capsys):
-    assert run("models", "tiny-conv-8") == 0
-    assert "tiny-conv-8" in capsys.readouterr().out
-
-
-def test_it_is_imported_as_it_is_and_exported_to_nobody(place):
-    made = import_weights(place / "bundle", place / "copy", classes=5)
+def test_it_is_imported_as_it_is_and_exported_to_nobody(place, tmp_path):
+    made = import_weights(place / "bundle", tmp_path / "copy", classes=5)
     assert made.description == "Tiny ConvNet of width 8, depth 2, 16, 5 classes"
-    assert load_bundle(place / "copy").model.config == TinyConvConfig(classes=5)
+    assert load_bundle(tmp_path / "copy").model.config == TinyConvConfig(classes=5)
     for to in ("google", "huggingface", "timm"):
-        with pytest.raises(UserError, match=f"to={to!r}: there are no networks of the family 'tiny-conv'"):
-            export_weights(place / "bundle", place / "out.npz", to)
+        with pytest.raises(UserError, match=f"to={to!r}: .*'tiny-conv'"):
+            export_weights(place / "bundle", tmp_path / "out.npz", to)
 
 
-def test_what_only_a_vit_can_do_says_so(place):
+def test_what_only_a_vit_can_do_says_so(place, tmp_path):
     bundle, picture = place / "bundle", place / "data" / "test" / "red" / "0.png"
-    with pytest.raises(UserError, match="walkthrough: needs a Vision Transformer"):
-        write_walkthrough(bundle, picture, out=place / "s.html")
-    with pytest.raises(UserError, match=r"analysis of .*: needs a Vision Transformer"):
-        analyze([bundle], place / "data", place / "a")
-    with pytest.raises(UserError, match="scores of explanations: needs a Vision Transformer"):
+    with pytest.raises(UserError, match="walkthrough: "):
+        write_walkthrough(bundle, picture, out=tmp_path / "s.html")
+    with pytest.raises(UserError, match="analysis of "):
+        analyze([bundle], place / "data", tmp_path / "a")
+    with pytest.raises(UserError, match="scores of explanations: "):
         score_explanations(bundle, place / "data")
 
 

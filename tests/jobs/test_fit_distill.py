@@ -65,17 +65,16 @@ def test_it_leaves_a_model_with_two_tokens_that_names_its_teacher(runs, teacher)
     assert config["teacher"]
     assert config["training"]["objective"]["kind"] == "distill"
     card, page = (place / "bundle/README.md").read_text(), (place / "report.html").read_text()
-    assert f"- teacher: `{teacher}`, its choice for every view, weight 0.5" in card
-    assert f"trained from random weights with {teacher} as its teacher" in page
+    (line,) = (line for line in card.splitlines() if f"`{teacher}`" in line)
+    assert "weight 0.5" in line
+    assert str(teacher) in page
     assert "<dt>Teacher</dt>" in page
     assert "Teacher agreement" in page
     assert result.validation is not None
-    assert (
-        "its probabilities at temperature 3 for each picture" in (runs["picture"][0] / "bundle/README.md").read_text()
-    )
+    assert "temperature 3" in (runs["picture"][0] / "bundle/README.md").read_text()
 
 
-def test_both_classifiers_have_learned_and_their_mean_answers(runs):
+def test_both_classifiers_have_learned_and_the_logits_are_their_mean(runs):
     model = vitreous.load(runs["view"][0])
     vit, images = model.vit, torch.randn(3, 3, 16, 16)
     assert vit.head.weight.abs().sum() > 0
@@ -87,6 +86,7 @@ def test_both_classifiers_have_learned_and_their_mean_answers(runs):
         torch.testing.assert_close(vit(images), (vit.head(z[:, 0]) + vit.head_dist(z[:, 1])) / 2)
 
 
+@pytest.mark.slow
 def test_timm_and_transformers_open_the_student(runs, tmp_path):
     """Both judge the whole way: what was trained here answers the same in their distilled DeiT."""
     place, _ = runs["view"]
@@ -114,14 +114,6 @@ def test_no_checkpoint_holds_the_teacher(runs):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_interrupted_and_resumed_it_ends_with_the_same_bits(data, teacher, runs, tmp_path, no_page, way):
-    half = taught(data, teacher, tmp_path / "run", way, listeners=Listeners(stop=stop_after(4)))
-    assert not half.finished
-    assert taught(data, teacher, tmp_path / "run", way).finished
-    assert same(tmp_path / "run", runs[way][0])
-
-
-@pytest.mark.parametrize("way", WAYS)
 def test_classes_in_another_order_teach_the_same(data, teacher, runs, tmp_path, no_page, way):
     bundle = load_bundle(teacher)
     order = [2, 0, 1]
@@ -146,46 +138,34 @@ EXCHANGED = {
 }
 
 
-@pytest.mark.parametrize("exchange", EXCHANGED)
 @pytest.mark.parametrize("way", WAYS)
-def test_an_exchanged_teacher_is_noticed(data, teacher, tmp_path, no_page, way, exchange):
-    own = shutil.copytree(teacher, tmp_path / "teacher")
-    taught(data, own, tmp_path / "run", way, listeners=Listeners(stop=stop_after(1)))
-    shutil.rmtree(own)
-    other = EXCHANGED[exchange](load_bundle(teacher))
-    save_bundle(own, other.model, other.preprocess, other.labels)
-    with pytest.raises(UserError, match=r"teacher: another teacher than when .*run began; bring that one back"):
-        taught(data, own, tmp_path / "run", way)
-
-
-def test_a_teacher_that_is_asked_in_every_step_must_stay(data, teacher, tmp_path, no_page):
-    own = shutil.copytree(teacher, tmp_path / "teacher")
-    taught(data, own, tmp_path / "run", listeners=Listeners(stop=stop_after(1)))
-    shutil.rmtree(own)
-    with pytest.raises(UserError, match=r"teacher: the teacher of .*run, and it is asked in every step; bring it back"):
-        taught(data, own, tmp_path / "run")
-    shutil.copytree(teacher, own)
-    assert taught(data, own, tmp_path / "run").finished
-
-
-def test_answers_given_once_outlive_the_teacher_as_long_as_they_are_kept(
-    data, teacher, runs, tmp_path, no_page, monkeypatch
+def test_interrupted_it_ends_with_the_same_bits_by_the_same_teacher_only(
+    data, teacher, runs, tmp_path, no_page, monkeypatch, way
 ):
-    own = shutil.copytree(teacher, tmp_path / "teacher")
-    taught(data, own, tmp_path / "run", "picture", listeners=Listeners(stop=stop_after(1)))
+    """A teacher that is asked in every step must be there; one that was asked once, while its answers are kept."""
+    own, run = shutil.copytree(teacher, tmp_path / "teacher"), tmp_path / "run"
+    assert not taught(data, own, run, way, listeners=Listeners(stop=stop_after(4))).finished
+    for exchange in EXCHANGED.values():
+        shutil.rmtree(own)
+        other = exchange(load_bundle(teacher))
+        save_bundle(own, other.model, other.preprocess, other.labels)
+        with pytest.raises(UserError, match=rf"{own}: .*{run}"):
+            taught(data, own, run, way)
     shutil.rmtree(own)
     with monkeypatch.context() as patch:
         patch.setenv("VITREOUS_CACHE", str(tmp_path / "empty"))
-        with pytest.raises(UserError, match=r"and its answers are not kept any more; bring it back to go on \("):
-            taught(data, own, tmp_path / "run", "picture")
-    again = taught(data, own, tmp_path / "run", "picture")
+        with pytest.raises(UserError, match=rf"{own}: .*{run}"):
+            taught(data, own, run, way)
+    if way == "view":
+        shutil.copytree(teacher, own)
+    again = taught(data, own, run, way)
     assert again.finished
-    assert same(tmp_path / "run", runs["picture"][0])
-    assert again.spent.flops == runs["picture"][1].spent.flops  # its looking is not forgotten with it
+    assert same(run, runs[way][0])
+    assert again.spent.flops == runs[way][1].spent.flops  # the teacher's are not forgotten with it
 
 
 def test_another_teacher_is_another_request(data, teacher, runs, tmp_path):
-    with pytest.raises(UserError, match=r"holds a training with distill="):
+    with pytest.raises(UserError, match=f"distill='{teacher}'"):
         taught(data, tmp_path / "another", runs["view"][0])
 
 

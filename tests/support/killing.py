@@ -1,13 +1,11 @@
 """A training killed in its midst and started again, beside one that was left alone."""
 
 import signal
-import subprocess
-import sys
 
 import torch
 from safetensors.torch import load_file
 
-DIES_AFTER_TWO = """
+DIES_WHILE_SAVING = """
 import os, signal
 from vitreous.train import saving
 
@@ -16,28 +14,31 @@ write, written = saving.save_checkpoint, []
 def write_and_die(*given):
     write(*given)
     written.append(given)
-    if len(written) == 2:
+    if len(written) == {checkpoints}:
         os.kill(os.getpid(), signal.SIGKILL)
 
 saving.save_checkpoint = write_and_die
 """
 
 
-def check_killed_and_resumed(program, place, *arguments):
+def run_and_kill(processes, program, out, checkpoints=2):
+    """Run Python text that trains into the folder `out` and saves after every step; SIGKILL at a checkpoint."""
+    code = f"out = {str(out)!r}\n" + DIES_WHILE_SAVING.format(checkpoints=checkpoints) + program
+    outcome = processes(code=code, limit=300)
+    assert outcome.status == -signal.SIGKILL, outcome.stderr
+    assert not outcome.left
+
+
+def check_killed_and_resumed(processes, program, place):
     """The tensors that a training ends with: the same bits whether or not it is killed after its second checkpoint.
 
-    program: Python text that trains into the folder that its last argument names, and saves after every step.
+    program: Python text that trains into the folder `out`, and saves after every step.
     """
-
-    def run(name, before=""):
-        command = [sys.executable, "-c", before + program, *map(str, arguments), str(place / name)]
-        return subprocess.run(command, timeout=300, check=False).returncode
-
-    assert run("whole") == 0
-    assert run("killed", DIES_AFTER_TWO) == -signal.SIGKILL
+    exec(program, {"out": place / "whole"})
+    run_and_kill(processes, program, place / "killed")
     assert len(list((place / "killed").glob("checkpoints/step-*"))) >= 1
     assert not (place / "killed" / "result.json").exists()
-    assert run("killed") == 0
+    exec(program, {"out": place / "killed"})
     whole, killed = (load_file(place / name / "bundle" / "model.safetensors") for name in ("whole", "killed"))
     assert whole.keys() == killed.keys()
     assert all(torch.equal(tensor, killed[name]) for name, tensor in whole.items())
