@@ -48,7 +48,7 @@ def go(tmp_path, monkeypatch):
         epochs = steps / (len(images) * 9 // 10 // BATCH)
         result = pretrain(path, method="mae", epochs=epochs, out=tmp_path / run, workers=0, listeners=listeners)
         records = [json.loads(line) for line in (tmp_path / run / "metrics.jsonl").read_text().splitlines()]
-        return result, [text for text in said if text in result.alarms], taken, records
+        return result, [text for text in said if "optimizer.learning_rate" in text], taken, records
 
     return train
 
@@ -71,6 +71,7 @@ def test_equal_pictures_get_equal_features_and_that_is_said_again_after_an_inter
     part, said, taken, _ = go(equal, stop_after=130)
     assert not part.finished
     (sentence,) = said
+    assert "objective.mask" not in sentence  # the alarm of a decoder that predicts nothing
     assert "collapsed" in taken[-1].record
     assert next(event.step for event in taken if "collapsed" in event.record) <= 120
     result, again, taken, _ = go(equal)
@@ -84,7 +85,7 @@ def test_equal_pictures_get_equal_features_and_that_is_said_again_after_an_inter
 def test_a_decoder_that_rebuilds_nothing_is_said(go):
     result, said, _, records = go(noise())
     assert said == list(result.alarms)
-    assert said
+    assert any("objective.mask" in text for text in said)
     last = [record["loss"] for record in records if "loss" in record][-20:]
     assert np.mean(last) > 0.98 * (1 - 1 / 12)  # 12 numbers per patch
 
