@@ -91,7 +91,7 @@ def test_a_node_that_was_cut_off_and_came_back_changes_nothing(nodes, tmp_path):
             assert time.monotonic() < deadline, (tmp_path / "said-0").read_text()
             time.sleep(0.02)
         ip("-n", NAMES[1], "link", "set", LINKS[1], "down")
-        while "has not been heard of" not in (tmp_path / "said-0").read_text():
+        while "vitreous: process " not in (tmp_path / "said-0").read_text():
             assert time.monotonic() < deadline, (tmp_path / "said-0").read_text()
             time.sleep(0.2)
         seen = log.read_text().count("\n")
