@@ -15,15 +15,15 @@ from vitreous.run.engines import conversion
 from vitreous.run.engines.conversion import convert_model
 
 COMBINED = {
-    "ViT: relative positions, grey, not square, class and mean": (
+    "ViT: relative positions, grey, not square": (
         "P/4@16",
-        {"position": "relative", "channels": 1, "image_size": (16, 24), "pool": "class+mean", "depth": 1},
+        {"position": "relative", "channels": 1, "image_size": (16, 24), "depth": 1},
     ),
     "ViT: axial attention, distilled, padded": (
         "P/4@16",
         {"attention": "axial", "distilled": True, "image_size": (15, 18), "pad": True, "depth": 1},
     ),
-    "ViT: merges tokens": ("P/4@16", {"merge": 2, "depth": 3}),
+    "ViT: merges tokens, class and mean": ("P/4@16", {"merge": 2, "pool": "class+mean"}),
     "hybrid without a classifier": ("C+P/4@16", {"classes": 0, "depth": 1}),
     "BiT with a pooling in its stem": ("bit-r11x0.5@32", {"root": "7x7"}),
     "EfficientNet": ("efficientnet-b0@32", {"width": 0.1, "depth": 0.1}),
@@ -33,6 +33,7 @@ SEPARATE = {
     "ViT": ("P/4@16", {}),
     "ViT with relative positions": ("P/4@16", {"position": "relative"}),
     "ViT with axial attention": ("P/4@16", {"attention": "axial"}),
+    "ViT that merges tokens": ("P/4@16", {"merge": 2, "depth": 3}),
     "ViT that merges tokens, mean": ("P/4@16", {"merge": 2, "depth": 3, "pool": "mean"}),
     "hybrid": ("C+P/4@16", {}),
     "BiT": ("bit-r11x0.5@32", {}),
