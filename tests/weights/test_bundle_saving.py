@@ -37,9 +37,9 @@ def test_saving_again_replaces_nothing_of_anybody_else(tmp_path):
     (folder / "README.md").write_text("# My own words")
     with pytest.raises(UserError, match=r"b: .*README\.md"):
         save(folder)
-    (tmp_path / "mine" / "sub").mkdir(parents=True)
-    (tmp_path / "mine" / "sub" / "x").write_text("precious")
-    with pytest.raises(UserError, match=r"mine: .*sub"):
+    (tmp_path / "mine" / "sub.d").mkdir(parents=True)
+    (tmp_path / "mine" / "sub.d" / "x").write_text("precious")
+    with pytest.raises(UserError, match=r"mine: .*sub\.d"):
         save(tmp_path / "mine")
     assert (folder / "README.md").read_text() == "# My own words"
     assert names(tmp_path) == ["b", "mine"]

@@ -235,6 +235,7 @@ def encrypted(path):
     path.write_bytes(content)
 
 
+@pytest.mark.slow
 def test_hostile_archives(subtests, tmp_path):
     for number, (name, write) in enumerate(NPZ.items()):
         with subtests.test(name):
@@ -288,6 +289,7 @@ TIMM |= {
 }
 
 
+@pytest.mark.slow
 def test_hostile_descriptions_of_timm(subtests, tmp_path):
     save_file(state(), tmp_path / "model.safetensors")
     for name, config in TIMM.items():

@@ -44,13 +44,13 @@ def same_tensors(one, other):
     [
         ("vit_tiny_r_s16_p8_224", {}),
         ("vit_tiny_r_s16_p8_224", {"channels": 1, "image_size": (64, 96)}),
-        ("vit_small_r26_s32_224", {"pool": "mean", "norm_after_pool": True}),
+        pytest.param("vit_small_r26_s32_224", {"pool": "mean", "norm_after_pool": True}, marks=pytest.mark.slow),
         pytest.param("vit_base_r50_s16_224", {}, marks=pytest.mark.slow),
         pytest.param("vit_large_r50_s32_224", {}, marks=pytest.mark.slow),
     ],
     ids=str,
 )
-def test_timm_opens_the_bundle_and_gives_the_same_scores(tmp_path, name, changes):
+def test_timm_opens_the_bundle_and_gives_the_same_logits(tmp_path, name, changes):
     model = hybrid(name, **changes)
     save_bundle(tmp_path / "bundle", model, preprocess_for(model), LABELS)
     described = json.loads((tmp_path / "bundle" / "config.json").read_text())
@@ -89,7 +89,9 @@ def test_a_file_of_timm_s_own_is_recognised(tmp_path):
 
 
 @pytest.mark.parametrize("changes", [{}, {"channels": 1}, {"classes": 0}], ids=str)
-@pytest.mark.parametrize("name", ["vit_tiny_r_s16_p8_224", "vit_small_r26_s32_224"])
+@pytest.mark.parametrize(
+    "name", ["vit_tiny_r_s16_p8_224", pytest.param("vit_small_r26_s32_224", marks=pytest.mark.slow)]
+)
 def test_timm_reads_our_npz_with_its_own_loader(tmp_path, name, changes):
     """timm changes the root's kernels for other channels; a hybrid of one channel is compared by its own tensors."""
     model = hybrid(name, **changes)
@@ -172,6 +174,6 @@ def test_a_damaged_file_names_what_is_missing(tmp_path, lost):
 def test_a_hybrid_of_timm_s_with_another_backbone_is_refused(tmp_path):
     theirs = timm.create_model("vit_small_resnet26d_224", img_size=64, depth=1)
     save_file(theirs.state_dict(), tmp_path / "model.safetensors")
-    with pytest.raises(UserError, match=r"model\.safetensors: not "):
+    with pytest.raises(UserError, match=r"model\.safetensors: "):
         open_weights(tmp_path / "model.safetensors")
     assert load_file(tmp_path / "model.safetensors")

@@ -323,6 +323,7 @@ def test_a_hostile_section_of_another_family(subtests, copies, refused, family):
                 refused(bundle, "b/")
 
 
+@pytest.mark.slow
 def test_a_hostile_config(subtests, copies, refused):
     bundle = copies()
     original = (bundle / CONFIG).read_text()

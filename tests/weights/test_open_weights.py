@@ -120,7 +120,7 @@ def test_the_usual_preprocessing_has_a_number_for_each_channel(tmp_path, classes
     assert found.notes[0].startswith(f"{path}: timm ViT(128 wide, 2 deep)/4, 16, 4 channels, ")
     assert found.preprocess.channels == 4
     assert open_weights(path, "mean=0.1,0.2,0.3,0.4,std=0.2").preprocess.mean == (0.1, 0.2, 0.3, 0.4)
-    with pytest.raises(UserError, match=r"w.safetensors: takes pictures of 4 channels; give as many numbers"):
+    with pytest.raises(UserError, match=r"w.safetensors: .* 4 .*preprocess='"):
         open_weights(path, Preprocess(size=(16, 16)))
 
 
@@ -164,8 +164,8 @@ def test_files_that_are_no_vision_transformer(tmp_path):
     with pytest.raises(UserError, match=r"none.safetensors: "):
         open_weights(tmp_path / "none.safetensors", SAID)
     state = random_model(**TELLING).state_dict()
-    save_file({**state, "extra": torch.zeros(1), "extra.2": torch.zeros(1)}, tmp_path / "more.safetensors")
-    with pytest.raises(UserError, match=r"more.safetensors: extra, extra.2 "):
+    save_file({**state, "extra.1": torch.zeros(1), "extra.2": torch.zeros(1)}, tmp_path / "more.safetensors")
+    with pytest.raises(UserError, match=r"more.safetensors: extra.1, extra.2 "):
         open_weights(tmp_path / "more.safetensors", SAID)
     del state["pos_embed"]
     save_file(state, tmp_path / "nowhere.safetensors")
@@ -208,7 +208,7 @@ def test_preprocessing_as_text():
 
 def test_text_that_cannot_be_read(subtests):
     for text, names in {
-        "colour=1": "'colour' .*mean, std, crop",
+        "colour=1": "'colour'",
         "0.5": "'0.5'",
         "mean=x": "mean=x",
         "crop=0.5,0.6": "crop=0.5,0.6",

@@ -92,7 +92,10 @@ def timm_folder(place, model, architecture, arguments, *, weights, size):
     return place
 
 
-@pytest.mark.parametrize("architecture", OPENED)
+@pytest.mark.parametrize(
+    "architecture",
+    [pytest.param(name, marks=pytest.mark.slow if "_r26_" in name or "_r50_" in name else ()) for name in OPENED],
+)
 def test_folders_of_timm_give_timms_logits(tmp_path, architecture):
     arguments = SMALL | OPENED[architecture]
     size = arguments["img_size"]
