@@ -110,6 +110,7 @@ def test_timm_reads_our_npz_with_its_own_loader(tmp_path, name, changes):
             torch.testing.assert_close(theirs.eval()(images), model(images), atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_norms_of_four_axes_as_some_files_have_them(tmp_path):
     model = hybrid("vit_small_r26_s32_224")
     path = write_google(tmp_path / "R26.npz", model, preprocess_for(model), LABELS, {})
