@@ -34,7 +34,6 @@ settings.register_profile(
 settings.load_profile("same")
 
 PROCESSES = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-CORES = max(1, (os.cpu_count() or 1) // PROCESSES)  # this process's share
 SHARED = Path(__file__).parents[2] / "shared" / "data"
 # timm, and what transformers does with pictures, want torchvision; kept, for its operators live as long as this.
 TORCHVISION = runpy.run_path(str(Path(__file__).parents[1] / "benchmarks" / "torchvision_on_cpu.py"))
@@ -122,12 +121,3 @@ def shared_data():
     if not SHARED.is_dir():
         pytest.skip("needs the real weights and pictures in ../shared/data, which are not part of the project")
     return SHARED
-
-
-@pytest.fixture
-def all_cores():
-    """For the few tests that keep a real model busy."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(CORES)
-    yield
-    torch.set_num_threads(threads)

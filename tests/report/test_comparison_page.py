@@ -85,8 +85,8 @@ def test_equal_flops_are_explained():
 
 
 def test_costs_that_hardly_differ_are_drawn(subtests):
-    """Even steps beside such costs may reach zero, of which there is no logarithm."""
-    for x in [(1.0, 2.9), (0.0010, 0.0029), (3e9, 4e9), (5.0, 5.0)]:
+    """Even steps beside such costs may reach zero, of which there is no logarithm; equal limits make matplotlib warn."""
+    for x in [(1.0, 2.9), (0.0010, 0.0029), (3e9, 4e9), (5.0, 5.0), (9.999999999999999e-05,) * 2]:
         with subtests.test(x=x):
             drawn = lines([Line(model=0, x=x, y=(0.4, 0.5))], "accuracy", "core-hours", scale="log10")
             assert str(drawn).count("<svg") == 1

@@ -102,6 +102,8 @@ def _make_logarithmic(axes: Axes, series: Sequence[Line]) -> None:
     """Of the x axis, with more ticks where all x are within two powers of ten, and few where they hardly differ."""
     xs = [x for line in series for x in line.x]
     spread = max(xs) / min(xs)
+    if spread == 1:  # matplotlib may round both limits to the same power of ten
+        axes.set_xlim(xs[0] / 3, xs[0] * 3)
     axes.set_xscale("log")
     axes.margins(x=0.12)
     powers = LogLocator(subs=(1, 2, 5) if spread < 100 else (1,))
