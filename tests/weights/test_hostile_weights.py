@@ -134,7 +134,7 @@ PTH = {
     "zeros from a device": lambda path: path.symlink_to("/dev/zero"),
     "the terminal's device": lambda path: path.symlink_to("/dev/null"),
     "a loop": lambda path: path.symlink_to(path.name),
-    "16 TB of nothing": lambda path: sparse_file(path, b"", 2**44),
+    "8 TB of nothing": lambda path: sparse_file(path, b"", 2**43),
     "1 TB of a pickle": lambda path: sparse_file(path, b"\x80\x02}", 2**40),
 }
 
