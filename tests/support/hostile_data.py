@@ -392,8 +392,3 @@ WITHOUT_LABELS = {
     "csv, one class": lambda p: write_csv(p / "x.csv", "path,label\nx.png,a\n"),
 }
 """What only a verb that needs labels refuses."""
-
-
-def lists_of(place):
-    """What a list or a file is called in a sentence."""
-    return json.dumps(place.name)[1:-1]
