@@ -33,6 +33,7 @@ def test_the_time_to_end_follows_from_the_settings():
     assert server.config.timeout_graceful_shutdown == 8
 
 
+@pytest.mark.slow  # it waits for the server's limits
 def test_a_batch_that_does_not_end_is_not_waited_for(caplog):
     engine = GatedEngine()
     with running(gated(engine), **SOON) as server:
@@ -47,6 +48,7 @@ def test_a_batch_that_does_not_end_is_not_waited_for(caplog):
     assert not caplog.records
 
 
+@pytest.mark.slow  # it waits for the server's limits
 def test_an_explanation_that_does_not_end_is_told_so_and_not_waited_for(tmp_path, caplog):
     model = opened(make_bundle(tmp_path / "colours"))
     entered, gate, forward = threading.Event(), threading.Event(), model.bundle.model.forward
