@@ -85,7 +85,7 @@ def test_equal_flops_are_explained():
 
 
 def test_costs_that_hardly_differ_are_drawn(subtests):
-    """Even steps beside such costs may reach zero, of which there is no logarithm; equal limits make matplotlib warn."""
+    """Even steps beside such costs may reach zero, which has no logarithm; of equal limits matplotlib warns."""
     for x in [(1.0, 2.9), (0.0010, 0.0029), (3e9, 4e9), (5.0, 5.0), (9.999999999999999e-05,) * 2]:
         with subtests.test(x=x):
             drawn = lines([Line(model=0, x=x, y=(0.4, 0.5))], "accuracy", "core-hours", scale="log10")
