@@ -116,14 +116,8 @@ def test_in_and_out_at_a_small_size(name, tmp_path):
     check_both_ways(name, {**SMALL, "num_hidden_layers": 11}, tmp_path)
 
 
-@pytest.mark.usefixtures("all_cores")
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param("vit", marks=pytest.mark.slow),
-        *(pytest.param(n, marks=pytest.mark.exhaustive) for n in ("deit", "mae", "dinov2", "dinov2 with registers")),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["vit", "deit", "mae", "dinov2", "dinov2 with registers"])
 def test_in_and_out_at_the_shape_of_b16(name, tmp_path):
     check_both_ways(name, BASE, tmp_path)
 
