@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 import traceback
-from contextlib import chdir, redirect_stderr, redirect_stdout
+from contextlib import chdir, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -99,8 +99,11 @@ def _memory(name: str) -> int:
 
 
 def _children() -> set[int]:
-    tasks = Path(f"/proc/{os.getpid()}/task").glob("*/children")
-    return {int(number) for task in tasks for number in task.read_text().split()}
+    found: set[int] = set()
+    for task in Path(f"/proc/{os.getpid()}/task").glob("*/children"):
+        with suppress(FileNotFoundError, ProcessLookupError):  # a thread may end meanwhile
+            found.update(map(int, task.read_text().split()))
+    return found
 
 
 class Processes:
