@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 
 from support.zygote import import_jobs
+from vitreous.allocator import give_back_memory
 from vitreous.cli import main
 
 ZYGOTE = Path(__file__).with_name("zygote.py")
@@ -86,7 +87,11 @@ _import_jobs = cache(import_jobs)
 
 
 def _restart_peak() -> int:
-    """Bytes of memory that this process has; from now on its peak is counted anew, where the system can do so."""
+    """Bytes of memory that this process has; from now on its peak is counted anew, where the system can do so.
+
+    The package keeps what it frees (`vitreous.allocator`); a command that takes no more than that would have no peak.
+    """
+    give_back_memory()
     if os.access("/proc/self/clear_refs", os.W_OK):
         Path("/proc/self/clear_refs").write_text("5")
     return _memory("VmRSS")

@@ -14,8 +14,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from support.commands import check_refused
-from support.measured import run_measured
+from support.commands import check_refused, run_command
 
 WIDTH, PATCH, SIDE = 64, 4, 16
 
@@ -165,12 +164,12 @@ def test_hostile_files_of_torch(subtests, tmp_path):
             folder = tmp_path / str(number)
             folder.mkdir()
             write(folder / "w.pth")
-            check_refused(run_measured("import", folder / "w.pth", folder / "out"), "w.pth")
+            check_refused(run_command("import", folder / "w.pth", folder / "out"), "w.pth")
             assert [path.name for path in folder.iterdir()] == ["w.pth"]
 
 
 def test_a_name_that_is_too_long(tmp_path):
-    check_refused(run_measured("import", tmp_path / ("x" * 300), tmp_path / "out"), "x" * 13)
+    check_refused(run_command("import", tmp_path / ("x" * 300), tmp_path / "out"), "x" * 13)
     assert not (tmp_path / "out").exists()
 
 
@@ -242,7 +241,7 @@ def test_hostile_archives(subtests, tmp_path):
             folder = tmp_path / str(number)
             folder.mkdir()
             write(folder / "w.npz")
-            check_refused(run_measured("import", "w.npz", "out", cwd=folder), "w.npz")
+            check_refused(run_command("import", "w.npz", "out", cwd=folder), "w.npz")
             assert [path.name for path in folder.iterdir()] == ["w.npz"]
 
 
@@ -295,7 +294,7 @@ def test_hostile_descriptions_of_timm(subtests, tmp_path):
     for name, config in TIMM.items():
         with subtests.test(name):
             (tmp_path / "config.json").write_text(json.dumps(config))
-            check_refused(run_measured("import", tmp_path, tmp_path / "out"), str(tmp_path))
+            check_refused(run_command("import", tmp_path, tmp_path / "out"), str(tmp_path))
             assert not (tmp_path / "out").exists()
 
 
@@ -322,7 +321,7 @@ def test_what_may_be_asked(subtests, tmp_path, good):
     for option, values in ASKED.items():
         for value in values:
             with subtests.test(f"{option}={value}"):
-                check_refused_after_notes(run_measured("import", good, tmp_path / "out", f"{option}={value}"))
+                check_refused_after_notes(run_command("import", good, tmp_path / "out", f"{option}={value}"))
                 assert not (tmp_path / "out").exists()
 
 
@@ -355,5 +354,5 @@ def test_hostile_labels(subtests, tmp_path, good):
             lines = isinstance(content, bytes) and b"\n" in content
             path = tmp_path / f"{number}.{'txt' if lines else 'json'}"
             path.write_bytes(content) if isinstance(content, bytes) else content(path)
-            check_refused_after_notes(run_measured("import", good, tmp_path / "out", "--labels", path))
+            check_refused_after_notes(run_command("import", good, tmp_path / "out", "--labels", path))
             assert not (tmp_path / "out").exists()

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from support.commands import MB, check_ended_well, check_refused
+from support.commands import MB, check_ended_well, check_refused, run_command
 from support.greys import draw_pictures, make_weights
-from support.measured import run_measured
 from vitreous.jobs.export import export_weights
 from vitreous.weights.manifest import write_manifest
 
@@ -38,7 +37,7 @@ def copy(original, tmp_path):
 
 @pytest.fixture
 def predict(original):
-    return lambda model: run_measured("predict", model, original / "images/dark/0.png")
+    return lambda model: run_command("predict", model, original / "images/dark/0.png")
 
 
 def check_answered(outcome, *names):

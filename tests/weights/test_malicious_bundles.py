@@ -13,8 +13,7 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
-from support.commands import check_refused
-from support.measured import run_measured
+from support.commands import check_refused, run_command
 from vitreous import ViTConfig
 from vitreous.config.bit import BiTConfig
 from vitreous.config.data import Preprocess
@@ -270,7 +269,7 @@ def bundles(tmp_path_factory):
 
 @pytest.fixture
 def predict(bundles):
-    return lambda bundle: run_measured("predict", bundle, bundles / "image.png")
+    return lambda bundle: run_command("predict", bundle, bundles / "image.png")
 
 
 @pytest.fixture
