@@ -121,17 +121,17 @@ def test_one_part_has_class_folders_and_another_not(tmp_path: Path):
 
 def test_two_folders_for_the_same_part(tmp_path: Path):
     make_tree(tmp_path, {"val": 1, "valid": 1})
-    with pytest.raises(UserError, match=str(tmp_path)):
+    with pytest.raises(UserError, match=rf"{tmp_path}: .*\bval\b.*\bvalid\b"):
         open_data(tmp_path)
 
 
 def test_a_test_folder_alone_and_missing_classes(tmp_path: Path):
     make_tree(tmp_path / "test", {"a": 1, "b": 1})
     assert list(open_data(tmp_path).splits) == ["test"]
-    with pytest.raises(UserError):
+    with pytest.raises(UserError, match=r"\btrain\b.*\btest\b"):
         _ = open_data(tmp_path).train
     make_tree(tmp_path / "train", {"a": 1, "c": 1})
-    with pytest.raises(UserError, match="'b'"):
+    with pytest.raises(UserError, match=r": .*\btest\b.*'b'.*\btrain\b"):
         open_data(tmp_path)
 
 
@@ -148,7 +148,7 @@ def test_pictures_without_labels(tmp_path: Path):
     assert data.train.labels.tolist() == [-1, -1, -1]
     (tmp_path / "only").mkdir()
     smooth(9, 9).save(tmp_path / "only" / "flat.png")
-    with pytest.raises(UserError, match="only: "):
+    with pytest.raises(UserError, match=r"only: .*path,label"):
         open_data(tmp_path / "only")
 
 
@@ -230,16 +230,16 @@ def test_csv_and_jsonl(tmp_path: Path):
 
 def test_lists_with_mistakes(tmp_path: Path, subtests):
     for name, text, named in (
-        ("l.csv", "file,label\na.png,cat\n", ""),
+        ("l.csv", "file,label\na.png,cat\n", ": .*path,label.*file, label"),
         ("l.csv", "", ""),
         ("l.csv", "path,label\n", ""),
         ("l.csv", "path,label\nmissing.png,cat\n", r"missing\.png"),
         ("l.csv", "path,label,split\na.png,cat,hold\n", "line 2: .*'hold'"),
-        ("l.csv", "path,label\na.png\n", "line 2: "),
+        ("l.csv", "path,label\na.png\n", r"line 2: path .*\blabel\b"),
         ("l.csv", "path,label\na.png,cat\na.png,cat\n", "'cat'"),
         ("l.jsonl", '{"path": "a.png", "label": 1}\n{oops\n', "line 2: "),
         ("l.jsonl", "[1]\n", "line 1: "),
-        ("l.jsonl", '{"path": "a.png"}\n', "line 1: "),
+        ("l.jsonl", '{"path": "a.png"}\n', r"line 1: path .*\blabel\b"),
     ):
         with subtests.test(text):
             folder = Path(mkdtemp(dir=tmp_path))

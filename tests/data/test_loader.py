@@ -214,7 +214,7 @@ def test_nothing_readable_at_all_ends_too(tmp_path: Path):
             (tmp_path / name / f"{i}.jpg").write_text("no")
     source = open_data(tmp_path).train
     for limit in (0.5, 1.0):
-        with pytest.raises(UserError):
+        with pytest.raises(UserError, match=r"\b10\b"):
             list(Loader(source, SIZE, Augment(), batch_size=4, unreadable_limit=limit).batches())
     loader = Loader(source, SIZE, batch_size=4, unreadable_limit=None)  # whoever asks for this can do without any
     assert list(loader.batches()) == []

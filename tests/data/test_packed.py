@@ -92,18 +92,18 @@ class Attack:
 
 
 def test_a_pickle_that_would_run_code_is_refused(tmp_path: Path, subtests):
-    for attack in (
-        Attack(CODE_RAN.append, "ran"),
-        Attack(eval, "1 + 1"),
-        Attack(subprocess.call, ["true"]),
-        Attack(getattr, "text", "upper"),
-        Attack(np.load, "file"),
-        Attack(__import__, "os"),
+    for attack, name in (
+        (Attack(CODE_RAN.append, "ran"), "getattr"),
+        (Attack(eval, "1 + 1"), "eval"),
+        (Attack(subprocess.call, ["true"]), "call"),
+        (Attack(getattr, "text", "upper"), "getattr"),
+        (Attack(np.load, "file"), "load"),
+        (Attack(__import__, "os"), "__import__"),
     ):
         for protocol in (0, 2, 4):
             with subtests.test(attack=attack.call, protocol=protocol):
                 (tmp_path / "data_batch_1").write_bytes(pickle.dumps({b"data": attack, b"labels": [0]}, protocol))
-                with pytest.raises(UserError, match="data_batch_1"):
+                with pytest.raises(UserError, match=rf"data_batch_1: .*\.{name}\b"):  # so it was not called
                     open_data(tmp_path)
                 assert not CODE_RAN
 
@@ -116,7 +116,7 @@ def test_damaged_pickles(tmp_path: Path):
         pickle.dumps([1]): "",
         pickle.dumps({b"data": cifar_rows(2, 0)}, 2): ".*'labels'",
         pickle.dumps({b"data": np.zeros((2, 5)), b"labels": [0, 1]}, 2): ".*'data'",
-        pickle.dumps({b"data": cifar_rows(2, 0), b"labels": [0]}, 2): "",
+        pickle.dumps({b"data": cifar_rows(2, 0), b"labels": [0]}, 2): ".*'labels'",
     }
     for content, field in cases.items():
         (tmp_path / "data_batch_1").write_bytes(content)
@@ -150,7 +150,7 @@ def test_idx(tmp_path: Path, subtests):
             (folder / "classes.txt").write_text("coat\nbag\nshoe\n")
             assert open_data(folder).classes == ("coat", "bag", "shoe")
             (folder / "classes.txt").write_text("coat\nbag\n")
-            with pytest.raises(UserError, match=r"\b2\b.*\b2\b"):
+            with pytest.raises(UserError, match=r": .*\b2\b.*\b2\b"):
                 open_data(folder)
 
 
@@ -205,9 +205,9 @@ def test_npz_with_mistakes(tmp_path: Path, subtests):
     for arrays, named in (
         ({"a": images}, "x_train.*y_train"),
         ({"images": images, "labels": labels[:1]}, r"\b2 .*\b1 "),
-        ({"images": images, "labels": labels * 1.5}, "float64"),
+        ({"images": images, "labels": labels * 1.5}, "labels .*float64"),
         ({"images": images, "labels": np.eye(2, dtype=int)}, r"\(2, 2\)"),
-        ({"images": images.astype(int), "labels": labels}, "int64.*uint8"),
+        ({"images": images.astype(int), "labels": labels}, "images .*int64.*uint8"),
         ({"images": images[0], "labels": labels}, r"\(4, 4\)"),
         ({"images": images, "labels": -labels}, "-1.*0"),
         ({"images": images, "labels": labels * 0}, "'0'"),

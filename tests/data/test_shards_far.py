@@ -326,11 +326,13 @@ def test_what_is_not_there(web):
             open_data(address)
 
 
-def test_an_address_that_is_none_is_not_asked_for_again(web, subtests):
+def test_an_address_that_is_none_is_not_asked_for_again(web, monkeypatch, subtests):
+    connect = Mock(side_effect=ConnectionRefusedError)
+    monkeypatch.setattr(socket, "create_connection", connect)
     for address in ("http://127.0.0.1:port/pets/", "http://127.0.0.1:1/my pets/"):
         with subtests.test(address), pytest.raises(UserError, match=re.escape(address)):
             open_data(address)
-        assert web.connections == 0
+        assert not connect.called
 
 
 def test_a_digest_is_no_path(web, tmp_path, monkeypatch, subtests):
@@ -353,7 +355,7 @@ def test_an_index_is_no_larger_than_it_says_and_than_there_is_room_for(memory, t
     page = memory.cat("/bucket/pets/shards.json")
     size = b'"bytes": %d' % memory.size("/bucket/pets/shards.safetensors")
     memory.pipe("/bucket/pets/shards.json", page.replace(size, b'"bytes": %d' % 2**60))
-    with pytest.raises(UserError, match=r"shards\.safetensors: "):
+    with pytest.raises(UserError, match=r"shards\.safetensors: 1,153 "):  # PB
         open_data("memory://bucket/pets")
     memory.pipe("/bucket/pets/shards.json", page.replace(size, size + b"0"))
     with pytest.raises(UserError, match=r"shards\.safetensors: "):
@@ -387,12 +389,12 @@ def test_what_fsspec_does_not_find(memory, tmp_path):
     with pytest.raises(UserError, match=r"memory://bucket/none: "):
         open_data("memory://bucket/none")
     memory.pipe("/bucket/text/x.txt", b"x")
-    with pytest.raises(UserError, match=r"memory://bucket/text: .*shards\.json"):
+    with pytest.raises(UserError, match=r"memory://bucket/text: .*shards\.json.*\.tar"):
         open_data("memory://bucket/text")
     memory.pipe("/bucket/cut/x.tar", make_tar(tmp_path / "x.tar", samples(3)).read_bytes()[:1000])
     with pytest.raises(UserError, match=r"memory://bucket/cut/x\.tar: "):
         open_data("memory://bucket/cut")
-    with pytest.raises(UserError, match="s3://bucket/x: "):
+    with pytest.raises(UserError, match=r"s3://bucket/x: .*(s3fs|fsspec)"):
         open_data("s3://bucket/x")
 
 

@@ -62,7 +62,8 @@ def test_a_name_that_leads_elsewhere_or_is_a_pickle(tmp_path, subtests):
 def test_what_is_no_file(tmp_path, subtests):
     for kind, code in KINDS.items():
         with subtests.test(kind):
-            refused(make_tar(tmp_path / "x.tar", [*samples(3), (special("0.jpg", code), b"")]), "'0.jpg'")
+            named = ["'0.jpg'"] + [repr(code.decode())] * (code in b"SZ")  # a kind without a name
+            refused(make_tar(tmp_path / "x.tar", [*samples(3), (special("0.jpg", code), b"")]), *named)
 
 
 def test_a_name_is_checked_where_it_is_long_too(tmp_path):
@@ -124,9 +125,9 @@ def test_labels_and_descriptions_that_are_too_long(tmp_path):
 def test_gzip_is_told_apart(tmp_path):
     path = make_tar(tmp_path / "x.tar", samples(3))
     path.write_bytes(gzip.compress(path.read_bytes()))
-    first = refused(path)
+    refused(path, "gunzip")
     path.write_bytes(b"neither a tar nor packed")
-    assert refused(path) != first
+    assert "gunzip" not in refused(path)
 
 
 def test_what_is_no_tar_at_all(tmp_path):

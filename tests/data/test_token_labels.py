@@ -319,7 +319,7 @@ def test_nothing_that_was_drawn_before_is_drawn_otherwise(subtests):
 
 
 def test_mixtoken_needs_patches():
-    with pytest.raises(UserError, match=r"mixtoken=1.0: .*'bit'"):
+    with pytest.raises(UserError, match=r"mixtoken=1.0: .*'bit'.*cutmix"):
         Training(BiTConfig(image_size=(32, 32)), Preprocess(size=(32, 32)), augment=Augment(mixtoken=1.0))
     with pytest.raises(UserError, match="mixtoken=-1"):
         Augment(mixtoken=-1.0)

@@ -133,6 +133,7 @@ def test_a_part_of_somewhere_else_is_not_continued(web, place):
 def test_a_damaged_note_starts_again(web, place, subtests):
     for nonsense in ("", "[]", "{", '{"url": 3}', '{"url": "URL", "tag": [1]}', "\0"):
         with subtests.test(nonsense=nonsense):
+            place.unlink(missing_ok=True)
             part_of(place).write_bytes(b"wrong")
             origin_of(place).write_text(nonsense.replace("URL", web.url + "x.bin"))
             download([web.url + "x.bin"], place, patience=QUICK)

@@ -41,7 +41,7 @@ def test_a_page_and_a_pointer_in_place_of_the_file(tmp_path):
     (tmp_path / "w.pth").write_text("<!DOCTYPE html><title>404</title>")
     refused(tmp_path / "w.pth")
     (tmp_path / "w.safetensors").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 5\n")
-    refused(tmp_path / "w.safetensors")
+    refused(tmp_path / "w.safetensors", "git lfs pull")
 
 
 def test_nothing_there(tmp_path):
@@ -129,7 +129,7 @@ def test_things_that_are_no_tensors_by_name(tmp_path):
     torch.save([torch.zeros(3)], tmp_path / "list.pth")
     refused(tmp_path / "list.pth", "list")
     torch.save({"epoch": 3, "best_loss": 0.5}, tmp_path / "empty.pth")
-    refused(tmp_path / "empty.pth", "best_loss")
+    refused(tmp_path / "empty.pth", "epoch, best_loss")
     with zipfile.ZipFile(tmp_path / "z.pth", "w") as archive:
         archive.writestr("letter.txt", "hello")
     refused(tmp_path / "z.pth", "letter.txt")
@@ -250,4 +250,4 @@ def test_numbers_of_other_machines(tmp_path):
     np.savez(tmp_path / "big.npz", **{name: array.astype(">f4") for name, array in arrays.items()})
     assert torch.equal(open_weights(tmp_path / "big.npz").model.head.bias, torch.from_numpy(arrays["head/bias"]))
     np.savez(tmp_path / "long.npz", **{**arrays, "cls": arrays["cls"].astype(np.longdouble)})
-    refused(tmp_path / "long.npz", "float128")
+    refused(tmp_path / "long.npz", "cls .*float128")

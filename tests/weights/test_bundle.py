@@ -144,7 +144,7 @@ def edit(folder, change):
 
 # What the sentence names, and the change that it refuses.
 EDITS = {
-    "config.json": lambda section: section.update(format=2),
+    r"config\.json: .* 2, .* 1\b": lambda section: section.update(format=2),
     "'colour'": lambda section: section["model"].update(colour=1),
     "'preprocess'": lambda section: section.pop("preprocess"),
     "heads=3: .*width=16": lambda section: section["model"].update(heads=3),

@@ -121,7 +121,7 @@ def test_one_model_has_no_entries(tmp_path):
 def test_a_model_under_a_name_that_nobody_knows(tmp_path):
     states = {"encoder": timm_like(), "momentum": timm_like()}
     torch.save({**states, "epoch": 3}, tmp_path / "w.pth")
-    with pytest.raises(UserError, match=r"w\.pth: .*--entry "):
+    with pytest.raises(UserError, match=r"w\.pth: .*encoder and momentum.*--entry encoder"):
         open_weights(tmp_path / "w.pth")
     found = open_weights(tmp_path / "w.pth", entry="momentum").model
     assert torch.equal(found.head.weight, states["momentum"]["head.weight"])

@@ -95,7 +95,7 @@ def test_a_grid_that_is_not_square_is_told_by_the_size(tmp_path):
 REFUSED = {
     "registers": {"registers": 2},
     "swiglu": {"mlp": "swiglu"},
-    "m.npz: ": {"layer_scale": 1.0},
+    "LayerScale": {"layer_scale": 1.0},
     "'mean'": {"pool": "mean"},
     "1e-12": {"norm_eps": 1e-12},
     "sincos-2d": {"position": "sincos-2d"},
