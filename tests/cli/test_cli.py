@@ -187,7 +187,7 @@ def test_a_name_that_is_not_unicode(capsys, bundle, pictures, tmp_path):
 def test_evaluate_prints_figures_classes_and_pairs(capsys, bundle, pictures):
     status, out, err = run(capsys, "evaluate", bundle, str(pictures))
     assert (status, err) == (0, "")
-    assert re.match(r"12 \w+ of 3 classes", out)
+    assert re.match(r"12 \w+ of 3 classes \(all\)", out)
     assert re.search(r"top-1 .*100\.00%", out)
     assert out.count("blue") == 1, "among the classes, and not among what is confused"
 

@@ -102,6 +102,7 @@ def test_weights_print_a_summary_and_write_figures(capsys, bundle, pictures, tmp
     status, out, _ = run(capsys, "plot-weights", bundle, "--data", str(pictures), "--out", str(tmp_path / "w"))
     assert status == 0
     assert re.search(r"^filters .*\d%", out, re.MULTILINE)
+    assert re.search(r"^attention distance .* \d+$", out, re.MULTILINE)  # of equal attention to all patches
     assert re.search(r"^layer +mean +head 0 +head 1$", out, re.MULTILINE)
     assert {path.name for path in (tmp_path / "w").iterdir()} >= {"filters.svg", "positions.png", "distance.svg"}
     status, out, _ = run(capsys, "plot-weights", bundle, "--json", "--out", str(tmp_path / "w"))
@@ -173,7 +174,7 @@ def test_mistakes(subtests, capsys, bundle, pictures, tmp_path):
         ("walkthrough", picture, "--layer", "3"): ["layer 3: ", "0"],
         ("walkthrough", picture, "--out", file): [f"{file}: "],
         ("reconstruct",): [],
-        ("reconstruct", picture): [],
+        ("reconstruct", picture): [f"{bundle}: ", "`vitreous pretrain "],
         ("plot-weights", "--out", file): [f"{file}: "],
         ("score-explanations", data, "--masks", str(tmp_path)): [str(tmp_path)],
         ("score-explanations", data, "--split", "val"): ["split='val': "],

@@ -268,7 +268,7 @@ WRONG = {
     "models --gpus 0 --memory 80GB": "--gpus 0, 1",
     "models --gpus 8 --memory eighty": "memory='eighty'",
     "models --gpus 8 --memory -1GB": "memory",
-    "models --batch-size 8": "batch_size",
+    "models --batch-size 8": "batch_size, gpus, memory",
 }
 
 

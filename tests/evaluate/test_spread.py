@@ -94,6 +94,7 @@ def test_verdicts():
         verdict = judge(accuracies)
         assert verdict.tiers == tiers
         assert named(verdict) == "".join(name for tier in tiers for name in tier)
+    assert str(judge({"A": a, "B": b})) != str(judge({"A": a, "B": wide})), "the sentence tells a lead from none"
 
 
 def named(verdict):

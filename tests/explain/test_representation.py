@@ -222,7 +222,7 @@ def test_noise_is_a_function_of_seed_and_picture():
     assert np.array_equal(one, band_noise((1, 16, 16), BANDS[1], seed=0, index=5))
     assert not np.allclose(one, band_noise((1, 16, 16), BANDS[1], seed=0, index=6))
     assert not np.allclose(one, band_noise((1, 16, 16), BANDS[1], seed=1, index=5))
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="4x4"):
         band_noise((1, 4, 4), BANDS[0], seed=0, index=0)
 
 

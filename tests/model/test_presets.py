@@ -46,8 +46,8 @@ def test_timm_names():
 
 
 MISTAKES = {
-    "X/16": "'X/16'",
-    "b/16": "'b/16'",
+    "X/16": "'X/16'.*F, P, N, Ti, S, B, L, H, g.*'g/16'",
+    "b/16": "'b/16'.*'g/16'",
     "ViT-B/16": "'B/16'",
     "B16": "'B/16'",
     "B/15": "224.* 15.* 210 .* 225",
@@ -73,11 +73,11 @@ COMBINATIONS = {
     "norm_after_pool=True.*norm='after'": {"norm": "after", "norm_after_pool": True},
     "classifier='mlp'.*classes=0": {"classifier": "mlp", "classes": 0},
     "position='2d'.*learned-1d, learned-2d": {"position": "2d"},
-    "dropout=1.0": {"dropout": 1.0},
-    "classes=-1": {"classes": -1},
+    "dropout=1.0.* 0 .* 1": {"dropout": 1.0},
+    "classes=-1.* 0": {"classes": -1},
     "classes='10'": {"classes": "10"},
     "depth=2.5": {"depth": 2.5},
-    "norm_eps=-1.*1e-30": {"norm_eps": -1},
+    "norm_eps=-1.*1e-30 .* 1": {"norm_eps": -1},
     r"image_size=\(0, 32\)": {"image_size": (0, 32)},
     "'registrs'.*'registers'": {"registrs": 4},
 }

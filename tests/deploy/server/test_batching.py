@@ -52,7 +52,7 @@ def test_an_engine_that_takes_two_batches_at_once_is_given_two():
     both = threading.Barrier(2)
 
     def meet(pictures):
-        both.wait(30)
+        both.wait(60)
         return pictures[:, 0, 0, 0]
 
     assert ask_each(make_batcher(calls=2), meet, *range(8)) == list(range(8))

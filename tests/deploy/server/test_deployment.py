@@ -267,6 +267,8 @@ def test_the_unit_starts_a_server_that_counts_what_alerts_ask_for(model):
     assert (program, verb, place) == ("/opt/vitreous/bin/vitreous", "serve", "/srv/vitreous/model")
     with serving(model, options=words[: words.index("--port")]) as running:
         assert httpx.get(f"{running.url}/v2/health/ready", timeout=60).status_code == 200
+        check = json.loads(the("HEALTHCHECK")[0].partition("CMD ")[2])  # the image's
+        subprocess.run([sys.executable, *check[1:-1], check[-1].replace("8000", str(running.port))], check=True)
         httpx.post(f"{running.url}/predict", content=picture_bytes(), timeout=60)
         metrics = httpx.get(f"{running.url}/metrics", timeout=60).text
     families = text_string_to_metric_families(metrics)

@@ -43,17 +43,17 @@ def test_bad_images_do_not_fail_the_good_ones_beside_them(server):
 
 def test_command_lines_that_make_no_sense(bundle, subtests, monkeypatch):
     monkeypatch.delenv("VITREOUS_TOKEN", raising=False)
-    for words, name in (
+    for words, *names in (
         ((), "models"),
         (("nowhere",), "nowhere"),
         ((bundle, "--port", "70000"), "--port"),
         ((bundle, "--port", "-1"), "--port"),
-        ((bundle, "--host", "0.0.0.0"), "host='0.0.0.0'"),
-        ((bundle, "--host", "::"), "host='::'"),
-        ((bundle, "--host", "no such host"), "host='no such host'"),
+        ((bundle, "--host", "0.0.0.0"), "host='0.0.0.0'", "VITREOUS_TOKEN"),
+        ((bundle, "--host", "::"), "host='::'", "VITREOUS_TOKEN"),
+        ((bundle, "--host", "no such host"), "host='no such host'", "VITREOUS_TOKEN"),
         ((bundle, "--token", "short"), "token"),
         ((bundle, "--token", "ééééééééééééééééééé"), "token"),
         ((bundle, "--host", "127.0.0.1", "--port", "1", "--engine", "magic"), "--engine"),
     ):
         with subtests.test(words=words[1:] or words):
-            check_refused(run_command("serve", *words), name)
+            check_refused(run_command("serve", *words), *names)

@@ -61,7 +61,8 @@ def test_headers_that_do_not_end():
         connections = [held.enter_context(server.connect()) for _ in range(4)]
         starts = (b"", b"POST", POST, b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\nX-A: b\r\n")
         for connection, start in zip(connections, starts, strict=True):
-            connection.sendall(start)
+            with suppress(ConnectionError):  # a slow machine may send it too late
+                connection.sendall(start)
         for connection in connections:
             with suppress(ConnectionResetError):
                 assert read_answer(connection) == b""

@@ -26,7 +26,8 @@ def bundle(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_a_signal_under_load_loses_nothing_that_was_accepted(bundle):
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.exhaustive)])
+def test_a_signal_under_load_loses_nothing_that_was_accepted(bundle, number):
     """Every request that was sent is answered, or its connection was never taken; also one that is still being sent."""
     content = picture("blue")
     with serving(bundle) as server:
@@ -60,7 +61,7 @@ def test_a_signal_under_load_loses_nothing_that_was_accepted(bundle):
                 thread.start()
             for _ in range(24):
                 assert sent.acquire(timeout=120)
-            server.process.send_signal(signal.SIGINT)
+            server.process.send_signal(number)
             wait_until_refused(server.url)
             connection.sendall(content[50:])
             answer = read_answer(connection)
