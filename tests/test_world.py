@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import re
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -226,7 +227,7 @@ def test_what_each_process_has_is_joined(found):
         assert one["none"].equal(SCORES[rows_of(1)])
         assert one["agree"] == [False, True, True, True]  # if one says so, all know
         assert one["each"] == [True, False, True]
-        assert one["no rows"], "where nothing could be read, all are told"
+        assert one["no rows"] == found[0]["no rows"] != "", "where nothing could be read, all are told"
 
 
 @pytest.mark.slow
@@ -372,3 +373,4 @@ def test_devices_by_name():
         with pytest.raises(UserError, match=f"device '{name}': ") as error:
             find_device(name)
         assert len(str(error.value)) < 300, "not all that torch says of it"
+        assert re.search(r"\bauto\b.*\bcpu\b", str(error.value)), "what to give instead"

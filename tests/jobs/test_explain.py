@@ -296,19 +296,19 @@ def test_mistakes(tmp_path, subtests):
     assert explain(features, picture).method == "attention"
     assert explain(features, picture).label is None
     for says, given, options in (
-        ("class 'dug'", bundle, {"target": "dug"}),
+        ("class 'dug': .*5 .*dog", bundle, {"target": "dug"}),
         ("class 'dog'", features, {"target": "dog"}),
         ("method relevance", features, {"method": "relevance"}),
-        ("method='magic'", bundle, {"method": "magic"}),
-        (r"layer 2: .*\b0\b.*\b1\b", bundle, {"layer": 2}),
+        ("method='magic': .*attention", bundle, {"method": "magic"}),
+        (r"layer 2: .*\b0\b.*\b1\b.*-2 .*-1\b", bundle, {"layer": 2}),
         ("layer -3", bundle, {"layer": -3, "method": "rollout"}),
-        ("layer 1", bundle, {"layer": 1, "method": "occlusion"}),
+        ("layer 1: occlusion", bundle, {"layer": 1, "method": "occlusion"}),
         (r"head 4: .*\b0\b.*\b3\b", bundle, {"head": 4, "method": "attention"}),
-        ("head 1", bundle, {"head": 1, "method": "rollout"}),
-        ("query", bundle, {"query": (1, 1), "method": "relevance"}),
-        ("class", bundle, {"target": "dog", "method": "attention"}),
-        ("class", bundle, {"target": "dog", "query": (20, 15)}),
-        ("class", bundle, {"target": "dog", "method": "rollout"}),
+        ("head 1: rollout", bundle, {"head": 1, "method": "rollout"}),
+        ("query: relevance", bundle, {"query": (1, 1), "method": "relevance"}),
+        ("class: attention", bundle, {"target": "dog", "method": "attention"}),
+        ("class: attention", bundle, {"target": "dog", "query": (20, 15)}),
+        ("class: rollout", bundle, {"target": "dog", "method": "rollout"}),
         (r"query 50,1: .*\b40\b.*\b30\b", bundle, {"query": (50, 1)}),
         ("query 39,29", bundle, {"query": (39, 29)}),
     ):

@@ -76,15 +76,18 @@ def test_a_time_that_is_up_before_the_training_takes_no_step(pictures, weights, 
     ],
     ids=["weights", "scratch", "mae"],
 )
-def test_a_budget_too_short_for_anything_leaves_a_model_and_a_page(pictures, weights, tmp_path, words, steps):
+def test_a_budget_too_short_for_anything_leaves_a_model_and_a_page(pictures, weights, tmp_path, subtests, words, steps):
     verb, *more = (word.format(weights=weights) for word in words)
-    outcome = run_command(verb, pictures, *more, "--budget", "1s", "--out", tmp_path / "run", "--workers", "0")
-    check_ended_well(outcome, seconds=60, memory=1500 * MB)
-    assert outcome.status == 0, outcome.stderr
-    assert "budget of 1s" in outcome.stderr
-    assert json.loads((tmp_path / "run/result.json").read_text())["steps"] == steps
-    assert (tmp_path / "run/bundle/model.safetensors").exists()
-    assert (tmp_path / "run/report.html").exists()
+    for budget in ("1s", "0.001s"):
+        with subtests.test(budget):
+            run = tmp_path / budget
+            outcome = run_command(verb, pictures, *more, "--budget", budget, "--out", run, "--workers", "0")
+            check_ended_well(outcome, seconds=60, memory=1500 * MB)
+            assert outcome.status == 0, outcome.stderr
+            assert f" {budget} " in outcome.stderr
+            assert json.loads((run / "result.json").read_text())["steps"] == steps
+            assert (run / "bundle/model.safetensors").exists()
+            assert (run / "report.html").exists()
 
 
 @pytest.fixture

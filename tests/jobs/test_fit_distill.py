@@ -157,6 +157,8 @@ def test_interrupted_it_ends_with_the_same_bits_by_the_same_teacher_only(
         with pytest.raises(UserError, match=rf"{own}: .*{run}"):
             taught(data, own, run, way)
     if way == "view":
+        with pytest.raises(UserError, match=rf"{own}: .*{run}"):
+            taught(data, own, run, way)
         shutil.copytree(teacher, own)
     again = taught(data, own, run, way)
     assert again.finished

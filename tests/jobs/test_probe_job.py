@@ -114,16 +114,16 @@ def test_bad_input(bundle, data, tmp_path):
         probe(bundle, data, protocol="fewshot", shots=[0])
     with pytest.raises(UserError, match="shots"):
         probe(bundle, data, protocol="fewshot", shots=[])
-    with pytest.raises(UserError, match="protocol='magic'"):
+    with pytest.raises(UserError, match="protocol='magic': .*knn, linear, fewshot"):
         probe(bundle, data, protocol="magic")
     flat = open_data(data / "train", labelled=False)
     with pytest.raises(UserError):
         probe(bundle, flat)
     one_each = make_pictures(tmp_path / "one", count=1)
-    with pytest.raises(UserError):
+    with pytest.raises(UserError, match=r"^3 "):
         probe(bundle, one_each)
     judged = open_data(data / "test").train
-    with pytest.raises(UserError):
+    with pytest.raises(UserError, match="train"):
         probe(bundle, Data({"val": judged, "test": judged}, COLOURS))
 
 
@@ -160,7 +160,7 @@ def test_the_command(capsys, tmp_path, data):
     assert re.search(r"100\.00%.*79\.6%.*100\.0%", shown)
     for args, says in {
         ("--protocol", "fewshot", "--shots", "a"): "--shots a",
-        ("--shots", "1"): "shots",
+        ("--shots", "1"): "knn",
         ("--protocol", "fewshot", "--shots", "99"): "shots=99",
     }.items():
         check_refused(run_command("probe", bundle, data, *args), says)

@@ -144,7 +144,7 @@ def test_what_cannot_be_used_is_left_out_and_named(lights, bundle):
 def test_mistakes(lights, bundle, tmp_path):
     with pytest.raises(UserError, match=r"count=9: .*\b4\b"):
         score_explanations(bundle, lights / "data", count=9)
-    with pytest.raises(UserError, match=r"methods\[0\]='magic'"):
+    with pytest.raises(UserError, match=r"methods\[0\]='magic': .*attention"):
         score_explanations(bundle, lights / "data", methods=["magic"])
     last, told = lights / "masks" / "b" / "3.png", []
     Image.new("L", (30, 16), 1).save(last)

@@ -1,6 +1,7 @@
 """Shards through the verbs: the same answers as from the folder, and a training that is killed goes on exactly."""
 
 import json
+import os
 import re
 import signal
 import tarfile
@@ -141,7 +142,10 @@ def test_nobody_else_packs_until_the_folder_is_in_its_place(place, tmp_path, mon
     replace_folder, refused = packing.replace_folder, []
 
     def replace(temporary, final):
-        with pytest.raises(UserError) as error, lock.hold_folder(temporary, print, "packing"):
+        with (
+            pytest.raises(UserError, match=rf"\b{os.getpid()}\b") as error,
+            lock.hold_folder(temporary, print, "packing"),
+        ):
             pass
         refused.append(str(error.value))
         replace_folder(temporary, final)

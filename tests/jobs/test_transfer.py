@@ -180,7 +180,8 @@ def test_what_is_not_there_is_listed_and_counts_nowhere(bundle, pictures, tmp_pa
     assert "3,680 train, 3,669 test" in found.tasks[0].remarks[0]
     page = (tmp_path / "out" / "transfer.html").read_text()
     assert "vitreous data get eurosat" in page
-    assert f"{100 * found.scores[0].accuracy:.1f} (" in page
+    accuracy = f"{100 * found.scores[0].accuracy:.1f} ("
+    assert any("knn" in row and accuracy in row for row in page.split("</tr>")), "beside those of the papers"
 
 
 def test_protocols_may_be_added_and_one_split_is_enough(bundle, tmp_path):
@@ -444,6 +445,7 @@ def test_the_command(bundle, pictures, capsys, tmp_path):
     assert [score["protocol"] for score in said["scores"]] == ["knn", "fewshot-5"]
     main([*words, "--out", str(tmp_path / "out")])
     shown = capsys.readouterr().out
+    assert "TPUv3-core-days" in shown
     assert f"{tmp_path / 'out'}/transfer.html" in shown
 
 
@@ -451,10 +453,10 @@ MISTAKES = {
     ("--tasks", ""): "--tasks ''",
     ("--tasks", "builtin,,"): "tasks[1]=''",
     ("--tasks", "natural,pets=builtin"): "'pets'",
-    ("--tasks", "pet"): "pet",
+    ("--tasks", "pet"): "pets",
     ("--tasks", "pets="): "NAME=PATH",
     ("--tasks", "data:nothing"): "nothing",
-    ("--tasks", "builtin", "--protocol", "magic"): "'magic'",
+    ("--tasks", "builtin", "--protocol", "magic"): "vtab-1k, full, linear, knn, fewshot-5",
     ("--tasks", "builtin", "--budget", "0.001s"): "0.001s",
     ("--tasks", "builtin", "--budget", "soon"): "'soon'",
 }

@@ -149,7 +149,7 @@ def test_a_store_that_takes_a_connection_and_says_nothing_is_not_waited_for():
 
 def test_every_meeting_has_a_name_of_its_own_whatever_was_said_at_the_store_before():
     """torchrun's shared store outlives the processes; of two machines one may have counted a restart, one not."""
-    store = TCPStore("127.0.0.1", 0, is_master=True, timeout=timedelta(seconds=20))
+    store = TCPStore("127.0.0.1", 0, is_master=True, timeout=timedelta(seconds=60))
     names = []
     for late in (1, 0, 2):
         with ThreadPoolExecutor(3) as pool:
@@ -157,7 +157,9 @@ def test_every_meeting_has_a_name_of_its_own_whatever_was_said_at_the_store_befo
             for rank in sorted(range(3), key=lambda rank, late=late: rank == late):
                 if rank == late == 2:  # the first answers to what the last meeting left behind
                     answer = f"vitreous/meeting/{store.get('vitreous/here/2').decode()}"
+                    end = time.monotonic() + 60
                     while store.get(answer).decode() == names[-1]:
+                        assert time.monotonic() < end, "the first does not answer"
                         time.sleep(0.01)
                 others[rank] = pool.submit(name_meeting, store.clone(), rank, 3)
             found = {rank: future.result() for rank, future in others.items()}

@@ -32,6 +32,12 @@ class Store:
         self.after_claim()
         return value
 
+    def clone(self):
+        return self
+
+    def set_timeout(self, timeout):
+        pass
+
     def after_claim(self):
         """Between the store's having the word and the claimant's hearing of it."""
 
@@ -132,3 +138,10 @@ def test_a_store_that_does_not_answer_ends_the_process(watch, monkeypatch):
     with pytest.raises(SystemExit, match="process 1 of 2: "):
         watch._count()
     assert watch._over.seconds == JOINING + GRACE
+    watch.begin(watch.store)
+    watch._over = Waits(lambda waits: True)  # the other thread looks once, and gets its answers
+    watch._look_after()
+    watch._over = Waits()
+    with pytest.raises(SystemExit, match=f"process 1: .* {LOST:.0f} s"):
+        watch._count()
+    assert watch._over.seconds == LOST

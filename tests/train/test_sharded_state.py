@@ -1,5 +1,6 @@
 """Checkpoints of shards: what torch writes is read, and a list of contents that does more than list is refused."""
 
+import json
 import os
 import pickle
 from pathlib import Path
@@ -26,6 +27,28 @@ def test_what_torch_writes_is_read(tmp_path):
         assert found[part].keys() == tensors.keys()
         for name, tensor in tensors.items():
             torch.testing.assert_close(found[part][name], tensor, rtol=0, atol=0)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_flipped_bit_is_refused_and_the_earlier_checkpoint_taken(tmp_path):
+    """In any of its files."""
+    for number in (1, 2):
+        step = tmp_path / f"checkpoints/step-{number:08}"
+        save({"module": {"a": torch.full((4,), float(number))}}, checkpoint_id=step / "shards", no_dist=True)
+        (step / "state.json").write_text(json.dumps({"step": number}))
+        write_manifest(step)
+    assert load_newest(tmp_path / "checkpoints", read_shards)[0].step == 2
+    files = sorted(path for path in step.rglob("*") if path.is_file())
+    assert len(files) == 4  # numbers, their list, state and manifest
+    for file in files:
+        content = file.read_bytes()
+        middle = len(content) // 2
+        file.write_bytes(content[:middle] + bytes([content[middle] ^ 4]) + content[middle + 1 :])
+        point, remarks = load_newest(tmp_path / "checkpoints", read_shards)
+        assert point.step == 1, file
+        assert point.module["a"].tolist() == [1.0] * 4
+        assert step.name in remarks[0]
+        file.write_bytes(content)
 
 
 class Malicious:
