@@ -46,37 +46,38 @@ MISTAKES = {
     "learning_rate=2": "optimizer.learning_rate",
     "optimizer.rate=2": "optimizer.learning_rate",
     "keep_schedule=[]": "objective.keep_schedule",
-    "objective.mask=0.5": "objective.mask",
-    "objective=mae": "objective",
-    "optimizer=adamw": "optimizer",
-    "nowhere.rate=1": "nowhere.rate",
-    "optimizer.learning_rate=fast": "fast",
-    "optimizer.learning_rate=-1": "0",
+    "objective.mask=0.5": "objective.class_weights",
+    "objective=mae": "objective.keep_schedule",
+    "optimizer=adamw": "optimizer.name",
+    "nowhere.rate=1": "batch_size",
+    "optimizer.learning_rate=fast": "",
+    "optimizer.learning_rate=-1": " 0.",
     "optimizer.name=adam": "muon",
     "compile=1": "true",
-    "freeze=1.5": "1.5",
-    "freeze=99": "6",
-    "objective.keep_schedule=0.5": "0.5",
-    "objective.keep_schedule=[0.5]": "[0.5]",
-    "augment.crop_scale=[0.5,1,2]": "[0.5,1,2]",
-    "objective.keep_schedule=[[0.5,2]]": "0.5",
+    "freeze=1.5": "",
+    "freeze=99": " 6 ",
+    "objective.keep_schedule=0.5": "[0.2,1.0]",
+    "objective.keep_schedule=[0.5]": "[0.2,1.0]",
+    "augment.crop_scale=[0.5,1,2]": "[0.2,1.0]",
+    "objective.keep_schedule=[[0.5,2]]": " 1.",
     "epochs=3": "budget",
     "seed=3": "seed",
     "model.image_size=[64,64]": "image_size",
-    "model.classes=3": "model.classes",
+    "model.classes=3": "",
     "preprocess.mean=[0,0,0]": "preprocess",
 }
 
 
 def test_a_mistake_is_one_sentence_that_names_it(subtests):
-    """The field, what is wrong with its value or what to write instead."""
+    """First the field; then, where they have names, what to write instead or where it is set."""
     for text, named in MISTAKES.items():
         with subtests.test(text):
             with pytest.raises(UserError) as caught:
                 changed(text)
             said = str(caught.value)
-            assert named in said
-            assert text.partition("=")[0] in said
+            field, _, reason = said.partition(": ")
+            assert text.partition("=")[0] in field
+            assert named in reason
             assert said.endswith((".", "?"))
             assert "--" not in said  # whoever calls it from Python has no flags
 

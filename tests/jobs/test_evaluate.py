@@ -44,7 +44,7 @@ def test_which_part_is_taken(bundle, tmp_path):
     assert evaluate(bundle, tmp_path / "p", split="train").result.n == 6
     (tmp_path / "p" / "test").rename(tmp_path / "elsewhere")
     assert evaluate(bundle, tmp_path / "p").split == "val"
-    with pytest.raises(UserError, match="split='test': .*train, val"):
+    with pytest.raises(UserError, match=r"split='test': .*train, val"):
         evaluate(bundle, tmp_path / "p", split="test")
 
 

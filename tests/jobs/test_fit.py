@@ -71,6 +71,7 @@ def test_a_run_leaves_what_the_next_person_needs(finished):
     assert bundle.info["request"]["epochs"] == 2
     card = (run / "bundle" / "README.md").read_text()
     assert "`dark`, `light`" in card
+    assert f" {result.spent.flops:.3g} " in card
     assert f"{result.probe.accuracy:.1%}" in " ".join(finished.said)
     page = (run / "report.html").read_text()
     assert "<svg" in page

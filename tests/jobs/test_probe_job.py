@@ -114,7 +114,7 @@ def test_bad_input(bundle, data, tmp_path):
         probe(bundle, data, protocol="fewshot", shots=[0])
     with pytest.raises(UserError, match="shots"):
         probe(bundle, data, protocol="fewshot", shots=[])
-    with pytest.raises(UserError, match="protocol='magic': .*knn, linear, fewshot"):
+    with pytest.raises(UserError, match=r"protocol='magic': .*knn, linear, fewshot"):
         probe(bundle, data, protocol="magic")
     flat = open_data(data / "train", labelled=False)
     with pytest.raises(UserError):

@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -244,14 +243,26 @@ def test_another_process_that_was_quicker_is_noticed(place, tmp_path, monkeypatc
 
 @pytest.mark.slow
 def test_two_trainings_at_once_and_one_is_refused(place, tmp_path):
-    words = ["fit", str(place / "pictures"), "--weights", str(place / "weights"), "--epochs", "40", "--workers", "0"]
+    """The first stops itself before its first step, and holds the folder until it is continued."""
+    stopping = """
+import os, signal
+from vitreous.train import loop
+step, stopped = loop.train_step, []
+def stop_once(*given, **more):
+    if not stopped:
+        stopped.append(True)
+        os.kill(os.getpid(), signal.SIGSTOP)
+    return step(*given, **more)
+loop.train_step = stop_once
+"""
     main = "import sys; from vitreous.cli import main; main(sys.argv[1:])"
-    command = [sys.executable, "-c", main, *words, "--out", str(tmp_path / "run")]
-    first = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    while first.poll() is None and not (tmp_path / "run" / "config.json").exists():
-        time.sleep(0.02)
-    os.kill(first.pid, signal.SIGSTOP)  # it holds the folder as long as we like
-    second = subprocess.run(command, capture_output=True, text=True)
+    words = ["fit", str(place / "pictures"), "--weights", str(place / "weights"), "--epochs", "2", "--workers", "0"]
+    words += ["--out", str(tmp_path / "run")]
+    first = subprocess.Popen(
+        [sys.executable, "-c", stopping + main, *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    assert os.WIFSTOPPED(os.waitpid(first.pid, os.WUNTRACED)[1])
+    second = subprocess.run([sys.executable, "-c", main, *words], capture_output=True, text=True)
     os.kill(first.pid, signal.SIGCONT)
     assert second.returncode == 2
     assert second.stderr.count("\n") == 1
