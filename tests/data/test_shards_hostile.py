@@ -141,7 +141,7 @@ def test_what_is_no_tar_at_all(tmp_path):
 
 def test_commands_are_never_run(tmp_path):
     for address in (f"pipe:touch {tmp_path}/ran", "pipe:cat x.tar"):
-        with pytest.raises(UserError, match=address):
+        with pytest.raises(UserError, match=address.split()[0]):  # a long address is shown in part
             open_data(address)
     for scheme in ("ssh", "file", "local", "github", "simplecache::s3", "x"):
         with pytest.raises(UserError, match=f"{scheme}://"):

@@ -171,6 +171,7 @@ class Processes:
     def close(self) -> None:
         """End the process."""
         assert self._zygote.stdin is not None
+        print("null", file=self._zygote.stdin, flush=True)
         self._zygote.stdin.close()
         self._zygote.wait(timeout=60)
         assert self._zygote.stdout is not None

@@ -30,7 +30,9 @@ def serve() -> None:
     replies = os.fdopen(os.dup(1), "w")
     print(json.dumps({"ready": True}), file=replies, flush=True)
     for line in sys.stdin:
-        print(json.dumps(run(json.loads(line))), file=replies, flush=True)
+        if (request := json.loads(line)) is None:  # a forked process may hold the pipe open, so its end says little
+            break
+        print(json.dumps(run(request)), file=replies, flush=True)
 
 
 def import_jobs() -> None:
