@@ -48,14 +48,15 @@ class Browser:
             self.events.append(answer)
 
     def open(self, address, width=1280, height=900, dark=False, reduced=False):
-        self.events.clear()
+        self.send("Page.navigate", url="about:blank")  # a fragment alone would not load it anew
+        self.until("location.href === 'about:blank'")
+        self.events.clear()  # the page before may have asked for more than its server lived to answer
         self.resize(width, height)
         features = [
             {"name": "prefers-color-scheme", "value": "dark" if dark else "light"},
             {"name": "prefers-reduced-motion", "value": "reduce" if reduced else "no-preference"},
         ]
         self.send("Emulation.setEmulatedMedia", features=features)
-        self.send("Page.navigate", url="about:blank")  # a fragment alone would not load it anew
         self.send("Page.navigate", url=address)
         self.until("document.readyState === 'complete' && location.href !== 'about:blank'")
 
