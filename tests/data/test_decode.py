@@ -267,3 +267,11 @@ def test_names_in_unicode_and_errors_that_travel_between_processes(tmp_path: Pat
         open_picture(path)
     twin = pickle.loads(pickle.dumps(error.value))
     assert (str(twin), twin.name, twin.reason) == (str(error.value), str(path), error.value.reason)
+
+
+def test_broken_metadata_do_not_matter():
+    image = smooth(8, 6)
+    exif = b"Exif\0\0no TIFF header"
+    made = io.BytesIO()
+    image.save(made, "PNG", exif=exif)
+    np.testing.assert_array_equal(np.asarray(open_picture(made.getvalue())), np.asarray(image))

@@ -1,3 +1,4 @@
+import codecs
 import gzip
 import pickle
 import subprocess
@@ -99,11 +100,12 @@ def test_a_pickle_that_would_run_code_is_refused(tmp_path: Path, subtests):
         (Attack(getattr, "text", "upper"), "getattr"),
         (Attack(np.load, "file"), "load"),
         (Attack(__import__, "os"), "__import__"),
+        (Attack(codecs.encode, "text", "rot13"), "rot13"),
     ):
         for protocol in (0, 2, 4):
             with subtests.test(attack=attack.call, protocol=protocol):
                 (tmp_path / "data_batch_1").write_bytes(pickle.dumps({b"data": attack, b"labels": [0]}, protocol))
-                with pytest.raises(UserError, match=rf"data_batch_1: .*\.{name}\b"):  # so it was not called
+                with pytest.raises(UserError, match=rf"data_batch_1: .*\b{name}\b"):  # so it was not called
                     open_data(tmp_path)
                 assert not CODE_RAN
 

@@ -15,6 +15,7 @@ from vitreous.evaluate.corruptions import judge_corruptions
 from vitreous.jobs.evaluate import evaluate
 from vitreous.jobs.evaluate_corruptions import evaluate_corruptions
 from vitreous.jobs.predict import predict
+from vitreous.run import corruptions
 from vitreous.run.engines.choice import deploy
 from vitreous.weights.bundle import load_bundle
 
@@ -133,3 +134,10 @@ def test_what_is_refused(bundle, tmp_path, subtests):
     }.items():
         with subtests.test(says), pytest.raises(UserError, match=says):
             evaluate_corruptions(bundle, data, **given)
+
+
+def test_as_many_processes_as_cores_and_at_most_four(monkeypatch):
+    for cores, expected in ((1, 1), (3, 3), (64, 4)):
+        monkeypatch.setattr("os.cpu_count", lambda cores=cores: cores)
+        assert corruptions._workers(None, corruptions.FEW) == expected
+    assert corruptions._workers(None, corruptions.FEW - 1) == 0

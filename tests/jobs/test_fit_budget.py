@@ -48,6 +48,19 @@ def test_a_budget_becomes_steps_that_end_in_time_and_one_that_is_taken_up_again_
     assert (run / "config.json").read_text() == text
 
 
+def test_a_machine_that_becomes_slower_takes_fewer_steps(pictures, weights, tmp_path, no_page):
+    ways = {"weights": weights, "budget": "9s", "workers": 0}
+    with fake_clock(step_seconds=0.1):
+        planned = fit(pictures, **ways, out=tmp_path / "even")
+    with fake_clock(step_seconds=lambda step: 0.1 if step < 15 else 0.4) as clock:
+        began = clock()
+        slowed = fit(pictures, **ways, out=tmp_path / "slowed")
+        assert clock() - began < 9
+    config = read_config(tmp_path / "slowed")
+    assert config.bends
+    assert config.pace.steps == slowed.steps < planned.steps == config.steps
+
+
 def test_a_time_that_is_up_before_the_training_takes_no_step(pictures, weights, tmp_path, no_page):
     """The classifier on frozen features is the result, and the folder is as complete as any."""
     heard = []

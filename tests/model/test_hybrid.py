@@ -1,6 +1,7 @@
 """Hybrids against timm's: the same names, sizes and scores; and what they cost."""
 
 import json
+import re
 
 import pytest
 import timm
@@ -14,7 +15,7 @@ from vitreous import Trace, UserError, ViT, preset
 from vitreous.config.model import model_to_json
 from vitreous.config.stem import ConvStem, ResNetStem
 from vitreous.model.cost import count_activation_bytes, count_flops, count_parameters, inference_batch
-from vitreous.model.family import config_from_json, describe, first_convolution, parameter_roles
+from vitreous.model.family import config_from_json, describe, facts, first_convolution, parameter_roles
 from vitreous.model.presets import HYBRIDS, hybrid_name
 
 PUBLISHED = {
@@ -180,3 +181,9 @@ def test_patches_cannot_be_hidden_from_a_stem():
     model = random_model(**SMALL["convolutions"])
     with pytest.raises(UserError, match=r"^keep"):
         model(random_images(model), keep=torch.tensor([[0, 1], [2, 3]]))
+
+
+def test_reports_describe_the_stem():
+    numbers = re.findall(r"\d+(?:,\d+)*", facts(preset("R50+B/16"))["Stem"])
+    assert numbers == ["7", "7", "3", "4", "9", "1,024", "1", "16"]
+    assert re.findall(r"\d+", facts(preset("C+Ti/4@32"))["Stem"])[:2] == ["3", "3"]

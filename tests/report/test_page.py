@@ -4,11 +4,14 @@ import re
 from dataclasses import replace
 from html.parser import HTMLParser
 
+import numpy as np
+
 from support.contents import NASTY, bundle, content, plain_page, scored
 from vitreous.model.family import count_parameters
 from vitreous.report.content import Content
 from vitreous.report.numbers import parameters
 from vitreous.report.page import duration, operations, page
+from vitreous.report.plots import POINTS, _thinned
 from vitreous.report.scores import mistakes
 
 VOID = {"meta", "link", "img", "br"}
@@ -166,3 +169,10 @@ def test_a_name_with_stray_bytes_can_be_written():
 def test_amounts_in_words():
     assert [duration(s) for s in (3.4, 119, 121, 7199, 36000)] == ["3 s", "119 s", "2 min", "2 h 0 min", "10 h 0 min"]
     assert [operations(f) for f in (12, 2.33e9, 1e15)] == ["12 FLOP", "2.33 GFLOP", "1 PFLOP"]
+
+
+def test_a_long_curve_is_drawn_by_means_over_neighbouring_steps():
+    steps, values = np.arange(2 * POINTS), np.random.default_rng(0).random(2 * POINTS)
+    drawn_steps, drawn_values = _thinned(list(steps), list(values))
+    np.testing.assert_allclose(drawn_steps, steps.reshape(-1, 2).mean(axis=1))
+    np.testing.assert_allclose(drawn_values, values.reshape(-1, 2).mean(axis=1))

@@ -12,8 +12,11 @@ from vitreous.train.step import train_step
 
 @contextmanager
 def fake_clock(step_seconds=0.5, reading_seconds=1e-4):
-    """A function that tells the time; all of vitreous reads it, and nothing but steps and readings takes any."""
-    now = 1000.0
+    """A function that tells the time; all of vitreous reads it, and nothing but steps and readings takes any.
+
+    step_seconds: how long a step takes, or a function from the number of steps before it to that.
+    """
+    now, steps = 1000.0, 0
 
     def read():
         nonlocal now
@@ -21,8 +24,9 @@ def fake_clock(step_seconds=0.5, reading_seconds=1e-4):
         return now
 
     def slow_step(*args, **more):
-        nonlocal now
-        now += step_seconds
+        nonlocal now, steps
+        now += step_seconds(steps) if callable(step_seconds) else step_seconds
+        steps += 1
         return train_step(*args, **more)
 
     fake = SimpleNamespace(**{**vars(time), "monotonic": read, "perf_counter": read})

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import time
 from types import SimpleNamespace
 
 from vitreous.train.meter import Meter, Spent
@@ -45,3 +46,9 @@ def test_a_process_that_ended_counts(tmp_path):
     work = "import time\nwhile time.process_time() < 0.2: pass"
     subprocess.run([sys.executable, "-c", work], check=True)
     assert meter.spent().core_hours * 3600 >= 0.18  # two counts, each rounded down to a hundredth
+
+
+def test_a_process_knows_when_it_began(processes):
+    before = time.monotonic()
+    outcome = processes(code="from vitreous.train.meter import process_began; print(process_began())")
+    assert before - 0.02 <= float(outcome.stdout) <= time.monotonic()  # the system counts hundredths of a second
