@@ -8,6 +8,7 @@ import pytest
 
 from support.commands import MB, check_ended_well, check_refused, run_command
 
+pytestmark = pytest.mark.slow
 SLEEP = "import time; time.sleep(600)"
 BUSY = r"\d\.\d s"
 FAULTS = {
