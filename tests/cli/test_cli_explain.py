@@ -34,7 +34,7 @@ def test_an_overlay_a_picture_under_its_name(capsys, bundle, pictures, tmp_path)
         "names repeat between colours"
     )
     with Image.open(tmp_path / "o" / "0-relevance.png") as made:
-        assert made.size == (24, 20)
+        assert made.size == (9 * 24, 9 * 20)  # enlarged to be seen
 
 
 def test_a_grid_of_heads_and_the_numbers(capsys, bundle, pictures, tmp_path):

@@ -90,7 +90,8 @@ def _write(found: Explanation, named: list[Path], save_arrays: bool) -> list[Pat
     from vitreous.weights.files import write_output
 
     overlay, grid, arrays = named
-    written = [write_output(overlay, encode(found.overlay()))]
+    found.save(overlay)
+    written = [overlay]
     if found.maps.shape[0] * found.maps.shape[1] > 1:
         written.append(write_output(grid, encode(found.grid())))
     if save_arrays:

@@ -29,6 +29,9 @@ Layer = int | Literal["all"]
 Head = int | Literal["mean", "all"]
 PANEL = 320
 """Pixels of the longer side of a picture in a grid."""
+MIN_SAVED_SIDE = 224
+"""Pixels: a saved overlay whose longer side has at most half as many is enlarged."""
+NEAREST = Image.Resampling.NEAREST
 
 
 @dataclass(frozen=True)
@@ -96,14 +99,17 @@ class Explanation:
         return made
 
     def save(self, path: str | Path) -> None:
-        """Write the overlay as a picture; the format follows the name.
+        """Write the overlay as an image; the format follows the name.
 
-        An overlay that was saved there before is replaced; any other file, such as the picture itself, is not.
+        Tiny images are enlarged by a whole factor, so that a person can see something. An overlay that was saved there
+        before is replaced; any other file, such as the image itself, is not.
         """
         file = check_file(path)
         kind = Image.registered_extensions().get(file.suffix.lower(), file.suffix)
         try:
-            content = encode(self.overlay(), kind)
+            drawn = self.overlay()
+            factor = max(1, MIN_SAVED_SIDE // max(drawn.size))
+            content = encode(drawn.resize((factor * drawn.width, factor * drawn.height), NEAREST), kind)
         except (OSError, ValueError, KeyError):  # a kind that Pillow does not know, or only reads
             raise UserError(f"{path}: no picture of this kind can be written; give a name such as cat.png.") from None
         write_output(file, content)
