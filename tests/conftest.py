@@ -21,7 +21,9 @@ from hypothesis import HealthCheck, settings
 from support.commands import Processes
 from vitreous.train.precision import avoid_broken_amx
 
-signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup it is ignored, and would be in every child
+# Under nohup, and in the background of a shell, these are ignored, and would be in every child.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+signal.signal(signal.SIGINT, signal.default_int_handler)
 # Some tests compute in bfloat16 or int8, which would end the process where AMX is announced and broken. oneDNN looks at
 # what it may use once, before its first product: so here is one.
 avoid_broken_amx()

@@ -11,7 +11,9 @@ import torch
 
 from support.commands import MB, check_ended_well, check_refused, run_command
 from support.greys import draw_pictures, make_weights
+from vitreous import UserError
 from vitreous.jobs.export import export_weights
+from vitreous.weights.bundle import load_bundle
 from vitreous.weights.manifest import write_manifest
 
 KINDS = ("bundle", "timm", "huggingface")
@@ -64,6 +66,23 @@ def test_a_flipped_bit_in_the_word_that_makes_it_ours(subtests, predict, copy):
                 content[at] ^= 1 << bit
                 (folder / "config.json").write_bytes(content)
                 check_refused(predict(folder), "config.json")
+
+
+@pytest.mark.exhaustive
+def test_a_flipped_bit_anywhere_is_noticed(copy):
+    """Every bit of every file of a bundle; in the weights, one bit of every byte."""
+    folder = copy("bundle")
+    for file in folder.iterdir():
+        content = bytearray(file.read_bytes())
+        bits = range(8) if len(content) < 10_000 else (3,)
+        for at, bit in itertools.product(range(len(content)), bits):
+            content[at] ^= 1 << bit
+            file.write_bytes(content)
+            with pytest.raises(UserError):
+                load_bundle(folder)
+            content[at] ^= 1 << bit
+        file.write_bytes(content)
+    load_bundle(folder)
 
 
 LOST = {
