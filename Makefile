@@ -29,10 +29,10 @@ demo: $(CORE)  ## train on built-in images for a minute, then predict and explai
 	@echo "Train on your own images, one folder per class:"
 	@echo "  $(BIN)/vitreous fit PHOTOS --budget 5m"
 
-test-fast: $(DEV)  ## what to run before every commit: two minutes
+test-fast: $(DEV)  ## what to run before every commit: two minutes on two cores
 	$(PYTEST) -m "not slow and not exhaustive"
 
-test: $(DEV)  ## every guarantee: ten minutes
+test: $(DEV)  ## every guarantee: seven minutes on two cores
 	$(PYTEST) -m "not exhaustive"
 
 test-all: test  ## and long searches for faults; UNTIL=SECONDS (since 1970): start none of them later
