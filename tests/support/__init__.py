@@ -30,6 +30,7 @@ Independent truth
 Processes, servers, browsers
   commands           run a command in this process or in a forked one; check a refusal
   zygote             the process that `commands` forks
+  fake_clock         a clock that only training steps move
   killing            a training that is killed and resumed
   together           trainings in one process and in two
   ports              free ports
