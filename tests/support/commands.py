@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from support.zygote import import_jobs
+from support.zygote import import_jobs, memory
 from vitreous.allocator import give_back_memory
 from vitreous.cli import main
 
@@ -76,7 +76,7 @@ def run_command(*argv: object, cwd: Path | None = None, limit: int = 120) -> Out
         stdout=stdout.getvalue(),
         stderr=stderr.getvalue(),
         seconds=time.process_time() - started,
-        peak=max(0, _memory("VmHWM") - before),
+        peak=max(0, memory("VmHWM") - before),
         timed_out=timed_out,
         left=tuple(_children() - children),
     )
@@ -93,15 +93,9 @@ def _restart_peak() -> int:
     """
     give_back_memory()
     if not os.access("/proc/self/clear_refs", os.W_OK):
-        return _memory("VmHWM")  # the earlier peak stays: only what goes beyond it counts
+        return memory("VmHWM")  # the earlier peak stays: only what goes beyond it counts
     Path("/proc/self/clear_refs").write_text("5")
-    return _memory("VmRSS")
-
-
-def _memory(name: str) -> int:
-    status = Path("/proc/self/status")
-    lines = status.read_text().splitlines() if status.exists() else []
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(name)), 0)
+    return memory("VmRSS")
 
 
 def _children() -> set[int]:

@@ -69,7 +69,7 @@ def run(request: dict) -> dict:
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
-        os.write(writing, resident().to_bytes(8))
+        os.write(writing, memory("VmRSS").to_bytes(8))
         os.close(reading)
         os.close(writing)
         command(request)
@@ -155,12 +155,11 @@ def members(group: int) -> list[int]:
     return found
 
 
-def resident() -> int:
-    """Bytes of memory that this process has."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmRSS"):
-            return int(line.split()[1]) * 1024
-    return 0
+def memory(name: str) -> int:
+    """Bytes of memory that this process has ("VmRSS") or had at most ("VmHWM"); 0 where the system does not tell."""
+    status = Path("/proc/self/status")
+    lines = status.read_text().splitlines() if status.exists() else []
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(name)), 0)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, ImageOps
 
 from vitreous.data.augment import normalise
 from vitreous.data.view import Picture, look_at
@@ -29,9 +29,8 @@ Layer = int | Literal["all"]
 Head = int | Literal["mean", "all"]
 PANEL = 320
 """Pixels of the longer side of a picture in a grid."""
-MIN_SAVED_SIDE = 224
-"""Pixels: a saved overlay whose longer side has at most half as many is enlarged."""
-NEAREST = Image.Resampling.NEAREST
+ENLARGED_SIDE = 224
+"""Pixels that the longer side of a tiny image's overlay has at most when it is saved enlarged."""
 
 
 @dataclass(frozen=True)
@@ -108,10 +107,11 @@ class Explanation:
         kind = Image.registered_extensions().get(file.suffix.lower(), file.suffix)
         try:
             drawn = self.overlay()
-            factor = max(1, MIN_SAVED_SIDE // max(drawn.size))
-            content = encode(drawn.resize((factor * drawn.width, factor * drawn.height), NEAREST), kind)
+            if (factor := ENLARGED_SIDE // max(drawn.size)) > 1:
+                drawn = ImageOps.scale(drawn, factor, Image.Resampling.NEAREST)
+            content = encode(drawn, kind)
         except (OSError, ValueError, KeyError):  # a kind that Pillow does not know, or only reads
-            raise UserError(f"{path}: no picture of this kind can be written; give a name such as cat.png.") from None
+            raise UserError(f"{path}: no image of this kind can be written; give a name such as cat.png.") from None
         write_output(file, content)
 
     def save_arrays(self, path: str | Path) -> None:
