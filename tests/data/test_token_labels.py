@@ -246,6 +246,13 @@ def test_mixup_blends_token_labels_by_the_share_of_the_pictures():
             np.testing.assert_allclose(mixed.token_targets[one], expected, atol=1e-6)
 
 
+def foreign_fractions(channel, partner):
+    """(patches,): the fraction of each patch of 8x8 pixels that comes from the partner, whose pixels are its number."""
+    foreign = (channel == partner).numpy()
+    rows, columns = (range(0, side, 8) for side in foreign.shape)
+    return np.array([foreign[top : top + 8, left : left + 8].mean() for top in rows for left in columns])
+
+
 def test_cutmix_blends_each_patch_by_the_pixels_that_were_exchanged(subtests):
     for size in ((16, 24), (20, 30)):
         with subtests.test(size=size):
@@ -254,18 +261,11 @@ def test_cutmix_blends_each_patch_by_the_pixels_that_were_exchanged(subtests):
                 mixed = mix(plain, 3, Augment(cutmix=1.0), seed=0, epoch=epoch, patch=8)
                 for row in range(4):
                     partner = row + 1 if row % 2 == 0 else row - 1
-                    foreign = (mixed.images[row, 0] == partner).numpy()
-                    shares = [
-                        foreign[top : top + 8, left : left + 8].mean()
-                        for top in range(0, size[0], 8)
-                        for left in range(0, size[1], 8)
-                    ]
-                    shares = np.array(shares)[:, None]
-                    expected = (1 - shares) * plain.token_targets[row].numpy() + shares * plain.token_targets[
-                        partner
-                    ].numpy()
+                    fractions = foreign_fractions(mixed.images[row, 0], partner)[:, None]
+                    own, other = (plain.token_targets[k].numpy() for k in (row, partner))
+                    expected = (1 - fractions) * own + fractions * other
                     np.testing.assert_allclose(mixed.token_targets[row], expected, atol=1e-6)
-                    parts |= set(shares[:, 0].round(3).tolist())
+                    parts |= set(fractions[:, 0].round(3).tolist())
             assert len(parts) > 10  # patches are cut through
 
 
@@ -278,14 +278,9 @@ def test_mixtoken_exchanges_whole_patches_and_counts_them(subtests):
                 mixed = mix(plain, 3, Augment(mixtoken=1.0), seed=0, epoch=epoch, patch=8)
                 for row in range(4):
                     partner = row + 1 if row % 2 == 0 else row - 1
-                    foreign = (mixed.images[row, 0] == partner).numpy()
-                    cells = [
-                        foreign[top : top + 8, left : left + 8].mean()
-                        for top in range(0, size[0], 8)
-                        for left in range(0, size[1], 8)
-                    ]
-                    assert set(cells) <= {0.0, 1.0}
-                    taken = np.array(cells, bool)[:, None]
+                    fractions = foreign_fractions(mixed.images[row, 0], partner)
+                    assert set(fractions) <= {0.0, 1.0}
+                    taken = fractions.astype(bool)[:, None]
                     expected = np.where(taken, plain.token_targets[partner].numpy(), plain.token_targets[row].numpy())
                     np.testing.assert_array_equal(mixed.token_targets[row], expected)
                     target = np.zeros(3)
