@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from support.commands import MB, _memory, _restart_peak
+from support.commands import MB, _restart_peak
 from support.hostile_data import DATA, IMAGES, LABELS, PICTURES, arrays, idx, npy, npz, picture
+from support.zygote import memory
 from vitreous import UserError
 from vitreous.config.data import Preprocess
 from vitreous.data.source import open_data
@@ -69,7 +70,7 @@ def little_memory():
     """What claims gigabytes must not get them."""
     before = _restart_peak()
     yield
-    assert _memory("VmHWM") - before < 300 * MB
+    assert memory("VmHWM") - before < 300 * MB
 
 
 def of_kind(kind, **more):
