@@ -2,14 +2,14 @@
 
     python benchmarks/allocator.py [--rounds 5] [--seconds 6] [--threads 2]
 
-ViT-Ti/16 at 224 pixels: forward passes of 8 and 64 pictures, a training step of 32, and a step of MAE of 32. The ways:
+ViT-Ti/16 at 224 pixels: forward passes of 8 and 64 images, a training step of 32, and a step of MAE of 32. The ways:
 
 - default: glibc as it is, which is what other programs have;
 - small pages: memory is kept, but no huge pages are asked for;
 - vitreous: memory is kept, in huge pages where the system has them;
 - tunables: what an expert sets in the environment, GLIBC_TUNABLES with hugetlb=1 and both thresholds.
 
-Of every process: pictures a second by the clock and by its own processor time (which other programs disturb less),
+Of every process: images a second by the clock and by its own processor time (which other programs disturb less),
 user and system time, page faults per call, and peak memory. Medians over the rounds are printed, and written with every
 round to benchmarks/results/allocator.json.
 """
@@ -51,15 +51,15 @@ WAYS: dict[str, dict[str, str]] = {
 }
 """What each has in its environment."""
 WORK = {"forward 8": 8, "forward 64": 64, "training 32": 32, "MAE 32": 32}
-"""And the pictures of a call."""
+"""And the images of a call."""
 LEAST_CALLS = 3
 DECODER = Mae(decoder_width=96, decoder_depth=2, decoder_heads=3)
 """As large as the recipe has it."""
-FACTS = ("pictures_per_second", "pictures_per_cpu_second", "user", "system", "faults_per_call", "peak_megabytes")
+FACTS = ("images_per_second", "images_per_cpu_second", "user", "system", "faults_per_call", "peak_megabytes")
 
 
 def make_job(work: str) -> Callable[[], object]:
-    """One call of this work on random pictures."""
+    """One call of this work on random images."""
     torch.manual_seed(0)
     network, images = ViT("Ti/16"), torch.randn(WORK[work], 3, 224, 224)
     if work.startswith("forward"):
@@ -94,8 +94,8 @@ def run(way: str, work: str, seconds: float, threads: int) -> dict[str, float]:
         calls += 1
     wall, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_SELF)
     user, system = after.ru_utime - before.ru_utime, after.ru_stime - before.ru_stime
-    pictures, faults = calls * WORK[work], (after.ru_minflt - before.ru_minflt) / calls
-    found = (pictures / wall, pictures / (user + system), user / wall, system / wall, faults, peak_megabytes())
+    images, faults = calls * WORK[work], (after.ru_minflt - before.ru_minflt) / calls
+    found = (images / wall, images / (user + system), user / wall, system / wall, faults, peak_megabytes())
     return {fact: round(value, 3) for fact, value in zip(FACTS, found, strict=True)}
 
 
@@ -122,7 +122,7 @@ def measure(rounds: int, seconds: float, threads: int) -> dict[str, Any]:
             for way, told in each.items()
         }
         for way, row in found[work].items():
-            ratio = row["pictures_per_cpu_second"] / found[work]["default"]["pictures_per_cpu_second"]
+            ratio = row["images_per_cpu_second"] / found[work]["default"]["images_per_cpu_second"]
             facts = ", ".join(f"{fact.replace('_', ' ')} {row[fact]:.3g}" for fact in FACTS)
             print(f"{work:12} {way:12} {ratio:.2f} times default ({facts})", flush=True)
     return found

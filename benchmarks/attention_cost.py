@@ -1,8 +1,8 @@
-"""What attention costs as pictures grow: to all patches, to a neighbourhood, and along rows and columns.
+"""What attention costs as images grow: to all patches, to a neighbourhood, and along rows and columns.
 
     python benchmarks/attention_cost.py [--rounds 5]
 
-One block of ViT-Ti with patches of 8 pixels, the class token in front, one picture, one thread: forward, and forward
+One block of ViT-Ti with patches of 8 pixels, the class token in front, one image, one thread: forward, and forward
 with backward. Each runs in turn; what counts is the best round, in seconds of the processor, which other programs on
 the machine disturb less than the clock. "Masked" is the same neighbourhood by the full matrix. With a fixed window time
 should grow as the number of patches does: `growth` is the exponent between the two largest grids, 1 for linear, 2 for

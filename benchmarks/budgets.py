@@ -52,7 +52,7 @@ class Cell(NamedTuple):
 
 
 def draw_class(place: Path, label: int) -> None:
-    """One class of the generated pictures: stripes of an own direction and colour, at random sizes, under noise."""
+    """One class of the generated images: stripes of an own direction and colour, at random sizes, under noise."""
     rng = np.random.default_rng(label)
     angle = np.pi * (label % 8) / 8
     place.mkdir(parents=True, exist_ok=True)  # left by a run that was stopped
@@ -66,12 +66,12 @@ def draw_class(place: Path, label: int) -> None:
 
 
 def generate(folder: Path) -> Path:
-    """20,000 pictures in folders by class, made once."""
+    """20,000 images in folders by class, made once."""
     if not (folder / "done").exists():
         with ProcessPoolExecutor(os.cpu_count()) as pool:
-            list(pool.map(draw_class, [folder / "pictures" / f"{k:02}" for k in range(CLASSES)], range(CLASSES)))
+            list(pool.map(draw_class, [folder / "images" / f"{k:02}" for k in range(CLASSES)], range(CLASSES)))
         (folder / "done").touch()
-    return folder / "pictures"
+    return folder / "images"
 
 
 def measure(cell: Cell, data: Path, weights: str) -> dict[str, Any]:
@@ -98,7 +98,7 @@ def measure(cell: Cell, data: Path, weights: str) -> dict[str, Any]:
         "steps": result["steps"],
         "best_step": result["best_step"],
         "parts": config["parts"],
-        "n_train": result["pictures"],
+        "n_train": result["images"],
         "n_val": val.get("n"),
         "val_accuracy": val.get("top1"),
         "n_test": test.get("n"),

@@ -3,7 +3,7 @@
     python benchmarks/cnn_speed.py [--rounds 7] [--batch 16] [--image-size 224]
 
 A step is forward, cross-entropy, backward and SGD. Theirs runs with its channels first, as it comes, and last. Prints
-pictures a second and the ratios, and writes benchmarks/results/cnn_speed.json, unless `--no-write` is given.
+images a second and the ratios, and writes benchmarks/results/cnn_speed.json, unless `--no-write` is given.
 """
 
 from __future__ import annotations
@@ -75,10 +75,10 @@ def main() -> None:
         speeds = {who: asked.batch / s for who, s in best_seconds(jobs(name, images), asked.rounds).items()}
         rows[name] = {who: round(speed, 2) for who, speed in speeds.items()}
         for who, speed in speeds.items():
-            print(f"{name:<16} {who:<28} {speed:>7.2f} pictures/s   ours: {speeds['vitreous'] / speed:.2f} times that")
+            print(f"{name:<16} {who:<28} {speed:>7.2f} images/s   ours: {speeds['vitreous'] / speed:.2f} times that")
     if not asked.no_write:
         asked_for = {"rounds": asked.rounds, "batch": asked.batch, "image_size": asked.image_size}
-        write_result("cnn_speed", asked_for | {"pictures_per_second": rows})
+        write_result("cnn_speed", asked_for | {"images_per_second": rows})
 
 
 if __name__ == "__main__":

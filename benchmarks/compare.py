@@ -6,7 +6,7 @@ A plain ViT, the same with convolutions before it, the same with attention to th
 BiT. DATA: the official binary version, cifar-10-batches-bin. What is finished in DIR is not done again. Writes
 benchmarks/results/compare.json.
 
-Pictures are shrunk to 16x16 by default: a plain ViT costs 20 MFLOP for each, of 83 at 32x32 or with patches of 2x2,
+Images are shrunk to 16x16 by default: a plain ViT costs 20 MFLOP for each, of 83 at 32x32 or with patches of 2x2,
 and a cell of a minute sees four times as many. The grid is 4x4 patches, of which a 3x3 neighbourhood holds 4 in a
 corner, 6 at a side and 9 inside: 39 % on average.
 """
@@ -26,7 +26,7 @@ from vitreous.run.request import Listeners
 FRACTIONS = (0.01, 0.1, 1.0)
 SEEDS = 3
 CHANGES = {"validation": 0.02, "evaluations": 4}
-"""Little of a short training is spent on validation: four times the same 1,000 pictures."""
+"""Little of a short training is spent on validation: four times the same 1,000 images."""
 ELSEWHERE = ("data", "out", "digests", "classes", "splits", "settings", "machine", "biases", "finished", "cells")
 """What `described` tells in its own way, or leaves out."""
 
@@ -87,16 +87,16 @@ def described(found: Comparison, names: dict[str, str]) -> dict[str, Any]:
         "names": names,
         "training": {name: found.settings[name] for name in ("recipe", "optimizer", "augment", "batch_size")},
         **{name: value for name, value in everything.items() if name not in ELSEWHERE},
-        "bias": {"pictures": max(one.pictures for one in found.biases.values()), "rows": bias},
+        "bias": {"images": max(one.images for one in found.biases.values()), "rows": bias},
         "cells": cells,
     }
 
 
 def epochs_of(cell: Cell) -> float | None:
-    """How often a training saw each of its pictures; None where it diverged."""
-    if cell.spent is None or cell.pictures is None:
+    """How often a training saw each of its images; None where it diverged."""
+    if cell.spent is None or cell.images is None:
         return None
-    return round(cell.spent.pictures / cell.pictures, 2)
+    return round(cell.spent.images / cell.images, 2)
 
 
 if __name__ == "__main__":

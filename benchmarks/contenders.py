@@ -25,7 +25,7 @@ from vitreous.config.data import Preprocess
 from vitreous.config.engine import EngineChoice
 
 CALIBRATED = 300
-"""Pictures that the peers' int8 is calibrated with: NNCF's default."""
+"""Images that the peers' int8 is calibrated with: NNCF's default."""
 Way = Callable[[Sequence[Path]], list[str]]
 """Names the class of each file."""
 
@@ -110,11 +110,11 @@ class Vitreous:
 
         return [one.label or "" for one in predict(self.bundle, files, top=1, engine=self.engine)]
 
-    def engine_for(self, pictures: int) -> str:
+    def engine_for(self, images: int) -> str:
         """What answers for so many, as `predict` chooses it."""
         from vitreous.run.engines.choice import deploy
 
-        chosen = deploy(self.bundle, engine=self.engine, pictures=pictures).engine
+        chosen = deploy(self.bundle, engine=self.engine, images=images).engine
         return f"{chosen.name}-{chosen.precision}"
 
 
@@ -168,7 +168,7 @@ def _timm_model(exports: Exports) -> tuple[Any, Any, Sequence[str]]:
 
 
 def _openvino_loop(*, int8: bool) -> Callable[[Exports], Way]:
-    """A straightforward loop over OpenVINO: Pillow, NumPy, one picture after the other, its default settings."""
+    """A straightforward loop over OpenVINO: Pillow, NumPy, one image after the other, its default settings."""
 
     def make(exports: Exports) -> Way:
         import nncf
@@ -201,13 +201,11 @@ def _plain_views(files: Sequence[Path], preprocess: Preprocess) -> Iterator[np.n
     (height, width), (rows, _) = preprocess.size, preprocess.resized
     mean, std = np.array(preprocess.mean, np.float32), np.array(preprocess.std, np.float32)
     for file in files:
-        picture = Image.open(file).convert("RGB")
-        scale = rows / min(picture.size)
-        picture = picture.resize(
-            (round(picture.width * scale), round(picture.height * scale)), Image.Resampling.BICUBIC
-        )
-        left, top = (picture.width - width) // 2, (picture.height - height) // 2
-        pixels = np.asarray(picture.crop((left, top, left + width, top + height)), np.float32) / 255
+        image = Image.open(file).convert("RGB")
+        scale = rows / min(image.size)
+        image = image.resize((round(image.width * scale), round(image.height * scale)), Image.Resampling.BICUBIC)
+        left, top = (image.width - width) // 2, (image.height - height) // 2
+        pixels = np.asarray(image.crop((left, top, left + width, top + height)), np.float32) / 255
         yield ((pixels - mean) / std).transpose(2, 0, 1)[None]
 
 

@@ -2,7 +2,7 @@
 
     python benchmarks/explain.py ../shared/data [--count 222] [--rounds 9] [--only score|speed|distance|memory]
 
-Scores every method on pictures of pets with their outlines (`vitreous score-explanations`), beside maps that look
+Scores every method on images of pets with their outlines (`vitreous score-explanations`), beside maps that look
 at nothing; times an attention overlay and a relevance overlay against a plain prediction, in turns; measures the mean
 attention distance of every head; and how much memory the maps of a B/16 at 384 pixels take. Each part replaces its
 section of benchmarks/results/explain.json; the tables of docs/explain.md are made from that by `make docs`.
@@ -43,7 +43,7 @@ PREPROCESS = "mean=0.5,std=0.5,crop=0.9"
 
 
 def score(bundle: Bundle, data: Path, count: int) -> dict[str, Any]:
-    """Every method beside the baselines, on `count` pictures spread evenly over the test part."""
+    """Every method beside the baselines, on `count` images spread evenly over the test part."""
     pets = data / "pets"
     found = score_explanations(bundle, pets / "test", masks=pets / "test_trimaps", count=count)
     return found.to_json()
@@ -51,12 +51,12 @@ def score(bundle: Bundle, data: Path, count: int) -> dict[str, Any]:
 
 def speed(bundle: Bundle, data: Path, rounds: int) -> dict[str, Any]:
     """Milliseconds from a file to the answer, and to an overlay in memory."""
-    picture = min((data / "pets" / "test").glob("*/*.jpg"))
+    image = min((data / "pets" / "test").glob("*/*.jpg"))
     jobs: dict[str, Callable[[], object]] = {
-        "prediction": lambda: predict(bundle, [picture]),
-        "attention overlay": lambda: explain(bundle, picture, method="attention").overlay(),
-        "relevance overlay": lambda: explain(bundle, picture, method="relevance").overlay(),
-        "relevance overlay, all layers": lambda: explain(bundle, picture, method="relevance", layer=0).overlay(),
+        "prediction": lambda: predict(bundle, [image]),
+        "attention overlay": lambda: explain(bundle, image, method="attention").overlay(),
+        "relevance overlay": lambda: explain(bundle, image, method="relevance").overlay(),
+        "relevance overlay, all layers": lambda: explain(bundle, image, method="relevance", layer=0).overlay(),
     }
     seconds = best_seconds(jobs, rounds)
     plain = seconds["prediction"]
@@ -72,7 +72,7 @@ def distance(bundle: Bundle, data: Path, count: int) -> dict[str, Any]:
     figure = distance_figure(found, even_distance(require(bundle.model, ViT, "distance"), bundle.preprocess.size))
     with matplotlib.rc_context({"svg.hashsalt": "vitreous"}):
         figure.savefig(DOCS / "attention_distance.svg", metadata={"Date": None})
-    return {"pictures": count, "pixels": [[round(float(head), 2) for head in layer] for layer in found]}
+    return {"images": count, "pixels": [[round(float(head), 2) for head in layer] for layer in found]}
 
 
 MAPS: dict[str, Callable[[ViT, Tensor], object]] = {
@@ -86,7 +86,7 @@ MAPS: dict[str, Callable[[ViT, Tensor], object]] = {
 
 
 def memory() -> dict[str, Any]:
-    """Megabytes above those of the model itself, at most, for one picture of a B/16 at 384 pixels."""
+    """Megabytes above those of the model itself, at most, for one image of a B/16 at 384 pixels."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn"), max_tasks_per_child=1) as fresh:
         return {"megabytes": dict(zip(MAPS, fresh.map(_held, MAPS), strict=True))}
 

@@ -41,7 +41,7 @@ from pair import (
     Pair,
     count_steps,
     digest,
-    draw_pictures,
+    draw_images,
     is_stopped,
     kill,
     kill_saving,
@@ -119,7 +119,7 @@ class Experiment:
 
     def __init__(self, folder: Path, seed: int = 0) -> None:
         self.folder, self.chance, self.log = folder, random.Random(seed), folder / "log"
-        draw_pictures(folder / "pictures.npz")
+        draw_images(folder / "images.npz")
         self.expected: dict[str, str] = {}
         self.seconds: dict[str, float] = {}
 
@@ -136,7 +136,7 @@ class Experiment:
             "--set",
             "augment.policy=trivial",
         ]
-        data = ["fit", str(self.folder / "pictures.npz"), "--model", "Ti/4@16", *model, *fixed, "--workers", "1"]
+        data = ["fit", str(self.folder / "images.npz"), "--model", "Ti/4@16", *model, *fixed, "--workers", "1"]
         return [*data, "--out", str(self.folder / name), *more]
 
     def undisturbed(self, *more: str) -> str:

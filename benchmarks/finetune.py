@@ -1,6 +1,6 @@
 """Fine-tuning on Oxford-IIIT Pets: the lecture notes' recipe and the default, on the same machine in the same hour.
 
-The default has a minute, then as long as the lecture notes' recipe took; then as many pictures at 288 pixels.
+The default has a minute, then as long as the lecture notes' recipe took; then as many images at 288 pixels.
 
     python benchmarks/finetune.py DATA WEIGHTS
 
@@ -52,8 +52,8 @@ def run(data: str, weights: str, **ways: Any) -> dict[str, Any]:
         "seconds": round(time.monotonic() - start, 1),
         "seconds_to_first_step": round(steps[0], 1),
         "seconds_to_last_step": round(steps[-1], 1),
-        "pictures": result.pictures,
-        "pictures_seen": result.spent.pictures,
+        "images": result.images,
+        "images_seen": result.spent.images,
         "best_step": result.best_step,
         "steps": result.steps,
         "peak_megabytes_of_main_process": round(peak_megabytes()),
@@ -74,7 +74,7 @@ def main() -> None:
     as_long = f"{round(notebook['seconds'])}s"
     default = run(args.data, args.weights, budget=as_long)
     rows.append(default)
-    as_often = round(default["pictures_seen"] / default["pictures"], 1)
+    as_often = round(default["images_seen"] / default["images"], 1)
     rows.append(run(args.data, args.weights, epochs=as_often, image_size=288))
     print("written:", write_result("finetune", {"rows": rows}).name)
 

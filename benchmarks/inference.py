@@ -8,13 +8,13 @@ each; nothing else should run on the machine. Sections:
 
 - files: JPEG files to labels with a model fitted to Pets, each way in a process of its own that has opened its
   model. Peers: transformers' pipeline, a loop over timm's model and transform, loops over OpenVINO (float32 and int8,
-  Pillow, one picture after the other), each with its defaults.
+  Pillow, one image after the other), each with its defaults.
 - model: the network alone, Ti, S and B at 224, in one process (so that PyTorch has vitreous's allocator): PyTorch,
   OpenVINO as it comes out of its converter (float32, and int8 by NNCF, both with a stream for each core), and the
   engine that `auto` takes.
-- equal: what ONNX and OpenVINO answer beside PyTorch, on 200 pictures, for a ViT, a hybrid, a BiT and an EfficientNet.
-- accuracy: what int8 costs after `fit`, on all test pictures of Pets and CIFAR-10.
-- merging: what token merging costs after `fit` on all test pictures of Pets, and how much faster it is.
+- equal: what ONNX and OpenVINO answer beside PyTorch, on 200 images, for a ViT, a hybrid, a BiT and an EfficientNet.
+- accuracy: what int8 costs after `fit`, on all test images of Pets and CIFAR-10.
+- merging: what token merging costs after `fit` on all test images of Pets, and how much faster it is.
 
 Writes benchmarks/results/inference-INSTRUCTIONS.json, section by section: what is fastest differs with the processor's
 instructions (vnni, avx512, avx2), so each kind of processor has a file of its own.
@@ -58,7 +58,7 @@ from vitreous.weights.bundle import Bundle, load_bundle
 SAY = Listeners(say=lambda text: print(text, flush=True))
 ROUNDS = 5
 SPEED_VIEWS = 32
-"""Pictures that int8 is calibrated with where only its speed counts, which does not depend on them."""
+"""Images that int8 is calibrated with where only its speed counts, which does not depend on them."""
 PETS_EPOCHS = 4
 """Of the trainings whose accuracy is compared."""
 MERGING_TURNS = 60
@@ -79,7 +79,7 @@ def fitted(args: argparse.Namespace, data: Path, **how: Any) -> Bundle:
 
 
 def files_section(args: argparse.Namespace) -> dict[str, Any]:
-    """Pictures a second from JPEG files to labels."""
+    """Images a second from JPEG files to labels."""
     bundle = fitted(args, args.pets, budget=args.pets_budget)
     assert bundle.path is not None
     files = sorted(args.pets.glob("test/*/*.jpg"))[:: args.every]
@@ -98,10 +98,10 @@ def files_section(args: argparse.Namespace) -> dict[str, Any]:
     by_openvino = max(speed for name, speed in speeds.items() if name.startswith("OpenVINO"))
     truth = [file.parent.name for file in files]
     return {
-        "pictures": len(files),
+        "images": len(files),
         "engine": turns["vitreous predict"].engine,
-        "engines": {f"{row.engine}-{row.precision}": round(row.pictures_per_second, 1) for row in rows},
-        "pictures_per_second": speeds,
+        "engines": {f"{row.engine}-{row.precision}": round(row.images_per_second, 1) for row in rows},
+        "images_per_second": speeds,
         "seconds_of_each_turn": {name: [round(one, 2) for one in found.seconds] for name, found in turns.items()},
         "times_best_pytorch": round(ours / by_torch, 2),
         "times_best_openvino": round(ours / by_openvino, 2),
@@ -113,7 +113,7 @@ def files_section(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def model_section(args: argparse.Namespace) -> dict[str, Any]:
-    """Pictures a second of the network alone, by size; and the machine's limits in float32 and int8."""
+    """Images a second of the network alone, by size; and the machine's limits in float32 and int8."""
     found: dict[str, Any] = {"limits_gops": {"fp32": round(gemm_gflops()), "int8": round(int8_gops())}}
     views = sample_views(open_data(args.pets).splits["train"], Preprocess(), SPEED_VIEWS).views
     for size in SIZES:
@@ -138,7 +138,7 @@ def model_section(args: argparse.Namespace) -> dict[str, Any]:
         seconds = best_seconds({name: job for name, (job, _) in jobs.items()}, args.rounds, slice_seconds=1.0)
         speeds = {name: round(jobs[name][1] / one, 1) for name, one in seconds.items()}
         best = max(speed for name, speed in speeds.items() if not name.startswith("vitreous"))
-        found[size] = {"pictures_per_second": speeds, "auto": taken, "times_best": round(speeds[taken] / best, 3)}
+        found[size] = {"images_per_second": speeds, "auto": taken, "times_best": round(speeds[taken] / best, 3)}
         print(size, json.dumps(found[size]), flush=True)
     return found
 
@@ -168,18 +168,18 @@ def _normalise(view: Tensor) -> np.ndarray:
 
 
 def _asking(engine: Engine) -> tuple[Callable[[], object], int]:
-    pictures = torch.randint(0, 256, (engine.batch_size, 3, 224, 224), dtype=torch.uint8)
-    return lambda: engine.scores(pictures), len(pictures)
+    images = torch.randint(0, 256, (engine.batch_size, 3, 224, 224), dtype=torch.uint8)
+    return lambda: engine.scores(images), len(images)
 
 
 def _streaming(graph: Any, count: int = 16) -> tuple[Callable[[], object], int]:
-    """OpenVINO by its own manual: the hint for throughput, and a queue of requests of one picture each."""
+    """OpenVINO by its own manual: the hint for throughput, and a queue of requests of one image each."""
     queue = ov.AsyncInferQueue(ov.Core().compile_model(graph, "CPU", THROUGHPUT))
-    picture = np.random.default_rng(0).standard_normal((1, 3, 224, 224), dtype=np.float32)
+    image = np.random.default_rng(0).standard_normal((1, 3, 224, 224), dtype=np.float32)
 
     def run() -> None:
         for _ in range(count):
-            queue.start_async({0: picture})
+            queue.start_async({0: image})
         queue.wait_all()
 
     return run, count
@@ -205,7 +205,7 @@ def int8_gops(side: int = 2048) -> float:
 
 
 def equal_section(args: argparse.Namespace) -> dict[str, Any]:
-    """How far the answers of both runtimes are from PyTorch's, on 200 pictures."""
+    """How far the answers of both runtimes are from PyTorch's, on 200 images."""
     from vitreous.weights.source import open_weights
 
     found: dict[str, Any] = {}
@@ -221,7 +221,7 @@ def equal_section(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def accuracy_section(args: argparse.Namespace) -> dict[str, Any]:
-    """What int8 costs after `fit`, on all test pictures."""
+    """What int8 costs after `fit`, on all test images."""
     found: dict[str, Any] = {}
     ways: dict[str, tuple[Path, dict[str, Any]]] = {"pets": (args.pets, {"epochs": PETS_EPOCHS})}
     if args.cifar is not None:
@@ -230,7 +230,7 @@ def accuracy_section(args: argparse.Namespace) -> dict[str, Any]:
         bundle = fitted(args, place, **how)
         found[name] = {**how, "torch": accuracy_of(bundle, place, "torch")}
         data = open_data(place)
-        # int8 is calibrated and judged on training pictures: the test split is looked at once, below
+        # int8 is calibrated and judged on training images: the test split is looked at once, below
         seen = Data({"train": data.train}, data.classes)
         out = export_weights(bundle, args.runs / f"{name}-int8", "openvino", int8=True, calibrate=seen)
         found[name]["int8"] = accuracy_of(out, place, "auto")
@@ -261,7 +261,7 @@ def merging_section(args: argparse.Namespace) -> dict[str, Any]:
     for name, several in jobs.items():
         for merged, speed in compare_in_turns(several, MERGING_TURNS).items():
             found[merged]["speeds"][name] = {
-                "pictures_per_second": round(SPEED_VIEWS / speed.seconds, 1),
+                "images_per_second": round(SPEED_VIEWS / speed.seconds, 1),
                 "times": speed.clock,
                 "times_in_processor_time": speed.processor,
             }
@@ -270,7 +270,7 @@ def merging_section(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def merging_engines(bundle: Bundle, training: LabelledViews) -> dict[str, Engine]:
-    """What computes a model whose speed with and without merging is compared; int8 sees training pictures alone."""
+    """What computes a model whose speed with and without merging is compared; int8 sees training images alone."""
     converted = convert_model(bundle, "openvino", training.views[:SPEED_VIEWS])
     judged = LabelledViews(training.views[CALIBRATED:], training.labels[CALIBRATED:])
     quantised = quantise_model(bundle, converted, training.views[:CALIBRATED], judged, MAX_DROP)
@@ -302,7 +302,7 @@ def main() -> None:
     parser.add_argument("--cifar", type=Path)
     parser.add_argument("--pets-budget", default="120s", help="of the model whose speed is measured")
     parser.add_argument("--cifar-budget", default="300s")
-    parser.add_argument("--every", type=int, default=3, help="of the test pictures, every n-th is timed")
+    parser.add_argument("--every", type=int, default=3, help="of the test images, every n-th is timed")
     parser.add_argument("--merge", type=lambda text: [int(part) for part in text.split(",")], default=[15])
     parser.add_argument("--seeds", type=int, default=3, help="of the trainings with and without merging")
     parser.add_argument("--rounds", type=int, default=ROUNDS)

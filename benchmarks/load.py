@@ -33,7 +33,7 @@ class Plan:
     port: int
     target: str
     """Path and query."""
-    pictures: list[str]
+    images: list[str]
     """Files, sent in turn."""
     base64_json: bool
     """Send {"image": base64}; else the file as it is."""
@@ -110,7 +110,7 @@ class Load:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.requests: Iterator[bytes] = cycle([request_for(plan, Path(picture)) for picture in plan.pictures])
+        self.requests: Iterator[bytes] = cycle([request_for(plan, Path(image)) for image in plan.images])
         self.outcomes: list[Outcome] = []
         self.begun = 0
         self.end = time.monotonic() + plan.seconds
@@ -177,9 +177,9 @@ class Load:
             await asyncio.gather(*(self.client() for _ in range(self.plan.clients)))
 
 
-def request_for(plan: Plan, picture: Path) -> bytes:
-    """All bytes of a request about the picture."""
-    body, kind = picture.read_bytes(), "image/jpeg"
+def request_for(plan: Plan, image: Path) -> bytes:
+    """All bytes of a request about the image."""
+    body, kind = image.read_bytes(), "image/jpeg"
     if plan.base64_json:
         body, kind = json.dumps({"image": base64.b64encode(body).decode()}).encode(), "application/json"
     head = f"POST {plan.target} HTTP/1.1\r\nHost: 127.0.0.1:{plan.port}\r\nContent-Type: {kind}\r\n"

@@ -67,7 +67,7 @@ class Trainer:
 
 
 def speeds(data: str, weights: str) -> dict[str, Any]:
-    """Pictures a second with real pictures and with constant tensors, in turns; the best turn of each counts."""
+    """Images a second with real images and with constant tensors, in turns; the best turn of each counts."""
     trainer = Trainer(data, weights)
     constant = Batch.of(torch.zeros(BATCH, 3, 224, 224), torch.zeros(BATCH, dtype=torch.long))
     real: list[float] = []
@@ -80,8 +80,8 @@ def speeds(data: str, weights: str) -> dict[str, Any]:
     ratios = sorted(a / b for a, b in zip(flat, real, strict=True))
     return {
         "batch": BATCH,
-        "real_pictures_per_second": round(BATCH / min(real), 2),
-        "constant_pictures_per_second": round(BATCH / min(flat), 2),
+        "real_images_per_second": round(BATCH / min(real), 2),
+        "constant_images_per_second": round(BATCH / min(flat), 2),
         "ratio": round(min(flat) / min(real), 3),
         "median_ratio_of_turns": round(median(ratios), 3),
         "ratios_of_turns": [round(ratio, 3) for ratio in ratios],
@@ -137,7 +137,7 @@ def index(files: int = 200_000) -> dict[str, Any]:
             place = Path(folder) / f"class{number % 100:02d}"
             if number < 100:
                 place.mkdir()
-            os.close(os.open(place / f"picture{number:06d}.jpg", os.O_CREAT))
+            os.close(os.open(place / f"image{number:06d}.jpg", os.O_CREAT))
         command = [sys.executable, "-c", code, folder]
         found = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parent)
     count_, seconds, megabytes = found.stdout.split()

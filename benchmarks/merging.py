@@ -3,8 +3,8 @@
     python benchmarks/merging.py --weights TI16 --pets PETS
 
 TI16: the file of a ViT-Ti/16 for ImageNet in timm's naming. PETS: a folder with train and test, one folder per class;
-only training pictures are looked at. Nothing is trained. The measure is the KL divergence of ImageNet's probabilities
-with merging from those without, in nats, which tells schedules apart where the accuracy of a few hundred pictures
+only training images are looked at. Nothing is trained. The measure is the KL divergence of ImageNet's probabilities
+with merging from those without, in nats, which tells schedules apart where the accuracy of a few hundred images
 cannot. Writes benchmarks/results/merging.json.
 """
 
@@ -30,7 +30,7 @@ from vitreous.run.engines.conversion import sample_views
 from vitreous.train.precision import avoid_broken_amx
 from vitreous.weights.source import open_weights
 
-PICTURES = 370
+IMAGES = 370
 OURS = (4, 8, 12, 14, 15, 16)
 IN_EVERY_BLOCK = (3, 6, 9, 10, 11, 12)
 ALONE = 16
@@ -47,14 +47,14 @@ def main() -> None:
     bundle = open_weights(args.weights)
     network = cast(ViT, bundle.model.eval())
     config = network.config
-    views = sample_views(open_data(args.pets).splits["train"], bundle.preprocess, PICTURES).views
-    pictures = normalise(views, bundle.preprocess)
+    views = sample_views(open_data(args.pets).splits["train"], bundle.preprocess, IMAGES).views
+    images = normalise(views, bundle.preprocess)
     blocks = range(config.depth)
-    plain, full = answers(network, pictures), count_flops(config)
+    plain, full = answers(network, images), count_flops(config)
 
     def measured(counts: tuple[int, ...]) -> dict[str, Any]:
         with merging(counts):
-            moved = divergence(plain, answers(network.with_merge(1), pictures))
+            moved = divergence(plain, answers(network.with_merge(1), images))
             saved = full / count_flops(network.with_merge(1).config)
         row = {
             "merged": list(counts),
@@ -66,7 +66,7 @@ def main() -> None:
         return row
 
     found = {
-        "pictures": len(pictures),
+        "images": len(images),
         "patches": config.patches,
         "ours": {count: measured(network.with_merge(count).config.merges(config.patches)) for count in OURS},
         "paper": {count: measured((count,) * (config.depth - 1) + (0,)) for count in IN_EVERY_BLOCK},
@@ -83,9 +83,9 @@ def merging(counts: tuple[int, ...]) -> Iterator[None]:
 
 
 @torch.inference_mode()
-def answers(network: ViT, pictures: Tensor) -> Tensor:
+def answers(network: ViT, images: Tensor) -> Tensor:
     """(B, K) log probabilities."""
-    return torch.cat([network(batch) for batch in torch.split(pictures, BATCH)]).log_softmax(dim=1)
+    return torch.cat([network(batch) for batch in torch.split(images, BATCH)]).log_softmax(dim=1)
 
 
 def divergence(expected: Tensor, found: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
     python benchmarks/model_speed.py [--rounds 7] [--rows Ti/16] [--compile]
 
-Prints pictures a second, the ratio to each peer, the share of the measured matrix-multiply peak and the peak memory,
+Prints images a second, the ratio to each peer, the share of the measured matrix-multiply peak and the peak memory,
 and writes benchmarks/results/model_speed.json. `--compile` gives every contender `torch.compile` as well, and counts
 the faster of the two for each.
 """
@@ -72,7 +72,7 @@ def rows(only: str | None) -> list[tuple[str, ViTConfig, str, int]]:
 
 
 def measure_row(c: ViTConfig, kind: str, batch: int, rounds: int, compiled: bool) -> dict[str, Any]:
-    """Pictures a second and share of the peak of every contender in one row."""
+    """Images a second and share of the peak of every contender in one row."""
     make = forward_job if kind == "forward" else training_job
     jobs = {name: make(build(c), c, batch) for name, build in CONTENDERS.items()}
     if compiled:
@@ -90,11 +90,11 @@ def measure_row(c: ViTConfig, kind: str, batch: int, rounds: int, compiled: bool
     for name in CONTENDERS:
         best = min(seconds[name], seconds.get(f"{name} compiled", float("inf")))
         flops = work.get(name, whole) * (3 if kind == "training" else 1)
-        row[name] = {"pictures_per_second": batch / best, "share_of_peak": flops * batch / best / peak}
+        row[name] = {"images_per_second": batch / best, "share_of_peak": flops * batch / best / peak}
         if compiled:
             row[name]["compiled"] = best < seconds[name]
-    mine = row["vitreous"]["pictures_per_second"]
-    row["ratio"] = {name: mine / row[name]["pictures_per_second"] for name in CONTENDERS if name != "vitreous"}
+    mine = row["vitreous"]["images_per_second"]
+    row["ratio"] = {name: mine / row[name]["images_per_second"] for name in CONTENDERS if name != "vitreous"}
     if kind == "training":
         row["half_the_patches_ratio"] = seconds["vitreous"] / seconds["half the patches"]
     return row
@@ -141,16 +141,16 @@ def main() -> None:
             row[contender]["peak_megabytes"] = peak_memory(contender, name, kind, batch)
         results.append({"model": name, "kind": kind, "batch": batch, **row})
         mine = row["vitreous"]
-        line = f"{name:10}{kind:10}{batch:>6}  {mine['pictures_per_second']:>10.1f}  {mine['share_of_peak']:>8.0%}"
+        line = f"{name:10}{kind:10}{batch:>6}  {mine['images_per_second']:>10.1f}  {mine['share_of_peak']:>8.0%}"
         line += f"  {mine['peak_megabytes']:>6.0f}"
         for peer in peers:
             theirs = row[peer]
-            figures = f"{theirs['pictures_per_second']:.1f} ({row['ratio'][peer]:.2f}x)"
+            figures = f"{theirs['images_per_second']:.1f} ({row['ratio'][peer]:.2f}x)"
             line += f"{figures:>19} {theirs['share_of_peak']:>5.0%} {theirs['peak_megabytes']:>5.0f} MB"
         if "half_the_patches_ratio" in row:
             line += f"   half the patches: {row['half_the_patches_ratio']:.2f}x"
         print(line, flush=True)
-    print("(1.05x: ours does 1.05 times the pictures of that peer)")
+    print("(1.05x: ours does 1.05 times the images of that peer)")
     suffix = "_compiled" if args.compile else ""
     print("written:", write_result(f"model_speed{suffix}", {"rounds": args.rounds, "rows": results}).name)
 

@@ -1,21 +1,21 @@
-"""Noisy Student on CIFAR-10 with a few of its labels: what the other pictures add, beside the same time without them.
+"""Noisy Student on CIFAR-10 with a few of its labels: what the other images add, beside the same time without them.
 
     python benchmarks/noisy_student.py --cifar DIR [--seeds 0,1,2] [--rounds 1] [--only teacher,student,control]
 
-DIR: the folder of CIFAR-10's binary version. Of the training pictures 5 % of each class, chosen by the seed, keep their
+DIR: the folder of CIFAR-10's binary version. Of the training images 5 % of each class, chosen by the seed, keep their
 labels; the others are unlabelled. For each seed:
 
-- teacher: `fit` with the labelled pictures.
-- student: `self_train` with that teacher and both kinds of pictures; with several rounds, the last student counts.
-- control: `fit` with the labelled pictures alone, for the time of teacher and student together.
+- teacher: `fit` with the labelled images.
+- student: `self_train` with that teacher and both kinds of images; with several rounds, the last student counts.
+- control: `fit` with the labelled images alone, for the time of teacher and student together.
 - control-noised (only if asked for): the same with the students' RandAugment.
 
-All are the same network with the same recipe (`ALIKE`): the student differs in its pictures, and in RandAugment unless
+All are the same network with the same recipe (`ALIKE`): the student differs in its images, and in RandAugment unless
 --policy is none.
-The validation pictures are the same in all, a tenth of the labelled ones; they choose the weights within a training.
-The test pictures choose nothing and are no part of the data that are trained with: every model is measured on all of
+The validation images are the same in all, a tenth of the labelled ones; they choose the weights within a training.
+The test images choose nothing and are no part of the data that are trained with: every model is measured on all of
 them afterwards, which takes none of its time. Headlines are "student minus teacher" and "student minus control", paired
-by seed. As the true labels of the unlabelled pictures are known here, the accuracy of the teacher's labels is told too.
+by seed. As the true labels of the unlabelled images are known here, the accuracy of the teacher's labels is told too.
 
 2 minutes for the teacher, 4 for the student and 6 for the control are 36 minutes for three seeds, and some more to
 measure, on a machine that does nothing else; each cell has the load before it began. Runs are kept in --runs: repeat
@@ -57,8 +57,8 @@ ALIKE: dict[str, object] = {
     "model.dropout": 0.0,
     "model.drop_path": 0.05,
 }
-"""What the recipe would choose by the number of pictures, the same for all; and weak noise, for minutes of training.
-Beside it, pictures shift by up to an eighth of their side, as 4 of 32 pixels."""
+"""What the recipe would choose by the number of images, the same for all; and weak noise, for minutes of training.
+Beside it, images shift by up to an eighth of their side, as 4 of 32 pixels."""
 HEADLINES = ("teacher", "control", "control-noised")
 """What the student is set beside."""
 
@@ -69,15 +69,15 @@ class Setting(NamedTuple):
     model: str
     rounds: int
     share: float
-    pictures: int
-    """Training pictures in all."""
+    images: int
+    """Training images in all."""
     labels: str
     confidence: float
     teacher_minutes: float
     student_minutes: float
     """Of all rounds together."""
     policy: str
-    """Of the students' pictures: "randaugment", or "none" for the crops and shifts that the teacher has."""
+    """Of the students' images: "randaugment", or "none" for the crops and shifts that the teacher has."""
 
     @property
     def alike(self) -> dict[str, object]:
@@ -91,8 +91,8 @@ class Setting(NamedTuple):
 
     @property
     def data_name(self) -> str:
-        """Of the folder of the divided pictures: one for each way to divide them."""
-        return f"share-{self.share:g}-of-{self.pictures}"
+        """Of the folder of the divided images: one for each way to divide them."""
+        return f"share-{self.share:g}-of-{self.images}"
 
     @property
     def runs_name(self) -> str:
@@ -101,7 +101,7 @@ class Setting(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """The files of a seed, and what the unlabelled pictures are."""
+    """The files of a seed, and what the unlabelled images are."""
 
     labelled: Path
     unlabelled: Path
@@ -110,7 +110,7 @@ class Parts(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where a seed's pictures and trainings are."""
+    """Where a seed's images and trainings are."""
 
     parts: Parts
     runs: Path
@@ -124,11 +124,11 @@ class Place(NamedTuple):
 def divide(cifar: Path, setting: Setting, runs: Path, seed: int) -> Parts:
     """Of each class its share with labels, by the seed; written as .npz, so that what is trained on is a plain file.
 
-    Copies of test pictures are not among the unlabelled ones.
+    Copies of test images are not among the unlabelled ones.
     """
     opened = open_data(cifar)
     train, test = opened.train, opened.splits["test"]
-    order = np.random.default_rng(seed).permutation(len(train))[: setting.pictures]
+    order = np.random.default_rng(seed).permutation(len(train))[: setting.images]
     labels = train.labels[order]
     first = np.zeros(len(order), dtype=bool)
     for label in range(len(opened.classes)):
@@ -159,13 +159,13 @@ def _write(path: Path, split: str, source: Source, names: np.ndarray) -> None:
 
 
 def measured(run: Path, test: Path) -> dict[str, Any]:
-    """A model on all test pictures."""
+    """A model on all test images."""
     found = evaluate(run, test, split="test").result
     return {"test_accuracy": found.top1, "interval": found.top1_interval, "n_test": found.n}
 
 
 def _fitted(place: Place, way: str, setting: Setting, minutes: float, **more: object) -> dict[str, Any]:
-    """The labelled pictures alone."""
+    """The labelled images alone."""
     found = fit(
         place.parts.labelled,
         model=setting.model,
@@ -180,9 +180,9 @@ def _fitted(place: Place, way: str, setting: Setting, minutes: float, **more: ob
     return {
         **measured(place.run(way), place.parts.test),
         "val_accuracy": found.validation and found.validation.top1,
-        "n_labelled": found.pictures,
+        "n_labelled": found.images,
         "seconds": round(found.spent.seconds, 1),
-        "pictures_seen": found.spent.pictures,
+        "images_seen": found.spent.images,
         "steps": found.steps,
     }
 
@@ -197,7 +197,7 @@ def teacher(place: Place, setting: Setting) -> dict[str, Any]:
 
 
 def control(place: Place, setting: Setting) -> dict[str, Any]:
-    """The time of teacher and students, without the other pictures."""
+    """The time of teacher and students, without the other images."""
     return _fitted(place, "control", setting, setting.teacher_minutes + setting.student_minutes)
 
 
@@ -230,8 +230,8 @@ def student(place: Place, setting: Setting) -> dict[str, Any]:
             "round": one.number,
             "val_accuracy": one.validation and one.validation.accuracy,
             "seconds": round(one.spent.seconds, 1),
-            "pictures": one.pictures,
-            "pictures_seen": one.spent.pictures,
+            "images": one.images,
+            "images_seen": one.spent.images,
             "labels": right_labels(place.run("student") / f"labels/round-{one.number}", place.parts.truth),
         }
         for one in found.rounds[1:]
@@ -276,12 +276,12 @@ def summary(cells: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     cells: by "way/seed".
     """
     ways: dict[str, dict[int, float]] = {}
-    pictures: dict[str, int] = {}
+    images: dict[str, int] = {}
     for name, row in cells.items():
         way, seed = name.rsplit("/", 1)
         ways.setdefault(way, {})[int(seed)] = row["test_accuracy"]
-        pictures[way] = min(row["n_test"], pictures.get(way, row["n_test"]))
-    accuracies = {way: Accuracies(by_seed, pictures[way]) for way, by_seed in ways.items()}
+        images[way] = min(row["n_test"], images.get(way, row["n_test"]))
+    accuracies = {way: Accuracies(by_seed, images[way]) for way, by_seed in ways.items()}
     found: dict[str, Any] = {
         "ways": {
             way: {"mean": one.mean, "deviation": one.deviation, "seeds": len(one.by_seed), "n_test": one.n}
@@ -304,8 +304,8 @@ def main() -> None:
     parser.add_argument("--teacher-minutes", type=float, default=2.0)
     parser.add_argument("--student-minutes", type=float, default=4.0, help="of all rounds together")
     parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--share", type=float, default=0.05, help="of the training pictures that keep their label")
-    parser.add_argument("--pictures", type=int, default=50_000, help="training pictures in all; fewer to try it")
+    parser.add_argument("--share", type=float, default=0.05, help="of the training images that keep their label")
+    parser.add_argument("--images", type=int, default=50_000, help="training images in all; fewer to try it")
     parser.add_argument("--labels", choices=("soft", "hard"), default="soft")
     parser.add_argument("--policy", choices=("randaugment", "none"), default="randaugment", help="of the students")
     parser.add_argument("--confidence", type=float, default=0.3)
@@ -320,7 +320,7 @@ def main() -> None:
         args.model,
         args.rounds,
         args.share,
-        args.pictures,
+        args.images,
         args.labels,
         args.confidence,
         args.teacher_minutes,

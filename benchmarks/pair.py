@@ -133,8 +133,8 @@ def digest(run: Path) -> str:
     return sha256(b"".join(sha256(path.read_bytes()).digest() for path in files)).hexdigest()
 
 
-def draw_pictures(place: Path) -> None:
-    """Two classes of small pictures."""
+def draw_images(place: Path) -> None:
+    """Two classes of small images."""
     draw = np.random.default_rng(0)
     labels = np.arange(48) % 2
     images = draw.integers(0, 120, (48, 16, 16, 3)) + 60 * labels[:, None, None, None]

@@ -39,7 +39,7 @@ from vitreous.train.step import Learner, train_step
 from vitreous.world import World
 
 MEASURED = {"Ti/16": 8, "S/16": 4, "B/16": 2}
-"""With so many pictures at once, per process."""
+"""With so many images at once, per process."""
 COMPUTED = ("Ti/16", "S/16", "B/16", "L/16", "H/14", "g/14")
 GPUS, MEMORY = 8, 80 * 10**9
 PEAK, USED = 312e12, 0.4
@@ -122,7 +122,7 @@ def computed_row(name: str) -> dict[str, Any]:
     return {
         "model": name,
         "step_gflops": round(flops / 1e9, 1),
-        "pictures_per_second_per_gpu": round(USED * PEAK / flops),
+        "images_per_second_per_gpu": round(USED * PEAK / flops),
         "fit": asdict(fit_on(preset(name), GPUS, MEMORY)),
     }
 

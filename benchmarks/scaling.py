@@ -2,7 +2,7 @@
 
     python benchmarks/scaling.py     # on two quiet cores; about a minute
 
-Measured in one run, on a ViT-Ti/16 that learns from labels, 32 pictures of 224 pixels a step: one process with two
+Measured in one run, on a ViT-Ti/16 that learns from labels, 32 images of 224 pixels a step: one process with two
 threads, two processes with one thread each (replicated, and sharded), and one with one thread. Beside it an all-reduce
 of as many bytes as the gradients have, and of one number: bandwidth and latency between the two. From these parts
 `docs/measured_scale.py` makes a model of the time of a step for more processes, on paper. Writes
@@ -115,7 +115,7 @@ def conduct() -> dict[str, Any]:
     latency = two["latency"] / 2  # two messages
     bandwidth = two["bytes"] / max(1e-9, two["all_reduce"] - two["latency"])
     return {
-        "pictures_per_second": {name: round(rate, 2) for name, rate in rates.items()},
+        "images_per_second": {name: round(rate, 2) for name, rate in rates.items()},
         "all_reduce": {
             "bytes": two["bytes"],
             "seconds": round(two["all_reduce"], 4),

@@ -28,7 +28,7 @@ def main() -> None:
         "budget": args.budget,
         "seed": 0,
         "seconds": round(result.spent.seconds),
-        "pictures_seen": result.spent.pictures,
+        "images_seen": result.spent.images,
         "steps": result.steps,
         "flops": result.spent.flops,
         "test_accuracy": result.test.top1,

@@ -2,9 +2,9 @@
 
     python benchmarks/self_supervised.py DATA [--budget 60m] [--finetune 10m] [--only speed,pixels,...]
 
-DATA: the folder of CIFAR-10's binary version. Each method trains on the pictures alone; then k-NN and a linear probe
+DATA: the folder of CIFAR-10's binary version. Each method trains on the images alone; then k-NN and a linear probe
 judge its features on the test part, beside raw pixels and the same network untrained. What learned from masked patches
-is fine-tuned with a tenth of the labels, beside the same network and the recipe for few pictures from scratch, with the
+is fine-tuned with a tenth of the labels, beside the same network and the recipe for few images from scratch, with the
 same labels and the same time; and `analyze` compares what was learned. Runs are kept in --runs: repeat the command
 to go on. What was measured is added to benchmarks/results/self_supervised.json.
 """
@@ -53,14 +53,14 @@ from vitreous.run.request import Listeners
 from vitreous.weights.bundle import Bundle, load_bundle
 
 DOCS = Path(__file__).parent.parent / "docs"
-CIFAR = Situation(classes=0, pictures=50_000, side=32, channels=3)
+CIFAR = Situation(classes=0, images=50_000, side=32, channels=3)
 METHODS = {"mae": "#2a6f97", "dino": "#c8553d", "masked-patch": "#6a994e"}
 """What is compared, and its colour."""
 SAY = Listeners(say=lambda text: print(text, flush=True))
 
 
 def speed(rounds: int, batch: int = 128) -> dict[str, Any]:
-    """Pictures a second of training steps: with labels, masked, and transformers' masked at equal sizes; in turns."""
+    """Images a second of training steps: with labels, masked, and transformers' masked at equal sizes; in turns."""
     return {f"{size}/4": _speed(size, rounds, batch) for size in ("F", "N")} | {"batch": batch, "rounds": rounds}
 
 
@@ -83,7 +83,7 @@ def _speed(size: str, rounds: int, batch: int) -> dict[str, Any]:
     }
     found = {name: batch / seconds for name, seconds in best_seconds(jobs, rounds, slice_seconds=2.0).items()}
     return {
-        "pictures_per_second": {name: round(value, 1) for name, value in found.items()},
+        "images_per_second": {name: round(value, 1) for name, value in found.items()},
         "mae_over_supervised": round(found["mae"] / found["supervised"], 2),
         "mae_over_transformers": round(found["mae_with_class_token"] / found["transformers_mae"], 2),
     }
@@ -129,7 +129,7 @@ def judge(model: str | Bundle, data: str) -> dict[str, Any]:
 
 
 def judge_pixels(data: str) -> dict[str, Any]:
-    """The same of the pixels themselves; the linear classifier learns from every fifth picture."""
+    """The same of the pixels themselves; the linear classifier learns from every fifth image."""
     opened = open_data(data)
 
     def flat(source: Source, every: int = 1) -> tuple[Tensor, Tensor]:
@@ -158,7 +158,7 @@ def train(data: str, method: str, budget: str, runs: Path, seed: int) -> dict[st
         "untrained": judge(untrained, data),
         "budget": budget,
         "seconds": result.spent.seconds,
-        "pictures_seen": result.spent.pictures,
+        "images_seen": result.spent.images,
         "steps": result.steps,
         "alarms": list(result.alarms),
         "live_knn": [[line["step"], line["val_knn"]] for line in lines if "val_knn" in line],
@@ -181,7 +181,7 @@ def finetune(data: str, budget: str, runs: Path, seed: int) -> dict[str, Any]:
     ways: dict[str, dict[str, Any]] = {
         **{name: {"weights": runs / f"{name}-{seed}", "recipe": "mae-finetune"} for name in ("mae", "masked-patch")},
         "scratch_same_network": {"recipe": "scratch-small", "model": f"{size}/{c.patch}@{c.image_size[0]}"},
-        "scratch_for_few_pictures": {},
+        "scratch_for_few_images": {},
     }
     rows = {}
     for name, way in ways.items():
@@ -193,7 +193,7 @@ def finetune(data: str, budget: str, runs: Path, seed: int) -> dict[str, Any]:
             "test_accuracy": result.test.top1,
             "interval": result.test.top1_interval,
             "seconds": result.spent.seconds,
-            "pictures_seen": result.spent.pictures,
+            "images_seen": result.spent.images,
             "steps": result.steps,
         }
         print(name, rows[name], flush=True)
@@ -204,7 +204,7 @@ def compare(data: str, runs: Path, seed: int) -> dict[str, Any]:
     """What `analyze` says of the methods that were trained, by depth; its page is in the folder of the runs."""
     methods = [method for method in METHODS if _trained(runs, method, seed)]
     models = [runs / f"{method}-{seed}" for method in methods]
-    found = analyze(models, data, runs / f"analysis-{seed}", pictures=1000, seed=seed).numbers
+    found = analyze(models, data, runs / f"analysis-{seed}", images=1000, seed=seed).numbers
     by_depth = {}
     for method, one in zip(methods, found.models, strict=True):
         assert one.probe is not None  # the data have labels
@@ -215,7 +215,7 @@ def compare(data: str, runs: Path, seed: int) -> dict[str, Any]:
             "high_frequency": [round(amplitudes[-1], 3) for amplitudes in one.measures.log_amplitude],
             "probe": [round(depth.value, 4) for depth in one.probe.accuracy],
         }
-    return {"pictures": found.data.pictures, "summary": found.to_json()["summary"], "by_depth": by_depth}
+    return {"images": found.data.images, "summary": found.to_json()["summary"], "by_depth": by_depth}
 
 
 def _trained(runs: Path, method: str, seed: int) -> bool:
@@ -237,10 +237,10 @@ def draw(found: dict[str, Any]) -> None:
     panels = list(figure.subplots(2, 3).flat)
     for panel, title in zip(panels, ("loss, each relative to its first", "live k-NN accuracy, %"), strict=False):
         panel.set_title(title, fontsize=9)
-        panel.set_xlabel("pictures seen, thousands", fontsize=8)
+        panel.set_xlabel("images seen, thousands", fontsize=8)
     for method, by_depth in found["analyze"]["by_depth"].items():
         row, colour = found[method], METHODS[method]
-        thousand = row["pictures_seen"] / row["steps"] / 1000
+        thousand = row["images_seen"] / row["steps"] / 1000
         losses = np.array(row["loss"])
         panels[0].plot(losses[:, 0] * thousand, losses[:, 1] / losses[0, 1], color=colour, label=method)
         live = np.array(row["live_knn"])
@@ -260,7 +260,7 @@ def draw(found: dict[str, Any]) -> None:
 
 
 def _write_tenth(data: str, path: Path) -> None:
-    """500 pictures of each class, the first of each, and the whole test part."""
+    """500 images of each class, the first of each, and the whole test part."""
     opened = open_data(data)
     parts = {}
     labels = opened.train.labels

@@ -56,7 +56,7 @@ from vitreous.weights.bundle import save_bundle
 CLIENTS = 32
 OVERLOAD = 10
 MANY = 100_000
-"""Pictures that a server is expected to be asked about: the engine is chosen as `serve` chooses it."""
+"""Images that a server is expected to be asked about: the engine is chosen as `serve` chooses it."""
 
 
 def serve_command(model: Path, *options: str) -> list[str]:
@@ -66,14 +66,14 @@ def serve_command(model: Path, *options: str) -> list[str]:
 
 def plan(args: argparse.Namespace, server: Server, **changes: Any) -> Plan:
     """32 clients that send the files as they are."""
-    pictures = [str(path) for path in args.pictures]
-    return replace(Plan(server.port, "/predict", pictures, False, CLIENTS, args.seconds), **changes)
+    images = [str(path) for path in args.images]
+    return replace(Plan(server.port, "/predict", images, False, CLIENTS, args.seconds), **changes)
 
 
 def throughput_section(args: argparse.Namespace) -> dict[str, Any]:
     """Requests a second beside what the engine does without a server."""
-    deployed = deploy(args.weights, pictures=MANY)
-    bodies = [path.read_bytes() for path in args.pictures]
+    deployed = deploy(args.weights, images=MANY)
+    bodies = [path.read_bytes() for path in args.images]
     found: dict[str, list[float]] = {"server": [], "engine": [], "model": []}
     runs: list[Summary] = []
     with running(serve_command(args.weights), args.runs / "throughput.log") as server:
@@ -91,7 +91,7 @@ def throughput_section(args: argparse.Namespace) -> dict[str, Any]:
     return {
         "clients": CLIENTS,
         "engine": f"{deployed.engine.name}-{deployed.engine.precision}",
-        "pictures_per_second": found,
+        "images_per_second": found,
         "median": median,
         "share_of_engine": round(median["server"] / median["engine"], 3),
         "share_of_model": round(median["server"] / median["model"], 3),
@@ -106,7 +106,7 @@ def kept_speed(runs: list[Summary], outcomes: list[Outcome]) -> float:
 
 
 def engine_speed(deployed: Deployed, bodies: list[bytes], seconds: float) -> float:
-    """Pictures a second from JPEG bytes to labels, decoded in threads while the engine computes, as `predict` does."""
+    """Images a second from JPEG bytes to labels, decoded in threads while the engine computes, as `predict` does."""
     engine, done = deployed.engine, 0
     start = time.monotonic()
 
@@ -123,10 +123,10 @@ def engine_speed(deployed: Deployed, bodies: list[bytes], seconds: float) -> flo
 
 
 def model_speed(engine: Engine, seconds: float) -> float:
-    """Pictures a second of the model alone."""
-    pictures, done, start = noise(engine, engine.batch_size), 0, time.monotonic()
+    """Images a second of the model alone."""
+    images, done, start = noise(engine, engine.batch_size), 0, time.monotonic()
     while time.monotonic() - start < seconds:
-        done += len(engine.scores(pictures))
+        done += len(engine.scores(images))
     return done / (time.monotonic() - start)
 
 
@@ -135,27 +135,27 @@ def equal_section(args: argparse.Namespace) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for engine in ("torch", "openvino"):
         with running(serve_command(args.weights, "--engine", engine), args.runs / "equal.log") as server:
-            alone = probabilities(server, args.pictures[: 2 * CLIENTS], 1)
-            together = probabilities(server, args.pictures[: 2 * CLIENTS], CLIENTS)
+            alone = probabilities(server, args.images[: 2 * CLIENTS], 1)
+            together = probabilities(server, args.images[: 2 * CLIENTS], CLIENTS)
         differences = [max(abs(a[label] - b[label]) for label in a) for a, b in zip(alone, together, strict=True)]
-        found[engine] = {"pictures": len(alone), "classes": len(alone[0]), "largest_difference": max(differences)}
+        found[engine] = {"images": len(alone), "classes": len(alone[0]), "largest_difference": max(differences)}
         print(engine, found[engine], flush=True)
     return found
 
 
-def probabilities(server: Server, pictures: list[Path], at_once: int) -> list[dict[str, float]]:
-    """Of each picture all classes' probabilities, so many asked at once."""
+def probabilities(server: Server, images: list[Path], at_once: int) -> list[dict[str, float]]:
+    """Of each image all classes' probabilities, so many asked at once."""
 
-    def ask(picture: Path) -> dict[str, float]:
+    def ask(image: Path) -> dict[str, float]:
         connection = HTTPConnection("127.0.0.1", server.port, timeout=60)
-        connection.request("POST", "/predict?top_k=1000", picture.read_bytes(), {"Content-Type": "image/jpeg"})
+        connection.request("POST", "/predict?top_k=1000", image.read_bytes(), {"Content-Type": "image/jpeg"})
         answer = connection.getresponse()
         rows = json.loads(answer.read())
         assert answer.status == 200, rows
         return {row["label"]: row["score"] for row in rows}
 
     with ThreadPoolExecutor(at_once) as pool:
-        return list(pool.map(ask, pictures))
+        return list(pool.map(ask, images))
 
 
 def overload_section(args: argparse.Namespace) -> dict[str, Any]:
@@ -182,7 +182,7 @@ def overload_section(args: argparse.Namespace) -> dict[str, Any]:
         "answered_per_second": answered.per_second,
         "statuses": answered.statuses,
         "answered": {"p50": answered.p50, "p99": answered.p99},
-        "bound": round(ServerSettings().most_pictures / answered.per_second, 3),
+        "bound": round(ServerSettings().most_images / answered.per_second, 3),
         "refused": quantiles(refused),
         "refused_within_100_ms": round(float(np.mean(np.array(refused) <= 0.1)), 4),
         "megabytes": {"before": round(before), "at_a_quarter": round(held[len(held) // 4]), "most": round(max(held))},
@@ -203,10 +203,10 @@ def tiny_model(folder: Path) -> Path:
 
 
 def memory_section(args: argparse.Namespace) -> dict[str, Any]:
-    """Memory after each thousand of 10,000 requests: pictures, what is none, and what is refused."""
+    """Memory after each thousand of 10,000 requests: images, what is none, and what is refused."""
     broken = args.runs / "broken.jpg"
-    broken.write_bytes(args.pictures[0].read_bytes()[:2000])
-    pictures = [str(path) for path in [*args.pictures[:18], broken]]
+    broken.write_bytes(args.images[0].read_bytes()[:2000])
+    images = [str(path) for path in [*args.images[:18], broken]]
     held, statuses = [], dict[str, int]()
     with running(serve_command(tiny_model(args.runs), "--engine", "torch"), args.runs / "memory.log") as server:
         targets = ("/predict", "/predict?top_k=1", "/predict?model=none", "/embed", "/explain")
@@ -214,9 +214,7 @@ def memory_section(args: argparse.Namespace) -> dict[str, Any]:
             for target in targets:
                 count = args.requests // 10 // len(targets)
                 clients = ServerSettings().most_looking if target == "/explain" else CLIENTS
-                asked = plan(
-                    args, server, target=target, pictures=pictures, clients=clients, requests=count, seconds=600.0
-                )
+                asked = plan(args, server, target=target, images=images, clients=clients, requests=count, seconds=600.0)
                 for status, number in summarise(apply_load(asked)).statuses.items():
                     statuses[status] = statuses.get(status, 0) + number
             held.append(round(server.megabytes(), 1))
@@ -318,7 +316,7 @@ def main() -> None:
     args = parser.parse_args()
     args.runs.mkdir(parents=True, exist_ok=True)
     os.environ["VITREOUS_CACHE"] = str(args.runs.resolve() / "cache")
-    args.pictures = sorted(args.pets.glob("test/*/*.jpg"))[::9]
+    args.images = sorted(args.pets.glob("test/*/*.jpg"))[::9]
     measure_sections("serve", SECTIONS, args)
 
 

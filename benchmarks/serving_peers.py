@@ -3,7 +3,7 @@
     python benchmarks/serving_peers.py litserve MODEL PORT
     python benchmarks/serving_peers.py fastapi MODEL PORT
 
-Both have vitreous's engine and its way to read pictures, so that only the servers differ.
+Both have vitreous's engine and its way to read images, so that only the servers differ.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ BATCH, BATCH_SECONDS = 16, 0.01
 
 def open_model(path: str) -> Deployed:
     """As `vitreous serve` opens it."""
-    return deploy(path, pictures=MANY)
+    return deploy(path, images=MANY)
 
 
 def best_labels(deployed: Deployed, scores: torch.Tensor) -> list[dict[str, Any]]:
@@ -38,7 +38,7 @@ def best_labels(deployed: Deployed, scores: torch.Tensor) -> list[dict[str, Any]
 
 
 class Classifier(litserve.LitAPI):  # type: ignore[misc]
-    """As LitServe's manual does with pictures: JSON with base64, in batches."""
+    """As LitServe's manual does with images: JSON with base64, in batches."""
 
     def __init__(self, path: str) -> None:
         super().__init__(max_batch_size=BATCH, batch_timeout=BATCH_SECONDS)
@@ -70,13 +70,13 @@ def run_litserve(path: str, port: int) -> None:
 
 
 def run_fastapi(path: str, port: int) -> None:
-    """One picture at a time, in an ordinary function, which FastAPI calls in its threads."""
+    """One image at a time, in an ordinary function, which FastAPI calls in its threads."""
     deployed = open_model(path)
     app = FastAPI()
 
     @app.post("/predict")
-    def predict(picture: Annotated[bytes, Body(media_type="image/jpeg")]) -> list[dict[str, Any]]:
-        view = make_view(picture, deployed.engine.preprocess)
+    def predict(image: Annotated[bytes, Body(media_type="image/jpeg")]) -> list[dict[str, Any]]:
+        view = make_view(image, deployed.engine.preprocess)
         return best_labels(deployed, deployed.engine.scores(view[None])[0])
 
     uvicorn.run(app, host="127.0.0.1", port=port, log_level="warning")

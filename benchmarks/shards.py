@@ -1,9 +1,9 @@
 """Shards beside a folder: how fast are they packed, read and indexed, and how much memory does an index take?
 
-    python benchmarks/shards.py DATA [--pictures 10000000] [--only packing|reading|index]
+    python benchmarks/shards.py DATA [--images 10000000] [--only packing|reading|index]
 
 DATA: Oxford-IIIT Pets, a folder with train/ and test/. Writes benchmarks/results/shards.json. The index is of shards
-that were made for it: headers and labels as packing writes them, with holes for pictures, so that they take little
+that were made for it: headers and labels as packing writes them, with holes for images, so that they take little
 room, and a few files under many names.
 """
 
@@ -34,10 +34,10 @@ from vitreous.data.source import Source, open_data
 from vitreous.weights.files import fsync_folder
 
 ROUNDS, BATCHES = 8, 12
-PICTURE = 110_000
-"""Bytes of a picture in the synthetic shards, as ImageNet's have on average."""
+IMAGE = 110_000
+"""Bytes of an image in the synthetic shards, as ImageNet's have on average."""
 PER_SHARD = 10_000
-PICTURES = 10_000_000
+IMAGES = 10_000_000
 INPUT = Preprocess(size=(224, 224), crop=0.9)
 
 
@@ -59,16 +59,16 @@ def packing(data: Path) -> dict[str, Any]:
                 job(Path(folder) / f"{name}{turn}")
                 seconds[name].append(time.perf_counter() - start)
     return {
-        "pictures": count,
+        "images": count,
         "megabytes": round(size / 1e6, 1),
         **{f"{name}_megabytes_per_second": round(size / 1e6 / min(found), 1) for name, found in seconds.items()},
-        **{f"{name}_pictures_per_second": round(count / min(found)) for name, found in seconds.items()},
+        **{f"{name}_images_per_second": round(count / min(found)) for name, found in seconds.items()},
         "ratio": round(min(seconds["copy"]) / min(seconds["pack"]), 3),
     }
 
 
 def reading(data: Path) -> dict[str, Any]:
-    """Pictures a second from the folder and from shards, in turns; with files in the system's cache, and without."""
+    """Images a second from the folder and from shards, in turns; with files in the system's cache, and without."""
     with tempfile.TemporaryDirectory() as folder:
         shards = pack_data(data, Path(folder) / "shards", shard_size="16MB").folder
         places = {"folder": data / "train", "shards": shards}
@@ -96,7 +96,7 @@ def _in_turns(job: Callable[[Source], object], sources: dict[str, Source], cold:
             seconds[name].append(time.perf_counter() - start)
     found = {name: 32 * BATCHES / min(taken[1:]) for name, taken in seconds.items()}
     ratios = [a / b for a, b in zip(seconds["folder"][1:], seconds["shards"][1:], strict=True)]
-    rounded = {f"{name}_pictures_per_second": round(speed, 1) for name, speed in found.items()}
+    rounded = {f"{name}_images_per_second": round(speed, 1) for name, speed in found.items()}
     return {
         **rounded,
         "ratio": round(found["shards"] / found["folder"], 3),
@@ -129,10 +129,10 @@ def _forget_files(root: Path) -> None:
             os.close(handle)
 
 
-def index(pictures: int) -> dict[str, Any]:
-    """Time and memory to index so many pictures, to find the index again, and to shuffle an epoch of them."""
-    with synthetic_shards(pictures) as folder:
-        found: dict[str, Any] = {"pictures": pictures, "shards": len(list(folder.glob("*.tar")))}
+def index(images: int) -> dict[str, Any]:
+    """Time and memory to index so many images, to find the index again, and to shuffle an epoch of them."""
+    with synthetic_shards(images) as folder:
+        found: dict[str, Any] = {"images": images, "shards": len(list(folder.glob("*.tar")))}
         for name in ("scanned", "found_again"):
             answer = subprocess.run(
                 [sys.executable, "-c", _CHILD, str(folder)],
@@ -144,7 +144,7 @@ def index(pictures: int) -> dict[str, Any]:
             )
             found[name] = json.loads(answer.stdout)
     for name in ("seconds", "processor_seconds"):
-        found["scanned"][f"{name}_per_million"] = round(found["scanned"][f"open_{name}"] / pictures * 1e6, 1)
+        found["scanned"][f"{name}_per_million"] = round(found["scanned"][f"open_{name}"] / images * 1e6, 1)
     return found
 
 
@@ -165,8 +165,8 @@ print(json.dumps({"rows": len(data.train), "open_seconds": round(opened - start,
 
 
 @contextmanager
-def synthetic_shards(pictures: int) -> Iterator[Path]:
-    """A folder of shards of 10,000 pictures each; one of them is real, and has holes in the place of pictures."""
+def synthetic_shards(images: int) -> Iterator[Path]:
+    """A folder of shards of 10,000 images each; one of them is real, and has holes in the place of images."""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "shards"
         folder.mkdir()
@@ -174,11 +174,11 @@ def synthetic_shards(pictures: int) -> Iterator[Path]:
         with first.open("wb") as file:
             for number in range(PER_SHARD):
                 name = f"n{number % 1000:08d}/n{number % 1000:08d}_{number:08d}"
-                file.write(_header(f"{name}.jpg", PICTURE))
-                file.seek(padded(PICTURE), os.SEEK_CUR)
+                file.write(_header(f"{name}.jpg", IMAGE))
+                file.seek(padded(IMAGE), os.SEEK_CUR)
                 file.write(b"".join(written_member(f"{name}.cls", str(number % 1000).encode())))
             file.write(bytes(END))
-        for shard in range(1, pictures // PER_SHARD):
+        for shard in range(1, images // PER_SHARD):
             os.link(first, folder / f"train-{shard:06d}.tar")
         yield folder
 
@@ -194,20 +194,20 @@ def _header(name: str, size: int) -> bytes:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path)
-    parser.add_argument("--pictures", type=int, default=PICTURES, help="in the index; another number is kept beside it")
+    parser.add_argument("--images", type=int, default=IMAGES, help="in the index; another number is kept beside it")
     parser.add_argument("--only", choices=("packing", "reading", "index"))
     args = parser.parse_args()
     parts: dict[str, Callable[[], dict[str, Any]]] = {
         "packing": lambda: packing(args.data),
         "reading": lambda: reading(args.data),
-        "index": lambda: index(args.pictures),
+        "index": lambda: index(args.images),
     }
     earlier = RESULTS / "shards.json"
     result = json.loads(earlier.read_text()) if args.only and earlier.exists() else {}
     result.pop("machine", None)
     for name, part in parts.items():
         if args.only in (None, name):
-            kept = name if name != "index" or args.pictures == PICTURES else f"index_{args.pictures}"
+            kept = name if name != "index" or args.images == IMAGES else f"index_{args.images}"
             result[kept] = part()
             print(kept, json.dumps(result[kept], indent=1), flush=True)
     print("written:", write_result("shards", result).name)

@@ -40,7 +40,7 @@ WAYS: dict[str, tuple[str | None, dict[str, object]]] = {
         "distill",
         {"model.distilled": False, "objective.targets": "soft", "objective.answers": "view"},
     ),
-    "distill, once per picture": ("distill", {"objective.targets": "soft", "objective.answers": "picture"}),
+    "distill, once per image": ("distill", {"objective.targets": "soft", "objective.answers": "image"}),
     "token labels": ("token_labels", {}),
 }
 """By name: which argument of `fit` names the teacher, and what is changed. The second is a control: the same tokens as
@@ -56,16 +56,16 @@ def main() -> None:
     parser.add_argument("--student", default=None, help="the student's model; by default the recipe's own")
     parser.add_argument("--seeds", default=3, type=int)
     parser.add_argument("--only", default=None, help="some ways, separated by semicolons")
-    parser.add_argument("--pictures", default=None, type=int, help="so many training pictures, every class alike")
+    parser.add_argument("--images", default=None, type=int, help="so many training images, every class alike")
     parser.add_argument("--runs", default="runs/teachers", type=Path)
     args = parser.parse_args()
     ways = chosen(args.only)
-    data = args.cifar if args.pictures is None else some_pictures(args.cifar, args.pictures, args.runs)
+    data = args.cifar if args.images is None else some_images(args.cifar, args.images, args.runs)
     teacher = args.runs / "teacher"
     taught = train(data, teacher, args.teacher_budget, 0, model=args.teacher)
     facts = {
         "data": "CIFAR-10",
-        "training_pictures": taught.pictures,
+        "training_images": taught.images,
         "teacher": {"model": args.teacher, "budget": args.teacher_budget, **cell(taught)},
         "budget": args.budget,
         "seeds": args.seeds,
@@ -109,7 +109,7 @@ def cell(result: FitResult) -> dict[str, Any]:
         "test_accuracy": round(result.test.top1, 4),
         "n": result.test.n,
         "steps": result.steps,
-        "pictures_seen": result.spent.pictures,
+        "images_seen": result.spent.images,
         "flops": result.spent.flops,
         "seconds": round(result.spent.seconds),
     }
@@ -122,8 +122,8 @@ def summary(cells: list[dict[str, Any]]) -> dict[str, Any]:
     return {"mean": round(fmean(accuracies), 4), "std": spread, "seeds": len(cells), "cells": cells}
 
 
-def some_pictures(cifar: Path, count: int, runs: Path) -> Path:
-    """An .npz with the first training pictures of each class, so many in all, and a tenth as many of the test part.
+def some_images(cifar: Path, count: int, runs: Path) -> Path:
+    """An .npz with the first training images of each class, so many in all, and a tenth as many of the test part.
 
     There are at least 1,000 to test on.
     """
@@ -143,7 +143,7 @@ def some_pictures(cifar: Path, count: int, runs: Path) -> Path:
 
 
 def first_of_each(source: Source, count: int) -> list[int]:
-    """The first so many pictures of each class."""
+    """The first so many images of each class."""
     found = [i for label in range(len(source.classes)) for i in np.flatnonzero(source.labels == label)[:count]]
     return sorted(int(i) for i in found)
 

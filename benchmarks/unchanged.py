@@ -50,10 +50,10 @@ def main() -> None:
         found = {
             f"{name}/{seed}": trained(name, seed, place / f"{name}-{seed}", given)
             for seed in range(given.seeds)
-            for name in (*EPOCHS, "mae", "dino", "dinov2")
+            for name in (*EPOCHS, "mae", "dino", "dinov2", "distill", "token-labels", "self-train")
         }
-        pictures = sorted(given.pets.glob("test/*/*.jpg"))[::5]
-        found["bundles"] = scores((given.bundles or place), pictures)
+        images = sorted(given.pets.glob("test/*/*.jpg"))[::5]
+        found["bundles"] = scores((given.bundles or place), images)
     given.out.write_text(json.dumps(found, indent=1) + "\n")
 
 
@@ -64,6 +64,15 @@ def trained(name: str, seed: int, run: Path, given: argparse.Namespace) -> dict[
         done = vitreous.pretrain("builtin", method=name, epochs=2, seed=seed, out=run, workers=0)
         probed = vitreous.probe(run, "builtin")
         accuracy = probed.scores[0].accuracy
+    elif name == "self-train":
+        unlabelled = given.pets / "test"  # no clothes, but enough to be labelled and learned from
+        vitreous.self_train("builtin", unlabelled, rounds=1, confidence=0, epochs=2, seed=seed, out=run, workers=0)
+        run = run / "round-1"
+        accuracy = json.loads((run / "result.json").read_text())["test"]["top1"]
+    elif name in ("distill", "token-labels"):
+        teacher: dict[str, Any] = {name.replace("-", "_"): run.parent / f"builtin-{seed}"}
+        done = vitreous.fit("builtin", epochs=2, seed=seed, out=run, workers=0, **teacher)
+        accuracy = done.test.top1
     else:
         data = {"cifar": given.cifar, "pets": given.pets}.get(name.split("-")[0], "builtin")
         weights = given.weights if name in ("pets-finetune", "pets-notebook") else None
@@ -75,7 +84,7 @@ def trained(name: str, seed: int, run: Path, given: argparse.Namespace) -> dict[
         result: Any = done.test or done.validation
         accuracy = result["top1"] if isinstance(result, dict) else result.top1  # a dict until version 0.1
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return {"accuracy": accuracy, "digest": digest(Path(done.bundle)), "records": records}
+    return {"accuracy": accuracy, "digest": digest(run / "bundle"), "records": records}
 
 
 def digest(bundle: Path) -> str:
@@ -85,11 +94,11 @@ def digest(bundle: Path) -> str:
     return total.hexdigest()
 
 
-def scores(runs: Path, pictures: list[Path]) -> dict[str, list[Any]]:
-    """What the bundles of the fitted runs say of some pictures, to the last bit."""
+def scores(runs: Path, images: list[Path]) -> dict[str, list[Any]]:
+    """What the bundles of the fitted runs say of some images, to the last bit."""
     found = {}
     for run in sorted(runs.glob("pets-*-0")):
-        said = vitreous.predict(run, pictures, top=3)
+        said = vitreous.predict(run, images, top=3)
         found[run.name] = [[(one.label, one.score) for one in prediction.top] for prediction in said]
     return found
 

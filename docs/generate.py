@@ -55,7 +55,7 @@ def model_table() -> str:
     page = [
         "# The models",
         "",
-        "Made by `make docs` from `vitreous models`. For one picture and 1,000 classes. GFLOPs: forward, with a",
+        "Made by `make docs` from `vitreous models`. For one image and 1,000 classes. GFLOPs: forward, with a",
         "multiplication and an addition counted as two; training MB: activations that a float32 step keeps for the",
         "backward pass. Published tables often count the two as one, and the whole of the last block although only its",
         "class token is read: B/16 is 17.6 there.",

@@ -8,7 +8,7 @@ from typing import Any
 def teachers_table(found: dict[str, Any]) -> str:
     teacher = found["teacher"]
     lines = [
-        f"| {found['data']}, {found['training_pictures']:,} training pictures, {found['budget']} each "
+        f"| {found['data']}, {found['training_images']:,} training images, {found['budget']} each "
         "| right, % | spread | seeds | steps |",
         "| --- | ---: | ---: | ---: | ---: |",
     ]
@@ -26,7 +26,7 @@ def teachers_table(found: dict[str, Any]) -> str:
 def transfer_table(found: dict[str, Any]) -> str:
     """Accuracy of each task under each protocol, and what all of it took."""
     lines = [
-        "| task | protocol | right, % | 95 % interval | test pictures | learned from | seconds |",
+        "| task | protocol | right, % | 95 % interval | test images | learned from | seconds |",
         "| --- | --- | ---: | ---: | ---: | ---: | ---: |",
     ]
 
@@ -35,10 +35,10 @@ def transfer_table(found: dict[str, Any]) -> str:
 
     for row in found["rows"]:
         low, high = row["interval"]
-        pictures = f"{part(row['n'], row['of'])} | {part(row['trained_on'], row['trained_of'])}"
+        images = f"{part(row['n'], row['of'])} | {part(row['trained_on'], row['trained_of'])}"
         lines.append(
             f"| {row['task']} | `{row['protocol']}` | {100 * row['accuracy']:.1f} | {100 * low:.1f} to "
-            f"{100 * high:.1f} | {pictures} | {row['seconds']:.0f} |"
+            f"{100 * high:.1f} | {images} | {row['seconds']:.0f} |"
         )
     days = found["tpu_v3_core_days"]
     lines += [
@@ -73,7 +73,7 @@ def noisy_student_table(found: dict[str, Any]) -> str:
     loads = [cell["load_before"] for cell in cells.values()]
     rounds = "1 round" if setting["rounds"] == 1 else f"{setting['rounds']} rounds"
     lines.append(
-        f"- {rounds}; ± is a 95 % interval by seeds and pictures. Load before the trainings: {min(loads):.1f} to "
+        f"- {rounds}; ± is a 95 % interval by seeds and images. Load before the trainings: {min(loads):.1f} to "
         f"{max(loads):.1f}, on {cores(found)}."
     )
     return "\n".join(lines)
@@ -81,7 +81,7 @@ def noisy_student_table(found: dict[str, Any]) -> str:
 
 def finetune_table(rows: list[dict[str, Any]]) -> str:
     lines = [
-        f"| {rows[0]['n']:,} test pictures | asked for | trained, s | all, s | pictures seen | right, % | interval |",
+        f"| {rows[0]['n']:,} test images | asked for | trained, s | all, s | images seen | right, % | interval |",
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
     for row in rows:
@@ -90,7 +90,7 @@ def finetune_table(rows: list[dict[str, Any]]) -> str:
         accuracy = f"{100 * row['test_accuracy']:.1f} | {100 * low:.1f} to {100 * high:.1f}"
         asked = row.get("budget", f"{row.get('epochs', 4)} epochs")
         taken = f"{row['seconds_to_last_step']:.0f} | {row['seconds']:.0f}"
-        lines.append(f"| {name} | {asked} | {taken} | {row['pictures_seen']:,} | {accuracy} |")
+        lines.append(f"| {name} | {asked} | {taken} | {row['images_seen']:,} | {accuracy} |")
     return "\n".join(lines)
 
 
@@ -98,8 +98,8 @@ def scratch_table(found: dict[str, Any]) -> str:
     low, high = (f"{100 * edge:.1f}" for edge in found["interval"])
     return (
         f"{found['data']} with `--budget {found['budget']}` on {found['machine']['cores']} cores: "
-        f"{100 * found['test_accuracy']:.1f} % of {found['n']:,} test pictures\n(95 % interval {low} to {high}) after "
-        f"{found['seconds']:,} s, {found['pictures_seen']:,} pictures seen."
+        f"{100 * found['test_accuracy']:.1f} % of {found['n']:,} test images\n(95 % interval {low} to {high}) after "
+        f"{found['seconds']:,} s, {found['images_seen']:,} images seen."
     )
 
 
@@ -129,10 +129,10 @@ def compared_table(found: dict[str, Any]) -> str:
     """Accuracies by model and share, who is ahead, and which bias goes with it."""
     names, shares = found["names"], sorted({row["fraction"] for row in found["summary"]})
     cells = {(row["model"], row["fraction"]): row for row in found["summary"]}
-    pictures = [next(row["pictures"] for row in found["summary"] if row["fraction"] == share) for share in shares]
+    images = [next(row["images"] for row in found["summary"] if row["fraction"] == share) for share in shares]
     seeds, n = found["summary"][0]["seeds"], min(row["n"] for row in found["summary"])
     lines = [
-        f"| test accuracy, %, {seeds} seeds, n = {n:,} | {' | '.join(f'{count:,} pictures' for count in pictures)} |",
+        f"| test accuracy, %, {seeds} seeds, n = {n:,} | {' | '.join(f'{count:,} images' for count in images)} |",
         "| --- |" + " ---: |" * len(shares),
     ]
     for name, words in names.items():
@@ -146,13 +146,13 @@ def compared_table(found: dict[str, Any]) -> str:
     for share, verdict in zip(shares, found["verdicts"], strict=True):
         epochs = [cell["epochs"] for cell in found["cells"] if cell["fraction"] == share and cell["epochs"] is not None]
         seen = f" ({min(epochs):.3g} to {max(epochs):.3g} epochs)" if epochs else ""
-        lines.append(f"- With {100 * share:g} % of the pictures{seen}: {verdict['text']}.")
+        lines.append(f"- With {100 * share:g} % of the images{seen}: {verdict['text']}.")
     if found["closing"]:
         first = found["closing"][0]
         gap = f"ahead of `{first['first']}` by how much more with {100 * first['few']:g} % than with"
         lines += [
             "",
-            f"| {gap} {100 * first['many']:g} % of the pictures | points | told apart |",
+            f"| {gap} {100 * first['many']:g} % of the images | points | told apart |",
             "| --- | ---: | --- |",
         ]
         for row in found["closing"]:
@@ -160,7 +160,7 @@ def compared_table(found: dict[str, Any]) -> str:
             apart = "yes" if row["told_apart"] else "no"
             lines.append(f"| `{row['model']}` | {100 * row['gap']['value']:+.1f}{margin} | {apart} |")
     bias = found["bias"]
-    lines += ["", f"| bias, {bias['pictures']:,} test pictures | {' | '.join(f'`{name}`' for name in names)} |"]
+    lines += ["", f"| bias, {bias['images']:,} test images | {' | '.join(f'`{name}`' for name in names)} |"]
     lines.append("| --- |" + " ---: |" * len(names))
     for row in bias["rows"]:
         values = [row["values"][name] for name in names]
@@ -172,7 +172,7 @@ def compared_table(found: dict[str, Any]) -> str:
 def loading_table(found: dict[str, Any]) -> str:
     speed, command, index = found["speed"], found["command"], found["index"]
     rows = {
-        "training speed with real pictures, of that with constant tensors, best turns": f"{speed['ratio']:.1%}",
+        "training speed with real images, of that with constant tensors, best turns": f"{speed['ratio']:.1%}",
         "the same, median of the turns": f"{speed['median_ratio_of_turns']:.1%}",
         "memory of all processes, batch 32, two workers": f"{command['peak_megabytes']:,} MB",
         "from the command to the first step": f"{command['first_step_seconds']:.0f} s",
@@ -190,8 +190,7 @@ def features_table(result: dict[str, Any]) -> str:
         rows |= {method: result[method], f"the network of {method}, untrained": result[method]["untrained"]}
     nearest = (10, 20, 100, 200)
     lines = [
-        f"| {result['pixels']['n']:,} test pictures, % | minutes "
-        f"| {' | '.join(f'k = {k}' for k in nearest)} | linear |",
+        f"| {result['pixels']['n']:,} test images, % | minutes | {' | '.join(f'k = {k}' for k in nearest)} | linear |",
         "| --- |" + " ---: |" * (len(nearest) + 2),
     ]
     for name, row in rows.items():
@@ -206,7 +205,7 @@ def tenth_table(found: dict[str, Any]) -> str:
         "mae": "fine-tuned from `mae`",
         "masked-patch": "fine-tuned from `masked-patch`",
         "scratch_same_network": "the same network from scratch",
-        "scratch_for_few_pictures": "from scratch, the recipe for few pictures",
+        "scratch_for_few_images": "from scratch, the recipe for few images",
     }
     lines = [
         f"| {found['labels']:,} labels, {found['budget']} each | test accuracy, % | 95 % interval | seconds taken |"
@@ -245,7 +244,7 @@ def masked_speed_table(speed: dict[str, Any]) -> str:
 
 def scores_table(score: dict[str, Any]) -> str:
     lines = [
-        f"| {score['pictures']} pictures | energy | pointing | IoU | deletion | insertion |",
+        f"| {score['images']} images | energy | pointing | IoU | deletion | insertion |",
         "| --- | ---: | ---: | ---: | ---: | ---: |",
     ]
     for name, row in {**score["baselines"], **score["methods"]}.items():
@@ -255,7 +254,7 @@ def scores_table(score: dict[str, Any]) -> str:
 
 
 def memory_table(memory: dict[str, Any]) -> str:
-    lines = ["| one picture, B/16 at 384 pixels | MB above the model |", "| --- | ---: |"]
+    lines = ["| one image, B/16 at 384 pixels | MB above the model |", "| --- | ---: |"]
     return "\n".join(lines + [f"| {name} | {held} |" for name, held in memory["megabytes"].items()])
 
 

@@ -38,12 +38,12 @@ def _processor(section: dict[str, Any]) -> str:
 
 def _file_speeds(found: dict[str, Any]) -> list[str]:
     lines = [
-        f"| JPEG files to labels, {found['pictures']:,} pictures | pictures a second | right, % |",
+        f"| JPEG files to labels, {found['images']:,} images | images a second | right, % |",
         "| --- | ---: | ---: |",
     ]
-    for name, speed in sorted(found["pictures_per_second"].items(), key=lambda item: -item[1]):
+    for name, speed in sorted(found["images_per_second"].items(), key=lambda item: -item[1]):
         lines.append(f"| {name} | {speed:.1f} | {100 * found['accuracy'][name]:.1f} |")
-    speeds = found["pictures_per_second"]
+    speeds = found["images_per_second"]
     by_default = max(speeds[name] for name in ("transformers pipeline", "timm loop"))
     return [
         *lines,
@@ -57,13 +57,13 @@ def _file_speeds(found: dict[str, Any]) -> list[str]:
 def engines_summary(results: Sequence[dict[str, Any]]) -> str:
     """What the tables say, for somebody who reads no further."""
     lines = [
-        "Pictures a second from JPEG files to labels, ViT-Ti/16 (`docs/engines.md`):",
+        "Images a second from JPEG files to labels, ViT-Ti/16 (`docs/engines.md`):",
         "",
         f"| | `vitreous predict` | {' | '.join(PEERS.values())} |",
         "| --- |" + " ---: |" * (1 + len(PEERS)),
     ]
     for files in (found["files"] for found in results if "files" in found):
-        machine, speeds = files["measured_on"], files["pictures_per_second"]
+        machine, speeds = files["measured_on"], files["images_per_second"]
         peers = [max(speed for way, speed in speeds.items() if way.startswith(name)) for name in PEERS]
         cells = " | ".join(f"{speed:.0f}" for speed in (speeds["vitreous predict"], *peers))
         lines.append(f"| {cores(files)}, {machine['cpu']} ({machine['capability']}) | {cells} |")
@@ -72,9 +72,9 @@ def engines_summary(results: Sequence[dict[str, Any]]) -> str:
 
 def _model_speeds(found: dict[str, Any]) -> list[str]:
     sizes = [size for size, row in found.items() if isinstance(row, dict) and "times_best" in row]
-    lines = [f"| the model alone, pictures a second | {' | '.join(sizes)} |", "| --- |" + " ---: |" * len(sizes)]
-    for name in found[sizes[0]]["pictures_per_second"]:
-        speeds = " | ".join(f"{found[size]['pictures_per_second'][name]:.1f}" for size in sizes)
+    lines = [f"| the model alone, images a second | {' | '.join(sizes)} |", "| --- |" + " ---: |" * len(sizes)]
+    for name in found[sizes[0]]["images_per_second"]:
+        speeds = " | ".join(f"{found[size]['images_per_second'][name]:.1f}" for size in sizes)
         lines.append(f"| {name} | {speeds} |")
     taken, limits = " | ".join(f"{found[size]['times_best']:.2f}" for size in sizes), found["limits_gops"]
     return [
@@ -89,13 +89,13 @@ def _model_speeds(found: dict[str, Any]) -> list[str]:
 def _agreements(found: dict[str, Any]) -> list[str]:
     """How far both runtimes are from PyTorch."""
     lines = [
-        "| float32 beside PyTorch | pictures | same label | scores differ by at most | representations |",
+        "| float32 beside PyTorch | images | same label | scores differ by at most | representations |",
         "| --- | ---: | ---: | ---: | ---: |",
     ]
     for name, row in found.items():
         if isinstance(row, dict) and "same_label" in row:
             worst = f"{row['worst_score']:.1g} | {row['worst_representation']:.1g}"
-            lines.append(f"| {name} | {row['pictures']:,} | {row['same_label']:,} | {worst} |")
+            lines.append(f"| {name} | {row['images']:,} | {row['same_label']:,} | {worst} |")
     return [*lines, "", "Differences are relative to the largest number where that is above 1; 1e-4 is allowed."]
 
 
@@ -136,18 +136,18 @@ def _merging(found: dict[str, Any]) -> list[str]:
     return [
         *lines,
         "",
-        "Accuracy was measured in PyTorch; int8, calibrated and judged on training pictures, has "
+        "Accuracy was measured in PyTorch; int8, calibrated and judged on training images, has "
         + ", ".join(
             f"{100 * row['int8_of_seed_0']:.2f} % (R = {count})" for count, row in found.items() if count.isdigit()
         )
-        + " with seed 0. Speeds are pictures a second, then how many times as fast as without merging, compared turn "
+        + " with seed 0. Speeds are images a second, then how many times as fast as without merging, compared turn "
         "by turn: the median by the clock; the median in processor time (and its quartiles).",
     ]
 
 
 def _speed(found: dict[str, Any]) -> str:
     (low, processor, high), clock = found["times_in_processor_time"], found["times"][1]
-    return f"{found['pictures_per_second']:.1f}: {clock:.2f}x; {processor:.2f}x ({low:.2f} to {high:.2f})"
+    return f"{found['images_per_second']:.1f}: {clock:.2f}x; {processor:.2f}x ({low:.2f} to {high:.2f})"
 
 
 def schedules_table(found: dict[str, Any]) -> str:

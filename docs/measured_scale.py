@@ -7,7 +7,7 @@ from typing import Any
 from vitreous.model.family import count_flops, count_parameters
 from vitreous.model.presets import preset
 
-PICTURES = 32
+IMAGES = 32
 """Of a process in a step, on paper; as many as were measured."""
 PROCESSES = (8, 64, 512, 4096)
 MODELS = ("Ti/16", "B/16", "H/14")
@@ -53,8 +53,8 @@ def faults_table(found: dict[str, Any]) -> str:
 
 def scaling_table(found: dict[str, Any], assumed: dict[str, Any]) -> str:
     """What was measured of two processes, and on paper what that says of many; assumed: of a GPU."""
-    talk, rates = found["all_reduce"], found["pictures_per_second"]
-    lines = ["| ViT-Ti/16, 32 pictures of 224 pixels a step | pictures/s |", "| --- | ---: |"]
+    talk, rates = found["all_reduce"], found["images_per_second"]
+    lines = ["| ViT-Ti/16, 32 images of 224 pixels a step | images/s |", "| --- | ---: |"]
     lines += [f"| {name} | {rate:.1f} |" for name, rate in rates.items()]
     lines += [
         "",
@@ -63,7 +63,7 @@ def scaling_table(found: dict[str, Any], assumed: dict[str, Any]) -> str:
         f"{1e6 * talk['latency_seconds']:.0f} us per message). In training it partly overlaps with the backward pass.",
         "",
         "On paper, a ring of n processes moves 2 (n - 1) / n of the bytes in 2 (n - 1) messages. The share of a step "
-        f"that computes, with {PICTURES} pictures of each process and nothing that overlaps. A processor computes as "
+        f"that computes, with {IMAGES} images of each process and nothing that overlaps. A processor computes as "
         "fast as one thread was measured here (larger models in proportion to their operations), a GPU as assumed "
         "above; this machine's network is measured, the others are what vendors name:",
         "",
@@ -88,14 +88,14 @@ def efficiency(model: str, processes: int, flops_per_second: float, bandwidth: f
 
     bandwidth: bytes a second; latency: seconds per message.
     """
-    computing = PICTURES * _step_flops(model) / flops_per_second
+    computing = IMAGES * _step_flops(model) / flops_per_second
     size = FLOAT * count_parameters(preset(model, classes=1000))
     talking = 2 * (processes - 1) / processes * size / bandwidth + 2 * (processes - 1) * latency
     return computing / (computing + talking)
 
 
 def _step_flops(model: str) -> float:
-    """Operations of a training step for one picture: forward, and twice as many backward."""
+    """Operations of a training step for one image: forward, and twice as many backward."""
     return 3.0 * count_flops(preset(model, classes=1000))
 
 
@@ -103,23 +103,23 @@ def shards_table(found: dict[str, Any]) -> str:
     """What was measured of shards so far: reading and packing want an idle machine, the index does not."""
     lines: list[str] = []
     if reading := found.get("reading"):
-        lines += ["| Pets, pictures a second | folder | shards | ratio |", "| --- | ---: | ---: | ---: |"]
+        lines += ["| Pets, images a second | folder | shards | ratio |", "| --- | ---: | ---: | ---: |"]
         jobs = {"decoded": "decoded", "loader": "an epoch of training", "two_workers": "with two workers"}
         for name, row in reading.items():
             what = jobs[name.removesuffix("_cold")]
             what += ", nothing in the system's cache" if name.endswith("_cold") else ""
-            speeds = " | ".join(f"{row[f'{kind}_pictures_per_second']:,.0f}" for kind in ("folder", "shards"))
+            speeds = " | ".join(f"{row[f'{kind}_images_per_second']:,.0f}" for kind in ("folder", "shards"))
             lines.append(f"| {what} | {speeds} | {row['ratio']:.2f} |")
         lines.append("")
     rows = {}
     if packing := found.get("packing"):
-        per_second = f"{packing['pack_megabytes_per_second']:.0f} MB, {packing['pack_pictures_per_second']:,} pictures"
+        per_second = f"{packing['pack_megabytes_per_second']:.0f} MB, {packing['pack_images_per_second']:,} images"
         rows[f"packed in a second; a plain copy: {packing['copy_megabytes_per_second']:.0f} MB"] = per_second
     if index := found.get("index"):
         scanned, again = index["scanned"], index["found_again"]
         peak = max(scanned["order_peak_megabytes"], again["order_peak_megabytes"])
         rows |= {
-            f"{index['pictures']:,} pictures of others indexed, processor time per million": (
+            f"{index['images']:,} images of others indexed, processor time per million": (
                 f"{scanned['processor_seconds_per_million']:.0f} s"
             ),
             "the same by the clock, on two cores that others kept busy": f"{scanned['seconds_per_million']:.0f} s",
@@ -131,10 +131,10 @@ def shards_table(found: dict[str, Any]) -> str:
 
 
 def _smaller_indexes(found: dict[str, Any]) -> dict[str, str]:
-    """By the clock, where fewer pictures were indexed beside the many."""
+    """By the clock, where fewer images were indexed beside the many."""
     rows = [value for key, value in found.items() if key.startswith("index_")]
     return {
-        f"{row['pictures']:,} pictures by the clock, on two cores that were less busy": (
+        f"{row['images']:,} images by the clock, on two cores that were less busy": (
             f"{row['scanned']['seconds_per_million']:.0f} s"
         )
         for row in rows
@@ -151,7 +151,7 @@ def steps_table(found: dict[str, Any]) -> str:
         "twice as much as is computed, for memory of weights that were gathered for a moment stays with the process; "
         "what a GPU holds could not be measured.",
         "",
-        "| model | way | processes | pictures each | measured MB | computed MB | seconds of processor time per step |",
+        "| model | way | processes | images each | measured MB | computed MB | seconds of processor time per step |",
         "| --- | --- | ---: | ---: | ---: | ---: | ---: |",
     ]
     for row in found["measured"]:
@@ -169,16 +169,16 @@ def gpus_table(found: dict[str, Any]) -> str:
         f"{assumed['gpus']} GPUs of {assumed['memory'] / 1e9:.0f} GB each, in mixed precision with AdamW. The speed "
         f"assumes that {used} are used, and nothing for communication.",
         "",
-        "| model | weights, gradients, moments GB | MB per picture | with recompute | pictures per GPU at most "
-        "| choose | pictures/s per GPU | ms per step of 64 |",
+        "| model | weights, gradients, moments GB | MB per image | with recompute | images per GPU at most "
+        "| choose | images/s per GPU | ms per step of 64 |",
         "| --- | ---: | ---: | ---: | ---: | --- | ---: | ---: |",
     ]
     for row in found["computed"]:
-        fit, speed = row["fit"], row["pictures_per_second_per_gpu"]
+        fit, speed = row["fit"], row["images_per_second_per_gpu"]
         state = f"{4 * fit['weights'] / 1e9:,.2f}"
-        pictures = f"{fit['picture'] / 1e6:,.0f} | {fit['picture_recomputed'] / 1e6:,.0f}"
+        images = f"{fit['image'] / 1e6:,.0f} | {fit['image_recomputed'] / 1e6:,.0f}"
         most = fit["largest_batch"][fit["choice"]]
         lines.append(
-            f"| {row['model']} | {state} | {pictures} | {most:,} | {fit['choice']} | {speed:,} | {64e3 / speed:,.0f} |"
+            f"| {row['model']} | {state} | {images} | {most:,} | {fit['choice']} | {speed:,} | {64e3 / speed:,.0f} |"
         )
     return "\n".join(lines)

@@ -23,7 +23,7 @@ def serve_table(found: dict[str, Any]) -> str:
 def _throughput(found: dict[str, Any]) -> list[str]:
     median, latency = found["median"], found["latency"]
     return [
-        f"| {found['clients']} clients, engine {found['engine']} | pictures a second |",
+        f"| {found['clients']} clients, engine {found['engine']} | images a second |",
         "| --- | ---: |",
         f"| the model alone, without JPEGs | {median['model']:.1f} |",
         f"| the engine from JPEG bytes to labels, as `predict` does | {median['engine']:.1f} |",
@@ -68,7 +68,7 @@ def _overload(found: dict[str, Any]) -> list[str]:
 
 def _equality(found: dict[str, Any]) -> list[str]:
     said = [
-        f"{row['largest_difference']:.1e} ({name}, {row['pictures']} pictures)"
+        f"{row['largest_difference']:.1e} ({name}, {row['images']} images)"
         for name, row in found.items()
         if isinstance(row, dict) and "largest_difference" in row
     ]
@@ -81,7 +81,7 @@ def _equality(found: dict[str, Any]) -> list[str]:
 def _memory(found: dict[str, Any]) -> list[str]:
     held = found["megabytes_after_each_tenth"]
     return [
-        f"**Memory.** {found['requests']:,} requests to a tiny model (pictures, broken files, wrong names, "
+        f"**Memory.** {found['requests']:,} requests to a tiny model (images, broken files, wrong names, "
         f"explanations): {held[0]:.0f} MB after the first tenth, {held[-1]:.0f} MB after the last; over the last eight "
         f"tenths it grew by {found['megabytes_per_thousand']:.2f} MB per thousand requests."
     ]

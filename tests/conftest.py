@@ -37,7 +37,7 @@ settings.load_profile("same")
 
 PROCESSES = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 SHARED = Path(__file__).parents[2] / "shared" / "data"
-# timm, and what transformers does with pictures, want torchvision; kept, for its operators live as long as this.
+# timm, and what transformers does with images, want torchvision; kept, for its operators live as long as this.
 TORCHVISION = runpy.run_path(str(Path(__file__).parents[1] / "benchmarks" / "torchvision_on_cpu.py"))
 
 
@@ -119,7 +119,7 @@ def once_per_run(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def shared_data():
-    """Real weights and pictures beside the project; a clone elsewhere does not have them."""
+    """Real weights and images beside the project; a clone elsewhere does not have them."""
     if not SHARED.is_dir():
-        pytest.skip("needs the real weights and pictures in ../shared/data, which are not part of the project")
+        pytest.skip("needs the real weights and images in ../shared/data, which are not part of the project")
     return SHARED

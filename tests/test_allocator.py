@@ -24,7 +24,7 @@ from vitreous.allocator import give_back_memory, keep_memory
 
 torch.set_num_threads(1)
 network = ViT(ViTConfig(width=32, depth=1, heads=1, mlp_width=1024, patch=16, image_size=(224, 224), classes=2)).eval()
-pictures = torch.zeros(64, 3, 224, 224)
+images = torch.zeros(64, 3, 224, 224)
 
 def faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -35,18 +35,18 @@ def memory(key):
 
 with torch.inference_mode():
     for _ in range(2):
-        scores = network(pictures)
+        scores = network(images)
     passes = []
     for _ in range(6):
         before = faults()
-        network(pictures)
+        network(images)
         passes.append(faults() - before)
 # the fewest: what else the system does with our pages only adds to them
 told = {{"keeps": keep_memory(), "faults": min(passes), "passes": passes, "addresses": memory("VmSize:")}}
 told["peak"], told["kept"] = memory("VmHWM:"), memory("VmRSS:")
 give_back_memory()
 told["given back"] = told["kept"] - memory("VmRSS:")
-assert torch.equal(network(pictures), scores)
+assert torch.equal(network(images), scores)
 print(json.dumps(told))
 """
 NO_HUGE_PAGES = 41

@@ -28,8 +28,8 @@ HERE = Path(__file__).parent
 
 
 @pytest.fixture(scope="module")
-def pictures(tmp_path_factory):
-    """24x24 pictures, redder to the right and greener down, of one class without and one with a blue square."""
+def images(tmp_path_factory):
+    """24x24 images, redder to the right and greener down, of one class without and one with a blue square."""
     rng = np.random.default_rng(0)
     ramp, root = np.arange(24) * 10, tmp_path_factory.mktemp("extend") / "photos"
     for number in range(40):
@@ -58,7 +58,7 @@ def test_the_objective_takes_at_most_60_lines():
 
 
 def test_a_target_for_each_patch_follows_crop_and_flip():
-    """Hand-computed: of a 2x2 grid over the right half of a picture, mirrored."""
+    """Hand-computed: of a 2x2 grid over the right half of an image, mirrored."""
     images = torch.zeros(1, 1, 3, 8, 8)
     views = {"image": ViewBatch(images, torch.tensor([[[0.0, 0.5, 1.0, 0.5]]]), torch.tensor([[True]]))}
     batch = Batch(views, torch.tensor([0]), torch.tensor([0]), torch.tensor([0]))
@@ -73,8 +73,8 @@ def test_a_target_for_each_patch_follows_crop_and_flip():
 
 
 @pytest.mark.slow
-def test_fit_trains_with_it(tmp_path, pictures, quadrants):
-    result = vitreous.fit(pictures, recipe="quadrants", epochs=30, out=tmp_path / "run", workers=0)
+def test_fit_trains_with_it(tmp_path, images, quadrants):
+    result = vitreous.fit(images, recipe="quadrants", epochs=30, out=tmp_path / "run", workers=0)
     records = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     losses = [record["loss"] for record in records if "loss" in record]
     assert losses[-1] < 0.5 * losses[0]
@@ -82,7 +82,7 @@ def test_fit_trains_with_it(tmp_path, pictures, quadrants):
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     assert config["training"]["objective"]["kind"] == "quadrants"
     assert "Patch accuracy" in (tmp_path / "run" / "report.html").read_text()  # its metrics are drawn too
-    again = vitreous.fit(pictures, recipe="quadrants", epochs=30, out=tmp_path / "run", workers=0)
+    again = vitreous.fit(images, recipe="quadrants", epochs=30, out=tmp_path / "run", workers=0)
     assert again == result
 
 
@@ -107,25 +107,25 @@ vitreous.fit({data!r}, model="tiny-conv-8", epochs=8, out=out, workers=0, change
 
 
 @pytest.mark.slow
-def test_a_family_is_killed_and_resumed_to_the_same_bits(processes, tmp_path, pictures, conv, monkeypatch):
+def test_a_family_is_killed_and_resumed_to_the_same_bits(processes, tmp_path, images, conv, monkeypatch):
     monkeypatch.syspath_prepend(HERE)  # the program changes it, and it is set back
-    kept = check_killed_and_resumed(processes, PROGRAM.format(here=str(HERE), data=str(pictures)), tmp_path)
+    kept = check_killed_and_resumed(processes, PROGRAM.format(here=str(HERE), data=str(images)), tmp_path)
     assert any("running_mean" in name for name in kept)
 
 
-def test_a_family_goes_all_the_way(tmp_path, pictures, conv, monkeypatch):
+def test_a_family_goes_all_the_way(tmp_path, images, conv, monkeypatch):
     monkeypatch.setenv("VITREOUS_CACHE", str(tmp_path / "cache"))
-    result = vitreous.fit(pictures, model="tiny-conv-8", epochs=20, out=tmp_path / "run", workers=0)
+    result = vitreous.fit(images, model="tiny-conv-8", epochs=20, out=tmp_path / "run", workers=0)
     assert result.validation is not None
     assert result.validation.top1 == 1.0
     described = json.loads((tmp_path / "run" / "bundle" / "config.json").read_text())
     assert described["vitreous"]["model"]["family"] == "tiny-conv"
     model = vitreous.load(tmp_path / "run")
     assert isinstance(model.network, conv_family.TinyConv)
-    assert model.predict(pictures / "plain" / "0.png").label == "plain"
-    assert model.evaluate(pictures).result.top1 == 1.0
-    assert vitreous.probe(tmp_path / "run", pictures).scores[0].accuracy == 1.0
-    seen = model.explain(pictures / "square" / "1.png")
+    assert model.predict(images / "plain" / "0.png").label == "plain"
+    assert model.evaluate(images).result.top1 == 1.0
+    assert vitreous.probe(tmp_path / "run", images).scores[0].accuracy == 1.0
+    seen = model.explain(images / "square" / "1.png")
     assert seen.method == "gradcam"
     assert seen.map.shape == (24, 24)
     assert seen.label == "square"
@@ -133,13 +133,13 @@ def test_a_family_goes_all_the_way(tmp_path, pictures, conv, monkeypatch):
     page = (tmp_path / "run" / "report.html").read_text()
     assert "Tiny ConvNet" in page
     with pytest.raises(vitreous.UserError, match="rollout"):
-        model.explain(pictures / "square" / "1.png", method="rollout")
+        model.explain(images / "square" / "1.png", method="rollout")
 
 
 @pytest.mark.slow
-def test_frozen_layers_keep_their_statistics(tmp_path, pictures, conv):
-    first = vitreous.fit(pictures, model="tiny-conv-8", epochs=4, out=tmp_path / "first", workers=0)
-    tuned = vitreous.fit(pictures, weights=first.bundle, epochs=2, out=tmp_path / "tuned", workers=0)
+def test_frozen_layers_keep_their_statistics(tmp_path, images, conv):
+    first = vitreous.fit(images, model="tiny-conv-8", epochs=4, out=tmp_path / "first", workers=0)
+    tuned = vitreous.fit(images, weights=first.bundle, epochs=2, out=tmp_path / "tuned", workers=0)
     assert tuned.probe is not None
     before, after = (load_file(Path(run.bundle) / "model.safetensors") for run in (first, tuned))
     same = {name for name, tensor in before.items() if torch.equal(tensor, after[name])}
@@ -148,10 +148,10 @@ def test_frozen_layers_keep_their_statistics(tmp_path, pictures, conv):
     assert "blocks.1.0.running_mean" not in same
 
 
-def test_measuring_before_the_training_changes_no_statistics(tmp_path, pictures, conv, monkeypatch):
+def test_measuring_before_the_training_changes_no_statistics(tmp_path, images, conv, monkeypatch):
     """How long the test split takes is tried on a copy, and in evaluation mode."""
     for split in ("train", "test"):
-        shutil.copytree(pictures, tmp_path / "data" / split)
+        shutil.copytree(images, tmp_path / "data" / split)
     seen = []
 
     def plan(training, objective, *args, **more):
@@ -168,7 +168,7 @@ def test_measuring_before_the_training_changes_no_statistics(tmp_path, pictures,
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["mae", "dino", "masked-patch"])
-def test_fit_trains_whatever_a_recipe_describes(tmp_path, pictures, monkeypatch, method):
+def test_fit_trains_whatever_a_recipe_describes(tmp_path, images, monkeypatch, method):
     def recipe(situation):
         training = PRETRAINING[method](replace(situation, classes=0, model="F/8@24"))
         if method == "dino":
@@ -177,7 +177,7 @@ def test_fit_trains_whatever_a_recipe_describes(tmp_path, pictures, monkeypatch,
         return replace(training, batch_size=12)
 
     monkeypatch.setitem(RECIPES, method, recipe)
-    result = vitreous.fit(pictures, recipe=method, epochs=3, out=tmp_path / "run", workers=0)
+    result = vitreous.fit(images, recipe=method, epochs=3, out=tmp_path / "run", workers=0)
     assert result.finished
     assert result.validation is None
     assert set(result.metrics) == {"information" if method == "dino" else "loss"}

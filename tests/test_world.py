@@ -44,8 +44,8 @@ def rows_of(rank):
     return slice(first, first + SIZES[rank])
 
 
-def pictures(rows=slice(None)):
-    """Some of eight pictures; in none of the first three is a patch masked."""
+def random_images(rows=slice(None)):
+    """Some of eight images; in none of the first three is a patch masked."""
     images = torch.randn(sum(SIZES), 2, 3, 16, 16, generator=torch.Generator().manual_seed(1))[rows]
     index = torch.arange(sum(SIZES))[rows]
     view = ViewBatch(images, torch.zeros(*images.shape[:2], 4), torch.zeros(images.shape[:2], dtype=torch.bool))
@@ -55,7 +55,7 @@ def pictures(rows=slice(None)):
 def learn(settings, rows=slice(None), world=None):
     """The centres after one step."""
     objective = SelfDistillation(ViT(MODEL), settings, world=world).train()
-    seen, drawn = pictures(rows), objective._draw_masks
+    seen, drawn = random_images(rows), objective._draw_masks
     many = (seen.index >= SIZES[0]).repeat(2)[:, None]  # (G*B, 1): view by view
     objective._draw_masks = lambda large, keys: drawn(large, keys) & many
     objective(seen, 1.0)
@@ -107,7 +107,7 @@ def normed(rows, world=None):
 
 
 def told_of_all(world):
-    """What one process hears of two pictures that it could not read, and two that the other could not."""
+    """What one process hears of two images that it could not read, and two that the other could not."""
     images = torch.zeros(200, 1, 8, 8, dtype=torch.uint8)
     source = ArraySource("made", images, np.zeros(len(images), dtype=np.int64), ("a",))
     loader = Loader(source, Preprocess(size=(8, 8), mean=(0.5,), std=(0.5,)), Augment(), batch_size=8, world=world)
@@ -295,7 +295,7 @@ def test_a_loss_that_is_no_number_in_one_process_stops_all_before_the_step(found
 
 
 @pytest.mark.slow
-def test_unreadable_pictures_of_all_processes_count(found):
+def test_unreadable_images_of_all_processes_count(found):
     """Two of 200 may be unreadable, whoever finds them."""
     assert all(number in found[0]["unreadable"] for number in ("4 of 200", "1%"))
     assert found[0]["unreadable"] == found[1]["unreadable"]

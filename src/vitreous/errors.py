@@ -22,5 +22,5 @@ class MachineError(Exception):
 
 
 def nothing_readable() -> UserError:
-    """What is said where not one picture could be read."""
-    return UserError("there are no pictures that can be read; check the data.")
+    """What is said where not one image could be read."""
+    return UserError("there are no images that can be read; check the data.")

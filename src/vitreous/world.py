@@ -72,7 +72,7 @@ class World:
     def gather(self, tensor: Tensor | None) -> Tensor:
         """The rows (n, ...) of all processes, in the order of their ranks; None or any n will do.
 
-        Where none has any, no picture could be read, and all are told so.
+        Where none has any, no image could be read, and all are told so.
         """
         if self.size == 1:
             assert tensor is not None

@@ -7,7 +7,7 @@ import pytest
 from contenders import Exports, Vitreous
 from measure import compare_in_turns
 from support.colours import make_bundle
-from support.tiny_networks import random_pictures
+from support.tiny_networks import random_images
 from vitreous.run.engines.conversion import convert_model
 from vitreous.run.engines.prepared import TORCH, PreparedEngines, Variant
 from vitreous.weights.bundle import load_bundle
@@ -15,12 +15,12 @@ from vitreous.weights.bundle import load_bundle
 
 @pytest.mark.slow
 def test_the_engine_is_the_one_that_auto_takes(monkeypatch, tmp_path):
-    """Not the fastest of all: for few pictures that is not worth its opening."""
+    """Not the fastest of all: for few images that is not worth its opening."""
     monkeypatch.setenv("VITREOUS_CACHE", str(tmp_path / "cache"))
     path = make_bundle(tmp_path / "bundle")
     bundle = load_bundle(path)
     prepared = PreparedEngines(bundle)
-    prepared.put(convert_model(bundle, "openvino", random_pictures(bundle, 4)))
+    prepared.put(convert_model(bundle, "openvino", random_images(bundle, 4)))
     prepared.remember({TORCH: 10.0, Variant("openvino", "fp32"): 25.0})
     exports = Exports(path, path, path, ())
     assert Vitreous(exports, "auto").engine_for(15) == "torch-fp32"

@@ -11,7 +11,7 @@ SETTING = noisy_student.Setting("P/4@32", 1, 0.25, 40, "soft", 0.3, 2.0, 4.0, "r
 
 @pytest.fixture
 def data(tmp_path):
-    """60 training pictures and 4 for the test, of two classes; one test picture is a training picture too."""
+    """60 training images and 4 for the test, of two classes; one test image is a training image too."""
     rng = np.random.default_rng(0)
     found = {}
     for split, count in (("train", 60), ("test", 4)):
@@ -26,11 +26,11 @@ def count(path):
     return len(np.load(path)["y_train"])
 
 
-def test_another_share_or_number_of_pictures_has_files_of_its_own(data, tmp_path):
+def test_another_share_or_number_of_images_has_files_of_its_own(data, tmp_path):
     first = noisy_student.divide(data, SETTING, tmp_path, 0)
     assert count(first.labelled) + count(first.unlabelled) in (39, 40)
     more = noisy_student.divide(data, SETTING._replace(share=0.5), tmp_path, 0)
-    fewer = noisy_student.divide(data, SETTING._replace(pictures=20), tmp_path, 0)
+    fewer = noisy_student.divide(data, SETTING._replace(images=20), tmp_path, 0)
     assert 9 <= count(first.labelled) <= 11  # a quarter of each class, rounded
     assert 19 <= count(more.labelled) <= 21
     assert count(fewer.labelled) + count(fewer.unlabelled) in (19, 20)
@@ -54,7 +54,7 @@ CELLS = {
 
 
 def test_headlines_are_paired_by_seed():
-    """Student less teacher 10, 11, 9 points: deviation 1, so seeds give 4.303 / sqrt 3 = 2.48, pictures 1.37."""
+    """Student less teacher 10, 11, 9 points: deviation 1, so seeds give 4.303 / sqrt 3 = 2.48, images 1.37."""
     found = noisy_student.summary(CELLS)
     assert found["ways"]["teacher"] == {
         "mean": pytest.approx(0.51),

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from support.colours import make_bundle, make_pictures
+from support.colours import make_bundle, make_images
 from vitreous import __version__
 from vitreous.cli import GROUPS, VERBS, load_verb, main
 
@@ -138,24 +138,24 @@ def bundle(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def pictures(tmp_path_factory):
-    return make_pictures(tmp_path_factory.mktemp("pictures") / "p")
+def images(tmp_path_factory):
+    return make_images(tmp_path_factory.mktemp("images") / "p")
 
 
-def test_predict_prints_a_line_a_picture(capsys, bundle, pictures):
-    status, out, err = run(capsys, "predict", bundle, str(pictures), "--top", "2")
+def test_predict_prints_a_line_a_image(capsys, bundle, images):
+    status, out, err = run(capsys, "predict", bundle, str(images), "--top", "2")
     assert (status, err) == (0, "")
     lines = out.splitlines()
     assert len(lines) == 12
     path, rest = lines[0].split("  ", 1)
-    assert path == str(pictures / "blue" / "0.png")
+    assert path == str(images / "blue" / "0.png")
     assert rest.startswith("blue ")
     assert rest.count("%") == 2
 
 
-def test_predict_as_json_with_a_picture_that_cannot_be_read(capsys, bundle, pictures, tmp_path):
+def test_predict_as_json_with_a_image_that_cannot_be_read(capsys, bundle, images, tmp_path):
     (tmp_path / "bad [1].jpg").write_text("text")
-    status, out, _ = run(capsys, "predict", bundle, str(tmp_path), str(pictures / "red"), "--json")
+    status, out, _ = run(capsys, "predict", bundle, str(tmp_path), str(images / "red"), "--json")
     assert status == 1
     bad, *good = (json.loads(line) for line in out.splitlines())
     assert bad["path"] == str(tmp_path / "bad [1].jpg")
@@ -164,53 +164,53 @@ def test_predict_as_json_with_a_picture_that_cannot_be_read(capsys, bundle, pict
     assert set(good[0]) == {"path", "label", "score", "top"}
 
 
-def test_predict_says_on_stderr_what_it_could_not_read(capsys, bundle, pictures, tmp_path):
-    picture = str(pictures / "red" / "0.png")
-    status, out, err = run(capsys, "predict", bundle, str(tmp_path / "no\nne.jpg"), picture)
+def test_predict_says_on_stderr_what_it_could_not_read(capsys, bundle, images, tmp_path):
+    image = str(images / "red" / "0.png")
+    status, out, err = run(capsys, "predict", bundle, str(tmp_path / "no\nne.jpg"), image)
     assert status == 1
-    assert out.startswith(f"{picture}  red ")
+    assert out.startswith(f"{image}  red ")
     assert err.startswith(f"vitreous: {tmp_path}/no\\nne.jpg: ")
     assert err.count("\n") == 1
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such names")
-def test_a_name_that_is_not_unicode(capsys, bundle, pictures, tmp_path):
+def test_a_name_that_is_not_unicode(capsys, bundle, images, tmp_path):
     name = os.fsencode(tmp_path) + b"/\xff\xfe.png"
     with open(name, "wb") as file:  # noqa: PTH123
-        file.write((pictures / "red" / "0.png").read_bytes())
+        file.write((images / "red" / "0.png").read_bytes())
     status, out, _ = run(capsys, "predict", bundle, str(tmp_path))
     assert (status, "\\udcff\\udcfe.png  red" in out) == (0, True)
     _, out, _ = run(capsys, "predict", bundle, str(tmp_path), "--json")
     assert os.fsencode(json.loads(out)["path"]) == name
 
 
-def test_evaluate_prints_figures_classes_and_pairs(capsys, bundle, pictures):
-    status, out, err = run(capsys, "evaluate", bundle, str(pictures))
+def test_evaluate_prints_figures_classes_and_pairs(capsys, bundle, images):
+    status, out, err = run(capsys, "evaluate", bundle, str(images))
     assert (status, err) == (0, "")
     assert re.match(r"12 \w+ of 3 classes \(all\)", out)
     assert re.search(r"top-1 .*100\.00%", out)
     assert out.count("blue") == 1, "among the classes, and not among what is confused"
 
 
-def test_evaluate_shows_what_is_confused(capsys, pictures, tmp_path):
+def test_evaluate_shows_what_is_confused(capsys, images, tmp_path):
     mixed = make_bundle(tmp_path / "b", labels=("green", "blue", "red"))
-    _, out, _ = run(capsys, "evaluate", str(mixed), str(pictures))
+    _, out, _ = run(capsys, "evaluate", str(mixed), str(images))
     assert ["blue", "green", "4", "100.0%"] in [line.split() for line in out.splitlines()]
 
 
-def test_evaluate_writes_answers_and_takes_several_labels(capsys, bundle, pictures, tmp_path):
-    status, out, _ = run(capsys, "evaluate", bundle, str(pictures), "--answers", str(tmp_path / "a.csv"))
+def test_evaluate_writes_answers_and_takes_several_labels(capsys, bundle, images, tmp_path):
+    status, out, _ = run(capsys, "evaluate", bundle, str(images), "--answers", str(tmp_path / "a.csv"))
     assert (status, out.split()[-1]) == (0, str(tmp_path / "a.csv"))
-    names = {path.name for path in pictures.rglob("*.png")}
+    names = {path.name for path in images.rglob("*.png")}
     (tmp_path / "l.json").write_text(json.dumps({name: [0, 1, 2] for name in names}))
-    status, out, _ = run(capsys, "evaluate", bundle, str(pictures), "--labels", str(tmp_path / "l.json"))
+    status, out, _ = run(capsys, "evaluate", bundle, str(images), "--labels", str(tmp_path / "l.json"))
     assert status == 0
     assert re.search(r"any-label .*100\.00%", out)
     assert "3.00 labels" in out
 
 
-def test_evaluate_under_corruptions(capsys, bundle, pictures):
-    words = ("evaluate", bundle, str(pictures), "--corruptions", "--count", "2", "--workers", "0")
+def test_evaluate_under_corruptions(capsys, bundle, images):
+    words = ("evaluate", bundle, str(images), "--corruptions", "--count", "2", "--workers", "0")
     status, out, _ = run(capsys, *words, "--severity", "2,5")
     assert status == 0
     assert re.search(r"\b30\b", out)
@@ -219,11 +219,11 @@ def test_evaluate_under_corruptions(capsys, bundle, pictures):
     assert "procedural" not in out  # --json and the page say what differs
     check_mistake(capsys, (*words, "--severity", "6"), "--severity 6: ", "1", "5")
     check_mistake(capsys, (*words, "--answers", "a.csv"), "--answers a.csv: ", "--corruptions")
-    check_mistake(capsys, ("evaluate", bundle, str(pictures), "--count", "3"), "--count 3: ", "--corruptions")
+    check_mistake(capsys, ("evaluate", bundle, str(images), "--count", "3"), "--count 3: ", "--corruptions")
 
 
-def test_evaluate_as_json(capsys, bundle, pictures):
-    status, out, _ = run(capsys, "evaluate", bundle, str(pictures), "--json")
+def test_evaluate_as_json(capsys, bundle, images):
+    status, out, _ = run(capsys, "evaluate", bundle, str(images), "--json")
     assert status == 0
     said = json.loads(out)
     assert (said["n"], said["top1"]) == (12, 1.0)
@@ -231,9 +231,9 @@ def test_evaluate_as_json(capsys, bundle, pictures):
     assert {"top5", "ece", "per_class", "most_confused", "top1_interval"} <= set(said)
 
 
-def test_inspect_is_readable_and_json(capsys, pictures, tmp_path):
-    make_pictures(tmp_path / "p" / "train", count=2)
-    make_pictures(tmp_path / "p" / "test", count=1)  # all of it is in train too
+def test_inspect_is_readable_and_json(capsys, images, tmp_path):
+    make_images(tmp_path / "p" / "train", count=2)
+    make_images(tmp_path / "p" / "test", count=1)  # all of it is in train too
     (tmp_path / "p" / "train" / "red" / "1.png").write_bytes(b"")
     status, out, _ = run(capsys, "inspect", str(tmp_path / "p"))
     assert status == 0
@@ -243,10 +243,10 @@ def test_inspect_is_readable_and_json(capsys, pictures, tmp_path):
     said = json.loads(run(capsys, "inspect", str(tmp_path / "p"), "--json")[1])
     assert len(said["leaks"]) == 3
     assert len(said["unreadable"]) == 1
-    assert " = " not in run(capsys, "inspect", str(pictures))[1], "no duplicates"
+    assert " = " not in run(capsys, "inspect", str(images))[1], "no duplicates"
 
 
-def test_mistakes_of_the_other_verbs(subtests, capsys, bundle, pictures, tmp_path):
+def test_mistakes_of_the_other_verbs(subtests, capsys, bundle, images, tmp_path):
     (tmp_path / "empty").mkdir()
     for args, names in {
         ("predict", str(tmp_path / "none"), "x.jpg"): ["none: "],
@@ -254,7 +254,7 @@ def test_mistakes_of_the_other_verbs(subtests, capsys, bundle, pictures, tmp_pat
         ("predict", bundle): [],
         ("predict", bundle, "x.jpg", "--preprocess", "colour=1"): ["'colour'"],
         ("evaluate", bundle, str(tmp_path / "empty")): ["empty: "],
-        ("evaluate", bundle, str(pictures), "--split", "test"): ["split='test'"],
+        ("evaluate", bundle, str(images), "--split", "test"): ["split='test'"],
         ("evaluate", bundle, "builtin", "--engine", "torch"): ["class 'Ankle boot': "],
         ("inspect", str(tmp_path / "none")): ["none: "],
     }.items():

@@ -8,8 +8,8 @@ import pytest
 from PIL import Image
 from test_cli import check_mistake, run
 
-from support.colours import make_bundle, make_pictures
-from vitreous.data.decode import PictureError
+from support.colours import make_bundle, make_images
+from vitreous.data.decode import ImageError
 
 
 @pytest.fixture(scope="module")
@@ -18,16 +18,16 @@ def bundle(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def pictures(tmp_path_factory):
-    return make_pictures(tmp_path_factory.mktemp("pictures") / "p", count=2)
+def images(tmp_path_factory):
+    return make_images(tmp_path_factory.mktemp("images") / "p", count=2)
 
 
-def test_an_overlay_a_picture_under_its_name(capsys, bundle, pictures, tmp_path):
-    status, out, err = run(capsys, "explain", bundle, str(pictures), "--out", str(tmp_path / "o"))
+def test_an_overlay_a_image_under_its_name(capsys, bundle, images, tmp_path):
+    status, out, err = run(capsys, "explain", bundle, str(images), "--out", str(tmp_path / "o"))
     assert (status, err) == (0, "")
     lines = out.splitlines()
     assert len(lines) == 6
-    assert lines[0].startswith(f"{pictures}/blue/0.png  blue ")
+    assert lines[0].startswith(f"{images}/blue/0.png  blue ")
     assert lines[0].endswith(f"  relevance: {tmp_path}/o/0-relevance.png")
     names = sorted(path.name for path in (tmp_path / "o").iterdir())
     assert names == [f"{name}-relevance.png" for name in ("0-2", "0-3", "0", "1-2", "1-3", "1")], (
@@ -37,22 +37,22 @@ def test_an_overlay_a_picture_under_its_name(capsys, bundle, pictures, tmp_path)
         assert made.size == (9 * 24, 9 * 20)  # enlarged to be seen
 
 
-def test_a_grid_of_heads_and_the_numbers(capsys, bundle, pictures, tmp_path):
-    picture = str(pictures / "red" / "0.png")
+def test_a_grid_of_heads_and_the_numbers(capsys, bundle, images, tmp_path):
+    image = str(images / "red" / "0.png")
     asked = ("--method", "attention", "--layer", "all", "--head", "all", "--save-arrays", "--json")
-    status, out, _ = run(capsys, "explain", bundle, picture, *asked, "--out", str(tmp_path))
+    status, out, _ = run(capsys, "explain", bundle, image, *asked, "--out", str(tmp_path))
     said = json.loads(out)
     assert status == 0
-    assert (said["path"], said["method"], said["label"]) == (picture, "attention", "red")
+    assert (said["path"], said["method"], said["label"]) == (image, "attention", "red")
     assert said["files"] == [f"{tmp_path}/0-attention{kind}" for kind in (".png", "-grid.png", ".npz")]
     with np.load(tmp_path / "0-attention.npz") as kept:
         assert kept["maps"].shape == (1, 2, 2, 2)
         assert kept["map"].shape == (20, 24)
 
 
-def test_no_picture_that_was_given_is_written_over(capsys, bundle, tmp_path):
+def test_no_image_that_was_given_is_written_over(capsys, bundle, tmp_path):
     """Not even one whose name is that of another's overlay."""
-    folder = make_pictures(tmp_path / "p", count=1) / "red"
+    folder = make_images(tmp_path / "p", count=1) / "red"
     (folder / "0.png").rename(folder / "cat.png")
     for name in ("cat-attention", "cat-attention-grid"):
         Image.new("RGB", (24, 20), "red").save(folder / f"{name}.png")
@@ -67,26 +67,26 @@ def test_no_picture_that_was_given_is_written_over(capsys, bundle, tmp_path):
     assert f"{folder}/cat-2-attention.png" in written
 
 
-def test_pages_of_pictures_of_one_name_do_not_collide(capsys, bundle, pictures, tmp_path):
-    given = [str(pictures / colour / "0.png") for colour in ("red", "blue")]
+def test_pages_of_images_of_one_name_do_not_collide(capsys, bundle, images, tmp_path):
+    given = [str(images / colour / "0.png") for colour in ("red", "blue")]
     status, _, _ = run(capsys, "walkthrough", bundle, *given, "--out", str(tmp_path))
     assert status == 0
     pages = [(tmp_path / name).read_text() for name in ("0-walkthrough.html", "0-2-walkthrough.html")]
     assert pages[0] != pages[1]
 
 
-def test_another_class_and_a_place(capsys, bundle, pictures, tmp_path):
-    picture = str(pictures / "red" / "0.png")
-    _, out, _ = run(capsys, "explain", bundle, picture, "--class", "blue", "--out", str(tmp_path))
+def test_another_class_and_a_place(capsys, bundle, images, tmp_path):
+    image = str(images / "red" / "0.png")
+    _, out, _ = run(capsys, "explain", bundle, image, "--class", "blue", "--out", str(tmp_path))
     assert "  blue " in out
-    status, out, _ = run(capsys, "explain", bundle, picture, "--query", "12,10", "--out", str(tmp_path))
+    status, out, _ = run(capsys, "explain", bundle, image, "--query", "12,10", "--out", str(tmp_path))
     assert status == 0
     assert "attention: " in out
 
 
-def test_a_picture_that_cannot_be_read(capsys, bundle, pictures, tmp_path):
+def test_a_image_that_cannot_be_read(capsys, bundle, images, tmp_path):
     (tmp_path / "bad.png").write_text("text")
-    given = (str(tmp_path / "bad.png"), str(pictures / "red" / "0.png"))
+    given = (str(tmp_path / "bad.png"), str(images / "red" / "0.png"))
     status, out, err = run(capsys, "explain", bundle, *given, "--out", str(tmp_path / "o"))
     assert status == 1
     assert out.count("\n") == err.count("\n") == 1
@@ -98,8 +98,8 @@ def test_a_picture_that_cannot_be_read(capsys, bundle, pictures, tmp_path):
     assert good["label"] == "red"
 
 
-def test_weights_print_a_summary_and_write_figures(capsys, bundle, pictures, tmp_path):
-    status, out, _ = run(capsys, "plot-weights", bundle, "--data", str(pictures), "--out", str(tmp_path / "w"))
+def test_weights_print_a_summary_and_write_figures(capsys, bundle, images, tmp_path):
+    status, out, _ = run(capsys, "plot-weights", bundle, "--data", str(images), "--out", str(tmp_path / "w"))
     assert status == 0
     assert re.search(r"^filters .*\d%", out, re.MULTILINE)
     assert re.search(r"^attention distance .* \d+$", out, re.MULTILINE)  # of equal attention to all patches
@@ -109,39 +109,38 @@ def test_weights_print_a_summary_and_write_figures(capsys, bundle, pictures, tmp
     assert json.loads(out)["attention_distance"] is None
 
 
-def test_scores_show_every_baseline(capsys, bundle, pictures):
-    status, out, _ = run(capsys, "score-explanations", bundle, str(pictures), "--method", "attention")
+def test_scores_show_every_baseline(capsys, bundle, images):
+    status, out, _ = run(capsys, "score-explanations", bundle, str(images), "--method", "attention")
     assert status == 0
     assert re.search(r"\b6 \w+", out)
     for name in ("even", "centre", "centre of what is seen", "attention"):
         assert any(line.startswith(f"{name} ") for line in out.splitlines())
-    status, out, _ = run(capsys, "score-explanations", bundle, str(pictures), "--count", "3", "--json")
+    status, out, _ = run(capsys, "score-explanations", bundle, str(images), "--count", "3", "--json")
     said = json.loads(out)
-    assert said["pictures"] == 3
+    assert said["images"] == 3
     assert list(said["baselines"]) == ["even", "centre", "centre of what is seen"]
     assert list(said["methods"]) == ["attention", "rollout", "relevance", "gradcam", "occlusion"]
 
 
 def test_scores_of_one_split(capsys, bundle, tmp_path):
-    make_pictures(tmp_path / "p" / "train", count=2)
-    make_pictures(tmp_path / "p" / "test", count=1)
+    make_images(tmp_path / "p" / "train", count=2)
+    make_images(tmp_path / "p" / "test", count=1)
     data = (str(tmp_path / "p"), "--method", "attention", "--json")
-    assert json.loads(run(capsys, "score-explanations", bundle, *data)[1])["pictures"] == 3, "test"
-    assert json.loads(run(capsys, "score-explanations", bundle, *data, "--split", "train")[1])["pictures"] == 6
+    assert json.loads(run(capsys, "score-explanations", bundle, *data)[1])["images"] == 3, "test"
+    assert json.loads(run(capsys, "score-explanations", bundle, *data, "--split", "train")[1])["images"] == 6
 
 
-def test_reconstructions_are_named_after_their_pictures(capsys, monkeypatch, pictures, tmp_path):
+def test_reconstructions_are_named_after_their_images(capsys, monkeypatch, images, tmp_path):
     """What they show is tested with the job, on a trained autoencoder."""
 
     def rebuild(run, paths):
         assert run == "runs/mae"
         return [
-            (path, PictureError(str(path), "no") if path.name == "1.png" else Image.new("RGB", (9, 3)))
-            for path in paths
+            (path, ImageError(str(path), "no") if path.name == "1.png" else Image.new("RGB", (9, 3))) for path in paths
         ]
 
     monkeypatch.setattr("vitreous.jobs.reconstruct.reconstruct", rebuild)
-    given = [str(pictures / name) for name in ("red/0.png", "red/1.png", "blue/0.png")]
+    given = [str(images / name) for name in ("red/0.png", "red/1.png", "blue/0.png")]
     status, out, err = run(capsys, "reconstruct", "runs/mae", *given, "--out", str(tmp_path / "o"))
     assert status == 1
     names = ["0-reconstructed.png", "0-2-reconstructed.png"]
@@ -155,26 +154,26 @@ def test_reconstructions_are_named_after_their_pictures(capsys, monkeypatch, pic
     )
 
 
-def test_mistakes(subtests, capsys, bundle, pictures, tmp_path):
-    picture, data, file = str(pictures / "red" / "0.png"), str(pictures), str(tmp_path / "file")
+def test_mistakes(subtests, capsys, bundle, images, tmp_path):
+    image, data, file = str(images / "red" / "0.png"), str(images), str(tmp_path / "file")
     (tmp_path / "file").touch()
     for (verb, *args), names in {
         ("explain",): [],
-        ("explain", picture, "--layer", "last"): ["--layer last: ", "0"],
-        ("explain", picture, "--layer", "3"): ["layer 3: ", "0"],
-        ("explain", picture, "--head", "first"): ["--head first: ", "0"],
-        ("explain", picture, "--method", "attention", "--head", "9"): ["head 9: ", "0", "1"],
-        ("explain", picture, "--class", "rad"): ["class 'rad': ", "3"],
-        ("explain", picture, "--query", "3"): ["--query 3: "],
-        ("explain", picture, "--query", "30,5"): ["query 30,5: ", "24", "20"],
-        ("explain", picture, "--query", "1,5"): ["query 1,5: ", "3,0", "23,20"],
-        ("explain", picture, "--out", file): [f"{file}: "],
+        ("explain", image, "--layer", "last"): ["--layer last: ", "0"],
+        ("explain", image, "--layer", "3"): ["layer 3: ", "0"],
+        ("explain", image, "--head", "first"): ["--head first: ", "0"],
+        ("explain", image, "--method", "attention", "--head", "9"): ["head 9: ", "0", "1"],
+        ("explain", image, "--class", "rad"): ["class 'rad': ", "3"],
+        ("explain", image, "--query", "3"): ["--query 3: "],
+        ("explain", image, "--query", "30,5"): ["query 30,5: ", "24", "20"],
+        ("explain", image, "--query", "1,5"): ["query 1,5: ", "3,0", "23,20"],
+        ("explain", image, "--out", file): [f"{file}: "],
         ("walkthrough",): [],
-        ("walkthrough", picture, "--query", "3"): ["--query 3: "],
-        ("walkthrough", picture, "--layer", "3"): ["layer 3: ", "0"],
-        ("walkthrough", picture, "--out", file): [f"{file}: "],
+        ("walkthrough", image, "--query", "3"): ["--query 3: "],
+        ("walkthrough", image, "--layer", "3"): ["layer 3: ", "0"],
+        ("walkthrough", image, "--out", file): [f"{file}: "],
         ("reconstruct",): [],
-        ("reconstruct", picture): [f"{bundle}: ", "`vitreous pretrain "],
+        ("reconstruct", image): [f"{bundle}: ", "`vitreous pretrain "],
         ("plot-weights", "--out", file): [f"{file}: "],
         ("score-explanations", data, "--masks", str(tmp_path)): [str(tmp_path)],
         ("score-explanations", data, "--split", "val"): ["split='val': "],
@@ -187,14 +186,14 @@ NOT_THEIRS = {
     "explain": ["--masks m", "--data d", "--count 3", "--split test"],
     "walkthrough": ["--method rollout", "--class red", "--json", "--save-arrays", "--masks m"],
     "reconstruct": ["--preprocess crop=1", "--json", "--layer 1"],
-    "plot-weights": ["picture.png", "--masks m", "--save-arrays", "--method rollout", "--query 1,2"],
+    "plot-weights": ["image.png", "--masks m", "--save-arrays", "--method rollout", "--query 1,2"],
     "score-explanations": ["more-data", "--layer 99", "--class zz", "--out x", "--head 1"],
 }
 
 
-def test_each_verb_takes_its_own_options_alone(subtests, capsys, bundle, pictures):
+def test_each_verb_takes_its_own_options_alone(subtests, capsys, bundle, images):
     for verb, options in NOT_THEIRS.items():
-        given = [] if verb == "plot-weights" else [str(pictures)]
+        given = [] if verb == "plot-weights" else [str(images)]
         for option in options:
             with subtests.test(f"{verb} {option}"):
                 name = option.split()[0]

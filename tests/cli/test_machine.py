@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from support.commands import MB, SECONDS, check_ended_well, check_refused, run_command
-from support.greys import draw_pictures, make_weights
+from support.greys import draw_images, make_weights
 from vitreous.cli.failures import explain_failure
 from vitreous.cli.listening import listening
 from vitreous.cli.terminal import Reminder
@@ -22,9 +22,9 @@ from vitreous.errors import MachineError, UserError
 
 @pytest.fixture(scope="module")
 def place():
-    """Pictures and a model that anyone may read."""
+    """Images and a model that anyone may read."""
     folder = Path(tempfile.mkdtemp())
-    draw_pictures(folder / "pictures")
+    draw_images(folder / "images")
     make_weights(folder / "model")
     (folder / "loop").symlink_to(folder / "loop")
     (folder / "out").mkdir()
@@ -53,13 +53,13 @@ COMMANDS = {
     "list": (["models"], 0),
     "help": (["--help"], 0),
     "help of a verb": (["fit", "--help"], 0),
-    "predict": (["predict", "MODEL", "PICTURES"], 0),
-    "mistake": (["predict", "nowhere", "PICTURES"], 2),
+    "predict": (["predict", "MODEL", "IMAGES"], 0),
+    "mistake": (["predict", "nowhere", "IMAGES"], 2),
 }
 
 
 def filled(words, place):
-    known = {"MODEL": place / "model", "PICTURES": place / "pictures", "PICTURE": place / "pictures/dark/0.png"}
+    known = {"MODEL": place / "model", "IMAGES": place / "images", "IMAGE": place / "images/dark/0.png"}
     return [str(known.get(word, word)) for word in words]
 
 
@@ -84,7 +84,7 @@ LIMIT = "import os, resource; resource.setrlimit(resource.{name}, ({value}, {val
 
 
 def test_few_file_handles(processes, place):
-    argv = filled(["fit", "PICTURES", "--weights", "MODEL", "--out", place / "out/few", "--workers", "2"], place)
+    argv = filled(["fit", "IMAGES", "--weights", "MODEL", "--out", place / "out/few", "--workers", "2"], place)
     for handles, name in ((12, "workers=2"), (4, os.strerror(errno.EMFILE))):
         outcome = processes(code=LIMIT.format(name="RLIMIT_NOFILE", value=handles) + MAIN.format(argv=argv))
         check_said(outcome, outcome.status, name)
@@ -93,7 +93,7 @@ def test_few_file_handles(processes, place):
 
 def test_little_address_space(subtests, processes, place):
     taken = "int(open('/proc/self/statm').read().split()[0]) * 4096"
-    for verb, more in product(("predict MODEL PICTURES", "probe MODEL PICTURES --workers 0"), (1, 8, 32)):
+    for verb, more in product(("predict MODEL IMAGES", "probe MODEL IMAGES --workers 0"), (1, 8, 32)):
         with subtests.test(verb, more=more):
             limit = LIMIT.format(name="RLIMIT_AS", value=f"{taken} + {more} * 2**20")
             outcome = processes(code=limit + MAIN.format(argv=filled(verb.split(), place)))
@@ -104,13 +104,13 @@ def test_little_address_space(subtests, processes, place):
 
 
 def test_too_few_addresses_for_the_libraries(processes, place):
-    code = LIMIT.format(name="RLIMIT_AS", value=500 * 10**6) + MAIN.format(argv=filled(["inspect", "PICTURES"], place))
+    code = LIMIT.format(name="RLIMIT_AS", value=500 * 10**6) + MAIN.format(argv=filled(["inspect", "IMAGES"], place))
     check_said(processes(code=code), 1, "500 MB", "ulimit -v")
 
 
 def test_no_more_processes(processes, place):
     """The limit does not hold for root, so the command is run by nobody, who may not read Python's own files."""
-    argv = filled(["fit", "PICTURES", "--weights", "MODEL", "--out", place / "out/run", "--workers", "2"], place)
+    argv = filled(["fit", "IMAGES", "--weights", "MODEL", "--out", place / "out/run", "--workers", "2"], place)
     imports = "import multiprocessing.popen_fork, multiprocessing.sharedctypes; "
     nobody = imports + "os.getuid() or (os.setgid(65534), os.setuid(65534))"
     code = LIMIT.format(name="RLIMIT_NPROC", value=1) + nobody + MAIN.format(argv=argv)
@@ -120,31 +120,31 @@ def test_no_more_processes(processes, place):
 def test_a_folder_that_was_deleted(processes, tmp_path, place):
     (tmp_path / "gone").mkdir()
     code = f"import os; os.chdir({str(tmp_path / 'gone')!r}); os.rmdir(os.getcwd())"
-    check_refused(processes(code=code + MAIN.format(argv=filled(["predict", "MODEL", "PICTURES"], place))))
+    check_refused(processes(code=code + MAIN.format(argv=filled(["predict", "MODEL", "IMAGES"], place))))
 
 
 READERS = {
-    "predict": ["predict", "NAME", "PICTURE"],
+    "predict": ["predict", "NAME", "IMAGE"],
     "explain": ["explain", "MODEL", "NAME"],
-    "explain by": ["explain", "NAME", "PICTURE"],
+    "explain by": ["explain", "NAME", "IMAGE"],
     "evaluate": ["evaluate", "MODEL", "NAME"],
     "probe": ["probe", "MODEL", "NAME"],
     "inspect": ["inspect", "NAME"],
     "fit": ["fit", "NAME"],
-    "fit from": ["fit", "PICTURES", "--weights", "NAME"],
+    "fit from": ["fit", "IMAGES", "--weights", "NAME"],
     "pretrain": ["pretrain", "NAME"],
     "compare": ["compare", "NAME", "--models", "Ti/16", "--budget", "9h"],
-    "compare with": ["compare", "PICTURES", "--models", "NAME"],
-    "transfer": ["transfer", "NAME", "--tasks", "PICTURES"],
+    "compare with": ["compare", "IMAGES", "--models", "NAME"],
+    "transfer": ["transfer", "NAME", "--tasks", "IMAGES"],
     "transfer to": ["transfer", "MODEL", "--tasks", "NAME"],
-    "self-train, labelled": ["self-train", "NAME", "PICTURES"],
-    "self-train, unlabelled": ["self-train", "PICTURES", "NAME"],
-    "self-train, teacher": ["self-train", "PICTURES", "builtin", "--teacher", "NAME"],
+    "self-train, labelled": ["self-train", "NAME", "IMAGES"],
+    "self-train, unlabelled": ["self-train", "IMAGES", "NAME"],
+    "self-train, teacher": ["self-train", "IMAGES", "builtin", "--teacher", "NAME"],
     "report": ["report", "NAME"],
     "walkthrough": ["walkthrough", "MODEL", "NAME"],
     "plot-weights": ["plot-weights", "NAME"],
     "score-explanations": ["score-explanations", "MODEL", "NAME"],
-    "reconstruct": ["reconstruct", "NAME", "PICTURE"],
+    "reconstruct": ["reconstruct", "NAME", "IMAGE"],
 }
 
 
@@ -163,12 +163,12 @@ def test_names_that_cannot_be(subtests, place):
 
 
 WORKERS = {
-    "fit": ["fit", "PICTURES", "--weights", "MODEL"],
-    "probe": ["probe", "MODEL", "PICTURES"],
-    "analyze": ["analyze", "MODEL", "--data", "PICTURES", "--out", "analysis"],
-    "compare": ["compare", "PICTURES", "--models", "Ti/16", "--budget", "9h"],
-    "transfer": ["transfer", "MODEL", "--tasks", "PICTURES", "--protocol", "knn"],
-    "analyze, bias": ["analyze", "MODEL", "--data", "PICTURES", "--what", "bias", "--out", "analysis"],
+    "fit": ["fit", "IMAGES", "--weights", "MODEL"],
+    "probe": ["probe", "MODEL", "IMAGES"],
+    "analyze": ["analyze", "MODEL", "--data", "IMAGES", "--out", "analysis"],
+    "compare": ["compare", "IMAGES", "--models", "Ti/16", "--budget", "9h"],
+    "transfer": ["transfer", "MODEL", "--tasks", "IMAGES", "--protocol", "knn"],
+    "analyze, bias": ["analyze", "MODEL", "--data", "IMAGES", "--what", "bias", "--out", "analysis"],
 }
 
 
@@ -228,20 +228,20 @@ def test_a_log_is_reminded_after_a_while_and_then_once_a_minute():
 def test_what_is_left_is_unknown_when_something_else_is_counted():
     now = 0.0
     reminder = Reminder(lambda: now)
-    assert reminder.left(0, 100, "pictures") == ""
+    assert reminder.left(0, 100, "images") == ""
     now = 10.0
-    assert reminder.left(50, 100, "pictures").split()[-3:-1] == ["10", "s"]
+    assert reminder.left(50, 100, "images").split()[-3:-1] == ["10", "s"]
     now = 20.0
-    assert reminder.left(60, 100, "steps") == ""  # 60 steps are not ten more than 50 pictures
+    assert reminder.left(60, 100, "steps") == ""  # 60 steps are not ten more than 50 images
     now = 30.0
     assert reminder.left(70, 100, "steps").split()[-3:-1] == ["30", "s"]
 
 
-def test_a_log_tells_how_many_pictures_were_looked_at(monkeypatch, capsys):
+def test_a_log_tells_how_many_images_were_looked_at(monkeypatch, capsys):
     monkeypatch.setattr("vitreous.cli.terminal.Reminder.due", lambda self: True)
     with listening() as listeners:
-        listeners.look("looking at the test pictures", 1000, 4000)
-        listeners.look("looking at the test pictures", 4000, 4000)  # then there is a result to read
+        listeners.look("looking at the test images", 1000, 4000)
+        listeners.look("looking at the test images", 4000, 4000)  # then there is a result to read
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("looking at the test pictures: ")
+    assert line.startswith("looking at the test images: ")
     assert re.findall("[0-9,]+", line) == ["1,000", "4,000"]

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from support.colours import make_bundle, make_pictures
+from support.colours import make_bundle, make_images
 from support.commands import MB, check_ended_well, check_refused, run_command
 from vitreous.cli import VERBS, load_verb
 from vitreous.cli.parsing import arguments_of
@@ -113,12 +113,12 @@ def bundle(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    return make_pictures(tmp_path_factory.mktemp("data") / "d", count=6)
+    return make_images(tmp_path_factory.mktemp("data") / "d", count=6)
 
 
 @pytest.fixture(scope="module")
 def others(tmp_path_factory):
-    return make_pictures(tmp_path_factory.mktemp("others") / "o", count=2, seed=50)
+    return make_images(tmp_path_factory.mktemp("others") / "o", count=2, seed=50)
 
 
 TOO_MUCH = {
@@ -194,7 +194,7 @@ IDLE = {
     "fit DATA --weights MODEL --set whiten=true": "whiten",
     "fit DATA --weights MODEL --set lora=2 --set wise_ft_alpha=0.5": "wise_ft_alpha, lora=0",
     "fit DATA --distill MODEL --set objective.temperature=2": "objective.temperature, objective.targets=soft",
-    "fit DATA --set objective.answers=picture": "objective.answers",
+    "fit DATA --set objective.answers=image": "objective.answers",
     "fit DATA --set freeze=1 --set freeze=2": "freeze",
     "self-train DATA OTHERS --budget 1m --epochs 3": "budget, epochs",
     "self-train DATA OTHERS --weights MODEL --student Ti/4": "student, weights",

@@ -8,7 +8,7 @@ from importlib.metadata import entry_points
 
 import pytest
 
-from support.colours import make_bundle, make_pictures
+from support.colours import make_bundle, make_images
 from vitreous.cli import VERBS, main
 
 COMMAND = [sys.executable, "-m", "vitreous"]
@@ -28,7 +28,7 @@ def bundle(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory):
-    return make_pictures(tmp_path_factory.mktemp("images") / "i")
+    return make_images(tmp_path_factory.mktemp("images") / "i")
 
 
 def test_each_verb_refuses_an_unknown_option(subtests):

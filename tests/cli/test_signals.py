@@ -8,7 +8,7 @@ import json
 import pytest
 
 from support.commands import MB, check_ended_well
-from support.greys import draw_pictures, make_weights
+from support.greys import draw_images, make_weights
 from vitreous.jobs.fit import fit
 
 SIGNALLING = """
@@ -40,8 +40,8 @@ main({argv!r})
 
 
 @pytest.fixture(scope="module")
-def pictures(tmp_path_factory):
-    return draw_pictures(tmp_path_factory.mktemp("data") / "pictures", count=16)
+def images(tmp_path_factory):
+    return draw_images(tmp_path_factory.mktemp("data") / "images", count=16)
 
 
 @pytest.fixture(scope="module")
@@ -50,8 +50,8 @@ def weights(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def words(pictures, weights):
-    return ["fit", pictures, "--weights", weights, "--epochs", "3", "--set", "batch_size=8", "--set", "save_seconds=0"]
+def words(images, weights):
+    return ["fit", images, "--weights", weights, "--epochs", "3", "--set", "batch_size=8", "--set", "save_seconds=0"]
 
 
 def kept(run):
@@ -136,9 +136,9 @@ def test_the_status_says_which_signal(processes, words, tmp_path, signal):
     assert (run / "checkpoints/step-00000002").is_dir(), "the step that was being taken"
 
 
-def test_pretraining_stops_too(processes, pictures, tmp_path):
+def test_pretraining_stops_too(processes, images, tmp_path):
     run = tmp_path / "run"
-    words = ["pretrain", pictures, "--model", "P/4@16", "--epochs", 1, "--workers", 2, "--out", run]
+    words = ["pretrain", images, "--model", "P/4@16", "--epochs", 1, "--workers", 2, "--out", run]
     outcome = interrupted(processes, tmp_path / "flag", "vitreous.train.loop", "train_step", *words)
     assert outcome.status == 143
     assert str(run) in outcome.stdout
@@ -147,8 +147,8 @@ def test_pretraining_stops_too(processes, pictures, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("signal", ["SIGINT", "SIGTERM"])
-def test_a_comparison_stops_in_a_cell(processes, pictures, tmp_path, signal):
-    words = ["compare", pictures, "--models", "F/4@16", "--budget", "1h", "--workers", 0, "--out", tmp_path / "out"]
+def test_a_comparison_stops_in_a_cell(processes, images, tmp_path, signal):
+    words = ["compare", images, "--models", "F/4@16", "--budget", "1h", "--workers", 0, "--out", tmp_path / "out"]
     place = ("vitreous.train.loop", "train_step")
     outcome = interrupted(processes, tmp_path / "flag", *place, *words, signal=signal, call=2)
     assert outcome.status == STATUSES[signal], outcome.stderr
@@ -166,23 +166,23 @@ VERBS = {
     "inspect": ["DATA"],
     "explain": ["MODEL", "DATA", "--out", "maps"],
     "score-explanations": ["MODEL", "DATA"],
-    "walkthrough": ["MODEL", "PICTURE", "--out", "page.html"],
+    "walkthrough": ["MODEL", "IMAGE", "--out", "page.html"],
     "plot-weights": ["MODEL", "--data", "DATA", "--out", "plots"],
 }
 
 
 @pytest.fixture(scope="module")
-def model(pictures, weights, tmp_path_factory):
-    """A bundle that knows the pictures' classes."""
+def model(images, weights, tmp_path_factory):
+    """A bundle that knows the images' classes."""
     run = tmp_path_factory.mktemp("trained") / "run"
-    fit(pictures, weights=weights, epochs=1, out=run, workers=0)
+    fit(images, weights=weights, epochs=1, out=run, workers=0)
     return run / "bundle"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("signal", ["SIGTERM", "SIGINT"])
-def test_other_verbs_end_at_once(subtests, processes, model, pictures, tmp_path, signal):
-    known = {"MODEL": model, "DATA": pictures, "PICTURE": pictures / "dark/0.png"}
+def test_other_verbs_end_at_once(subtests, processes, model, images, tmp_path, signal):
+    known = {"MODEL": model, "DATA": images, "IMAGE": images / "dark/0.png"}
     for verb, words in VERBS.items():
         with subtests.test(verb):
             out = tmp_path / verb

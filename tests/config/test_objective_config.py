@@ -19,7 +19,7 @@ def training(objective, **more):
 
 KINDS = (
     Supervised(0.1, class_weights=True, keep_schedule=((0.5, 0.25), (0.9, 0.5))),
-    Distill(0.1, targets="soft", weight=0.2, temperature=2.0, answers="picture", keep_schedule=((0.5, 0.25),)),
+    Distill(0.1, targets="soft", weight=0.2, temperature=2.0, answers="image", keep_schedule=((0.5, 0.25),)),
     Mae(mask=0.6, decoder_width=32, decoder_heads=2, normalise=False),
     MaskedPatch(mask=0.4, by_mask_token=0.7, by_other_patch=0.2, bits=2),
     Dino(crops=MultiCrop(local_size=(8, 8)), teacher_temperature=(0.01, 0.02), ibot_weight=1.0, ibot_mask=(0.2, 0.3)),

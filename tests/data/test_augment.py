@@ -5,7 +5,7 @@ import pytest
 import torch
 from PIL import Image, ImageEnhance, ImageOps
 
-from support.pictures import noise, smooth
+from support.images import noise, smooth
 from vitreous.config.data import Augment, Preprocess, View
 from vitreous.data.augment import (
     cut_views,
@@ -48,7 +48,7 @@ def test_evaluation_is_a_resize_and_a_centre_crop(subtests):
                     np.testing.assert_array_equal(view.numpy(), expected)
 
 
-def test_a_picture_of_the_right_size_is_not_touched():
+def test_a_image_of_the_right_size_is_not_touched():
     pixels = noise(32, 32)
     view = eval_view(Image.fromarray(pixels), Preprocess(size=(32, 32)))
     np.testing.assert_array_equal(view.numpy(), pixels.transpose(2, 0, 1))
@@ -182,7 +182,7 @@ def test_jitter_is_pillows_three_changes_in_a_row():
     assert jitter(image, 0.4, generator(0, 0, 0)) == expected
 
 
-def test_policies_change_pictures_in_many_ways_and_keep_their_form(subtests):
+def test_policies_change_images_in_many_ways_and_keep_their_form(subtests):
     for policy in ("randaugment", "trivial"):
         for channels in (1, 3):
             with subtests.test(policy=policy, channels=channels):
@@ -218,9 +218,9 @@ def test_shrinking():
 
 
 def test_another_light_changes_each_colour_by_a_factor_of_its_own():
-    picture = np.full((8, 8, 3), 100, dtype=np.uint8)
+    image = np.full((8, 8, 3), 100, dtype=np.uint8)
     augment = Augment(crop_scale=None, pad=0, flip=False, tint=0.3)
-    views = [train_view(picture, Preprocess(size=(8, 8)), augment, generator(0, 0, i)).pixels for i in range(100)]
+    views = [train_view(image, Preprocess(size=(8, 8)), augment, generator(0, 0, i)).pixels for i in range(100)]
     seen = torch.stack(views)[:, :, 0, 0].float()
     assert all((view == view[:, :1, :1]).all() for view in views)
     assert 70 <= seen.min() < 75

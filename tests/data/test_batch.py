@@ -95,7 +95,7 @@ def test_a_new_field_is_split_and_moved_like_the_others():
     assert more.to(torch.device("meta")).teachers.device.type == "meta"
 
 
-def test_a_batch_of_whole_pictures():
+def test_a_batch_of_whole_images():
     images = torch.rand(4, 3, 8, 8)
     plain = Batch.of(images)
     assert plain.images.equal(images)

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from support.pictures import noise, smooth
+from support.images import noise, smooth
 from vitreous.config.data import Augment, Preprocess, View
 from vitreous.data.augment import eval_view, train_view
 from vitreous.data.batch_augment import TRIES, cut_batch, eval_batch, random_boxes, to_channels, train_batch
@@ -14,15 +14,15 @@ SIZE = Preprocess(size=(16, 16))
 
 
 def stack(count: int, side: int = 16) -> torch.Tensor:
-    pictures = [np.asarray(smooth(side, side, seed=i)).transpose(2, 0, 1) for i in range(count)]
-    return torch.from_numpy(np.stack(pictures))
+    images = [np.asarray(smooth(side, side, seed=i)).transpose(2, 0, 1) for i in range(count)]
+    return torch.from_numpy(np.stack(images))
 
 
 def views(images: torch.Tensor, augment: Augment, preprocess: Preprocess = SIZE, **key: int) -> torch.Tensor:
     return train_batch(images, np.arange(len(images)), preprocess, augment, **{"seed": 0, "epoch": 0, **key}).images
 
 
-def test_evaluation_agrees_with_the_single_picture():
+def test_evaluation_agrees_with_the_single_image():
     images = stack(4, 20)
     for preprocess in (SIZE, Preprocess(size=(32, 32), crop=0.9), Preprocess(size=(20, 20)), Preprocess(size=(10, 16))):
         found = eval_batch(images, preprocess)
@@ -69,7 +69,7 @@ def test_shifts_and_mirrors_are_exactly_those_of_padding():
     assert {view.contiguous().numpy().tobytes() for view in found} == allowed
 
 
-def test_boxes_are_drawn_as_for_single_pictures():
+def test_boxes_are_drawn_as_for_single_images():
     """The same distribution, from other numbers: compared by their means and spread."""
     from vitreous.data.augment import random_box
 
@@ -128,13 +128,13 @@ def test_erasing_replaces_rectangles_of_some():
     assert (holes.flatten(1).sum(1) == rows * columns).all()
 
 
-def test_small_pictures_need_no_python_each():
-    """Whole batches give what single views would give, in distribution: the mean picture agrees."""
+def test_small_images_need_no_python_each():
+    """Whole batches give what single views would give, in distribution: the mean image agrees."""
     images = stack(1).expand(2000, -1, -1, -1)
     batch = views(images, Augment()).mean(0)
-    picture = images[0].permute(1, 2, 0).contiguous().numpy()
+    image = images[0].permute(1, 2, 0).contiguous().numpy()
     single = (
-        torch.stack([train_view(picture, SIZE, Augment(), generator(0, 0, i)).pixels for i in range(2000)])
+        torch.stack([train_view(image, SIZE, Augment(), generator(0, 0, i)).pixels for i in range(2000)])
         .float()
         .mean(0)
     )

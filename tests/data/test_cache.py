@@ -3,15 +3,15 @@ import pickle
 
 import numpy as np
 
-from support.pictures import noise
-from vitreous.data.cache import DEFAULT_LIMIT, PictureCache, default_limit
+from support.images import noise
+from vitreous.data.cache import DEFAULT_LIMIT, ImageCache, default_limit
 from vitreous.memory import available_memory
 
 WHOLE, MIDDLE = (0.0, 0.0, 1.0, 1.0), (0.1, 0.25, 1 / 3, 0.5)
 
 
 def test_what_is_put_comes_back_until_it_is_full():
-    cache = PictureCache(4, 8 * 8 * 3 * 2 + 10)
+    cache = ImageCache(4, 8 * 8 * 3 * 2 + 10)
     assert cache.get(0) is None
     cache.put(0, noise(8, 8, seed=0), WHOLE)
     cache.put(3, noise(8, 8, seed=3), MIDDLE)
@@ -27,7 +27,7 @@ def test_what_is_put_comes_back_until_it_is_full():
 
 
 def test_forked_processes_share_it():
-    cache = PictureCache(2, 10_000)
+    cache = ImageCache(2, 10_000)
     child = os.fork()
     if child == 0:
         try:
@@ -41,10 +41,10 @@ def test_forked_processes_share_it():
 
 
 def test_without_memory_or_in_a_fresh_process_it_is_empty():
-    cache = PictureCache(2, 0)
+    cache = ImageCache(2, 0)
     cache.put(0, noise(4, 4), WHOLE)
     assert cache.get(0) is None
-    full = PictureCache(2, 1000)
+    full = ImageCache(2, 1000)
     full.put(0, noise(4, 4), WHOLE)
     assert full.get(0) is not None
     assert pickle.loads(pickle.dumps(full)).get(0) is None

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from support.pictures import make_tree
+from support.images import make_tree
 from vitreous.data.copies import note_copies, without_copies
 from vitreous.data.packed import ArraySource
 from vitreous.data.source import Data, open_data
@@ -27,7 +27,7 @@ def test_copies_in_two_splits_and_in_two_classes_are_each_one_line(tmp_path):
     assert f"{tmp_path / 'train/a/wrong.png'} = {tmp_path / 'train/b/001.png'}" in torn
 
 
-def test_packed_pictures(tmp_path):
+def test_packed_images(tmp_path):
     images = torch.arange(4 * 3 * 4).to(torch.uint8).view(4, 3, 2, 2)
     images[3] = images[0]
     source = ArraySource("x.npz", images, np.array([0, 1, 0, 1]), ("a", "b"))

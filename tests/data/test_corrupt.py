@@ -21,7 +21,7 @@ KINDS = list(CORRUPTIONS)
 SIDE = 64
 
 
-def picture(seed=0, side=SIDE, channels=3):
+def make_image(seed=0, side=SIDE, channels=3):
     """(C, side, side) uint8 that has large shapes and fine ones, as photographs have."""
     rng = np.random.default_rng(seed)
     field = ndimage.gaussian_filter(rng.normal(size=(side, side, channels)), (side / 10, side / 10, 0))
@@ -45,25 +45,25 @@ def floats(view):
 def test_shape_type_and_determinism(subtests):
     for kind in KINDS:
         with subtests.test(kind=kind):
-            for view in (picture(), picture(channels=1), picture(side=32), picture()[:, :48]):
+            for view in (make_image(), make_image(channels=1), make_image(side=32), make_image()[:, :48]):
                 made = corrupt(view, kind, 3, stream(0, kind, "a/b.jpg"))
                 assert (made.dtype, made.shape) == (np.uint8, view.shape)
                 assert np.array_equal(made, corrupt(view, kind, 3, stream(0, kind, "a/b.jpg")))
                 assert not np.array_equal(made, view)
 
 
-def test_another_picture_or_seed_meets_other_chance(subtests):
+def test_another_image_or_seed_meets_other_chance(subtests):
     for kind in ("gaussian noise", "impulse noise", "glass blur", "motion blur", "snow", "fog", "elastic"):
         with subtests.test(kind=kind):
             made = [
-                corrupt(picture(), kind, 3, stream(seed, kind, key)) for seed, key in ((0, "a"), (1, "a"), (0, "b"))
+                corrupt(make_image(), kind, 3, stream(seed, kind, key)) for seed, key in ((0, "a"), (1, "a"), (0, "b"))
             ]
             assert not np.array_equal(made[0], made[1])
             assert not np.array_equal(made[0], made[2])
 
 
 def mean_errors(kind, views):
-    """Mean absolute error of each strength, over pictures by name."""
+    """Mean absolute error of each strength, over images by name."""
     return [
         np.mean(
             [np.abs(corrupt(v, kind, k, stream(0, kind, key)) - v.astype(float)).mean() for key, v in views.items()]
@@ -74,7 +74,7 @@ def mean_errors(kind, views):
 
 @pytest.mark.slow
 def test_more_strength_changes_more(subtests):
-    views = {str(seed): picture(seed, side=224) for seed in range(4)}
+    views = {str(seed): make_image(seed, side=224) for seed in range(4)}
     for kind in KINDS:
         with subtests.test(kind=kind):
             errors = mean_errors(kind, views)
@@ -121,7 +121,7 @@ def test_impulse_noise_replaces_a_share_by_black_or_white(subtests):
 def test_defocus_is_a_convolution_with_a_disk(subtests):
     for strength in STRENGTHS:
         with subtests.test(strength=strength):
-            view = picture(side=224)
+            view = make_image(side=224)
             kernel = disk(*DISK[strength - 1])
             expected = np.stack([ndimage.convolve(one.astype(float), kernel, mode="mirror") for one in view])
             assert np.abs(corrupt(view, "defocus blur", strength, rng()) - expected).max() <= 0.51
@@ -133,7 +133,7 @@ def test_defocus_is_a_convolution_with_a_disk(subtests):
 
 
 def test_gaussian_blur_against_scipy():
-    pixels = floats(picture())
+    pixels = floats(make_image())
     for border, mode in (("edge", "nearest"), ("symmetric", "reflect")):
         for sigma, truncate in ((0.7, 4.0), (2.44, 3.0), (30.0, 3.0)):
             expected = ndimage.gaussian_filter(pixels.astype(float), (sigma, sigma, 0), mode=mode, truncate=truncate)
@@ -187,10 +187,10 @@ def test_motion_blur_along_a_row_by_hand():
 
 
 def test_zoom_blur_against_scipy(subtests):
-    """The mean of the picture and of its middle, ever larger; places count from the middle of the first pixel."""
+    """The mean of the image and of its middle, ever larger; places count from the middle of the first pixel."""
     for strength, zooms in ((1, np.arange(1, 1.11, 0.01)), (5, np.arange(1, 1.31, 0.03))):
         with subtests.test(strength=strength):
-            view, middle = picture(), (SIDE - 1) / 2
+            view, middle = make_image(), (SIDE - 1) / 2
             found = view.astype(float)
             for zoom in zooms:
                 places = middle + (np.arange(SIDE) - middle) / zoom
@@ -233,7 +233,7 @@ def test_fog_is_a_cloud_with_more_power_at_low_frequencies():
     assert rings[0] > 20 * rings[1] > 100 * rings[2]
     smooth, rough = (np.abs(np.diff(plasma(128, r, rng()), axis=0)).mean() for r in (4.0, 1.4**2))
     assert rough > 1.5 * smooth
-    view = picture()
+    view = make_image()
     for strength, amount in ((1, 1.5), (3, 2.5)):
         most = view.max() / 255
         made = corrupt(view, "fog", strength, rng()) / 255
@@ -246,7 +246,7 @@ def test_fog_is_a_cloud_with_more_power_at_low_frequencies():
 def test_brightness_against_pythons_own_hsv(subtests):
     for strength, more in enumerate([0.1, 0.2, 0.3, 0.4, 0.5], 1):
         with subtests.test(strength=strength):
-            view = picture(side=16)
+            view = make_image(side=16)
             view[:, 0, 0] = 0
             made = corrupt(view, "brightness", strength, rng())
             for y, x in np.ndindex(16, 16):
@@ -258,14 +258,14 @@ def test_brightness_against_pythons_own_hsv(subtests):
 def test_contrast_keeps_the_mean_and_shrinks_the_deviation(subtests):
     for strength, left in enumerate([0.4, 0.3, 0.2, 0.1, 0.05], 1):
         with subtests.test(strength=strength):
-            pixels = floats(picture())
+            pixels = floats(make_image())
             made = CORRUPTIONS["contrast"].apply(pixels, strength, rng())
             assert made.mean(axis=(0, 1)) == pytest.approx(pixels.mean(axis=(0, 1)), abs=1e-5)
             assert made.std(axis=(0, 1)) == pytest.approx(left * pixels.std(axis=(0, 1)), rel=1e-3)
 
 
 def test_elastic_against_scipy():
-    pixels, size = floats(picture()), (SIDE, SIDE)
+    pixels, size = floats(make_image()), (SIDE, SIDE)
     made = elastic(pixels, 4, rng(7))
     draw, scale = rng(7), SIDE / 224
     back = affine_back(size, 17.0 * scale, draw)
@@ -286,15 +286,15 @@ def test_an_affine_map_takes_moved_points_back():
     assert np.column_stack([moved, np.ones(3)]) @ back.T == pytest.approx(points, abs=1e-3)
 
 
-def test_look_up_on_the_grid_is_the_picture():
-    pixels = floats(picture())
+def test_look_up_on_the_grid_is_the_image():
+    pixels = floats(make_image())
     rows, columns = np.indices((SIDE, SIDE), dtype=np.float32)
     assert np.array_equal(look_up(pixels, rows, columns), pixels)
     assert look_up(pixels, -rows, columns + 0) == pytest.approx(pixels)  # mirrored
 
 
 def test_pixelate_makes_blocks_of_their_mean():
-    view = picture(side=64)
+    view = make_image(side=64)
     made = corrupt(view, "pixelate", 5, rng())  # a quarter of the pixels along each side: blocks of 4
     blocks = made.reshape(3, 16, 4, 16, 4)
     assert (blocks == blocks[:, :, :1, :, :1]).all()
@@ -305,15 +305,15 @@ def test_pixelate_makes_blocks_of_their_mean():
 def test_jpeg_is_what_pillow_reads_back(subtests):
     for strength, quality in enumerate([25, 18, 15, 10, 7], 1):
         with subtests.test(strength=strength):
-            view, buffer = picture(), io.BytesIO()
+            view, buffer = make_image(), io.BytesIO()
             Image.fromarray(view.transpose(1, 2, 0)).save(buffer, "JPEG", quality=quality)
             expected = np.asarray(Image.open(buffer)).transpose(2, 0, 1)
             assert np.array_equal(corrupt(view, "jpeg", strength, rng()), expected)
 
 
-def test_lengths_are_scaled_to_the_picture():
-    """A blur of a picture twice as large reaches twice as far: both, at one size, are about the same."""
-    small = picture(side=112)
+def test_lengths_are_scaled_to_the_image():
+    """A blur of an image twice as large reaches twice as far: both, at one size, are about the same."""
+    small = make_image(side=112)
     large = np.asarray(Image.fromarray(small.transpose(1, 2, 0)).resize((448, 448), Image.Resampling.BICUBIC))
     for kind in ("defocus blur", "motion blur", "zoom blur"):
         made = corrupt(large.transpose(2, 0, 1).copy(), kind, 4, rng(2)).transpose(1, 2, 0)
@@ -321,9 +321,9 @@ def test_lengths_are_scaled_to_the_picture():
         assert np.abs(shrunk - corrupt(small, kind, 4, rng(2)).astype(float)).mean() < 2.0, kind
 
 
-def test_a_picture_meets_the_same_chance_wherever_it_is(tmp_path):
+def test_a_image_meets_the_same_chance_wherever_it_is(tmp_path):
     for name in "abc":
-        Image.fromarray(picture(ord(name)).transpose(1, 2, 0)).save(tmp_path / f"{name}.png")
+        Image.fromarray(make_image(ord(name)).transpose(1, 2, 0)).save(tmp_path / f"{name}.png")
     source = FolderSource(tmp_path, Names(["a.png", "b.png", "c.png"]), np.zeros(3, np.int64), ("x",))
     preprocess = Preprocess(size=(32, 32))
     whole = Corrupting(source, preprocess, ("shot noise", "snow"), (1, 4), 0).make(2).views

@@ -17,8 +17,8 @@ from support.miniatures import (
     dmlab_records,
     dsprites,
     flowers102,
+    make_image,
     pets,
-    picture,
     smallnorb,
     svhn,
 )
@@ -231,7 +231,7 @@ def test_thirty_of_each_class_of_caltech_whatever_lies_beside(tmp_path):
     first = DATASETS["caltech101"].read(tmp_path)
     other = tmp_path / "caltech-101" / "101_ObjectCategories" / "101_ObjectCategories" / "zebra"
     for number in range(31):
-        picture(other / f"image_{number:04d}.jpg", side=2)
+        make_image(other / f"image_{number:04d}.jpg", side=2)
     again = DATASETS["caltech101"].read(tmp_path)
     keys = [[data.splits["test"].key(i) for i in range(4)] for data in (first, again)]
     assert keys[0] == keys[1]
@@ -343,7 +343,7 @@ def test_a_card_that_is_none(tmp_path, subtests):
                 open_data(folder)
 
 
-def test_labels_are_not_pictures(tmp_path, monkeypatch):
+def test_labels_are_not_images(tmp_path, monkeypatch):
     (tmp_path / "imagenet-real").mkdir()
     (tmp_path / "imagenet-real" / CARD).write_text(Card("imagenet-real", ".").to_json())
     with pytest.raises(UserError, match="imagenet-real"):
@@ -411,7 +411,7 @@ def test_lists_of_vtab_1k_as_others_wrote_them(tmp_path):
         lines = [f"images/{name[:-4]}/{i:06d}.jpg {label}" for i, label in enumerate(labels)]
         (tmp_path / name).write_text("\n".join(lines) + "\n")
         for line in lines:
-            picture(tmp_path / line.split()[0])
+            make_image(tmp_path / line.split()[0])
     data = open_data(tmp_path)
     assert [source.labels.tolist() for source in data.splits.values()] == [[0, 4], [4], [2, 0, 4]]
     assert data.classes == ("0", "1", "2", "3", "4")
@@ -423,15 +423,15 @@ def test_lists_of_vtab_1k_as_others_wrote_them(tmp_path):
 
 def read_colours(root):
     """colours.json: {"train": {"red": ["1.png"]}}."""
-    from vitreous.data.datasets.pictures import listed_data
+    from vitreous.data.datasets.images import listed_data
 
     found = json.loads((root / "colours.json").read_text())
     classes = sorted({label for part in found.values() for label in part})
-    pictures = {
+    images = {
         split: [(name, classes.index(label)) for label, names in part.items() for name in names]
         for split, part in found.items()
     }
-    return listed_data(root, pictures, classes)
+    return listed_data(root, images, classes)
 
 
 COLOURS = Dataset(
@@ -452,7 +452,7 @@ def test_a_dataset_is_added_by_one_row_and_one_reader(tmp_path, monkeypatch):
     monkeypatch.setenv("VITREOUS_DATA", str(tmp_path))
     folder = tmp_path / "colours"
     for name in ("1.png", "2.png", "3.png", "4.png"):
-        picture(folder / name)
+        make_image(folder / name)
     content = {"train": {"blue": ["1.png"], "red": ["2.png"]}, "test": {"blue": ["3.png"], "red": ["4.png"]}}
     (folder / "colours.json").write_text(json.dumps(content))
     (folder / CARD).write_text(Card("colours", ".").to_json())

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from support.pictures import noise, smooth
-from vitreous.data.decode import MAX_PIXELS, Header, PictureError, open_picture, read_header
+from support.images import noise, smooth
+from vitreous.data.decode import MAX_PIXELS, Header, ImageError, open_image, read_header
 
 
 def png(width: int, height: int, depth: int, colour: int, rows: bytes, *chunks: tuple[bytes, bytes]) -> bytes:
@@ -40,12 +40,12 @@ def pixels(image: Image.Image) -> list[object]:
 def test_colour_and_grey_come_as_stored_and_convert_to_each_other():
     array = noise(5, 7)
     colour = saved(Image.fromarray(array), "PNG")
-    np.testing.assert_array_equal(np.asarray(open_picture(colour)), array)
+    np.testing.assert_array_equal(np.asarray(open_image(colour)), array)
     luma = (array @ np.array([0.299, 0.587, 0.114])).round()
-    np.testing.assert_allclose(np.asarray(open_picture(colour, channels=1)), luma, atol=1)
+    np.testing.assert_allclose(np.asarray(open_image(colour, channels=1)), luma, atol=1)
     grey = saved(Image.fromarray(array[:, :, 0]), "PNG")
-    assert open_picture(grey).mode == "RGB"
-    np.testing.assert_array_equal(np.asarray(open_picture(grey))[:, :, 2], array[:, :, 0])
+    assert open_image(grey).mode == "RGB"
+    np.testing.assert_array_equal(np.asarray(open_image(grey))[:, :, 2], array[:, :, 0])
 
 
 def test_the_cameras_orientation_is_applied(subtests):
@@ -72,7 +72,7 @@ def test_the_cameras_orientation_is_applied(subtests):
                 data = saved(
                     Image.fromarray(np.ascontiguousarray(stored)).convert("RGB"), kind, exif=exif.tobytes(), **options
                 )
-                found = np.asarray(open_picture(data, channels=1))
+                found = np.asarray(open_image(data, channels=1))
                 np.testing.assert_allclose(found.astype(int), upright, atol=12 if kind == "JPEG" else 1)
 
 
@@ -81,8 +81,8 @@ def test_sixteen_bits_are_scaled_not_cut_off():
     rows = b"\0" + struct.pack(f">{len(values)}H", *values)
     data = png(len(values), 1, 16, 0, rows)
     expected = [round(value * 255 / 65535) for value in values]
-    assert pixels(open_picture(data, channels=1)) == expected
-    assert pixels(open_picture(data)) == [(value,) * 3 for value in expected]
+    assert pixels(open_image(data, channels=1)) == expected
+    assert pixels(open_image(data)) == [(value,) * 3 for value in expected]
 
 
 def test_sixteen_bits_in_tiff_of_either_byte_order(tmp_path: Path, subtests):
@@ -96,16 +96,16 @@ def test_sixteen_bits_in_tiff_of_either_byte_order(tmp_path: Path, subtests):
                 body += struct.pack(f"{order}HHII", tag, 4, 1, value)
             path = tmp_path / "grey.tif"
             path.write_bytes(body + struct.pack(f"{order}I", 0))
-            assert pixels(open_picture(path, channels=1)) == [0, 1, 100, 255]
+            assert pixels(open_image(path, channels=1)) == [0, 1, 100, 255]
 
 
 def test_sixteen_bit_colour_and_grey_maps():
     rows = b"\0" + struct.pack(">6H", 65535, 25700, 0, 514, 0, 65535)
-    assert pixels(open_picture(png(2, 1, 16, 2, rows))) == [(255, 100, 0), (2, 0, 255)]
-    assert pixels(open_picture(b"P5 3 1 65535\n" + struct.pack(">3H", 0, 25700, 65535), channels=1)) == [0, 100, 255]
+    assert pixels(open_image(png(2, 1, 16, 2, rows))) == [(255, 100, 0), (2, 0, 255)]
+    assert pixels(open_image(b"P5 3 1 65535\n" + struct.pack(">3H", 0, 25700, 65535), channels=1)) == [0, 100, 255]
 
 
-def test_floating_point_pictures_are_scaled_by_their_range(subtests):
+def test_floating_point_images_are_scaled_by_their_range(subtests):
     for values, expected in (
         ([0.0, 0.5, 1.0], [0, 128, 255]),
         ([0.0, 100.0, 255.0], [0, 100, 255]),
@@ -116,20 +116,20 @@ def test_floating_point_pictures_are_scaled_by_their_range(subtests):
     ):
         with subtests.test(values=values):
             image = Image.fromarray(np.array([values], dtype=np.float32))
-            assert pixels(open_picture(saved(image, "TIFF"), channels=1)) == expected
+            assert pixels(open_image(saved(image, "TIFF"), channels=1)) == expected
 
 
 def test_32_bit_integers():
     image = Image.fromarray(np.array([[0, 25700, 65535]], dtype=np.int32))
-    assert pixels(open_picture(saved(image, "TIFF"), channels=1)) == [0, 100, 255]
+    assert pixels(open_image(saved(image, "TIFF"), channels=1)) == [0, 100, 255]
     image = Image.fromarray(np.array([[0, 100, 255]], dtype=np.int32))
-    assert pixels(open_picture(saved(image, "TIFF"), channels=1)) == [0, 100, 255]
+    assert pixels(open_image(saved(image, "TIFF"), channels=1)) == [0, 100, 255]
 
 
 def test_cmyk_becomes_rgb():
     cmyk = Image.new("CMYK", (8, 8), (0, 255, 255, 0))  # no cyan: red
     for kind in ("JPEG", "TIFF"):
-        red, green, blue = pixels(open_picture(saved(cmyk, kind)))[0]
+        red, green, blue = pixels(open_image(saved(cmyk, kind)))[0]
         assert red > 240
         assert green < 15
         assert blue < 15
@@ -139,14 +139,14 @@ def test_palettes_and_transparency_on_white():
     image = Image.new("P", (2, 1))
     image.putpalette([10, 20, 30, 200, 100, 50])
     image.putdata([0, 1])
-    assert pixels(open_picture(saved(image, "PNG"))) == [(10, 20, 30), (200, 100, 50)]
-    assert pixels(open_picture(saved(image, "PNG", transparency=1))) == [(10, 20, 30), (255, 255, 255)]
+    assert pixels(open_image(saved(image, "PNG"))) == [(10, 20, 30), (200, 100, 50)]
+    assert pixels(open_image(saved(image, "PNG", transparency=1))) == [(10, 20, 30), (255, 255, 255)]
     half = Image.new("RGBA", (1, 1), (0, 0, 0, 128))
-    assert pixels(open_picture(saved(half, "PNG"))) == [(127, 127, 127)]
+    assert pixels(open_image(saved(half, "PNG"))) == [(127, 127, 127)]
     grey = png(2, 1, 8, 0, b"\0\x05\x64", (b"tRNS", b"\0\x05"))  # grey 5 stands for transparent
-    assert pixels(open_picture(grey, channels=1)) == [255, 100]
+    assert pixels(open_image(grey, channels=1)) == [255, 100]
     faint = Image.new("LA", (1, 1), (0, 0))
-    assert pixels(open_picture(saved(faint, "PNG"), channels=1)) == [255]
+    assert pixels(open_image(saved(faint, "PNG"), channels=1)) == [255]
 
 
 def test_of_an_animation_the_first_frame(subtests):
@@ -155,19 +155,19 @@ def test_of_an_animation_the_first_frame(subtests):
             first, second = Image.new("RGB", (4, 4), "red"), Image.new("RGB", (4, 4), "blue")
             options = {"lossless": True} if kind == "WEBP" else {}
             data = saved(first, kind, save_all=True, append_images=[second], **options)
-            assert pixels(open_picture(data))[0] == (255, 0, 0)
+            assert pixels(open_image(data))[0] == (255, 0, 0)
 
 
 def test_bilevel_bitmaps():
     image = Image.fromarray(np.array([[0, 255]], dtype=np.uint8)).convert("1")
     for kind in ("BMP", "PPM", "PNG"):
-        assert pixels(open_picture(saved(image, kind), channels=1)) == [0, 255]
+        assert pixels(open_image(saved(image, kind), channels=1)) == [0, 255]
 
 
 def test_jpegs_are_decoded_at_the_smallest_scale_that_serves(tmp_path: Path):
     path = tmp_path / "large.jpg"
     smooth(600, 800).save(path, quality=95)
-    sizes = {least: open_picture(path, at_least=least).size for least in (601, 301, 300, 151, 150, 75, 20)}
+    sizes = {least: open_image(path, at_least=least).size for least in (601, 301, 300, 151, 150, 75, 20)}
     assert sizes == {
         601: (800, 600),
         301: (800, 600),
@@ -177,7 +177,7 @@ def test_jpegs_are_decoded_at_the_smallest_scale_that_serves(tmp_path: Path):
         75: (100, 75),
         20: (100, 75),
     }
-    half = np.asarray(open_picture(path, at_least=300)).astype(int)
+    half = np.asarray(open_image(path, at_least=300)).astype(int)
     by_hand = np.asarray(Image.open(path)).astype(float).reshape(300, 2, 400, 2, 3).mean((1, 3))
     assert np.abs(half - by_hand).mean() < 1
 
@@ -186,11 +186,11 @@ def test_a_bomb_is_refused_before_it_is_decoded():
     rows = zlib.compress(b"\0" * 1000)
     for side in (10_000, 20_000, 200_000):  # 100 megapixels; and beyond both of Pillow's own limits
         data = png(side, side, 8, 0, b"").replace(zlib.compress(b""), rows)
-        with pytest.raises(PictureError, match=r"bomb\.png: .* 67 "):  # million pixels, the limit
-            open_picture(data, name="bomb.png")
-    with pytest.raises(PictureError, match="30x20"):
-        open_picture(saved(smooth(20, 30), "PNG"), max_pixels=599)
-    assert open_picture(saved(smooth(20, 30), "PNG"), max_pixels=600).size == (30, 20)
+        with pytest.raises(ImageError, match=r"bomb\.png: .* 67 "):  # million pixels, the limit
+            open_image(data, name="bomb.png")
+    with pytest.raises(ImageError, match="30x20"):
+        open_image(saved(smooth(20, 30), "PNG"), max_pixels=599)
+    assert open_image(saved(smooth(20, 30), "PNG"), max_pixels=600).size == (30, 20)
     assert MAX_PIXELS < 100e6
 
 
@@ -198,7 +198,7 @@ def test_pillows_warnings_do_not_leak():
     data = png(9500, 9500, 8, 0, b"")  # Pillow warns of this size
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        with pytest.raises(PictureError, match="9500x9500"):
+        with pytest.raises(ImageError, match="9500x9500"):
             read_header(data)
         assert read_header(data, max_pixels=10**9) == Header(9500, 9500, "L", "PNG")
 
@@ -220,30 +220,30 @@ def test_what_cannot_be_read_is_named_with_the_reason(tmp_path: Path, subtests):
         with subtests.test(name):
             path = tmp_path / name
             path.write_bytes(data)
-            with pytest.raises(PictureError) as error:
-                open_picture(path)
+            with pytest.raises(ImageError) as error:
+                open_image(path)
             reasons[name] = error.value.reason
             assert re.fullmatch(rf"{path}: [^\n]+\.", str(error.value))
     assert reasons["text.jpg"] == reasons["page.png"] == reasons["script.eps"]
     assert len({reasons[name] for name in ("text.jpg", "empty.jpg", "cut.jpg", "cut.png")}) == 4
 
 
-def test_every_single_damaged_byte_gives_a_picture_or_a_picture_error():
+def test_every_single_damaged_byte_gives_a_image_or_a_image_error():
     for kind in ("JPEG", "PNG", "GIF", "TIFF", "WEBP", "BMP", "PPM"):
         data = saved(smooth(8, 8), kind)
         for at in range(0, len(data), 3):
             broken = bytearray(data)
             broken[at] ^= 0xFF
-            with contextlib.suppress(PictureError):
-                assert open_picture(bytes(broken)).mode == "RGB"
+            with contextlib.suppress(ImageError):
+                assert open_image(bytes(broken)).mode == "RGB"
 
 
 def test_missing_files_folders_and_pipes(tmp_path: Path):
     os.mkfifo(tmp_path / "pipe.jpg")
     (tmp_path / "loop.jpg").symlink_to(tmp_path / "loop.jpg")
     for place in (tmp_path / "none.jpg", tmp_path, tmp_path / "pipe.jpg", tmp_path / "loop.jpg"):
-        with pytest.raises(PictureError, match=re.escape(f"{place}: ")):
-            open_picture(place)
+        with pytest.raises(ImageError, match=re.escape(f"{place}: ")):
+            open_image(place)
 
 
 def test_no_permission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -254,17 +254,17 @@ def test_no_permission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.setattr(Image, "open", refuse)  # root reads all files, so the refusal is played
-    with pytest.raises(PictureError, match=r"secret\.png"):
-        open_picture(path)
+    with pytest.raises(ImageError, match=r"secret\.png"):
+        open_image(path)
 
 
 def test_names_in_unicode_and_errors_that_travel_between_processes(tmp_path: Path):
     path = tmp_path / "写真 – é̄ 🐈.png"
     path.write_bytes(saved(smooth(8, 8), "PNG"))
-    assert open_picture(path).size == (8, 8)
+    assert open_image(path).size == (8, 8)
     path.write_bytes(b"")
-    with pytest.raises(PictureError) as error:
-        open_picture(path)
+    with pytest.raises(ImageError) as error:
+        open_image(path)
     twin = pickle.loads(pickle.dumps(error.value))
     assert (str(twin), twin.name, twin.reason) == (str(error.value), str(path), error.value.reason)
 
@@ -274,4 +274,4 @@ def test_broken_metadata_do_not_matter():
     exif = b"Exif\0\0no TIFF header"
     made = io.BytesIO()
     image.save(made, "PNG", exif=exif)
-    np.testing.assert_array_equal(np.asarray(open_picture(made.getvalue())), np.asarray(image))
+    np.testing.assert_array_equal(np.asarray(open_image(made.getvalue())), np.asarray(image))

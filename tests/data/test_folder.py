@@ -8,7 +8,7 @@ from tempfile import mkdtemp
 import numpy as np
 import pytest
 
-from support.pictures import make_tree, smooth
+from support.images import make_tree, smooth
 from vitreous.data.folder import FolderSource, Names
 from vitreous.data.source import NoClassesError, open_data
 from vitreous.errors import UserError
@@ -29,7 +29,7 @@ def test_a_folder_a_class(tmp_path: Path):
     make_tree(tmp_path, {"dog": 2, "cat": 3})
     (tmp_path / "cat" / "deeper").mkdir()
     smooth(9, 9).save(tmp_path / "cat" / "deeper" / "more.JPG", "JPEG")
-    (tmp_path / "cat" / "notes.txt").write_text("not a picture")
+    (tmp_path / "cat" / "notes.txt").write_text("not an image")
     (tmp_path / "cat" / "._000.png").write_bytes(b"what a Mac leaves")
     (tmp_path / "nothing").mkdir()
     data = open_data(tmp_path)
@@ -87,7 +87,7 @@ def test_flat_train_val_and_test_folders_are_parts_without_classes(tmp_path: Pat
             check_notes(data, folder / "labels")
 
 
-def test_pictures_beside_flat_parts_make_no_classes_of_them(tmp_path: Path):
+def test_images_beside_flat_parts_make_no_classes_of_them(tmp_path: Path):
     make_tree(tmp_path / "all", {"train": 2, "test": 1, "masks": 1})
     with pytest.raises(NoClassesError, match="all/train: "):
         open_data(tmp_path / "all")
@@ -140,7 +140,7 @@ def test_numbered_classes_count_as_numbers(tmp_path: Path):
     assert open_data(tmp_path).classes == ("2", "9", "10")
 
 
-def test_pictures_without_labels(tmp_path: Path):
+def test_images_without_labels(tmp_path: Path):
     make_tree(tmp_path, {"x": 1, "train": 1})
     smooth(9, 9).save(tmp_path / "flat.png")
     data = open_data(tmp_path, labelled=False)
@@ -210,11 +210,11 @@ def test_no_permission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 def test_csv_and_jsonl(tmp_path: Path):
-    make_tree(tmp_path / "pictures", {"x": 4})
+    make_tree(tmp_path / "images", {"x": 4})
     rows = [("000", "cat", "train"), ("001", "dog", ""), ("002", "cat", "valid"), ("003", "dog", "test")]
-    lines = ["label,path,split"] + [f'"{label}",pictures/x/{name}.png,{split}' for name, label, split in rows]
+    lines = ["label,path,split"] + [f'"{label}",images/x/{name}.png,{split}' for name, label, split in rows]
     (tmp_path / "list.csv").write_text("\ufeff" + "\n".join(lines), encoding="utf-8")
-    objects = [{"path": f"pictures/x/{name}.png", "label": label, "split": split} for name, label, split in rows]
+    objects = [{"path": f"images/x/{name}.png", "label": label, "split": split} for name, label, split in rows]
     (tmp_path / "list.jsonl").write_text("\n".join(json.dumps(row) for row in objects) + "\n")
     for name in ("list.csv", "list.jsonl"):
         data = open_data(tmp_path / name)
@@ -224,7 +224,7 @@ def test_csv_and_jsonl(tmp_path: Path):
             "val": [0],
             "test": [1],
         }
-        assert data.splits["test"].name(0) == str(tmp_path / "pictures" / "x" / "003.png")
+        assert data.splits["test"].name(0) == str(tmp_path / "images" / "x" / "003.png")
         assert data.splits["val"].read(0).size == (20, 24)
 
 
@@ -263,13 +263,13 @@ def test_a_large_tree_is_indexed_in_little_memory(tmp_path: Path):
     for label in range(10):
         (tmp_path / f"class {label}").mkdir(parents=True)
         for i in range(count // 10):
-            (tmp_path / f"class {label}" / f"picture_{i:08d}.jpg").touch()
+            (tmp_path / f"class {label}" / f"image_{i:08d}.jpg").touch()
     tracemalloc.start()
     data = open_data(tmp_path)
     kept, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert len(data.train) == count
-    assert kept / count < 80  # bytes a picture, of which its name takes 30
+    assert kept / count < 80  # bytes an image, of which its name takes 30
     assert peak / count < 400
 
 

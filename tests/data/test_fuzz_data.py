@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from support.commands import MB, _restart_peak
-from support.hostile_data import DATA, IMAGES, LABELS, PICTURES, arrays, idx, npy, npz, picture
+from support.hostile_data import DATA, IMAGE_FILES, IMAGES, LABELS, arrays, idx, make_image, npy, npz
 from support.zygote import memory
 from vitreous import UserError
 from vitreous.config.data import Preprocess
@@ -110,7 +110,7 @@ def test_images(fuzz, subtests):
     for kind, files in KINDS.items():
 
         @fuzz
-        @given(damaged(*files, *PICTURES.values()))
+        @given(damaged(*files, *IMAGE_FILES.values()))
         def look(content):
             view = check(make_view, content, preprocess)
             assert view is None or view.shape == (3, 8, 8)
@@ -136,14 +136,14 @@ def fuzz_file(fuzz, path, *seeds):
 
 
 def test_csv(fuzz, tmp_path):
-    (tmp_path / "x.png").write_bytes(picture())
+    (tmp_path / "x.png").write_bytes(make_image())
     rows = "path,label,split\nx.png,cat,train\nx.png,dog,test\n"
     seeds = rows.encode(), ("\ufeff" + rows).encode(), b'path,label\n"x.png","a\n"\nx.png,b\n'
     fuzz_file(fuzz, tmp_path / "x.csv", *seeds)
 
 
 def test_jsonl(fuzz, tmp_path):
-    (tmp_path / "x.png").write_bytes(picture())
+    (tmp_path / "x.png").write_bytes(make_image())
     seed = b'{"path": "x.png", "label": "a\\ud83d"}\n{"path": "x.png", "label": 1.5, "split": "val"}\n'
     fuzz_file(fuzz, tmp_path / "x.jsonl", seed, seed + b"\n[]", seed.replace(b"1.5", b"[[[]]]"))
 

@@ -1,4 +1,4 @@
-"""Where a view was cut: on pictures whose pixels say where they are, the reported box and flip must tell the same."""
+"""Where a view was cut: on images whose pixels say where they are, the reported box and flip must tell the same."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from PIL import Image
 from vitreous.config.data import Augment, Preprocess, View
 from vitreous.data.augment import seen_box, seen_shares
 from vitreous.data.loader import Loader
-from vitreous.data.making import BatchMaker, PictureMaker
+from vitreous.data.making import BatchMaker, ImageMaker
 from vitreous.data.packed import ArraySource
 from vitreous.data.source import open_data
 
@@ -29,7 +29,7 @@ def ramp(height=HEIGHT, width=WIDTH):
 
 @pytest.fixture
 def source(tmp_path: Path, request: pytest.FixtureRequest):
-    """The same picture many times: in files, which are cut one by one, or in memory, cut a batch at a time."""
+    """The same image many times: in files, which are cut one by one, or in memory, cut a batch at a time."""
     if request.param == "batch":
         images = torch.from_numpy(ramp()).permute(2, 0, 1).expand(COUNT, -1, -1, -1)
         return ArraySource("ramps", images, np.arange(COUNT) % 2, ("a", "b"))
@@ -41,14 +41,14 @@ def source(tmp_path: Path, request: pytest.FixtureRequest):
 
 
 def places(box, flipped, size, seen=None):
-    """(rows, columns): where the pixels of a view lie in the picture, in pixels of it.
+    """(rows, columns): where the pixels of a view lie in the image, in pixels of it.
 
     seen: the part (top, left, height, width as shares) at whose border a shifted view is reflected.
     """
     found = []
     for axis, side in enumerate((HEIGHT, WIDTH)):
         start, length = box[axis], box[axis + 2]
-        place = start + (np.arange(size[axis]) + 0.5) * length / size[axis]  # as shares of the picture
+        place = start + (np.arange(size[axis]) + 0.5) * length / size[axis]  # as shares of the image
         if seen is not None:
             least = seen[axis] + 0.5 * seen[axis + 2] / size[axis]  # the middle of the outermost pixels
             most = seen[axis] + seen[axis + 2] - 0.5 * seen[axis + 2] / size[axis]
@@ -64,7 +64,7 @@ def pixels(images):
 
 
 def check(view, box, flipped, seen=None):
-    """A view (3, H, W) is what its box and flip say, to a fraction of a pixel of the picture."""
+    """A view (3, H, W) is what its box and flip say, to a fraction of a pixel of the image."""
     rows, columns = places(box, flipped, view.shape[1:], seen)
     across, down = view[0] / STEP - columns, view[1] / STEP - rows[:, None]
     for wrong in (across, down):
@@ -80,12 +80,12 @@ def test_box_and_flip_of_a_training_view_say_where_its_pixels_are_from(source, s
             with subtests.test(flip=flip, way=way):
                 augment = Augment(flip=flip) if way == "crop" else Augment(crop_scale=None, pad=4, flip=flip)
                 loader = Loader(source, SIZE, augment, batch_size=COUNT, cache_bytes=10**7)
-                assert isinstance(loader._maker, BatchMaker if isinstance(source, ArraySource) else PictureMaker)
+                assert isinstance(loader._maker, BatchMaker if isinstance(source, ArraySource) else ImageMaker)
                 # A single image is first shrunk to a short side of 1.15 times the input's: its proportions are rounded.
                 height, width = (HEIGHT, WIDTH) if isinstance(source, ArraySource) else (42, 57)
                 seen = None if way == "crop" else seen_shares(height, width, SIZE)
                 boxes, flips = [], []
-                for epoch in (0, 1):  # single pictures come from the cache in the second
+                for epoch in (0, 1):  # single images come from the cache in the second
                     batch = next(loader.batches(epoch))
                     cut = batch.views["image"]
                     assert (cut.box.shape, cut.box.dtype) == ((COUNT, 1, 4), torch.float32)

@@ -4,7 +4,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from support.pictures import make_tree, smooth
+from support.images import make_tree, smooth
 from vitreous.data.builtin import builtin_data
 from vitreous.data.health import HASH_DISTANCE, PIXEL_DISTANCE, difference_hash, inspect_data, near_pairs
 from vitreous.data.source import open_data
@@ -24,7 +24,7 @@ def test_a_folder_with_every_ill(tmp_path: Path):
     done: list[tuple[int, int]] = []
     report = inspect_data(open_data(tmp_path), lambda *now: done.append(now))
 
-    assert report.pictures == 15
+    assert report.images == 15
     assert done[-1] == (15, 15)
     assert report.splits["train"].counts == {"a": 8, "b": 5}
     assert report.splits["train"].imbalance == 8 / 5
@@ -83,7 +83,7 @@ def test_many_look_alikes_cost_no_square():
     assert len(near_pairs(hashes, thumbnails)) < 20_000 * 64
 
 
-def test_the_builtin_pictures_are_healthy():
+def test_the_builtin_images_are_healthy():
     report = inspect_data(builtin_data())
     assert report.exact_duplicates == []
     assert report.near_duplicates == []

@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from support.colours import make_bundle, make_pictures
+from support.colours import make_bundle, make_images
 from support.commands import MB, SECONDS, check_ended_well, check_refused, run_command
-from support.hostile_data import DATA, JPEG, PICTURES, PLACES, WITHOUT_LABELS, picture, sparse, special, tree
+from support.hostile_data import DATA, IMAGE_FILES, JPEG, PLACES, WITHOUT_LABELS, make_image, sparse, special, tree
 from vitreous.data import once
 
 VERBS = {
@@ -83,7 +83,7 @@ def make_hostile(case, path):
     elif case == "terabytes":
         sparse(path, 10**12, JPEG)
     else:
-        path.write_bytes(PICTURES[case])
+        path.write_bytes(IMAGE_FILES[case])
     return path
 
 
@@ -100,7 +100,7 @@ def check_told(outcome, name, statuses=(1, 2)):
 @pytest.mark.parametrize("verb", ["predict", "explain", "walkthrough"])
 def test_an_image(model, tmp_path, subtests, verb):
     more = {"predict": (), "explain": ("--out", "maps"), "walkthrough": ("--out", "page.html")}[verb]
-    for case in (*PICTURES, *PLACES, "terabytes"):
+    for case in (*IMAGE_FILES, *PLACES, "terabytes"):
         with subtests.test(case):
             folder = tmp_path / case
             folder.mkdir()
@@ -110,8 +110,8 @@ def test_an_image(model, tmp_path, subtests, verb):
 
 
 def test_an_image_among_good_ones_is_left_out_and_named(model, tmp_path, subtests):
-    data = make_pictures(tmp_path / "data")
-    for case in (*PICTURES, "loop", "broken", "terabytes"):
+    data = make_images(tmp_path / "data")
+    for case in (*IMAGE_FILES, "loop", "broken", "terabytes"):
         with subtests.test(case):
             hostile = make_hostile(case, data / "red" / "hostile.jpg")
             outcome = run_command("evaluate", model, data, "--workers", 0)
@@ -134,7 +134,7 @@ def test_what_is_no_file_is_passed_over_and_counted(tmp_path, subtests):
 
 def test_an_empty_folder_among_others_is_named(model, tmp_path, subtests):
     (tmp_path / "empty").mkdir()
-    (tmp_path / "good.png").write_bytes(picture())
+    (tmp_path / "good.png").write_bytes(make_image())
     for verb, more in {"predict": (), "explain": ("--out", "maps")}.items():
         with subtests.test(verb):
             outcome = run_command(verb, model, tmp_path / "empty", tmp_path / "good.png", *more, cwd=tmp_path)
@@ -148,7 +148,7 @@ def test_jpegs_without_their_end_are_read_and_one_is_named(model, tmp_path, subt
         data = tmp_path / str(lost)
         for k, name in enumerate(("red", "blue", "blue")):
             (data / name).mkdir(parents=True, exist_ok=True)
-            (data / name / f"{k}.jpg").write_bytes(picture("JPEG", seed=k)[:-lost])
+            (data / name / f"{k}.jpg").write_bytes(make_image("JPEG", seed=k)[:-lost])
         for verb, more in {"predict": (model,), "evaluate": (model,), "inspect": ()}.items():
             with subtests.test(verb, lost=lost):
                 once._SAID_BY[:] = bytes(8)  # a command of its own: nothing was said before

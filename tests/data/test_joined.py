@@ -20,13 +20,13 @@ def arrays(count, seed, side=8):
 
 @pytest.fixture
 def joined():
-    """5 and 7 pictures, of the second the last one twice, with soft targets of three classes."""
+    """5 and 7 images, of the second the last one twice, with soft targets of three classes."""
     first, second = arrays(5, 1), arrays(7, 2).subset([0, 1, 2, 3, 4, 5, 6, 6])
     soft = np.random.default_rng(3).dirichlet([1, 1, 1], 13).astype(np.float32)
     return join_sources([first, second], soft.argmax(axis=1), ("a", "b", "c"), soft)
 
 
-def test_a_picture_is_its_own_sources(joined):
+def test_a_image_is_its_own_sources(joined):
     assert len(joined) == 13
     assert [joined.name(4), joined.name(5), joined.name(12)] == ["made-1#4", "made-2#0", "made-2#6"]
     assert [joined.key(4), joined.key(5)] == ["0/4", "1/0"]
@@ -50,16 +50,16 @@ def test_each_source_hears_which_of_its_own_are_read_next(joined, monkeypatch):
     assert heard == [(1, [7], False), (0, [0], True), (1, [0, 2], True), (0, [1], True)]
 
 
-def test_small_pictures_in_memory_are_still_gathered_at_once(joined):
+def test_small_images_in_memory_are_still_gathered_at_once(joined):
     assert isinstance(joined, JoinedArrays)
     wanted = np.array([12, 0, 7, 4])
-    for picture, index in zip(joined.gather(wanted), wanted, strict=True):
-        assert picture.numpy().tobytes() == joined.content(int(index))
+    for image, index in zip(joined.gather(wanted), wanted, strict=True):
+        assert image.numpy().tobytes() == joined.content(int(index))
     assert type(join_sources([arrays(2, 1), arrays(2, 2, side=9)], np.zeros(4, int), ("a",))) is JoinedSource
 
 
 def test_the_loader_gives_soft_targets_in_training_and_labels_otherwise(joined, subtests):
-    """By batches at once, and picture by picture."""
+    """By batches at once, and image by image."""
     for policy in ("none", "randaugment"):
         with subtests.test(policy=policy):
             loader = Loader(joined, SEEN, Augment(crop_scale=None, policy=policy), batch_size=6)
@@ -86,7 +86,7 @@ def test_mixup_blends_soft_targets(joined):
 
 
 def test_cutmix_blends_soft_targets_by_the_area_that_is_left(joined):
-    """What is left of a picture is counted in its pixels; no picture comes twice here, so that they can be told."""
+    """What is left of an image is counted in its pixels; no image comes twice here, so that they can be told."""
     joined = joined.subset(range(12))
     plain = {
         int(i): image

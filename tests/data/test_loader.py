@@ -6,7 +6,7 @@ import pytest
 import torch
 from PIL import Image
 
-from support.pictures import make_tree, noise, smooth
+from support.images import make_tree, noise, smooth
 from vitreous.config.data import Augment, Preprocess, View
 from vitreous.data.augment import eval_view, normalise, shrink, train_view
 from vitreous.data.batch import Batch
@@ -23,7 +23,7 @@ FULL = Augment(policy="randaugment", jitter=0.3, erase=0.5, mixup=0.8, cutmix=1.
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Source:
-    root = tmp_path_factory.mktemp("pictures")
+    root = tmp_path_factory.mktemp("images")
     return open_data(make_tree(root, {"a": 9, "b": 7, "c": 7}, ".jpg", size=(60, 50))).train
 
 
@@ -42,7 +42,7 @@ def digest(batches: Iterable[Batch]) -> list[list[bytes]]:
     return found
 
 
-def test_evaluation_gives_every_picture_once_in_order(source: Source):
+def test_evaluation_gives_every_image_once_in_order(source: Source):
     loader = Loader(source, SIZE, batch_size=10)
     batches = list(loader.batches())
     assert [len(batch.images) for batch in batches] == [10, 10, 3]
@@ -130,7 +130,7 @@ def test_mixing_gives_soft_targets(source: Source):
     torch.testing.assert_close(batch.targets.sum(1), torch.ones(5))
 
 
-def test_small_pictures_in_memory_take_the_whole_batch_path(packed: ArraySource):
+def test_small_images_in_memory_take_the_whole_batch_path(packed: ArraySource):
     size = Preprocess(size=(16, 16))
     loader = Loader(packed, size, Augment(crop_scale=None), batch_size=8, workers=2)
     assert loader.workers == 0
@@ -138,7 +138,7 @@ def test_small_pictures_in_memory_take_the_whole_batch_path(packed: ArraySource)
     assert [batch.images.shape for batch in batches] == [(8, 3, 16, 16)] * 5
     evaluation = torch.cat([batch.images for batch in Loader(packed, size, batch_size=7).batches()])
     torch.testing.assert_close(evaluation, normalise(packed.images, size))
-    # a policy, or a large input, is made picture by picture
+    # a policy, or a large input, is made image by image
     assert Loader(packed, size, Augment(policy="trivial"), batch_size=8, workers=1).workers == 1
     assert next(iter(Loader(packed, Preprocess(size=(96, 96)), batch_size=8).batches())).images.shape[2:] == (96, 96)
     grey = Preprocess(size=(16, 16), mean=(0.5,), std=(0.5,))
@@ -149,7 +149,7 @@ def test_small_pictures_in_memory_take_the_whole_batch_path(packed: ArraySource)
     assert both.index.tolist() == [0, 1]
 
 
-def test_the_builtin_pictures_load():
+def test_the_builtin_images_load():
     train = builtin_data().train
     preprocess = Preprocess(size=(28, 28), mean=(0.2860,), std=(0.3530,))
     batch = next(iter(Loader(train, preprocess, Augment(crop_scale=None, pad=2), batch_size=64).batches()))
@@ -159,16 +159,16 @@ def test_the_builtin_pictures_load():
 
 @pytest.fixture
 def damaged(tmp_path: Path) -> Source:
-    """Of 60 pictures: text, an empty file and a cut one, two of them side by side."""
+    """Of 60 images: text, an empty file and a cut one, two of them side by side."""
     make_tree(tmp_path, {"a": 30, "b": 30}, ".jpg")
-    (tmp_path / "a" / "003.jpg").write_text("not a picture")
+    (tmp_path / "a" / "003.jpg").write_text("not an image")
     (tmp_path / "a" / "004.jpg").write_bytes(b"")
     whole = (tmp_path / "b" / "029.jpg").read_bytes()
     (tmp_path / "b" / "029.jpg").write_bytes(whole[: len(whole) // 2])
     return open_data(tmp_path).train
 
 
-def test_unreadable_training_pictures_are_replaced_and_reported(damaged: Source):
+def test_unreadable_training_images_are_replaced_and_reported(damaged: Source):
     found, reports = [], []
     for workers in (0, 2):
         loader = Loader(damaged, SIZE, Augment(), batch_size=7, workers=workers, unreadable_limit=0.05)
@@ -189,14 +189,14 @@ def test_unreadable_training_pictures_are_replaced_and_reported(damaged: Source)
     assert taken.tolist() == [stand_in.get(i, i) for i in order.order(0).tolist()]
 
 
-def test_unreadable_pictures_are_left_out_of_evaluation(damaged: Source):
+def test_unreadable_images_are_left_out_of_evaluation(damaged: Source):
     loader = Loader(damaged, SIZE, batch_size=3, unreadable_limit=0.05)
     index = torch.cat([batch.index for batch in loader.batches()]).tolist()
     assert index == [i for i in range(60) if i not in (3, 4, 59)]
     assert len(loader.unreadable) == 3
 
 
-def test_too_many_unreadable_pictures_stop_the_run(damaged: Source):
+def test_too_many_unreadable_images_stop_the_run(damaged: Source):
     messages = []
     for workers in (0, 2):
         loader = Loader(damaged, SIZE, Augment(), batch_size=7, workers=workers)
@@ -221,7 +221,7 @@ def test_nothing_readable_at_all_ends_too(tmp_path: Path):
     assert len(loader.unreadable) == 10
 
 
-def test_few_pictures_and_bad_numbers(source: Source):
+def test_few_images_and_bad_numbers(source: Source):
     loader = Loader(source.subset([0, 1]), SIZE, Augment(), batch_size=64)
     assert loader.steps_per_epoch == 1
     assert len(next(iter(loader.batches())).images) == 2
@@ -231,7 +231,7 @@ def test_few_pictures_and_bad_numbers(source: Source):
         Loader(source, SIZE, batch_size=0)
 
 
-def test_pictures_of_many_sizes_and_modes_make_a_batch(tmp_path: Path):
+def test_images_of_many_sizes_and_modes_make_a_batch(tmp_path: Path):
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
     smooth(10, 300).save(tmp_path / "a" / "wide.png")
@@ -256,22 +256,22 @@ def test_real_pets_give_the_same_bits_for_any_workers(shared_data: Path):
     assert found[0] == found[1] == found[2]
 
 
-def test_several_views_of_each_picture(source: Source, packed: ArraySource):
+def test_several_views_of_each_image(source: Source, packed: ArraySource):
     views = {"global": View(2, (0.4, 1.0)), "local": View(3, (0.05, 0.4), (8, 8))}
-    for pictures in (source, packed):
-        loader = Loader(pictures, SIZE, Augment(jitter=0.2, grey=0.2), batch_size=5, seed=3, views=views)
+    for images in (source, packed):
+        loader = Loader(images, SIZE, Augment(jitter=0.2, grey=0.2), batch_size=5, seed=3, views=views)
         batch = next(loader.batches(epoch=2))
         assert list(batch.views) == ["global", "local"]
         assert batch.views["global"].images.shape == (5, 2, 3, 32, 32)
         assert batch.views["local"].images.shape == (5, 3, 3, 8, 8)
         assert all(view.images.abs().max() <= 1 for view in batch.views.values())
-        again = Loader(pictures, SIZE, Augment(jitter=0.2, grey=0.2), batch_size=5, seed=3, views=views, workers=2)
+        again = Loader(images, SIZE, Augment(jitter=0.2, grey=0.2), batch_size=5, seed=3, views=views, workers=2)
         other = next(again.batches(epoch=2))
         again.close()
         assert digest([batch]) == digest([other])
 
 
-def test_training_pictures_can_be_looked_at_as_evaluation_does(source: Source, packed: ArraySource):
+def test_training_images_can_be_looked_at_as_evaluation_does(source: Source, packed: ArraySource):
     for data, augment in ((source, FULL), (packed, Augment(jitter=0.3, erase=0.5, mixup=0.8))):
         expected = digest(Loader(data, SIZE, batch_size=6).batches())
         training = Loader(data, SIZE, augment, batch_size=5, seed=0)
@@ -325,7 +325,7 @@ def test_how_many_processes_decode(monkeypatch: pytest.MonkeyPatch):
     assert choose_workers(None) == 1
 
 
-def test_a_picture_that_stands_in_for_another_has_its_own_key(damaged: Source):
+def test_a_image_that_stands_in_for_another_has_its_own_key(damaged: Source):
     loader = Loader(damaged, SIZE, Augment(), batch_size=60, seed=2, unreadable_limit=1.0)
     batch = next(iter(loader.batches(4)))
     assert batch.keys.tolist() == sample_keys(2, 4, batch.index.numpy()).tolist()

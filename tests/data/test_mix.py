@@ -14,13 +14,13 @@ KINDS = {"mixup": Augment(mixup=0.8), "cutmix": Augment(cutmix=1.0), "both": Aug
 
 
 def batch(count: int = 6, epoch: int = 0) -> Batch:
-    """Pictures of one value each, so that a share can be read from the pixels; their numbers are in no order."""
+    """Images of one value each, so that a share can be read from the pixels; their numbers are in no order."""
     targets = torch.arange(count)
     images = targets.float()[:, None, None, None].expand(-1, 3, 16, 16).clone()
     return Batch.of(images, targets, 7 * (targets + 1) % 31, epoch=epoch)
 
 
-def test_mixup_blends_pictures_and_targets_by_the_same_share():
+def test_mixup_blends_images_and_targets_by_the_same_share():
     plain, shares = batch(), set()
     for epoch in range(30):
         mixed = mix(plain, 6, Augment(mixup=0.8), seed=0, epoch=epoch)

@@ -24,8 +24,8 @@ def cifar_rows(count: int, seed: int) -> np.ndarray:
 
 def check_pixels(source: ArraySource, index: int, row: np.ndarray) -> None:
     """A row is 1024 red, 1024 green, 1024 blue values, each row by row."""
-    picture = np.asarray(source.read(index))
-    np.testing.assert_array_equal(picture[5, 7], [row[c * 1024 + 5 * 32 + 7] for c in range(3)])
+    image = np.asarray(source.read(index))
+    np.testing.assert_array_equal(image[5, 7], [row[c * 1024 + 5 * 32 + 7] for c in range(3)])
     np.testing.assert_array_equal(source.gather(np.array([index]))[0].numpy().ravel(), row)
 
 
@@ -239,7 +239,7 @@ def test_subsets_share_the_pixels():
 
 
 def test_real_cifar10(shared_data: Path, tmp_path: Path):
-    """A few of the real pictures, through the official format."""
+    """A few of the real images, through the official format."""
     sheets = shared_data / "cifar10"
     if not sheets.is_dir():
         pytest.skip("needs CIFAR-10 in ../shared/data")

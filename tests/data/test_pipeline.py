@@ -10,10 +10,10 @@ import pytest
 import torch
 from PIL import Image
 
-from support.pictures import noise
+from support.images import noise
 from vitreous.config.data import Preprocess
 from vitreous.data import pipeline
-from vitreous.data.decode import PictureError
+from vitreous.data.decode import ImageError
 from vitreous.data.pipeline import ViewPipeline, map_ahead, usable_cores
 from vitreous.data.view import make_view
 from vitreous.errors import UserError
@@ -25,26 +25,26 @@ def test_views_in_order(subtests):
     for ahead in (0, 1, 5):
         for batch_size in (1, 3, 100):
             with subtests.test(ahead=ahead, batch_size=batch_size):
-                pictures = [noise(8, 8, seed=seed) for seed in range(7)]
-                batches = list(ViewPipeline(SMALL, batch_size, ahead=ahead, threads=3).batches(iter(pictures)))
+                images = [noise(8, 8, seed=seed) for seed in range(7)]
+                batches = list(ViewPipeline(SMALL, batch_size, ahead=ahead, threads=3).batches(iter(images)))
                 assert [len(batch) for batch in batches] == [
                     min(batch_size, 7 - start) for start in range(0, 7, batch_size)
                 ]
                 views = [view for batch in batches for view in batch]
-                for view, picture in zip(views, pictures, strict=True):
-                    np.testing.assert_array_equal(view.numpy(), picture.transpose(2, 0, 1))
+                for view, image in zip(views, images, strict=True):
+                    np.testing.assert_array_equal(view.numpy(), image.transpose(2, 0, 1))
 
 
-def test_no_pictures():
+def test_no_images():
     assert list(ViewPipeline(SMALL, 4).batches([])) == []
 
 
 def test_errors_are_values(tmp_path):
     good = noise(8, 8)
     ((first, second, third),) = ViewPipeline(SMALL, 4).batches([b"text", good, tmp_path / "none.png"])
-    assert isinstance(first, PictureError)
+    assert isinstance(first, ImageError)
     assert torch.equal(second, make_view(good, SMALL))
-    assert isinstance(third, PictureError)
+    assert isinstance(third, ImageError)
     assert third.name == str(tmp_path / "none.png")
 
 
@@ -56,12 +56,12 @@ def test_other_errors_are_raised():
 def test_read_ahead_is_bounded():
     taken = []
 
-    def pictures():
+    def random_images():
         for number in range(100):
             taken.append(number)
             yield noise(8, 8, seed=number)
 
-    batches = ViewPipeline(SMALL, 4, ahead=2).batches(pictures())
+    batches = ViewPipeline(SMALL, 4, ahead=2).batches(random_images())
     assert not taken, "nothing is read before the first batch is asked for"
     next(batches)
     assert len(taken) == 3 * 4
@@ -98,7 +98,7 @@ def test_whoever_wants_no_more_waits_for_no_others(monkeypatch):
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("decode")]
 
 
-def test_a_picture_of_pillows_may_be_given_twice(tmp_path):
+def test_a_image_of_pillows_may_be_given_twice(tmp_path):
     Image.fromarray(noise(64, 64)).save(tmp_path / "x.png")
     with Image.open(tmp_path / "x.png") as opened:  # not loaded yet
         (batch,) = ViewPipeline(SMALL, 8, threads=4).batches([opened] * 8)

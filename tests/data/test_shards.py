@@ -19,11 +19,11 @@ import webdataset
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from support.pictures import make_tree, smooth
+from support.images import make_tree, smooth
 from support.tars import jpeg, make_tar, samples
 from vitreous import UserError, pack_data
 from vitreous.config.data import Augment, Preprocess
-from vitreous.data.decode import PictureError
+from vitreous.data.decode import ImageError
 from vitreous.data.folder import Names
 from vitreous.data.loader import Loader
 from vitreous.data.shards import scan
@@ -64,17 +64,17 @@ def attempt(call):
 
 
 def by_key(source):
-    """Of each picture its content and the name of its class."""
+    """Of each image its content and the name of its class."""
     return {source.key(i): (source.content(i), source.classes[source.labels[i]]) for i in range(len(source))}
 
 
-def test_every_picture_keeps_its_bytes_its_name_and_its_class(folder, packed):
+def test_every_image_keeps_its_bytes_its_name_and_its_class(folder, packed):
     files, shards = open_data(folder), open_data(packed.folder)
     assert len(packed.shards) > 3
     assert shards.classes == files.classes
     for split, source in files.splits.items():
         assert by_key(shards.splits[split]) == by_key(source)
-    # a key is what validation is drawn by: the same pictures are set aside
+    # a key is what validation is drawn by: the same images are set aside
     for split in ("train", "val"):
         assert by_key(shards.with_validation().splits[split]) == by_key(files.with_validation().splits[split])
 
@@ -98,11 +98,11 @@ def test_tarfile_finds_the_members_where_the_index_says(packed):
             assert sha256(path.read_bytes()).hexdigest() == shard.sha256
             with tarfile.open(path) as tar:
                 found = tar.getmembers()
-                assert len(found) == 2 * shard.pictures
-                for picture, label in zip(found[::2], found[1::2], strict=True):
-                    assert picture.isfile()
-                    assert picture.offset_data == source.index.rows.offset[source._rows[row]]
-                    assert tar.extractfile(picture).read() == source.content(row)
+                assert len(found) == 2 * shard.images
+                for image, label in zip(found[::2], found[1::2], strict=True):
+                    assert image.isfile()
+                    assert image.offset_data == source.index.rows.offset[source._rows[row]]
+                    assert tar.extractfile(image).read() == source.content(row)
                     assert int(tar.extractfile(label).read()) == source.labels[row]
                     row += 1
         assert row == len(source)
@@ -112,9 +112,9 @@ def test_webdataset_reads_ours(packed):
     source = open_data(packed.folder).train
     shards = [str(packed.folder / shard.file) for shard in packed.shards if shard.split == "train"]
     found = webdataset.WebDataset(shards, shardshuffle=False).decode("pil").to_tuple("__key__", "jpg", "cls")
-    for row, (key, picture, label) in enumerate(found):
+    for row, (key, image, label) in enumerate(found):
         assert key == member_name(source.key(row))
-        assert picture.tobytes() == source.read(row).tobytes()
+        assert image.tobytes() == source.read(row).tobytes()
         assert label == source.labels[row]
     assert row == len(source) - 1
 
@@ -125,9 +125,9 @@ def test_we_read_what_webdataset_writes(tmp_path, subtests):
             folder = Path(mkdtemp(dir=tmp_path))
             content = {f"{'long/' * 30}sample-ü{i}": (jpeg(i), i * 7 % 3) for i in range(20)}
             with webdataset.ShardWriter(str(folder / "x-%03d.tar"), maxcount=6, verbose=0) as writer:
-                for key, (picture, label) in content.items():
+                for key, (image, label) in content.items():
                     kind = {"json": {"label": label, "more": [1]}} if described else {"cls": label}
-                    writer.write({"__key__": key, "jpg": picture, "txt": "a caption", "seg.png": jpeg(1), **kind})
+                    writer.write({"__key__": key, "jpg": image, "txt": "a caption", "seg.png": jpeg(1), **kind})
             data = open_data(folder)
             assert data.classes == ("0", "1", "2")
             found = {data.train.key(i): (data.train.content(i), data.train.labels[i]) for i in range(len(data.train))}
@@ -188,7 +188,7 @@ def test_names_of_numbered_classes(tmp_path):
         open_data(tmp_path)
 
 
-def test_without_labels_they_are_pictures(tmp_path):
+def test_without_labels_they_are_images(tmp_path):
     make_tar(tmp_path / "x.tar", ((f"{i}.jpg", jpeg(i)) for i in range(4)))
     with pytest.raises(UserError, match=r"\.cls"):
         open_data(tmp_path)
@@ -199,7 +199,7 @@ def test_without_labels_they_are_pictures(tmp_path):
     assert len(open_data(again, labelled=False).train) == 4
 
 
-def test_a_picture_without_a_label_is_no_class(tmp_path, subtests):
+def test_a_image_without_a_label_is_no_class(tmp_path, subtests):
     for split in ("train", "val"):
         for label in ([], [("7.cls", b"")]):
             with subtests.test(split=split, label=label):
@@ -250,9 +250,9 @@ def test_the_same_data_give_the_same_bits(folder, packed, tmp_path):
 def test_an_interrupted_packing_is_taken_up(folder, packed, tmp_path):
     done = []
 
-    def stop(pictures, total):
-        done.append(pictures)
-        if pictures == 20 and len(done) < 30:
+    def stop(images, total):
+        done.append(images)
+        if images == 20 and len(done) < 30:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -277,7 +277,7 @@ def test_other_data_are_not_taken_up(folder, packed, tmp_path):
     assert pack_data(folder, tmp_path / "out", shard_size="10kB").shards == packed.shards
 
 
-def test_pictures_that_were_mended_are_taken_in(tmp_path):
+def test_images_that_were_mended_are_taken_in(tmp_path):
     """One that was unreadable before the interruption is in, as if it had never been."""
     data = make_tree(tmp_path / "data", {"a": 60, "b": 60}, ".jpg")
     expected = pack_data(data, tmp_path / "whole", shard_size="10kB")
@@ -304,7 +304,7 @@ def test_unreadable_files_are_left_out_and_named(tmp_path):
         pack_data(tmp_path / "data", tmp_path / "more")
 
 
-def test_pictures_of_one_name_and_names_of_any_kind(tmp_path):
+def test_images_of_one_name_and_names_of_any_kind(tmp_path):
     (tmp_path / "data/a").mkdir(parents=True)
     (tmp_path / "data/__b__").mkdir()
     contents = {}
@@ -332,11 +332,11 @@ def test_long_names_leave_shards_as_small_as_was_asked_for(tmp_path):
         for i in range(8):
             (tmp_path / "data" / folder / f"{i}.jpg").write_bytes(jpeg(0))
     found = pack_data(tmp_path / "data", tmp_path / "out", shard_size="10kB")
-    assert sum(shard.pictures for shard in found.shards) == 16
+    assert sum(shard.images for shard in found.shards) == 16
     sizes = [(found.folder / shard.file).stat().st_size for shard in found.shards]
     assert max(sizes) <= 10_000
-    one = 2 * 3 * 512 + 512 + 512 * -(-len(jpeg(0)) // 512)  # two members with long headers, a label, a picture
-    assert min(sizes[:-1]) + one > 10_000, "each is as full as one more picture allows"
+    one = 2 * 3 * 512 + 512 + 512 * -(-len(jpeg(0)) // 512)  # two members with long headers, a label, an image
+    assert min(sizes[:-1]) + one > 10_000, "each is as full as one more image allows"
 
 
 def test_what_is_there_stays(folder, packed, tmp_path):
@@ -358,7 +358,7 @@ def test_what_is_there_stays(folder, packed, tmp_path):
 
 
 def synthetic(counts, rows=None):
-    """A source of so many pictures in each shard; none of them exists."""
+    """A source of so many images in each shard; none of them exists."""
     total = sum(counts)
     fields = (np.full(total, 512), np.ones(total, np.int32), np.zeros(total, np.int32), Names())
     shards = tuple(Shard(f"{i}.tar", "train", 10**9, count) for i, count in enumerate(counts))
@@ -376,7 +376,7 @@ def synthetic(counts, rows=None):
     epoch=st.integers(0, 100),
     data=st.data(),
 )
-def test_an_order_has_every_picture_once(monkeypatch, counts, buffer, together, seed, epoch, data):
+def test_an_order_has_every_image_once(monkeypatch, counts, buffer, together, seed, epoch, data):
     monkeypatch.setattr(shard_source, "BUFFER", buffer)
     monkeypatch.setattr(shard_source, "TOGETHER", together)
     rows = data.draw(st.permutations(range(sum(counts))).map(lambda p: np.array(p[: max(1, len(p) // 2)])))
@@ -393,7 +393,7 @@ def test_an_order_is_nearly_sequential_and_mixes_shards():
     shard, place = np.divmod(order, 5000)
     for start in range(0, len(order), 5000):
         seen = np.unique(shard[start : start + 256])
-        assert 8 <= len(seen) <= 24, "a batch has pictures of many shards, and the epoch of few at a time"
+        assert 8 <= len(seen) <= 24, "a batch has images of many shards, and the epoch of few at a time"
     for number in range(40):
         places = place[shard == number]
         cut = int(np.argmax(np.diff(places) < -2500)) + 1  # where a shard that the epoch's end cuts in two goes on
@@ -403,7 +403,7 @@ def test_an_order_is_nearly_sequential_and_mixes_shards():
         assert back.max() > 0
 
 
-def test_few_pictures_are_shuffled_as_from_a_folder(packed, folder):
+def test_few_images_are_shuffled_as_from_a_folder(packed, folder):
     shards, files = open_data(packed.folder).train, open_data(folder).train
     assert np.array_equal(shards.order(5, 2), files.order(5, 2))
 
@@ -412,7 +412,7 @@ def test_few_pictures_are_shuffled_as_from_a_folder(packed, folder):
 @pytest.mark.parametrize("processes", [1, 2, 3])
 @settings(max_examples=4, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(batch_size=st.integers(3, 12), seed=st.integers(0, 2**31), epoch=st.integers(0, 9))
-def test_no_picture_is_lost_or_doubled_in_an_epoch(packed, monkeypatch, processes, workers, batch_size, seed, epoch):
+def test_no_image_is_lost_or_doubled_in_an_epoch(packed, monkeypatch, processes, workers, batch_size, seed, epoch):
     """Of what is trained on, only what fills no batch is left out; of what is evaluated, nothing is."""
     monkeypatch.setattr(shard_source, "BUFFER", 8)
     source = open_data(packed.folder).train
@@ -428,7 +428,7 @@ def test_no_picture_is_lost_or_doubled_in_an_epoch(packed, monkeypatch, processe
         assert len(seen) == len(set(seen)) == expected
 
 
-def test_workers_and_processes_see_the_same_pictures(packed):
+def test_workers_and_processes_see_the_same_images(packed):
     source = open_data(packed.folder).train
     found = []
     for workers in (0, 2):
@@ -453,21 +453,21 @@ def test_a_flipped_byte_is_told_with_its_place(folder, tmp_path):
         flipped[at] ^= 1 << int(rng.integers(8))
         shard.write_bytes(flipped)
         found = [attempt(lambda i=i: source.content(i)) for i in range(len(source))]
-        wrong = [i for i, one in enumerate(found) if isinstance(one, PictureError)]
+        wrong = [i for i, one in enumerate(found) if isinstance(one, ImageError)]
         assert all("train-000000.tar#" in found[i].name for i in wrong)
         for i in wrong:  # the place of its header, or of its content
             starts = {f"{source.index.rows.offset[i] - before:,}" for before in (0, 512)}
             assert starts & set(re.findall(r"[\d,]*\d", found[i].reason)), found[i]
         offsets, lengths = source.index.rows.offset, source.index.rows.length
         holder = [i for i in range(len(source)) if offsets[i] - 512 <= at < offsets[i] + lengths[i]]
-        assert wrong == holder, "a picture whose bytes or header changed, and no other"
+        assert wrong == holder, "an image whose bytes or header changed, and no other"
         assert list(source.damage()) == [str(shard)], "the whole shard's checksum tells the rest"
     shard.write_bytes(whole)
     assert source.damage() == {}
 
 
 def test_a_file_that_takes_anothers_place_is_read_and_few_stay_open(tmp_path):
-    """Files stay open from one picture to the next, but no longer than they have that name."""
+    """Files stay open from one image to the next, but no longer than they have that name."""
     place = tmp_path / "0.tar"
     for content in (b"first", b"other"):
         (tmp_path / "new").write_bytes(content)

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 import torch
 
-from support.pictures import make_tree
+from support.images import make_tree
 from support.tars import make_tar, samples
 from support.web import serve
 from vitreous import UserError, pack_data
@@ -166,7 +166,7 @@ def test_what_one_thread_waits_for_and_another_forgets_is_read_all_the_same(slow
         assert found.result(60) == bytes([1]) * 10
 
 
-def test_a_thread_that_waits_for_a_picture_ends_with_the_command(slow, monkeypatch):
+def test_a_thread_that_waits_for_a_image_ends_with_the_command(slow, monkeypatch):
     monkeypatch.setattr(ahead, "LOOK", 0.01)
     monkeypatch.setattr(ahead, "signal_heard", lambda: 2)
     ahead.fetch_ahead(pieces(0))
@@ -225,7 +225,7 @@ def test_what_failed_is_asked_for_anew(web, packed):
             far.content(index)
     web.status.clear()
     far.expect(every)
-    assert contents(far) == contents(near), "the next pass over the same pictures, in the same process"
+    assert contents(far) == contents(near), "the next pass over the same images, in the same process"
 
 
 def test_only_what_may_pass_is_tried_again(web, monkeypatch, subtests):

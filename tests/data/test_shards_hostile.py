@@ -96,7 +96,7 @@ def test_a_folder_with_a_long_name_keeps_it_to_itself(tmp_path, subtests):
             assert source.labels.tolist() == [0, 1, 0, 1]
 
 
-def test_a_member_that_is_larger_than_any_picture(tmp_path):
+def test_a_member_that_is_larger_than_any_image(tmp_path):
     info = tarfile.TarInfo("0.jpg")
     info.size = 3 * 2**30
     path = make_tar(tmp_path / "x.tar", samples(3))
@@ -161,7 +161,7 @@ def test_an_index_cannot_lead_elsewhere(tmp_path):
 
 @pytest.fixture(scope="module")
 def whole():
-    """A shard as bytes, and how many pictures it has."""
+    """A shard as bytes, and how many images it has."""
     file = io.BytesIO()
     with tarfile.open(fileobj=file, mode="w") as tar:
         for name, content in samples(5):

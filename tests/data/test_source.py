@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from support.pictures import make_tree
+from support.images import make_tree
 from vitreous.data.folder import FolderSource, Names
 from vitreous.data.packed import ArraySource
 from vitreous.data.source import Source, open_data, split_validation, take_share
@@ -45,11 +45,11 @@ def test_the_split_depends_on_the_seed_and_the_names_only():
     assert keys(val) == keys(shuffled) == keys(moved)
     _, other = split_validation(source, seed=4)
     assert keys(other) != keys(val)
-    # frozen: a new release must not move the validation pictures of an old run
+    # frozen: a new release must not move the validation images of an old run
     assert sorted(keys(split_validation(listed({"a": 20, "b": 10}))[1])) == ["a/16.jpg", "a/3.jpg", "b/6.jpg"]
 
 
-def test_a_new_picture_moves_at_most_one_other_of_its_class():
+def test_a_new_image_moves_at_most_one_other_of_its_class():
     for count in range(20, 60):
         _, before = split_validation(listed({"a": count, "b": 30}))
         _, after = split_validation(listed({"a": count + 1, "b": 30}))
@@ -58,7 +58,7 @@ def test_a_new_picture_moves_at_most_one_other_of_its_class():
         assert {key for key in keys(before) ^ keys(after) if key.startswith("b/")} == set()
 
 
-def test_a_class_with_one_picture_cannot_be_split():
+def test_a_class_with_one_image_cannot_be_split():
     with pytest.raises(UserError, match=r"b/0\.jpg: .*'b'"):
         split_validation(listed({"a": 5, "b": 1}))
     with pytest.raises(UserError, match=r"^1 "):
@@ -67,7 +67,7 @@ def test_a_class_with_one_picture_cannot_be_split():
         split_validation(listed({"a": 5}), fraction=0)
 
 
-def test_unlabelled_pictures_are_split_too():
+def test_unlabelled_images_are_split_too():
     source = FolderSource(Path("x"), Names([f"{i}.png" for i in range(30)]), np.full(30, -1), ())
     train, val = split_validation(source)
     assert (len(train), len(val)) == (27, 3)
@@ -111,7 +111,7 @@ def test_shares_of_one_seed_are_nested_and_seeds_differ():
     assert keys(take_share(source.subset(order), 0.1, 1)) == parts[1]
 
 
-def test_a_share_takes_the_pictures_with_the_lowest_hashes():
+def test_a_share_takes_the_images_with_the_lowest_hashes():
     def rank(key):
         return int.from_bytes(blake2b(f"3\0{key}".encode(), digest_size=8).digest(), "little")
 

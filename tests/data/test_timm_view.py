@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from timm.data import create_transform
 
-from support.pictures import noise, smooth
+from support.images import noise, smooth
 from vitreous.config.data import Preprocess
 from vitreous.data.view import make_view
 
@@ -21,7 +21,7 @@ HOW = ["bicubic", "bilinear", "nearest", "lanczos"]
 CROPS = {"cover": "center", "stretch": "squash"}
 
 
-def timm_view(picture: Image.Image, preprocess: Preprocess) -> np.ndarray:
+def timm_view(image: Image.Image, preprocess: Preprocess) -> np.ndarray:
     """(C, H, W) uint8 by timm."""
     transform = create_transform(
         input_size=(3, *preprocess.size),
@@ -30,11 +30,11 @@ def timm_view(picture: Image.Image, preprocess: Preprocess) -> np.ndarray:
         crop_mode=CROPS[preprocess.resize],
         normalize=False,
     )
-    return np.asarray(transform(picture))
+    return np.asarray(transform(image))
 
 
-def check(picture: Image.Image, preprocess: Preprocess) -> None:
-    np.testing.assert_array_equal(make_view(picture, preprocess).numpy(), timm_view(picture, preprocess))
+def check(image: Image.Image, preprocess: Preprocess) -> None:
+    np.testing.assert_array_equal(make_view(image, preprocess).numpy(), timm_view(image, preprocess))
 
 
 def test_the_sizes_that_differed(subtests):
@@ -70,10 +70,10 @@ def test_an_input_that_is_not_square(height, width, rows, columns, crop):
 
 def jpeg_views(shape: tuple[int, int], how: str = "bicubic") -> tuple[np.ndarray, np.ndarray]:
     """(C, H, W): ours and timm's view, 96 pixels of 106, of a JPEG with detail down to single pixels."""
-    picture = smooth(*shape)
-    picture.paste(Image.fromarray(noise(*shape)), mask=Image.new("L", picture.size, 60))
+    image = smooth(*shape)
+    image.paste(Image.fromarray(noise(*shape)), mask=Image.new("L", image.size, 60))
     file = io.BytesIO()
-    picture.save(file, "JPEG")
+    image.save(file, "JPEG")
     preprocess = Preprocess(size=(96, 96), crop=0.9, interpolation=how)
     expected = timm_view(Image.open(file).convert("RGB"), preprocess)
     return make_view(file.getvalue(), preprocess).numpy(), expected
@@ -98,7 +98,7 @@ def test_a_larger_jpeg_file_differs_by_few_levels(subtests):
                 assert different.mean() < 0.5
 
 
-def test_real_pictures(shared_data):
+def test_real_images(shared_data):
     paths = sorted((shared_data / "pets" / "test").glob("*/*.jpg"))[::20]
     assert len(paths) > 50
     for path in paths:

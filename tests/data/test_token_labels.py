@@ -16,7 +16,7 @@ from vitreous.config.train import Training
 from vitreous.data.batch import Batch, ViewBatch
 from vitreous.data.chance import MIX, generator
 from vitreous.data.loader import Loader
-from vitreous.data.making import BatchMaker, PictureMaker
+from vitreous.data.making import BatchMaker, ImageMaker
 from vitreous.data.mix import mix
 from vitreous.data.packed import ArraySource
 from vitreous.data.source import open_data
@@ -49,7 +49,7 @@ def quadrants(turn, height, width):
 def roi_align(scores, box, flipped, patches, samples, frame=None):
     """(down, across, K) of a map (h, w, K): for each patch of a view, the mean of bilinear samples, one by one.
 
-    frame: (top, left, height, width as shares, and the view's pixels) beyond which a picture is reflected.
+    frame: (top, left, height, width as shares, and the view's pixels) beyond which an image is reflected.
     """
     h, w, classes = scores.shape
     out = np.zeros((*patches, classes))
@@ -121,7 +121,7 @@ def test_a_shifted_view_is_reflected_at_the_border_of_what_evaluation_sees(subte
                 np.testing.assert_allclose(found[i], expected.reshape(16, 4), atol=1e-6)
 
 
-def test_the_last_patch_of_a_padded_picture_is_labelled_by_the_pixels_that_it_has():
+def test_the_last_patch_of_a_padded_image_is_labelled_by_the_pixels_that_it_has():
     """18 pixels in patches of 4: the fifth has two columns of pixels, and two of padding."""
     columns = np.arange(18)
     scores = np.zeros((1, 1, 18, 2))
@@ -138,7 +138,7 @@ def test_the_last_patch_of_a_padded_picture_is_labelled_by_the_pixels_that_it_ha
 
 @pytest.fixture(params=["single", "batch"])
 def source(request: pytest.FixtureRequest, tmp_path: Path):
-    """Pictures of four quadrants, each turned otherwise: in files, or in memory."""
+    """Images of four quadrants, each turned otherwise: in files, or in memory."""
     count = 16
     pixels = [CORNERS[quadrants(i, HEIGHT, WIDTH)] for i in range(count)]
     if request.param == "batch":
@@ -151,15 +151,15 @@ def source(request: pytest.FixtureRequest, tmp_path: Path):
 
 
 def turns(source):
-    """Which class is at the upper left, by the pictures' own pixels."""
+    """Which class is at the upper left, by the images' own pixels."""
     corner = [np.asarray(source.read(i))[0, 0] for i in range(len(source))]
     return [int(np.flatnonzero((colour == CORNERS).all(1))[0]) for colour in corner]
 
 
 def labelled(source, augment, size=(48, 64), patch=8):
-    """A loader whose pictures have a map with one cell for each pixel."""
+    """A loader whose images have a map with one cell for each pixel."""
     loader = Loader(source, Preprocess(size=size, interpolation="bilinear"), augment, batch_size=8, patch=patch)
-    assert isinstance(loader._maker, PictureMaker if "#" not in source.name(0) else BatchMaker)
+    assert isinstance(loader._maker, ImageMaker if "#" not in source.name(0) else BatchMaker)
     maps = [np.eye(4)[quadrants(turn, HEIGHT, WIDTH)] for turn in turns(source)]
     loader.token_labels = TokenLabels(Maps(maps), patch, reflected=augment.crop_scale is None)
     return loader
@@ -235,7 +235,7 @@ def token_batch(size=(16, 24), patch=8, count=4):
     return Batch(plain.views, plain.targets, plain.index, plain.keys, token_targets=torch.from_numpy(tokens).float())
 
 
-def test_mixup_blends_token_labels_by_the_share_of_the_pictures():
+def test_mixup_blends_token_labels_by_the_share_of_the_images():
     plain = token_batch()
     mixed = mix(plain, 3, Augment(mixup=0.8), seed=3, epoch=1, patch=8)
     own = plain.token_targets.numpy()
@@ -270,7 +270,7 @@ def test_cutmix_blends_each_patch_by_the_pixels_that_were_exchanged(subtests):
 
 
 def test_mixtoken_exchanges_whole_patches_and_counts_them(subtests):
-    """For a ViT it is the same as exchanging embedded tokens: no patch shows both pictures."""
+    """For a ViT it is the same as exchanging embedded tokens: no patch shows both images."""
     for size in ((16, 24), (20, 30)):
         with subtests.test(size=size):
             plain, counts = token_batch(size), set()

@@ -1,4 +1,4 @@
-"""The model's view is the same of a file, its bytes, a picture of Pillow's and an array: what Pillow makes by hand."""
+"""The model's view is the same of a file, its bytes, an image of Pillow's and an array: what Pillow makes by hand."""
 
 import io
 from dataclasses import replace
@@ -10,12 +10,12 @@ import pytest
 import torch
 from PIL import Image, ImageOps
 
-from support.pictures import make_tree, noise, smooth
+from support.images import make_tree, noise, smooth
 from vitreous import UserError
 from vitreous.config.data import Preprocess
 from vitreous.data import augment
 from vitreous.data.augment import seen_box
-from vitreous.data.decode import PictureError, extent, prepare_picture
+from vitreous.data.decode import ImageError, extent, prepare_image
 from vitreous.data.loader import Loader
 from vitreous.data.packed import ArraySource
 from vitreous.data.source import open_data
@@ -26,21 +26,21 @@ PLAIN = Preprocess(size=(32, 48), interpolation="bilinear", resize="cover-floor"
 GREY = Preprocess(size=(8, 8), mean=(0.5,), std=(0.5,))
 
 
-def by_hand(picture: Image.Image) -> np.ndarray:
+def by_hand(image: Image.Image) -> np.ndarray:
     """What `PLAIN` asks for, of an image that is at most 1.5 times as wide as high."""
-    height = round(60 * picture.height / picture.width)
-    resized = picture.resize((60, height), Image.Resampling.BILINEAR)
+    height = round(60 * image.height / image.width)
+    resized = image.resize((60, height), Image.Resampling.BILINEAR)
     top = (height - 32) // 2
     return np.asarray(resized.crop((6, top, 54, top + 32))).transpose(2, 0, 1)
 
 
-def test_all_kinds_of_picture_give_the_view_that_pillow_gives(tmp_path):
-    picture, path = smooth(90, 101), tmp_path / "x.png"
-    picture.save(path)
+def test_all_kinds_of_image_give_the_view_that_pillow_gives(tmp_path):
+    image, path = smooth(90, 101), tmp_path / "x.png"
+    image.save(path)
     source = open_data(make_tree(tmp_path / "tree", {"a": 1, "b": 1})).train
     source.path(0).write_bytes(path.read_bytes())
-    expected = by_hand(picture)
-    for given in (path, str(path), path.read_bytes(), picture, np.asarray(picture), Sample(source, 0)):
+    expected = by_hand(image)
+    for given in (path, str(path), path.read_bytes(), image, np.asarray(image), Sample(source, 0)):
         view = make_view(given, PLAIN)
         assert view.dtype == torch.uint8
         np.testing.assert_array_equal(view.numpy(), expected)
@@ -48,7 +48,7 @@ def test_all_kinds_of_picture_give_the_view_that_pillow_gives(tmp_path):
 
 
 def save_photograph(path, height, width, orientation=1):
-    """A JPEG with detail down to single pixels; the picture that a full decoding gives, upright."""
+    """A JPEG with detail down to single pixels; the image that a full decoding gives, upright."""
     stored, exif = smooth(height, width), Image.Exif()
     exif[0x0112] = orientation
     stored.paste(Image.fromarray(noise(height, width)), mask=Image.new("L", (width, height), 60))
@@ -60,7 +60,7 @@ def save_photograph(path, height, width, orientation=1):
 def test_a_large_jpeg_is_decoded_at_a_smaller_scale(tmp_path, subtests):
     """723x845 pixels and a view of at least 40x60: at a quarter it is three times as large, with a rest of 3 and 1.
 
-    Wherever the rest lies when the picture is upright, every pixel of the view is where it would be.
+    Wherever the rest lies when the image is upright, every pixel of the view is where it would be.
     """
     for orientation in range(1, 9):
         with subtests.test(orientation=orientation):
@@ -83,8 +83,8 @@ def test_a_large_jpeg_is_decoded_at_a_smaller_scale(tmp_path, subtests):
             different = np.abs(views[0].numpy() - expected)
             assert different.max() <= 4
             assert different.mean() < 0.5
-            # A picture that somebody made of it is another one, as large as it is.
-            assert extent(prepare_picture(decoded)).width == decoded.width
+            # An image that somebody made of it is another one, as large as it is.
+            assert extent(prepare_image(decoded)).width == decoded.width
             assert extent(decoded.resize((50, 50))).width == 50
 
 
@@ -137,7 +137,7 @@ def test_grey_and_transparent_arrays():
     np.testing.assert_array_equal(make_view(turned, colour).numpy(), turned.transpose(2, 0, 1))
 
 
-def test_a_picture_of_packed_data():
+def test_a_image_of_packed_data():
     pixels = torch.from_numpy(np.stack([noise(8, 8, seed=seed).transpose(2, 0, 1) for seed in range(2)]))
     source = ArraySource("x.npz", pixels, np.zeros(2, np.int64), ("a",))
     assert torch.equal(make_view(Sample(source, 1), Preprocess(size=(8, 8))), pixels[1])
@@ -146,16 +146,16 @@ def test_a_picture_of_packed_data():
 
 def test_what_is_given_stays_as_it_is():
     array = noise(8, 8)
-    before, picture = array.copy(), Image.fromarray(array)
+    before, image = array.copy(), Image.fromarray(array)
     found = look_at(array, Preprocess(size=(8, 8)))
     found.view.zero_()
     found.whole.paste(0, (0, 0, 8, 8))
-    look_at(picture, Preprocess(size=(8, 8))).whole.paste(0, (0, 0, 8, 8))
+    look_at(image, Preprocess(size=(8, 8))).whole.paste(0, (0, 0, 8, 8))
     np.testing.assert_array_equal(array, before)
-    np.testing.assert_array_equal(np.asarray(picture), before)
+    np.testing.assert_array_equal(np.asarray(image), before)
 
 
-def test_what_is_no_picture_is_told(subtests):
+def test_what_is_no_image_is_told(subtests):
     for given, named in (
         (np.zeros((8, 8, 3), np.float32), r"float32: .*uint8.*np\.rint\(255"),
         (np.zeros((8, 8), bool), "bool: .*uint8"),
@@ -172,17 +172,17 @@ def test_what_is_no_picture_is_told(subtests):
         with subtests.test(named):
             with pytest.raises(UserError, match=named) as error:
                 make_view(given, Preprocess(size=(8, 8)))
-            assert not isinstance(error.value, PictureError), "a mistake in the call, not a bad file"
+            assert not isinstance(error.value, ImageError), "a mistake in the call, not a bad file"
 
 
-def test_pictures_that_cannot_be_read(tmp_path):
+def test_images_that_cannot_be_read(tmp_path):
     for given, named in (
         (tmp_path / "none.png", r"none\.png"),
         (b"", r"\b0\b"),
         (b"text", None),
         (Image.new("RGB", (0, 5)), "0x5"),
     ):
-        with pytest.raises(PictureError, match=named):
+        with pytest.raises(ImageError, match=named):
             make_view(given, PLAIN)
     with pytest.raises(UserError, match=r"\b5\b"):
         make_view(noise(8, 8), Preprocess(size=(8, 8), mean=(0.5,) * 5, std=(0.5,) * 5))

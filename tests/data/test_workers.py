@@ -14,10 +14,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from support.pictures import make_tree, noise
+from support.images import make_tree, noise
 from vitreous.config.data import Augment, Preprocess
 from vitreous.data import workers
-from vitreous.data.cache import PictureCache
+from vitreous.data.cache import ImageCache
 from vitreous.data.loader import Loader, choose_workers
 from vitreous.data.silence import expect_silence
 from vitreous.data.source import open_data
@@ -303,7 +303,7 @@ def test_no_worker_outlives_its_parent(how):
 
 
 def test_a_process_that_dies_with_the_caches_lock_gives_it_back():
-    cache = PictureCache(2, 10_000)
+    cache = ImageCache(2, 10_000)
     child = os.fork()
     if child == 0:
         fcntl.lockf(cache._file, fcntl.LOCK_EX)
@@ -326,7 +326,7 @@ def test_batches_are_the_same_where_workers_die(tmp_path):
     assert found == expected
 
 
-def test_a_picture_that_kills_its_reader_is_named(tmp_path, monkeypatch):
+def test_a_image_that_kills_its_reader_is_named(tmp_path, monkeypatch):
     source = open_data(make_tree(tmp_path, {"a": 4, "b": 4}, ".jpg")).train
     monkeypatch.setattr(type(source), "read", lambda *_, **__: os.kill(os.getpid(), signal.SIGXCPU))
     loader = Loader(source, Preprocess(size=(32, 32)), batch_size=4, workers=1)

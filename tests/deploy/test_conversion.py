@@ -13,7 +13,7 @@ import openvino
 import pytest
 import torch
 
-from support.tiny_networks import LABELS, assert_same, random_pictures, tiny_bundle
+from support.tiny_networks import LABELS, assert_same, random_images, tiny_bundle
 from vitreous import UserError, export_weights, predict
 from vitreous.deploy.folder import is_engine, load_engine
 from vitreous.deploy.graph import output_names, trace_graph
@@ -35,9 +35,9 @@ def exported(request, tmp_path_factory):
 def test_an_exported_folder_is_a_model(exported):
     bundle, folder = exported
     assert_same(load_engine(folder)[0].engine, bundle)
-    pictures = list(random_pictures(bundle, 5))
-    expected = predict(bundle, pictures, engine="torch")
-    found = predict(folder, pictures)
+    images = list(random_images(bundle, 5))
+    expected = predict(bundle, images, engine="torch")
+    found = predict(folder, images)
     assert [one.label for one in found] == [one.label for one in expected]
     for one, other in zip(found, expected, strict=True):
         assert [score.score for score in one.top] == pytest.approx([score.score for score in other.top], abs=1e-4)
@@ -58,18 +58,18 @@ def test_runtimes_get_attention_and_gelu_whole(exported):
 
 
 def test_the_file_tells_others_its_classes_and_preprocessing(exported):
-    """Read by the runtimes themselves, without this package; probabilities sum to 1 for any number of pictures."""
+    """Read by the runtimes themselves, without this package; probabilities sum to 1 for any number of images."""
     bundle, folder = exported
-    pictures = random_pictures(bundle, 3).numpy()
+    images = random_images(bundle, 3).numpy()
     if (folder / "model.onnx").exists():
         session = onnxruntime.InferenceSession(str(folder / "model.onnx"), providers=["CPUExecutionProvider"])
         facts = session.get_modelmeta().custom_metadata_map
-        found = session.run(["probabilities"], {"pictures": pictures})[0]
+        found = session.run(["probabilities"], {"images": images})[0]
         onnx.checker.check_model(str(folder / "model.onnx"))
     else:
         model = openvino.Core().read_model(folder / "model.xml")
         facts = {name: model.get_rt_info(["vitreous", name]).astype(str) for name in ("labels", "preprocess")}
-        found = openvino.Core().compile_model(model, "CPU")({"pictures": pictures})["probabilities"]
+        found = openvino.Core().compile_model(model, "CPU")({"images": images})["probabilities"]
     assert json.loads(facts["labels"]) == list(LABELS)
     assert json.loads(facts["preprocess"])["mean"] == list(bundle.preprocess.mean)
     np.testing.assert_allclose(found.sum(axis=1), 1, atol=1e-5)
@@ -194,15 +194,15 @@ def test_a_wrong_graph_is_refused_where_the_layer_cannot_be_found(plain, install
 class Exchanged(OpenVinoEngine):
     """Red for blue."""
 
-    def _answer(self, pictures, what):
-        return super()._answer(pictures.flip(1), what)
+    def _answer(self, images, what):
+        return super()._answer(images.flip(1), what)
 
 
 class OddAlone(OpenVinoEngine):
     """Its graph for one image is another."""
 
-    def _answer(self, pictures, what):
-        return super()._answer(pictures, what) + (len(pictures) == 1)
+    def _answer(self, images, what):
+        return super()._answer(images, what) + (len(images) == 1)
 
 
 @pytest.mark.parametrize("engine", [Exchanged, OddAlone])
@@ -218,15 +218,15 @@ def test_the_layer_is_looked_for_in_the_image_that_differs_most(plain, install, 
     monkeypatch.setattr(conversion, "first_difference", lambda *given: looked_at.append(given[-1]))
 
     class OddBright(OpenVinoEngine):
-        def _answer(self, pictures, what):
-            return super()._answer(pictures, what) + (pictures.float().mean(dim=(1, 2, 3)) > 250)[:, None]
+        def _answer(self, images, what):
+            return super()._answer(images, what) + (images.float().mean(dim=(1, 2, 3)) > 250)[:, None]
 
     install("openvino", plain.openvino, engine=OddBright)
-    pictures = random_pictures(plain.bundle, 7)
-    pictures[5] = 255
+    images = random_images(plain.bundle, 7)
+    images[5] = 255
     with pytest.raises(UserError, match=r"\b7\b.*\b6\b"):
-        convert_model(plain.bundle, "openvino", pictures)
-    assert torch.equal(looked_at[0], pictures[5:6])
+        convert_model(plain.bundle, "openvino", images)
+    assert torch.equal(looked_at[0], images[5:6])
 
 
 def test_a_request_that_fails_is_an_error_each_time_and_keeps_nobody_waiting(plain, monkeypatch):
@@ -244,4 +244,4 @@ def test_a_request_that_fails_is_an_error_each_time_and_keeps_nobody_waiting(pla
     engine = OpenVinoEngine(plain.openvino, plain.bundle.preprocess, "fp32")
     for _ in range(engine.threads + 2):  # more often than there are requests
         with pytest.raises(RuntimeError, match="out of memory"):
-            engine.scores(random_pictures(plain.bundle, 11))
+            engine.scores(random_images(plain.bundle, 11))

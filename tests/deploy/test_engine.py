@@ -19,7 +19,7 @@ def preprocess_of(model):
     return Preprocess(size=model.config.image_size, mean=MEAN, std=STD)
 
 
-def random_pictures(model, count=3):
+def random_images(model, count=3):
     shape = (count, model.config.channels, *model.config.image_size)
     return torch.from_numpy(np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8))
 
@@ -27,15 +27,15 @@ def random_pictures(model, count=3):
 def test_scores_and_representations_are_the_papers():
     """By the equations in NumPy and float64, of (x/255 - mean) / std."""
     model = random_model()
-    pictures = random_pictures(model)
+    images = random_images(model)
     engine: Engine = TorchEngine(model, preprocess_of(model))
-    exact = (pictures.numpy() / 255 - np.reshape(MEAN, (3, 1, 1))) / np.reshape(STD, (3, 1, 1))
+    exact = (images.numpy() / 255 - np.reshape(MEAN, (3, 1, 1))) / np.reshape(STD, (3, 1, 1))
     truth = NumpyViT(model.config, model.state_dict())
-    scores = engine.scores(pictures)
+    scores = engine.scores(images)
     assert scores.dtype == torch.float32
     np.testing.assert_allclose(scores.numpy(), truth(exact), atol=1e-4)
     weight, bias = model.head.weight.detach().numpy(), model.head.bias.detach().numpy()
-    found = engine.representations(pictures).numpy()
+    found = engine.representations(images).numpy()
     assert found.shape == (3, model.config.width)
     np.testing.assert_allclose(found @ weight.T + bias, truth(exact), atol=1e-4)
 
@@ -45,14 +45,14 @@ def test_the_network_answers_in_evaluation_mode_and_is_left_as_it_was():
     model.train()
     model.blocks[0].eval()  # as someone who trains a part only
     before = {name: module.training for name, module in model.named_modules()}
-    engine, pictures = TorchEngine(model, preprocess_of(model)), random_pictures(model)
-    first, second = engine.scores(pictures), engine.scores(pictures)
+    engine, images = TorchEngine(model, preprocess_of(model)), random_images(model)
+    first, second = engine.scores(images), engine.scores(images)
     assert torch.equal(first, second), "no dropout"
     assert {name: module.training for name, module in model.named_modules()} == before
     assert not first.requires_grad
-    assert not engine.representations(pictures).requires_grad
+    assert not engine.representations(images).requires_grad
     with pytest.raises(UserError):
-        engine.scores(pictures[0])
+        engine.scores(images[0])
     assert model.training
 
 
@@ -70,7 +70,7 @@ def test_whoever_is_done_first_leaves_the_others_in_evaluation_mode():
 
 def test_a_classifier_can_be_trained_on_representations():
     model = random_model()
-    found = TorchEngine(model, preprocess_of(model)).representations(random_pictures(model))
+    found = TorchEngine(model, preprocess_of(model)).representations(random_images(model))
     weight = torch.ones(1, model.config.width, requires_grad=True)
     torch.nn.functional.linear(found, weight).sum().backward()
     torch.testing.assert_close(weight.grad[0], found.sum(dim=0))
@@ -81,12 +81,12 @@ def test_it_knows_its_best_batch():
     assert TorchEngine(model, preprocess_of(model)).batch_size == 16  # measured: docs/log.md
 
 
-def test_pictures_of_another_kind_are_refused():
+def test_images_of_another_kind_are_refused():
     model = random_model()
-    engine, pictures = TorchEngine(model, preprocess_of(model)), random_pictures(model)
+    engine, images = TorchEngine(model, preprocess_of(model)), random_images(model)
     height, width = model.config.image_size
     takes = rf"3, {height}, {width}\)"
-    for wrong in (pictures.float(), pictures[0], pictures[:, :1], pictures[:, :, 1:], pictures.mT):
+    for wrong in (images.float(), images[0], images[:, :1], images[:, :, 1:], images.mT):
         for ask in (engine.scores, engine.representations):
             with pytest.raises(UserError, match=takes) as error:
                 ask(wrong)
@@ -96,9 +96,9 @@ def test_pictures_of_another_kind_are_refused():
 def test_a_model_without_classifier_has_representations_only(tmp_path):
     model = random_model(classes=0)
     engine = TorchEngine(model, preprocess_of(model), path=tmp_path / "m")
-    assert engine.representations(random_pictures(model)).shape == (3, model.config.width)
+    assert engine.representations(random_images(model)).shape == (3, model.config.width)
     with pytest.raises(UserError, match=r"/m: "):
-        engine.scores(random_pictures(model))
+        engine.scores(random_images(model))
 
 
 def test_answers_that_are_not_numbers_are_refused_by_name(tmp_path):
@@ -107,12 +107,12 @@ def test_answers_that_are_not_numbers_are_refused_by_name(tmp_path):
         engine = TorchEngine(model, preprocess_of(model), path=tmp_path / "damaged")
         with torch.no_grad():
             model.head.bias[1] = value
-        engine.representations(random_pictures(model))
+        engine.representations(random_images(model))
         with pytest.raises(DamagedModelError, match="/damaged: "):
-            engine.scores(random_pictures(model))
+            engine.scores(random_images(model))
         with torch.no_grad():
             model.cls_token.fill_(value)
         with pytest.raises(DamagedModelError, match="/damaged: "):
-            engine.representations(random_pictures(model))
+            engine.representations(random_images(model))
         with pytest.raises(DamagedModelError, match="the model: "):
             check_numbers(torch.tensor([1.0, value]), "maps")

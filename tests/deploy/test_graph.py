@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from support.tiny_networks import random_pictures, tiny_bundle
+from support.tiny_networks import random_images, tiny_bundle
 from vitreous.data.augment import normalise
 from vitreous.deploy.graph import output_names, trace_graph
 
@@ -27,12 +27,12 @@ def test_the_graph_is_the_network(kind):
     bundle = tiny_bundle(name, **changes)
     program = trace_graph(bundle.model, bundle.preprocess).module()
     for count in (1, 5):
-        pictures = random_pictures(bundle, count)
-        probabilities, scores, representation = program(pictures)
-        images = normalise(pictures, bundle.preprocess)
+        images = random_images(bundle, count)
+        probabilities, scores, representation = program(images)
+        normalised = normalise(images, bundle.preprocess)
         with torch.no_grad():
-            torch.testing.assert_close(scores, bundle.model(images), atol=1e-5, rtol=1e-5)
-            torch.testing.assert_close(representation, bundle.model.representation(images), atol=1e-5, rtol=1e-5)
+            torch.testing.assert_close(scores, bundle.model(normalised), atol=1e-5, rtol=1e-5)
+            torch.testing.assert_close(representation, bundle.model.representation(normalised), atol=1e-5, rtol=1e-5)
         torch.testing.assert_close(probabilities, scores.softmax(dim=1))
 
 
@@ -53,14 +53,14 @@ def test_what_two_answers_share_is_computed_once():
 def test_positions_are_resized_within_the_graph():
     bundle = tiny_bundle(depth=1)
     larger = type(bundle.preprocess)(size=(24, 24), mean=bundle.preprocess.mean, std=bundle.preprocess.std)
-    pictures = torch.randint(0, 256, (2, 3, 24, 24), dtype=torch.uint8)
-    scores = trace_graph(bundle.model, larger).module()(pictures)[1]
+    images = torch.randint(0, 256, (2, 3, 24, 24), dtype=torch.uint8)
+    scores = trace_graph(bundle.model, larger).module()(images)[1]
     with torch.no_grad():
-        torch.testing.assert_close(scores, bundle.model(normalise(pictures, larger)), atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(scores, bundle.model(normalise(images, larger)), atol=1e-5, rtol=1e-5)
 
 
 def test_without_a_classifier_there_is_only_a_representation():
     bundle = tiny_bundle(classes=0, depth=1)
     assert output_names(bundle.model) == ("representation",)
-    (found,) = trace_graph(bundle.model, bundle.preprocess).module()(random_pictures(bundle, 2))
+    (found,) = trace_graph(bundle.model, bundle.preprocess).module()(random_images(bundle, 2))
     assert found.shape == (2, bundle.model.config.features)

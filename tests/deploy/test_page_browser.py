@@ -6,7 +6,7 @@ from PIL import Image
 
 from support.chromium import CHROMIUM
 from support.page_driving import (
-    PICTURE,
+    IMAGE,
     approx,
     bars,
     canvas,
@@ -55,9 +55,7 @@ def test_the_overlay_is_that_of_explain(page, bundles):
         )
         wait_for(lambda name=f"{method},{layer},": name in state(page)["panel"][0], "the slider has come to rest")
         found = canvas(page)
-        expected = drawn(
-            explain(bundles["vit"], PICTURE, method=method, layer=layer), bundles["vit"], found.shape[1::-1]
-        )
+        expected = drawn(explain(bundles["vit"], IMAGE, method=method, layer=layer), bundles["vit"], found.shape[1::-1])
         assert np.abs(found - expected).mean() < 6, method
         assert expected.std() > 10
 
@@ -93,11 +91,11 @@ def test_a_patch_shows_where_it_looks_in_every_head(page, bundles):
     page.until(f"/2\\D+3\\D+1/.test({title})")  # row, column, layer
     page.until("location.hash.includes('patch=6')")
     assert page.run("document.querySelectorAll('#multiples canvas').length") == 4
-    box = look_at(PICTURE, bundles["vit"].preprocess).box
+    box = look_at(IMAGE, bundles["vit"].preprocess).box
     point = (box[0] + 0.6 * (box[2] - box[0]), box[1] + 0.4 * (box[3] - box[1]))
     for head in range(4):
         found = canvas(page, f"#multiples button:nth-child({head + 1}) canvas")
-        one = explain(bundles["vit"], PICTURE, method="attention", layer=1, head=head, query=point)
+        one = explain(bundles["vit"], IMAGE, method="attention", layer=1, head=head, query=point)
         assert (
             np.abs(found - drawn(one, bundles["vit"], found.shape[1::-1])).mean() < 12
         )  # it has a ring of another kind
@@ -146,7 +144,7 @@ def test_before_and_after_are_of_one_network(browser, bundles):
 
 def level_at(bundle, x, y):
     """How high the map is at a place of the view, of the range that its colours span."""
-    found, box = explain(bundle, PICTURE).map, look_at(PICTURE, bundle.preprocess).box
+    found, box = explain(bundle, IMAGE).map, look_at(IMAGE, bundle.preprocess).box
     left, top, right, bottom = map(round, box)
     seen = found[top:bottom, left:right]
     low, high = np.quantile(seen, (0, 0.995))
@@ -187,7 +185,7 @@ def test_two_classes_and_two_methods_beside_each_other(page, bundles):
     assert page.run(pressed) == [ranked[0][0], ranked[1][0]]
     pair = canvas(page, ".panel:nth-child(1) canvas"), canvas(page, ".panel:nth-child(2) canvas")
     for found, (label, _) in zip(pair, ranked, strict=False):
-        one = explain(bundles["vit"], PICTURE, target=label)
+        one = explain(bundles["vit"], IMAGE, target=label)
         assert np.abs(found - drawn(one, bundles["vit"], found.shape[1::-1])).mean() < 6
     page.click(".panel:nth-child(2) .close")
     settled(page)
@@ -197,7 +195,7 @@ def test_two_classes_and_two_methods_beside_each_other(page, bundles):
     assert methods == ["relevance", "gradcam"]
 
 
-def test_what_is_compared_stays_with_the_next_picture(page):
+def test_what_is_compared_stays_with_the_next_image(page):
     give(page)
     page.click("#add-class")
     settled(page)
@@ -214,8 +212,8 @@ def test_what_is_compared_stays_with_the_next_picture(page):
     wait_for(lambda: all(title in page.run(spoken) for title in titles), "a screen reader says both")
 
 
-def test_an_answer_about_another_picture_is_dropped(page):
-    """Somebody covers a patch, and takes another picture before the answer is here."""
+def test_an_answer_about_another_image_is_dropped(page):
+    """Somebody covers a patch, and takes another image before the answer is here."""
     page.click("#samples button:nth-child(1)")
     settled(page)
     expected = bars(page)
@@ -242,7 +240,7 @@ def test_what_was_painted_stays_until_another_model_has_answered(browser, bundle
         give(browser)
         painted = canvas(browser)
         browser.run(
-            "window.direct = fetch, window.fetch = (path, given) => path.startsWith('/page/picture') ?"
+            "window.direct = fetch, window.fetch = (path, given) => path.startsWith('/page/image') ?"
             " new Promise((resolve) => { window.late = () => resolve(direct(path, given)); }) : direct(path, given), 0"
         )
         choose(browser, ".model select", "finer")

@@ -21,7 +21,7 @@ from vitreous.deploy.server.served import ModelToServe
 from vitreous.jobs.explain import explain
 from vitreous.run.engines.choice import in_torch
 
-PICTURE = Image.fromarray(np.random.default_rng(3).integers(0, 256, (40, 60, 3), dtype=np.uint8))
+IMAGE = Image.fromarray(np.random.default_rng(3).integers(0, 256, (40, 60, 3), dtype=np.uint8))
 
 
 @pytest.fixture(scope="module")
@@ -41,9 +41,9 @@ def client(bundles):
         yield client
 
 
-def png(picture):
+def png(image):
     file = io.BytesIO()
-    picture.save(file, "PNG")
+    image.save(file, "PNG")
     return file.getvalue()
 
 
@@ -51,9 +51,9 @@ def post(client, path, body, **params):
     return client.post(f"/page/{path}", params=params, content=body)
 
 
-def see(client, model="vit", picture=PICTURE):
+def see(client, model="vit", image=IMAGE):
     """(the reply, the view as a file)."""
-    found = post(client, "picture", png(picture), model=model).json()
+    found = post(client, "image", png(image), model=model).json()
     return found, base64.b64decode(found["view"])
 
 
@@ -144,7 +144,7 @@ def test_the_start_is_made_once(bundles, monkeypatch):
 
 def test_a_damaged_model_is_no_fault_of_whoever_asks(bundles, tmp_path, caplog):
     bundle = dataclasses.replace(tiny_bundle("P/4@16"), path=tmp_path)
-    view = png(PICTURE.resize((16, 16)))
+    view = png(IMAGE.resize((16, 16)))
     with TestClient(
         make_app([ModelToServe("m", in_torch(bundles["vit"], "cpu"), bundle)], ServerSettings()),
         base_url="http://127.0.0.1",
@@ -162,13 +162,13 @@ def test_a_damaged_model_is_no_fault_of_whoever_asks(bundles, tmp_path, caplog):
             assert str(tmp_path) in caplog.records[-1].getMessage()
 
 
-def test_a_picture_is_seen_and_answered_as_by_predict(client, bundles):
+def test_a_image_is_seen_and_answered_as_by_predict(client, bundles):
     found, view = see(client)
-    expected = look_at(png(PICTURE), bundles["vit"].preprocess)
+    expected = look_at(png(IMAGE), bundles["vit"].preprocess)
     assert (found["width"], found["height"], found["box"]) == (60, 40, list(expected.box))
     pixels = np.asarray(Image.open(io.BytesIO(view))).transpose(2, 0, 1)
     assert (pixels == expected.view.numpy()).all()
-    said = client.post("/predict", params={"model": "vit", "top_k": 4}, content=png(PICTURE)).json()
+    said = client.post("/predict", params={"model": "vit", "top_k": 4}, content=png(IMAGE)).json()
     chances = floats(found["chances"])
     assert {one["label"]: pytest.approx(one["score"], abs=1e-6) for one in said} == dict(
         zip(LABELS, chances.tolist(), strict=True)
@@ -178,8 +178,8 @@ def test_a_picture_is_seen_and_answered_as_by_predict(client, bundles):
 def test_inside_has_the_maps_of_explain_in_every_layer(client, bundles):
     view = see(client)[1]
     found = post(client, "inside", view).json()
-    assert_maps(found["attention"], explain(bundles["vit"], PICTURE, method="attention", layer="all", head="all").maps)
-    assert_maps(found["rollout"], explain(bundles["vit"], PICTURE, method="rollout", layer="all").maps[:, 0])
+    assert_maps(found["attention"], explain(bundles["vit"], IMAGE, method="attention", layer="all", head="all").maps)
+    assert_maps(found["rollout"], explain(bundles["vit"], IMAGE, method="rollout", layer="all").maps[:, 0])
     assert found["groups"] is None
     assert len(base64.b64decode(found["colours"])) == 3 * 16 * 3
 
@@ -188,10 +188,10 @@ def test_with_attention_pooling_its_own_map_follows_the_layers(client, bundles):
     view = see(client, "mean")[1]
     found = post(client, "inside", view, model="mean").json()
     bundle = bundles["mean"]
-    layers = explain(bundle, PICTURE, method="attention", layer="all", head="all").maps
-    own = explain(bundle, PICTURE, method="attention", head="all").maps
+    layers = explain(bundle, IMAGE, method="attention", layer="all", head="all").maps
+    own = explain(bundle, IMAGE, method="attention", head="all").maps
     assert_maps(found["attention"], np.concatenate([layers, own]))
-    assert_maps(found["rollout"], explain(bundle, PICTURE, method="rollout", layer="all").maps[:, 0])
+    assert_maps(found["rollout"], explain(bundle, IMAGE, method="rollout", layer="all").maps[:, 0])
 
 
 def test_maps_of_a_class(client, bundles, subtests):
@@ -202,7 +202,7 @@ def test_maps_of_a_class(client, bundles, subtests):
             with subtests.test(model=model, method=method, target=target):
                 found = post(client, "maps", view, model=model, method=method, target=target)
                 label = LABELS[target]
-                expected = explain(bundles[model], PICTURE, method=method, layer=layer, target=label).maps[:, 0]
+                expected = explain(bundles[model], IMAGE, method=method, layer=layer, target=label).maps[:, 0]
                 if expected.any():
                     assert_maps(found.json(), expected)
 
@@ -212,11 +212,11 @@ def test_attention_of_each_patch(client, bundles):
     found = post(client, "attention", view, layer=1).json()
     assert found["shape"] == [2, 16, 4, 4]
     maps, allowed = unpack(found)
-    left, top, right, bottom = look_at(PICTURE, bundles["vit"].preprocess).box
+    left, top, right, bottom = look_at(IMAGE, bundles["vit"].preprocess).box
     for cell in (0, 6, 15):
         x = left + (cell % 4 + 0.5) / 4 * (right - left)
         y = top + (cell // 4 + 0.5) / 4 * (bottom - top)
-        expected = explain(bundles["vit"], PICTURE, method="attention", layer=1, head="all", query=(x, y)).maps[0]
+        expected = explain(bundles["vit"], IMAGE, method="attention", layer=1, head="all", query=(x, y)).maps[0]
         assert (np.abs(maps[:, cell] - expected) <= allowed[:, cell]).all()
 
 
@@ -235,7 +235,7 @@ def test_a_vit_does_not_see_what_is_covered(client, bundles):
     _, view = see(client)
     bundle, covered = bundles["vit"], [0, 1, 5, 10]
     kept = torch.tensor([[cell for cell in range(16) if cell not in covered]])
-    image = normalise(look_at(PICTURE, bundle.preprocess).view[None], bundle.preprocess)
+    image = normalise(look_at(IMAGE, bundle.preprocess).view[None], bundle.preprocess)
     with torch.inference_mode():
         expected = bundle.model(image, keep=kept)[0].softmax(0)
     found = post(client, "cover", view, cells=bits(covered)).json()
@@ -269,9 +269,9 @@ def test_questions_that_make_no_sense_are_refused_in_a_sentence(client, subtests
     everything = bits(range(16))
     for status, path, body, params in (
         (404, "inside", view, {"model": "none"}),
-        (422, "inside", png(PICTURE), {}),
-        (422, "inside", b"no picture", {}),
-        (422, "picture", b"", {}),
+        (422, "inside", png(IMAGE), {}),
+        (422, "inside", b"no image", {}),
+        (422, "image", b"", {}),
         (422, "inside", view, {"model": "conv"}),
         (400, "inside", view, {"merge": -1}),
         (422, "maps", view, {"method": "relevance", "target": 4}),
@@ -303,8 +303,8 @@ def test_a_view_of_another_size_or_kind_is_refused_by_its_header(client, monkeyp
     view = Image.open(io.BytesIO(see(client)[1]))
     other = io.BytesIO()
     view.save(other, "BMP")
-    monkeypatch.setattr("vitreous.deploy.page.routes.open_picture", None)
-    for body in (png(PICTURE), other.getvalue()):
+    monkeypatch.setattr("vitreous.deploy.page.routes.open_image", None)
+    for body in (png(IMAGE), other.getvalue()):
         for path, params in (
             ("inside", {}),
             ("maps", {"method": "gradcam", "target": 0}),
@@ -317,7 +317,7 @@ def test_a_view_of_another_size_or_kind_is_refused_by_its_header(client, monkeyp
 
 
 def test_a_large_jpeg_is_told_in_full_and_read_at_a_smaller_scale(client, bundles, monkeypatch):
-    large, file = PICTURE.resize((1501, 1003)), io.BytesIO()
+    large, file = IMAGE.resize((1501, 1003)), io.BytesIO()
     large.save(file, "JPEG")
     sizes, load = [], ImageFile.ImageFile.load
 
@@ -327,7 +327,7 @@ def test_a_large_jpeg_is_told_in_full_and_read_at_a_smaller_scale(client, bundle
         return found
 
     monkeypatch.setattr(ImageFile.ImageFile, "load", note)
-    found = post(client, "picture", file.getvalue()).json()
+    found = post(client, "image", file.getvalue()).json()
     assert (found["width"], found["height"]) == (1501, 1003)
     assert max(max(size) for size in sizes) < 1501 / 4
     monkeypatch.undo()
@@ -345,4 +345,4 @@ def test_behind_a_token_the_page_is_open_and_all_else_closed(bundles):
         for path in ("/page/start", "/page/samples/0"):
             assert client.get(path).status_code == 401
             assert client.get(path, headers={"Authorization": "Bearer secret"}).status_code == 200
-        assert client.post("/page/picture", content=png(PICTURE)).status_code == 401
+        assert client.post("/page/image", content=png(IMAGE)).status_code == 401

@@ -7,7 +7,7 @@ import onnxruntime
 import pytest
 import torch
 
-from support.tiny_networks import assert_same, random_pictures, tiny_bundle
+from support.tiny_networks import assert_same, random_images, tiny_bundle
 from vitreous.deploy.graph import MOST, trace_graph
 from vitreous.deploy.openvino import cut
 from vitreous.deploy.runtime import RUNTIMES
@@ -47,7 +47,7 @@ SEPARATE = {
 }
 
 
-def convert_once(bundle, pictures):
+def convert_once(bundle, images):
     """(runtime, what `convert_model` makes) for each runtime, of a graph that is traced and compiled once."""
     program = trace_graph(bundle.model, bundle.preprocess)
     for name, runtime in RUNTIMES.items():
@@ -60,7 +60,7 @@ def convert_once(bundle, pictures):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(conversion, "trace_graph", lambda *_: program)
             patch.setitem(RUNTIMES, name, replace(runtime, engine=engine))
-            converted = convert_model(bundle, name, pictures)
+            converted = convert_model(bundle, name, images)
             yield converted, converted.engine
 
 
@@ -69,39 +69,39 @@ def convert_once(bundle, pictures):
 def test_an_engine_says_what_the_network_says(kind):
     name, changes = {**COMBINED, **SEPARATE}[kind]
     bundle = tiny_bundle(name, **changes)
-    for converted, engine in convert_once(bundle, random_pictures(bundle, 6)):
+    for converted, engine in convert_once(bundle, random_images(bundle, 6)):
         assert converted.about.verified.close()
-        assert converted.about.verified.pictures == converted.about.verified.same_label == 6
+        assert converted.about.verified.images == converted.about.verified.same_label == 6
         assert_same(engine, bundle)
 
 
 class PaddedPool(torch.nn.Module):
     """The end of BiT's stem, where every number is negative: zeros from around are the largest at the edge."""
 
-    def forward(self, pictures):
-        x = torch.nn.functional.pad(pictures.float() - 300, (1, 1, 1, 1))
+    def forward(self, images):
+        x = torch.nn.functional.pad(images.float() - 300, (1, 1, 1, 1))
         return (torch.nn.functional.max_pool2d(x, 3, 2),)
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # torch's own, about its own parts
 def test_zeros_around_a_pooling_stay_zeros_in_onnx():
     """Left to itself, ONNX Runtime's optimiser makes both one, and the edge negative."""
-    pictures = torch.arange(2 * 64, dtype=torch.uint8).reshape(2, 1, 8, 8)
+    images = torch.arange(2 * 64, dtype=torch.uint8).reshape(2, 1, 8, 8)
     shapes = ({0: torch.export.Dim("batch", min=1, max=MOST)},)
-    program = torch.export.export(PaddedPool(), (pictures,), dynamic_shapes=shapes).run_decompositions({})
+    program = torch.export.export(PaddedPool(), (images,), dynamic_shapes=shapes).run_decompositions({})
     content = RUNTIMES["onnx"].convert(program, ["pooled"], {}).SerializeToString()
     session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
-    (found,) = session.run(["pooled"], {"pictures": pictures.numpy()})
-    (expected,) = PaddedPool()(pictures)
+    (found,) = session.run(["pooled"], {"images": images.numpy()})
+    (expected,) = PaddedPool()(images)
     assert (expected[:, :, 0] == 0).all()
     np.testing.assert_array_equal(found, expected.numpy())
 
 
-def test_chunks_cover_all_pictures():
+def test_chunks_cover_all_images():
     for count in range(1, 30):
-        pictures = np.arange(count, dtype=np.uint8)[:, None]
+        images = np.arange(count, dtype=np.uint8)[:, None]
         seen = []
-        for part, chunk in cut(pictures, 4):
+        for part, chunk in cut(images, 4):
             assert len(chunk) == (1 if count == 1 else 4)
             own = part.stop - part.start
             assert (chunk[own:] == 0).all()

@@ -19,8 +19,8 @@ def test_a_section_holds_more_than_rows():
 
 
 def test_merging_is_told_beside_none():
-    plain = {"pictures_per_second": 50.0, "times": [1.0, 1.0, 1.0], "times_in_processor_time": [1.0, 1.0, 1.0]}
-    merged = {"pictures_per_second": 60.0, "times": [1.1, 1.204, 1.3], "times_in_processor_time": [1.15, 1.216, 1.25]}
+    plain = {"images_per_second": 50.0, "times": [1.0, 1.0, 1.0], "times_in_processor_time": [1.0, 1.0, 1.0]}
+    merged = {"images_per_second": 60.0, "times": [1.1, 1.204, 1.3], "times_in_processor_time": [1.15, 1.216, 1.25]}
     found = {
         "0": {"n": 1110, "accuracies": [0.9, 0.91], "int8_of_seed_0": 0.895, "speeds": {"PyTorch": plain}},
         "8": {"n": 1110, "accuracies": [0.9, 0.892], "int8_of_seed_0": 0.89, "speeds": {"PyTorch": merged}},

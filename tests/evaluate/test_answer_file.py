@@ -1,4 +1,4 @@
-"""The answers to single pictures: figures computed from the file alone are those that were printed."""
+"""The answers to single images: figures computed from the file alone are those that were printed."""
 
 import csv
 import json
@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import torch
 
-from support.colours import make_bundle, make_pictures
+from support.colours import make_bundle, make_images
 from vitreous import UserError
-from vitreous.evaluate.answer_file import PictureAnswer, answer_file, check_answer_file, read_answers
+from vitreous.evaluate.answer_file import ImageAnswer, answer_file, check_answer_file, read_answers
 from vitreous.jobs.evaluate import evaluate
 from vitreous.weights.bundle import load_bundle, save_bundle
 
-ROW = PictureAnswer("a.png", ("cat",), True, 0.75, (("cat", 0.75), ("dog", 0.25)))
+ROW = ImageAnswer("a.png", ("cat",), True, 0.75, (("cat", 0.75), ("dog", 0.25)))
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def from_jsonl(path):
 
 @pytest.mark.parametrize(("name", "read"), [("answers.csv", from_csv), ("answers.jsonl", from_jsonl)])
 def test_the_printed_figures_follow_from_the_file(unsure, tmp_path, name, read):
-    data = make_pictures(tmp_path / "p", count=30)
+    data = make_images(tmp_path / "p", count=30)
     found = evaluate(unsure, data, answers=tmp_path / name, batch_size=7)
     assert found.answers == str(tmp_path / name)
     rows, result = read(tmp_path / name), found.result
@@ -123,7 +123,7 @@ def test_several_labels_are_a_list(tmp_path):
 
 @pytest.mark.parametrize("name", ["a.csv", "a.jsonl"])
 def test_only_files_of_ours_are_replaced(unsure, tmp_path, name):
-    data, place = make_pictures(tmp_path / "p"), tmp_path / name
+    data, place = make_images(tmp_path / "p"), tmp_path / name
     evaluate(unsure, data, answers=place)
     before = place.read_bytes()
     evaluate(unsure, data, answers=place)
@@ -134,7 +134,7 @@ def test_only_files_of_ours_are_replaced(unsure, tmp_path, name):
 
 
 def test_nothing_is_left_where_the_measurement_fails(unsure, tmp_path):
-    data, place = make_pictures(tmp_path / "p"), tmp_path / "out" / "a.csv"
+    data, place = make_images(tmp_path / "p"), tmp_path / "out" / "a.csv"
     evaluate(unsure, data, answers=place)
     before = place.read_bytes()
 
@@ -157,7 +157,7 @@ def test_what_cannot_be_written_is_said_before_anything_is_measured(tmp_path, mo
 
 def test_classes_of_one_name_are_told_apart(unsure, tmp_path):
     place = save_bundle(tmp_path / "b", unsure.model, unsure.preprocess, ("crane", "green", "crane"))
-    make_pictures(tmp_path / "p", colours=("green", "red"))
+    make_images(tmp_path / "p", colours=("green", "red"))
     (tmp_path / "p" / "red").rename(tmp_path / "p" / "crane")
     evaluate(place, tmp_path / "p", answers=tmp_path / "a.jsonl")
     named = {top for row in from_jsonl(tmp_path / "a.jsonl") for top, _ in row[4]}
@@ -168,7 +168,7 @@ def test_classes_of_one_name_are_told_apart(unsure, tmp_path):
 def test_parquet(unsure, tmp_path):
     import pyarrow.parquet
 
-    data, place = make_pictures(tmp_path / "p"), tmp_path / "a.parquet"
+    data, place = make_images(tmp_path / "p"), tmp_path / "a.parquet"
     for _ in range(2):  # the second one replaces a file of ours
         evaluate(unsure, data, answers=place, batch_size=5)
     evaluate(unsure, data, answers=tmp_path / "a.jsonl", batch_size=5)

@@ -50,10 +50,10 @@ def test_bins_sum_up_to_the_calibration_error():
     found = score_classes(scores, targets)
     confidence = scores.double().softmax(1).max(1).values.numpy()
     counts, _ = np.histogram(confidence, bins=15, range=(0, 1))
-    assert [one.pictures for one in found.bins] == counts.tolist()
-    gaps = [one.pictures * abs(one.accuracy - one.confidence) for one in found.bins if one.pictures]
+    assert [one.images for one in found.bins] == counts.tolist()
+    gaps = [one.images * abs(one.accuracy - one.confidence) for one in found.bins if one.images]
     assert found.ece == pytest.approx(sum(gaps) / 500)
-    assert {one.accuracy for one in found.bins if not one.pictures} == {None}
+    assert {one.accuracy for one in found.bins if not one.images} == {None}
 
 
 def test_the_surest_answers_by_hand():
@@ -61,11 +61,11 @@ def test_the_surest_answers_by_hand():
     found = score_classes(
         chance, torch.tensor([0, 0, 1, 0, 1, 1]), ["cat", "dog"], names=list("abcdef"), probabilities=True
     )
-    wrong = [(one.picture, one.true, one.predicted, round(one.confidence, 3)) for one in found.surest_wrong]
+    wrong = [(one.image, one.true, one.predicted, round(one.confidence, 3)) for one in found.surest_wrong]
     assert wrong == [("b", "cat", "dog", 0.8), ("f", "dog", "cat", 0.6)]
-    assert [one.picture for one in found.surest_right] == ["d", "e"]  # one per class, though "a" was right and sure too
+    assert [one.image for one in found.surest_right] == ["d", "e"]  # one per class, though "a" was right and sure too
     unnamed = score_classes(chance, torch.tensor([0, 0, 1, 0, 1, 1]), probabilities=True)
-    assert unnamed.surest_wrong[0].picture == "1"
+    assert unnamed.surest_wrong[0].image == "1"
 
 
 def test_calibration_error_as_the_paper_writes_it():
@@ -124,7 +124,7 @@ def test_it_is_plain_json():
     scores, targets = random_scores()
     said = json.loads(json.dumps(score_classes(scores, targets).to_json()))
     assert {"n", "top1", "top1_interval", "top5", "ece", "per_class", "confusion", "most_confused"} <= set(said)
-    assert said["most_confused"][0].keys() == {"true", "predicted", "pictures", "share"}
+    assert said["most_confused"][0].keys() == {"true", "predicted", "images", "share"}
 
 
 def test_wilson_as_published(subtests):
@@ -149,7 +149,7 @@ def test_nothing_and_nonsense_are_refused():
 @pytest.mark.parametrize("n", [1, 300])
 def test_a_result_is_the_same_after_json(n):
     scores, targets = random_scores(n)
-    result = score_classes(scores, targets, list("abcdefgh"), names=[f"picture {i}" for i in range(n)])
+    result = score_classes(scores, targets, list("abcdefgh"), names=[f"image {i}" for i in range(n)])
     again = ClassificationResult.from_json(json.loads(json.dumps(result.to_json())))
     assert again == result
     assert again.most_confused() == result.most_confused()

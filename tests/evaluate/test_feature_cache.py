@@ -1,4 +1,4 @@
-"""Features are found again for the same weights, preprocessing and pictures, and for nothing else."""
+"""Features are found again for the same weights, preprocessing and images, and for nothing else."""
 
 import dataclasses
 import os
@@ -6,7 +6,7 @@ import os
 import torch
 from safetensors.torch import load_file
 
-from support.colours import PREPROCESS, make_pictures
+from support.colours import PREPROCESS, make_images
 from vitreous import ViT, ViTConfig
 from vitreous.data.source import open_data
 from vitreous.evaluate.feature_cache import FeatureCache, StoredFeatures, default_folder, features_key
@@ -74,7 +74,7 @@ def test_the_least_used_go_when_it_is_full(tmp_path, monkeypatch):
 
 
 def test_the_key_is_of_the_content(tmp_path):
-    make_pictures(tmp_path / "p")
+    make_images(tmp_path / "p")
     source = open_data(tmp_path / "p").train
     key = features_key(model(), PREPROCESS, source)
     (tmp_path / "p").rename(tmp_path / "moved")
@@ -102,7 +102,7 @@ def test_where_it_is(monkeypatch, tmp_path):
 
 
 def test_the_file_is_plain_safetensors_without_labels(tmp_path):
-    """Labels are the data's affair, and may change while the pictures stay."""
+    """Labels are the data's affair, and may change while the images stay."""
     FeatureCache(tmp_path).put("a", STORED)
     found = load_file(tmp_path / "a.safetensors")
     assert set(found) == {"features", "index"}

@@ -34,7 +34,7 @@ def batches(source, size):
     return Loader(source, PREPROCESS, batch_size=size).batches()
 
 
-def test_all_pictures_in_their_order(model, source):
+def test_all_images_in_their_order(model, source):
     scores, labels = compute_features(model, batches(source, 16), 30)
     assert scores.shape == (30, 10)
     assert scores.dtype == torch.float32
@@ -57,7 +57,7 @@ def test_no_batches_are_refused(model):
         compute_features(model, [], 5)
 
 
-def test_fewer_pictures_than_expected(model, source):
+def test_fewer_images_than_expected(model, source):
     """Some could not be read."""
     scores, labels = compute_features(model, batches(source, 16), 50)
     assert (len(scores), len(labels)) == (30, 30)

@@ -1,4 +1,4 @@
-"""Least squares from a few pictures per class, against the normal equations and scikit-learn's ridge regression."""
+"""Least squares from a few images per class, against the normal equations and scikit-learn's ridge regression."""
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ def test_the_normal_equations(subtests):
 
 
 def test_a_bias_that_is_hardly_regularised_is_almost_a_free_one():
-    """With as many pictures of each class, a free bias is the targets' mean; scikit-learn does not regularise its."""
+    """With as many images of each class, a free bias is the targets' mean; scikit-learn does not regularise its."""
     x, y = clouds(200, 6)
     weight, bias = fit_least_squares(x, y, 5, strength=10.0)
     raw = x.double().numpy()
@@ -56,7 +56,7 @@ def test_a_class_that_no_label_names_is_left_out():
     assert sorted(drawn[2].tolist()) == [0, 1, 2, 3]
 
 
-def test_more_shots_than_pictures(subtests):
+def test_more_shots_than_images(subtests):
     for shots in [0, 3]:
         with subtests.test(shots=shots), pytest.raises(UserError, match=f"shots={shots}.* 1 .* 2"):
             draw_shots(torch.tensor([0, 0, 1, 1, 1]), [1, shots], seed=0)
@@ -65,7 +65,7 @@ def test_more_shots_than_pictures(subtests):
 def test_the_interval_grows_with_both_doubts():
     assert mean_interval([0.8] * 5, 100) == pytest.approx(wilson(80, 100))  # no doubt about the draw
     spread = [0.7, 0.75, 0.8, 0.85, 0.9]
-    low, high = mean_interval(spread, 10**9)  # none about the judged pictures: Student's, by hand
+    low, high = mean_interval(spread, 10**9)  # none about the judged images: Student's, by hand
     half = 2.776 * np.sqrt(0.00625) / np.sqrt(5)
     assert (low, high) == pytest.approx((0.8 - half, 0.8 + half), abs=1e-4)
     assert mean_interval(spread, 100)[0] < min(low, wilson(80, 100)[0])

@@ -1,4 +1,4 @@
-"""Pictures with several labels: arithmetic by hand, ReaL's own file, and what is refused."""
+"""Images with several labels: arithmetic by hand, ReaL's own file, and what is refused."""
 
 import json
 import math
@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from support.colours import PREPROCESS, make_bundle, make_pictures, pixels
+from support.colours import PREPROCESS, make_bundle, make_images, pixels
 from vitreous import UserError, ViT
 from vitreous.evaluate.label_sets import read_label_sets, score_label_sets
 from vitreous.jobs.evaluate import evaluate, evaluate_label_sets
@@ -34,8 +34,8 @@ def imagenet(bundle, tmp_path_factory):
     return load_bundle(save_bundle(tmp_path_factory.mktemp("imagenet") / "b", model, PREPROCESS, imagenet_names()))
 
 
-def validation_pictures(root, colours):
-    """A flat folder of pictures that are called as ImageNet's validation pictures."""
+def validation_images(root, colours):
+    """A flat folder of images that are called as ImageNet's validation images."""
     root.mkdir(parents=True)
     for number, colour in enumerate(colours, start=1):
         Image.fromarray(pixels(colour, number)).save(root / f"ILSVRC2012_val_{number:08d}.png")
@@ -48,10 +48,10 @@ def write(path, labels):
 
 
 def test_by_hand():
-    """Four pictures, answers 0, 1, 5, 2: right are the first, for 0 is one of two labels, and the third, of one.
+    """Four images, answers 0, 1, 5, 2: right are the first, for 0 is one of two labels, and the third, of one.
 
     Confidences 0.5, 0.5, 0.9 and 0.9: the bin of 0.5 has 1 of 2 right, that of 0.9 has 1 of 2 right. The fourth
-    picture's label 6 is the sixth best of seven, so it is not among five.
+    image's label 6 is the sixth best of seven, so it is not among five.
     """
     rest = [0.1] * 5
     chance = torch.tensor(
@@ -64,19 +64,19 @@ def test_by_hand():
     )
     scores = chance.clamp_min(1e-30).log()
     found = score_label_sets(scores, [(3, 0), (2,), (5,), (6,)])
-    assert (found.n, found.top1, found.top5, found.labels_per_picture) == (4, 0.5, 0.75, 1.25)
+    assert (found.n, found.top1, found.top5, found.labels_per_image) == (4, 0.5, 0.75, 1.25)
     assert found.ece == pytest.approx(0.5 * abs(0.5 - 0.5) + 0.5 * abs(0.5 - 0.9))
     half = 1.96 * math.sqrt(0.25 / 4 + 1.96**2 / 64) / (1 + 1.96**2 / 4)
     assert found.top1_interval == pytest.approx((0.5 - half, 0.5 + half), abs=1e-4)
 
 
-def test_a_flat_folder_of_validation_pictures_with_labels_by_number(imagenet, tmp_path):
-    """Of five pictures one has no label; the model knows every colour, so the label sets alone decide."""
-    data = validation_pictures(tmp_path / "val", ["red", "green", "blue", "red", "blue"])
+def test_a_flat_folder_of_validation_images_with_labels_by_number(imagenet, tmp_path):
+    """Of five images one has no label; the model knows every colour, so the label sets alone decide."""
+    data = validation_images(tmp_path / "val", ["red", "green", "blue", "red", "blue"])
     sets = write(tmp_path / "real.json", [[0, 2], [1], [], [0, 1], [0]])
     found = evaluate_label_sets(imagenet, data, sets, answers=tmp_path / "a.jsonl", batch_size=3)
     assert (found.split, found.result.n, found.without) == ("all", 4, 1)
-    assert found.result.top1 == 0.75  # the second red picture has the labels blue and green
+    assert found.result.top1 == 0.75  # the second red image has the labels blue and green
     rows = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text().splitlines()]
     assert [row["labels"] for row in rows] == [
         *(["tench", "great white shark"], ["goldfish"], ["tench", "goldfish"], ["tench"]),
@@ -88,7 +88,7 @@ def test_a_flat_folder_of_validation_pictures_with_labels_by_number(imagenet, tm
 
 
 def test_class_folders_are_ignored_and_labels_may_go_by_name(bundle, tmp_path):
-    data = make_pictures(tmp_path / "p", count=2)
+    data = make_images(tmp_path / "p", count=2)
     for path in data.glob("*/*.png"):
         path.rename(path.with_name(f"{path.parent.name}-{path.name}"))
     (data / "red").rename(data / "anything")
@@ -100,7 +100,7 @@ def test_class_folders_are_ignored_and_labels_may_go_by_name(bundle, tmp_path):
 
 
 def test_one_label_each_says_the_same_as_class_folders(bundle, tmp_path):
-    data = make_pictures(tmp_path / "p", count=3)
+    data = make_images(tmp_path / "p", count=3)
     mixed = load_bundle(bundle.path)
     with torch.no_grad():
         mixed.model.head.weight.add_(torch.randn(3, 32, generator=torch.Generator().manual_seed(3)))
@@ -113,15 +113,15 @@ def test_one_label_each_says_the_same_as_class_folders(bundle, tmp_path):
     assert found.bins == plain.bins
 
 
-def test_an_unreadable_picture_moves_no_labels(imagenet, tmp_path):
-    data = validation_pictures(tmp_path / "val", ["red", "green", "blue"])
+def test_an_unreadable_image_moves_no_labels(imagenet, tmp_path):
+    data = validation_images(tmp_path / "val", ["red", "green", "blue"])
     (data / "ILSVRC2012_val_00000001.png").write_bytes(b"")
     found = evaluate_label_sets(imagenet, data, write(tmp_path / "real.json", [[2], [1], [0]]))
     assert (found.result.n, found.result.top1, len(found.unreadable)) == (2, 1.0, 1)
 
 
 def test_real_itself():
-    """The file that Beyer et al. published, as timm carries it: 50,000 pictures, of which 46,837 have labels."""
+    """The file that Beyer et al. published, as timm carries it: 50,000 images, of which 46,837 have labels."""
     with resources.as_file(resources.files("timm") / "data" / "_info" / "imagenet_real_labels.json") as path:
         found = read_label_sets(path, [str(k) for k in range(1000)])
     assert found.numbered is not None
@@ -131,7 +131,7 @@ def test_real_itself():
 
 
 def test_real_is_found_where_data_are_kept(imagenet, tmp_path, monkeypatch):
-    data = validation_pictures(tmp_path / "val", ["red", "green"])
+    data = validation_images(tmp_path / "val", ["red", "green"])
     monkeypatch.setenv("VITREOUS_DATA", str(tmp_path / "data"))
     with pytest.raises(UserError, match=r"imagenet-real/real\.json.*`vitreous data get"):
         evaluate_label_sets(imagenet, data, "real")
@@ -140,14 +140,14 @@ def test_real_is_found_where_data_are_kept(imagenet, tmp_path, monkeypatch):
     found = evaluate_label_sets(imagenet, data, "real")
     assert (found.labels, found.result.top1) == (str(place), 0.5)
     assert set(json.loads(json.dumps(found.to_json()))) == {
-        *("split", "labels", "n", "top1", "top1_interval", "top5", "ece", "labels_per_picture", "bins"),
+        *("split", "labels", "n", "top1", "top1_interval", "top5", "ece", "labels_per_image", "bins"),
         *("without", "answers", "unreadable", "seconds", "engine"),
     }
     assert (found.to_json()["engine"], found.to_json()["without"]) == ("torch-fp32", 0)
 
 
 def test_labels_by_number_are_refused_where_classes_are_in_another_order(imagenet, bundle, tmp_path):
-    data = validation_pictures(tmp_path / "val", ["red", "green"])
+    data = validation_images(tmp_path / "val", ["red", "green"])
     sets = write(tmp_path / "real.json", [[2], [1]])
     with pytest.raises(UserError, match=r"real\.json.*1,000"):
         evaluate_label_sets(replace(imagenet, labels=imagenet.labels[::-1]), data, sets)
@@ -156,7 +156,7 @@ def test_labels_by_number_are_refused_where_classes_are_in_another_order(imagene
 
 
 def test_what_is_refused(bundle, imagenet, tmp_path, subtests):
-    data = validation_pictures(tmp_path / "val", ["red", "green"])
+    data = validation_images(tmp_path / "val", ["red", "green"])
     for model, labels, named in (
         (bundle, [[0], [3]], "l.json.* 2: .*'3'.* 0 .* 2"),
         (bundle, [[0], [-1]], "l.json.*'-1'"),
@@ -175,7 +175,7 @@ def test_what_is_refused(bundle, imagenet, tmp_path, subtests):
             evaluate_label_sets(model, data, write(tmp_path / "l.json", labels))
 
 
-def test_pictures_without_numbers_are_refused_where_labels_go_by_them(imagenet, tmp_path):
-    data = make_pictures(tmp_path / "p")
+def test_images_without_numbers_are_refused_where_labels_go_by_them(imagenet, tmp_path):
+    data = make_images(tmp_path / "p")
     with pytest.raises(UserError, match=r"0\.png.*ILSVRC2012_val_00000001"):
         evaluate_label_sets(imagenet, data, write(tmp_path / "l.json", [[0]]))

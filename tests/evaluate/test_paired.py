@@ -1,4 +1,4 @@
-"""Two models on the same pictures, by examples that were computed by hand."""
+"""Two models on the same images, by examples that were computed by hand."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ import pytest
 from vitreous.evaluate.paired import Paired, pair_answers
 
 
-def test_pictures_that_one_model_only_has_right_are_counted():
+def test_images_that_one_model_only_has_right_are_counted():
     first = np.array([1, 1, 1, 0, 0, 0, 1], dtype=bool)
     second = np.array([1, 0, 0, 1, 0, 0, 1], dtype=bool)
     assert pair_answers("test", first, second) == Paired("test", 7, only_first=2, only_second=1)
@@ -22,7 +22,7 @@ def test_the_interval_by_hand():
 
 
 def test_accuracies_whose_own_intervals_overlap_may_be_told_apart():
-    """500 and 520 of 1,000 right: Wilson's are 46.9 to 53.1 and 48.9 to 55.1 %. Yet no picture was lost, and 20 won."""
+    """500 and 520 of 1,000 right: Wilson's are 46.9 to 53.1 and 48.9 to 55.1 %. Yet no image was lost, and 20 won."""
     low, high = Paired("test", 1000, only_first=0, only_second=20).interval
     assert 0.01 < low < 0.02 < high < 0.03
 

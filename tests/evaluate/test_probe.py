@@ -32,7 +32,7 @@ def test_the_same_optimum_as_scikit_learn(subtests):
 
 
 def test_class_weights_have_the_optimum_of_scikit_learn():
-    """The loss is a mean over weights, scikit-learn's a sum over weighted pictures."""
+    """The loss is a mean over weights, scikit-learn's a sum over weighted images."""
     x, y = clouds()
     weights = torch.tensor([0.2, 1.0, 3.0, 0.5, 2.0])
     probe = fit_linear(x, y, 5, weight_decays=[1e-2], class_weights=weights)
@@ -74,7 +74,7 @@ def test_of_those_that_validation_cannot_tell_apart_the_strongest_is_taken():
     assert len(set(accuracies)) > 1  # else the rule had nothing to decide
 
 
-def test_a_class_without_pictures_and_a_feature_without_variation():
+def test_a_class_without_images_and_a_feature_without_variation():
     x, y = clouds()
     x[:, 3] = 7.0
     probe = fit_linear(x, y, 6)

@@ -16,7 +16,7 @@ from vitreous.config.stem import ConvStem
 from vitreous.data.packed import ArraySource
 from vitreous.evaluate.feature_cache import answers_key
 from vitreous.evaluate.places import place_scores
-from vitreous.evaluate.score_maps import MapStore, StoredMaps, picture_digests, spread_out, top_classes
+from vitreous.evaluate.score_maps import MapStore, StoredMaps, image_digests, spread_out, top_classes
 from vitreous.model.family import build_network, classifiers, named_config
 from vitreous.model.network import Network
 
@@ -32,7 +32,7 @@ def stirred(network, seed=0):
     return network.eval()
 
 
-def pictures(size=(16, 24), count=3):
+def random_images(size=(16, 24), count=3):
     return torch.randn(count, 3, *size, generator=torch.Generator().manual_seed(1))
 
 
@@ -74,13 +74,13 @@ def alone(model, images):
 def test_of_a_vit_or_hybrid_the_class_token_looks_at_each_patch_alone(subtests):
     for more in [{}, {"depth": 1}, {"registers": 2}, {"stem": ConvStem((8, 8))}, {"attention": "axial"}]:
         with subtests.test(more=more):
-            model, images = stirred(ViT(replace(VIT, **more))), pictures()
+            model, images = stirred(ViT(replace(VIT, **more))), random_images()
             expected = linear(model.head, alone(model, images)[:, :, 0]).reshape(3, 4, 6, 5)
             np.testing.assert_allclose(place_scores(model, images), expected, atol=2e-5)
 
 
 def test_where_norms_come_after_the_branches():
-    model, images = stirred(ViT(replace(VIT, norm="after"))), pictures(count=1)
+    model, images = stirred(ViT(replace(VIT, norm="after"))), random_images(count=1)
     block = model.blocks[-1]
     with torch.no_grad():
         z, layout = model.embed(images)
@@ -93,39 +93,39 @@ def test_where_norms_come_after_the_branches():
 
 
 def test_with_a_hidden_layer_before_the_classifier():
-    model, images = stirred(ViT(replace(VIT, classifier="mlp"))), pictures()
+    model, images = stirred(ViT(replace(VIT, classifier="mlp"))), random_images()
     hidden = np.tanh(linear(model.pre_logits.fc, alone(model, images)[:, :, 0]))
     np.testing.assert_allclose(place_scores(model, images), linear(model.head, hidden).reshape(3, 4, 6, 5), atol=2e-5)
 
 
 def test_with_a_distillation_token_both_classifiers_are_asked():
-    model, images = stirred(ViT(replace(VIT, distilled=True))), pictures()
+    model, images = stirred(ViT(replace(VIT, distilled=True))), random_images()
     both = alone(model, images)
     expected = (linear(model.head, both[:, :, 0]) + linear(model.head_dist, both[:, :, 1])) / 2
     np.testing.assert_allclose(place_scores(model, images), expected.reshape(3, 4, 6, 5), atol=2e-5)
 
 
-def test_of_a_mean_of_patches_the_places_scores_have_the_pictures_as_their_mean():
-    model, images = stirred(ViT(replace(VIT, pool="mean", class_token=False))), pictures()
+def test_of_a_mean_of_patches_the_places_scores_have_the_images_as_their_mean():
+    model, images = stirred(ViT(replace(VIT, pool="mean", class_token=False))), random_images()
     with torch.no_grad():
         torch.testing.assert_close(place_scores(model, images).mean(dim=(1, 2)), model(images), atol=1e-5, rtol=0)
 
 
 def test_a_norm_after_the_mean_norms_each_patch():
-    model, images = stirred(ViT(replace(VIT, pool="mean", class_token=False, norm_after_pool=True))), pictures()
+    model, images = stirred(ViT(replace(VIT, pool="mean", class_token=False, norm_after_pool=True))), random_images()
     expected = linear(model.head, layer_norm(model.fc_norm, tokens_of(model, images)))
     np.testing.assert_allclose(place_scores(model, images), expected.reshape(3, 4, 6, 5), atol=1e-5)
 
 
 def test_beside_the_class_token_each_patch_takes_the_place_of_the_mean():
-    model, images = stirred(ViT(replace(VIT, pool="class+mean"))), pictures()
+    model, images = stirred(ViT(replace(VIT, pool="class+mean"))), random_images()
     tokens = tokens_of(model, images)
     both = np.concatenate([np.repeat(tokens[:, :1], 24, axis=1), tokens[:, 1:]], axis=2)
     np.testing.assert_allclose(place_scores(model, images), linear(model.head, both).reshape(3, 4, 6, 5), atol=1e-5)
 
 
 def test_attention_pooling_of_one_patch_is_that_patch():
-    model, images = stirred(ViT(replace(VIT, pool="attention", class_token=False))), pictures()
+    model, images = stirred(ViT(replace(VIT, pool="attention", class_token=False))), random_images()
     patches = torch.from_numpy(tokens_of(model, images)).float()
     with torch.no_grad():
         alone = [model.head(model.fc_norm(model.attn_pool(patches[:, i : i + 1])[0])) for i in range(24)]
@@ -139,7 +139,7 @@ def test_of_a_cnn_the_classifier_is_a_convolution_over_the_feature_map(subtests)
             config = (
                 small if family == "bit" else replace(named_config("efficientnet-b0"), image_size=(64, 96), classes=5)
             )
-            model, images = stirred(build_network(config)), pictures((64, 96), 2)
+            model, images = stirred(build_network(config)), random_images((64, 96), 2)
             (layer,) = classifiers(model)
             with torch.no_grad():
                 cells = model.feature_map(images)
@@ -162,7 +162,7 @@ def test_a_network_without_places_is_refused():
         representation = forward
 
     with pytest.raises(UserError, match="'vit'"):
-        place_scores(Blind(), pictures())
+        place_scores(Blind(), random_images())
 
 
 # What is kept
@@ -241,11 +241,11 @@ def test_what_is_written_is_known_without_reading_it_again(tmp_path, monkeypatch
     assert len(list((tmp_path / "maps").iterdir())) == 4
 
 
-def test_reading_many_pictures_and_files_is_told(tmp_path, monkeypatch):
+def test_reading_many_images_and_files_is_told(tmp_path, monkeypatch):
     monkeypatch.setattr("vitreous.evaluate.score_maps.FILE_SECONDS", 0.0)
     source = ArraySource("x", torch.zeros(600, 1, 2, 2, dtype=torch.uint8), np.zeros(600, np.int64), ("a",))
     told = []
-    picture_digests(source, lambda *done: told.append(done))
+    image_digests(source, lambda *done: told.append(done))
     assert told == [(256, 600), (512, 600), (600, 600)]
     told.clear()
     answers_key("teacher", source, lambda *done: told.append(done))

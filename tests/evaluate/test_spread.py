@@ -20,8 +20,8 @@ def test_mean_and_deviation_are_those_of_a_sample():
     assert found.mean == pytest.approx(np.mean(values), abs=1e-15)
     assert found.deviation == pytest.approx(np.std(values, ddof=1), abs=1e-15)
     seeds = stats.t.ppf(0.975, 4) * stats.sem(values)
-    pictures = stats.norm.ppf(0.975) * np.sqrt(found.mean * (1 - found.mean) / 1000)
-    half = np.hypot(seeds, pictures)
+    images = stats.norm.ppf(0.975) * np.sqrt(found.mean * (1 - found.mean) / 1000)
+    half = np.hypot(seeds, images)
     assert found.interval == pytest.approx((found.mean - half, found.mean + half), abs=2e-4)  # t has three digits
 
 
@@ -34,7 +34,7 @@ def test_an_interval_stays_among_shares():
     assert 0 <= low < 0.99 < high == 1
 
 
-def test_seeds_that_agree_do_not_make_few_pictures_many(subtests):
+def test_seeds_that_agree_do_not_make_few_images_many(subtests):
     for share in [0.0, 1.0]:
         with subtests.test(share=share):
             one, three = Accuracies(by_seed(share), 20).interval, Accuracies(by_seed(share, share, share), 20).interval
@@ -42,7 +42,7 @@ def test_seeds_that_agree_do_not_make_few_pictures_many(subtests):
             assert three[1] - three[0] == pytest.approx(0.1611, abs=1e-4)  # Wilson's, of none or all of twenty
 
 
-def test_one_training_has_no_deviation_and_the_interval_of_its_pictures():
+def test_one_training_has_no_deviation_and_the_interval_of_its_images():
     found = Accuracies(by_seed(0.5), 100)
     assert found.deviation is None
     assert found.interval == pytest.approx((0.4038, 0.5962), abs=1e-4)  # Wilson's, from its published tables
@@ -59,7 +59,7 @@ def test_trainings_with_one_seed_are_compared_in_pairs():
     assert not difference(one, Accuracies(by_seed(0.68, 0.48, 0.58), 10**9)).told_apart
 
 
-def test_few_pictures_tell_nothing_apart():
+def test_few_images_tell_nothing_apart():
     def told(n):
         return difference(Accuracies(by_seed(0.52, 0.52, 0.52), n), Accuracies(by_seed(0.5, 0.5, 0.5), n)).told_apart
 
@@ -155,9 +155,9 @@ def test_whether_a_gap_closes_is_a_difference_of_differences_by_seed():
     found = Gaps(few, many).closing
     each = np.array([0.10, 0.09, 0.11]) - np.array([0.02, 0.01, 0.03])
     assert found.value == pytest.approx(each.mean())
-    pictures = sum(p * (1 - p) / 10_000 for p in (0.52, 0.42, 0.81, 0.79))
+    images = sum(p * (1 - p) / 10_000 for p in (0.52, 0.42, 0.81, 0.79))
     seeds = stats.t.ppf(0.975, 2) * stats.sem(each)
-    assert found.margin == pytest.approx(np.hypot(seeds, stats.norm.ppf(0.975) * np.sqrt(pictures)), abs=1e-5)
+    assert found.margin == pytest.approx(np.hypot(seeds, stats.norm.ppf(0.975) * np.sqrt(images)), abs=1e-5)
     assert found.told_apart
     one = Gaps(*((Accuracies({0: a}, 10_000), Accuracies({0: b}, 10_000)) for a, b in ((0.5, 0.4), (0.8, 0.8))))
     assert one.closing.value == pytest.approx(0.1)

@@ -39,6 +39,6 @@ def test_it_is_the_minimum_that_scipy_finds():
     assert fit_temperature(scores, labels) == pytest.approx(best, rel=1e-3)
 
 
-def test_pictures_that_are_all_right_do_not_ask_for_zero():
+def test_images_that_are_all_right_do_not_ask_for_zero():
     scores = torch.eye(4).repeat(5, 1)
     assert 1 / 20 < fit_temperature(scores, torch.arange(4).repeat(5)) < 1

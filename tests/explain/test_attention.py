@@ -25,11 +25,11 @@ VARIANTS = {
 
 
 def truth(model, images):
-    """Each picture's attention (layers, heads, T, T), in NumPy."""
+    """Each image's attention (layers, heads, T, T), in NumPy."""
     numpy_vit = NumpyViT(model.config, model.state_dict())
     found = []
     for image in images.double().numpy():
-        numpy_vit.picture(image, None)
+        numpy_vit.image(image, None)
         found.append(np.stack(numpy_vit.attention))
     return np.stack(found)
 
@@ -126,7 +126,7 @@ def test_rollout_ends_in_the_pooling(subtests):
 
 
 def rolled(attention):
-    """The whole product of a picture's layers (layers, heads, T, T)."""
+    """The whole product of an image's layers (layers, heads, T, T)."""
     product = np.eye(attention.shape[-1])
     for layer in attention:
         product = (0.5 * layer.mean(0) + 0.5 * np.eye(len(product))) @ product
@@ -139,7 +139,7 @@ def pool_truth(model, images):
     heads, d = model.config.heads, model.config.width // model.config.heads
     found = []
     for image in images.double().numpy():
-        vit.picture(image, None)
+        vit.image(image, None)
         patches = vit.norm(vit.tokens[-1], "norm")[vit.prefix :]
         q = vit.dense(vit.w["attn_pool.latent"][0, 0], "attn_pool.q")
         k = vit.dense(patches, "attn_pool.kv")

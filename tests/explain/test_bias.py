@@ -26,7 +26,7 @@ PREPROCESS = Preprocess(size=(SIDE, SIDE))
 
 
 class ByHand(Network):
-    """Scores are what `function` makes of the pictures; so is the representation."""
+    """Scores are what `function` makes of the images; so is the representation."""
 
     def __init__(self, function, classes):
         super().__init__()
@@ -42,7 +42,7 @@ class ByHand(Network):
         return self.function(images)
 
 
-def noise_pictures(count=COUNT, side=SIDE, labels=None, seed=0):
+def noise_images(count=COUNT, side=SIDE, labels=None, seed=0):
     images = torch.from_numpy(np.random.default_rng(seed).integers(0, 256, (count, 3, side, side), dtype=np.uint8))
     labels = np.full(count, -1) if labels is None else labels
     return ArraySource("noise", images, labels.astype(np.int64), ("0", "1", "2"))
@@ -54,11 +54,11 @@ def mean_colour(images):
 
 def test_a_network_that_sees_the_mean_colour_needs_no_order_and_no_frequency():
     network = ByHand(mean_colour, 3)
-    source = noise_pictures()
+    source = noise_images()
     images = (source.images.double() / 127.5 - 1).mean(dim=(2, 3))
     labels = images.argmax(dim=1).numpy()
     labels[:5] = (labels[:5] + 1) % 3  # a quarter is wrong
-    found = measure_bias(network, PREPROCESS, noise_pictures(labels=labels))
+    found = measure_bias(network, PREPROCESS, noise_images(labels=labels))
     assert [effect.at for effect in found.shuffled] == [2, 4, 8]
     assert found.low_pass[0].at == 0
     for effect in (*found.shuffled, *found.low_pass, *found.high_pass):
@@ -77,7 +77,7 @@ def test_a_network_that_reads_one_pixel_forgets_it_whenever_it_moves():
     def read(images):
         return -(images[:, 0, 8, 8, None] * 127.5 + 127.5 - levels).abs()
 
-    found = measure_bias(ByHand(read, 256), Preprocess(size=(SIDE, SIDE), interpolation="nearest"), noise_pictures())
+    found = measure_bias(ByHand(read, 256), Preprocess(size=(SIDE, SIDE), interpolation="nearest"), noise_images())
     assert all(effect.same <= 0.1 for effect in (*found.shifts.curve[1:], *found.shuffled, found.low_pass[0]))
     assert found.low_needed > 1
     assert found.accuracy is None  # no labels
@@ -97,13 +97,13 @@ class Pooled(ByHand):
 
 
 def test_pooled_convolution_is_blind_to_cyclic_shifts_and_the_windows_move_as_said():
-    """Pictures that repeat every 4 pixels move cyclically; a convolution that pads in circles does not notice."""
+    """Images that repeat every 4 pixels move cyclically; a convolution that pads in circles does not notice."""
     torch.manual_seed(0)
     tile = torch.randint(0, 256, (COUNT, 3, 4, 4), dtype=torch.uint8)
     source = ArraySource("tiles", tile.repeat(1, 1, 5, 5), np.full(COUNT, -1, dtype=np.int64), ("a", "b"))
     layer = nn.Conv2d(3, 4, 3, padding=1, padding_mode="circular").requires_grad_(False)
     network = Pooled(lambda images: 10 * layer(images).relu(), 4)
-    found = measure_bias(network, PREPROCESS, source)  # 20 pixels: the enlarged picture is the picture
+    found = measure_bias(network, PREPROCESS, source)  # 20 pixels: the enlarged image is the image
     assert found.patch == 1
     assert [effect.at for effect in found.shifts.curve] == [1, 2, 4]
     for effect in (*found.shifts.curve, found.shifts.whole):
@@ -126,18 +126,18 @@ def vit(**changes):
 
 
 def test_patches_without_positions_are_a_bag():
-    bag = measure_bias(vit(position="none"), PREPROCESS, noise_pictures())
+    bag = measure_bias(vit(position="none"), PREPROCESS, noise_images())
     assert bag.patch == 4
     by_pieces = {effect.at: effect for effect in bag.shuffled}
     for pieces in (2, 4):
         assert (by_pieces[pieces].same, by_pieces[pieces].likeness) == (1, pytest.approx(1, abs=1e-5))
     assert by_pieces[8].likeness < 1 - 1e-4  # pieces of half a patch are other patches
-    ordered = measure_bias(vit(position="sincos-2d"), PREPROCESS, noise_pictures())
+    ordered = measure_bias(vit(position="sincos-2d"), PREPROCESS, noise_images())
     assert all(effect.likeness < 1 - 1e-4 for effect in ordered.shuffled)
 
 
 def test_any_family_is_measured_and_comes_back_from_json():
-    source = noise_pictures(6, labels=np.arange(6) % 3)
+    source = noise_images(6, labels=np.arange(6) % 3)
     for network in (vit(classes=3), build(TinyConvConfig(), 0), headless()):
         found = measure_bias(network, PREPROCESS, source)
         written = json.loads(json.dumps(found.to_json(), allow_nan=False))
@@ -153,9 +153,9 @@ def headless():
 
 def test_batches_change_nothing_and_the_seed_does():
     network = vit()
-    one, other = (measure_bias(network, PREPROCESS, noise_pictures(), batch_size=size) for size in (3, 20))
+    one, other = (measure_bias(network, PREPROCESS, noise_images(), batch_size=size) for size in (3, 20))
     assert numbers(one.to_json()) == pytest.approx(numbers(other.to_json()), abs=2e-5)
-    assert measure_bias(network, PREPROCESS, noise_pictures(), seed=1).shuffled != one.shuffled
+    assert measure_bias(network, PREPROCESS, noise_images(), seed=1).shuffled != one.shuffled
 
 
 def numbers(fields):
@@ -242,7 +242,7 @@ def test_shuffling_keeps_the_pieces_and_moves_every_one():
         assert all(one != other for one, other in zip(*cut, strict=True))
 
 
-def test_windows_have_only_pixels_of_the_picture():
+def test_windows_have_only_pixels_of_the_image():
     rows, columns = torch.meshgrid(torch.arange(20), torch.arange(26), indexing="ij")
     images = torch.stack([rows, columns]).expand(30, 2, 20, 26)
     index = list(range(30))
@@ -252,7 +252,7 @@ def test_windows_have_only_pixels_of_the_picture():
     assert torch.equal(moved - still, (moved - still)[:, :, :1, :1].expand_as(moved))
 
 
-def test_what_the_crop_leaves_out_is_used_before_the_picture_is_enlarged():
+def test_what_the_crop_leaves_out_is_used_before_the_image_is_enlarged():
     wide = changes.enlarged(Preprocess(size=(64, 64), crop=0.5))  # resized to 128: there is room
     assert (wide.size, wide.resized) == ((80, 80), (128, 128))
     assert changes.enlarged(Preprocess(size=(64, 64), crop=0.9)).resized == (80, 80)
@@ -287,7 +287,7 @@ def test_a_vit_that_hears_nothing_of_other_patches_sees_one_patch():
     (field,) = gradient_maps(model, torch.randn(1, 3, 16, 24), 0, [0])
     rows, columns = np.nonzero(field)
     assert (rows.min(), rows.max(), columns.min(), columns.max()) == (8, 11, 12, 15)
-    found = measure_bias(model, Preprocess(size=(16, 24)), noise_pictures(8, side=24))
+    found = measure_bias(model, Preprocess(size=(16, 24)), noise_images(8, side=24))
     places = np.array([(4 * row, 4 * column) for row in range(4) for column in range(6)])
     chance = np.linalg.norm(places[:, None] - places[None], axis=-1).mean() / 24
     assert found.attention_distance == pytest.approx([chance, chance], abs=1e-5)
@@ -304,7 +304,7 @@ def test_moves_by_fixed_pixels_are_one_measure_for_all_models():
         models.append(Bias(100, (32, 32), patch, None, shifts, None, None, (), (), (), None, None))
     moved = moved_rows(models)
     assert moved == {1: (0.9, 0.5), 2: (0.8, 0.4), 4: (0.7, 0.95), 8: (0.6, 0.85)}
-    found = measure_bias(vit(), PREPROCESS, noise_pictures())  # 16 pixels move by 4 at most
+    found = measure_bias(vit(), PREPROCESS, noise_images())  # 16 pixels move by 4 at most
     assert set(moved_rows([found])) == {1, 2, 4}
     assert "accuracy" not in {row.measure for row in summarise_bias([found])}
 

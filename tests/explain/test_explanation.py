@@ -10,7 +10,7 @@ from vitreous.explain.methods import Maps
 from vitreous.weights.bundle import Bundle
 
 
-def test_the_picture_and_the_class_are_moved_to_the_models_device(monkeypatch):
+def test_the_image_and_the_class_are_moved_to_the_models_device(monkeypatch):
     """A server moves a model to its accelerator. The device "meta" stands for one here, as every machine has it."""
     model = random_model()
     bundle = Bundle(model.to("meta"), preprocess_for(model), LABELS)

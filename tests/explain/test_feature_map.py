@@ -15,7 +15,7 @@ from vitreous.model.network import Network
 
 
 class Known(Network):
-    """Two channels of 2 x 2 places: the picture's own, and two scores that weigh their places by hand."""
+    """Two channels of 2 x 2 places: the image's own, and two scores that weigh their places by hand."""
 
     config = TinyConvConfig(image_size=(2, 2), channels=2, classes=2)
 
@@ -35,7 +35,7 @@ class Known(Network):
         return images.flatten(1)
 
 
-PICTURE = torch.tensor([[[[1.0, 2], [3, -4]], [[5.0, 1], [1, 2]]]])
+IMAGE = torch.tensor([[[[1.0, 2], [3, -4]], [[5.0, 1], [1, 2]]]])
 
 
 def test_it_is_the_papers_by_hand():
@@ -44,15 +44,15 @@ def test_it_is_the_papers_by_hand():
     Channel 1: its gradient is 4, 8, 0, 0, with the mean 3. Channel 2: -3, 0, -3, -2, with the mean -2.
     3 * (1, 2, 3, -4) - 2 * (5, 1, 1, 2) = -7, 4, 7, -16; what is below 0 is cut.
     """
-    maps, scores = feature_map_gradcam(Known(), PICTURE, torch.tensor([0]))
+    maps, scores = feature_map_gradcam(Known(), IMAGE, torch.tensor([0]))
     torch.testing.assert_close(maps, torch.tensor([[[0.0, 4], [7, 0]]]))
     torch.testing.assert_close(scores, torch.tensor([[16.0, 18]]))
-    likeliest, _ = feature_map_gradcam(Known(), PICTURE, None)  # the second class: the same with the other sign
+    likeliest, _ = feature_map_gradcam(Known(), IMAGE, None)  # the second class: the same with the other sign
     torch.testing.assert_close(likeliest, torch.tensor([[[7.0, 0], [0, 16]]]))
 
 
-def test_pictures_of_a_batch_do_not_mix_and_inference_mode_is_no_hindrance():
-    both = torch.cat([PICTURE, -PICTURE])
+def test_images_of_a_batch_do_not_mix_and_inference_mode_is_no_hindrance():
+    both = torch.cat([IMAGE, -IMAGE])
     with torch.inference_mode():
         made = compute_maps(Known(), both * 1, "gradcam", targets=torch.tensor([0, 0]))
     assert made.layers == ()
@@ -60,8 +60,8 @@ def test_pictures_of_a_batch_do_not_mix_and_inference_mode_is_no_hindrance():
     torch.testing.assert_close(made.maps[:, 0, 0], torch.tensor([[[0.0, 4], [7, 0]], [[7, 0], [0, 16]]]))
 
 
-def test_where_the_cells_lie_on_the_picture():
-    """A view of the middle 0.5 of a picture of 40 x 40: from 10 to 30, in 2 rows of 10 and 4 columns of 5 pixels."""
+def test_where_the_cells_lie_on_the_image():
+    """A view of the middle 0.5 of an image of 40 x 40: from 10 to 30, in 2 rows of 10 and 4 columns of 5 pixels."""
     place = place_cells(40, 40, Preprocess(size=(16, 16), crop=0.5), (2, 4))
     assert place.box == (10, 10, 30, 30)
     rows, columns = place.centres()

@@ -1,4 +1,4 @@
-"""Maps lie where the model looked, whatever the picture's shape."""
+"""Maps lie where the model looked, whatever the image's shape."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from vitreous.explain.place import place_patches
 
 PREPROCESS = Preprocess(size=(16, 24), crop=1.0)
 
-# height and width of a picture; left, top, right, bottom of what is seen of it, by hand
+# height and width of an image; left, top, right, bottom of what is seen of it, by hand
 SHAPES = {
     (32, 48): (0, 0, 48, 32),
     (32, 64): (8, 0, 56, 32),
@@ -45,8 +45,8 @@ def by_hand(values, row, column):
     return above * (1 - down) + below * down
 
 
-def test_padding_at_the_right_and_bottom_lies_outside_the_picture():
-    """A picture of 11x14 with patches of 4 is padded to 12x16: a patch is still 4 pixels, the last ones stick out."""
+def test_padding_at_the_right_and_bottom_lies_outside_the_image():
+    """An image of 11x14 with patches of 4 is padded to 12x16: a patch is still 4 pixels, the last ones stick out."""
     place = place_patches(11, 14, Preprocess(size=(11, 14)), patch=4)
     assert place.grid == (3, 4)
     assert place.step == (4, 4)

@@ -79,7 +79,7 @@ def slope(vit, image, target, change, where):
     ends = []
     for sign in (1, -1):
         setattr(vit, change, (where, sign * 1e-5))
-        ends.append(log_odds(vit.picture(image, None), target))
+        ends.append(log_odds(vit.image(image, None), target))
     setattr(vit, change, None)
     return (ends[0] - ends[1]) / 2e-5
 
@@ -87,7 +87,7 @@ def slope(vit, image, target, change, where):
 def relevance_by_the_paper(vit, image, target, first):
     """R = I; then R = R + mean over heads of max(0, G * A) times R for each layer; the row that is read."""
     c = vit.c
-    vit.picture(image, None)
+    vit.image(image, None)
     attention = np.stack(vit.attention)
     T = attention.shape[-1]
     R = np.eye(T)
@@ -147,7 +147,7 @@ def test_gradcam(subtests):
             vit = Disturbed(model.config, model.state_dict())
             prefix = model.config.prefix
             for b, image in enumerate(images.double().numpy()):
-                vit.picture(image, None)
+                vit.image(image, None)
                 tokens = vit.tokens[0].copy()
                 for patch in range(4):
                     total = sum(

@@ -217,7 +217,7 @@ def test_noise_has_its_frequencies_and_strength_only(subtests):
                     assert (power[:, u, v].max() < 1e-4) == outside
 
 
-def test_noise_is_a_function_of_seed_and_picture():
+def test_noise_is_a_function_of_seed_and_image():
     one = band_noise((1, 16, 16), BANDS[1], seed=0, index=5)
     assert np.array_equal(one, band_noise((1, 16, 16), BANDS[1], seed=0, index=5))
     assert not np.allclose(one, band_noise((1, 16, 16), BANDS[1], seed=0, index=6))
@@ -265,7 +265,7 @@ def test_a_survey_in_batches_is_the_mean_of_what_a_trace_tells(name):
     def close(key, expected):
         np.testing.assert_allclose(np.array(getattr(found, key)), torch.stack(expected).numpy(), atol=2e-5)
 
-    assert (survey.pictures, survey.grid) == (5, grid)
+    assert (survey.seen, survey.grid) == (5, grid)
     np.testing.assert_allclose(found.attention_distance, attention_distance(model, images).mean(0), atol=1e-4)
     close("mutual_information", [mutual_information(a).mean(0) for a in attention])
     close("head_similarity", [head_similarity(a).mean() for a in attention])
@@ -286,7 +286,7 @@ def test_a_survey_in_batches_is_the_mean_of_what_a_trace_tells(name):
 
 
 def test_singular_values_stop_where_they_are_known_well_enough(monkeypatch):
-    monkeypatch.setattr("vitreous.explain.analysis.survey.SPECTRUM_PICTURES", 4)
+    monkeypatch.setattr("vitreous.explain.analysis.survey.SPECTRUM_IMAGES", 4)
     model, images = tiny(), draw(9, 3, 16, 16)
     survey, short = Survey(model, 100), Survey(model, 100)
     for start in range(0, 9, 3):

@@ -42,7 +42,7 @@ def test_the_pooling_weights():
     images = random_images(model, 1)
     found = follow(model, images)
     truth = NumpyViT(model.config, model.state_dict())
-    truth.picture(images[0].double().numpy(), None)
+    truth.image(images[0].double().numpy(), None)
     patches = truth.norm(truth.tokens[-1], "norm")[1:]
     q = truth.dense(truth.w["attn_pool.latent"][0, 0], "attn_pool.q")
     d = 16 // 4

@@ -133,7 +133,7 @@ def test_files_that_a_person_put_there_are_taken_and_kept(pets, root, web):
     assert (place / "images.tar.gz").read_bytes() == b"not it"
 
 
-def test_pictures_that_are_missing(pets, root, web, tmp_path):
+def test_images_that_are_missing(pets, root, web, tmp_path):
     (tmp_path / "original" / "images" / "Abyssinian_2.jpg").unlink()
     first = publish(web, pets.files[0], packed(tmp_path / "original", "images"))
     with pytest.raises(UserError, match=r"pets: images/Abyssinian_2\.jpg"):

@@ -3,15 +3,15 @@
 import numpy as np
 import pytest
 
-from support.greys import draw_pictures, make_weights
+from support.greys import draw_images, make_weights
 from support.tiny_pretraining import TINY, draw
 from vitreous.recipes.pretrain import PRETRAINING
 
 
 @pytest.fixture(scope="module")
-def pictures(tmp_path_factory):
-    """A folder of grey pictures, dark and light."""
-    return draw_pictures(tmp_path_factory.mktemp("data") / "pictures")
+def images(tmp_path_factory):
+    """A folder of grey images, dark and light."""
+    return draw_images(tmp_path_factory.mktemp("data") / "images")
 
 
 @pytest.fixture(scope="module")
@@ -36,8 +36,8 @@ def tiny(monkeypatch):
 
 @pytest.fixture(scope="module")
 def packed(tmp_path_factory):
-    """Pictures in an .npz, with a val split."""
+    """Images in an .npz, with a val split."""
     (images, labels), (others, truth) = draw(), draw(12, seed=1)
-    path = tmp_path_factory.mktemp("data") / "pictures.npz"
+    path = tmp_path_factory.mktemp("data") / "images.npz"
     np.savez(path, x_train=images, y_train=labels, x_val=others, y_val=truth)
     return path

@@ -40,7 +40,7 @@ def go(tmp_path, monkeypatch):
     monkeypatch.setitem(PRETRAINING, "mae", lambda s: TRAINING)
 
     def train(images, run="run", steps=140, stop_after=10**6):
-        path = tmp_path / "pictures.npz"
+        path = tmp_path / "images.npz"
         if not path.exists():
             np.savez(path, images=images, labels=np.arange(len(images)) % 2)
         said, taken = [], []
@@ -66,7 +66,7 @@ def slopes(count=60):
 
 
 @pytest.mark.slow
-def test_equal_pictures_get_equal_features_and_that_is_said_again_after_an_interruption(go):
+def test_equal_images_get_equal_features_and_that_is_said_again_after_an_interruption(go):
     equal = np.repeat(slopes(1), 60, axis=0)
     part, said, taken, _ = go(equal, stop_after=130)
     assert not part.finished

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from support.colours import COLOURS, make_bundle, make_pictures
+from support.colours import COLOURS, make_bundle, make_images
 from vitreous import UserError, ViT, ViTConfig, analyze
 from vitreous.cli import main
 from vitreous.config.data import Preprocess
@@ -19,7 +19,7 @@ from vitreous.explain.analysis.noise import BANDS, band_noise
 from vitreous.explain.analysis.reading import NOISE
 from vitreous.explain.analysis.representation import linear_cka
 from vitreous.explain.analysis.survey import pool_depths
-from vitreous.jobs.analyze import WEIGHT_DECAY, choose_pictures
+from vitreous.jobs.analyze import WEIGHT_DECAY, choose_images
 from vitreous.jobs.evaluate import evaluate
 from vitreous.weights.bundle import Bundle, load_bundle, save_bundle
 
@@ -30,7 +30,7 @@ SHAPE = {"width": 16, "depth": 3, "heads": 2, "mlp_width": 32, "patch": 4, "imag
 def data(tmp_path_factory):
     root = tmp_path_factory.mktemp("data")
     for split, count in (("train", 8), ("test", 5)):
-        make_pictures(root / split, count=count, seed=1000 * count)
+        make_images(root / split, count=count, seed=1000 * count)
     return root
 
 
@@ -52,7 +52,7 @@ def no_page(monkeypatch):
 
 
 def images_of(source, preprocess):
-    """(n, 3, H, W), read by hand: the pictures are as large as the input but for their borders."""
+    """(n, 3, H, W), read by hand: the images are as large as the input but for their borders."""
 
     views = [eval_view(source.read(i), preprocess) for i in range(len(source))]
     return normalise(torch.stack(views), preprocess)
@@ -69,7 +69,7 @@ def test_everything_is_there_by_depth(found):
     first, second = found.numbers.models
     written = json.loads(found.json.read_text())
     assert set(written) == {"generator", "data", "summary", "models", "cka", "noise_strength", "remarks"}
-    assert set(written["data"]) == {"from", "split", "pictures", "learned_from", "classes", "seed"}
+    assert set(written["data"]) == {"from", "split", "images", "learned_from", "classes", "seed"}
     assert {"name", "shape", "grid", "attention_distance", "probe", "noise"} <= set(written["models"][0])
     assert written["models"][1]["token_rank"] == list(second.measures.token_rank)
     assert written["models"][0]["noise"]["clean"] == {
@@ -82,17 +82,17 @@ def test_everything_is_there_by_depth(found):
             assert np.shape(getattr(model.measures, name)) == (depth, 2)  # two heads
         for name in ("head_similarity", "query_similarity"):
             assert np.shape(getattr(model.measures, name)) == (depth,)
-        for name in ("token_similarity", "token_rank", "picture_rank", "log_amplitude", "token_spectrum"):
+        for name in ("token_similarity", "token_rank", "image_rank", "log_amplitude", "token_spectrum"):
             assert len(getattr(model.measures, name)) == depth + 1
         assert np.shape(model.measures.depth_similarity) == (depth, depth)
         assert len(model.probe.accuracy) == depth + 1
         assert model.probe.representation.n == 15
     data = found.numbers.data
-    assert (data.split, data.pictures, data.learned_from, data.classes) == ("test", 15, 24, 3)
+    assert (data.split, data.images, data.learned_from, data.classes) == ("test", 15, 24, 3)
 
 
 def test_probes_and_likeness_are_what_they_say(found, data, colours):
-    """The same by hand for one depth, from the pictures on."""
+    """The same by hand for one depth, from the images on."""
     bundle, opened = load_bundle(colours), open_data(data)
     (known, y_known), (asked, y_asked) = (
         pool_depths(bundle.model, images_of(opened.splits[part], bundle.preprocess)) for part in ("train", "test")
@@ -173,31 +173,31 @@ def test_images_without_labels(tmp_path, data, monkeypatch):
     written = json.loads(found.json.read_text())
     assert not {"probe", "noise"} & set(written["models"][0])
     assert written["data"] | {"from": ""} == {
-        "from": "", "split": "all", "pictures": 24, "learned_from": None, "classes": None, "seed": 0,
+        "from": "", "split": "all", "images": 24, "learned_from": None, "classes": None, "seed": 0,
     }  # fmt: skip
     assert len(found.numbers.remarks) == 2, "that there are no labels, and what is left out"
     assert sum(row.share for row in found.numbers.summary) == 1, "the attention distance, and no accuracy"
     assert all(row.measure.replace("'", "&#x27;") in found.page.read_text() for row in found.numbers.summary)
     monkeypatch.setattr("vitreous.jobs.analyze.analysis_page", lambda numbers: "")
-    assert analyze([plain()], data / "train" / "red", tmp_path / "out").numbers.data.pictures == 8
+    assert analyze([plain()], data / "train" / "red", tmp_path / "out").numbers.data.images == 8
 
 
-def test_unreadable_pictures_are_named_once(tmp_path, no_page):
-    root = make_pictures(tmp_path / "p", count=80)
+def test_unreadable_images_are_named_once(tmp_path, no_page):
+    root = make_images(tmp_path / "p", count=80)
     (root / "red" / "0.png").write_bytes(b"")
     found = analyze([plain(), plain(registers=1)], root, tmp_path / "out").numbers
     assert sum("0.png" in remark for remark in found.remarks) == 1
 
 
-def test_which_pictures_are_taken(data, tmp_path):
+def test_which_images_are_taken(data, tmp_path):
     opened = open_data(data)
-    chosen = choose_pictures(opened, 9, seed=0)
+    chosen = choose_images(opened, 9, seed=0)
     assert chosen.split == "test"
     assert np.bincount(chosen.measured.labels).tolist() == np.bincount(chosen.learned.labels).tolist() == [3, 3, 3]
-    again, other = choose_pictures(opened, 9, seed=0), choose_pictures(opened, 9, seed=1)
+    again, other = choose_images(opened, 9, seed=0), choose_images(opened, 9, seed=1)
     names = [[one.measured.name(i) for i in range(9)] for one in (chosen, again, other)]
     assert names[0] == names[1] != names[2]
-    half = choose_pictures(open_data(data / "train"), 500, seed=0)
+    half = choose_images(open_data(data / "train"), 500, seed=0)
     assert (half.split, len(half.measured), len(half.learned)) == ("half of the train split", 12, 12)
     held = {half.measured.name(i) for i in range(12)}
     assert not held & {half.learned.name(i) for i in range(12)}
@@ -205,7 +205,7 @@ def test_which_pictures_are_taken(data, tmp_path):
 
 def test_bad_input(data, tmp_path, no_page, subtests):
     model = plain()
-    one = make_pictures(tmp_path / "one", count=1)
+    one = make_images(tmp_path / "one", count=1)
     (tmp_path / "file").write_text("")
     (tmp_path / "empty").mkdir()
     damaged = plain()
@@ -222,8 +222,8 @@ def test_bad_input(data, tmp_path, no_page, subtests):
     }.items():
         with subtests.test(name), pytest.raises(UserError, match=says):
             analyze(*arguments, tmp_path / "out")
-    with pytest.raises(UserError, match=r"pictures=3.* 8"):
-        analyze([model], data, tmp_path / "out", pictures=3)
+    with pytest.raises(UserError, match=r"images=3.* 8"):
+        analyze([model], data, tmp_path / "out", images=3)
     with pytest.raises(UserError, match="file"):
         analyze([model], data, tmp_path / "file" / "out")
 
@@ -264,7 +264,7 @@ def test_any_model(data, tmp_path, no_page, subtests):
 
 
 def test_the_command(capsys, tmp_path, data, colours, no_page):
-    main(["analyze", str(colours), "--data", str(data), "--out", str(tmp_path / "out"), "--pictures", "12"])
+    main(["analyze", str(colours), "--data", str(data), "--out", str(tmp_path / "out"), "--images", "12"])
     shown = capsys.readouterr().out
     assert re.search(r"\b12\b.*\btest\b", shown)
     assert "colours" in shown

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from support.colours import make_bundle, make_pictures
+from support.colours import make_bundle, make_images
 from support.tiny_conv import make_conv_bundle, register
 from vitreous import UserError, ViT, ViTConfig, analyze_bias
 from vitreous.cli import main
@@ -30,7 +30,7 @@ def outside_family():
 def place(tmp_path_factory):
     root = tmp_path_factory.mktemp("place")
     for split, count in (("train", 8), ("test", 4)):
-        make_pictures(root / "data" / split, count=count, seed=1000 * count)
+        make_images(root / "data" / split, count=count, seed=1000 * count)
     make_bundle(root / "colours")
     make_conv_bundle(root / "conv")
     return root
@@ -50,14 +50,14 @@ def found(place):
 def test_a_vit_and_a_network_of_another_family_side_by_side(found, place):
     written = json.loads(found.json.read_text())
     assert set(written) == {"generator", "data", "models", "remarks"}
-    assert (written["data"]["pictures"], written["data"]["split"]) == (12, "test")
+    assert (written["data"]["images"], written["data"]["split"]) == (12, "test")
     for fields, (name, bias) in zip(written["models"], found.numbers.models, strict=True):
         assert fields.pop("name") == name
         assert Bias.from_json(fields) == bias
         assert bias.accuracy == evaluate(place / name, place / "data").result.top1
     vit, conv = (bias for _, bias in found.numbers.models)
     assert (vit.patch, conv.patch) == (8, 2)
-    assert (vit.shifts.whole, conv.attention_distance) == (None, None)  # half of the picture; none
+    assert (vit.shifts.whole, conv.attention_distance) == (None, None)  # half of the image; none
     assert conv.shuffled[0].same == 1  # colours are all that there is to see
     assert not found.numbers.remarks
 
@@ -102,15 +102,15 @@ def test_every_family_is_measured(place, tmp_path, monkeypatch, subtests):
         bundles[name] = Bundle(build_network(config, 0), Preprocess(size=config.image_size), tuple("abc"))
     for name, bundle in bundles.items():
         with subtests.test(name):
-            found = analyze_bias([bundle], place / "data", tmp_path / "out", pictures=8).numbers.models[0][1]
+            found = analyze_bias([bundle], place / "data", tmp_path / "out", images=8).numbers.models[0][1]
             values = [value for row in summarise_bias([found]) for value in row.values if value is not None]
             assert np.isfinite(values).all()
             assert found.receptive_field.radius > 0
             assert (found.attention_distance is None) == (name in ("ResNet", "EfficientNet"))
 
 
-def test_pictures_without_labels(place, tmp_path):
-    found = analyze_bias([place / "colours"], place / "data" / "train" / "red", tmp_path / "out", pictures=8)
+def test_images_without_labels(place, tmp_path):
+    found = analyze_bias([place / "colours"], place / "data" / "train" / "red", tmp_path / "out", images=8)
     assert found.numbers.models[0][1].accuracy is None
 
 
@@ -122,15 +122,15 @@ def test_bad_input(place, tmp_path):
     for models, says in (([], "models"), ([damaged], "model 1")):
         with pytest.raises(UserError, match=says):
             analyze_bias(models, data, tmp_path / "out")
-    with pytest.raises(UserError, match=r"pictures=3.* 8"):
-        analyze_bias([plain()], data, tmp_path / "out", pictures=3)
+    with pytest.raises(UserError, match=r"images=3.* 8"):
+        analyze_bias([plain()], data, tmp_path / "out", images=3)
     with pytest.raises(UserError, match="30000x30000"):
         analyze_bias([plain()], data, tmp_path / "out", preprocess="size=30000")
 
 
 def test_the_command(capsys, place, tmp_path):
     words = ["analyze", place / "conv", "--data", place / "data", "--out", tmp_path / "out", "--what", "bias"]
-    main([*map(str, words), "--pictures", "9"])
+    main([*map(str, words), "--images", "9"])
     shown = capsys.readouterr().out
     assert re.search(r"\b9\b.*\btest\b", shown)
     assert "conv" in shown

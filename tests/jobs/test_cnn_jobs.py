@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 
 import vitreous
-from support.colours import make_pictures
+from support.colours import make_images
 from support.commands import check_refused, run_command
 from support.greys import stop_after
 from support.killing import check_killed_and_resumed
@@ -33,8 +33,8 @@ SMALLER = {"bit": {}, "efficientnet": {"model.width": "0.5", "model.depth": "0.3
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     place = tmp_path_factory.mktemp("cnn")
-    make_pictures(place / "data" / "train", count=8)
-    make_pictures(place / "data" / "test", seed=50)
+    make_images(place / "data" / "train", count=8)
+    make_images(place / "data" / "test", seed=50)
     return place
 
 
@@ -71,13 +71,13 @@ def test_it_predicts_and_its_features_are_probed(trained, place):
 
 def test_it_is_explained_by_gradcam_and_by_occlusion(trained, place):
     family, out = trained
-    picture = place / "data" / "test" / "red" / "0.png"
-    assert run_command("explain", out, picture, "--out", out / "seen").status == 0
-    assert run_command("explain", out, picture, "--method", "occlusion", "--out", out / "seen").status == 0
+    image = place / "data" / "test" / "red" / "0.png"
+    assert run_command("explain", out, image, "--out", out / "seen").status == 0
+    assert run_command("explain", out, image, "--method", "occlusion", "--out", out / "seen").status == 0
     default = "0-occlusion.png" if family == "efficientnet" else "0-gradcam.png"  # its last map is a single place here
     assert {file.name for file in (out / "seen").iterdir()} == {default, "0-occlusion.png"}
-    check_refused(run_command("explain", out, picture, "--method", "rollout"), "rollout")
-    found = vitreous.load(out).explain(picture, method="occlusion")
+    check_refused(run_command("explain", out, image, "--method", "rollout"), "rollout")
+    found = vitreous.load(out).explain(image, method="occlusion")
     assert found.maps.shape == (1, 1, 14, 14)
     assert found.map.max() > 0
 
@@ -173,7 +173,7 @@ HOUR = 2e14
 
 
 def weights_of(name, **more):
-    """A situation in which such weights are fine-tuned with small pictures."""
+    """A situation in which such weights are fine-tuned with small images."""
     config = named_config(name)
     return Situation(10, 1000, 32, 3, base=config, base_preprocess=Preprocess(size=config.image_size), **more)
 
@@ -191,7 +191,7 @@ def test_auto_takes_bits_own_rule_for_its_weights_where_there_is_time_for_it():
 
 
 def test_fit_takes_bits_own_rule_unless_told_how_long_it_may_take(place, tmp_path, no_page):
-    """24 pictures a batch: 500 steps of the rule, of which it takes one; and one epoch of the recipe for few."""
+    """24 images a batch: 500 steps of the rule, of which it takes one; and one epoch of the recipe for few."""
     weights = tmp_path / "bit"
     config = BiTConfig(depths=(1,), width=0.5, root="3x3", image_size=(16, 16), classes=2)
     save_bundle(weights, scrambled(config), Preprocess(size=(16, 16)), ("a", "b"))
@@ -211,8 +211,8 @@ def test_fit_takes_bits_own_rule_unless_told_how_long_it_may_take(place, tmp_pat
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model", ["bit-r11x0.5@16", "efficientnet-b0@32", "C+F/4@16", "R+F/16@32"])
-def test_grey_pictures_are_learned_and_taken_up_again_from_their_bundle(tmp_path, model, no_page):
-    """Two classes of grey 16x16 pictures in an .npz, dark and light: from scratch, used, and fine-tuned."""
+def test_grey_images_are_learned_and_taken_up_again_from_their_bundle(tmp_path, model, no_page):
+    """Two classes of grey 16x16 images in an .npz, dark and light: from scratch, used, and fine-tuned."""
     rng = np.random.default_rng(0)
     labels = np.arange(24) % 2
     images = (rng.integers(0, 80, (24, 16, 16)) + 150 * labels[:, None, None]).astype(np.uint8)
@@ -232,7 +232,7 @@ def test_grey_pictures_are_learned_and_taken_up_again_from_their_bundle(tmp_path
         changes={"batch_size": "8"},
     )  # fmt: skip
     assert tuned.finished
-    make_pictures(tmp_path / "colours", count=4)  # colour pictures, seen in grey by a model of grey ones
+    make_images(tmp_path / "colours", count=4)  # colour images, seen in grey by a model of grey ones
     said = vitreous.predict(tmp_path / "tuned", tmp_path / "colours")
     assert len(said) == 12
     coloured = vitreous.fit(

@@ -42,7 +42,7 @@ def short():
 
 
 @pytest.fixture(scope="module")
-def pictures(tmp_path_factory):
+def images(tmp_path_factory):
     """Light and dark, 120 to learn from and 20 to be judged by."""
     draw = np.random.default_rng(0)
 
@@ -50,22 +50,22 @@ def pictures(tmp_path_factory):
         labels = np.arange(count) % 2
         return (draw.integers(0, 100, (count, 16, 16, 3)) + 100 * labels[:, None, None, None]).astype(np.uint8), labels
 
-    path = tmp_path_factory.mktemp("data") / "pictures.npz"
+    path = tmp_path_factory.mktemp("data") / "images.npz"
     (images, labels), (others, truth) = some(120), some(20)
     np.savez(path, x_train=images, y_train=labels, x_test=others, y_test=truth)
     return path
 
 
-def run(pictures, out, models=MODELS, **more):
+def run(images, out, models=MODELS, **more):
     given = {"budget": BUDGET if len(models) > 1 else ONE_MODEL, "fractions": [0.25, 1], "seeds": 1, "equal": "flops"}
-    return compare(pictures, models, workers=0, out=out, **{**given, **more})
+    return compare(images, models, workers=0, out=out, **{**given, **more})
 
 
 @pytest.fixture(scope="module")
-def finished(pictures, tmp_path_factory):
+def finished(images, tmp_path_factory):
     """A comparison that several tests look at: its folder and its result."""
     out = tmp_path_factory.mktemp("compared") / "out"
-    return out, run(pictures, out)
+    return out, run(images, out)
 
 
 def cells_below(out):
@@ -78,17 +78,17 @@ def says_unfinished(out):
 
 
 @pytest.mark.slow
-def test_every_cell_has_its_run_and_its_numbers(finished, pictures):
+def test_every_cell_has_its_run_and_its_numbers(finished, images):
     out, found = finished
     assert found.finished
     assert {path.name for path in out.iterdir()} == {
         "config.json", "compare.json", "compare.html", "cells", "tuning", "bias",
     }  # fmt: skip
-    assert [(cell.model, cell.fraction, cell.seed, cell.pictures) for cell in found.cells] == [
+    assert [(cell.model, cell.fraction, cell.seed, cell.images) for cell in found.cells] == [
         (MODELS[0], 0.25, 0, 28), (MODELS[1], 0.25, 0, 28), (MODELS[0], 1.0, 0, 108), (MODELS[1], 1.0, 0, 108),
     ]  # fmt: skip
     assert all(cell.n == 20 and cell.settings["steps"] > 1 for cell in found.cells)
-    assert [found.settings[name] for name in ("evaluations", "val_pictures", "measured_pictures")] == [10, 12, 20]
+    assert [found.settings[name] for name in ("evaluations", "val_images", "measured_images")] == [10, 12, 20]
     assert len(found.tried) == 6
     saved = json.loads((out / "compare.json").read_text())
     assert saved.pop("generator").startswith("vitreous ")
@@ -106,7 +106,7 @@ def test_operations_are_equal_but_for_a_step(finished):
     _, found = finished
     for cell in found.cells:
         forward = next(model.forward_flops for model in found.models if model.name == cell.model)
-        step = 3 * min(64, cell.pictures) * forward
+        step = 3 * min(64, cell.images) * forward
         assert cell.spent.flops == pytest.approx(cell.settings["steps"] * step, rel=1e-9)
         assert cell.settings["steps"] > 1
         assert abs(cell.spent.flops - found.cell_flops) <= step / 2
@@ -116,9 +116,9 @@ def test_operations_are_equal_but_for_a_step(finished):
 
 
 @pytest.mark.slow
-def test_splits_are_the_same_for_all_and_shares_are_nested(finished, pictures):
+def test_splits_are_the_same_for_all_and_shares_are_nested(finished, images):
     out, found = finished
-    data = open_data(pictures)
+    data = open_data(images)
     seen = {}
     for cell in found.cells:
         split = split_for(read_config(out / cell.place).training, data)
@@ -135,17 +135,17 @@ def test_splits_are_the_same_for_all_and_shares_are_nested(finished, pictures):
 
 
 @pytest.mark.slow
-def test_repeating_it_trains_nothing(finished, pictures, monkeypatch):
+def test_repeating_it_trains_nothing(finished, images, monkeypatch):
     out, found = finished
     monkeypatch.setattr(CellTraining, "_run", lambda *_: pytest.fail("a finished cell was trained again"))
     monkeypatch.setattr("vitreous.run.comparison.biases.measure_bias", lambda *_, **__: pytest.fail("measured again"))
     (out / "compare.html").unlink()
-    assert run(pictures, out) == found
+    assert run(images, out) == found
     assert (out / "compare.html").exists()
 
 
 @pytest.mark.slow
-def test_one_that_was_stopped_goes_on_to_the_same_models(finished, pictures, tmp_path):
+def test_one_that_was_stopped_goes_on_to_the_same_models(finished, images, tmp_path):
     """With equal operations no clock decides anything once the trials are done: the same bits are expected."""
     out, whole = finished
     again = tmp_path / "again"
@@ -154,7 +154,7 @@ def test_one_that_was_stopped_goes_on_to_the_same_models(finished, pictures, tmp
     (again / "compare.json").unlink()
     counts = []
     for steps in itertools.count(1):
-        result = run(pictures, again, listeners=Listeners(stop=stop_after(steps)))
+        result = run(images, again, listeners=Listeners(stop=stop_after(steps)))
         if result.finished:
             break
         counts.append(len(result.cells))
@@ -172,26 +172,26 @@ def test_one_that_was_stopped_goes_on_to_the_same_models(finished, pictures, tmp
 
 
 @pytest.mark.slow
-def test_seeds_and_models_may_be_added(finished, pictures, tmp_path):
+def test_seeds_and_models_may_be_added(finished, images, tmp_path):
     out, whole = finished
     more = tmp_path / "more"
     shutil.copytree(out, more)
     before = cells_below(more)
-    found = run(pictures, more, seeds=2, fractions=[1, 0.25, 0.5])
+    found = run(images, more, seeds=2, fractions=[1, 0.25, 0.5])
     assert len(found.cells) == 12
     assert {name: content for name, content in cells_below(more).items() if name in before} == before
     assert found.cell_flops == whole.cell_flops
     with pytest.raises(UserError, match=r"seeds=2\b.* 1\b"):
-        run(pictures, more, fractions=[1, 0.25, 0.5])
+        run(images, more, fractions=[1, 0.25, 0.5])
 
 
 @pytest.mark.slow
-def test_equal_time_and_a_finished_model_beside_it(finished, pictures, tmp_path):
+def test_equal_time_and_a_finished_model_beside_it(finished, images, tmp_path):
     out, _ = finished
     done = out / "cells" / "F-4@16" / "1" / "seed-0"
     heard = []
     found = run(
-        pictures, tmp_path / "out", models=[MODELS[0], str(done)], equal="time", fractions=[1], seeds=2, budget="12s",
+        images, tmp_path / "out", models=[MODELS[0], str(done)], equal="time", fractions=[1], seeds=2, budget="12s",
         listeners=Listeners(say=heard.append),
     )  # fmt: skip
     assert len(found.cells) == 3
@@ -205,10 +205,10 @@ def test_equal_time_and_a_finished_model_beside_it(finished, pictures, tmp_path)
 
 
 @pytest.mark.slow
-def test_finished_models_alone_need_no_budget(finished, pictures, tmp_path, capsys):
+def test_finished_models_alone_need_no_budget(finished, images, tmp_path, capsys):
     out, _ = finished
     places = [str(out / "cells" / "F-4@16" / share / "seed-0") for share in ("1", "0.25")]
-    main(["compare", str(pictures), "--models", ",".join(places), "--out", str(tmp_path / "out"), "--workers", "0"])
+    main(["compare", str(images), "--models", ",".join(places), "--out", str(tmp_path / "out"), "--workers", "0"])
     printed = capsys.readouterr().out
     assert "compare.html" in printed
     found = json.loads((tmp_path / "out" / "compare.json").read_text())
@@ -217,7 +217,7 @@ def test_finished_models_alone_need_no_budget(finished, pictures, tmp_path, caps
 
 
 @pytest.mark.slow
-def test_without_a_test_split_the_validation_pictures_judge_and_that_is_said(packed, tmp_path):
+def test_without_a_test_split_the_validation_images_judge_and_that_is_said(packed, tmp_path):
     found = run(packed, tmp_path / "out", models=MODELS[:1], equal="time", fractions=[1])
     assert found.split == "val"
     assert [cell.n for cell in found.cells] == [12]
@@ -229,9 +229,9 @@ def test_without_a_test_split_the_validation_pictures_judge_and_that_is_said(pac
 
 
 @pytest.mark.slow
-def test_finished_models_are_not_measured_on_all_pictures_of_data_without_splits(finished, pictures, tmp_path):
+def test_finished_models_are_not_measured_on_all_images_of_data_without_splits(finished, images, tmp_path):
     out, _ = finished
-    with np.load(pictures) as arrays:
+    with np.load(images) as arrays:
         np.savez(tmp_path / "whole.npz", images=arrays["x_train"], labels=arrays["y_train"])
     done = str(out / "cells" / "F-4@16" / "1" / "seed-0")
     found = compare(tmp_path / "whole.npz", [done], out=tmp_path / "out", workers=0)
@@ -242,7 +242,7 @@ def test_finished_models_are_not_measured_on_all_pictures_of_data_without_splits
 
 
 @pytest.mark.slow
-def test_every_cell_is_measured_on_the_same_images(pictures, tmp_path, monkeypatch):
+def test_every_cell_is_measured_on_the_same_images(images, tmp_path, monkeypatch):
     """However fast a model is and whatever its seed; finished models too."""
     seen = []
 
@@ -254,7 +254,7 @@ def test_every_cell_is_measured_on_the_same_images(pictures, tmp_path, monkeypat
     monkeypatch.setattr("vitreous.run.comparison.plan.TESTING", 1e-9)
     monkeypatch.setattr("vitreous.run.comparison.plan.VALIDATING", 1e-9)
     changes = {"validation": 0.2, "evaluations": 2}
-    found = run(pictures, tmp_path / "out", fractions=[1], seeds=2, equal="time", changes=changes)
+    found = run(images, tmp_path / "out", fractions=[1], seeds=2, equal="time", changes=changes)
     assert len(seen) == 4
     assert all(keys == seen[0] for keys in seen)
     assert [cell.n for cell in found.cells] == [16] * 4  # the fewest
@@ -265,21 +265,21 @@ def test_every_cell_is_measured_on_the_same_images(pictures, tmp_path, monkeypat
 
 
 @pytest.mark.slow
-def test_a_training_that_diverges_ends_nothing_but_itself(pictures, tmp_path, monkeypatch):
+def test_a_training_that_diverges_ends_nothing_but_itself(images, tmp_path, monkeypatch):
     """A rate of 1e30 overflows in the first steps; 0.3 and 1 times the recipe's do not."""
     monkeypatch.setattr("vitreous.run.comparison.cells.GRID", (1.0, 1e33))
-    found = run(pictures, tmp_path / "out", models=MODELS[:1], fractions=[1])
+    found = run(images, tmp_path / "out", models=MODELS[:1], fractions=[1])
     assert found.finished
     assert [trial.diverged for trial in found.tried] == [False, True]
     assert found.tried[1].accuracy == 0
     assert found.models[0].learning_rate == found.tried[0].learning_rate
     assert any("diverged" in remark for remark in found.remarks)
     monkeypatch.setattr(CellTraining, "_run", lambda *_: pytest.fail("a diverged trial was trained again"))
-    assert run(pictures, tmp_path / "out", models=MODELS[:1], fractions=[1]) == found
+    assert run(images, tmp_path / "out", models=MODELS[:1], fractions=[1]) == found
 
 
 @pytest.mark.slow
-def test_a_model_that_always_diverges_fails_alone(pictures, tmp_path, monkeypatch):
+def test_a_model_that_always_diverges_fails_alone(images, tmp_path, monkeypatch):
     usual = Cells.learning_rates
 
     def rates(cells, candidate):
@@ -287,7 +287,7 @@ def test_a_model_that_always_diverges_fails_alone(pictures, tmp_path, monkeypatc
         return [1e30 * rate for rate in found] if "neighbourhood" in candidate.name else found
 
     monkeypatch.setattr(Cells, "learning_rates", rates)
-    found = run(pictures, tmp_path / "out", fractions=[1])
+    found = run(images, tmp_path / "out", fractions=[1])
     assert found.finished
     assert [cell.model for cell in found.cells] == MODELS[:1]
     assert set(found.biases) == set(MODELS[:1])
@@ -295,14 +295,14 @@ def test_a_model_that_always_diverges_fails_alone(pictures, tmp_path, monkeypatc
 
 
 @pytest.mark.slow
-def test_a_cell_that_diverges_counts_as_nothing_right(pictures, tmp_path, monkeypatch):
+def test_a_cell_that_diverges_counts_as_nothing_right(images, tmp_path, monkeypatch):
     usual = Cells.train
 
     def train(cells, key, candidate, rate, plan):
         return usual(cells, key, candidate, 1e30 if key.seed == 1 else rate, plan)
 
     monkeypatch.setattr(Cells, "train", train)
-    found = run(pictures, tmp_path / "out", models=MODELS[:1], fractions=[1], seeds=2)
+    found = run(images, tmp_path / "out", models=MODELS[:1], fractions=[1], seeds=2)
     assert found.finished
     assert [(cell.diverged, cell.n) for cell in found.cells] == [(False, 20), (True, 20)]
     assert found.rows[0].accuracies.mean == found.cells[0].accuracy / 2
@@ -310,7 +310,7 @@ def test_a_cell_that_diverges_counts_as_nothing_right(pictures, tmp_path, monkey
 
 
 @pytest.mark.slow
-def test_a_signal_between_trainings_leaves_a_page_of_what_there_is(finished, pictures, tmp_path, monkeypatch):
+def test_a_signal_between_trainings_leaves_a_page_of_what_there_is(finished, images, tmp_path, monkeypatch):
     again = tmp_path / "again"
     shutil.copytree(finished[0], again)
     usual = Cells.measure
@@ -321,7 +321,7 @@ def test_a_signal_between_trainings_leaves_a_page_of_what_there_is(finished, pic
         return usual(cells, key, *more)
 
     monkeypatch.setattr(Cells, "measure", measure)
-    found = run(pictures, again)
+    found = run(images, again)
     assert not found.finished
     assert [cell.fraction for cell in found.cells] == [0.25, 0.25]
     saved = json.loads((again / "compare.json").read_text())
@@ -330,7 +330,7 @@ def test_a_signal_between_trainings_leaves_a_page_of_what_there_is(finished, pic
 
 
 @pytest.mark.slow
-def test_the_device_that_was_named_is_used(finished, pictures, tmp_path, monkeypatch):
+def test_the_device_that_was_named_is_used(finished, images, tmp_path, monkeypatch):
     out, _ = finished
     asked = []
 
@@ -340,7 +340,7 @@ def test_the_device_that_was_named_is_used(finished, pictures, tmp_path, monkeyp
 
     monkeypatch.setattr("vitreous.run.comparison.cells.in_torch", opened)
     done = str(out / "cells" / "F-4@16" / "1" / "seed-0")
-    compare(pictures, [done], out=tmp_path / "out", workers=0, device="cpu")
+    compare(images, [done], out=tmp_path / "out", workers=0, device="cpu")
     assert asked == ["cpu"]
 
 
@@ -359,12 +359,12 @@ REFUSED = {
 }
 
 
-def test_what_is_refused_leaves_nothing(pictures, weights, tmp_path, subtests):
+def test_what_is_refused_leaves_nothing(images, weights, tmp_path, subtests):
     for case, (changes, named) in REFUSED.items():
         with subtests.test(case):
             with pytest.raises(UserError, match=named):
-                run(pictures, tmp_path / "out", **changes)
+                run(images, tmp_path / "out", **changes)
             assert not (tmp_path / "out").exists()
     with pytest.raises(UserError, match="class"):  # a finished model must know the classes
-        compare(pictures, [weights], out=tmp_path / "out")
+        compare(images, [weights], out=tmp_path / "out")
     assert not (tmp_path / "out").exists()

@@ -1,4 +1,4 @@
-"""Import and export as a person does them, and the real ViT-Ti/16 on real pictures."""
+"""Import and export as a person does them, and the real ViT-Ti/16 on real images."""
 
 import json
 import re
@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from support.colours import make_bundle, make_pictures
-from support.published import google, numbers, pictures, timm_like
+from support.colours import make_bundle, make_images
+from support.published import google, numbers, random_images, timm_like
 from vitreous import UserError, export_weights, fit, import_weights, load, predict, preset
 from vitreous.cli import main
 from vitreous.model.family import classifiers
@@ -49,7 +49,7 @@ def test_import_says_what_it_found_and_what_it_took_for_granted(capsys, tmp_path
     card = (tmp_path / "b" / "README.md").read_text()
     assert "epoch" in card
     assert "`deit.pth`" in card
-    images = torch.from_numpy(pictures())
+    images = torch.from_numpy(random_images())
     with torch.inference_mode():
         torch.testing.assert_close(bundle.model(images), open_weights(deit).model(images), atol=1e-6, rtol=1e-5)
 
@@ -71,7 +71,7 @@ def test_import_without_the_classifier(tmp_path, deit):
     assert made.labels == ()
     assert load_bundle(tmp_path / "b").model(torch.zeros(1, 3, 32, 32)).shape == (1, 128)
     with pytest.raises(UserError, match="b: "):
-        load(tmp_path / "b").evaluate(make_pictures(tmp_path / "pictures"))
+        load(tmp_path / "b").evaluate(make_images(tmp_path / "images"))
 
 
 MISTAKES = {
@@ -148,7 +148,7 @@ def test_every_verb_takes_a_source(capsys, tmp_path, monkeypatch, subtests):
     monkeypatch.setenv("VITREOUS_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     np.savez(tmp_path / "ViT.npz", **google(classes=3))
-    data = make_pictures(tmp_path / "images", count=8)
+    data = make_images(tmp_path / "images", count=8)
     (tmp_path / "names.txt").write_text("\n".join(sorted(path.name for path in data.iterdir())))
     import_weights("ViT.npz", tmp_path / "named", labels=tmp_path / "names.txt")
     export_weights(tmp_path / "named", tmp_path / "theirs", "timm")
@@ -177,19 +177,19 @@ def test_fine_tuning_from_a_file_of_another_project(tmp_path, name):
     elif name == "mean with its own norm":
         state = {f"fc_{key}" if key.startswith("norm.") else key: value for key, value in state.items()}
     torch.save({"model": state}, tmp_path / "w.pth")
-    pictures = make_pictures(tmp_path / "pictures")
-    result = fit(pictures, weights=tmp_path / "w.pth", epochs=1, out=tmp_path / "run", workers=0)
+    images = make_images(tmp_path / "images")
+    result = fit(images, weights=tmp_path / "w.pth", epochs=1, out=tmp_path / "run", workers=0)
     tuned = load_bundle(result.run)
     assert tuned.model.config.classes == len(tuned.labels) == 3
     assert tuned.model.config.distilled == (name == "distilled")
-    assert evaluate_on(tuned, pictures) > 0.9
+    assert evaluate_on(tuned, images) > 0.9
     for layer in classifiers(tuned.model):
         assert layer.weight.abs().sum() > 0
     assert tuned.preprocess.mean == (0.485, 0.456, 0.406)
 
 
-def evaluate_on(bundle, pictures):
-    return load(bundle.path).evaluate(pictures).result.top1
+def evaluate_on(bundle, images):
+    return load(bundle.path).evaluate(images).result.top1
 
 
 # ---- the real weights ------------------------------------------------------------------------------------------------

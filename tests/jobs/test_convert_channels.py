@@ -8,7 +8,7 @@ import torch
 import transformers as hf
 from safetensors.torch import save_file
 
-from support.colours import make_pictures
+from support.colours import make_images
 from support.commands import run_command
 from support.numpy_vit import NumpyViT
 from support.tiny_models import random_images, random_model
@@ -85,7 +85,7 @@ REFUSED = [
 @pytest.fixture
 def places(tmp_path, monkeypatch):
     monkeypatch.setenv("VITREOUS_CACHE", str(tmp_path / "cache"))
-    data = make_pictures(tmp_path / "images", count=8)
+    data = make_images(tmp_path / "images", count=8)
     write(tmp_path / "w.safetensors", 4, classes=3)
     names = tuple(sorted(path.name for path in data.iterdir()))
     import_weights(tmp_path / "w.safetensors", tmp_path / "b", labels=names)

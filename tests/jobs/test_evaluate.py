@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from support.colours import COLOURS, make_bundle, make_pictures
+from support.colours import COLOURS, make_bundle, make_images
 from vitreous import UserError
 from vitreous.jobs.evaluate import evaluate
 from vitreous.jobs.predict import predict
@@ -19,7 +19,7 @@ def bundle(tmp_path_factory):
 
 
 def test_a_good_model_and_one_that_mixes_up_its_labels(bundle, tmp_path):
-    data = make_pictures(tmp_path / "p")
+    data = make_images(tmp_path / "p")
     good = evaluate(bundle, data)
     assert (good.split, good.result.n, good.result.top1) == ("all", 12, 1.0)
     mixed = evaluate(replace(bundle, labels=("green", "blue", "red")), data).result
@@ -29,7 +29,7 @@ def test_a_good_model_and_one_that_mixes_up_its_labels(bundle, tmp_path):
 
 
 def test_it_agrees_with_prediction(bundle, tmp_path):
-    data = make_pictures(tmp_path / "p", count=5, seed=7)
+    data = make_images(tmp_path / "p", count=5, seed=7)
     said = predict(bundle, data)
     result = evaluate(bundle, data, batch_size=4).result
     right = [one.label == one.path.split("/")[-2] for one in said]
@@ -38,7 +38,7 @@ def test_it_agrees_with_prediction(bundle, tmp_path):
 
 def test_which_part_is_taken(bundle, tmp_path):
     for count, split in enumerate(("train", "val", "test"), start=2):
-        make_pictures(tmp_path / "p" / split, count=count, seed=count)
+        make_images(tmp_path / "p" / split, count=count, seed=count)
     assert (evaluate(bundle, tmp_path / "p").split, evaluate(bundle, tmp_path / "p").result.n) == ("test", 12)
     assert evaluate(bundle, tmp_path / "p", split="val").result.n == 9
     assert evaluate(bundle, tmp_path / "p", split="train").result.n == 6
@@ -50,7 +50,7 @@ def test_which_part_is_taken(bundle, tmp_path):
 
 def test_classes_are_matched_by_name(bundle, tmp_path):
     """Data may have fewer classes than the model, in another order, but none that it does not know."""
-    make_pictures(tmp_path / "p", colours=("red", "blue"))
+    make_images(tmp_path / "p", colours=("red", "blue"))
     result = evaluate(bundle, tmp_path / "p").result
     assert (result.n, result.top1) == (8, 1.0)
     assert result.per_class["green"] == {"n": 0, "accuracy": None}
@@ -59,8 +59,8 @@ def test_classes_are_matched_by_name(bundle, tmp_path):
         evaluate(bundle, tmp_path / "p")
 
 
-def test_unreadable_pictures_are_named_and_too_many_refused(bundle, tmp_path):
-    make_pictures(tmp_path / "p", count=40)
+def test_unreadable_images_are_named_and_too_many_refused(bundle, tmp_path):
+    make_images(tmp_path / "p", count=40)
     (tmp_path / "p" / "red" / "0.png").write_bytes(b"")
     found = evaluate(bundle, tmp_path / "p")
     assert found.result.n == 119
@@ -72,7 +72,7 @@ def test_unreadable_pictures_are_named_and_too_many_refused(bundle, tmp_path):
 
 
 def test_worker_processes_change_nothing(bundle, tmp_path):
-    data = make_pictures(tmp_path / "p", seed=3)
+    data = make_images(tmp_path / "p", seed=3)
     alone, helped = (evaluate(bundle, data, batch_size=5, workers=workers).result for workers in (0, 1))
     assert helped == alone
 
@@ -82,12 +82,12 @@ def test_damaged_weights_are_named(bundle, tmp_path):
     with torch.no_grad():
         damaged.model.head.weight[0, 0] = float("nan")
     with pytest.raises(UserError, match="damaged: "):
-        evaluate(damaged, make_pictures(tmp_path / "p"))
+        evaluate(damaged, make_images(tmp_path / "p"))
 
 
 def test_json_and_progress(bundle, tmp_path):
     done = []
-    found = evaluate(bundle, make_pictures(tmp_path / "p"), batch_size=8, progress=lambda *n: done.append(n))
+    found = evaluate(bundle, make_images(tmp_path / "p"), batch_size=8, progress=lambda *n: done.append(n))
     assert done == [(8, 12), (12, 12)]
     said = json.loads(json.dumps(found.to_json(), allow_nan=False))
     assert {"split", "n", "top1", "top5", "ece", "per_class", "confusion", "unreadable", "seconds"} <= set(said)

@@ -8,7 +8,7 @@ from importlib.metadata import version
 import numpy as np
 import pytest
 
-from support.colours import make_bundle, make_pictures
+from support.colours import make_bundle, make_images
 from vitreous import UserError
 from vitreous.data.corrupt import CORRUPTIONS, Corrupting
 from vitreous.evaluate.corruptions import judge_corruptions
@@ -28,7 +28,7 @@ def bundle(tmp_path_factory):
 
 
 def test_means_by_hand():
-    """Three pictures, one kind at two strengths: 3, 2 and 1 of them are right; the pictures fail in 0, 1/2 and 1."""
+    """Three images, one kind at two strengths: 3, 2 and 1 of them are right; the images fail in 0, 1/2 and 1."""
     right = np.array([[1, 1, 1], [1, 1, 0], [1, 0, 0]], dtype=bool)
     found = judge_corruptions(["snow"], [2, 4], right, np.full((3, 3), 0.9))
     assert [score.accuracy for score in (found.clean, *found.scores)] == pytest.approx([1, 2 / 3, 1 / 3])
@@ -49,7 +49,7 @@ def test_errors_as_they_are_are_taken_off():
 
 
 def test_it_agrees_with_evaluation_and_prediction(bundle, tmp_path):
-    data = make_pictures(tmp_path / "p", count=5)
+    data = make_images(tmp_path / "p", count=5)
     mixed = replace(bundle, labels=("green", "blue", "red"))
     found = evaluate_corruptions(mixed, data, **FEW, workers=0)
     plain = evaluate(mixed, data).result
@@ -66,13 +66,13 @@ def test_it_agrees_with_evaluation_and_prediction(bundle, tmp_path):
     assert found.result.of("contrast")[1].accuracy == pytest.approx(np.mean(right))
 
 
-def test_an_engine_is_chosen_for_as_many_pictures_as_it_is_asked_about(bundle, tmp_path, monkeypatch):
-    place = make_pictures(tmp_path / "data", 4)
+def test_an_engine_is_chosen_for_as_many_images_as_it_is_asked_about(bundle, tmp_path, monkeypatch):
+    place = make_images(tmp_path / "data", 4)
     asked = []
 
-    def chosen(model, *, pictures, **more):
-        asked.append(pictures)
-        return deploy(model, pictures=pictures, **more)
+    def chosen(model, *, images, **more):
+        asked.append(images)
+        return deploy(model, images=images, **more)
 
     monkeypatch.setattr("vitreous.jobs.evaluate_corruptions.deploy", chosen)
     given = {"kinds": ["gaussian noise", "fog"], "strengths": [1, 3, 5], "workers": 0}
@@ -83,7 +83,7 @@ def test_an_engine_is_chosen_for_as_many_pictures_as_it_is_asked_about(bundle, t
 
 
 def test_processes_and_batches_change_nothing(bundle, tmp_path):
-    data = make_pictures(tmp_path / "p", count=4)
+    data = make_images(tmp_path / "p", count=4)
     ways = [{"workers": 0}, {"workers": 1, "batch_size": 2}]
     alone, helped = (evaluate_corruptions(bundle, data, **FEW, **way).result for way in ways)
     assert [score.accuracy for score in alone.scores] == [score.accuracy for score in helped.scores]
@@ -91,7 +91,7 @@ def test_processes_and_batches_change_nothing(bundle, tmp_path):
 
 
 def test_a_sample_by_seed_page_and_json(bundle, tmp_path):
-    data = make_pictures(tmp_path / "p", count=5)
+    data = make_images(tmp_path / "p", count=5)
     done = []
     out = tmp_path / "out"
     found = evaluate_corruptions(
@@ -113,8 +113,8 @@ def test_a_sample_by_seed_page_and_json(bundle, tmp_path):
     assert again.result == found.result
 
 
-def test_unreadable_pictures_are_named_and_too_many_refused(bundle, tmp_path):
-    data = make_pictures(tmp_path / "p")
+def test_unreadable_images_are_named_and_too_many_refused(bundle, tmp_path):
+    data = make_images(tmp_path / "p")
     (data / "red" / "0.png").write_bytes(b"")
     found = evaluate_corruptions(bundle, data, **FEW, workers=0)
     assert (found.result.n, list(found.unreadable)) == (11, [str(data / "red" / "0.png")])
@@ -124,7 +124,7 @@ def test_unreadable_pictures_are_named_and_too_many_refused(bundle, tmp_path):
 
 
 def test_what_is_refused(bundle, tmp_path, subtests):
-    data = make_pictures(tmp_path / "p")
+    data = make_images(tmp_path / "p")
     for says, given in {
         "'rain': .*gaussian noise": {"kinds": ["rain"]},
         "kinds": {"kinds": []},

@@ -5,13 +5,13 @@ import pytest
 import torch
 from PIL import Image
 
-from support.colours import make_bundle, make_pictures
+from support.colours import make_bundle, make_images
 from support.known_model import bright_model
 from support.tiny_models import LABELS, preprocess_for, random_model
 from vitreous import Trace, UserError, load
 from vitreous.config.data import Preprocess
 from vitreous.data.augment import eval_view, normalise
-from vitreous.data.decode import PictureError, open_picture
+from vitreous.data.decode import ImageError, open_image
 from vitreous.explain import explanation
 from vitreous.explain.draw import CAPTION, GAP, overlay
 from vitreous.explain.methods import METHODS
@@ -33,8 +33,8 @@ def bright_bundle(size=(16, 24), **changes):
     return Bundle(bright_model(size, **changes), Preprocess(size=size, interpolation="nearest"), ("a", "b"))
 
 
-def picture_with_light(size, box):
-    """A dark picture (height, width) with a bright box: left, top, right, bottom."""
+def image_with_light(size, box):
+    """A dark image (height, width) with a bright box: left, top, right, bottom."""
     pixels = np.full((*size, 3), 40, np.uint8)
     left, top, right, bottom = box
     pixels[top:bottom, left:right] = 220
@@ -54,7 +54,7 @@ def test_the_map_lies_on_what_the_model_looked_at(subtests):
     for name, (size, box) in BOXES.items():
         for registers in (0, 2):
             with subtests.test(name, registers=registers):
-                found = explain(bright_bundle(registers=registers), picture_with_light(size, box), method="attention")
+                found = explain(bright_bundle(registers=registers), image_with_light(size, box), method="attention")
                 assert found.map.shape == size
                 assert np.count_nonzero(found.maps) == 1
                 assert found.maps.max() == pytest.approx(1)
@@ -68,7 +68,7 @@ def test_the_map_lies_on_what_the_model_looked_at(subtests):
 
 def test_an_image_turned_by_its_camera_is_explained_upright(tmp_path, subtests):
     """Stored lying, shown standing: map and overlay are those of the standing image."""
-    upright = picture_with_light((64, 48), (16, 24, 24, 32))
+    upright = image_with_light((64, 48), (16, 24, 24, 32))
     bundle = bright_bundle()
     expected = explain(bundle, upright, method="attention")
     back = {
@@ -82,16 +82,16 @@ def test_an_image_turned_by_its_camera_is_explained_upright(tmp_path, subtests):
             exif[0x0112] = orientation
             stored.save(tmp_path / "camera.png", exif=exif)
             found = explain(bundle, tmp_path / "camera.png", method="attention")
-            assert found.picture.size == (48, 64)
+            assert found.image.size == (48, 64)
             np.testing.assert_array_equal(found.map, expected.map)
             np.testing.assert_array_equal(np.asarray(found.overlay()), np.asarray(expected.overlay()))
             assert found.map[28, 20] == found.map.max()
 
 
 @pytest.mark.parametrize("kind", ["turned", "transparent", "16 bits"])
-def test_a_picture_that_pillow_opened_is_explained_as_its_file_is(tmp_path, kind):
+def test_a_image_that_pillow_opened_is_explained_as_its_file_is(tmp_path, kind):
     path = tmp_path / "x.png"
-    light = picture_with_light((64, 48), (16, 24, 24, 32))
+    light = image_with_light((64, 48), (16, 24, 24, 32))
     if kind == "turned":
         exif = Image.Exif()
         exif[0x0112] = 6
@@ -107,22 +107,22 @@ def test_a_picture_that_pillow_opened_is_explained_as_its_file_is(tmp_path, kind
     with Image.open(path) as opened:
         before = (opened.mode, opened.size, opened.tobytes())
         found = explain(bundle, opened, method="attention")
-        assert (opened.mode, opened.size, opened.tobytes()) == before, "the person's own picture stays as it is"
-    np.testing.assert_array_equal(np.asarray(found.picture), np.asarray(expected.picture))
+        assert (opened.mode, opened.size, opened.tobytes()) == before, "the person's own image stays as it is"
+    np.testing.assert_array_equal(np.asarray(found.image), np.asarray(expected.image))
     np.testing.assert_array_equal(found.map, expected.map)
-    again = explain(bundle, open_picture(path), method="attention")
+    again = explain(bundle, open_image(path), method="attention")
     np.testing.assert_array_equal(again.map, expected.map, err_msg="turned once, not twice")
 
 
-def test_an_opened_picture_that_is_cut_short_is_told(tmp_path):
-    picture_with_light((64, 48), (16, 24, 24, 32)).save(tmp_path / "x.png")
+def test_an_opened_image_that_is_cut_short_is_told(tmp_path):
+    image_with_light((64, 48), (16, 24, 24, 32)).save(tmp_path / "x.png")
     (tmp_path / "x.png").write_bytes((tmp_path / "x.png").read_bytes()[:80])
-    with Image.open(tmp_path / "x.png") as opened, pytest.raises(PictureError):
+    with Image.open(tmp_path / "x.png") as opened, pytest.raises(ImageError):
         explain(bright_bundle(), opened)
 
 
 def test_an_overlay_glows_where_the_map_is_high_and_is_dark_where_nothing_was_seen():
-    found = explain(bright_bundle(), picture_with_light((32, 64), (24, 8, 32, 16)), method="attention")
+    found = explain(bright_bundle(), image_with_light((32, 64), (24, 8, 32, 16)), method="attention")
     pixels = np.asarray(found.overlay()).astype(int)
     assert pixels.shape == (32, 64, 3)
     assert pixels[12, 28].min() < pixels[12, 28].max() - 30, "coloured"
@@ -133,13 +133,13 @@ def test_an_overlay_glows_where_the_map_is_high_and_is_dark_where_nothing_was_se
 def test_a_grid_is_drawn_at_the_size_that_it_has(monkeypatch):
     """Of a large photograph each panel would else cost as much as an overlay of it; all are where they belong."""
     found = explain(
-        bright_bundle(), picture_with_light((640, 1280), (480, 160, 640, 320)), method="attention", head="all"
+        bright_bundle(), image_with_light((640, 1280), (480, 160, 640, 320)), method="attention", head="all"
     )
     drawn = []
 
-    def watched(picture, *rest):
-        drawn.append(picture.size)
-        return overlay(picture, *rest)
+    def watched(image, *rest):
+        drawn.append(image.size)
+        return overlay(image, *rest)
 
     monkeypatch.setattr(explanation, "overlay", watched)
     grid = found.grid()
@@ -153,23 +153,23 @@ def test_a_map_of_a_single_small_patch_glows():
     """One patch of 400 has less than the half per cent that is cut off."""
     map = np.zeros((100, 100), np.float32)
     map[50:55, 50:55] = 0.01
-    picture = Image.new("RGB", (100, 100), "grey")
+    image = Image.new("RGB", (100, 100), "grey")
     for seen in (None, np.ones((100, 100), bool)):
-        pixels = np.asarray(overlay(picture, map, seen)).astype(int)
+        pixels = np.asarray(overlay(image, map, seen)).astype(int)
         assert pixels[52, 52].sum() > pixels[10, 10].sum() + 100
-    even = np.asarray(overlay(picture, np.full((100, 100), 3, np.float32)))
+    even = np.asarray(overlay(image, np.full((100, 100), 3, np.float32)))
     assert len(np.unique(even.reshape(-1, 3), axis=0)) == 1
 
 
 def test_a_query_shows_what_that_place_attends_to():
     model = random_model()
     bundle = Bundle(model, Preprocess(size=(12, 16)), LABELS)
-    picture = Image.fromarray(np.random.default_rng(0).integers(0, 256, (24, 40, 3)).astype(np.uint8))
-    found = explain(bundle, picture, query=(4 + 8 * 1.5, 8 * 2.5))  # seen: columns 4 to 36; a patch is 8 pixels
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (24, 40, 3)).astype(np.uint8))
+    found = explain(bundle, image, query=(4 + 8 * 1.5, 8 * 2.5))  # seen: columns 4 to 36; a patch is 8 pixels
     assert found.method == "attention"
     trace = Trace([-1])
     with torch.no_grad():
-        model(normalise(eval_view(picture, bundle.preprocess)[None], bundle.preprocess), trace=trace)
+        model(normalise(eval_view(image, bundle.preprocess)[None], bundle.preprocess), trace=trace)
     expected = trace.attention[1][0, :, 1 + 2 * 4 + 1, 1:].mean(0).reshape(3, 4)
     np.testing.assert_allclose(found.maps[0, 0], expected, atol=1e-6)
     ring = np.asarray(found.overlay())[20, 19]  # three pixels beside the place
@@ -179,8 +179,8 @@ def test_a_query_shows_what_that_place_attends_to():
 def test_every_method_layer_and_head(tmp_path):
     model = random_model(depth=3)
     bundle = Bundle(model, preprocess_for(model), LABELS)
-    picture = Image.fromarray(np.random.default_rng(0).integers(0, 256, (30, 50, 3)).astype(np.uint8))
-    Image.fromarray(np.asarray(picture)).save(tmp_path / "x.png")
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (30, 50, 3)).astype(np.uint8))
+    Image.fromarray(np.asarray(image)).save(tmp_path / "x.png")
     predicted = predict(bundle, [tmp_path / "x.png"])[0]
     for method in METHODS:
         found = explain(bundle, tmp_path / "x.png", method=method)
@@ -188,15 +188,15 @@ def test_every_method_layer_and_head(tmp_path):
         assert found.label == predicted.label
         assert found.score == pytest.approx(predicted.score, abs=1e-5)
         assert (found.map >= 0).all()
-    assert explain(bundle, picture).method == "relevance"
-    everything = explain(bundle, picture, method="attention", layer="all", head="all")
+    assert explain(bundle, image).method == "relevance"
+    everything = explain(bundle, image, method="attention", layer="all", head="all")
     assert everything.maps.shape == (3, 4, 3, 4)
-    one = explain(bundle, picture, method="attention", layer=1, head=2)
+    one = explain(bundle, image, method="attention", layer=1, head=2)
     np.testing.assert_allclose(one.maps[0, 0], everything.maps[1, 2], atol=1e-6)
     assert (one.layers, one.heads) == ((1,), (2,))
-    assert explain(bundle, picture, method="gradcam", layer="all").layers == (0, 1, 2)
-    assert explain(bundle, picture, method="relevance", layer="all").layers == (0, 1, 2)
-    assert explain(bundle, picture, method="attention", layer=-1, head=-1).heads == (3,)
+    assert explain(bundle, image, method="gradcam", layer="all").layers == (0, 1, 2)
+    assert explain(bundle, image, method="relevance", layer="all").layers == (0, 1, 2)
+    assert explain(bundle, image, method="attention", layer=-1, head=-1).heads == (3,)
     grid = everything.grid()
     assert grid.width > 4 * 50
     assert grid.height > 3 * 30
@@ -205,8 +205,8 @@ def test_every_method_layer_and_head(tmp_path):
 def test_another_class_is_explained_when_named():
     model = random_model()
     bundle = Bundle(model, preprocess_for(model), LABELS)
-    picture = Image.fromarray(np.random.default_rng(0).integers(0, 256, (30, 50, 3)).astype(np.uint8))
-    maps = {label: explain(bundle, picture, target=label) for label in LABELS}
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (30, 50, 3)).astype(np.uint8))
+    maps = {label: explain(bundle, image, target=label) for label in LABELS}
     assert all(found.label == label for label, found in maps.items())
     assert sum(found.score for found in maps.values()) == pytest.approx(1, abs=1e-5)
     assert not np.allclose(maps["ape"].maps, maps["bee"].maps)
@@ -224,13 +224,13 @@ VARIANTS = [
 
 
 def test_every_kind_of_vit(subtests):
-    picture = Image.fromarray(np.random.default_rng(0).integers(0, 256, (30, 50, 3)).astype(np.uint8))
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (30, 50, 3)).astype(np.uint8))
     for changes in VARIANTS:
         model = random_model(**changes)
         bundle = Bundle(model, preprocess_for(model), LABELS)
         for method in METHODS:
             with subtests.test(method, **changes):
-                found = explain(bundle, picture, method=method)
+                found = explain(bundle, image, method=method)
                 assert found.maps.shape[2:] == model.config.grid
                 assert found.map.max() > 0 or method in ("gradcam", "occlusion"), "these may find nothing that helps"
                 assert found.overlay().size == (50, 30)
@@ -251,7 +251,7 @@ def test_a_large_photograph_is_explained_at_its_own_size(tmp_path):
 
 
 def test_the_notebooks_side(tmp_path):
-    make_pictures(tmp_path / "p", count=1)
+    make_images(tmp_path / "p", count=1)
     model = load(make_bundle(tmp_path / "b"))
     found = model.explain(tmp_path / "p" / "red" / "0.png", method="attention")
     assert found.label == "red"
@@ -267,24 +267,24 @@ def test_an_overlay_replaces_an_overlay_and_never_the_image(tmp_path, subtests):
     model = load(make_bundle(tmp_path / "b"))
     for kind in ("png", "jpg", "webp", "tiff"):
         with subtests.test(kind):
-            picture, out = tmp_path / f"cat.{kind}", tmp_path / f"seen.{kind}"
-            Image.fromarray(np.random.default_rng(0).integers(0, 255, (90, 120, 3), np.uint8)).save(picture)
-            before = picture.read_bytes()
-            found = model.explain(picture)
+            image, out = tmp_path / f"cat.{kind}", tmp_path / f"seen.{kind}"
+            Image.fromarray(np.random.default_rng(0).integers(0, 255, (90, 120, 3), np.uint8)).save(image)
+            before = image.read_bytes()
+            found = model.explain(image)
             for _ in range(2):
                 found.save(out)
             with pytest.raises(UserError, match=f"cat.{kind}: "):
-                found.save(picture)
-            assert picture.read_bytes() == before
+                found.save(image)
+            assert image.read_bytes() == before
             with Image.open(out) as seen:
                 assert seen.size == (120, 90)
 
 
-def test_pictures_that_cannot_be_read_do_not_stop_the_others(tmp_path):
-    make_pictures(tmp_path / "p", count=1)
+def test_images_that_cannot_be_read_do_not_stop_the_others(tmp_path):
+    make_images(tmp_path / "p", count=1)
     (tmp_path / "p" / "green" / "bad.png").write_text("text")
     found = list(explain_each(make_bundle(tmp_path / "b"), tmp_path / "p"))
-    assert [isinstance(one, PictureError) for one in found] == [False, False, True, False]
+    assert [isinstance(one, ImageError) for one in found] == [False, False, True, False]
 
 
 def test_mistakes(tmp_path, subtests):
@@ -292,9 +292,9 @@ def test_mistakes(tmp_path, subtests):
     bundle = Bundle(model, preprocess_for(model), LABELS)
     headless = random_model(classes=0)
     features = Bundle(headless, preprocess_for(headless), ())
-    picture = Image.new("RGB", (40, 30))
-    assert explain(features, picture).method == "attention"
-    assert explain(features, picture).label is None
+    image = Image.new("RGB", (40, 30))
+    assert explain(features, image).method == "attention"
+    assert explain(features, image).label is None
     for says, given, options in (
         ("class 'dug': .*5 .*dog", bundle, {"target": "dug"}),
         ("class 'dog'", features, {"target": "dog"}),
@@ -313,22 +313,22 @@ def test_mistakes(tmp_path, subtests):
         ("query 39,29", bundle, {"query": (39, 29)}),
     ):
         with subtests.test(says, **options), pytest.raises(UserError, match=says):
-            explain(given, picture, **options)
+            explain(given, image, **options)
     with pytest.raises(UserError, match=r"none\.png"):
         explain(bundle, tmp_path / "none.png")
     with torch.no_grad():
         model.head.weight.fill_(float("nan"))
     for method in METHODS:
         with subtests.test(method), pytest.raises(UserError):
-            explain(bundle, picture, method=method)
-    picture.save(tmp_path / "x.png")
+            explain(bundle, image, method=method)
+    image.save(tmp_path / "x.png")
     with pytest.raises(UserError):
         write_walkthrough(bundle, tmp_path / "x.png", out=tmp_path / "x.html")
     assert not (tmp_path / "x.html").exists()
 
 
 def test_the_arrays_are_plain_numbers(tmp_path):
-    found = explain(bright_bundle(), picture_with_light((32, 64), (24, 8, 32, 16)), method="attention", head="all")
+    found = explain(bright_bundle(), image_with_light((32, 64), (24, 8, 32, 16)), method="attention", head="all")
     np.savez(tmp_path / "a.npz", **found.arrays())
     with np.load(tmp_path / "a.npz") as kept:
         assert kept["map"].shape == (32, 64)
@@ -340,8 +340,8 @@ def test_the_arrays_are_plain_numbers(tmp_path):
 def test_a_bundle_on_disk_is_opened(tmp_path):
     model = random_model()
     saved = save_bundle(tmp_path / "b", model, preprocess_for(model), LABELS)
-    picture = Image.fromarray(np.random.default_rng(0).integers(0, 256, (30, 40, 3)).astype(np.uint8))
-    found = explain(saved, picture, method="rollout")
-    expected = explain(Bundle(model, preprocess_for(model), LABELS), picture, method="rollout")
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (30, 40, 3)).astype(np.uint8))
+    found = explain(saved, image, method="rollout")
+    expected = explain(Bundle(model, preprocess_for(model), LABELS), image, method="rollout")
     assert (found.label, found.score) == (expected.label, expected.score)
     np.testing.assert_array_equal(found.map, expected.map)

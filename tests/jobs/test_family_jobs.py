@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 from support import tiny_conv
-from support.colours import COLOURS, make_pictures
+from support.colours import COLOURS, make_images
 from support.commands import run_command
 from support.tiny_conv import FAMILY, TinyConvConfig, make_conv_bundle
 from vitreous import (
@@ -44,8 +44,8 @@ def place(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         tiny_conv.register(patch)
         make_conv_bundle(place / "bundle")
-    make_pictures(place / "data" / "train", count=6)
-    make_pictures(place / "data" / "test", seed=50)
+    make_images(place / "data" / "train", count=6)
+    make_images(place / "data" / "test", seed=50)
     return place
 
 
@@ -72,16 +72,16 @@ def test_its_features_are_probed_and_kept(place, tmp_path):
     assert len(list((tmp_path / "cache" / "features").iterdir())) == 4
 
 
-def test_it_is_explained_by_gradcam_on_the_pictures_own_pixels(place):
-    picture = place / "data" / "test" / "red" / "0.png"
-    found = load(place / "bundle").explain(picture)
+def test_it_is_explained_by_gradcam_on_the_images_own_pixels(place):
+    image = place / "data" / "test" / "red" / "0.png"
+    found = load(place / "bundle").explain(image)
     assert (found.method, found.layers, found.heads, found.label) == ("gradcam", (), (), "red")
     assert found.maps.shape == (1, 1, 8, 8)  # the stem halves 16 x 16
     assert found.map.shape == (20, 24)
     assert found.map[:, :2].max() == 0  # the crop of 20 x 24 leaves two columns out on either side
     assert found.map[:, 2:22].max() == pytest.approx(found.maps.max(), rel=0.2)
     found.overlay()
-    blue = load(place / "bundle").explain(picture, target="blue")
+    blue = load(place / "bundle").explain(image, target="blue")
     assert (blue.label, blue.maps.shape) == ("blue", (1, 1, 8, 8))
     assert not (blue.maps == found.maps).all()
 
@@ -169,16 +169,16 @@ def test_it_is_imported_as_it_is_and_exported_to_nobody(place, tmp_path):
 
 
 def test_what_only_a_vit_can_do_says_so(place, tmp_path):
-    bundle, picture = place / "bundle", place / "data" / "test" / "red" / "0.png"
+    bundle, image = place / "bundle", place / "data" / "test" / "red" / "0.png"
     with pytest.raises(UserError, match="walkthrough: "):
-        write_walkthrough(bundle, picture, out=tmp_path / "s.html")
+        write_walkthrough(bundle, image, out=tmp_path / "s.html")
     with pytest.raises(UserError, match="analysis of "):
         analyze([bundle], place / "data", tmp_path / "a")
     with pytest.raises(UserError, match="scores of explanations: "):
         score_explanations(bundle, place / "data")
 
 
-def test_a_picture_in_memory_is_explained(place):
+def test_a_image_in_memory_is_explained(place):
     bundle = load_bundle(place / "bundle")
     assert isinstance(bundle, Bundle)
     found = load(place / "bundle").explain(Image.new("RGB", (30, 20), (200, 20, 20)))

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from support.greys import draw_pictures
+from support.greys import draw_images
 from support.greys import quick_fit as quick
 from vitreous import UserError, ViT
 from vitreous.cli import main
@@ -27,7 +27,7 @@ from vitreous.weights.bundle import load_bundle
 
 
 @pytest.fixture(scope="module")
-def finished(pictures, weights, tmp_path_factory):
+def finished(images, weights, tmp_path_factory):
     """A training that several tests look at: its folder, its result, and what was said, read and looked at."""
     run = tmp_path_factory.mktemp("finished") / "run"
     said, looks, decoded, passes = [], [], Counter(), []
@@ -53,7 +53,7 @@ def finished(pictures, weights, tmp_path_factory):
         patch.setattr(FolderSource, "read", counted_read)
         patch.setattr(Loader, "batches", counted_batches)
         patch.setattr("vitreous.jobs.fit.write_report", report)
-        result = quick(pictures, weights, run, listeners=listeners)
+        result = quick(images, weights, run, listeners=listeners)
     return SimpleNamespace(run=run, result=result, said=said, looks=looks, **seen)
 
 
@@ -94,10 +94,10 @@ def test_every_image_is_decoded_once_and_at_the_end_validation_is_gone_over_once
     assert finished.passes[last:] == [finished.result.validation.n]
 
 
-def test_it_is_as_sure_as_it_is_right(finished, pictures):
+def test_it_is_as_sure_as_it_is_right(finished, images):
     """On the images set aside, no factor would make the logits better; the weights are those of the best step."""
     bundle = load_bundle(finished.run)
-    aside = open_data(pictures).with_validation(0.1, 0).splits["val"]
+    aside = open_data(images).with_validation(0.1, 0).splits["val"]
     logits, labels = compute_features(
         bundle.model, Loader(aside, bundle.preprocess, batch_size=2).batches(), len(aside)
     )
@@ -108,8 +108,8 @@ def test_it_is_as_sure_as_it_is_right(finished, pictures):
     assert torch.equal(bundle.model.blocks[0].attn.qkv.weight, best["model|blocks.0.attn.qkv.weight"])
 
 
-def test_fine_tuning_starts_from_the_weights_with_a_new_classifier(pictures, weights, tmp_path, no_page):
-    result = fit(pictures, weights=weights, epochs=0.01, recipe="paper-finetune", out=tmp_path / "run", workers=0)
+def test_fine_tuning_starts_from_the_weights_with_a_new_classifier(images, weights, tmp_path, no_page):
+    result = fit(images, weights=weights, epochs=0.01, recipe="paper-finetune", out=tmp_path / "run", workers=0)
     tuned, base = load_bundle(result.run).model, load_bundle(weights).model
     assert tuned.head.weight.shape == (2, 32)
     fresh = ViT(tuned.config, seed=0)
@@ -118,23 +118,23 @@ def test_fine_tuning_starts_from_the_weights_with_a_new_classifier(pictures, wei
     assert (weight - fresh.blocks[0].mlp.fc1.weight).abs().max() > 0.2
 
 
-def test_a_higher_resolution_resamples_the_positions(pictures, weights, tmp_path, no_page):
-    result = quick(pictures, weights, tmp_path / "run", image_size=24)
+def test_a_higher_resolution_resamples_the_positions(images, weights, tmp_path, no_page):
+    result = quick(images, weights, tmp_path / "run", image_size=24)
     bundle = load_bundle(result.run)
     assert bundle.preprocess.size == (24, 24)
     expected = load_bundle(weights).model.resized(24).pos_embed
     torch.testing.assert_close(bundle.model.pos_embed, expected, atol=0.01, rtol=0)
 
 
-def test_from_scratch_on_small_pictures(pictures, tmp_path, no_page):
-    result = fit(pictures, epochs=1, out=tmp_path / "run", workers=0)
+def test_from_scratch_on_small_images(images, tmp_path, no_page):
+    result = fit(images, epochs=1, out=tmp_path / "run", workers=0)
     assert load_bundle(result.run).model.config.image_size == (20, 20)
     assert result.probe is None
 
 
 def test_class_weights_balance_the_classifier_on_frozen_features(weights, tmp_path, no_page):
-    """Where pictures do not tell the classes apart, it says how often each occurs; balanced, that both occur alike."""
-    data = draw_pictures(tmp_path / "data", count=24)
+    """Where images do not tell the classes apart, it says how often each occurs; balanced, that both occur alike."""
+    data = draw_images(tmp_path / "data", count=24)
     for i in range(24):  # light ones that are as dark as the dark ones, and a quarter as many
         place = data / "light" / f"{i}.png"
         place.unlink()
@@ -159,24 +159,24 @@ def test_class_weights_balance_the_classifier_on_frozen_features(weights, tmp_pa
 
 
 def test_curves_for_tensorboard_only_where_they_are_asked_for(
-    finished, pictures, weights, tmp_path, monkeypatch, no_page
+    finished, images, weights, tmp_path, monkeypatch, no_page
 ):
     pytest.importorskip("tensorboard")
-    quick(pictures, weights, tmp_path / "asked", tensorboard=True)
+    quick(images, weights, tmp_path / "asked", tensorboard=True)
     assert list((tmp_path / "asked/tensorboard").glob("events.*"))
     assert not (finished.run / "tensorboard").exists()
     monkeypatch.setattr("vitreous.run.track.find_spec", lambda name: None)
     with pytest.raises(UserError, match="tensorboard"):
-        quick(pictures, weights, tmp_path / "refused", tensorboard=True)
+        quick(images, weights, tmp_path / "refused", tensorboard=True)
     assert not (tmp_path / "refused").exists()
-    assert quick(pictures, weights, tmp_path / "plain").finished
+    assert quick(images, weights, tmp_path / "plain").finished
 
 
-def test_validation_that_chose_the_weights_is_said_without_an_interval(pictures, weights, tmp_path, capsys, no_page):
+def test_validation_that_chose_the_weights_is_said_without_an_interval(images, weights, tmp_path, capsys, no_page):
     """On the command line and on the model card; the test images, which chose nothing, keep theirs."""
     data, run = tmp_path / "data", tmp_path / "run"
     for split in ("train", "test"):
-        shutil.copytree(pictures, data / split)
+        shutil.copytree(images, data / split)
     main(["fit", str(data), "--weights", str(weights), "--epochs", "1", "--out", str(run), "--workers", "0"])
     for text in (capsys.readouterr().out, (run / "bundle/README.md").read_text()):
         (unseen,) = re.findall(r"^(?:- )?test\b.*% of 24 .*$", text, re.M)
@@ -186,15 +186,15 @@ def test_validation_that_chose_the_weights_is_said_without_an_interval(pictures,
 
 
 @pytest.mark.slow
-def test_every_recipe_trains(pictures, weights, tmp_path, no_page):
+def test_every_recipe_trains(images, weights, tmp_path, no_page):
     for name in RECIPES:
         scratch = name == "plain" or name.startswith("scratch")
         start = {"model": "P/4@16"} if scratch else {"weights": weights}
-        result = fit(pictures, recipe=name, epochs=0.1, out=tmp_path / name, workers=0, **start)
+        result = fit(images, recipe=name, epochs=0.1, out=tmp_path / name, workers=0, **start)
         assert result.finished, name
         if scratch:
             with pytest.raises(UserError, match=re.escape(name)):
-                fit(pictures, recipe=name, weights=weights, epochs=0.1, out=tmp_path / "no", workers=0)
+                fit(images, recipe=name, weights=weights, epochs=0.1, out=tmp_path / "no", workers=0)
 
 
 MISTAKES = {
@@ -207,13 +207,13 @@ MISTAKES = {
 }
 
 
-def test_mistakes_are_refused(pictures, weights, tmp_path, subtests):
+def test_mistakes_are_refused(images, weights, tmp_path, subtests):
     for named, more in MISTAKES.items():
         with subtests.test(named), pytest.raises(UserError, match=named):
-            quick(pictures, weights, tmp_path / "run", **more)
+            quick(images, weights, tmp_path / "run", **more)
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=re.escape(str(tmp_path / "file"))):
-        quick(pictures, weights, tmp_path / "file" / "run")
+        quick(images, weights, tmp_path / "file" / "run")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
@@ -221,20 +221,20 @@ def test_data_that_cannot_be_learned_from(weights, tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match=str(tmp_path / "empty")):
         quick(tmp_path / "empty", weights, tmp_path / "run")
-    draw_pictures(tmp_path / "one", classes=("a", "b"))
+    draw_images(tmp_path / "one", classes=("a", "b"))
     shutil.rmtree(tmp_path / "one" / "b")
     with pytest.raises(UserError, match=str(tmp_path / "one")):
         quick(tmp_path / "one", weights, tmp_path / "run")
-    lonely = draw_pictures(tmp_path / "lonely")
+    lonely = draw_images(tmp_path / "lonely")
     for path in sorted((lonely / "light").iterdir())[1:]:
         path.unlink()
     with pytest.raises(UserError, match="'light'"):
         quick(lonely, weights, tmp_path / "run")
 
 
-def test_unreadable_pictures_are_reported_and_too_many_stop(weights, tmp_path, no_page):
-    data = draw_pictures(tmp_path / "data", count=75)
-    (data / "dark" / "0.png").write_text("not a picture")
+def test_unreadable_images_are_reported_and_too_many_stop(weights, tmp_path, no_page):
+    data = draw_images(tmp_path / "data", count=75)
+    (data / "dark" / "0.png").write_text("not an image")
     result = quick(data, weights, tmp_path / "run")
     assert any("0.png" in remark for remark in result.remarks)
     for i in range(5):
@@ -243,11 +243,11 @@ def test_unreadable_pictures_are_reported_and_too_many_stop(weights, tmp_path, n
         quick(data, weights, tmp_path / "other")
 
 
-def test_damaged_weights_are_refused(pictures, weights, tmp_path):
+def test_damaged_weights_are_refused(images, weights, tmp_path):
     hurt = tmp_path / "hurt"
     shutil.copytree(weights, hurt)
     content = bytearray((hurt / "model.safetensors").read_bytes())
     content[-5] ^= 4
     (hurt / "model.safetensors").write_bytes(content)
     with pytest.raises(UserError, match=r"model\.safetensors"):
-        quick(pictures, hurt, tmp_path / "run")
+        quick(images, hurt, tmp_path / "run")

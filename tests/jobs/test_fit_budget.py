@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 
 from support.commands import MB, check_ended_well, run_command
 from support.fake_clock import fake_clock
-from support.greys import draw_pictures, stop_after
+from support.greys import draw_images, stop_after
 from vitreous import UserError
 from vitreous.cli import main
 from vitreous.jobs.fit import fit
@@ -30,51 +30,51 @@ def test_budgets_that_make_no_sense(subtests):
 
 
 def test_a_budget_becomes_steps_that_end_in_time_and_one_that_is_taken_up_again_keeps_to_them(
-    pictures, weights, tmp_path
+    images, weights, tmp_path
 ):
     """On a clock on which a step takes a tenth of a second, and all else nothing."""
     ways = {"weights": weights, "budget": "9s", "workers": 0}
     with fake_clock(step_seconds=0.1) as clock:
         began = clock()
-        whole = fit(pictures, **ways, out=tmp_path / "whole")
+        whole = fit(images, **ways, out=tmp_path / "whole")
         assert 3 < clock() - began < 9 - 4.5  # so long is kept for the bundle and the page
         assert read_config(tmp_path / "whole").pace.steps == whole.steps > 10
         run = tmp_path / "stopped"
-        assert not fit(pictures, **ways, out=run, listeners=Listeners(stop=stop_after(2))).finished
+        assert not fit(images, **ways, out=run, listeners=Listeners(stop=stop_after(2))).finished
     planned, text = read_config(run), (run / "config.json").read_text()
-    result = fit(pictures, **ways, out=run)  # by the real clock, which decides nothing any more
+    result = fit(images, **ways, out=run)  # by the real clock, which decides nothing any more
     assert result.finished
     assert result.steps == planned.pace.steps == whole.steps
     assert (run / "config.json").read_text() == text
 
 
-def test_a_machine_that_becomes_slower_takes_fewer_steps(pictures, weights, tmp_path, no_page):
+def test_a_machine_that_becomes_slower_takes_fewer_steps(images, weights, tmp_path, no_page):
     ways = {"weights": weights, "budget": "9s", "workers": 0}
     with fake_clock(step_seconds=0.1):
-        planned = fit(pictures, **ways, out=tmp_path / "even")
+        planned = fit(images, **ways, out=tmp_path / "even")
     with fake_clock(step_seconds=lambda step: 0.1 if step < 15 else 0.4) as clock:
         began = clock()
-        slowed = fit(pictures, **ways, out=tmp_path / "slowed")
+        slowed = fit(images, **ways, out=tmp_path / "slowed")
         assert clock() - began < 9
     config = read_config(tmp_path / "slowed")
     assert config.bends
     assert config.pace.steps == slowed.steps < planned.steps == config.steps
 
 
-def test_a_time_that_is_up_before_the_training_takes_no_step(pictures, weights, tmp_path, no_page):
+def test_a_time_that_is_up_before_the_training_takes_no_step(images, weights, tmp_path, no_page):
     """The classifier on frozen features is the result, and the folder is as complete as any."""
     heard = []
     ways = {"weights": weights, "budget": "0.1s", "out": tmp_path / "run", "workers": 0}
-    result = fit(pictures, **ways, listeners=Listeners(say=heard.append))
+    result = fit(images, **ways, listeners=Listeners(say=heard.append))
     assert result.finished
-    assert (result.steps, result.best_step, result.spent.pictures) == (0, 0, 0)
+    assert (result.steps, result.best_step, result.spent.images) == (0, 0, 0)
     assert result.validation.n == 2
     assert any("0.1s" in said for said in heard)
-    assert fit(pictures, **ways) == result
+    assert fit(images, **ways) == result
     before = load_file(tmp_path / "run/bundle/model.safetensors")
     (tmp_path / "run/result.json").unlink()
     shutil.rmtree(tmp_path / "run/bundle")
-    assert fit(pictures, **ways).finished
+    assert fit(images, **ways).finished
     after = load_file(tmp_path / "run/bundle/model.safetensors")
     assert all(torch.equal(before[name], after[name]) for name in before)
 
@@ -89,12 +89,12 @@ def test_a_time_that_is_up_before_the_training_takes_no_step(pictures, weights, 
     ],
     ids=["weights", "scratch", "mae"],
 )
-def test_a_budget_too_short_for_anything_leaves_a_model_and_a_page(pictures, weights, tmp_path, subtests, words, steps):
+def test_a_budget_too_short_for_anything_leaves_a_model_and_a_page(images, weights, tmp_path, subtests, words, steps):
     verb, *more = (word.format(weights=weights) for word in words)
     for budget in ("1s", "0.001s"):
         with subtests.test(budget):
             run = tmp_path / budget
-            outcome = run_command(verb, pictures, *more, "--budget", budget, "--out", run, "--workers", "0")
+            outcome = run_command(verb, images, *more, "--budget", budget, "--out", run, "--workers", "0")
             check_ended_well(outcome, seconds=60, memory=1500 * MB)
             assert outcome.status == 0, outcome.stderr
             assert f" {budget} " in outcome.stderr
@@ -116,13 +116,13 @@ def test_parts_are_random_said_everywhere_and_the_same_after_an_interruption(
 ):
     data = tmp_path / "data"
     for split in ("train", "test"):
-        draw_pictures(data / split, count=40)
+        draw_images(data / split, count=40)
     run = tmp_path / "run"
     words = ["fit", str(data), "--weights", str(weights), "--budget", "0.1s", "--out", str(run), "--workers", "0"]
     main(words)
     config = read_config(run)
     assert config.parts == {"train": 8, "test": 8}
-    assert config.probe.pictures == 8
+    assert config.probe.images == 8
     assert config.steps == 0
     said, card = capsys.readouterr().out, (run / "bundle/README.md").read_text()
     assert "8 of 80" in said

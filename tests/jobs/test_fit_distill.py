@@ -11,20 +11,20 @@ import transformers
 from safetensors.torch import load_file
 
 import vitreous
-from support.colours import COLOURS, make_bundle, make_pictures
+from support.colours import COLOURS, make_bundle, make_images
 from support.greys import stop_after
 from vitreous import UserError
 from vitreous.jobs.fit import fit
 from vitreous.run.request import Listeners
 from vitreous.weights.bundle import load_bundle, save_bundle
 
-WAYS = {"view": {}, "picture": {"objective.answers": "picture"}}
+WAYS = {"view": {}, "image": {"objective.answers": "image"}}
 SMALL = {"model.depth": 1, "model.width": 32, "model.heads": 2, "model.mlp_width": 32}
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    return make_pictures(tmp_path_factory.mktemp("data") / "pictures", count=8)
+    return make_images(tmp_path_factory.mktemp("data") / "images", count=8)
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,7 @@ def test_it_leaves_a_model_with_two_tokens_that_names_its_teacher(runs, teacher)
     assert "<dt>Teacher</dt>" in page
     assert "Teacher agreement" in page
     assert result.validation is not None
-    assert "temperature 3" in (runs["picture"][0] / "bundle/README.md").read_text()
+    assert "temperature 3" in (runs["image"][0] / "bundle/README.md").read_text()
 
 
 def test_both_classifiers_have_learned_and_the_logits_are_their_mean(runs):
@@ -197,6 +197,6 @@ def test_operations_of_the_teacher_are_counted(data, teacher, runs, tmp_path, no
     )  # fmt: skip
     forward = vitreous.model.family.count_flops(load_bundle(teacher).model.config)
     extra = runs["view"][1].spent.flops - alone.spent.flops
-    assert extra == pytest.approx(forward * alone.spent.pictures)
-    extra = runs["picture"][1].spent.flops - alone.spent.flops
-    assert extra == pytest.approx(forward * alone.pictures)
+    assert extra == pytest.approx(forward * alone.spent.images)
+    extra = runs["image"][1].spent.flops - alone.spent.flops
+    assert extra == pytest.approx(forward * alone.images)

@@ -19,10 +19,10 @@ from vitreous.weights.bundle import load_bundle
 
 
 @pytest.fixture(scope="module")
-def whole(pictures, weights, tmp_path_factory):
+def whole(images, weights, tmp_path_factory):
     """A training that nothing disturbed, with its page."""
     run = tmp_path_factory.mktemp("whole") / "run"
-    return SimpleNamespace(run=run, result=quick(pictures, weights, run))
+    return SimpleNamespace(run=run, result=quick(images, weights, run))
 
 
 def check_same(one, other):
@@ -37,29 +37,29 @@ def crash(event):
     raise RuntimeError("the power is gone")
 
 
-def test_the_same_command_again_has_nothing_to_do(whole, pictures, weights):
+def test_the_same_command_again_has_nothing_to_do(whole, images, weights):
     heard = []
-    again = quick(pictures, weights, whole.run, listeners=Listeners(say=heard.append))
+    again = quick(images, weights, whole.run, listeners=Listeners(say=heard.append))
     assert again == whole.result
     page = (whole.run / "report.html").read_text()
     (whole.run / "report.html").unlink()
-    assert quick(pictures, weights, whole.run, listeners=Listeners(say=heard.append)) == whole.result
+    assert quick(images, weights, whole.run, listeners=Listeners(say=heard.append)) == whole.result
     assert (whole.run / "report.html").read_text() == page
     assert [str(whole.run) in said for said in heard] == [True, True]
     assert ["report.html" in said for said in heard] == [False, True]
 
 
-def test_another_command_in_the_same_place_is_refused(whole, pictures, weights, tmp_path):
+def test_another_command_in_the_same_place_is_refused(whole, images, weights, tmp_path):
     with pytest.raises(UserError, match=f"{whole.run}: .*seed=0.* 1"):
-        quick(pictures, weights, whole.run, seed=1)
+        quick(images, weights, whole.run, seed=1)
     run = tmp_path / "pretraining"
-    pretrain(pictures, model="P/4@16", epochs=1, out=run, workers=0, listeners=Listeners(stop=stop_after(0)))
+    pretrain(images, model="P/4@16", epochs=1, out=run, workers=0, listeners=Listeners(stop=stop_after(0)))
     with pytest.raises(UserError, match=str(run)):
-        quick(pictures, weights, run)
+        quick(images, weights, run)
 
 
-def test_it_goes_on_with_the_same_data_only(pictures, weights, tmp_path, no_page):
-    data = shutil.copytree(pictures, tmp_path / "data")
+def test_it_goes_on_with_the_same_data_only(images, weights, tmp_path, no_page):
+    data = shutil.copytree(images, tmp_path / "data")
     assert not quick(data, weights, tmp_path / "run", listeners=Listeners(stop=stop_after(1))).finished
     (data / "dark/0.png").rename(data / "dark/another.png")
     with pytest.raises(UserError, match=rf"{data}: .*{tmp_path / 'run'}"):
@@ -73,11 +73,11 @@ def test_it_goes_on_with_the_same_data_only(pictures, weights, tmp_path, no_page
 
 
 def test_a_place_is_the_same_however_it_is_written_and_another_version_is_another(
-    pictures, weights, tmp_path, monkeypatch, no_page
+    images, weights, tmp_path, monkeypatch, no_page
 ):
     monkeypatch.chdir(tmp_path)
     for name in ("photos.v1", "photos.v2"):
-        shutil.copytree(pictures, name)
+        shutil.copytree(images, name)
     shutil.copytree(weights, "base")
     first = quick("photos.v1/", "base/", None)
     steps = []
@@ -89,31 +89,31 @@ def test_a_place_is_the_same_however_it_is_written_and_another_version_is_anothe
 
 
 def test_interrupted_before_and_after_the_first_checkpoint_it_ends_with_the_same_bits(
-    whole, pictures, weights, tmp_path, no_page
+    whole, images, weights, tmp_path, no_page
 ):
     """Exchanged weights are noticed; once there is a checkpoint, the weights are not needed any more."""
     base, stopped, crashed = tmp_path / "base", tmp_path / "stopped", tmp_path / "crashed"
     shutil.copytree(weights, base)
-    assert not quick(pictures, base, stopped, listeners=Listeners(stop=stop_after(1))).finished
+    assert not quick(images, base, stopped, listeners=Listeners(stop=stop_after(1))).finished
     with pytest.raises(RuntimeError):
-        quick(pictures, base, crashed, listeners=Listeners(step=crash))
+        quick(images, base, crashed, listeners=Listeners(step=crash))
     assert not list((crashed / "checkpoints").iterdir())
     shutil.rmtree(base)
     make_weights(base, seed=8)
     for run in (stopped, crashed):
         with pytest.raises(UserError, match=f"{base}: .*{run}"):
-            quick(pictures, base, run)
+            quick(images, base, run)
     shutil.rmtree(base)
-    rest = quick(pictures, base, stopped)
+    rest = quick(images, base, stopped)
     assert rest.finished
     assert rest.validation == whole.result.validation
     check_same(stopped, whole.run)
     shutil.copytree(weights, base)
-    assert quick(pictures, base, crashed).validation == whole.result.validation
+    assert quick(images, base, crashed).validation == whole.result.validation
     check_same(crashed, whole.run)
 
 
-def test_the_weights_at_the_start_are_written_once_and_watched(pictures, weights, tmp_path, no_page):
+def test_the_weights_at_the_start_are_written_once_and_watched(images, weights, tmp_path, no_page):
     """The result lies half-way between them and what was trained, so a training that goes on needs them."""
     folder, seen, saved = tmp_path / "run/checkpoints", set(), set()
 
@@ -124,7 +124,7 @@ def test_the_weights_at_the_start_are_written_once_and_watched(pictures, weights
             seen.add((found.st_ino, found.st_mtime_ns))
 
     ways = {"weights": weights, "epochs": 6, "out": tmp_path / "run", "workers": 0, "changes": {"save_seconds": 0}}
-    fit(pictures, **ways, listeners=Listeners(step=look, stop=stop_after(4)))
+    fit(images, **ways, listeners=Listeners(step=look, stop=stop_after(4)))
     assert len(saved) == 3  # those of the steps before each
     assert len(seen) == 1
     assert not list(folder.glob("step-*/start*"))
@@ -134,10 +134,10 @@ def test_the_weights_at_the_start_are_written_once_and_watched(pictures, weights
     content[-5] ^= 4
     (folder / "start/start.safetensors").write_bytes(content)
     with pytest.raises(UserError, match=r"start\.safetensors"):
-        fit(pictures, **ways)
+        fit(images, **ways)
     shutil.rmtree(folder / "start")
     with pytest.raises(UserError, match=r"start.manifest\.json"):
-        fit(pictures, **ways)
+        fit(images, **ways)
 
 
 PROGRAM = """
@@ -155,7 +155,7 @@ fit({data!r}, weights={weights!r}, epochs=6, out=out, workers=0, changes={{"save
 
 
 @pytest.mark.slow
-def test_killed_in_the_midst_of_saving_it_ends_with_the_same_bits(processes, pictures, weights, tmp_path, no_page):
+def test_killed_in_the_midst_of_saving_it_ends_with_the_same_bits(processes, images, weights, tmp_path, no_page):
     """SIGKILL after a checkpoint, then within each of several: it never goes on from before the last whole one.
 
     `tests/run/test_kill.py` kills at random moments, with decoding processes.
@@ -167,13 +167,13 @@ def test_killed_in_the_midst_of_saving_it_ends_with_the_same_bits(processes, pic
     ways = {"weights": weights, "epochs": 6, "workers": 0, "changes": {"save_seconds": 0}}
     before = ""
     for files, checkpoints in ((1, 9), (99, 1), (2, 9), (4, 9), (99, 2)):
-        program = PROGRAM.format(files=files, data=str(pictures), weights=str(weights))
+        program = PROGRAM.format(files=files, data=str(images), weights=str(weights))
         run_and_kill(processes, program, tmp_path / "hurt", checkpoints)
         assert saved() >= before
         before = saved()
     assert before
-    assert fit(pictures, **ways, out=tmp_path / "hurt").finished
-    assert fit(pictures, **ways, out=tmp_path / "whole").finished
+    assert fit(images, **ways, out=tmp_path / "hurt").finished
+    assert fit(images, **ways, out=tmp_path / "whole").finished
     check_same(tmp_path / "hurt", tmp_path / "whole")
     last = sorted((tmp_path / "whole/checkpoints").glob("step-*"))[-1]
     for file in last.glob("*.safetensors"):

@@ -12,7 +12,7 @@ from PIL import Image
 from safetensors.torch import load_file
 
 import vitreous
-from support.colours import COLOURS, PREPROCESS, make_bundle, make_pictures, pixels
+from support.colours import COLOURS, PREPROCESS, make_bundle, make_images, pixels
 from support.fake_clock import fake_clock
 from support.greys import stop_after
 from support.tiny_conv import make_conv_bundle, register
@@ -44,7 +44,7 @@ def cache(tmp_path, monkeypatch):
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    return make_pictures(tmp_path_factory.mktemp("data") / "colours", count=8)
+    return make_images(tmp_path_factory.mktemp("data") / "colours", count=8)
 
 
 @pytest.fixture(scope="module")
@@ -107,22 +107,22 @@ def test_the_card_and_the_page_name_the_teacher_and_show_what_it_teaches(finishe
     shown = read_examples(run)
     assert len(shown) == 8
     assert page.count('class="taught"') == 8
-    assert all(f"<figcaption>{Path(one.picture).parent.name}" in page for one in shown)
+    assert all(f"<figcaption>{Path(one.image).parent.name}" in page for one in shown)
     assert "http" not in page.split("</style>")[1].replace("http://www.w3.org", "")
 
 
-def test_the_page_is_written_again_without_pictures_or_examples(finished, data, tmp_path):
+def test_the_page_is_written_again_without_images_or_examples(finished, data, tmp_path):
     result, _ = finished
     run = shutil.copytree(result.run, tmp_path / "run")
-    for damaged in ("{broken", "[]", '{"pictures": 3}', '{"pictures": [{"picture": "a.png"}]}'):
+    for damaged in ("{broken", "[]", '{"images": 3}', '{"images": [{"image": "a.png"}]}'):
         (run / "token-labels.json").write_text(damaged)
         assert read_examples(run) == ()
     write_report(run)
     assert 'class="taught"' not in (run / "report.html").read_text()
 
 
-def test_the_maps_are_the_teachers_answers_for_the_whole_picture(data, teacher, tmp_path):
-    """By hand: the picture squeezed to 16x16, the classifier on each patch, softmax; columns in the data's order."""
+def test_the_maps_are_the_teachers_answers_for_the_whole_image(data, teacher, tmp_path):
+    """By hand: the image squeezed to 16x16, the classifier on each patch, softmax; columns in the data's order."""
     turned = load_bundle(teacher)
     order = [2, 0, 1]
     with torch.no_grad():
@@ -138,8 +138,8 @@ def test_the_maps_are_the_teachers_answers_for_the_whole_picture(data, teacher, 
     }
     model = load_bundle(teacher).model
     for index in (0, 5, 20):
-        picture = Image.open(source.name(index)).resize((16, 16), Image.Resampling.BICUBIC)
-        images = torch.from_numpy(np.array(picture)).permute(2, 0, 1)[None] / 127.5 - 1
+        image = Image.open(source.name(index)).resize((16, 16), Image.Resampling.BICUBIC)
+        images = torch.from_numpy(np.array(image)).permute(2, 0, 1)[None] / 127.5 - 1
         expected = place_scores(model, images).softmax(-1)[0]
         torch.testing.assert_close(found[teacher][index], expected, atol=1e-3, rtol=0)
     torch.testing.assert_close(found[teacher], found[other], atol=1e-3, rtol=0)
@@ -158,16 +158,16 @@ def test_a_convolutional_teacher(data, tmp_path, monkeypatch):
     labels = label_tokens(open_teacher(place, source.classes), training(), source, 0, None, Listeners())
     found = labels.maps.read(torch.arange(len(source)))
     assert found.shape == (24, 8, 8, 3)  # its feature map
-    picture = Image.open(source.name(3)).resize((16, 16), Image.Resampling.BICUBIC)
-    images = torch.from_numpy(np.array(picture)).permute(2, 0, 1)[None] / 127.5 - 1
+    image = Image.open(source.name(3)).resize((16, 16), Image.Resampling.BICUBIC)
+    images = torch.from_numpy(np.array(image)).permute(2, 0, 1)[None] / 127.5 - 1
     with torch.no_grad():
         expected = model.head(model.feature_map(images)[0].permute(1, 2, 0)).softmax(-1)
     torch.testing.assert_close(found[3], expected, atol=1e-3, rtol=0)
 
 
 @pytest.mark.slow
-def test_maps_are_made_once_for_all_trainings_on_these_pictures(data, teacher, tmp_path, cache, no_page):
-    """Another seed sets other pictures aside for validation: only those that were are new."""
+def test_maps_are_made_once_for_all_trainings_on_these_images(data, teacher, tmp_path, cache, no_page):
+    """Another seed sets other images aside for validation: only those that were are new."""
     taught(data, teacher, tmp_path / "one")
     heard = []
     taught(data, teacher, tmp_path / "two", heard, seed=1)
@@ -260,13 +260,13 @@ def make_other(place, classes=3, labels=COLOURS):
 
 
 @pytest.mark.slow
-def test_pictures_that_cannot_be_read_have_no_labels_and_need_none(teacher, tmp_path, cache, no_page):
+def test_images_that_cannot_be_read_have_no_labels_and_need_none(teacher, tmp_path, cache, no_page):
     """They are tried once: neither a training that goes on nor another seed asks the teacher about them again."""
-    data = make_pictures(tmp_path / "data", count=40)
+    data = make_images(tmp_path / "data", count=40)
     place = shutil.copytree(teacher, tmp_path / "teacher")
-    (data / "red/0.png").write_bytes(b"not a picture")
+    (data / "red/0.png").write_bytes(b"not an image")
     heard = []
-    given = {"epochs": 1, "changes": {**PLAIN, "split_seed": 0}}  # the same pictures are set aside with any seed
+    given = {"epochs": 1, "changes": {**PLAIN, "split_seed": 0}}  # the same images are set aside with any seed
     result = taught(data, place, tmp_path / "one", heard, **given)
     assert result.finished
     assert any("red/0.png" in remark for remark in result.remarks)
@@ -285,13 +285,13 @@ def test_pictures_that_cannot_be_read_have_no_labels_and_need_none(teacher, tmp_
     assert looks(heard, place) == []
 
 
-def test_nothing_but_pictures_that_cannot_be_read_is_left_to_look_at(data, teacher, tmp_path, cache):
+def test_nothing_but_images_that_cannot_be_read_is_left_to_look_at(data, teacher, tmp_path, cache):
     """Of copies and all: the Loader of such a source has no batch, and that is no mistake."""
     source = open_data(shutil.copytree(data, tmp_path / "data")).train
     made = label_tokens(open_teacher(teacher, source.classes), training(), source, 0, None, Listeners())
     broken = [Path(source.name(index)) for index in (0, 9)]
     for path in broken:
-        path.write_bytes(b"not a picture")
+        path.write_bytes(b"not an image")
     vanished = Path(source.name(4))
     vanished.unlink()
     heard = []

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from support.colours import COLOURS, make_pictures
+from support.colours import COLOURS, make_images
 from support.variants import random_model
 from vitreous import UserError, analyze, fit, load, models, predict, pretrain, probe, write_walkthrough
 from vitreous.config.data import Preprocess
@@ -28,8 +28,8 @@ def cache(monkeypatch, tmp_path):
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     root = tmp_path_factory.mktemp("data")
-    make_pictures(root / "train", count=8)
-    make_pictures(root / "test", seed=50)
+    make_images(root / "train", count=8)
+    make_images(root / "test", seed=50)
     return root
 
 
@@ -68,12 +68,12 @@ def test_it_is_explained(resnet, data, subtests):
     for method in ("attention", "rollout", "relevance", "gradcam", "occlusion"):
         with subtests.test(method):
             found = explain(resnet, data / "test" / "red" / "0.png", method=method)
-            assert found.map.shape == found.picture.size[::-1]
+            assert found.map.shape == found.image.size[::-1]
             assert np.isfinite(found.map).all()
 
 
 def test_occlusion_paints_what_it_cannot_leave_out(resnet, data):
-    """A picture painted over in one place, by hand."""
+    """An image painted over in one place, by hand."""
     bundle = load_bundle(resnet)
     images = torch.randn(1, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     maps, scores = occlusion_maps(bundle.model, images, None, window=1, stride=1)
@@ -92,9 +92,9 @@ def test_its_first_filters_are_the_stem_s(resnet, data):
 
 
 def test_what_it_cannot_is_said(resnet, data, tmp_path):
-    picture = data / "test" / "red" / "0.png"
+    image = data / "test" / "red" / "0.png"
     with pytest.raises(UserError, match="walkthrough: "):
-        write_walkthrough(resnet, picture, out=tmp_path / "a.html")
+        write_walkthrough(resnet, image, out=tmp_path / "a.html")
     with pytest.raises(UserError, match="scores of explanations: "):
         score_explanations(resnet, data)
     for method in ("mae", "masked-patch"):
@@ -106,7 +106,7 @@ def test_what_it_cannot_is_said(resnet, data, tmp_path):
 
 @pytest.mark.slow
 def test_it_is_analyzed(resnet, data, tmp_path):
-    found = analyze([resnet], data, tmp_path / "out", pictures=8, workers=0)
+    found = analyze([resnet], data, tmp_path / "out", images=8, workers=0)
     assert found.numbers.models[0].grid == (4, 4)
 
 
@@ -124,10 +124,10 @@ def test_limited_attention_is_trained_explained_and_kept(data, tmp_path, changes
     fit(data, model="F/2@16", epochs=1, out=tmp_path / "run", changes={**changes, "batch_size": 8}, workers=0)
     bundle = load_bundle(tmp_path / "run" / "bundle")
     assert bundle.model.config.attention == changes["model.attention"]
-    picture = data / "test" / "red" / "0.png"
+    image = data / "test" / "red" / "0.png"
     for method in ("attention", "rollout", "relevance", "occlusion"):
-        assert np.isfinite(explain(bundle, picture, method=method).map).all()
-    assert write_walkthrough(bundle, picture, out=tmp_path / "a.html", query=(10, 10)).exists()
+        assert np.isfinite(explain(bundle, image, method=method).map).all()
+    assert write_walkthrough(bundle, image, out=tmp_path / "a.html", query=(10, 10)).exists()
     assert plot_weights(bundle, data, count=4).distances.max() < 16
     assert isinstance(bundle, Bundle)
 

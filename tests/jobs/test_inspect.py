@@ -1,23 +1,23 @@
 """The report on data, by its verb's function."""
 
-from support.colours import make_pictures
+from support.colours import make_images
 from vitreous.jobs.inspect import inspect
 
 
 def test_a_folder_with_trouble(tmp_path):
-    make_pictures(tmp_path / "p" / "train", count=3)
-    make_pictures(tmp_path / "p" / "test", count=2, seed=50)
+    make_images(tmp_path / "p" / "train", count=3)
+    make_images(tmp_path / "p" / "test", count=2, seed=50)
     copy = tmp_path / "p" / "test" / "red" / "copy.png"
     copy.write_bytes((tmp_path / "p" / "train" / "red" / "0.png").read_bytes())
     (tmp_path / "p" / "train" / "blue" / "0.png").write_bytes(b"no")
     done = []
     found = inspect(tmp_path / "p", progress=lambda *counts: done.append(counts))
-    assert found.pictures == 16
-    assert {name: part.pictures for name, part in found.splits.items()} == {"train": 9, "test": 7}
+    assert found.images == 16
+    assert {name: part.images for name, part in found.splits.items()} == {"train": 9, "test": 7}
     assert list(found.unreadable) == [str(tmp_path / "p" / "train" / "blue" / "0.png")]
     assert [group.splits for group in found.leaks] == [["test", "train"]]
     assert done[-1] == (16, 16)
 
 
 def test_the_builtin_data():
-    assert inspect("builtin").pictures == 3100
+    assert inspect("builtin").images == 3100

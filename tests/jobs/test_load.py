@@ -5,12 +5,12 @@ import pytest
 from PIL import Image
 
 import vitreous
-from support.colours import COLOURS, make_bundle, make_pictures
-from support.greys import draw_pictures
+from support.colours import COLOURS, make_bundle, make_images
+from support.greys import draw_images
 
 
 def test_fit_load_predict_evaluate(tmp_path):
-    data = draw_pictures(tmp_path / "data")
+    data = draw_images(tmp_path / "data")
     run = vitreous.fit(data, epochs=1, out=tmp_path / "run", workers=0)
     model = vitreous.load(run.run)
     assert model.labels == ("dark", "light")
@@ -23,9 +23,9 @@ def test_fit_load_predict_evaluate(tmp_path):
     assert isinstance(model.vit, vitreous.ViT)
 
 
-def test_one_picture_has_one_prediction_and_a_list_has_a_list(tmp_path):
+def test_one_image_has_one_prediction_and_a_list_has_a_list(tmp_path):
     model = vitreous.load(make_bundle(tmp_path / "b"))
-    root = make_pictures(tmp_path / "p", count=1)
+    root = make_images(tmp_path / "p", count=1)
     path = root / "red" / "0.png"
     for one in (path, str(path), path.read_bytes(), Image.open(path), np.array(Image.open(path))):
         found = model.predict(one, top=2)

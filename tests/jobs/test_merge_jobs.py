@@ -30,11 +30,11 @@ def weights(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def run(pictures, weights, tmp_path_factory):
+def run(images, weights, tmp_path_factory):
     place = tmp_path_factory.mktemp("runs") / "merged"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("vitreous.jobs.fit.write_report", lambda run, **more: None)
-        quick(pictures, weights, place, merge=2)
+        quick(images, weights, place, merge=2)
     return place
 
 
@@ -46,15 +46,15 @@ def test_the_bundle_keeps_it_and_timm_is_told_the_plain_model(run):
     assert "merge" not in json.dumps({name: value for name, value in said.items() if name != "vitreous"})
 
 
-def test_stopped_and_resumed_to_the_same_bits(run, pictures, weights, tmp_path, no_page):
+def test_stopped_and_resumed_to_the_same_bits(run, images, weights, tmp_path, no_page):
     again = tmp_path / "again"
-    assert not quick(pictures, weights, again, merge=2, listeners=Listeners(stop=stop_after(1))).finished
-    assert quick(pictures, weights, again, merge=2).finished
+    assert not quick(images, weights, again, merge=2, listeners=Listeners(stop=stop_after(1))).finished
+    assert quick(images, weights, again, merge=2).finished
     one, two = (load_file(place / "bundle/model.safetensors") for place in (run, again))
     assert all(torch.equal(one[name], two[name]) for name in one)
 
 
-def test_it_takes_as_long_as_a_training_without(pictures, weights, tmp_path, no_page):
+def test_it_takes_as_long_as_a_training_without(images, weights, tmp_path, no_page):
     """An epoch is cheaper, so there are more of them; a number that a person gives stays."""
     model = load_bundle(weights).model
     work = []
@@ -68,21 +68,21 @@ def test_it_takes_as_long_as_a_training_without(pictures, weights, tmp_path, no_
         ("merged", round(8 * work[0] / work[1]), {"merge": 4}),
         ("given", 8, {"merge": 4, "epochs": 8}),
     ):
-        fit(pictures, weights=weights, out=tmp_path / name, workers=0, listeners=few, **how)
+        fit(images, weights=weights, out=tmp_path / name, workers=0, listeners=few, **how)
         assert json.loads((tmp_path / name / "config.json").read_text())["training"]["epochs"] == expected, name
     assert round(8 * work[0] / work[1]) > 8
 
 
-def test_it_can_be_chosen_when_asking(run, pictures):
-    picture = sorted(pictures.rglob("*.png"))[0]
-    own, same, other = (predict(run, picture, merge=merge)[0] for merge in (None, 2, 0))
+def test_it_can_be_chosen_when_asking(run, images):
+    image = sorted(images.rglob("*.png"))[0]
+    own, same, other = (predict(run, image, merge=merge)[0] for merge in (None, 2, 0))
     assert own == same
     assert own.top != other.top
-    assert evaluate(run, pictures, merge=0).result.n == evaluate(run, pictures).result.n
+    assert evaluate(run, images, merge=0).result.n == evaluate(run, images).result.n
 
 
-def test_explanations_have_the_whole_grid(run, pictures, subtests):
-    image = sorted(pictures.rglob("*.png"))[0]
+def test_explanations_have_the_whole_grid(run, images, subtests):
+    image = sorted(images.rglob("*.png"))[0]
     config = load_bundle(run).model.config
     for method in ("attention", "rollout", "relevance", "gradcam", "occlusion"):
         with subtests.test(method):
@@ -91,10 +91,10 @@ def test_explanations_have_the_whole_grid(run, pictures, subtests):
             assert np.isfinite(found.maps).all()
 
 
-def test_nonsense(pictures, weights, tmp_path):
+def test_nonsense(images, weights, tmp_path):
     with pytest.raises(UserError, match=r"merge and model\.merge"):
-        quick(pictures, weights, tmp_path / "a", merge=2, changes={"model.merge": 3})
+        quick(images, weights, tmp_path / "a", merge=2, changes={"model.merge": 3})
     with pytest.raises(UserError, match="merge=-1"):
-        quick(pictures, weights, tmp_path / "b", merge=-1)
+        quick(images, weights, tmp_path / "b", merge=-1)
     with pytest.raises(UserError, match="bit"):
-        quick(pictures, None, tmp_path / "c", model="bit-r50x1", merge=2)
+        quick(images, None, tmp_path / "c", model="bit-r50x1", merge=2)

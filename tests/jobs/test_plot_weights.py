@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from support.colours import make_bundle, make_pictures
+from support.colours import make_bundle, make_images
 from support.tiny_models import preprocess_for, random_model
 from vitreous import UserError
 from vitreous.data.augment import eval_view, normalise
-from vitreous.data.decode import open_picture
+from vitreous.data.decode import open_image
 from vitreous.explain.attention import attention_distance
 from vitreous.explain.plots import even_distance, filter_components, position_similarity
 from vitreous.jobs.plot_weights import attention_distances, neighbour_similarity, plot_weights
@@ -58,20 +58,20 @@ def test_positions_that_are_not_added_have_no_figure(position, tmp_path):
     assert found.to_json()["position_similarity"] is None
 
 
-def test_distances_are_the_mean_over_pictures_that_can_be_read(tmp_path):
-    make_pictures(tmp_path / "p", count=4)
+def test_distances_are_the_mean_over_images_that_can_be_read(tmp_path):
+    make_images(tmp_path / "p", count=4)
     (tmp_path / "p" / "red" / "0.png").write_text("text")
     bundle = load_bundle(make_bundle(tmp_path / "b"))
     found = attention_distances(bundle, tmp_path / "p")
     paths = sorted(path for path in (tmp_path / "p").rglob("*.png") if path != tmp_path / "p" / "red" / "0.png")
-    views = torch.stack([eval_view(open_picture(path), bundle.preprocess) for path in paths])
+    views = torch.stack([eval_view(open_image(path), bundle.preprocess) for path in paths])
     expected = attention_distance(bundle.model, normalise(views, bundle.preprocess)).mean(axis=0)
     np.testing.assert_allclose(found, expected, rtol=1e-5)
     assert even_distance(bundle.model, (16, 16)) == pytest.approx((4 * 0 + 8 * 8 + 4 * 8 * 2**0.5) / 16)
 
 
 def test_distances_need_no_classes_and_even_ones_are_of_the_grid_that_was_looked_at(tmp_path):
-    make_pictures(tmp_path / "p", count=1)
+    make_images(tmp_path / "p", count=1)
     bundle = load_bundle(make_bundle(tmp_path / "b"))
     wide = replace(bundle, preprocess=replace(bundle.preprocess, size=(16, 32)))
     found = plot_weights(wide, tmp_path / "p" / "red").to_json()
@@ -82,7 +82,7 @@ def test_distances_need_no_classes_and_even_ones_are_of_the_grid_that_was_looked
 
 
 def test_the_figures_are_written(tmp_path):
-    make_pictures(tmp_path / "p", count=1)
+    make_images(tmp_path / "p", count=1)
     files = plot_weights(make_bundle(tmp_path / "b"), tmp_path / "p").save(tmp_path / "out")
     assert [file.name for file in files] == [
         f"{name}.{kind}" for name in ("filters", "positions", "distance") for kind in ("svg", "png")

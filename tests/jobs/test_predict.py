@@ -1,4 +1,4 @@
-"""Prediction: every picture gets its answer, in order, and a bad one stops nobody."""
+"""Prediction: every image gets its answer, in order, and a bad one stops nobody."""
 
 import json
 from pathlib import Path
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from support.colours import COLOURS, PREPROCESS, make_bundle, make_pictures
+from support.colours import COLOURS, PREPROCESS, make_bundle, make_images
 from vitreous import UserError
 from vitreous.data.source import open_data
 from vitreous.data.view import Sample
@@ -23,7 +23,7 @@ def bundle(tmp_path_factory):
 
 
 def test_a_folder_in_the_order_of_its_paths(bundle, tmp_path, subtests):
-    make_pictures(tmp_path / "p")
+    make_images(tmp_path / "p")
     for batch_size in (1, 5, 64):
         with subtests.test(batch_size=batch_size):
             found = predict(bundle, tmp_path / "p", batch_size=batch_size)
@@ -36,7 +36,7 @@ def test_a_folder_in_the_order_of_its_paths(bundle, tmp_path, subtests):
 
 
 def test_files_and_folders_in_the_order_given(bundle, tmp_path):
-    make_pictures(tmp_path / "p", count=2)
+    make_images(tmp_path / "p", count=2)
     red = tmp_path / "p" / "red" / "1.png"
     found = predict(bundle, [red, str(tmp_path / "p" / "green"), red], top=1)
     assert [one.label for one in found] == ["red", "green", "green", "red"]
@@ -44,8 +44,8 @@ def test_files_and_folders_in_the_order_given(bundle, tmp_path):
 
 
 def test_what_cannot_be_read_does_not_stop_the_others(bundle, tmp_path):
-    make_pictures(tmp_path / "p", count=2)
-    (tmp_path / "p" / "green" / "text.jpg").write_text("not a picture")
+    make_images(tmp_path / "p", count=2)
+    (tmp_path / "p" / "green" / "text.jpg").write_text("not an image")
     (tmp_path / "p" / "empty.png").touch()
     found = {Path(one.path).name: one for one in predict(bundle, [tmp_path / "p", tmp_path / "none.png"])}
     assert len(found) == 2 + 3  # names repeat between colours
@@ -64,7 +64,7 @@ def test_a_whole_batch_that_cannot_be_read(bundle, tmp_path):
 
 
 def test_json_of_both_kinds(bundle, tmp_path):
-    make_pictures(tmp_path / "p", count=1, colours=("red",))
+    make_images(tmp_path / "p", count=1, colours=("red",))
     good, bad = predict(bundle, [tmp_path / "p" / "red" / "0.png", tmp_path / "none.png"], top=2)
     said = json.loads(json.dumps(good.to_json()))
     assert list(said) == ["path", "label", "score", "top"]
@@ -72,9 +72,9 @@ def test_json_of_both_kinds(bundle, tmp_path):
     assert list(bad.to_json()) == ["path", "error"]
 
 
-def test_files_bytes_pictures_and_arrays(bundle, tmp_path):
+def test_files_bytes_images_and_arrays(bundle, tmp_path):
     """All of one list, in order; what has no path is called by its kind and place."""
-    make_pictures(tmp_path / "p", count=1)
+    make_images(tmp_path / "p", count=1)
     path = tmp_path / "p" / "green" / "0.png"
     with Image.open(path) as opened:  # not loaded yet, and given twice
         given = [path, path.read_bytes(), opened, opened, np.array(Image.open(path)), tmp_path / "p", b"cut short"]
@@ -82,7 +82,7 @@ def test_files_bytes_pictures_and_arrays(bundle, tmp_path):
         assert [one.path for one in predict(bundle, tuple(given))] == [one.path for one in found]
     all_of_p = [str(tmp_path / "p" / colour / "0.png") for colour in COLOURS]
     assert [one.path for one in found] == [str(path), "bytes#1", "image#2", "image#3", "array#4", *all_of_p, "bytes#6"]
-    for one in found[:5]:  # the same picture, in other batches
+    for one in found[:5]:  # the same image, in other batches
         assert one.score == pytest.approx(found[6].score, abs=1e-5)
         assert one.label == "green"
     assert found[-1].error
@@ -92,19 +92,19 @@ def test_files_bytes_pictures_and_arrays(bundle, tmp_path):
         assert alone.path.endswith("#0")
 
 
-def test_pictures_of_a_dataset(bundle, tmp_path):
-    source = open_data(make_pictures(tmp_path / "p", count=2)).train
+def test_images_of_a_dataset(bundle, tmp_path):
+    source = open_data(make_images(tmp_path / "p", count=2)).train
     found = predict(bundle, [Sample(source, 5), Sample(source, 0)])
     assert [(one.path, one.label) for one in found] == [(source.name(5), "red"), (source.name(0), "blue")]
 
 
-def test_what_is_no_picture_is_told_before_any_is_read(tmp_path):
+def test_what_is_no_image_is_told_before_any_is_read(tmp_path):
     """Not even the model is opened."""
     with pytest.raises(UserError, match="float32"):
         predict(tmp_path / "no-model", [tmp_path / "none.png", np.zeros((5, 5), np.float32)])
-    with pytest.raises(UserError, match="pictures=5"):
+    with pytest.raises(UserError, match="images=5"):
         predict(tmp_path / "no-model", 5)
-    with pytest.raises(UserError, match=r"pictures\[1\]=None"):
+    with pytest.raises(UserError, match=r"images\[1\]=None"):
         predict(tmp_path / "no-model", ["x.png", None])
     with pytest.raises(UserError, match=r"\(2, 5, 5, 3\)"):
         predict(tmp_path / "no-model", np.zeros((2, 5, 5, 3), np.uint8))
@@ -118,20 +118,20 @@ def test_only_the_engine_is_asked(bundle, tmp_path, monkeypatch):
     class Brightest:
         preprocess, batch_size, calls_at_once = PREPROCESS, 2, 1
 
-        def scores(self, pictures):
-            asked.append(len(pictures))
-            return pictures.float().mean(dim=(2, 3)).flip(1)  # the labels are blue, green, red
+        def scores(self, images):
+            asked.append(len(images))
+            return images.float().mean(dim=(2, 3)).flip(1)  # the labels are blue, green, red
 
     config = bundle.model.config
     monkeypatch.setattr(predicting, "deploy", lambda *given, **more: Deployed(Brightest(), config, COLOURS, None, "it"))
-    found = predict(bundle, make_pictures(tmp_path / "p", count=1))
+    found = predict(bundle, make_images(tmp_path / "p", count=1))
     assert [one.label for one in found] == list(COLOURS)
     assert asked == [2, 1], "at its best batch"
 
 
 def test_predictions_come_as_they_are_made(bundle, tmp_path):
     """At most two batches are decoded ahead, so memory is bounded and the first answer does not wait for the last."""
-    make_pictures(tmp_path / "p", count=4)
+    make_images(tmp_path / "p", count=4)
     done = []
     each = predict_each(bundle, tmp_path / "p", batch_size=2, progress=lambda *counts: done.append(counts))
     next(each)

@@ -1,4 +1,4 @@
-"""Many pictures, in parts: every picture has its row once, whoever did it, and what is done is not done again."""
+"""Many images, in parts: every image has its row once, whoever did it, and what is done is not done again."""
 
 import json
 import re
@@ -16,7 +16,7 @@ import pytest
 import torch
 from PIL import Image
 
-from support.colours import COLOURS, PREPROCESS, make_bundle, make_pictures, pixels
+from support.colours import COLOURS, PREPROCESS, make_bundle, make_images, pixels
 from vitreous import UserError, export_weights
 from vitreous.jobs.data_pack import pack_data
 from vitreous.jobs.predict_many import predict_many
@@ -26,7 +26,7 @@ from vitreous.run.prediction.parts import PartWorker
 from vitreous.weights.bundle import load_bundle, save_bundle
 
 EACH = 60
-"""Pictures of each colour: 180 are two parts of 64 and one of 52."""
+"""Images of each colour: 180 are two parts of 64 and one of 52."""
 
 
 @pytest.fixture(scope="module")
@@ -35,15 +35,15 @@ def bundle(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def all_pictures(tmp_path_factory):
-    return make_pictures(tmp_path_factory.mktemp("data") / "p", count=EACH)
+def all_images(tmp_path_factory):
+    return make_images(tmp_path_factory.mktemp("data") / "p", count=EACH)
 
 
 @pytest.fixture(scope="module")
-def whole(bundle, all_pictures, tmp_path_factory):
+def whole(bundle, all_images, tmp_path_factory):
     """The answers of one command that nobody disturbed."""
     out = tmp_path_factory.mktemp("whole") / "answers"
-    predict_many(bundle, all_pictures, out, engine="torch", embed=True)
+    predict_many(bundle, all_images, out, engine="torch", embed=True)
     return out
 
 
@@ -60,9 +60,9 @@ def moments(out):
     return {path.name: (path.stat().st_mtime_ns, path.stat().st_ino) for path in out.glob("part-*")}
 
 
-def test_a_row_for_each_picture_in_the_order_of_their_paths(whole, all_pictures):
+def test_a_row_for_each_image_in_the_order_of_their_paths(whole, all_images):
     found = rows(whole)
-    assert [row["path"] for row in found] == sorted(str(path) for path in all_pictures.rglob("*.png"))
+    assert [row["path"] for row in found] == sorted(str(path) for path in all_images.rglob("*.png"))
     assert [row["label"] for row in found] == [colour for colour in COLOURS for _ in range(EACH)]
     assert len(parts(whole)) == 3
     for row in found:
@@ -72,7 +72,7 @@ def test_a_row_for_each_picture_in_the_order_of_their_paths(whole, all_pictures)
 
 
 def test_embeddings_are_what_the_network_says(bundle, tmp_path):
-    """Of pictures that already have the size which the network looks at, so that the pixels are known."""
+    """Of images that already have the size which the network looks at, so that the pixels are known."""
     for name in ("red", "blue"):
         Image.fromarray(pixels(name, 3, (16, 16))).save(tmp_path / f"{name}.png")
     predict_many(bundle, [tmp_path / "red.png", tmp_path / "blue.png"], tmp_path / "o", engine="torch", embed=True)
@@ -82,20 +82,20 @@ def test_embeddings_are_what_the_network_says(bundle, tmp_path):
     np.testing.assert_allclose([row["embedding"] for row in rows(tmp_path / "o")], expected.numpy(), atol=1e-5)
 
 
-def test_shares_that_are_done_apart_are_the_whole(whole, bundle, all_pictures, tmp_path):
+def test_shares_that_are_done_apart_are_the_whole(whole, bundle, all_images, tmp_path):
     out, done = tmp_path / "o", []
     for number in (3, 1, 2):
-        done.append(predict_many(bundle, all_pictures, out, engine="torch", embed=True, part=f"{number}/3"))
+        done.append(predict_many(bundle, all_images, out, engine="torch", embed=True, part=f"{number}/3"))
     assert [one.parts for one in done] == [1, 1, 1]
-    assert sum(one.pictures for one in done) == 3 * EACH
+    assert sum(one.images for one in done) == 3 * EACH
     assert parts(out) == parts(whole)
-    again = predict_many(bundle, all_pictures, out, embed=True)
+    again = predict_many(bundle, all_images, out, embed=True)
     assert (again.parts, again.kept) == (3, 3)
 
 
-def test_more_shares_than_parts(bundle, all_pictures, tmp_path):
-    done = predict_many(bundle, all_pictures, tmp_path / "o", part="7/8")
-    assert (done.parts, done.pictures) == (0, 0)
+def test_more_shares_than_parts(bundle, all_images, tmp_path):
+    done = predict_many(bundle, all_images, tmp_path / "o", part="7/8")
+    assert (done.parts, done.images) == (0, 0)
 
 
 def test_a_worker_asks_for_no_more_processors_than_the_smallest_machine_has():
@@ -108,14 +108,14 @@ def test_a_worker_asks_for_no_more_processors_than_the_smallest_machine_has():
     assert fewest_beside_gpu([node(CPU=2.0)]) == 1
 
 
-def test_only_what_is_missing_or_damaged_is_done_again(whole, bundle, all_pictures, tmp_path):
+def test_only_what_is_missing_or_damaged_is_done_again(whole, bundle, all_images, tmp_path):
     out = shutil.copytree(whole, tmp_path / "o")
     before = moments(out)
     (out / "part-000000.parquet").unlink()
     damaged = bytearray((out / "part-000001.parquet").read_bytes())
     damaged[100] ^= 1
     (out / "part-000001.parquet").write_bytes(damaged)
-    done = predict_many(bundle, all_pictures, out, engine="torch", embed=True)
+    done = predict_many(bundle, all_images, out, engine="torch", embed=True)
     assert done.kept == 1
     assert parts(out) == parts(whole)
     after = moments(out)
@@ -133,17 +133,17 @@ def test_a_plan_that_is_just_being_written_is_waited_for(whole, tmp_path, monkey
     assert plan.read_plan(out) == plan.read_plan(whole)
 
 
-def test_what_a_killed_process_left_is_no_part(whole, bundle, all_pictures, tmp_path):
+def test_what_a_killed_process_left_is_no_part(whole, bundle, all_images, tmp_path):
     """Its file is there, and the record that it is done is not."""
     out = shutil.copytree(whole, tmp_path / "o")
     (out / "_vitreous" / "part-000002.json").unlink()
     (out / "part-000002.parquet").write_bytes(b"cut sho")
-    assert predict_many(bundle, all_pictures, out, engine="torch", embed=True).kept == 2
+    assert predict_many(bundle, all_images, out, engine="torch", embed=True).kept == 2
     assert parts(out) == parts(whole)
 
 
-def test_a_picture_that_changed_has_its_part_done_again(bundle, tmp_path):
-    data = make_pictures(tmp_path / "p", count=EACH)
+def test_a_image_that_changed_has_its_part_done_again(bundle, tmp_path):
+    data = make_images(tmp_path / "p", count=EACH)
     predict_many(bundle, data, tmp_path / "o")
     before = moments(tmp_path / "o")
     Image.fromarray(pixels("red", 5, (40, 44))).save(data / "blue" / "0.png")
@@ -153,9 +153,9 @@ def test_a_picture_that_changed_has_its_part_done_again(bundle, tmp_path):
     assert [name for name in before if before[name] != after[name]] == ["part-000000.parquet"]
 
 
-def test_other_data_models_and_settings_are_refused(whole, bundle, all_pictures, tmp_path, subtests):
+def test_other_data_models_and_settings_are_refused(whole, bundle, all_images, tmp_path, subtests):
     settings = {"engine": "torch", "embed": True}
-    data = shutil.copytree(all_pictures, tmp_path / "p")
+    data = shutil.copytree(all_images, tmp_path / "p")
     other = load_bundle(bundle)
     with torch.no_grad():
         other.model.head.bias += 1
@@ -165,16 +165,16 @@ def test_other_data_models_and_settings_are_refused(whole, bundle, all_pictures,
         ("embed=True", {"embed": False}),
         ("", {"preprocess": "crop=0.5"}),
         ("", {"model": tmp_path / "other"}),
-        ("", {"pictures": data}),
-        (r"\b180\b.*\b60\b", {"pictures": all_pictures / "red"}),
+        ("", {"images": data}),
+        (r"\b180\b.*\b60\b", {"images": all_images / "red"}),
     ):
-        asked = {"model": bundle, "pictures": all_pictures, "out": whole, **settings, **change}
+        asked = {"model": bundle, "images": all_images, "out": whole, **settings, **change}
         with subtests.test(**change), pytest.raises(UserError, match=f"{whole}: .*{says}"):
             predict_many(**asked)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("mine")
     with pytest.raises(UserError, match=r"mine: .*thesis\.txt"):
-        predict_many(bundle, all_pictures, tmp_path / "mine")
+        predict_many(bundle, all_images, tmp_path / "mine")
 
 
 @pytest.fixture(scope="module")
@@ -183,16 +183,16 @@ def exported(bundle, tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_answers_of_another_engine_are_refused_where_nobody_named_one(whole, bundle, exported, all_pictures):
+def test_answers_of_another_engine_are_refused_where_nobody_named_one(whole, bundle, exported, all_images):
     """With a sentence about the folder: to leave out an engine that was left out helps nobody."""
     with pytest.raises(UserError, match=f"{whole}: .*torch.*onnx"):
-        predict_many(exported, all_pictures, whole, embed=True)
+        predict_many(exported, all_images, whole, embed=True)
     with pytest.raises(UserError, match="int8"):
-        predict_many(bundle, all_pictures, whole, embed=True, precision="int8")
+        predict_many(bundle, all_images, whole, embed=True, precision="int8")
 
 
 @pytest.mark.slow
-def test_a_cluster_with_gpus_takes_an_exported_model_as_it_is(bundle, exported, all_pictures, tmp_path, monkeypatch):
+def test_a_cluster_with_gpus_takes_an_exported_model_as_it_is(bundle, exported, all_images, tmp_path, monkeypatch):
     @dataclass(frozen=True)
     class Here(Cluster):
         def do(self, folder, request, sources, missing, batch_size):
@@ -202,7 +202,7 @@ def test_a_cluster_with_gpus_takes_an_exported_model_as_it_is(bundle, exported, 
     monkeypatch.setattr("vitreous.jobs.predict_many.open_cluster", lambda address: nullcontext(Here(2, 1)))
     monkeypatch.setattr("vitreous.jobs.predict_many.require_ray", lambda: None)
     for model, engine in ((exported, "onnx"), (bundle, "torch")):
-        predict_many(model, all_pictures / "red", tmp_path / engine, ray=True)
+        predict_many(model, all_images / "red", tmp_path / engine, ray=True)
         assert plan.read_plan(tmp_path / engine).engine == engine
         assert [row["label"] for row in rows(tmp_path / engine)] == ["red"] * EACH
 
@@ -229,15 +229,15 @@ def test_an_address_that_no_machine_has():
             _check_answers(address)
 
 
-def test_shares_that_are_none(bundle, all_pictures, tmp_path, subtests):
+def test_shares_that_are_none(bundle, all_images, tmp_path, subtests):
     for share in ("0/3", "4/3", "1", "1/", "/2", "-1/2", "a/b", "1/2/3", "1.0/2", "²/3"):
         with subtests.test(share), pytest.raises(UserError, match=f"part='{share}'"):
-            predict_many(bundle, all_pictures, tmp_path / "o", part=share)
+            predict_many(bundle, all_images, tmp_path / "o", part=share)
 
 
-def test_json_lines_where_pyarrow_is_missing(whole, bundle, all_pictures, tmp_path, monkeypatch):
+def test_json_lines_where_pyarrow_is_missing(whole, bundle, all_images, tmp_path, monkeypatch):
     monkeypatch.setattr(table, "find_spec", lambda name: None)
-    done = predict_many(bundle, all_pictures, tmp_path / "o", engine="torch", embed=True)
+    done = predict_many(bundle, all_images, tmp_path / "o", engine="torch", embed=True)
     assert done.format == "jsonl"
     lines = [
         json.loads(line) for path in sorted((tmp_path / "o").glob("*.jsonl")) for line in path.read_text().splitlines()
@@ -245,9 +245,9 @@ def test_json_lines_where_pyarrow_is_missing(whole, bundle, all_pictures, tmp_pa
     assert lines == rows(whole)
 
 
-def test_unreadable_pictures_get_a_row_each(bundle, tmp_path):
-    data = make_pictures(tmp_path / "p", count=EACH)
-    (data / "green" / "3.png").write_text("not a picture")
+def test_unreadable_images_get_a_row_each(bundle, tmp_path):
+    data = make_images(tmp_path / "p", count=EACH)
+    (data / "green" / "3.png").write_text("not an image")
     done = predict_many(bundle, data, tmp_path / "o", embed=True)
     assert list(done.unreadable) == [str(data / "green" / "3.png")]
     bad = [row for row in rows(tmp_path / "o") if row["error"] is not None]
@@ -255,10 +255,10 @@ def test_unreadable_pictures_get_a_row_each(bundle, tmp_path):
     assert (bad[0]["label"], bad[0]["top"], bad[0]["embedding"]) == (None, None, None)
 
 
-def test_too_many_unreadable_pictures_are_refused_and_good_ones_mended_go_on(bundle, tmp_path):
-    data = make_pictures(tmp_path / "p", count=EACH)
+def test_too_many_unreadable_images_are_refused_and_good_ones_mended_go_on(bundle, tmp_path):
+    data = make_images(tmp_path / "p", count=EACH)
     for i in (1, 2):
-        (data / "blue" / f"{i}.png").write_text("not a picture")
+        (data / "blue" / f"{i}.png").write_text("not an image")
     with pytest.raises(UserError, match=r"\b2\b.*\b180\b.*\b1%"):
         predict_many(bundle, data, tmp_path / "o")
     Image.fromarray(pixels("blue", 1)).save(data / "blue" / "1.png")
@@ -267,34 +267,34 @@ def test_too_many_unreadable_pictures_are_refused_and_good_ones_mended_go_on(bun
     assert len(rows(tmp_path / "o")) == 3 * EACH
 
 
-def test_a_model_without_a_classifier_has_embeddings(bundle, all_pictures, tmp_path):
+def test_a_model_without_a_classifier_has_embeddings(bundle, all_images, tmp_path):
     network = type(load_bundle(bundle).model)(
         type(load_bundle(bundle).model.config)(
             width=32, depth=1, heads=2, mlp_width=64, patch=8, image_size=(16, 16), classes=0
         )
     )
     save_bundle(tmp_path / "features", network, PREPROCESS, ())
-    predict_many(tmp_path / "features", all_pictures / "red", tmp_path / "o", embed=True)
+    predict_many(tmp_path / "features", all_images / "red", tmp_path / "o", embed=True)
     assert all(row["label"] is None and len(row["embedding"]) == 32 for row in rows(tmp_path / "o"))
     with pytest.raises(UserError, match="features: "):
-        predict_many(tmp_path / "features", all_pictures / "red", tmp_path / "o2")
+        predict_many(tmp_path / "features", all_images / "red", tmp_path / "o2")
 
 
-def test_lists_arrays_and_several_places(bundle, all_pictures, tmp_path):
+def test_lists_arrays_and_several_places(bundle, all_images, tmp_path):
     """Whatever opens as data, in the order given; parts go across the borders."""
     listed = tmp_path / "list.csv"
-    listed.write_text(f"path,label\n{all_pictures}/red/0.png,a\n{all_pictures}/green/0.png,b\n")
+    listed.write_text(f"path,label\n{all_images}/red/0.png,a\n{all_images}/green/0.png,b\n")
     np.savez(tmp_path / "x.npz", images=np.stack([pixels("blue", i) for i in range(70)]), labels=np.arange(70) % 2)
-    one = all_pictures / "red" / "7.png"
+    one = all_images / "red" / "7.png"
     done = predict_many(bundle, [listed, tmp_path / "x.npz", one], tmp_path / "o")
-    assert (done.pictures, done.parts) == (73, 2)
+    assert (done.images, done.parts) == (73, 2)
     found = rows(tmp_path / "o")
     assert [row["label"] for row in found] == ["red", "green", *["blue"] * 70, "red"]
     assert found[-1]["path"] == str(one)
 
 
 def test_an_array_with_other_pixels_is_done_again(bundle, tmp_path):
-    """Its pictures are called the same, and are all of one size."""
+    """Its images are called the same, and are all of one size."""
     for colour, kept in (("blue", 0), ("red", 0), ("red", 1)):
         images = np.stack([pixels(colour, number) for number in range(5)])
         np.savez(tmp_path / "x.npz", images=images, labels=np.arange(5) % 2)
@@ -302,12 +302,12 @@ def test_an_array_with_other_pixels_is_done_again(bundle, tmp_path):
         assert [row["label"] for row in rows(tmp_path / "o")] == [colour] * 5
 
 
-def test_shards(whole, bundle, all_pictures, tmp_path):
+def test_shards(whole, bundle, all_images, tmp_path):
     """The same answers as from the files that were packed."""
-    pack_data(all_pictures, tmp_path / "shards", shard_size="100kB")
+    pack_data(all_images, tmp_path / "shards", shard_size="100kB")
     assert len(list((tmp_path / "shards").rglob("*.tar"))) > 1
     done = predict_many(bundle, tmp_path / "shards", tmp_path / "o", engine="torch", embed=True)
-    assert (done.pictures, done.parts) == (3 * EACH, 3)
+    assert (done.images, done.parts) == (3 * EACH, 3)
     expected = {tuple(row["path"].split("/")[-2:]): row["embedding"] for row in rows(whole)}
     for row in rows(tmp_path / "o"):
         name = tuple(row["path"].partition("#")[2].split("/")[-2:])
@@ -316,9 +316,9 @@ def test_shards(whole, bundle, all_pictures, tmp_path):
 
 
 @pytest.mark.slow
-def test_two_processes_at_once_agree(whole, bundle, all_pictures, tmp_path):
+def test_two_processes_at_once_agree(whole, bundle, all_images, tmp_path):
     """Both begin with an empty folder and with all of the work."""
-    line = [sys.executable, "-c", "from vitreous.cli import main; main()", "predict", str(bundle), str(all_pictures)]
+    line = [sys.executable, "-c", "from vitreous.cli import main; main()", "predict", str(bundle), str(all_images)]
     line += ["--out", str(tmp_path / "o"), "--embed", "--engine", "torch"]
     both = [subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
     said = [process.communicate(timeout=120) for process in both]
@@ -327,15 +327,15 @@ def test_two_processes_at_once_agree(whole, bundle, all_pictures, tmp_path):
     assert parts(tmp_path / "o") == parts(whole)
 
 
-def test_progress_counts_all_pictures_of_the_share(bundle, all_pictures, tmp_path):
+def test_progress_counts_all_images_of_the_share(bundle, all_images, tmp_path):
     said = []
-    predict_many(bundle, all_pictures, tmp_path / "o", part="1/2", progress=lambda *counts: said.append(counts))
+    predict_many(bundle, all_images, tmp_path / "o", part="1/2", progress=lambda *counts: said.append(counts))
     assert said[-1] == (64 + 52, 64 + 52)
     assert said == sorted(said)
 
 
-def test_without_ray_its_extra_is_named(bundle, all_pictures, tmp_path, monkeypatch):
+def test_without_ray_its_extra_is_named(bundle, all_images, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     monkeypatch.setitem(sys.modules, "ray.data", None)
     with pytest.raises(UserError, match=r"'vitreous\[ray\]'"):
-        predict_many(bundle, all_pictures, tmp_path / "o", ray=True)
+        predict_many(bundle, all_images, tmp_path / "o", ray=True)

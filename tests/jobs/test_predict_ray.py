@@ -12,7 +12,7 @@ import pyarrow.parquet as parquet
 import pytest
 import torch
 
-from support.colours import COLOURS, make_bundle, make_pictures
+from support.colours import COLOURS, make_bundle, make_images
 from vitreous import export_weights
 from vitreous.jobs.predict_many import predict_many
 from vitreous.weights.bundle import load_bundle, save_bundle
@@ -83,7 +83,7 @@ def parts(out):
 
 def test_predictions_are_the_same_with_and_without_ray(address, tmp_path):
     """From a folder of timm, with an unreadable image."""
-    images = make_pictures(tmp_path / "p", count=30)
+    images = make_images(tmp_path / "p", count=30)
     (images / "red" / "7.png").write_text("no image")
     model = export_weights(make_bundle(tmp_path / "b"), tmp_path / "timm", "timm")
     options = ("--preprocess", "crop=0.9", "--engine", "torch", "--out", tmp_path / "ray", "--ray", address)
@@ -106,7 +106,7 @@ def test_a_refusal_of_a_worker_is_told(address, tmp_path):
         bundle.model.head.weight.fill_(3e38)
     save_bundle(tmp_path / "huge", bundle.model, bundle.preprocess, bundle.labels)
     driver = start(
-        tmp_path / "huge", make_pictures(tmp_path / "p", count=1), "--out", tmp_path / "none", "--ray", address
+        tmp_path / "huge", make_images(tmp_path / "p", count=1), "--out", tmp_path / "none", "--ray", address
     )
     _, err = driver.communicate(timeout=SECONDS)
     assert driver.returncode == 2
@@ -129,7 +129,7 @@ def wait_for(driver, out, count):
 
 def test_interrupted_and_killed_and_started_again(address, tmp_path):
     """Four parts: Ctrl-C comes after one, SIGKILL after two, and the third command does the other two."""
-    images = make_pictures(tmp_path / "p", count=70)
+    images = make_images(tmp_path / "p", count=70)
     words = (make_bundle(tmp_path / "b"), images, "--out", tmp_path / "o", "--ray", address)
     out = tmp_path / "o"
     interrupted = start(*words, code=DRIVER.format(taken=str(tmp_path / "first")))

@@ -16,14 +16,14 @@ from support.greys import stop_after
 from support.tiny_pretraining import KEPT, LIVE, TINY, draw, last_checkpoint
 from support.tiny_pretraining import quick_pretrain as quick
 from vitreous import UserError
-from vitreous.data.decode import PictureError
+from vitreous.data.decode import ImageError
 from vitreous.jobs.fit import fit
 from vitreous.jobs.pretrain import pretrain
 from vitreous.jobs.reconstruct import reconstruct
 from vitreous.jobs.report import write_report
 from vitreous.objectives.mae import load_autoencoder
 from vitreous.run.folder import read_config
-from vitreous.run.opening import open_pictures
+from vitreous.run.opening import open_images
 from vitreous.run.request import Listeners
 from vitreous.run.start import ASIDE, set_aside
 from vitreous.weights.bundle import load_bundle
@@ -174,7 +174,7 @@ def test_reconstructions_show_the_image_what_was_seen_and_the_rest(finished, tmp
         Image.fromarray(pixels).save(tmp_path / f"{i}.png")
     (tmp_path / "broken.png").write_text("not an image")
     found = list(reconstruct(run, [tmp_path / "0.png", tmp_path / "broken.png", tmp_path / "1.png"]))
-    assert isinstance(found[1][1], PictureError)
+    assert isinstance(found[1][1], ImageError)
     panels = found[0][1]
     assert panels.size == (3 * (160 + 6) + 6, 160 + 18 + 2 * 6)
     pixels = np.asarray(panels)[24:184]
@@ -205,7 +205,7 @@ def test_fine_tuning_takes_the_run(finished, packed, tmp_path, no_page):
 def test_a_folder_without_class_folders_is_enough(flat, tmp_path, no_page, method):
     result = quick(flat, tmp_path / "run", method)
     assert result.finished
-    assert result.pictures == 36
+    assert result.images == 36
     assert result.metrics.keys() == {LIVE.get(method, "information")}
     assert np.isfinite(list(result.metrics.values())).all()
 
@@ -217,7 +217,7 @@ def test_test_images_are_not_trained_on(tmp_path, no_page):
             Image.fromarray(pixels).save(tmp_path / "data" / part / f"{i}.png")
     said = []
     result = quick(tmp_path / "data", tmp_path / "run", listeners=Listeners(say=said.append))
-    assert result.pictures == 18
+    assert result.images == 18
     assert any("20 train, 12 test" in text for text in said)
     for folder in (tmp_path / "data", tmp_path / "data/train"):  # neither has class folders
         with pytest.raises(UserError, match=str(folder)):
@@ -253,7 +253,7 @@ def test_a_class_of_one_image_does_not_matter(tmp_path, no_page):
 
 
 def test_images_set_aside_are_few_and_not_trained_on():
-    data = open_pictures("builtin")
+    data = open_images("builtin")
     parts = set_aside(data, seed=0)
     assert len(parts.splits["val"]) <= ASIDE + len(data.classes)
     names = [{part.name(i) for i in range(len(part))} for part in (parts.train, parts.splits["val"])]

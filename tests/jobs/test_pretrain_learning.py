@@ -27,7 +27,7 @@ STILL = {"optimizer.learning_rate": "1e-12", "optimizer.muon_learning_rate": "1e
 
 @pytest.mark.parametrize(("method", "networks"), [("mae", ["model."]), ("dino", ["model.", "student."])])
 def test_a_whitened_start_reaches_student_and_teacher(packed, tmp_path, no_page, method, networks):
-    """Patches of the training pictures become uncorrelated and equally strong."""
+    """Patches of the training images become uncorrelated and equally strong."""
     quick(packed, tmp_path, method, changes=STILL)
     pixels = (torch.from_numpy(draw()[0]).permute(0, 3, 1, 2) / 255 - 0.5) / 0.5
     state = load_file(last_checkpoint(tmp_path) / "module.safetensors")
@@ -80,10 +80,10 @@ COLLAPSING = replace(DINO, centre_momentum=1.0, teacher_temperature=(0.002, 0.00
 
 @pytest.fixture(scope="module")
 def coloured(tmp_path_factory):
-    """Pictures that any crop tells apart: each has a colour of its own."""
+    """Images that any crop tells apart: each has a colour of its own."""
     chance = np.random.default_rng(0)
     images = chance.integers(0, 200, (60, 1, 1, 3)) + chance.integers(0, 50, (60, 8, 8, 3))
-    path = tmp_path_factory.mktemp("coloured") / "pictures.npz"
+    path = tmp_path_factory.mktemp("coloured") / "images.npz"
     np.savez(path, images=images.astype(np.uint8), labels=(images.mean((1, 2)).argmax(1) == 0).astype(int))
     return path
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from PIL import Image
 from safetensors.torch import load_file
 
-from support.colours import COLOURS, make_bundle, make_pictures, pixels
+from support.colours import COLOURS, make_bundle, make_images, pixels
 from support.commands import check_refused, run_command
 from vitreous import UserError, ViT, ViTConfig, probe
 from vitreous.cli import main
@@ -35,7 +35,7 @@ def bundle(tmp_path_factory):
 def data(tmp_path_factory):
     root = tmp_path_factory.mktemp("data")
     for split, count in (("train", 12), ("val", 4), ("test", 5)):
-        make_pictures(root / split, count=count, seed=1000 * count)
+        make_images(root / split, count=count, seed=1000 * count)
     return root
 
 
@@ -73,8 +73,8 @@ def test_features_are_computed_once_for_all_protocols(bundle, data, cache):
 
 
 def test_which_part_is_judged(bundle, tmp_path):
-    make_pictures(tmp_path / "p" / "train", count=10)
-    make_pictures(tmp_path / "p" / "val", count=3, seed=7)
+    make_images(tmp_path / "p" / "train", count=10)
+    make_images(tmp_path / "p" / "val", count=3, seed=7)
     assert (probe(bundle, tmp_path / "p").judged, probe(bundle, tmp_path / "p").n) == ("val", 9)
     found = probe(bundle, tmp_path / "p" / "train", protocol="linear")
     assert (found.judged, found.n, found.known) == ("a fifth of the train split, set aside", 6, 24)
@@ -84,22 +84,22 @@ def test_a_model_without_classifier_that_has_other_input(tmp_path):
     shape = {"width": 16, "depth": 1, "heads": 2, "mlp_width": 16, "patch": 4, "image_size": (8, 16), "classes": 0}
     config = ViTConfig(**shape, class_token=False, pool="mean", registers=2)
     bundle = Bundle(ViT(config).eval(), Preprocess(size=(8, 16)), ())
-    found = probe(bundle, make_pictures(tmp_path / "p", count=10), protocol="linear")
+    found = probe(bundle, make_images(tmp_path / "p", count=10), protocol="linear")
     assert found.scores[0].accuracy > 0.5
 
 
 def test_the_linear_probe_learns_from_val_too_once_it_has_chosen(bundle, tmp_path):
-    """The green pictures of train are few and odd; those of val are what test has."""
-    make_pictures(tmp_path / "p" / "train", count=6, colours=("blue", "red"))
+    """The green images of train are few and odd; those of val are what test has."""
+    make_images(tmp_path / "p" / "train", count=6, colours=("blue", "red"))
     (tmp_path / "p" / "train" / "green").mkdir()
     Image.fromarray(pixels("red", 5)).save(tmp_path / "p" / "train" / "green" / "odd.png")
-    make_pictures(tmp_path / "p" / "val", count=6, seed=1)
-    make_pictures(tmp_path / "p" / "test", count=6, seed=2)
+    make_images(tmp_path / "p" / "val", count=6, seed=1)
+    make_images(tmp_path / "p" / "test", count=6, seed=2)
     assert probe(bundle, tmp_path / "p", protocol="linear").scores[0].accuracy == 1.0
 
 
-def test_unreadable_pictures_are_named_from_the_cache_too(bundle, tmp_path):
-    root = make_pictures(tmp_path / "p", count=40)
+def test_unreadable_images_are_named_from_the_cache_too(bundle, tmp_path):
+    root = make_images(tmp_path / "p", count=40)
     (root / "red" / "0.png").write_bytes(b"")
     for _ in range(2):
         found = probe(bundle, root)
@@ -119,7 +119,7 @@ def test_bad_input(bundle, data, tmp_path):
     flat = open_data(data / "train", labelled=False)
     with pytest.raises(UserError):
         probe(bundle, flat)
-    one_each = make_pictures(tmp_path / "one", count=1)
+    one_each = make_images(tmp_path / "one", count=1)
     with pytest.raises(UserError, match=r"^3 "):
         probe(bundle, one_each)
     judged = open_data(data / "test").train
@@ -135,9 +135,9 @@ def test_damaged_weights_are_named(data):
         probe(Bundle(model, Preprocess(size=(16, 16)), ()), data)
 
 
-def test_classes_with_few_pictures(bundle, tmp_path):
-    make_pictures(tmp_path / "p" / "train", count=1)
-    make_pictures(tmp_path / "p" / "test", count=2, seed=9)
+def test_classes_with_few_images(bundle, tmp_path):
+    make_images(tmp_path / "p" / "train", count=1)
+    make_images(tmp_path / "p" / "test", count=2, seed=9)
     linear = probe(bundle, tmp_path / "p", protocol="linear")
     assert len(linear.remarks) == 1, "that no validation could choose the regularisation"
     few = probe(bundle, tmp_path / "p", protocol="fewshot")

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 import vitreous
-from support.colours import make_bundle, make_pictures
+from support.colours import make_bundle, make_images
 from vitreous import UserError
 from vitreous.config.data import Augment, MultiCrop, Preprocess
 from vitreous.config.objective import Dino, Distill, Mae, Supervised, TokenLabel
@@ -56,7 +56,7 @@ NAMED = {"None", "object", "set", "class", "deep list", "odd dict"}
 """Of these at least, the sentence must name the argument where no annotation allows them."""
 GIVEN = {
     **dict.fromkeys(
-        ("source", "model", "data", "run", "picture", "pictures", "bundle", "labelled", "unlabelled"), "nowhere"
+        ("source", "model", "data", "run", "image", "images", "bundle", "labelled", "unlabelled"), "nowhere"
     ),
     "out": "out",
     "to": "timm",
@@ -163,12 +163,12 @@ def model(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory):
-    return make_pictures(tmp_path_factory.mktemp("images") / "p", count=1)
+    return make_images(tmp_path_factory.mktemp("images") / "p", count=1)
 
 
 def test_a_wrong_argument_of_a_model_that_is_there(model, images, subtests):
     for name in ("predict", "explain", "evaluate"):
-        first = {"data": images} if name == "evaluate" else {"picture": images / "red" / "0.png"}
+        first = {"data": images} if name == "evaluate" else {"image": images / "red" / "0.png"}
         for parameter in parameters(getattr(vitreous.Model, name)):
             with subtests.test(f"{name}({parameter}=...)"):
                 for value in VALUES:
@@ -195,9 +195,9 @@ NO_IMAGE = {
     "floats": (torch.zeros(3, 4, 4), "float32"),
     "a batch of NumPy": (np.zeros((2, 4, 4, 3), np.uint8), r"\(2, 4, 4, 3\)"),
     "floats of NumPy": (np.zeros((4, 4, 3)), "float64"),
-    "an empty name": ("", "picture=''"),
-    "a list with an empty name": ([""], r"picture\[0\]=''"),
-    "a list with None": (["a.png", None], r"picture\[1\]=None"),
+    "an empty name": ("", "image=''"),
+    "a list with an empty name": ([""], r"image\[0\]=''"),
+    "a list with None": (["a.png", None], r"image\[1\]=None"),
     "a folder": (".", r"^\.: "),
 }
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from support.colours import COLOURS, make_bundle, make_pictures
+from support.colours import COLOURS, make_bundle, make_images
 from support.commands import check_refused, run_command
 from vitreous import UserError, ViT, write_report
 from vitreous.cli import main
@@ -20,11 +20,11 @@ from vitreous.weights.bundle import load_bundle, save_bundle
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """A bundle, pictures in train and test, and a run that was trained on them."""
+    """A bundle, images in train and test, and a run that was trained on them."""
     root = tmp_path_factory.mktemp("report")
     make_bundle(root / "bundle")
-    make_pictures(root / "data" / "train", count=6)
-    make_pictures(root / "data" / "test", seed=50)
+    make_images(root / "data" / "train", count=6)
+    make_images(root / "data" / "test", seed=50)
     fit(root / "data", weights=root / "bundle", epochs=2, out=root / "run", workers=0)
     return root
 
@@ -76,7 +76,7 @@ def test_a_bundle_alone_is_described(place, tmp_path, monkeypatch):
         write_report(encoder, data=place / "data")
 
 
-def test_pictures_that_are_gone_are_said_to_be(place, tmp_path):
+def test_images_that_are_gone_are_said_to_be(place, tmp_path):
     run = shutil.copytree(place / "run", tmp_path / "run")
     config = json.loads((run / "config.json").read_text())
     config["request"]["data"] = str(tmp_path / "nowhere")
@@ -88,18 +88,18 @@ def test_pictures_that_are_gone_are_said_to_be(place, tmp_path):
     (run / "config.json").write_text(json.dumps(config).replace("nowhere", "data"))
     result = (run / "result.json").read_text().replace(str(place / "data"), str(data))
     (run / "result.json").write_text(result)
-    first = json.loads(result)["test"]["surest_right"][0]["picture"]
+    first = json.loads(result)["test"]["surest_right"][0]["image"]
     Path(first).write_text("damaged since")
     text = write_report(run).read_text(encoding="utf-8")
     assert text.count('class="two"') == 2
     assert 'id="accuracy-test"' in text
 
 
-def test_an_unreadable_picture_is_listed(place, tmp_path):
+def test_an_unreadable_image_is_listed(place, tmp_path):
     data = shutil.copytree(place / "data" / "test", tmp_path / "data")
     for i in range(40):
         shutil.copy(data / "red" / "0.png", data / "red" / f"more{i}.png")
-    (data / "red" / "<bad>.png").write_text("not a picture")
+    (data / "red" / "<bad>.png").write_text("not an image")
     text = write_report(place / "bundle", data=data, out=tmp_path / "page.html").read_text(encoding="utf-8")
     assert "&lt;bad&gt;.png: " in text
     assert "<bad>" not in text
@@ -141,10 +141,10 @@ def test_the_verb_says_where_it_is(place, tmp_path, capsys):
 
 
 def test_a_walkthrough_by_the_verb(place, tmp_path, capsys):
-    picture, bad = place / "data/test/red/0.png", tmp_path / "bad.png"
+    image, bad = place / "data/test/red/0.png", tmp_path / "bad.png"
     bad.write_text("no")
     with pytest.raises(SystemExit) as stop:
-        main(["walkthrough", str(place / "bundle"), str(picture), str(bad), "--out", str(tmp_path / "out")])
+        main(["walkthrough", str(place / "bundle"), str(image), str(bad), "--out", str(tmp_path / "out")])
     assert stop.value.code == 1
     said = capsys.readouterr()
     assert "0-walkthrough.html" in said.out
@@ -157,4 +157,4 @@ def test_a_walkthrough_by_the_verb(place, tmp_path, capsys):
         (["--query", "500,3"], "query 500,3"),
         (["--method", "rollout"], "--method"),
     ):
-        check_refused(run_command("walkthrough", place / "bundle", picture, "--out", tmp_path, *words), says)
+        check_refused(run_command("walkthrough", place / "bundle", image, "--out", tmp_path, *words), says)

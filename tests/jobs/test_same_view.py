@@ -27,8 +27,8 @@ def photographs(tmp_path):
         exif = Image.Exif()
         exif[0x0112] = orientation
         (tmp_path / "p" / name).mkdir(parents=True)
-        picture = Image.fromarray(rng.integers(0, 256, (400, 600, 3), dtype=np.uint8))
-        picture.save(tmp_path / "p" / name / "0.jpg", exif=exif)
+        image = Image.fromarray(rng.integers(0, 256, (400, 600, 3), dtype=np.uint8))
+        image.save(tmp_path / "p" / name / "0.jpg", exif=exif)
     return tmp_path / "p"
 
 

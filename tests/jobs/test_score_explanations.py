@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from support.colours import make_bundle, make_pictures
+from support.colours import make_bundle, make_images
 from support.known_model import bright_model
 from vitreous import UserError
 from vitreous.config.data import Preprocess
@@ -21,7 +21,7 @@ ROWS = ["even", "centre", "centre of what is seen"]
 
 @pytest.fixture
 def lights(tmp_path):
-    """Dark pictures of 16x32 with a bright box, and masks of the boxes; the model sees columns 4 to 28."""
+    """Dark images of 16x32 with a bright box, and masks of the boxes; the model sees columns 4 to 28."""
     boxes = [(8, 4), (16, 8), (24, 0), (4, 12)]  # left, top
     for i, (left, top) in enumerate(boxes):
         for folder, low, high in (("data", 40, 220), ("masks", 0, 255)):
@@ -40,7 +40,7 @@ def bundle():
 
 def test_a_map_that_is_known_gets_its_known_score(lights, bundle):
     found = score_explanations(bundle, lights / "data", methods=["attention"], masks=lights / "masks")
-    assert found.pictures == 4
+    assert found.images == 4
     assert [one.name for one in found.scores] == [*ROWS, "attention"]
     even, centre, seen, attention = found.scores
     assert (even.energy, even.pointing, even.iou) == pytest.approx((1 / 32,) * 3)
@@ -90,9 +90,9 @@ def test_a_map_that_tells_nothing_apart_is_worth_as_much_as_none(lights, answeri
     assert (gradcam.deletion, gradcam.insertion) == (even.deletion, even.insertion)
 
 
-def test_pictures_without_class_folders_are_scored(lights, bundle):
+def test_images_without_class_folders_are_scored(lights, bundle):
     found = score_explanations(bundle, lights / "data" / "a", methods=[], masks=lights / "masks" / "a")
-    assert found.pictures == 2
+    assert found.images == 2
 
 
 def test_damaged_weights_are_told(lights, bundle):
@@ -103,7 +103,7 @@ def test_damaged_weights_are_told(lights, bundle):
 
 
 def test_without_masks_only_what_needs_none(tmp_path):
-    make_pictures(tmp_path / "p", count=1)
+    make_images(tmp_path / "p", count=1)
     found = score_explanations(make_bundle(tmp_path / "b"), tmp_path / "p")
     assert [one.name for one in found.scores] == [*ROWS, *METHODS]
     for one in found.scores:
@@ -126,7 +126,7 @@ def test_a_trimap_counts_the_animal_and_its_outline(lights, bundle):
 def test_a_part_of_the_data_spread_evenly(lights, bundle):
     seen = []
     found = score_explanations(bundle, lights / "data", methods=[], count=2, progress=lambda *done: seen.append(done))
-    assert found.pictures == 2
+    assert found.images == 2
     assert seen == [(2, 2)]
 
 
@@ -136,7 +136,7 @@ def test_what_cannot_be_used_is_left_out_and_named(lights, bundle):
     cut = lights / "masks" / "a" / "2.png"
     cut.write_bytes(cut.read_bytes()[:-30])
     found = score_explanations(bundle, lights / "data", methods=[], masks=lights / "masks")
-    assert found.pictures == 1
+    assert found.images == 1
     assert {path.rpartition("/")[2] for path in found.left_out} == {"0.png", "1.png", "2.png"}
     assert {str(cut), str(lights / "masks" / "b" / "1.png")} <= set(found.left_out)
 
@@ -155,7 +155,7 @@ def test_mistakes(lights, bundle, tmp_path):
     Image.new("L", (16, 32), 1).save(last)
     with pytest.raises(UserError, match=r"3\.png: .*16x32.*32x16"):
         score_explanations(bundle, lights / "data", methods=[], masks=lights / "masks")
-    assert told == [], "before the first picture"
+    assert told == [], "before the first image"
     (lights / "masks" / "b" / "1.png").unlink()
     with pytest.raises(UserError, match=r"1\.png: .*b/1\.png"):
         score_explanations(bundle, lights / "data", methods=[], masks=lights / "masks")

@@ -12,9 +12,9 @@ import torch
 from PIL import Image
 
 import vitreous
-from support.colours import COLOURS, make_bundle, make_pictures, pixels
+from support.colours import COLOURS, make_bundle, make_images, pixels
 from support.fake_clock import fake_clock
-from support.greys import draw_pictures, stop_after
+from support.greys import draw_images, stop_after
 from support.killing import run_and_kill
 from vitreous import UserError, self_train
 from vitreous.data.source import open_data, split_validation
@@ -22,7 +22,7 @@ from vitreous.recipes.supervised import recipe
 from vitreous.run.folder import source_digest
 from vitreous.run.request import Listeners, Machine, SelfTrainRequest
 from vitreous.run.self_training.folder import read_self_training
-from vitreous.run.self_training.labelling import label_pictures
+from vitreous.run.self_training.labelling import label_images
 from vitreous.run.self_training.self_training import SelfTraining
 from vitreous.run.start import HOUR, choose_training
 from vitreous.world import World
@@ -31,7 +31,7 @@ QUICK = {"rounds": 2, "epochs": 4, "workers": 0, "model": "F/4@16"}
 
 
 def draw_unsorted(folder, count=8, colours=COLOURS):
-    """Pictures of all colours in a folder and in one below, named so that only their pixels tell."""
+    """Images of all colours in a folder and in one below, named so that only their pixels tell."""
     (folder / "below").mkdir(parents=True)
     for i in range(count * len(colours)):
         place = folder / "below" if i % 2 else folder
@@ -46,10 +46,10 @@ def colour_of(path):
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """Labelled pictures, with a test split, and unsorted ones, of which one is a labelled one."""
+    """Labelled images, with a test split, and unsorted ones, of which one is a labelled one."""
     root = tmp_path_factory.mktemp("place")
-    make_pictures(root / "labelled/train", count=6)
-    make_pictures(root / "labelled/test", count=3, seed=5000)
+    make_images(root / "labelled/train", count=6)
+    make_images(root / "labelled/test", count=3, seed=5000)
     draw_unsorted(root / "unsorted")
     shutil.copy(root / "labelled/test/red/0.png", root / "unsorted/copy.png")
     return root
@@ -89,7 +89,7 @@ def held(out):
 
 
 @pytest.mark.slow
-def test_the_unsorted_pictures_get_the_right_labels(place, whole):
+def test_the_unsorted_images_get_the_right_labels(place, whole):
     out = Path(whole.run)
     assert whole.finished
     assert (whole.labelled, whole.unlabelled, whole.copies) == (15, 24, 1)
@@ -123,7 +123,7 @@ def test_each_round_is_a_run_and_the_folder_is_a_model(place, whole):
 
 
 @pytest.mark.slow
-def test_students_are_noised_and_learn_soft_labels_with_the_same_validation_pictures(whole):
+def test_students_are_noised_and_learn_soft_labels_with_the_same_validation_images(whole):
     out = Path(whole.run)
     teacher, student = (json.loads((out / f"round-{k}/config.json").read_text()) for k in (0, 1))
     assert teacher["training"]["augment"]["policy"] != "randaugment"
@@ -131,7 +131,7 @@ def test_students_are_noised_and_learn_soft_labels_with_the_same_validation_pict
     assert student["request"]["labels"] == "soft"
     assert student["splits"] == {"train": 15 + 24, "val": 3, "test": 9}
     names = [
-        sorted(answer["picture"] for kind in ("surest_right", "surest_wrong") for answer in result["validation"][kind])
+        sorted(answer["image"] for kind in ("surest_right", "surest_wrong") for answer in result["validation"][kind])
         for result in (json.loads((out / f"round-{k}/result.json").read_text()) for k in (0, 1, 2))
     ]
     assert names[0] == names[1] == names[2]
@@ -139,7 +139,7 @@ def test_students_are_noised_and_learn_soft_labels_with_the_same_validation_pict
 
 @pytest.mark.slow
 def test_the_kept_student_and_the_teacher_are_set_beside_each_other(place, whole):
-    """All 9 test pictures, and the two accuracies differ by what only one has right; the page says so."""
+    """All 9 test images, and the two accuracies differ by what only one has right; the page says so."""
     assert whole.best > 0
     paired = whole.against_teacher
     assert (paired.split, paired.n) == ("test", 9)
@@ -154,8 +154,8 @@ def config_of(out, number):
 
 
 @pytest.mark.slow
-def test_all_rounds_have_the_validation_pictures_that_a_budget_calls_for(place, tmp_path, no_page, monkeypatch):
-    """With a recipe that sets a third aside with a budget and a half without, it must be 6 pictures of 18."""
+def test_all_rounds_have_the_validation_images_that_a_budget_calls_for(place, tmp_path, no_page, monkeypatch):
+    """With a recipe that sets a third aside with a budget and a half without, it must be 6 images of 18."""
 
     def timed(name, situation):
         training = recipe(name, situation)
@@ -189,7 +189,7 @@ def test_the_device_counts_in_what_is_set_aside(place, tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_the_share_and_the_split_are_taken_once_for_all_rounds(place, tmp_path, no_page):
-    """Of 6 pictures of each colour 2 are set aside; of the 4 that are left a half is learned from, in every round."""
+    """Of 6 images of each colour 2 are set aside; of the 4 that are left a half is learned from, in every round."""
     changes = {"share": 0.5, "split_seed": 7, "validation": 1 / 3}
     found = quick(place, tmp_path / "out", rounds=1, epochs=1, changes=changes)
     assert found.labelled == 6
@@ -214,12 +214,12 @@ def test_nothing_set_aside_is_nothing_set_aside_in_any_round(place, tmp_path, no
 
 @pytest.mark.slow
 def test_the_labels_are_data_that_fit_takes(whole, tmp_path):
-    """All 24 pictures, each of its colour; training takes some of them, validation the rest."""
+    """All 24 images, each of its colour; training takes some of them, validation the rest."""
     found = vitreous.fit(
         Path(whole.run) / "labels/final/labels.csv", model="F/4@16", epochs=1, workers=0, out=tmp_path / "fit"
     )
     assert found.classes == ("blue", "green", "red")
-    assert found.pictures + found.validation.n == 24
+    assert found.images + found.validation.n == 24
 
 
 @pytest.mark.slow
@@ -279,10 +279,10 @@ def test_a_crash_while_labels_are_made_loses_nothing(place, whole, tmp_path, no_
         calls.append(None)
         if len(calls) in (1, 3, 5):
             raise RuntimeError("the power is gone")
-        return label_pictures(*args, **more)
+        return label_images(*args, **more)
 
     for module in ("student", "self_training"):
-        monkeypatch.setattr(f"vitreous.run.self_training.{module}.label_pictures", crash_once)
+        monkeypatch.setattr(f"vitreous.run.self_training.{module}.label_images", crash_once)
     for _ in range(3):
         with pytest.raises(RuntimeError):
             quick(place, tmp_path / "out")
@@ -320,7 +320,7 @@ def test_a_given_teacher_is_round_0(place, tmp_path, no_page):
     assert not stopped.finished
     shutil.rmtree(teacher)
     found = quick(place, tmp_path / "out", **ways)
-    assert found.rounds[0].pictures == 0
+    assert found.rounds[0].images == 0
     assert found.rounds[0].test.accuracy == 1
     assert all(row["label"] == colour_of(row["path"]) for row in table(tmp_path / "out/labels/round-1"))
 
@@ -333,10 +333,10 @@ def test_a_teacher_of_other_classes_is_refused(place, tmp_path):
 
 
 @pytest.mark.slow
-def test_students_start_from_given_weights_again(pictures, weights, tmp_path, no_page):
-    """A classifier on frozen features first, of both kinds of pictures; then the upper half."""
-    others = draw_pictures(tmp_path / "others", count=5, side=21)
-    found = self_train(pictures, others, weights=weights, rounds=1, epochs=2, workers=0, out=tmp_path / "out")
+def test_students_start_from_given_weights_again(images, weights, tmp_path, no_page):
+    """A classifier on frozen features first, of both kinds of images; then the upper half."""
+    others = draw_images(tmp_path / "others", count=5, side=21)
+    found = self_train(images, others, weights=weights, rounds=1, epochs=2, workers=0, out=tmp_path / "out")
     assert [one.validation.accuracy for one in found.rounds] == [1, 1]
     assert found.rounds[1].labels.taken == {"dark": 5, "light": 5}
     config = json.loads((tmp_path / "out/round-1/config.json").read_text())
@@ -354,7 +354,7 @@ def test_a_page_about_the_kept_model(whole, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_pictures_of_one_class_only(place, tmp_path, no_page):
+def test_images_of_one_class_only(place, tmp_path, no_page):
     draw_unsorted(tmp_path / "red", colours=("red",))
     heard = []
     found = self_train(

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 import vitreous
-from support.colours import make_bundle, make_pictures, pixels
+from support.colours import make_bundle, make_images, pixels
 from support.commands import check_refused, run_command
 from support.killing import check_killed_and_resumed
 from vitreous import UserError
@@ -21,11 +21,11 @@ from vitreous.run import lock, packing
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """A model of three colours, pictures of them in `folder`, and the same in `shards`."""
+    """A model of three colours, images of them in `folder`, and the same in `shards`."""
     root = tmp_path_factory.mktemp("shards")
     make_bundle(root / "bundle")
-    make_pictures(root / "folder/train", count=8)
-    make_pictures(root / "folder/test", count=3, seed=50)
+    make_images(root / "folder/train", count=8)
+    make_images(root / "folder/test", count=3, seed=50)
     vitreous.pack_data(root / "folder", root / "shards", shard_size="10kB")
     return root
 
@@ -58,14 +58,14 @@ def test_inspect_checks_the_shards_too(place, tmp_path):
     assert whole.splits == vitreous.inspect(place / "folder").splits
     shard = out / "train-000000.tar"
     content = bytearray(shard.read_bytes())
-    content[-700] ^= 4  # behind the last picture
+    content[-700] ^= 4  # behind the last image
     shard.write_bytes(content)
     found = vitreous.inspect(out)
     assert list(found.unreadable) == [str(shard)]
     assert found.unreadable[str(shard)]
 
 
-def test_a_damaged_picture_is_left_out_and_named(place, tmp_path, capsys):
+def test_a_damaged_image_is_left_out_and_named(place, tmp_path, capsys):
     out = vitreous.pack_data(place / "folder", tmp_path / "out").folder
     shard = out / "test-000000.tar"
     content = bytearray(shard.read_bytes())
@@ -79,7 +79,7 @@ def test_a_damaged_picture_is_left_out_and_named(place, tmp_path, capsys):
     assert " 512 " in reason
 
 
-def test_pictures_without_labels_are_learned_from(place, tmp_path, monkeypatch):
+def test_images_without_labels_are_learned_from(place, tmp_path, monkeypatch):
     monkeypatch.setattr("vitreous.jobs.pretrain.write_report", lambda run, **more: None, raising=False)
     vitreous.pack_data(place / "folder/train/red", tmp_path / "red")
     with pytest.raises(UserError, match=f"{tmp_path / 'red'}: "):
@@ -113,8 +113,8 @@ vitreous.pack_data({str(place / "folder")!r}, {str(tmp_path / "out")!r}, shard_s
         assert (tmp_path / "out" / name).read_bytes() == (place / "shards" / name).read_bytes()
 
 
-def test_a_packing_that_goes_on_notices_a_picture_that_was_changed_meanwhile(tmp_path):
-    folder, out = make_pictures(tmp_path / "folder", count=14), tmp_path / "out"
+def test_a_packing_that_goes_on_notices_a_image_that_was_changed_meanwhile(tmp_path):
+    folder, out = make_images(tmp_path / "folder", count=14), tmp_path / "out"
 
     def stop(done, total):
         if done == total:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import vitreous
-from support.colours import COLOURS, PREPROCESS, make_pictures
+from support.colours import COLOURS, PREPROCESS, make_images
 from vitreous import ViT, ViTConfig
 from vitreous.jobs.load import Model
 from vitreous.weights.bundle import load_bundle, save_bundle
@@ -25,11 +25,11 @@ def bundle(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def pictures(tmp_path_factory):
-    return make_pictures(tmp_path_factory.mktemp("pictures") / "p", count=6)
+def images(tmp_path_factory):
+    return make_images(tmp_path_factory.mktemp("images") / "p", count=6)
 
 
-def picture(folder):
+def make_image(folder):
     return folder / "red" / "0.png"
 
 
@@ -39,7 +39,7 @@ ASKED = {
     "probe": lambda bundle, folder, out: vitreous.probe(bundle, folder).to_json()["scores"],
     "explain": lambda bundle, folder, out: np.concatenate(
         [
-            Model(bundle).explain(picture(folder), method=method).maps.ravel()
+            Model(bundle).explain(make_image(folder), method=method).maps.ravel()
             for method in ("attention", "rollout", "relevance", "gradcam", "occlusion")
         ]
     ),
@@ -49,7 +49,7 @@ ASKED = {
         for one in vitreous.score_explanations(bundle, folder, methods=["attention"], count=2).scores
     ],
     "walkthrough": lambda bundle, folder, out: vitreous.write_walkthrough(
-        bundle, picture(folder), out=out / "w.html"
+        bundle, make_image(folder), out=out / "w.html"
     ).read_text(),
     "analyze": lambda bundle, folder, out: re.sub(
         r"[\d.]+ s\b", "", vitreous.analyze([bundle], folder, out / "a").json.read_text()
@@ -61,22 +61,22 @@ ASKED = {
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.slow] if name.startswith("analyze") else []) for name in ASKED]
 )
-def test_the_answer_is_the_same_and_the_mode_stays(bundle, pictures, tmp_path, monkeypatch, name):
+def test_the_answer_is_the_same_and_the_mode_stays(bundle, images, tmp_path, monkeypatch, name):
     monkeypatch.setenv("VITREOUS_CACHE", str(tmp_path / "one"))
     bundle.model.eval()
-    before = ASKED[name](bundle, pictures, tmp_path)
+    before = ASKED[name](bundle, images, tmp_path)
     assert not bundle.model.training
     monkeypatch.setenv("VITREOUS_CACHE", str(tmp_path / "other"))
     bundle.model.train()
-    after = ASKED[name](bundle, pictures, tmp_path)
+    after = ASKED[name](bundle, images, tmp_path)
     assert bundle.model.training
     assert np.array_equal(before, after) if isinstance(before, np.ndarray) else before == after
 
 
-def test_the_network_does_drop_in_training_mode(bundle, pictures):
+def test_the_network_does_drop_in_training_mode(bundle, images):
     from vitreous.data.augment import normalise
     from vitreous.data.view import make_view
 
-    images = normalise(make_view(picture(pictures), PREPROCESS)[None], PREPROCESS)
+    images = normalise(make_view(make_image(images), PREPROCESS)[None], PREPROCESS)
     bundle.model.train()
     assert (bundle.model(images) - bundle.model(images)).abs().max() > 1e-3

@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from support import transfers
-from support.colours import make_bundle, make_pictures, pixels
+from support.colours import make_bundle, make_images, pixels
 from support.commands import check_refused, run_command
 from support.fake_clock import fake_clock
 from support.greys import stop_after
-from support.tiny_networks import random_pictures
+from support.tiny_networks import random_images
 from vitreous import UserError, probe, transfer
 from vitreous.cli import main
 from vitreous.config.change import change
@@ -55,7 +55,7 @@ def short(tmp_path_factory):
 
 
 def draw(path, train, test, seed=0, **more):
-    """An .npz of blue, green and red pictures in turn."""
+    """An .npz of blue, green and red images in turn."""
 
     def some(count, first):
         made = [pixels(("blue", "green", "red")[i % 3], seed + first + i, (16, 16)) for i in range(count)]
@@ -72,18 +72,18 @@ def bundle(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def pictures(tmp_path_factory):
+def images(tmp_path_factory):
     return draw(tmp_path_factory.mktemp("data") / "colours.npz", 1010, 60)
 
 
 @pytest.fixture(scope="module")
-def finished(bundle, pictures, tmp_path_factory):
+def finished(bundle, images, tmp_path_factory):
     """A transfer that several tests look at: its folder and its result."""
     out = tmp_path_factory.mktemp("transfer") / "out"
-    return out, transfer(bundle, tasks=[pictures], protocols=ALL, budget=BUDGET, workers=0, out=out)
+    return out, transfer(bundle, tasks=[images], protocols=ALL, budget=BUDGET, workers=0, out=out)
 
 
-def test_every_protocol(finished, bundle, pictures):
+def test_every_protocol(finished, bundle, images):
     out, found = finished
     assert found.finished
     assert [(score.task, score.protocol) for score in found.scores] == [("colours", name) for name in ALL]
@@ -91,14 +91,14 @@ def test_every_protocol(finished, bundle, pictures):
     assert {path.name for path in out.iterdir()} == {
         "config.json", "scores", "runs", "transfer.json", "transfer.html",
     }  # fmt: skip
-    by_probe = {score.setting["k"]: score for score in probe(bundle, pictures).scores}
+    by_probe = {score.setting["k"]: score for score in probe(bundle, images).scores}
     nearest = found.score("colours", "knn")
     assert (nearest.n, nearest.trained_on) == (60, 1010)
     assert found.score("colours", "full").settings["steps"] > 0
     assert (nearest.accuracy, nearest.interval) == (by_probe[20].accuracy, by_probe[20].interval)
 
 
-def test_vtab_1k_tries_on_800_and_ends_on_1000(finished, pictures):
+def test_vtab_1k_tries_on_800_and_ends_on_1000(finished, images):
     out, found = finished
     score = found.score("colours", "vtab-1k")
     runs = {path.name: read_config(path) for path in (out / "runs" / "colours-vtab-1k").iterdir()}
@@ -111,12 +111,12 @@ def test_vtab_1k_tries_on_800_and_ends_on_1000(finished, pictures):
     best = max(trial.accuracy for trial in score.trials)
     rate = score.settings["optimizer.learning_rate"]
     assert next(t for t in score.trials if t.settings["optimizer.learning_rate"] == rate).accuracy == best
-    # the pictures are those of the rule: the first 1,000 of an order by BLAKE2b of "vtab-1k", a null byte and the name
-    source = open_data(pictures).train
+    # the images are those of the rule: the first 1,000 of an order by BLAKE2b of "vtab-1k", a null byte and the name
+    source = open_data(images).train
     keys = sorted(
         range(len(source)), key=lambda i: blake2b(b"vtab-1k\0" + source.key(i).encode(), digest_size=8).digest()
     )
-    trained = finetuning.vtab_1k(open_data(pictures), "colours")
+    trained = finetuning.vtab_1k(open_data(images), "colours")
     assert [trained.train.key(i) for i in range(800)] == [source.key(i) for i in keys[:800]]
     assert [trained.val.key(i) for i in range(200)] == [source.key(i) for i in keys[800:1000]]
     assert score.digests["vtab-1k"] == trained.digest
@@ -138,7 +138,7 @@ def test_the_file_has_every_setting_and_the_page_stands_alone(finished):
     assert "http" not in page.replace("http://www.w3.org", "")
 
 
-def test_repeated_it_does_nothing_and_other_settings_are_refused(finished, bundle, pictures, monkeypatch, tmp_path):
+def test_repeated_it_does_nothing_and_other_settings_are_refused(finished, bundle, images, monkeypatch, tmp_path):
     out, found = finished
 
     def never(*args, **more):
@@ -146,7 +146,7 @@ def test_repeated_it_does_nothing_and_other_settings_are_refused(finished, bundl
 
     monkeypatch.setattr(frozen.FrozenFeatures, "measure", never)
     monkeypatch.setattr(finetuning.FineTuning, "measure", never)
-    given = {"tasks": [pictures], "protocols": ALL, "budget": BUDGET, "workers": 0, "out": out}
+    given = {"tasks": [images], "protocols": ALL, "budget": BUDGET, "workers": 0, "out": out}
     again = transfer(bundle, **given)
     assert again.scores == found.scores
     for other, named in {"budget": ("13s", f"budget='{BUDGET}'"), "image_size": (32, "image-size=None")}.items():
@@ -161,7 +161,7 @@ def test_repeated_it_does_nothing_and_other_settings_are_refused(finished, bundl
         transfer(bundle, **{**given, "out": tmp_path})
 
 
-def test_what_is_not_there_is_listed_and_counts_nowhere(bundle, pictures, tmp_path):
+def test_what_is_not_there_is_listed_and_counts_nowhere(bundle, images, tmp_path):
     few = draw(tmp_path / "few.npz", 30, 12)
     given = {"workers": 0, "out": tmp_path / "out"}
     with pytest.raises(UserError, match="`vitreous data get svhn`"):
@@ -176,7 +176,7 @@ def test_what_is_not_there_is_listed_and_counts_nowhere(bundle, pictures, tmp_pa
     assert [(mean.what, mean.tasks, mean.of) for mean in found.means] == [("natural", 1, 7), ("VTAB tasks", 1, 19)]
     assert any("k = 100, 200" in remark and " 30 " in remark for remark in found.scores[0].remarks)
     assert found.tasks[0].as_published is False
-    assert len(found.tasks[0].remarks) == 1, "what the table says of its own pictures may not hold of these"
+    assert len(found.tasks[0].remarks) == 1, "what the table says of its own images may not hold of these"
     assert "3,680 train, 3,669 test" in found.tasks[0].remarks[0]
     page = (tmp_path / "out" / "transfer.html").read_text()
     assert "vitreous data get eurosat" in page
@@ -224,7 +224,7 @@ def test_features_that_were_kept_count_all_the_same(bundle, tmp_path):
 def test_int8_that_is_kept_for_the_model_is_not_what_is_measured(bundle, tmp_path, monkeypatch):
     monkeypatch.setenv("VITREOUS_CACHE", str(tmp_path / "cache"))
     opened = load_bundle(bundle)
-    converted = convert_model(opened, "openvino", random_pictures(opened, 4))
+    converted = convert_model(opened, "openvino", random_images(opened, 4))
     about = replace(converted.about, precision="int8", accuracy=Accuracy(1000, 0.9, 0.9))
     prepared = PreparedEngines(opened)
     prepared.put(replace(converted, about=about))
@@ -234,11 +234,11 @@ def test_int8_that_is_kept_for_the_model_is_not_what_is_measured(bundle, tmp_pat
     assert found.scores[0].engine == "torch fp32"
 
 
-def test_a_picture_that_cannot_be_read_does_not_make_a_sample_of_the_rest(bundle, tmp_path):
+def test_a_image_that_cannot_be_read_does_not_make_a_sample_of_the_rest(bundle, tmp_path):
     for split, seed in (("train", 0), ("test", 500)):
-        make_pictures(tmp_path / "data" / split, 12, seed=seed)
+        make_images(tmp_path / "data" / split, 12, seed=seed)
     broken = min((tmp_path / "data" / "test").glob("*/*"))
-    broken.write_bytes(b"no picture")
+    broken.write_bytes(b"no image")
     said = []
     given = {"tasks": [tmp_path / "data"], "protocols": ["knn"], "workers": 0, "out": tmp_path / "out"}
     (score,) = transfer(bundle, **given, listeners=Listeners(say=said.append)).scores
@@ -292,7 +292,7 @@ def test_a_key_in_an_address_stays_out_of_the_page(monkeypatch):
     assert tasks.open_task(named).task.place == "https://host/a.tar"
 
 
-def test_pictures_by_the_lists_of_vtab_are_its_own_draw(tmp_path, monkeypatch):
+def test_images_by_the_lists_of_vtab_are_its_own_draw(tmp_path, monkeypatch):
     """Under vtab-1k they are all that there is to learn from; under other protocols they are a part."""
     counts = {"train800": 800, "val200": 200, "test": 15}
     for name, count in counts.items():
@@ -312,7 +312,7 @@ def test_pictures_by_the_lists_of_vtab_are_its_own_draw(tmp_path, monkeypatch):
     assert not found.is_whole(replace(score, protocol="linear"))
     monkeypatch.setitem(DATASETS, "clevr-count", replace(row, splits={**published, "test": 16}))
     (named,) = tasks.name_tasks([f"clevr-count={tmp_path}"])
-    assert not tasks.open_task(named).task.own_draw, "a test picture is missing"
+    assert not tasks.open_task(named).task.own_draw, "a test image is missing"
 
 
 @pytest.fixture
@@ -325,15 +325,15 @@ def shortened(monkeypatch):
 
 
 @pytest.mark.usefixtures("shortened")
-def test_the_published_choice_without_a_budget(bundle, pictures, tmp_path, monkeypatch):
-    """Of a task whose answer a crop or a mirror image would change, and of which a test picture cannot be read."""
+def test_the_published_choice_without_a_budget(bundle, images, tmp_path, monkeypatch):
+    """Of a task whose answer a crop or a mirror image would change, and of which a test image cannot be read."""
     measure = finetuning.measure_classifier
 
     def without_one(model, source, **more):
         return measure(model, source.subset(range(59)), **more)[0], {"59": "broken"}
 
     monkeypatch.setattr(finetuning, "measure_classifier", without_one)
-    found = transfer(bundle, tasks=[f"dmlab={pictures}"], image_size=16, workers=0, out=tmp_path / "out")
+    found = transfer(bundle, tasks=[f"dmlab={images}"], image_size=16, workers=0, out=tmp_path / "out")
     (score,) = found.scores
     assert (score.n, score.unreadable, score.of, score.trials) == (59, 1, 60, ())
     assert score.tested_all
@@ -348,33 +348,33 @@ def test_steps_of_the_papers_table_4():
     assert [finetuning.paper_steps(images) for images in (3_680, 50_000, 1_281_167)] == [500, 10_000, 20_000]
 
 
-def test_full_is_at_the_papers_resolution_without_a_budget(bundle, pictures, tmp_path, monkeypatch):
+def test_full_is_at_the_papers_resolution_without_a_budget(bundle, images, tmp_path, monkeypatch):
     asked = []
 
-    def stopped(self, task, pictures, place, plan, start=None):
+    def stopped(self, task, images, place, plan, start=None):
         asked.append((plan.recipe, plan.image_size))
         return SimpleNamespace(finished=False)
 
     monkeypatch.setattr(training.TaskTrainings, "run", stopped)
     for number, more in enumerate(({}, {"image_size": 32}, {"budget": "10s"})):
-        transfer(bundle, tasks=[pictures], protocols=["full"], workers=0, out=tmp_path / str(number), **more)
+        transfer(bundle, tasks=[images], protocols=["full"], workers=0, out=tmp_path / str(number), **more)
     assert asked == [("paper-finetune", 384), ("paper-finetune", 32), ("auto", None)]
 
 
-def test_nothing_is_left_out_of_images_whose_label_that_would_change(bundle, pictures, tmp_path, monkeypatch, subtests):
+def test_nothing_is_left_out_of_images_whose_label_that_would_change(bundle, images, tmp_path, monkeypatch, subtests):
     asked = []
 
-    def stopped(self, task, pictures, place, plan, start=None):
+    def stopped(self, task, images, place, plan, start=None):
         asked.append((plan.changes, plan.whole))
         return SimpleNamespace(finished=False)
 
     monkeypatch.setattr(training.TaskTrainings, "run", stopped)
-    recipe = supervised.RECIPES["small-data"](Situation(classes=3, pictures=800, side=64, channels=3))
+    recipe = supervised.RECIPES["small-data"](Situation(classes=3, images=800, side=64, channels=3))
     assert recipe.objective.keep_schedule, "half of the patches, for most of the steps"
     for name, whole in {"dmlab": True, "mnist": True, "pets": False}.items():
         with subtests.test(name):
             asked.clear()
-            transfer(bundle, tasks=[f"{name}={pictures}"], budget="10s", workers=0, out=tmp_path / name)
+            transfer(bundle, tasks=[f"{name}={images}"], budget="10s", workers=0, out=tmp_path / name)
             ((changes, stretched),) = asked
             assert stretched == whole
             assert ("augment.flip" in changes) == ("objective.keep_schedule" in changes) == whole
@@ -382,8 +382,8 @@ def test_nothing_is_left_out_of_images_whose_label_that_would_change(bundle, pic
 
 
 @pytest.mark.usefixtures("shortened")
-def test_it_goes_on_where_it_was_stopped(bundle, pictures, tmp_path):
-    given = {"tasks": [pictures], "image_size": 16, "workers": 0}
+def test_it_goes_on_where_it_was_stopped(bundle, images, tmp_path):
+    given = {"tasks": [images], "image_size": 16, "workers": 0}
     stopped = transfer(bundle, **given, out=tmp_path / "a", listeners=Listeners(stop=stop_after(5)))
     assert (stopped.finished, stopped.scores) == (False, ())
     resumed = transfer(bundle, **given, out=tmp_path / "a")
@@ -394,8 +394,8 @@ def test_it_goes_on_where_it_was_stopped(bundle, pictures, tmp_path):
     assert weights[0].read_bytes() == weights[1].read_bytes()
 
 
-def test_a_training_that_was_stopped_keeps_to_the_time_it_was_given(bundle, pictures, tmp_path):
-    given = {"tasks": [pictures], "protocols": ["vtab-1k"], "budget": "2m", "workers": 0, "out": tmp_path / "out"}
+def test_a_training_that_was_stopped_keeps_to_the_time_it_was_given(bundle, images, tmp_path):
+    given = {"tasks": [images], "protocols": ["vtab-1k"], "budget": "2m", "workers": 0, "out": tmp_path / "out"}
     begun = []
     for _ in range(2):
         found = transfer(bundle, **given, listeners=Listeners(stop=lambda: True))
@@ -417,11 +417,11 @@ def test_a_budget_is_divided_and_what_is_left_is_shared():
 def test_images_that_fit():
     """0.1 s a look, 0.1 s more to learn: 100 test images take 10 s, 400 known ones 80 s."""
     expected = {1000: (100, 400), 50: (100, 200), 30: (100, 100), 12: (60, 50), 0.1: (50, 50)}
-    assert {seconds: frozen.pictures_in_time(seconds, 0.1, 0.1, 100, 400) for seconds in expected} == expected
+    assert {seconds: frozen.images_in_time(seconds, 0.1, 0.1, 100, 400) for seconds in expected} == expected
 
 
 def test_five_of_each_class_are_there_however_short_the_time(monkeypatch):
-    """A linear classifier beside few-shot wants validation pictures too: they are not taken from the five."""
+    """A linear classifier beside few-shot wants validation images too: they are not taken from the five."""
     classes = tuple(map(str, range(40)))
     pixels = torch.zeros(400, 1, 2, 2, dtype=torch.uint8)
     source = ArraySource("x", pixels, np.arange(400) % len(classes), classes)
@@ -438,8 +438,8 @@ def test_five_of_each_class_are_there_however_short_the_time(monkeypatch):
     assert len(features._part(task, 60.0, ("linear", "knn")).train) == 25
 
 
-def test_the_command(bundle, pictures, capsys, tmp_path):
-    words = ["transfer", str(bundle), "--tasks", str(pictures), "--protocol", "knn,fewshot-5", "--workers", "0"]
+def test_the_command(bundle, images, capsys, tmp_path):
+    words = ["transfer", str(bundle), "--tasks", str(images), "--protocol", "knn,fewshot-5", "--workers", "0"]
     main([*words, "--out", str(tmp_path / "out"), "--json"])
     said = json.loads(capsys.readouterr().out)
     assert [score["protocol"] for score in said["scores"]] == ["knn", "fewshot-5"]

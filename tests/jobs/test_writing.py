@@ -8,15 +8,15 @@ import pytest
 from PIL import Image
 
 from support.commands import check_ended_well, check_refused, run_command
-from support.greys import draw_pictures, make_weights, quick_fit
+from support.greys import draw_images, make_weights, quick_fit
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     """Images, weights, and a run of two epochs on them."""
     root = tmp_path_factory.mktemp("place")
-    draw_pictures(root / "images", count=9)
-    draw_pictures(root / "others", count=2, side=21)
+    draw_images(root / "images", count=9)
+    draw_images(root / "others", count=2, side=21)
     make_weights(root / "weights")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("vitreous.jobs.fit.write_report", lambda run, seconds=None: None)

@@ -38,7 +38,7 @@ def test_activation_memory_of_a_real_preset():
     assert count_activation_bytes(preset("Ti/16")) == pytest.approx(kept_bytes(model), rel=0.005)
 
 
-def test_a_forward_pass_takes_as_many_pictures_as_stay_in_the_cache():
+def test_a_forward_pass_takes_as_many_images_as_stay_in_the_cache():
     """Ti/16: 197 tokens of 768 hidden numbers of 4 bytes are 605,184; sixteen of them are below 10 MB."""
     assert inference_batch(preset("Ti/16")) == 16
     assert inference_batch(preset("H/14")) == 4

@@ -15,7 +15,7 @@ from support.random_networks import (
     check_parts,
     check_same_scores,
     flops_by_torch,
-    pictures,
+    random_images,
     scrambled,
 )
 from vitreous import UserError
@@ -79,7 +79,7 @@ def test_the_scores_are_those_of_transformers(subtests):
         with subtests.test(changes=changes, size=size, odd=odd):
             network = scrambled(replace(SMALL_EFFICIENTNET, **changes))
             check_same_scores(
-                network, in_transformers(network, depthwise_padding=odd), pictures(network.config, size=size)
+                network, in_transformers(network, depthwise_padding=odd), random_images(network.config, size=size)
             )
 
 
@@ -87,12 +87,12 @@ def test_the_scores_are_those_of_transformers(subtests):
 @torch.no_grad()
 def test_the_scores_of_a_real_size_are_those_of_transformers_and_timm():
     network = scrambled(named_config("efficientnet-b0"))
-    images = pictures(network.config, 1, size=(96, 128))
+    images = random_images(network.config, 1, size=(96, 128))
     assert (network(images) - in_transformers(network)(images).logits).abs().max() < 1e-4
     theirs = timm.create_model("tf_efficientnet_b0").eval()
     theirs.load_state_dict(network.state_dict())
     for size in ((224, 224), (75, 98)):
-        images = pictures(network.config, 1, size=size)
+        images = random_images(network.config, 1, size=size)
         assert (network(images) - theirs(images)).abs().max() < 1e-4
 
 
@@ -101,7 +101,7 @@ def test_padding_alike_on_both_sides_is_timms_own():
     network = scrambled(named_config("efficientnet-b0", padding="symmetric", norm_eps=1e-5, classes=7))
     theirs = timm.create_model("efficientnet_b0", num_classes=7).eval()
     theirs.load_state_dict(network.state_dict())
-    images = pictures(network.config, 1, size=(50, 64))
+    images = random_images(network.config, 1, size=(50, 64))
     assert (network(images) - theirs(images)).abs().max() < 1e-4
     other = scrambled(replace(network.config, padding="same"))
     assert (network(images) - other(images)).abs().max() > 1e-3
@@ -145,10 +145,10 @@ def statistics_fixed(config):
 @torch.no_grad()
 def test_what_is_dropped_is_a_function_of_the_sample():
     config = replace(SMALL_EFFICIENTNET, drop_path=0.9, depth=1.0, dropout=0.0)
-    network, images = statistics_fixed(config), pictures(config, 1).expand(8, -1, -1, -1)
+    network, images = statistics_fixed(config), random_images(config, 1).expand(8, -1, -1, -1)
     keys = torch.arange(8)
     scores = network(images, keys=keys)
-    assert len({tuple(row) for row in scores.tolist()}) > 2  # one picture, and what was skipped differs
+    assert len({tuple(row) for row in scores.tolist()}) > 2  # one image, and what was skipped differs
     torch.testing.assert_close(network(images[:3], keys=keys[5:]), scores[5:])
     torch.testing.assert_close(network.eval()(images), network(images, keys=keys))
 
@@ -156,7 +156,7 @@ def test_what_is_dropped_is_a_function_of_the_sample():
 @torch.no_grad()
 def test_dropout_is_a_function_of_the_sample_and_keeps_the_mean():
     config = replace(SMALL_EFFICIENTNET, drop_path=0.0, dropout=0.5)
-    network, images = statistics_fixed(config), pictures(config, 1)
+    network, images = statistics_fixed(config), random_images(config, 1)
     features = network.feature_map(images).expand(400, -1, -1, -1)
     keys = torch.arange(400)
     scores = network.classify(features, keys=keys)
@@ -192,7 +192,7 @@ def test_later_blocks_are_skipped_more_often():
 def test_the_parts_of_a_network_and_its_roles():
     network = scrambled(SMALL_EFFICIENTNET)
     check_parts(network, (640, 2, 2))
-    assert build_network(replace(SMALL_EFFICIENTNET, classes=0))(pictures(SMALL_EFFICIENTNET)).shape == (2, 640)
+    assert build_network(replace(SMALL_EFFICIENTNET, classes=0))(random_images(SMALL_EFFICIENTNET)).shape == (2, 640)
     roles = parameter_roles(network)
     layers = {name: role.layer for name, role in roles.items()}
     assert layers["conv_stem.weight"] == layers["bn1.weight"] == -1

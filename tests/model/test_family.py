@@ -220,8 +220,8 @@ def test_a_vits_row_in_the_table():
     assert isinstance(build_network(replace(c, depth=1)), ViT)
 
 
-def test_fewer_patches_cost_what_a_smaller_picture_does():
-    """Half of 4 x 6 patches are as many as a picture of 2 x 6 has."""
+def test_fewer_patches_cost_what_a_smaller_image_does():
+    """Half of 4 x 6 patches are as many as an image of 2 x 6 has."""
     c = ViTConfig(**{**TINY, "image_size": (16, 24)})
     assert count_flops(c, 0.5) == count_flops(replace(c, image_size=(8, 24)))
     assert count_flops(c, 0.001) == count_flops(replace(c, image_size=(4, 4)))

@@ -88,7 +88,7 @@ def test_cost_is_what_torch_counts_and_keeps(subtests):
             assert count_activation_bytes(c) == pytest.approx(one_more, rel=0.04)
 
 
-def test_a_pass_takes_fewer_pictures_where_the_stem_s_maps_are_large():
+def test_a_pass_takes_fewer_images_where_the_stem_s_maps_are_large():
     assert inference_batch(preset("R26+S/32")) < inference_batch(preset("S/32"))
 
 

@@ -9,7 +9,7 @@ from vitreous.model.vit import ViT
 
 
 def test_whitened_patches_are_uncorrelated_and_of_variance_one(subtests):
-    """Smooth pictures, whose neighbouring pixels are nearly alike; the covariance is taken in NumPy."""
+    """Smooth images, whose neighbouring pixels are nearly alike; the covariance is taken in NumPy."""
     for width in [64, 24]:
         with subtests.test(width=width):
             smooth = torch.randn(200, 3, 16, 16, generator=torch.Generator().manual_seed(1)).cumsum(2).cumsum(3) + 5

@@ -58,7 +58,7 @@ def test_it_is_the_papers_algorithm(subtests):
                 scores, traced = model(images), model(images, trace=trace)
             truth = truth_of(model)
             for i, image in enumerate(images.numpy().astype(np.float64)):
-                expected = truth.picture(image, None)
+                expected = truth.image(image, None)
                 np.testing.assert_allclose(scores[i], expected, atol=2e-4)
                 np.testing.assert_allclose(traced[i], expected, atol=2e-4)
                 for layer in range(model.config.depth):
@@ -158,7 +158,7 @@ def test_sizes_add_up_to_the_patches():
         assert counted == merging.sizes.int().tolist()
 
 
-def test_a_constant_half_of_a_picture_becomes_one_and_is_given_its_share():
+def test_a_constant_half_of_a_image_becomes_one_and_is_given_its_share():
     """Without positions, equal patches are equal tokens: merging them changes nothing, and maps stay as they were."""
     model = random_model(position="none", depth=3, image_size=(16, 32), merge=0)  # 4 x 8 patches
     image = random_images(model, count=1)

@@ -77,7 +77,7 @@ def test_gradients_are_the_derivatives(monkeypatch):
     assert torch.autograd.gradcheck(read, qkv)
 
 
-def test_a_window_as_large_as_the_picture_is_full_attention_to_the_bit(subtests):
+def test_a_window_as_large_as_the_image_is_full_attention_to_the_bit(subtests):
     for changes in [{}, {"pool": "mean", "registers": 2}, {"position": "relative"}]:
         with subtests.test(changes=changes):
             full = random_model(**changes)
@@ -115,7 +115,7 @@ def test_a_trace_of_tiled_layers_is_the_masked_matrix_and_changes_nothing(subtes
                 torch.testing.assert_close(trace.attention[layer].sum(-1), torch.ones(1, 2, len(unseen)))
 
 
-def test_axial_attention_takes_turns_and_two_blocks_see_the_whole_picture():
+def test_axial_attention_takes_turns_and_two_blocks_see_the_whole_image():
     """Without a class token to pass it on, a pixel's change reaches its row after one block, all after two."""
     model = random_model(attention="axial", class_token=False, pool="mean", depth=2)
     images, reached = random_images(model, count=1), []

@@ -10,7 +10,7 @@ import torch
 from timm.models.vision_transformer_hybrid import _resnetv2
 from transformers import BitConfig, BitForImageClassification
 
-from support.random_networks import SMALL_BIT, check_parts, check_same_scores, flops_by_torch, pictures, scrambled
+from support.random_networks import SMALL_BIT, check_parts, check_same_scores, flops_by_torch, random_images, scrambled
 from vitreous import UserError
 from vitreous.config.bit import BiTConfig
 from vitreous.config.model import model_to_json
@@ -69,14 +69,14 @@ def test_the_scores_are_those_of_transformers(subtests):
         for size in [(32, 32), (37, 50)]:
             with subtests.test(changes=changes, size=size):
                 network = scrambled(replace(SMALL_BIT, **changes))
-                check_same_scores(network, in_transformers(network), pictures(network.config, size=size))
+                check_same_scores(network, in_transformers(network), random_images(network.config, size=size))
 
 
 @pytest.mark.slow
 @torch.no_grad()
 def test_the_scores_of_a_real_size_are_those_of_transformers_and_timm():
     network = scrambled(named_config("bit-r50x1"))
-    images = pictures(network.config, 1, size=(96, 128))
+    images = random_images(network.config, 1, size=(96, 128))
     scores = network(images)
     assert (scores - in_transformers(network)(images).logits).abs().max() < 1e-4
     theirs = timm.create_model("resnetv2_50x1_bit").eval()
@@ -99,7 +99,7 @@ def test_every_size_has_as_many_parameters_as_published_and_timms_tensors(subtes
             assert {key: tuple(tensor.shape) for key, tensor in ours.items()} == shapes
 
 
-def test_the_small_one_is_for_pictures_of_32_pixels():
+def test_the_small_one_is_for_images_of_32_pixels():
     config = named_config("bit-r11x0.5", classes=10)
     assert (config.image_size, config.depth, describe(config)) == ((32, 32), 11, "BiT ResNet-11x0.5")
     network = build_network(config)
@@ -118,7 +118,7 @@ def test_operations_and_memory_are_those_that_torch_counts(subtests):
                 network = build_network(config, seed=None)
             kernels = (
                 sum(p.numel() for p in network.parameters() if p.ndim == 4) * 4
-            )  # standardised once for all pictures
+            )  # standardised once for all images
             kept = measure.measure_activation_bytes(FAMILIES["bit"].build, config) - kernels // 2
             assert count_activation_bytes(config) == pytest.approx(kept, rel=0.04)
 
@@ -146,7 +146,7 @@ def test_the_parts_of_a_network():
     network = scrambled(SMALL_BIT)
     check_parts(network, (256, 4, 4))
     bare = build_network(replace(SMALL_BIT, classes=0))
-    assert bare(pictures(SMALL_BIT)).shape == (2, SMALL_BIT.features)
+    assert bare(random_images(SMALL_BIT)).shape == (2, SMALL_BIT.features)
     assert classifiers(bare) == []
     assert classifiers(network) == [network.head.fc]
 
@@ -212,7 +212,7 @@ def test_a_name_that_is_nearly_right():
 
 
 def test_the_first_block_that_is_not_frozen_learns():
-    network, images = scrambled(SMALL_BIT), pictures(SMALL_BIT)
+    network, images = scrambled(SMALL_BIT), random_images(SMALL_BIT)
     network(images).sum().backward()
     wanted = {name: parameter.grad.clone() for name, parameter in network.named_parameters()}
     frozen = {name for name, role in parameter_roles(network).items() if role.layer < 1}

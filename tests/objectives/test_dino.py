@@ -38,7 +38,7 @@ def build(settings=SETTINGS, **more):
 
 
 def test_the_loss_of_a_batch_is_put_together_from_single_views():
-    """View by view through the two networks, then the formula: the order of views and pictures is not mixed up."""
+    """View by view through the two networks, then the formula: the order of views and images is not mixed up."""
     objective, seen = build().double(), batch(dtype=torch.float64)
     large, small = (seen.views[name].images for name in ("global", "local"))
     objective.centre += torch.linspace(-0.1, 0.1, 12)
@@ -129,7 +129,7 @@ WAYS = {
 
 
 def test_a_batch_in_parts_teaches_and_moves_the_centre_as_a_whole_one(subtests):
-    """Masks, patches that are kept and stochastic depth follow each picture into its part."""
+    """Masks, patches that are kept and stochastic depth follow each image into its part."""
     for (title, (settings, model)), parts in product(WAYS.items(), (2, 4, 6)):
         with subtests.test(title, parts=parts):
             found = []
@@ -258,14 +258,14 @@ def watched(objective, seen):
     return one.unflatten(0, (2, -1))
 
 
-def test_what_is_masked_or_kept_follows_from_seed_epoch_picture_and_view_alone(subtests):
+def test_what_is_masked_or_kept_follows_from_seed_epoch_image_and_view_alone(subtests):
     for settings in ({"ibot_weight": 1.0}, {"keep": 0.5}):
         with subtests.test(settings=settings):
             settings = replace(SETTINGS, **settings)
             whole = watched(build(settings), batch(40))
             assert whole.equal(watched(build(settings), batch(40)))
             assert not whole[0].equal(whole[1])  # each view has its own
-            assert len({tuple(row.tolist()) for row in whole.flatten(0, 1)}) > 35  # and each picture
+            assert len({tuple(row.tolist()) for row in whole.flatten(0, 1)}) > 35  # and each image
             for parts in (3, 40):
                 split = torch.cat([watched(build(settings), part) for part in batch(40).split(parts)], dim=1)
                 assert split.equal(whole)

@@ -15,12 +15,12 @@ from vitreous.objectives.dino_loss import (
 
 
 def test_the_loss_is_the_papers_formula(subtests):
-    for large, views, pictures, prototypes in ((2, 2, 1, 3), (2, 6, 5, 17), (3, 7, 4, 64)):
-        with subtests.test(large=large, views=views, pictures=pictures, prototypes=prototypes):
+    for large, views, images, prototypes in ((2, 2, 1, 3), (2, 6, 5, 17), (3, 7, 4, 64)):
+        with subtests.test(large=large, views=views, images=images, prototypes=prototypes):
             draw = np.random.default_rng(views)
             teacher, student = (
-                draw.uniform(-1, 1, (large, pictures, prototypes)),
-                draw.uniform(-1, 1, (views, pictures, prototypes)),
+                draw.uniform(-1, 1, (large, images, prototypes)),
+                draw.uniform(-1, 1, (views, images, prototypes)),
             )
             centre = draw.uniform(-0.3, 0.3, prototypes)
             answers = teacher_answers(torch.from_numpy(teacher), torch.from_numpy(centre), 0.05)
@@ -29,7 +29,7 @@ def test_the_loss_is_the_papers_formula(subtests):
 
 
 def numpy_sinkhorn(scores, temperature, rounds):
-    """Algorithm 1 of SwAV's appendix: Q is prototypes by pictures, rows to 1/K and columns to 1/B in turns."""
+    """Algorithm 1 of SwAV's appendix: Q is prototypes by images, rows to 1/K and columns to 1/B in turns."""
     q = np.exp(scores / temperature).T
     q /= q.sum()
     for _ in range(rounds):
@@ -39,9 +39,9 @@ def numpy_sinkhorn(scores, temperature, rounds):
 
 
 def test_balanced_answers_are_sinkhorns(subtests):
-    for pictures, prototypes, rounds in ((1, 3, 1), (8, 4, 3), (5, 32, 3)):
-        with subtests.test(pictures=pictures, prototypes=prototypes, rounds=rounds):
-            scores = np.random.default_rng(prototypes).uniform(-1, 1, (pictures, prototypes))
+    for images, prototypes, rounds in ((1, 3, 1), (8, 4, 3), (5, 32, 3)):
+        with subtests.test(images=images, prototypes=prototypes, rounds=rounds):
+            scores = np.random.default_rng(prototypes).uniform(-1, 1, (images, prototypes))
             answers = balanced_answers(torch.from_numpy(scores), 0.05, rounds).numpy()
             assert np.abs(answers - numpy_sinkhorn(scores, 0.05, rounds)).max() <= 1e-6
 
@@ -55,15 +55,15 @@ def test_balance_keeps_one_prototype_from_being_the_answer_to_all():
 
 
 def test_the_term_of_masked_patches_is_ibots_formula(subtests):
-    for pictures, patches, prototypes in ((2, 4, 3), (5, 9, 16), (3, 64, 50)):
-        with subtests.test(pictures=pictures, patches=patches, prototypes=prototypes):
+    for images, patches, prototypes in ((2, 4, 3), (5, 9, 16), (3, 64, 50)):
+        with subtests.test(images=images, patches=patches, prototypes=prototypes):
             draw = np.random.default_rng(patches)
-            mask = draw.random((pictures, patches)) < 0.4
-            mask[0] = False  # in some pictures nothing is masked
-            teacher, student = (draw.uniform(-1, 1, (pictures, patches, prototypes)) for _ in range(2))
+            mask = draw.random((images, patches)) < 0.4
+            mask[0] = False  # in some images nothing is masked
+            teacher, student = (draw.uniform(-1, 1, (images, patches, prototypes)) for _ in range(2))
             centre = draw.uniform(-0.3, 0.3, prototypes)
             total = 0.0
-            for b in range(pictures):
+            for b in range(images):
                 mine = [
                     -np.sum(softmax((teacher[b, i] - centre) / 0.06) * np.log(softmax(student[b, i] / 0.1)))
                     for i in range(patches)
@@ -73,18 +73,16 @@ def test_the_term_of_masked_patches_is_ibots_formula(subtests):
             chosen = torch.from_numpy(mask)
             answers = teacher_answers(torch.from_numpy(teacher)[chosen], torch.from_numpy(centre), 0.06)
             weights = torch.from_numpy(np.concatenate([np.full(row.sum(), 1 / max(1, row.sum())) for row in mask]))
-            loss = masked_patch_loss(answers, torch.from_numpy(student)[chosen], 0.1, weights, pictures).item()
-            assert abs(loss - total / pictures) <= 1e-6
+            loss = masked_patch_loss(answers, torch.from_numpy(student)[chosen], 0.1, weights, images).item()
+            assert abs(loss - total / images) <= 1e-6
 
 
 def test_koleo_is_minus_the_log_of_the_nearest_distance(subtests):
-    for pictures, width in ((2, 3), (7, 5), (20, 64)):
-        with subtests.test(pictures=pictures, width=width):
-            x = np.random.default_rng(width).normal(size=(pictures, width))
+    for images, width in ((2, 3), (7, 5), (20, 64)):
+        with subtests.test(images=images, width=width):
+            x = np.random.default_rng(width).normal(size=(images, width))
             unit = x / np.linalg.norm(x, axis=1, keepdims=True)
-            nearest = [
-                min(np.linalg.norm(unit[i] - unit[j]) for j in range(pictures) if j != i) for i in range(pictures)
-            ]
+            nearest = [min(np.linalg.norm(unit[i] - unit[j]) for j in range(images) if j != i) for i in range(images)]
             assert abs(koleo_loss(torch.from_numpy(x)).item() + np.mean(np.log(nearest))) <= 1e-6
 
 

@@ -19,7 +19,7 @@ from vitreous.data.augment import normalise
 from vitreous.data.batch import Batch
 from vitreous.data.mix import mix
 from vitreous.model.family import build_network
-from vitreous.objectives.answers import PictureAnswers, ViewAnswers, prepared_anew
+from vitreous.objectives.answers import ImageAnswers, ViewAnswers, prepared_anew
 from vitreous.objectives.build import build_objective
 from vitreous.objectives.distill import Distillation
 from vitreous.objectives.setting import Setting
@@ -55,7 +55,7 @@ TABLE = 2 * numbers(len(TARGETS), 3, seed=5)
 
 
 def build(settings=None, weight=None, answers=None, **changes):
-    given = PictureAnswers(TABLE) if answers is None else answers
+    given = ImageAnswers(TABLE) if answers is None else answers
     return Distillation(student(**changes), settings or Distill(), given, weight).train()
 
 
@@ -79,7 +79,7 @@ def cross_entropy(scores, targets):
 
 
 def divergence(student_scores, teacher_scores, tau):
-    """tau^2 KL, the mean over pictures of sum p_t log(p_t / p_s), at temperature tau."""
+    """tau^2 KL, the mean over images of sum p_t log(p_t / p_s), at temperature tau."""
     p_s, p_t = softmax(student_scores / tau), softmax(teacher_scores / tau)
     return tau**2 * (p_t * np.log(p_t / p_s)).sum(axis=1).mean()
 
@@ -130,7 +130,7 @@ def test_with_the_token_each_classifier_has_its_own_term(subtests):
 
 def test_labels_teach_one_classifier_and_the_teacher_the_other():
     for targets, answers in ((TARGETS, TABLE), (TARGETS.flip(0), TABLE), (TARGETS, TABLE.flip(0))):
-        objective = build(answers=PictureAnswers(answers), distilled=True)
+        objective = build(answers=ImageAnswers(answers), distilled=True)
         objective(batch(targets), 0.0)[0].backward()
         found = objective.model.head.weight.grad.clone(), objective.model.head_dist.weight.grad.clone()
         if targets is TARGETS and answers is TABLE:
@@ -143,8 +143,8 @@ def test_labels_teach_one_classifier_and_the_teacher_the_other():
             assert not torch.equal(found[1], first[1])
 
 
-def test_answers_given_once_are_mixed_as_the_pictures_are(subtests):
-    """share psi(z_t) of the own picture and 1 - share of the partner's; an odd last picture stays as it is."""
+def test_answers_given_once_are_mixed_as_the_images_are(subtests):
+    """share psi(z_t) of the own image and 1 - share of the partner's; an odd last image stays as it is."""
     for targets, augment in product(("hard", "soft"), (Augment(mixup=0.8), Augment(cutmix=1.0))):
         with subtests.test(targets=targets, augment=augment):
             plain = Batch.of(numbers(11, 3, 16, 16), TARGETS, torch.tensor([8, 3, 0, 10, 1, 7, 2, 9, 4, 6, 5]))
@@ -177,7 +177,7 @@ SOFT = torch.nn.functional.one_hot(TARGETS, 3).float().lerp(torch.full((11, 3), 
 def test_uneven_parts_teach_what_the_whole_batch_does(subtests):
     for labels, targets, weight in product((TARGETS, SOFT), ("hard", "soft"), (None, WEIGHT)):
         with subtests.test(labels=labels, targets=targets, weight=weight):
-            objective = build(Distill(targets=targets), weight, PictureAnswers(TABLE.double()), distilled=True).double()
+            objective = build(Distill(targets=targets), weight, ImageAnswers(TABLE.double()), distilled=True).double()
             labels = labels.double() if labels.is_floating_point() else labels
             seen = Batch.of(numbers(11, 3, 16, 16).double(), labels)
             whole, parts = gradients(objective, [seen]), gradients(objective, seen.split(4))
@@ -188,7 +188,7 @@ def test_uneven_parts_teach_what_the_whole_batch_does(subtests):
 def test_class_weights_weigh_both_terms(subtests):
     """sum_b w_b (CE(z, y) + CE(z, y_t)) / 2, over sum_b w_b; of mixed labels over B.
 
-    In cross-entropy each class of a target has its own weight; the teacher's term of a picture has those of its label.
+    In cross-entropy each class of a target has its own weight; the teacher's term of an image has those of its label.
     """
     for labels in (TARGETS, SOFT):
         with subtests.test(labels=labels):
@@ -240,7 +240,7 @@ def test_the_teacher_is_neither_trained_nor_kept_nor_copied():
 
 def test_a_network_without_tokens_learns_both_with_its_one_classifier():
     network = build_network(BiTConfig(depths=(1,), width=0.5, image_size=(16, 16), classes=3))
-    objective = build_objective(network, Distill(), Setting(answers=PictureAnswers(TABLE)))
+    objective = build_objective(network, Distill(), Setting(answers=ImageAnswers(TABLE)))
     loss, _ = objective(batch(), 0.0)
     assert loss.item() == pytest.approx(np.log(3), abs=1e-5)  # its classifier starts at zero
     loss.backward()
@@ -265,24 +265,24 @@ def test_the_keep_schedule_holds_for_the_student_alone():
     assert looked[1] is None
 
 
-# ---- pictures prepared anew ------------------------------------------------------------------------------------------
+# ---- images prepared anew ------------------------------------------------------------------------------------------
 
 OTHER = Preprocess(size=(16, 16), mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
 
 
-def pictures(channels=3, side=16):
+def random_images(channels=3, side=16):
     """Of middling levels: where a resize overshoots, Pillow cuts off between its two passes, and nobody else does."""
     return (70 + 110 * torch.rand(4, channels, side, side, generator=torch.Generator().manual_seed(2))).to(torch.uint8)
 
 
 def test_a_teacher_of_the_same_preparation_sees_the_same_bits():
-    images = normalise(pictures(), PREPROCESS)
+    images = normalise(random_images(), PREPROCESS)
     assert prepared_anew(images, PREPROCESS, replace(PREPROCESS, crop=0.9, interpolation="bilinear")) is images
 
 
 def test_other_mean_and_std():
-    found = prepared_anew(normalise(pictures(), PREPROCESS), PREPROCESS, OTHER)
-    x = pictures().double().numpy() / 255
+    found = prepared_anew(normalise(random_images(), PREPROCESS), PREPROCESS, OTHER)
+    x = random_images().double().numpy() / 255
     mean, std = (np.array(values)[:, None, None] for values in (OTHER.mean, OTHER.std))
     np.testing.assert_allclose(found, (x - mean) / std, atol=1e-5)
 
@@ -292,23 +292,23 @@ def test_another_size_is_what_pillow_makes_of_the_view(subtests):
     for size, how in product(((8, 8), (24, 24), (12, 20)), ("bilinear", "bicubic")):
         with subtests.test(size=size, how=how):
             wanted = replace(OTHER, size=size, interpolation=how, crop=0.8)
-            found = prepared_anew(normalise(pictures(), PREPROCESS), PREPROCESS, wanted)
+            found = prepared_anew(normalise(random_images(), PREPROCESS), PREPROCESS, wanted)
             assert found.shape == (4, 3, *size)
             mean, std = (torch.tensor(values)[:, None, None] for values in (OTHER.mean, OTHER.std))
             levels = (255 * (found * std + mean)).numpy()
-            for level, picture in zip(levels, pictures(), strict=True):
-                image = Image.fromarray(picture.permute(1, 2, 0).numpy())
+            for level, one in zip(levels, random_images(), strict=True):
+                image = Image.fromarray(one.permute(1, 2, 0).numpy())
                 pillow = image.resize(size[::-1], {"bilinear": Image.BILINEAR, "bicubic": Image.BICUBIC}[how])
                 assert np.abs(level - np.asarray(pillow).transpose(2, 0, 1)).max() < 2
 
 
-def test_grey_pictures_for_a_teacher_of_colours_and_the_other_way_round():
+def test_grey_images_for_a_teacher_of_colours_and_the_other_way_round():
     grey = Preprocess(size=(16, 16), mean=(0.5,), std=(0.5,))
-    found = prepared_anew(normalise(pictures(1), grey), grey, OTHER)
-    x = pictures(1).double().numpy() / 255
+    found = prepared_anew(normalise(random_images(1), grey), grey, OTHER)
+    x = random_images(1).double().numpy() / 255
     mean, std = (np.array(values)[:, None, None] for values in (OTHER.mean, OTHER.std))
     np.testing.assert_allclose(found, (np.repeat(x, 3, axis=1) - mean) / std, atol=1e-5)
-    found = prepared_anew(normalise(pictures(), OTHER), OTHER, grey)
-    for one, picture in zip(found, pictures(), strict=True):
-        pillow = Image.fromarray(picture.permute(1, 2, 0).numpy()).convert("L")
+    found = prepared_anew(normalise(random_images(), OTHER), OTHER, grey)
+    for one, image in zip(found, random_images(), strict=True):
+        pillow = Image.fromarray(image.permute(1, 2, 0).numpy()).convert("L")
         assert np.abs(127.5 * one[0].numpy() + 127.5 - np.asarray(pillow)).max() <= 1

@@ -31,7 +31,7 @@ def build(size, settings=SETTINGS, **more):
     return objective.eval()
 
 
-def pictures(size, count=3):
+def random_images(size, count=3):
     return torch.from_numpy(np.random.default_rng(0).normal(size=(count, 3, *size["image_size"]))).float()
 
 
@@ -86,7 +86,7 @@ def test_loss_and_reconstruction_are_those_of_transformers(subtests):
         with subtests.test(normalise=normalise, size=size):
             settings = Mae(mask=0.75, decoder_width=16, decoder_depth=2, decoder_heads=4, normalise=normalise)
             objective = build(size, settings)
-            images = pictures(size)
+            images = random_images(size)
             noise = torch.rand(3, objective.model.config.patches)
             keep, masked = shuffle(noise, settings.mask)
             with torch.no_grad():
@@ -101,13 +101,13 @@ def test_loss_and_reconstruction_are_those_of_transformers(subtests):
 
 
 def numpy_loss(images, rebuilt, hidden, side, normalise):
-    """Equation and text of the paper's section 3, picture by picture, patch by patch."""
+    """Equation and text of the paper's section 3, image by image, patch by patch."""
     total, count = 0.0, 0
-    for picture, answer, hide in zip(images, rebuilt, hidden, strict=True):
-        columns = picture.shape[2] // side
+    for image, answer, hide in zip(images, rebuilt, hidden, strict=True):
+        columns = image.shape[2] // side
         for place, cell in enumerate(np.flatnonzero(hide.ravel())):
             row, column = divmod(int(cell), columns)
-            patch = picture[:, row * side : (row + 1) * side, column * side : (column + 1) * side]
+            patch = image[:, row * side : (row + 1) * side, column * side : (column + 1) * side]
             truth = patch.transpose(1, 2, 0).ravel()
             if normalise:
                 truth = (truth - truth.mean()) / np.sqrt(truth.var(ddof=1) + 1e-6)
@@ -121,7 +121,7 @@ def test_the_loss_is_the_papers_formula(subtests):
         with subtests.test(normalise=normalise, size=size):
             settings = Mae(mask=0.6, decoder_width=8, decoder_depth=1, decoder_heads=2, normalise=normalise)
             objective = build(size, settings, class_token=False, pool="mean").double()
-            images = pictures(size).double()
+            images = random_images(size).double()
             keep, masked = shuffle(torch.rand(3, objective.model.config.patches), settings.mask)
             masked = masked.sort(dim=1).values
             with torch.no_grad():
@@ -142,7 +142,7 @@ def test_the_encoder_sees_a_quarter_and_the_rest_is_masked():
 
 def test_what_is_masked_has_no_influence_on_what_is_seen():
     objective = build(SIZES[0])
-    images = pictures(SIZES[0])
+    images = random_images(SIZES[0])
     keep, masked = shuffle(torch.rand(3, 16), 0.75)
     patches, grid = objective.model.patchify(images)
     changed = patches.scatter_add(1, masked[:, :, None].expand(-1, -1, 48), torch.randn(3, 12, 48))
@@ -154,9 +154,9 @@ def test_what_is_masked_has_no_influence_on_what_is_seen():
     torch.testing.assert_close(one, other, atol=1e-6, rtol=0)
 
 
-def test_pictures_survive_being_cut_into_patches():
+def test_images_survive_being_cut_into_patches():
     objective = build(SIZES[1])
-    images = pictures(SIZES[1])
+    images = random_images(SIZES[1])
     patches, grid = objective.model.patchify(images)
     assert torch.equal(unpatchify(pixels_last(patches, 3), grid, 8), images)
 
@@ -164,9 +164,9 @@ def test_pictures_survive_being_cut_into_patches():
 INDEX = torch.tensor([4, 9, 2])
 
 
-def test_masks_follow_from_seed_epoch_and_picture_alone():
+def test_masks_follow_from_seed_epoch_and_image_alone():
     objective = build(SIZES[0])
-    images = pictures(SIZES[0])
+    images = random_images(SIZES[0])
     batch = Batch.of(images, index=INDEX, seed=1)
     one, hidden = objective.reconstruct(batch)
     again, _ = objective.reconstruct(batch)
@@ -189,8 +189,8 @@ def test_no_cell_is_hidden_more_often_than_another():
 
 
 def test_the_loss_of_a_batch_is_the_weighted_mean_of_its_parts():
-    """And so are the gradients: masks and stochastic depth follow each picture into its part."""
-    images = pictures(SIZES[0], 10).double()
+    """And so are the gradients: masks and stochastic depth follow each image into its part."""
+    images = random_images(SIZES[0], 10).double()
     found = {}
     for parts in (1, 3, 10):
         objective = build(SIZES[0], drop_path=0.5).double().train()
@@ -209,7 +209,7 @@ def test_the_loss_of_a_batch_is_the_weighted_mean_of_its_parts():
 
 def test_reconstruction_keeps_what_was_seen():
     objective = build(SIZES[0])
-    images = pictures(SIZES[0])
+    images = random_images(SIZES[0])
     rebuilt, hidden = objective.reconstruct(Batch.of(images))
     pixels = hidden.repeat_interleave(4, 1).repeat_interleave(4, 2)[:, None].expand_as(images)
     assert torch.equal(rebuilt[~pixels], images[~pixels])
@@ -217,9 +217,9 @@ def test_reconstruction_keeps_what_was_seen():
     assert hidden.flatten(1).sum(1).tolist() == [12, 12, 12]
 
 
-def test_saying_nothing_explains_nothing_whatever_the_pictures():
+def test_saying_nothing_explains_nothing_whatever_the_images():
     """Normalised by the unbiased variance, n numbers have the mean square 1 - 1/n; flat patches have 0."""
-    objective, images = build(SIZES[0]), pictures(SIZES[0])
+    objective, images = build(SIZES[0]), random_images(SIZES[0])
     every = torch.arange(16).expand(3, 16)
     textured = objective.targets(images, every)
     silence = masked_loss(torch.zeros_like(textured), textured)
@@ -227,7 +227,7 @@ def test_saying_nothing_explains_nothing_whatever_the_pictures():
     assert explained(silence, textured).item() == pytest.approx(0, abs=1e-5)
     assert explained(silence / 4, textured).item() == pytest.approx(0.75, abs=1e-5)
     assert explained(torch.tensor(2.0), textured) == 0
-    images[:, :, :8] = 1.0  # half of each picture
+    images[:, :, :8] = 1.0  # half of each image
     half = objective.targets(images, every)
     silence = masked_loss(torch.zeros_like(half), half)
     assert silence.item() == pytest.approx((1 - 1 / 48) / 2, abs=1e-5)
@@ -246,15 +246,15 @@ def trained(images, after=0, **more):
     return loss.item(), metrics, torch.rand(3).tolist()
 
 
-def test_equal_pictures_have_no_spread_though_their_masks_differ():
-    different = pictures(SIZES[0], 40)
+def test_equal_images_have_no_spread_though_their_masks_differ():
+    different = random_images(SIZES[0], 40)
     for pool in ({}, {"class_token": False, "pool": "mean"}):
         assert trained(different[:1].expand(40, -1, -1, -1), **pool)[1]["feature_std"] < 1e-4
         assert trained(different, **pool)[1]["feature_std"] > 0.05
 
 
 def test_measuring_the_spread_leaves_no_trace_in_the_training():
-    images = pictures(SIZES[0], 8)
+    images = random_images(SIZES[0], 8)
     with_it, without = trained(images, after=10), trained(images, after=11)
     assert "feature_std" in with_it[1]
     assert "feature_std" not in without[1]
@@ -263,7 +263,7 @@ def test_measuring_the_spread_leaves_no_trace_in_the_training():
 
 
 def test_the_spread_is_measured_every_tenth_step():
-    images = pictures(SIZES[0], 2)
+    images = random_images(SIZES[0], 2)
     for step in (0, 1, 5, 10, 19, 20, 30, 47):
         assert ("feature_std" in trained(images, after=step)[1]) == (step % 10 == 0), step
     objective = build(SIZES[0]).eval()

@@ -33,7 +33,7 @@ def build(settings=None, preprocess=COLOUR, **more):
     return objective.eval()
 
 
-def pictures(count=3, channels=3):
+def random_images(count=3, channels=3):
     """(B, C, 16, 16) uint8: noise around a colour of each patch's own, some of them black or white."""
     chance = np.random.default_rng(0)
     colours = chance.integers(-60, 300, (count, channels, 4, 4)).repeat(4, axis=2).repeat(4, axis=3)
@@ -57,12 +57,12 @@ def mean_colour(patch, bits):
 def test_targets_are_the_mean_colours_of_the_pixels(subtests):
     for bits, preprocess in product((1, 3, 4), (COLOUR, GREY)):
         with subtests.test(bits=bits, preprocess=preprocess):
-            raw = pictures(5, preprocess.channels)
+            raw = random_images(5, preprocess.channels)
             objective = build(MaskedPatch(bits=bits), preprocess)
             found = targets_of(objective, batch_of(raw, preprocess))
             wanted = [
-                [mean_colour(picture[:, y : y + 4, x : x + 4], bits) for y in (0, 4, 8, 12) for x in (0, 4, 8, 12)]
-                for picture in raw
+                [mean_colour(image[:, y : y + 4, x : x + 4], bits) for y in (0, 4, 8, 12) for x in (0, 4, 8, 12)]
+                for image in raw
             ]
             assert found.tolist() == wanted
             assert objective.colours.pred.weight.shape[0] == 2 ** (bits * preprocess.channels)
@@ -79,11 +79,11 @@ def test_black_is_the_first_colour_and_white_the_last():
 def test_of_padded_patches_the_colour_is_that_of_the_pixels_they_have(subtests):
     for height, width in ((14, 16), (16, 13), (13, 15)):
         with subtests.test(height=height, width=width):
-            raw = pictures(5)[:, :, :height, :width]
+            raw = random_images(5)[:, :, :height, :width]
             objective = build(pad=True, image_size=(height, width))
             wanted = [
-                [mean_colour(picture[:, y : y + 4, x : x + 4], 3) for y in (0, 4, 8, 12) for x in (0, 4, 8, 12)]
-                for picture in raw
+                [mean_colour(image[:, y : y + 4, x : x + 4], 3) for y in (0, 4, 8, 12) for x in (0, 4, 8, 12)]
+                for image in raw
             ]
             assert targets_of(objective, batch_of(raw)).tolist() == wanted
             loss, _ = objective(batch_of(raw), 0.0)
@@ -97,12 +97,12 @@ def test_patch_dropout_is_refused():
 
 
 class NumpyMaskedPatch(NumpyViT):
-    """The loss of one picture at a time; which patches are corrupted, and how, is given."""
+    """The loss of one image at a time; which patches are corrupted, and how, is given."""
 
     def loss(self, raw, preprocess, corruption, bits):
         errors = []
-        for i, picture in enumerate(raw):
-            x = np.stack([(c / 255 - m) / s for c, m, s in zip(picture, preprocess.mean, preprocess.std, strict=True)])
+        for i, image in enumerate(raw):
+            x = np.stack([(c / 255 - m) / s for c, m, s in zip(image, preprocess.mean, preprocess.std, strict=True)])
             z = self.embed(x, None)
             cells = [self.cell_position(*divmod(n, self.columns)) for n in range(self.rows * self.columns)]
             embedded = [token - place for token, place in zip(z[self.prefix :], cells, strict=True)]
@@ -116,7 +116,7 @@ class NumpyMaskedPatch(NumpyViT):
             for n in corruption.cells[i].tolist():
                 scores = self.dense(z[self.prefix + n], "pred")
                 row, column = (4 * part for part in divmod(n, self.columns))
-                truth = mean_colour(picture[:, row : row + 4, column : column + 4], bits)
+                truth = mean_colour(image[:, row : row + 4, column : column + 4], bits)
                 errors.append(np.log(np.exp(scores).sum()) - scores[truth])
         return np.mean(errors)
 
@@ -126,7 +126,7 @@ def test_the_loss_is_the_papers(subtests):
         ({}, {"class_token": False, "pool": "mean", "position": "sincos-2d"}), (COLOUR, GREY)
     ):
         with subtests.test(more=more, preprocess=preprocess):
-            objective, raw = build(MaskedPatch(), preprocess, **more), pictures(4, preprocess.channels)
+            objective, raw = build(MaskedPatch(), preprocess, **more), random_images(4, preprocess.channels)
             batch = batch_of(raw, preprocess, seed=3)
             corruption = corrupt(batch.keys, 16, objective.settings)
             moved = corruption.source != torch.arange(16)
@@ -142,11 +142,11 @@ def test_the_loss_is_the_papers(subtests):
 
 
 def test_half_is_corrupted_and_of_that_80_10_and_10_percent():
-    pictures, patches = 4000, 64
-    found = corrupt(Batch.of(torch.zeros(pictures, 3, 1, 1), seed=5).keys, patches, MaskedPatch())
-    assert found.cells.shape == (pictures, 32)
+    images, patches = 4000, 64
+    found = corrupt(Batch.of(torch.zeros(images, 3, 1, 1), seed=5).keys, patches, MaskedPatch())
+    assert found.cells.shape == (images, 32)
     assert (found.cells.sort(dim=1).values.diff(dim=1) > 0).all()  # none twice
-    chosen = torch.zeros(pictures, patches, dtype=torch.bool).scatter(1, found.cells, True)
+    chosen = torch.zeros(images, patches, dtype=torch.bool).scatter(1, found.cells, True)
     moved = found.source != torch.arange(patches)
     assert not (found.masked & ~chosen).any()
     assert not (moved & ~chosen).any()
@@ -159,10 +159,10 @@ def test_half_is_corrupted_and_of_that_80_10_and_10_percent():
     assert shares[0] == 0  # another patch, never itself
     assert (shares[1:] - 1 / 63).abs().max() < 5 * math.sqrt(1 / 63 / len(steps))
     everywhere = chosen.float().mean(dim=0)
-    assert (everywhere - 0.5).abs().max() < 5 * math.sqrt(0.25 / pictures)
+    assert (everywhere - 0.5).abs().max() < 5 * math.sqrt(0.25 / images)
 
 
-def test_what_is_corrupted_follows_from_seed_epoch_and_picture_alone():
+def test_what_is_corrupted_follows_from_seed_epoch_and_image_alone():
     images, index = torch.zeros(3, 3, 16, 16), torch.tensor([4, 9, 2])
     found = corrupt(Batch.of(images, index=index, seed=1).keys, 16, MaskedPatch())
     alone = corrupt(Batch.of(images[:1], index=index[1:2], seed=1).keys, 16, MaskedPatch())
@@ -175,7 +175,7 @@ def test_what_is_corrupted_follows_from_seed_epoch_and_picture_alone():
 
 def test_masked_patches_are_not_seen():
     """Other pixels where a mask lies change no score; without masks they do."""
-    raw = pictures()
+    raw = random_images()
     objective = build(MaskedPatch(mask=1.0, by_mask_token=1.0, by_other_patch=0.0))
     seen = build(MaskedPatch(mask=1.0, by_mask_token=0.0, by_other_patch=0.0))
     turned = raw[:, ::-1].copy()
@@ -188,7 +188,7 @@ def test_masked_patches_are_not_seen():
         assert torch.equal(*scores) == same
 
 
-def test_a_picture_of_one_patch_has_no_other():
+def test_a_image_of_one_patch_has_no_other():
     found = corrupt(torch.arange(50), 1, MaskedPatch(by_mask_token=0.0, by_other_patch=1.0))
     assert (found.source == 0).all()
     assert found.cells.shape == (50, 1)
@@ -198,7 +198,7 @@ def test_the_loss_of_a_batch_is_the_weighted_mean_of_its_parts():
     found = {}
     for parts in (1, 3):
         objective = build(drop_path=0.5).double().train()
-        batch = Batch.of(batch_of(pictures(10)).images.double(), epoch=3)
+        batch = Batch.of(batch_of(random_images(10)).images.double(), epoch=3)
         for part in batch.split(parts):
             loss, _ = objective(part, 0.3)
             (loss * objective.weigh(part) / objective.weigh(batch)).backward()
@@ -218,7 +218,7 @@ def test_what_is_explained_is_measured_against_the_shares_of_the_colours():
 
 def test_it_begins_with_all_colours_alike():
     objective = build_objective(ViT(ViTConfig(**SIZE)), MaskedPatch(), Setting(preprocess=COLOUR))
-    assert objective(batch_of(pictures()), 0.0)[0].item() == pytest.approx(math.log(512), abs=1e-5)
+    assert objective(batch_of(random_images()), 0.0)[0].item() == pytest.approx(math.log(512), abs=1e-5)
     roles = objective.roles()
     assert not roles["colours.mask_token"].decayed
     assert roles["colours.pred.weight"].decayed
@@ -242,7 +242,7 @@ def test_other_numbers_of_channels():
 
 
 def test_colours_are_learned_from_what_is_around_them():
-    """Pictures of one colour each, in noise: what is seen tells what is not, far below the entropy of all colours."""
+    """Images of one colour each, in noise: what is seen tells what is not, far below the entropy of all colours."""
     chance = np.random.default_rng(0)
     colours = chance.integers(0, 256, (64, 3, 1, 1))
     raw = (colours + chance.integers(-10, 10, (64, 3, 16, 16))).clip(0, 255).astype(np.uint8)

@@ -51,7 +51,7 @@ def test_an_average_of_frozen_parameters_needs_no_gradient():
 
 
 class Mean(Objective):
-    """Its loss is the mean of the pictures."""
+    """Its loss is the mean of the images."""
 
     def forward(self, batch, progress):
         return batch.images.mean(), {}
@@ -66,7 +66,7 @@ def test_evaluation_weighs_each_batch_as_the_objective_does():
     assert Mean().evaluate(iter(batches)) == {"loss": pytest.approx((1 * 1 + 2 * 2 + 5 * 6) / 8)}
 
 
-def test_pictures_set_aside_have_the_loss_of_all_of_them_in_one_batch():
+def test_images_set_aside_have_the_loss_of_all_of_them_in_one_batch():
     objective = build_objective(ViT(MODEL), MAE, Setting(seed=1))
     images = torch.randn(7, 3, 16, 16, generator=torch.Generator().manual_seed(0))
     whole = objective.evaluate([Batch.of(images)])

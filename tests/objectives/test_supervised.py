@@ -71,7 +71,7 @@ def test_mixed_targets_and_smoothing():
 
 
 def test_soft_targets_with_class_weights():
-    """Each class's share of a target counts by the weight of the class, and each picture alike."""
+    """Each class's share of a target counts by the weight of the class, and each image alike."""
     soft = torch.rand(11, 3, generator=torch.Generator().manual_seed(4))
     soft /= soft.sum(dim=1, keepdim=True)
     objective, seen = build(weight=WEIGHT), batch(soft)
@@ -103,7 +103,7 @@ def test_uneven_parts_teach_what_the_whole_batch_does(subtests):
 
 
 def test_a_step_is_the_same_for_any_accumulate(subtests):
-    """Patches that are left out and stochastic depth included: they follow each picture into its part."""
+    """Patches that are left out and stochastic depth included: they follow each image into its part."""
     for weight in (None, WEIGHT):
         with subtests.test(weight=weight):
             settings = Settings(0.1, class_weights=weight is not None, keep_schedule=SCHEDULE)
@@ -143,7 +143,7 @@ def kept(objective, seen, progress=0.1):
     return one
 
 
-def test_the_patches_that_are_kept_follow_from_the_picture_alone():
+def test_the_patches_that_are_kept_follow_from_the_image_alone():
     objective = build(Settings(keep_schedule=SCHEDULE))
     whole = kept(objective, batch())
     assert whole.shape == (11, 8)
@@ -155,7 +155,7 @@ def test_the_patches_that_are_kept_follow_from_the_picture_alone():
     assert kept(objective, batch(), progress=0.5) is None
 
 
-def test_classes_count_alike_however_many_pictures_they_have():
+def test_classes_count_alike_however_many_images_they_have():
     labels = torch.tensor([0] * 6 + [1] * 3 + [3])
     weight = balance(labels, 4)
     assert weight.tolist() == pytest.approx([10 / 18, 10 / 9, 0, 10 / 3])

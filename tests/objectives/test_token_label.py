@@ -25,7 +25,7 @@ COUNT = 6
 
 
 LABELS = torch.tensor([0, 0, 0, 0, 0, 1, 1, 1, 2, 2])
-"""Of all training pictures: class weights are 10 / (3 x 5), 10 / (3 x 3) and 10 / (3 x 2)."""
+"""Of all training images: class weights are 10 / (3 x 5), 10 / (3 x 3) and 10 / (3 x 2)."""
 CLASS_WEIGHTS = np.array([2 / 3, 10 / 9, 5 / 3])
 
 
@@ -58,7 +58,7 @@ def numbers(layer):
 
 
 def literal(objective, seen, beta, keep=None):
-    """H(X_cls, y_cls) + beta / N sum_i H(X_i, y_i), the mean over pictures (equation 5 of the paper)."""
+    """H(X_cls, y_cls) + beta / N sum_i H(X_i, y_i), the mean over images (equation 5 of the paper)."""
     model = objective.model
     with torch.no_grad():
         z, layout = model.embed(seen.images, keep, keys=seen.keys)
@@ -133,7 +133,7 @@ def test_patch_dropout_takes_the_labels_along():
 def test_class_weights_weigh_both_terms_and_smoothing_is_the_labels_alone(subtests):
     """sum_b w_b (H(X, smooth y) + beta / N sum_i H(X_i, y_i)), over sum_b w_b; of mixed labels, over B.
 
-    In cross-entropy each class of a target has its own weight; the tokens' term of a picture has those of its label.
+    In cross-entropy each class of a target has its own weight; the tokens' term of an image has those of its label.
     """
     for soft in (False, True):
         with subtests.test(soft=soft):

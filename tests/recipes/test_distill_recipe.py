@@ -72,14 +72,14 @@ def test_a_teacher_that_costs_more_than_a_step_of_the_student_looks_once():
             teacher = named_config("F/4@32", width=width)
             objective = decide_answers(distilled(training, scratch=True), teacher).objective
             once = count_flops(teacher) > step
-            assert (objective.answers, objective.targets) == (("picture", "soft") if once else ("view", "hard"))
+            assert (objective.answers, objective.targets) == (("image", "soft") if once else ("view", "hard"))
             ways.add(once)
         assert ways == {True, False}
 
 
 def test_single_fields_can_be_set_otherwise():
     changes = {"objective.targets": "soft", "objective.temperature": "2", "objective.weight": "0.9"}
-    objective = changed({**changes, "objective.answers": "picture"}).objective
+    objective = changed({**changes, "objective.answers": "image"}).objective
     assert (objective.targets, objective.temperature, objective.weight) == ("soft", 2.0, 0.9)
     assert not changed({"model.distilled": "false"}).model.distilled
 
@@ -91,21 +91,21 @@ def way(changes, teacher=TINY):
 
 def test_what_is_learned_follows_how_the_teacher_is_asked_unless_both_are_set():
     costly = named_config("L/16")
-    assert way({"objective.answers": "picture"}) == ("picture", "soft")
+    assert way({"objective.answers": "image"}) == ("image", "soft")
     assert way({"objective.answers": "view"}, costly) == ("view", "hard")
     assert way({"objective.targets": "soft"}) == ("view", "soft")
-    assert way({"objective.targets": "hard"}, costly) == ("picture", "hard")
-    assert way({"objective.answers": "picture", "objective.targets": "hard"}) == ("picture", "hard")
+    assert way({"objective.targets": "hard"}, costly) == ("image", "hard")
+    assert way({"objective.answers": "image", "objective.targets": "hard"}) == ("image", "hard")
     # the temperature acts wherever probabilities are learned
     assert changed({"objective.temperature": "2"}, teacher=costly).objective.temperature == 2
-    assert changed({"objective.temperature": "2", "objective.answers": "picture"}).objective.temperature == 2
+    assert changed({"objective.temperature": "2", "objective.answers": "image"}).objective.temperature == 2
 
 
 def test_a_teacher_is_weighed_against_the_student_as_it_was_changed():
     teacher = changed({}).model  # of the student's own size: a third of a step
     assert way({}, teacher) == ("view", "hard")
-    assert way({"model.depth": "1"}, teacher) == ("picture", "soft")
-    assert way({"objective.keep_schedule": "[[1.0,0.1]]"}, teacher) == ("picture", "soft")
+    assert way({"model.depth": "1"}, teacher) == ("image", "soft")
+    assert way({"objective.keep_schedule": "[[1.0,0.1]]"}, teacher) == ("image", "soft")
 
 
 WRONG = {
@@ -113,7 +113,7 @@ WRONG = {
     "objective.weight=0": "weight=0.*1",
     "objective.weight=1.5": "weight=1.5.*1",
     "objective.targets=both": "objective.targets=both.* hard .*soft",
-    "objective.answers=never": "objective.answers=never.* view .*picture",
+    "objective.answers=never": "objective.answers=never.* view .*image",
     "objective.teacher=x": "objective.teacher",
 }
 

@@ -6,10 +6,10 @@ from vitreous.recipes.noise import noised
 from vitreous.recipes.situation import Situation
 from vitreous.recipes.supervised import recipe
 
-MANY = Situation(classes=5, pictures=40_000, side=32, channels=3)
+MANY = Situation(classes=5, images=40_000, side=32, channels=3)
 
 
-def test_a_student_of_small_pictures_is_noised_in_all_three_ways():
+def test_a_student_of_small_images_is_noised_in_all_three_ways():
     plain = recipe("auto", MANY)
     assert (plain.augment.policy, plain.model.dropout, plain.model.drop_path) == ("none", 0, 0)
     student = noised(plain, soft=True)

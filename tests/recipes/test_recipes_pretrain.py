@@ -1,4 +1,4 @@
-"""The real recipes of pre-training: complete for every kind of picture, and sane."""
+"""The real recipes of pre-training: complete for every kind of image, and sane."""
 
 import json
 from itertools import product
@@ -20,11 +20,11 @@ from vitreous.run.saved import training_from_json, training_to_json
 from vitreous.train.optimizer import make_optimizers
 
 SITUATIONS = {
-    "cifar": Situation(classes=0, pictures=50_000, side=32, channels=3),
-    "mnist": Situation(classes=0, pictures=60_000, side=28, channels=1),
-    "photographs": Situation(classes=0, pictures=1_000, side=500, channels=3),
-    "asked": Situation(classes=0, pictures=1_000, side=500, channels=3, model="S/16"),
-    "sized": Situation(classes=0, pictures=1_000, side=500, channels=3, image_size=96),
+    "cifar": Situation(classes=0, images=50_000, side=32, channels=3),
+    "mnist": Situation(classes=0, images=60_000, side=28, channels=1),
+    "photographs": Situation(classes=0, images=1_000, side=500, channels=3),
+    "asked": Situation(classes=0, images=1_000, side=500, channels=3, model="S/16"),
+    "sized": Situation(classes=0, images=1_000, side=500, channels=3, image_size=96),
 }
 
 
@@ -50,8 +50,8 @@ def test_every_recipe_takes_its_first_steps(subtests):
             training = PRETRAINING[name](SITUATIONS["cifar"])
             draw = torch.Generator().manual_seed(0)
             colours, noise = torch.rand(8, 3, 1, 1, generator=draw), torch.rand(8, 3, 32, 32, generator=draw)
-            pictures = (255 * (0.8 * colours + 0.2 * noise)).to(torch.uint8)
-            source = ArraySource("some", pictures, np.full(8, -1), ())
+            images = (255 * (0.8 * colours + 0.2 * noise)).to(torch.uint8)
+            source = ArraySource("some", images, np.full(8, -1), ())
             views = training.objective.views
             loader = Loader(source, training.preprocess, training.augment, batch_size=8, views=views, shuffle=True)
             objective = build_objective(ViT(training.model, seed=0), training.objective, Setting()).train()
@@ -78,4 +78,4 @@ def test_what_dinov2_adds():
 
 def test_sizes_that_make_no_sense():
     with pytest.raises(UserError, match=r"30.*4"):
-        PRETRAINING["dino"](Situation(classes=0, pictures=10, side=32, channels=3, image_size=30))
+        PRETRAINING["dino"](Situation(classes=0, images=10, side=32, channels=3, image_size=30))

@@ -1,4 +1,4 @@
-"""What the recipe for good weights and few pictures makes of a situation."""
+"""What the recipe for good weights and few images makes of a situation."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from vitreous.recipes.supervised import small_data
 
 GIVEN = Situation(
     classes=37,
-    pictures=1480,
+    images=1480,
     side=240,
     channels=3,
     base=preset("Ti/16", classes=1000),
@@ -28,14 +28,14 @@ def test_things_look_as_large_as_in_training(subtests):
             assert training.augment.crop_scale == (0.35, 1.0)
 
 
-def test_fewer_pictures_are_set_aside_where_there_is_a_test_split():
+def test_fewer_images_are_set_aside_where_there_is_a_test_split():
     assert small_data(GIVEN).validation == 0.1
     assert small_data(replace(GIVEN, tested=True)).validation == 0.05
 
 
 def test_only_given_weights_are_a_start_to_stay_near_to():
     assert small_data(GIVEN).wise_ft_alpha == 0.5
-    assert small_data(replace(GIVEN, pictures=50_000)).wise_ft_alpha == 1.0
+    assert small_data(replace(GIVEN, images=50_000)).wise_ft_alpha == 1.0
     assert (
         small_data(replace(GIVEN, base=replace(GIVEN.base, classes=0))).wise_ft_alpha == 1.0
     )  # as a masked autoencoder

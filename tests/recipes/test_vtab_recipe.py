@@ -9,7 +9,7 @@ from vitreous.recipes.supervised import recipe
 
 GIVEN = Situation(
     classes=37,
-    pictures=1000,
+    images=1000,
     side=240,
     channels=3,
     base=preset("Ti/16", classes=1000),
@@ -23,7 +23,7 @@ def test_table_4():
     assert (optimizer.name, optimizer.momentum, optimizer.learning_rate) == ("sgd", 0.9, 0.01)
     assert (optimizer.decay, optimizer.weight_decay, optimizer.clip) == ("cosine", 0.0, 1.0)
     assert training.batch_size == 512
-    assert training.epochs * (1000 // 512) == 2500  # steps: an epoch of 1,000 pictures is one whole batch
+    assert training.epochs * (1000 // 512) == 2500  # steps: an epoch of 1,000 images is one whole batch
     assert training.model.image_size == (384, 384)
     assert (training.preprocess.size, training.preprocess.crop) == ((384, 384), 1.0)
     assert training.model.classes == 37

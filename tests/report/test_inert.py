@@ -7,12 +7,12 @@ from PIL import Image
 from test_page import Reader
 
 from support import contents, transfers
-from support.greys import draw_pictures
+from support.greys import draw_images
 from vitreous import ViT
 from vitreous.config.data import Preprocess
 from vitreous.jobs.analyze import analyze, analyze_bias
 from vitreous.jobs.walkthrough import write_walkthrough
-from vitreous.report.content import TaughtPicture
+from vitreous.report.content import TaughtImage
 from vitreous.report.page import page
 from vitreous.report.pretraining import pretraining_page
 from vitreous.report.self_training import self_training_page
@@ -61,7 +61,7 @@ def test_the_pages_of_a_run(monkeypatch, subtests):
             monkeypatch.setattr(contents, "NASTY", (name, "b"))
             told = replace(plain.run, **dict.fromkeys(("place", "data", "start", "way", "teacher"), name))
             told = replace(told, alarms=(name,), remarks=(name,), records=[])  # curves show no names
-            taught = (TaughtPicture(name, name, Image.new("RGB", (20, 30)), [[name, "b"]], [[0.9, 0.2]]),)
+            taught = (TaughtImage(name, name, Image.new("RGB", (20, 30)), [[name, "b"]], [[0.9, 0.2]]),)
             splits = contents.scored(classes=2), contents.scored("validation", 2, n=50)
             words = {**dict.fromkeys(("name", "place", "data", "card"), name), "left_out": (name,)}
             check(page(replace(plain, bundle=contents.bundle(2), run=told, splits=splits, taught=taught, **words)))
@@ -85,7 +85,7 @@ def bundle_of(folder, word):
     return Bundle(ViT("P/4@16", classes=2).eval(), Preprocess(size=(16, 16)), (word, word), path=folder / word)
 
 
-def test_the_page_of_a_picture(tmp_path, subtests):
+def test_the_page_of_a_image(tmp_path, subtests):
     for kind in list(NAMES)[:7]:
         with subtests.test(kind):
             word = NAMES[kind].replace("/", "")
@@ -97,6 +97,6 @@ def test_the_page_of_a_picture(tmp_path, subtests):
 @pytest.mark.slow
 def test_the_page_of_many_models(tmp_path):
     models = [bundle_of(tmp_path, NAMES[name].replace("/", "")) for name in list(NAMES)[:4]]
-    data = draw_pictures(tmp_path / "<script>", count=16)
+    data = draw_images(tmp_path / "<script>", count=16)
     for measure in (analyze, analyze_bias):
-        check(measure(models, data, tmp_path / "out", pictures=8, workers=0).page.read_text(encoding="utf-8"))
+        check(measure(models, data, tmp_path / "out", images=8, workers=0).page.read_text(encoding="utf-8"))

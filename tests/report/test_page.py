@@ -117,7 +117,7 @@ def test_names_cannot_break_it():
     for name in NASTY[:5]:
         assert name in found.text
     assert "a <run>" in found.text
-    assert "pictures & more" in found.text
+    assert "images & more" in found.text
     assert "vitreous predict 'runs/it'\"'\"'s here' " in found.text  # to be pasted in a shell
 
 

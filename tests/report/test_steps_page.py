@@ -47,7 +47,7 @@ class Shown(HTMLParser):
             self.cells[-1].append(data.replace("−", "-").replace("\u00a0", " "))
 
 
-def picture(size=(40, 30)):
+def make_image(size=(40, 30)):
     noise = np.random.default_rng(0).integers(0, 256, (size[1], size[0], 3)).astype(np.uint8)
     return Image.fromarray(noise)
 
@@ -71,9 +71,9 @@ def test_every_number_on_the_page_is_the_paper_s(tmp_path, subtests):
         with subtests.test(name=name):
             bundle = bundle_of(**SHOWABLE[name])
             c, p = bundle.model.config, bundle.preprocess
-            picture().save(tmp_path / "a.png")
+            make_image().save(tmp_path / "a.png")
             mode = "RGB" if c.channels == 3 else "L"
-            image = normalise(eval_view(picture().convert(mode), p)[None], p)[0].double().numpy()
+            image = normalise(eval_view(make_image().convert(mode), p)[None], p)[0].double().numpy()
             for query, layer, head in ((None, -1, 0), ((9.0, 12.0), 0, 2)):
                 path = write_walkthrough(
                     bundle, tmp_path / "a.png", out=tmp_path / "steps.html", layer=layer, head=head, query=query
@@ -149,7 +149,7 @@ def check_classes(shown, truth):
 
 def test_names_cannot_break_it_and_it_needs_nothing_else(tmp_path):
     name = "<img src=x onerror=alert(1)>.png"
-    picture().save(tmp_path / name)
+    make_image().save(tmp_path / name)
     text = write_walkthrough(bundle_of(), tmp_path / name, out=tmp_path / "page.html").read_text()
     assert "<img src=x" not in text
     assert "&lt;class 0&gt;" in text
@@ -161,7 +161,7 @@ def test_names_cannot_break_it_and_it_needs_nothing_else(tmp_path):
 
 def test_equations_are_those_of_the_model(tmp_path):
     def formulas(**changes):
-        picture().save(tmp_path / "a.png")
+        make_image().save(tmp_path / "a.png")
         text = write_walkthrough(bundle_of(**changes), tmp_path / "a.png", out=tmp_path / "page.html").read_text()
         found = re.findall(r'<p class="equation">(.*?)</p>', text)
         return [re.sub(r"<[^>]+>", "", formula) for formula in found]
@@ -183,7 +183,7 @@ def test_a_browser_shows_it_on_a_phone(tmp_path):
 
     if CHROMIUM is None:
         pytest.skip("needs chromium: apt-get install chromium")
-    picture().save(tmp_path / "a.png")
+    make_image().save(tmp_path / "a.png")
     made = write_walkthrough(bundle_of(registers=2), tmp_path / "a.png", out=tmp_path / "made.html")
     found, asked = look(made.read_text(encoding="utf-8"), tmp_path)
     assert found["scroll"] <= found["client"], found["past"]

@@ -7,16 +7,16 @@ import re
 import numpy as np
 from PIL import Image
 
-from vitreous.report.content import TaughtPicture
+from vitreous.report.content import TaughtImage
 from vitreous.report.token_labels import COLOURS, OTHER, token_labels
 
 
 def shown(labels, shares):
-    return TaughtPicture("cats/1.png", "cat", Image.new("RGB", (30, 20), "white"), labels, shares)
+    return TaughtImage("cats/1.png", "cat", Image.new("RGB", (30, 20), "white"), labels, shares)
 
 
 def veils(html):
-    """The pictures that lie over others, as pixels (h, w, 4)."""
+    """The images that lie over others, as pixels (h, w, 4)."""
     found = re.findall(r'href="data:image/png;base64,([^"]+)"[^>]*class="cells"', html)
     return [np.asarray(Image.open(io.BytesIO(base64.b64decode(one))).convert("RGBA")) for one in found]
 
@@ -53,5 +53,5 @@ def test_of_many_classes_the_rarest_are_others():
     assert veil[0, 13, :3].tolist() == rgb(OTHER)
 
 
-def test_nothing_without_pictures():
+def test_nothing_without_images():
     assert token_labels("a teacher", []) == []

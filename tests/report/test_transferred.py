@@ -37,7 +37,7 @@ def test_the_vtab_column_stays_empty_unless_all_19_are_there():
     assert (shown["pets"], shown["flowers102"], shown["vtab"]) == ("90.0 (87.0 to 92.0)", "", "")
 
 
-def test_figures_from_other_pictures_are_marked():
+def test_figures_from_other_images_are_marked():
     pets, *others = FOUND.scores
     part = replace(FOUND, scores=(replace(pets, n=50), *others))
     assert cells(part)["pets"] == "90.0 (87.0 to 92.0); 50 of 100"
@@ -86,7 +86,7 @@ def test_data_that_are_missing_are_counted():
     assert re.search(r" 4 \w+\. 2 ", transfer_page(replace(FOUND, absent=(*FOUND.absent, more))))
 
 
-def test_19_tasks_are_vtab_only_with_all_of_their_pictures():
+def test_19_tasks_are_vtab_only_with_all_of_their_images():
     counts = {"natural": 7, "specialized": 4, "structured": 8}
     tasks = tuple(task(f"{group}{i}", group) for group, count in counts.items() for i in range(count))
     scores = tuple(score(one.name, 0.5, 0.4, 0.6) for one in tasks)
@@ -110,7 +110,7 @@ def test_rows_are_alike_to_the_papers_only_without_a_budget():
 
 
 def test_our_operations_are_the_papers():
-    """Table 6: 303 million pictures, 7 or 14 epochs, forward and backward, as exaFLOPs. Ours are a little fewer: of the
+    """Table 6: 303 million images, 7 or 14 epochs, forward and backward, as exaFLOPs. Ours are a little fewer: of the
     last block only what is read is computed."""
     for name, epochs, published in (("B/16", 7, 224), ("L/16", 7, 783), ("L/16", 14, 1567), ("H/14", 14, 4262)):
         counted = 3 * count_flops(named_config(name, classes=18_291)) * 303e6 * epochs

@@ -6,8 +6,8 @@ import onnx
 import pytest
 import torch
 
-from support.colours import make_bundle, make_pictures
-from support.tiny_networks import random_pictures
+from support.colours import make_bundle, make_images
+from support.tiny_networks import random_images
 from vitreous.deploy import speed
 from vitreous.deploy.folder import read_about, save_engine
 from vitreous.deploy.runtime import RUNTIMES
@@ -21,7 +21,7 @@ def colours(once_per_run):
 
     def make(folder):
         for split, seed in (("train", 0), ("test", 500)):
-            make_pictures(folder / "data" / split, 12, seed=seed)
+            make_images(folder / "data" / split, 12, seed=seed)
         make_bundle(folder / "bundle")
 
     root = once_per_run("colours", make)
@@ -43,7 +43,7 @@ def converted(once_per_run):
 
     def load(name, runtime, bundle):
         def make(folder):
-            found = convert_model(bundle, runtime, random_pictures(bundle, 4))
+            found = convert_model(bundle, runtime, random_images(bundle, 4))
             save_engine(folder / "engine", found.model, found.about, "")
 
         folder = once_per_run(name, make) / "engine"

@@ -36,7 +36,7 @@ class Told(World):
         return [value if self.heard is None else self.heard, value]
 
 
-def test_other_pictures_labels_or_classes_are_refused():
+def test_other_images_labels_or_classes_are_refused():
     for other, same in ((data(), True), (data(last=0), False), (data(classes=("a", "c")), False)):
         first = Told()
         open_alike(lambda other=other: other, "photos", first)

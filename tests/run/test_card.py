@@ -18,10 +18,10 @@ from vitreous.weights.markdown import code, visible
 
 HOSTILE = {
     "script": "<script>alert(1)</script>",
-    "picture of html": "<img src=x onerror=alert(1)>",
+    "image of html": "<img src=x onerror=alert(1)>",
     "end of a code element": "</code></p><iframe src=javascript:alert(1)>",
     "link": "[click](javascript:alert(1))",
-    "picture": "![x](https://example.com/x.png)",
+    "image": "![x](https://example.com/x.png)",
     "reference": "[a][b]\n\n[b]: https://example.com",
     "address": "https://example.com/cats",
     "address without scheme": "www.example.com",
@@ -90,7 +90,7 @@ CONFIG = preset("P/4@16", classes=2)
 
 
 def cards(name):
-    spent = Spent(seconds=1.0, core_hours=1.0, pictures=1)
+    spent = Spent(seconds=1.0, core_hours=1.0, images=1)
     training = Training(CONFIG, Preprocess(size=(16, 16)))
     request = PretrainRequest(name, name, model=name)
     result = PretrainResult(name, name, name, True, 1, 1, {name: 1.0}, (), spent)
@@ -101,7 +101,7 @@ def cards(name):
         recipe=name,
         weights=name or None,
         labels=[name, "cat"],
-        pictures=1,
+        images=1,
         scores={"test": "90 %"},
         spent=spent,
     )

@@ -46,18 +46,18 @@ def test_time_is_settled_once():
     assert timed.timed(5) == timed
 
 
-def test_all_are_validated_and_measured_on_as_many_pictures_as_the_slowest_has_time_for():
+def test_all_are_validated_and_measured_on_as_many_images_as_the_slowest_has_time_for():
     plan = replace(ComparePlan.of(REQUEST, data()).timed(2), cell_seconds=80.0)
     looks = {"P/4@32": 0.001, "C+P/4@32": 0.004}
     # a quarter of a trial of 40 s for 10 evaluations and the end: 10 s / 11 / 0.004 s;
     # a tenth of an hour for 4 cells of each model: 360 s / (4 x 0.005 s)
     found = plan.looking(looks, 10, val=5000, measured=100_000)
-    assert (found.evaluations, found.val_pictures, found.measured_pictures) == (10, 227, 18_000)
+    assert (found.evaluations, found.val_images, found.measured_images) == (10, 227, 18_000)
     assert found.validating("P/4@32") == pytest.approx(11 * 227 * 0.001)
     few = plan.looking(looks, 10, val=100, measured=50)
-    assert (few.val_pictures, few.measured_pictures) == (100, 50)
+    assert (few.val_images, few.measured_images) == (100, 50)
     slow = plan.looking({"P/4@32": 100.0}, 10, val=100, measured=50)
-    assert (slow.val_pictures, slow.measured_pictures) == (16, 16)
+    assert (slow.val_images, slow.measured_images) == (16, 16)
 
 
 def test_the_budget_is_divided_over_cells_and_trials():
@@ -86,16 +86,16 @@ def test_fractions_that_are_none(subtests):
 
 
 def test_equal_operations_are_equal():
-    """By hand: a step costs three forward passes of every picture in its batch."""
+    """By hand: a step costs three forward passes of every image in its batch."""
     for name in ("P/4@32", "bit-r11x0.5"):
         config = named_config(name, classes=10)
         training = Training(config, Preprocess(size=(32, 32)), batch_size=64)
         step = 3 * 64 * count_flops(config)
-        epochs = equal_epochs(training, pictures=1000, flops=100 * step)
+        epochs = equal_epochs(training, images=1000, flops=100 * step)
         assert epochs * (1000 // 64) == pytest.approx(100)
-        # fewer pictures than a batch: each step sees all of them, and there is one in an epoch
-        assert equal_epochs(training, pictures=16, flops=100 * step) == pytest.approx(400)
-    assert equal_epochs(training, pictures=1000, flops=1.0) * 15 == pytest.approx(1)
+        # fewer images than a batch: each step sees all of them, and there is one in an epoch
+        assert equal_epochs(training, images=16, flops=100 * step) == pytest.approx(400)
+    assert equal_epochs(training, images=1000, flops=1.0) * 15 == pytest.approx(1)
 
 
 def test_the_operations_fill_the_time_of_all_models():
@@ -194,14 +194,14 @@ def test_the_plan_is_json_with_the_request(tmp_path):
     assert found["splits"] == {"train": 6}
 
 
-def test_the_bias_is_measured_on_as_many_pictures_as_there_is_time_for():
+def test_the_bias_is_measured_on_as_many_images_as_there_is_time_for():
     assert count_that_fit(None, {}) == 200
-    # 40 looks at 100 and at 400 pictures a second are 0.4 s and 0.1 s for each picture
+    # 40 looks at 100 and at 400 images a second are 0.4 s and 0.1 s for each image
     assert count_that_fit(30.0, {"a": 100.0, "b": 400.0}) == 60
     assert count_that_fit(1.0, {"a": 100.0, "b": 400.0}) == 16
 
 
-def test_the_models_that_are_looked_into_are_those_of_most_pictures_and_the_first_seed():
+def test_the_models_that_are_looked_into_are_those_of_most_images_and_the_first_seed():
     def cell(model, fraction, seed):
         return Cell(model, fraction, seed, f"{model}-{fraction}-{seed}", 1, 0.5, (0, 1), 9, None, None)
 
@@ -226,7 +226,7 @@ def test_unequal_steps_are_told():
     assert len(noted(100, 105, 111)) == 1
 
 
-def test_pictures_that_cannot_be_read_are_not_blamed_on_the_time():
+def test_images_that_cannot_be_read_are_not_blamed_on_the_time():
     cells = [Cell("a", 1.0, seed, "place", 1, 0.5, (0, 1), 98, None, None) for seed in (0, 1)]
     (unreadable,) = remarks([], cells, [], Judged("test", False, 100, 100))
     assert "98 of 100" in unreadable

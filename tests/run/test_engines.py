@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from support.colours import COLOURS
-from support.tiny_networks import random_pictures
+from support.tiny_networks import random_images
 from vitreous import UserError, bench, export_weights, load, predict, probe
 from vitreous.deploy.engine import TorchEngine
 from vitreous.deploy.folder import load_engine
@@ -30,23 +30,23 @@ OPENVINO = Variant("openvino", "fp32")
 def test_auto_is_pytorch_until_another_engine_was_measured(colours, in_openvino, kept, caplog):
     caplog.set_level(logging.INFO, "vitreous")
     bundle, _ = colours
-    assert deploy(bundle, pictures=100).engine.name == "torch"
+    assert deploy(bundle, images=100).engine.name == "torch"
     found = PreparedEngines(bundle)
     found.put(in_openvino)
-    assert deploy(bundle, pictures=100).engine.name == "torch", "its speed is not known"
-    assert caplog.messages == [], "of a hundred pictures nobody asks"
+    assert deploy(bundle, images=100).engine.name == "torch", "its speed is not known"
+    assert caplog.messages == [], "of a hundred images nobody asks"
     caplog.clear()
     found.remember({TORCH: 10.0, OPENVINO: 25.0})
-    assert deploy(bundle, pictures=100).engine.name == "openvino"
-    assert deploy(bundle, engine="torch", pictures=100).engine.name == "torch"
+    assert deploy(bundle, images=100).engine.name == "openvino"
+    assert deploy(bundle, engine="torch", images=100).engine.name == "torch"
     found.remember({TORCH: 10.0, OPENVINO: 9.9})
-    assert deploy(bundle, pictures=100).engine.name == "torch", "it is slower here"
+    assert deploy(bundle, images=100).engine.name == "torch", "it is slower here"
     openvino, torch_ = caplog.messages
     assert all(word in openvino for word in ("OpenVINO", "fp32", "2.5"))
     assert all(word in torch_ for word in ("PyTorch", "100"))
     caplog.clear()
-    assert deploy(bundle, pictures=15).engine.name == "torch"
-    assert caplog.messages == [], "of a few pictures nobody asks"
+    assert deploy(bundle, images=15).engine.name == "torch"
+    assert caplog.messages == [], "of a few images nobody asks"
 
 
 def test_an_engine_is_opened_once_for_a_network_and_then_costs_nothing(colours, in_openvino, kept):
@@ -55,11 +55,11 @@ def test_an_engine_is_opened_once_for_a_network_and_then_costs_nothing(colours, 
     found.put(in_openvino)
     found.remember({TORCH: 10.0, OPENVINO: 25.0})
     again = load_bundle(bundle.path)
-    assert deploy(again, pictures=16).engine.name == "torch", "it takes longer to open than it saves"
-    first = deploy(again, pictures=100).engine
-    assert deploy(again, pictures=16).engine is first, "by then it is open"
+    assert deploy(again, images=16).engine.name == "torch", "it takes longer to open than it saves"
+    first = deploy(again, images=100).engine
+    assert deploy(again, images=16).engine is first, "by then it is open"
     assert PreparedEngines(again).put(in_openvino).engine is not first
-    assert deploy(load_bundle(bundle.path), pictures=100).engine is not first
+    assert deploy(load_bundle(bundle.path), images=100).engine is not first
 
 
 def test_what_a_converted_form_answers_is_said_of_the_persons_model(colours, in_openvino, kept, tmp_path):
@@ -80,7 +80,7 @@ def test_speeds_of_another_machine_do_not_count(colours, in_openvino, kept, monk
     with monkeypatch.context() as patch:
         patch.setattr(prepared, "describe_machine", lambda: "another")
         assert found.speeds == {}
-        assert deploy(bundle, pictures=100).engine.name == "torch"
+        assert deploy(bundle, images=100).engine.name == "torch"
         found.remember({TORCH: 3.0})
     assert found.speeds == {TORCH: 1.0, OPENVINO: 2.0}, "both are kept"
 
@@ -92,7 +92,7 @@ def test_what_other_versions_made_does_not_count(colours, in_openvino, kept, mon
     found.remember({TORCH: 1.0, OPENVINO: 2.0})
     monkeypatch.setattr(prepared, "describe_software", lambda: "openvino 1999.1")
     assert found.get(OPENVINO) is None
-    assert deploy(bundle, pictures=100).engine.name == "torch"
+    assert deploy(bundle, images=100).engine.name == "torch"
 
 
 def test_a_model_that_cannot_be_converted_is_answered_for_by_pytorch(colours, kept, monkeypatch, caplog):
@@ -106,7 +106,7 @@ def test_a_model_that_cannot_be_converted_is_answered_for_by_pytorch(colours, ke
     monkeypatch.setitem(RUNTIMES, "openvino", replace(runtime, convert=fail))
     monkeypatch.setattr(conversion, "trace_graph", lambda *given: None)
     monkeypatch.setattr(engines, "WORTH_SECONDS", 0.0)
-    assert deploy(bundle, pictures=100_000).engine.name == "torch"
+    assert deploy(bundle, images=100_000).engine.name == "torch"
     assert any("4711" in message for message in caplog.messages)
     with pytest.raises(UserError, match=r"\b4711\b"):
         deploy(bundle, engine="openvino")
@@ -122,10 +122,10 @@ def test_two_threads_get_their_own_answers(colours, in_openvino, kept):
     bundle, _ = colours
     PreparedEngines(bundle).put(in_openvino)
     engine = deploy(bundle, engine="openvino").engine
-    pictures = random_pictures(bundle, 23)
-    expected = [engine.scores(pictures[i:]) for i in range(8)]
+    images = random_images(bundle, 23)
+    expected = [engine.scores(images[i:]) for i in range(8)]
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda i: engine.scores(pictures[i:]), [*range(8)] * 5))
+        found = list(pool.map(lambda i: engine.scores(images[i:]), [*range(8)] * 5))
     for i, scores in enumerate(found):
         torch.testing.assert_close(scores, expected[i % 8], atol=1e-6, rtol=0)
 
@@ -138,18 +138,18 @@ def test_another_model_does_not_take_this_ones_engine(colours, in_openvino, kept
     with torch.no_grad():
         bundle.model.head.bias[0] += 1
     try:
-        assert deploy(bundle, pictures=100).engine.name == "torch"
+        assert deploy(bundle, images=100).engine.name == "torch"
     finally:
         with torch.no_grad():
             bundle.model.head.bias[0] -= 1
 
 
-def test_many_pictures_are_worth_a_conversion(colours, in_openvino, kept, monkeypatch):
+def test_many_images_are_worth_a_conversion(colours, in_openvino, kept, monkeypatch):
     bundle, _ = colours
     monkeypatch.setattr(engines, "convert_model", lambda bundle, to, views: {"openvino": in_openvino}[to])
     monkeypatch.setattr(engines, "WORTH_SECONDS", 0.0)
     monkeypatch.setattr(prepared, "measure_speeds", lambda found: dict.fromkeys(found, 1.0) | {OPENVINO: 2.0})
-    assert deploy(bundle, pictures=100_000).engine.name == "openvino"
+    assert deploy(bundle, images=100_000).engine.name == "openvino"
     assert PreparedEngines(bundle).get(OPENVINO) is not None
 
 
@@ -158,8 +158,8 @@ def test_a_batch_that_does_not_fit_into_the_memory_is_not_tried(colours, kept, m
     bundle, _ = colours
     monkeypatch.setattr(engines, "WORTH_SECONDS", 0.0)
     monkeypatch.setattr("vitreous.memory.available_memory", lambda: 1000)
-    monkeypatch.setattr(TorchEngine, "scores", lambda self, pictures: pytest.fail("a batch was computed"))
-    assert deploy(bundle, pictures=100_000).engine.name == "torch"
+    monkeypatch.setattr(TorchEngine, "scores", lambda self, images: pytest.fail("a batch was computed"))
+    assert deploy(bundle, images=100_000).engine.name == "torch"
 
 
 def test_what_is_kept_and_damaged_is_made_again(colours, in_openvino, kept, monkeypatch):
@@ -174,7 +174,7 @@ def test_what_is_kept_and_damaged_is_made_again(colours, in_openvino, kept, monk
     place.write_bytes(content)
     with pytest.raises(UserError, match=r"model\.bin"):
         load_engine(place.parent)
-    images = random_pictures(bundle, 4)
+    images = random_images(bundle, 4)
     again = deploy(load_bundle(bundle.path), engine="openvino")
     assert len(made) == 1
     assert torch.equal(first.engine.scores(images), again.engine.scores(images))
@@ -214,7 +214,7 @@ def test_what_cannot_be_had_is_said(colours, kept, subtests):
 def test_an_exported_model_is_what_it_is(colours, in_openvino, kept):
     bundle, data = colours
     PreparedEngines(bundle).put(in_openvino)
-    out, image = PreparedEngines(bundle).folder / "openvino-fp32", random_pictures(bundle, 1)[0]
+    out, image = PreparedEngines(bundle).folder / "openvino-fp32", random_images(bundle, 1)[0]
     with pytest.raises(UserError, match=f"engine='onnx': {out}"):
         predict(out, image, engine="onnx")
     with pytest.raises(UserError, match=f"precision='int8': {out}"):
@@ -251,7 +251,7 @@ def test_a_runtime_that_is_not_installed_is_named(colours, kept, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.skipif(not peak_bytes(), reason="the system does not tell")
-def test_memory_is_of_a_process_that_asks_as_many_pictures_as_the_engine_likes(
+def test_memory_is_of_a_process_that_asks_as_many_images_as_the_engine_likes(
     colours, in_openvino, kept, monkeypatch, tmp_path
 ):
     """So nothing that this process has done counts, and a larger batch takes more."""
@@ -287,7 +287,7 @@ def test_without_room_for_a_copy_memory_is_not_known(colours, monkeypatch, tmp_p
 
 def test_memory_is_measured_with_a_whole_batch(colours, monkeypatch, capsys):
     asked = []
-    monkeypatch.setattr(TorchEngine, "scores", lambda self, pictures: asked.append(len(pictures)))
+    monkeypatch.setattr(TorchEngine, "scores", lambda self, images: asked.append(len(images)))
     memory.main(colours[0].path)
     assert asked == [deploy(colours[0], engine="torch").engine.batch_size] * 2
     assert int(capsys.readouterr().out) == pytest.approx(peak_bytes(), rel=0.1)
@@ -301,7 +301,7 @@ def test_bench_measures_all_engines_and_auto_takes_the_fastest(colours, in_openv
     found = bench(bundle, data=data, out=tmp_path / "out", batch_sizes=[1])
     names = {(row.engine, row.precision) for row in found.rows}
     assert names == {("torch", "fp32"), ("openvino", "fp32"), ("openvino", "int8"), ("onnx", "fp32")}
-    speeds = [row.pictures_per_second for row in found.rows]
+    speeds = [row.images_per_second for row in found.rows]
     assert speeds == sorted(speeds, reverse=True)
     assert min(speeds) > 0
     for row in found.rows:
@@ -312,6 +312,6 @@ def test_bench_measures_all_engines_and_auto_takes_the_fastest(colours, in_openv
     assert [row["engine"] for row in written["rows"]] == [row.engine for row in found.rows]
     assert (tmp_path / "out" / "bench.svg").read_text().startswith("<?xml")
     fastest = next(row for row in found.rows if row.precision == "fp32")  # int8 was judged on too few
-    assert deploy(bundle, pictures=10**9).engine.name == fastest.engine
+    assert deploy(bundle, images=10**9).engine.name == fastest.engine
     assert any("36" in remark and "200" in remark for remark in found.remarks)
     assert bundle.labels == COLOURS

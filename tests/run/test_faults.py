@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from support.together import BATCH, TINY, draw_pictures, train, two_processes
+from support.together import BATCH, TINY, draw_images, train, two_processes
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "faults.py"
 KINDS = ("kill-saving", "kill-saving-shards", "nan")
@@ -52,7 +52,7 @@ def digest(run):
 @pytest.mark.slow
 def test_a_process_that_is_killed_while_it_saves_ends_the_other_and_both_go_on(tmp_path):
     """What torch says of the second's end is its own; nan in one of two processes is in test_world.py."""
-    draw_pictures(tmp_path / "pictures.npz")
+    draw_images(tmp_path / "images.npz")
     other, killed = two_processes(die_while_saving, tmp_path)
     assert killed == -signal.SIGKILL
     assert other not in (None, 0)

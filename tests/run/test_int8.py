@@ -1,4 +1,4 @@
-"""int8: calibrated and judged with other pictures, refused where it loses too much, and not searched for in vain."""
+"""int8: calibrated and judged with other images, refused where it loses too much, and not searched for in vain."""
 
 from dataclasses import replace
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from support.tiny_networks import random_pictures
+from support.tiny_networks import random_images
 from vitreous import UserError, bench, export_weights, probe
 from vitreous.data.source import open_data
 from vitreous.deploy.folder import Accuracy, load_engine, read_about
@@ -15,7 +15,7 @@ from vitreous.deploy.runtime import RUNTIMES
 from vitreous.jobs.evaluate import evaluate
 from vitreous.run.engines import conversion, exporting, timing
 from vitreous.run.engines.choice import deploy
-from vitreous.run.engines.exporting import split_pictures
+from vitreous.run.engines.exporting import split_images
 from vitreous.run.engines.prepared import TORCH, PreparedEngines, Variant
 from vitreous.run.engines.timing import Way, gather_engines
 
@@ -27,19 +27,19 @@ def test_int8_that_loses_more_than_usual_is_taken_only_if_asked_for(colours, in_
         about = replace(in_openvino.about, precision="int8", accuracy=Accuracy(1000, 0.9, 0.9 - lost / 100))
         found.put(replace(in_openvino, about=about))
         found.remember({TORCH: 1.0, int8: 2.0})
-        assert deploy(bundle, pictures=1000).engine.name == expected
-        assert deploy(bundle, pictures=1000, precision="int8").engine.name == "openvino"
+        assert deploy(bundle, images=1000).engine.name == expected
+        assert deploy(bundle, images=1000, precision="int8").engine.name == "openvino"
 
 
-def test_int8_that_few_pictures_judged_is_taken_only_if_asked_for(colours, in_openvino, kept):
+def test_int8_that_few_images_judged_is_taken_only_if_asked_for(colours, in_openvino, kept):
     bundle, _ = colours
     found, int8 = PreparedEngines(bundle), Variant("openvino", "int8")
-    for pictures, expected in ((2, "torch"), (199, "torch"), (200, "openvino")):
-        about = replace(in_openvino.about, precision="int8", accuracy=Accuracy(pictures, 1.0, 1.0))
+    for images, expected in ((2, "torch"), (199, "torch"), (200, "openvino")):
+        about = replace(in_openvino.about, precision="int8", accuracy=Accuracy(images, 1.0, 1.0))
         found.put(replace(in_openvino, about=about))
         found.remember({TORCH: 1.0, int8: 2.0})
-        assert deploy(bundle, pictures=1000).engine.name == expected
-        assert deploy(bundle, pictures=1000, precision="int8").engine.precision == "int8"
+        assert deploy(bundle, images=1000).engine.name == expected
+        assert deploy(bundle, images=1000, precision="int8").engine.precision == "int8"
 
 
 def test_int8_that_is_asked_for_need_not_have_a_known_speed(colours, in_openvino, kept):
@@ -53,7 +53,7 @@ def test_int8_that_is_asked_for_need_not_have_a_known_speed(colours, in_openvino
         assert deploy(bundle, precision="int8").engine.precision == "int8"
 
 
-def test_nncf_is_told_the_accuracy_of_the_pictures_it_asks_about():
+def test_nncf_is_told_the_accuracy_of_the_images_it_asks_about():
     """Any of them, in any order, not the first so many."""
     scores = {0: [0.0, 1.0], 1: [1.0, 0.0], 2: [1.0, 0.0]}
 
@@ -61,8 +61,8 @@ def test_nncf_is_told_the_accuracy_of_the_pictures_it_asks_about():
         def output(self, name):
             return name
 
-        def __call__(self, picture):
-            return {"scores": np.array(scores[picture])}
+        def __call__(self, image):
+            return {"scores": np.array(scores[image])}
 
     items = [(0, 1), (1, 0), (2, 1)]
     assert measure_accuracy(Compiled(), items) == pytest.approx(2 / 3)
@@ -77,7 +77,7 @@ def test_int8_is_judged_and_its_accuracy_written_down(colours, kept, tmp_path, c
     about = read_about(out)
     assert about.precision == "int8"
     assert about.accuracy is not None
-    assert (about.accuracy.pictures, about.accuracy.fp32) == (36, 1.0)
+    assert (about.accuracy.images, about.accuracy.fp32) == (36, 1.0)
     assert about.accuracy.int8 >= 0.995
     assert "in int8" in (out / "README.md").read_text()
     assert capsys.readouterr().out == "", "NNCF says nothing of its own"
@@ -94,7 +94,7 @@ def test_int8_that_loses_too_much_is_refused(colours, in_openvino, useless, kept
     bundle, data = colours
     tried = []
 
-    def quantise(model, pictures, **more):
+    def quantise(model, images, **more):
         tried.append(sorted(more))
         return useless
 
@@ -123,9 +123,9 @@ def test_accuracy_aware_quantisation_keeps_its_promise(colours, in_openvino):
 
 
 def test_calibration_never_judges(colours):
-    """Of data with one split only, the pictures are divided."""
+    """Of data with one split only, the images are divided."""
     bundle, data = colours
-    calibration, judged = split_pictures(bundle, data / "test", None)
+    calibration, judged = split_images(bundle, data / "test", None)
     assert len(calibration) == 18
     assert len(judged.views) == 18
     seen = {view.numpy().tobytes() for view in calibration}
@@ -139,7 +139,7 @@ def test_features_are_in_int8_only_if_asked_for(colours, in_openvino, kept):
     about = replace(in_openvino.about, precision="int8", accuracy=Accuracy(1000, 1.0, 1.0))
     found.put(replace(in_openvino, about=about))
     found.remember({TORCH: 1.0, int8: 1000.0})
-    assert deploy(bundle, pictures=1000).engine.precision == "int8"
+    assert deploy(bundle, images=1000).engine.precision == "int8"
     plain = probe(bundle, data)
     assert (plain.engine, plain.to_json()["engine"]) == ("torch-fp32", "torch-fp32")
     assert probe(bundle, data, precision="int8").engine == "openvino-int8"
@@ -151,9 +151,9 @@ def test_the_test_split_judges_only_where_there_is_no_other(colours):
     source = open_data(data)
     train, test = source.splits["train"], source.splits["test"]
     divided = replace(source, splits={"train": train, "val": test.subset(range(5)), "test": test.subset(range(5, 36))})
-    assert len(split_pictures(bundle, divided, None)[1].views) == 5
-    assert len(split_pictures(bundle, divided, divided)[1].views) == 31, "somebody said so"
-    assert len(split_pictures(bundle, source, None)[1].views) == 36
+    assert len(split_images(bundle, divided, None)[1].views) == 5
+    assert len(split_images(bundle, divided, divided)[1].views) == 31, "somebody said so"
+    assert len(split_images(bundle, source, None)[1].views) == 36
 
 
 @pytest.fixture
@@ -202,7 +202,7 @@ def test_int8_that_fewer_images_judged_is_made_again(colours, in_openvino, prepa
         gathered = gather_engines(bundle, [0], data, None, lambda text: None)
         assert Way(int8, 0) in gathered.engines
         assert len(quantised) == made
-        assert prepared.get(int8)[1].accuracy.pictures == (36 if made else judged_before)
+        assert prepared.get(int8)[1].accuracy.images == (36 if made else judged_before)
 
 
 @pytest.mark.slow
@@ -211,7 +211,7 @@ def test_without_vnni_weights_leave_room_for_sums_of_16_bits(colours, in_openvin
     """There two products of bytes are added up in 16 signed bits: 2 x 255 x 64 fits, 2 x 255 x 127 does not."""
     bundle, _ = colours
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx2": True, "avx512_vnni": vnni})
-    views = random_pictures(bundle, 4)
+    views = random_images(bundle, 4)
     quantised = quantise(in_openvino.model, views, transformer=True)
     constants = [op for op in quantised.get_ops() if op.get_type_name() == "Constant"]
     bytes_ = [op.data for op in constants if op.get_element_type().get_type_name() == "i8" and op.data.ndim == 2]

@@ -17,7 +17,7 @@ from torch.distributed import TCPStore
 
 import vitreous.run.labelled
 from support.ports import free_port
-from support.together import draw_pictures, one_of_two, two_processes
+from support.together import draw_images, one_of_two, two_processes
 from vitreous.cli import main
 from vitreous.config.data import Augment, Preprocess
 from vitreous.data.loader import Loader
@@ -38,12 +38,12 @@ def fail_in_the_second(place):
             raise UserError("photos: not there on this machine; copy them.")
 
         vitreous.run.labelled.open_dataset = gone
-    main(["fit", str(place / "pictures.npz"), "--model", "Ti/4@16", "--epochs", "1", "--out", str(place / "run")])
+    main(["fit", str(place / "images.npz"), "--model", "Ti/4@16", "--epochs", "1", "--out", str(place / "run")])
 
 
 @pytest.mark.slow
 def test_an_error_in_one_process_ends_all_with_one_sentence(tmp_path):
-    draw_pictures(tmp_path / "pictures.npz")
+    draw_images(tmp_path / "images.npz")
     statuses = two_processes(fail_in_the_second, tmp_path)
     assert statuses[1] == 2
     assert statuses[0] == 1
@@ -199,14 +199,14 @@ def test_all_but_the_first_are_silent(first_of_two, capfd, monkeypatch):
 
 
 def test_a_batch_that_is_too_small_to_be_shared(tmp_path):
-    source = open_data(draw_pictures(tmp_path / "pictures.npz")).train
+    source = open_data(draw_images(tmp_path / "images.npz")).train
     with pytest.raises(UserError, match=r"batch_size=6: 4 .*batch_size=8"):
         Loader(source, Preprocess(size=(16, 16)), Augment(mixup=0.2), batch_size=6, world=World(0, 4))
 
 
-def test_processes_have_each_picture_of_an_epoch_once_in_the_batches_of_one(subtests, tmp_path):
+def test_processes_have_each_image_of_an_epoch_once_in_the_batches_of_one(subtests, tmp_path):
     """Whatever their number, side by side their parts are the batches that one process would have, to the bit."""
-    source = open_data(draw_pictures(tmp_path / "pictures.npz")).train
+    source = open_data(draw_images(tmp_path / "images.npz")).train
 
     def batches(world, shuffle, mixup):
         augment = Augment(crop_scale=None, pad=2, mixup=mixup)

@@ -16,7 +16,7 @@ from vitreous.run.budget.stages import Work
 
 
 def source(count=40, classes=4):
-    """Each picture is as bright as its number."""
+    """Each image is as bright as its number."""
     images = torch.arange(count, dtype=torch.uint8).view(-1, 1, 1, 1).expand(-1, 1, 4, 4).contiguous()
     return ArraySource("made", images, np.arange(count) % classes, tuple("abcdefgh"[:classes]))
 
@@ -41,7 +41,7 @@ def test_a_part_is_the_beginning_of_a_random_order_of_all():
 
 
 class Machine:
-    """A clock that pictures move."""
+    """A clock that images move."""
 
     def __init__(self, budget, each, writing=1.0, start=2.0):
         self.deadline, self.each, self.writing, self.time = budget, each, writing, start
@@ -61,7 +61,7 @@ def loader(count=40, batch=4):
     return Loader(source(count), Preprocess((4, 4), mean=(0.0,), std=(1.0,)), batch_size=batch)
 
 
-def test_features_of_as_many_pictures_as_fit_and_the_same_again():
+def test_features_of_as_many_images_as_fit_and_the_same_again():
     machine, said = Machine(20, lambda seen: 0.5), []
     outlook = Outlook(Work(40, 0, 0, 1), machine, said.append)
     (features, labels), tried = features_in_time(machine.look, loader(), 4, 0, count=None, outlook=outlook)
@@ -83,7 +83,7 @@ def test_a_machine_that_becomes_slower_ends_the_features_earlier():
     assert machine.time <= 20 + 8 * 0.5  # not later than a batch
 
 
-def test_test_pictures_end_when_it_is_time_to_write():
+def test_test_images_end_when_it_is_time_to_write():
     machine = Machine(20, lambda seen: 0.5)
     (answers, _), tried = answers_in_time(machine.look, loader(), machine, 0.5)
     assert tried == len(answers) == 36  # at 18 s not late yet, at 20 s it is

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from support.colours import make_bundle, make_pictures
+from support.colours import make_bundle, make_images
 from vitreous import UserError
 from vitreous.data.folder import FolderSource, Names
 from vitreous.evaluate.classify import score_classes
@@ -22,7 +22,7 @@ def timm_list(name):
 
 
 def source_of(classes, tmp_path):
-    """One picture of each class, in the order of their names."""
+    """One image of each class, in the order of their names."""
     names = [f"{name}/0.png" for name in sorted(classes)]
     return FolderSource(tmp_path, Names(names), np.arange(len(names)), tuple(sorted(classes)))
 
@@ -118,7 +118,7 @@ def test_any_data_may_be_judged_among_their_own_classes(tmp_path):
     bundle = load_bundle(make_bundle(tmp_path / "b"))
     with torch.no_grad():
         bundle.model.head.bias[0] += 1000
-    make_pictures(tmp_path / "p", colours=("red", "green"))
+    make_images(tmp_path / "p", colours=("red", "green"))
     every = evaluate(bundle, tmp_path / "p")
     assert (every.result.top1, every.among, every.remarks) == (0.0, "all", ())
     own = evaluate(bundle, tmp_path / "p", among="data")
@@ -126,5 +126,5 @@ def test_any_data_may_be_judged_among_their_own_classes(tmp_path):
     (remark,) = own.remarks
     assert "2" in remark
     assert "3" in remark
-    whole = make_pictures(tmp_path / "q")
+    whole = make_images(tmp_path / "q")
     assert evaluate(bundle, whole, among="data").among == "all"  # they have all classes

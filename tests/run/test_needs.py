@@ -53,13 +53,13 @@ def training(**changes):
 
 
 def test_a_training_needs_weights_gradients_moments_and_a_batch():
-    plain = needs.training_bytes(training(batch_size=64), pictures=1000)
+    plain = needs.training_bytes(training(batch_size=64), images=1000)
     weights = 4 * count_parameters(training().model)
     assert plain > 4 * weights
     assert needs.training_bytes(training(batch_size=64, ema=0.9), 1000) - plain == weights
     assert plain - needs.training_bytes(training(batch_size=64, optimizer=Optimizer(name="sgd")), 1000) == weights
-    assert needs.training_bytes(training(batch_size=64), pictures=16) == needs.training_bytes(
-        training(batch_size=16), pictures=1000
+    assert needs.training_bytes(training(batch_size=64), images=16) == needs.training_bytes(
+        training(batch_size=16), images=1000
     )
     parts = needs.training_bytes(training(batch_size=64, accumulate=4), 1000)
     assert parts < plain
@@ -71,8 +71,8 @@ def test_hidden_patches_need_nothing_and_views_add_up():
     assert needs.training_bytes(training(batch_size=64, objective=Dino()), 1000) > 2 * plain
 
 
-def test_each_process_has_pictures_for_every_part_of_a_step():
-    """Of 14 pictures four processes get 3, 4, 3 and 4; in pairs, 2, 4, 4 and 4."""
+def test_each_process_has_images_for_every_part_of_a_step():
+    """Of 14 images four processes get 3, 4, 3 and 4; in pairs, 2, 4, 4 and 4."""
     needs.check_training_memory(training(batch_size=14, accumulate=3), 1000, World(size=4))
     with pytest.raises(UserError, match=r"4 .*2 .*accumulate=3"):
         needs.check_training_memory(

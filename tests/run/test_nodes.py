@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from support.together import BATCH, TINY, draw_pictures, train, two_processes
+from support.together import BATCH, TINY, draw_images, train, two_processes
 
 NAMES = tuple(f"vitreous-{os.getpid()}-{letter}" for letter in "ab")
 LINKS, PLACES = ("vit-a", "vit-b"), ("10.213.77.1", "10.213.77.2")
@@ -59,7 +59,7 @@ def start_agent(node, place):
     agent = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1"]
     meeting = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"{PLACES[0]}:29517", "--rdzv-id", "test"]
     meeting += ["--rdzv-conf", f"is_host={int(node == 0)}", "--local-addr", PLACES[node], "--max-restarts", "5"]
-    command = ["-m", "vitreous", "fit", place / "pictures.npz", "--model", "Ti/4@16", *settings, "--workers", "0"]
+    command = ["-m", "vitreous", "fit", place / "images.npz", "--model", "Ti/4@16", *settings, "--workers", "0"]
     command += ["--epochs", str(EPOCHS), "--out", place / "cut"]
     with (place / f"said-{node}").open("a") as said:
         return subprocess.Popen(
@@ -82,7 +82,7 @@ def digest(run):
 
 @pytest.mark.exhaustive
 def test_a_node_that_was_cut_off_and_came_back_changes_nothing(nodes, tmp_path):
-    draw_pictures(tmp_path / "pictures.npz")
+    draw_images(tmp_path / "images.npz")
     assert two_processes(train_undisturbed, tmp_path) == [0, 0]
     agents = [start_agent(node, tmp_path) for node in range(2)]
     log, deadline = tmp_path / "cut/metrics.jsonl", time.monotonic() + SECONDS

@@ -1,9 +1,9 @@
-"""What a person names is opened: models, also those that are open already, and pictures with labels and without."""
+"""What a person names is opened: models, also those that are open already, and images with labels and without."""
 
 import pytest
 from PIL import Image
 
-from support.colours import make_bundle, make_pictures
+from support.colours import make_bundle, make_images
 from vitreous import UserError
 from vitreous.config.data import Preprocess
 from vitreous.jobs.evaluate import evaluate
@@ -13,18 +13,18 @@ from vitreous.jobs.predict import predict
 from vitreous.jobs.probe import probe
 from vitreous.jobs.report import write_report
 from vitreous.jobs.walkthrough import write_walkthrough
-from vitreous.run.opening import open_classifier, open_model, open_pictures
+from vitreous.run.opening import open_classifier, open_images, open_model
 from vitreous.weights.bundle import load_bundle
 
 JOBS = {
-    "predict": lambda bundle, data, picture, **more: predict(bundle, picture, **more),
-    "evaluate": lambda bundle, data, picture, **more: evaluate(bundle, data, **more),
-    "explain": lambda bundle, data, picture, **more: explain(bundle, picture, **more),
-    "explain_each": lambda bundle, data, picture, **more: list(explain_each(bundle, picture, **more)),
-    "plot_weights": lambda bundle, data, picture, **more: plot_weights(bundle, **more),
-    "probe": lambda bundle, data, picture, **more: probe(bundle, data, **more),
-    "write_report": lambda bundle, data, picture, **more: write_report(bundle, **more),
-    "write_walkthrough": lambda bundle, data, picture, **more: write_walkthrough(bundle, picture, **more),
+    "predict": lambda bundle, data, image, **more: predict(bundle, image, **more),
+    "evaluate": lambda bundle, data, image, **more: evaluate(bundle, data, **more),
+    "explain": lambda bundle, data, image, **more: explain(bundle, image, **more),
+    "explain_each": lambda bundle, data, image, **more: list(explain_each(bundle, image, **more)),
+    "plot_weights": lambda bundle, data, image, **more: plot_weights(bundle, **more),
+    "probe": lambda bundle, data, image, **more: probe(bundle, data, **more),
+    "write_report": lambda bundle, data, image, **more: write_report(bundle, **more),
+    "write_walkthrough": lambda bundle, data, image, **more: write_walkthrough(bundle, image, **more),
 }
 
 
@@ -42,7 +42,7 @@ def test_an_open_model_takes_another_preprocessing(tmp_path):
 
 def test_no_job_overhears_what_was_said_of_an_open_model(tmp_path, monkeypatch, subtests):
     monkeypatch.chdir(tmp_path)
-    bundle, data = load_bundle(make_bundle(tmp_path / "b")), make_pictures(tmp_path / "pictures")
+    bundle, data = load_bundle(make_bundle(tmp_path / "b")), make_images(tmp_path / "images")
     for name, job in JOBS.items():
         with subtests.test(name), pytest.raises(UserError, match="'colour'"):
             job(bundle, data, next(data.rglob("*.png")), preprocess="colour=1")
@@ -68,7 +68,7 @@ def test_images_without_classes_are_taken_as_such_and_test_stays_apart(tmp_path,
         for name, count in folders.items():
             make_flat(place / name, count)
         with subtests.test(title):
-            data = open_pictures(place)
+            data = open_images(place)
             assert {split: len(source) for split, source in data.splits.items()} == splits
             assert data.classes == ()
             note = data.notes[0]
@@ -77,12 +77,12 @@ def test_images_without_classes_are_taken_as_such_and_test_stays_apart(tmp_path,
             assert all(f"{count} {split}" in note for split, count in splits.items())
 
 
-def test_pictures_with_classes_keep_them_and_other_mistakes_stay_mistakes(tmp_path):
+def test_images_with_classes_keep_them_and_other_mistakes_stay_mistakes(tmp_path):
     for name in ("train/cat", "train/dog", "test/cat"):
         make_flat(tmp_path / "data" / name, 2)
-    assert open_pictures(tmp_path / "data").classes == ("cat", "dog")
+    assert open_images(tmp_path / "data").classes == ("cat", "dog")
     make_flat(tmp_path / "data" / "test" / "cow", 2)
     with pytest.raises(UserError, match="'cow'"):
-        open_pictures(tmp_path / "data")
+        open_images(tmp_path / "data")
     with pytest.raises(UserError, match="nothing"):
-        open_pictures(tmp_path / "nothing")
+        open_images(tmp_path / "nothing")

@@ -18,7 +18,7 @@ RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "scale_table.js
 DDP, SHARD = Parallelism(), Parallelism(shard=True)
 
 
-def kept_bytes(network, pictures):
+def kept_bytes(network, images):
     """What autograd keeps of a forward pass, weights aside."""
     own = {parameter.untyped_storage()._cdata for parameter in network.parameters()}
     kept = {}
@@ -28,12 +28,12 @@ def kept_bytes(network, pictures):
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        network(torch.zeros(pictures, 3, *network.config.image_size))
+        network(torch.zeros(images, 3, *network.config.image_size))
     return sum(storage.nbytes() for address, storage in kept.items() if address not in own)
 
 
 def test_activations_are_what_autograd_keeps(subtests):
-    """Of one more picture: what is kept once for all, such as weights in bfloat16, is the same for any batch."""
+    """Of one more image: what is kept once for all, such as weights in bfloat16, is the same for any batch."""
     for mixed, name in product((False, True), ("Ti/16", "S/16")):
         with subtests.test(mixed=mixed, name=name):
             network = ViT(name)
@@ -82,7 +82,7 @@ def test_by_hand():
     alone, shared = step_memory(config, DDP, 8), step_memory(config, SHARD, 8)
     assert alone.weights + alone.gradients + alone.optimizer + alone.copies == (4 + 4 + 8 + 2) * count
     assert shared.weights + shared.gradients + shared.optimizer == 16 * count / 8
-    assert alone.largest_batch(80e9) == int(((1 - RESERVE) * 80e9 - 18 * count) / alone.picture)
+    assert alone.largest_batch(80e9) == int(((1 - RESERVE) * 80e9 - 18 * count) / alone.image)
     assert alone.largest_batch(1e6) == 0
 
 
@@ -130,7 +130,7 @@ def test_gradients_that_wait_for_the_last_part_are_counted():
 def test_models_says_it():
     rows = models(["B/16", "bit-r50x1"], gpus=8, memory="80GB")
     assert [row.fit.choice for row in rows] == ["DDP", "DDP"]
-    assert rows[1].fit.picture_recomputed is None
+    assert rows[1].fit.image_recomputed is None
     assert models(["B/16"])[0].fit is None
     for asked in ({"gpus": 8}, {"memory": "80GB"}, {"batch_size": 64}, {"gpus": 0, "memory": "80GB"}):
         with pytest.raises(UserError):

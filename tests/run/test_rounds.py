@@ -59,7 +59,7 @@ def save(path):
     Image.fromarray(np.zeros((8, 8, 3), np.uint8)).save(path)
 
 
-def test_a_folder_of_pictures_at_any_depth(tmp_path):
+def test_a_folder_of_images_at_any_depth(tmp_path):
     """Also where some lie in folders that could be classes, and some beside them."""
     for name in ("a.png", "cats/b.png", "cats/old/c.png", "dogs/d.png"):
         save(tmp_path / name)
@@ -79,7 +79,7 @@ def test_a_test_split_stays_aside(tmp_path):
 
 
 def test_packed_data_lose_their_labels(tmp_path):
-    pictures = np.zeros((4, 8, 8, 3), np.uint8)
-    np.savez(tmp_path / "x.npz", images=pictures, labels=np.array([0, 1, 0, 1]))
+    images = np.zeros((4, 8, 8, 3), np.uint8)
+    np.savez(tmp_path / "x.npz", images=images, labels=np.array([0, 1, 0, 1]))
     source, _ = open_unlabelled(tmp_path / "x.npz")
     assert source.labels.tolist() == [-1] * 4

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from support.greys import draw_pictures, make_weights
+from support.greys import draw_images, make_weights
 from support.greys import quick_fit as quick
 from vitreous import UserError
 from vitreous.cli import main
@@ -17,9 +17,9 @@ from vitreous.run.result import read_result
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """Pictures, weights, and a run that was trained with them."""
+    """Images, weights, and a run that was trained with them."""
     root = tmp_path_factory.mktemp("place")
-    quick(draw_pictures(root / "pictures"), make_weights(root / "weights"), root / "run")
+    quick(draw_images(root / "images"), make_weights(root / "weights"), root / "run")
     return root
 
 
@@ -44,7 +44,7 @@ def as_before(config):
     training["blend"] = training.pop("wise_ft_alpha")
     training["optimizer"]["rate"] = training["optimizer"].pop("learning_rate")
     del training["objective"], training["model"]["family"]
-    config["parts"], config["pictures"] = config.pop("splits"), config.pop("digests")
+    config["parts"], config["images"] = config.pop("splits"), config.pop("digests")
     del config["weights"], config["bends"]
 
 
@@ -70,7 +70,7 @@ def test_the_result_of_a_folder_that_was_moved_names_where_it_is(place, tmp_path
 
 def test_a_run_of_the_old_version_is_refused_with_one_sentence(place, run, capsys):
     rewrite(run / "config.json", as_before)
-    fit = ["fit", str(place / "pictures"), "--weights", str(place / "weights"), "--epochs", "2", "--out", str(run)]
+    fit = ["fit", str(place / "images"), "--weights", str(place / "weights"), "--epochs", "2", "--out", str(run)]
     for words in (fit, ["report", str(run)]):
         with pytest.raises(SystemExit) as end:
             main(words)
@@ -79,7 +79,7 @@ def test_a_run_of_the_old_version_is_refused_with_one_sentence(place, run, capsy
         assert out == ""
         assert err.startswith(f"vitreous: {run / 'config.json'}: ")
         assert err.count("\n") == 1
-    (prediction,) = predict(run, place / "pictures/dark/0.png")  # its bundle is as good as ever
+    (prediction,) = predict(run, place / "images/dark/0.png")  # its bundle is as good as ever
     assert prediction.label in ("dark", "light")
 
 
@@ -91,10 +91,10 @@ def test_a_result_of_the_old_version_is_refused_with_one_sentence(place, run):
 
     rewrite(run / "result.json", old)
     with pytest.raises(UserError, match=r"result\.json") as error:
-        quick(place / "pictures", place / "weights", run)
+        quick(place / "images", place / "weights", run)
     assert str(error.value).count("\n") == 0
     (run / "result.json").unlink()
-    assert quick(place / "pictures", place / "weights", run).finished
+    assert quick(place / "images", place / "weights", run).finished
 
 
 REQUEST = '{"request": {"data": "x"}, "classes": [], "bends": [], "probe": null, "training": '

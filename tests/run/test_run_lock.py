@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from support.greys import draw_pictures, make_weights, stop_after
+from support.greys import draw_images, make_weights, stop_after
 from support.greys import quick_fit as quick
 from vitreous import UserError
 from vitreous.jobs.pretrain import pretrain
@@ -24,9 +24,9 @@ from vitreous.run.request import Listeners
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """Pictures and weights."""
+    """Images and weights."""
     root = tmp_path_factory.mktemp("place")
-    draw_pictures(root / "pictures", count=4)
+    draw_images(root / "images", count=4)
     make_weights(root / "weights")
     return root
 
@@ -59,8 +59,8 @@ def test_a_folder_of_anybody_else_is_left_alone(place, tmp_path, subtests):
         (out / name).write_text("precious")
         before = held(out)
         for train in (
-            lambda out=out: quick(place / "pictures", place / "weights", out),
-            lambda out=out: pretrain(place / "pictures", model="P/4@16", epochs=1, out=out, workers=0),
+            lambda out=out: quick(place / "images", place / "weights", out),
+            lambda out=out: pretrain(place / "images", model="P/4@16", epochs=1, out=out, workers=0),
         ):
             with subtests.test(title):
                 with pytest.raises(UserError, match=rf"{out}.*{name.split('/')[0]}"):
@@ -78,8 +78,8 @@ def test_a_folder_with_our_lock_and_other_things_is_not_ours(tmp_path):
         open_run(tmp_path)
 
 
-def test_the_pictures_are_no_place_for_a_run(place, tmp_path):
-    data = shutil.copytree(place / "pictures", tmp_path / "data")
+def test_the_images_are_no_place_for_a_run(place, tmp_path):
+    data = shutil.copytree(place / "images", tmp_path / "data")
     before = held(data)
     for out in (data, data / "run", data / "dark", data / "dark" / "run", tmp_path / "x" / ".." / "data"):
         with pytest.raises(UserError, match="data"):
@@ -96,14 +96,14 @@ def test_the_pictures_are_no_place_for_a_run(place, tmp_path):
 
 def test_a_bundle_that_was_changed_is_not_replaced_by_going_on(place, tmp_path):
     run = tmp_path / "run"
-    assert not quick(place / "pictures", place / "weights", run, listeners=Listeners(stop=stop_after(1))).finished
+    assert not quick(place / "images", place / "weights", run, listeners=Listeners(stop=stop_after(1))).finished
     (run / "bundle" / "notes.txt").write_text("precious")
     heard = []
     with pytest.raises(UserError, match=r"bundle: .*notes\.txt"):
-        quick(place / "pictures", place / "weights", run, listeners=Listeners(say=heard.append))
+        quick(place / "images", place / "weights", run, listeners=Listeners(say=heard.append))
     assert heard == []  # before anything is trained
     (run / "bundle" / "notes.txt").rename(run / "notes.txt")
-    assert quick(place / "pictures", place / "weights", run).finished
+    assert quick(place / "images", place / "weights", run).finished
     assert (run / "notes.txt").read_text() == "precious"
     assert not (run / LOCK).exists()
 
@@ -119,7 +119,7 @@ def test_a_run_that_was_killed_in_its_first_second_goes_on(place, tmp_path, subt
         if leave == "half a configuration":
             (run / ".new-0123456789abcdef").write_text('{"request": ')
         with subtests.test(leave):
-            assert quick(place / "pictures", place / "weights", run).finished
+            assert quick(place / "images", place / "weights", run).finished
 
 
 HOLDER = """
@@ -149,14 +149,14 @@ def test_the_second_is_told_who_holds_it(place, tmp_path):
     holder = start_holder(run)
     try:
         with pytest.raises(UserError, match=rf"run: .*\b{holder.pid}\b.*20\d\d-\d\d-\d\d"):
-            quick(place / "pictures", place / "weights", run)
+            quick(place / "images", place / "weights", run)
         assert sorted(path.name for path in run.iterdir()) == [LOCK, "checkpoints"]
         assert json.loads((run / LOCK).read_text())["pid"] == holder.pid
     finally:
         holder.kill()
         holder.wait()
         holder.stdout.close()
-    assert quick(place / "pictures", place / "weights", run).finished  # the crash has released it
+    assert quick(place / "images", place / "weights", run).finished  # the crash has released it
 
 
 @pytest.mark.slow
@@ -228,7 +228,7 @@ while turns < 60:
 def test_another_process_that_was_quicker_is_noticed(place, tmp_path, monkeypatch):
     """Between reading the folder and holding it, somebody else has trained there."""
     run, weights = tmp_path / "run", place / "weights"
-    whole = quick(place / "pictures", weights, tmp_path / "whole")
+    whole = quick(place / "images", weights, tmp_path / "whole")
     hold = lock.hold_folder
 
     def late(folder, say):
@@ -237,8 +237,8 @@ def test_another_process_that_was_quicker_is_noticed(place, tmp_path, monkeypatc
 
     monkeypatch.setattr("vitreous.run.training.hold_folder", late)
     with pytest.raises(UserError, match=str(run)):
-        quick(place / "pictures", weights, run)
-    assert quick(place / "pictures", weights, run).validation == whole.validation
+        quick(place / "images", weights, run)
+    assert quick(place / "images", weights, run).validation == whole.validation
 
 
 @pytest.mark.slow
@@ -256,7 +256,7 @@ def stop_once(*given, **more):
 loop.train_step = stop_once
 """
     main = "import sys; from vitreous.cli import main; main(sys.argv[1:])"
-    words = ["fit", str(place / "pictures"), "--weights", str(place / "weights"), "--epochs", "2", "--workers", "0"]
+    words = ["fit", str(place / "images"), "--weights", str(place / "weights"), "--epochs", "2", "--workers", "0"]
     words += ["--out", str(tmp_path / "run")]
     first = subprocess.Popen(
         [sys.executable, "-c", stopping + main, *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL

@@ -43,14 +43,14 @@ def test_never_more_than_the_budget_unless_the_least_is_more(work, cost, budget)
 
 
 @given(works, costs, budgets)
-def test_no_more_pictures_than_there_are_and_never_none(work, cost, budget):
+def test_no_more_images_than_there_are_and_never_none(work, cost, budget):
     plan = plan_stages(work, cost, budget)
     for count, of in ((plan.val, work.val), (plan.test, work.test), (plan.features, work.features)):
         assert min(of, 2) <= count <= of
 
 
 @given(works, costs, budgets, st.floats(1, 10))
-def test_more_time_looks_at_no_fewer_pictures(work, cost, budget, more):
+def test_more_time_looks_at_no_fewer_images(work, cost, budget, more):
     short, long = plan_stages(work, cost, budget), plan_stages(work, cost, budget * more)
     assert long.val >= short.val
     assert long.test >= short.test
@@ -59,7 +59,7 @@ def test_more_time_looks_at_no_fewer_pictures(work, cost, budget, more):
 
 
 @given(works, costs, budgets, st.floats(1, 10))
-def test_a_slower_machine_looks_at_no_more_pictures(work, cost, budget, slowness):
+def test_a_slower_machine_looks_at_no_more_images(work, cost, budget, slowness):
     slow = replace(cost, look=cost.look * slowness, learn=cost.learn * slowness)
     quick, late = plan_stages(work, cost, budget), plan_stages(work, slow, budget)
     assert late.val <= quick.val

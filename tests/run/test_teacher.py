@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from support.colours import COLOURS, make_bundle, make_pictures
+from support.colours import COLOURS, make_bundle, make_images
 from vitreous import UserError, ViT
 from vitreous.config.data import Preprocess
 from vitreous.config.objective import Distill
@@ -25,7 +25,7 @@ def bundle(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    return open_data(make_pictures(tmp_path_factory.mktemp("data") / "pictures"))
+    return open_data(make_images(tmp_path_factory.mktemp("data") / "images"))
 
 
 def test_columns_follow_the_names():
@@ -94,9 +94,9 @@ def test_the_digest_is_of_all_that_answers_follow_from(bundle):
     assert open_teacher(bundle, COLOURS).digest == open_teacher(bundle, ("red",)).digest
 
 
-# ---- what it says of each picture once -------------------------------------------------------------------------------
+# ---- what it says of each image once -------------------------------------------------------------------------------
 
-ONCE = Distill(targets="soft", answers="picture")
+ONCE = Distill(targets="soft", answers="image")
 
 
 def ask(teacher, data, clock=None, look=lambda what, done, total: None):
@@ -133,13 +133,13 @@ class SlowClock:
 
 @pytest.fixture
 def small_batches(tmp_path, monkeypatch):
-    """Of 4 pictures, three in all, whose answers are not kept yet."""
+    """Of 4 images, three in all, whose answers are not kept yet."""
     monkeypatch.setenv("VITREOUS_CACHE", str(tmp_path))
     monkeypatch.setattr("vitreous.run.teaching.asking.inference_batch", lambda config: 4)
 
 
 def test_a_teacher_that_leaves_no_time_is_refused_with_the_time_that_would_do(bundle, data, tmp_path, small_batches):
-    """After a second 4 pictures are done, so 8 take 2 more; asked a third time, the clock says 3: 5 of 10 seconds."""
+    """After a second 4 images are done, so 8 take 2 more; asked a third time, the clock says 3: 5 of 10 seconds."""
     with pytest.raises(UserError) as error:
         ask(open_teacher(bundle, data.classes), data, clock=SlowClock(9.0))
     said = str(error.value)
@@ -147,8 +147,8 @@ def test_a_teacher_that_leaves_no_time_is_refused_with_the_time_that_would_do(bu
     assert not list(tmp_path.rglob("*.safetensors"))
 
 
-def test_after_the_last_picture_nothing_is_refused(bundle, data, small_batches):
-    """After 8 pictures the clock says 5, and 4 more take 1.5 at the pace so far: just half of the 13 seconds."""
+def test_after_the_last_image_nothing_is_refused(bundle, data, small_batches):
+    """After 8 images the clock says 5, and 4 more take 1.5 at the pace so far: just half of the 13 seconds."""
     clock = SlowClock(13.0)
     assert ask(open_teacher(bundle, data.classes), data, clock=clock).table.any()
     assert clock.now() > 0.5 * clock.deadline  # it is late now, but what it said is said

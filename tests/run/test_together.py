@@ -6,7 +6,7 @@ import shutil
 import pytest
 import torch
 
-from support.together import KINDS, STEPS, STOP, draw_pictures, records, train, two_processes
+from support.together import KINDS, STEPS, STOP, draw_images, records, train, two_processes
 from vitreous import load
 from vitreous.errors import UserError
 from vitreous.train.state import load_newest
@@ -31,7 +31,7 @@ def train_together(place):
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     place = tmp_path_factory.mktemp("together")
-    draw_pictures(place / "pictures.npz")
+    draw_images(place / "images.npz")
     with pytest.MonkeyPatch.context() as patch:
         for job in ("fit", "pretrain"):
             patch.setattr(f"vitreous.jobs.{job}.write_report", lambda folder, seconds=None: None)
@@ -112,7 +112,7 @@ def test_a_damaged_shard_is_refused_before_any_pickle_is_read(place, tmp_path):
 
 
 def test_shard_without_other_processes_is_refused(tmp_path):
-    draw_pictures(tmp_path / "pictures.npz")
+    draw_images(tmp_path / "images.npz")
     with pytest.raises(UserError, match="shard"):
         train("supervised", tmp_path, tmp_path / "out", shard=True)
     assert not (tmp_path / "out").exists()
@@ -122,17 +122,17 @@ def refuse_others(place):
     """In each of two processes: what is not made for several."""
     from vitreous import compare, self_train
 
-    pictures = place / "pictures.npz"
+    images = place / "images.npz"
     for work in (
-        lambda: compare(pictures, ["Ti/4@16"], budget="1m", out=place / "c"),
-        lambda: self_train(pictures, pictures, out=place / "s"),
+        lambda: compare(images, ["Ti/4@16"], budget="1m", out=place / "c"),
+        lambda: self_train(images, images, out=place / "s"),
     ):
         with pytest.raises(UserError, match=r"\b2\b"):
             work()
 
 
 def test_other_trainings_refuse_to_be_one_of_several(tmp_path, monkeypatch):
-    draw_pictures(tmp_path / "pictures.npz")
+    draw_images(tmp_path / "images.npz")
     for name, value in {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}.items():
         monkeypatch.setenv(name, value)
     refuse_others(tmp_path)

@@ -23,7 +23,7 @@ TRAINING = Training(MODEL, Preprocess(size=(32, 32)))
 
 
 def counted(training, progress):
-    """Operations of one picture's step, forward and backward, by `torch.utils.flop_counter`."""
+    """Operations of one image's step, forward and backward, by `torch.utils.flop_counter`."""
     objective = build_objective(starting_network(training, None), training.objective, Setting())
     batch = Batch.of(torch.rand(4, 3, 32, 32), torch.arange(4))
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:  # the fused one is not counted

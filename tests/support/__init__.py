@@ -4,7 +4,7 @@ Data and models
   colours            images of three colours, and a bundle that tells them apart
   greys              dark and light images, weights to fine-tune, and a short training
   tiny_pretraining   pre-training recipes that take no time, and images for them
-  pictures, tars     small image files; tar files, good and bad
+  images, tars     small image files; tar files, good and bad
   miniatures         every public dataset in miniature, in its owners' format
   hostile_data       data that no reader should trust
   make_builtin       a script that makes the images in src/vitreous/data/builtin

@@ -1,4 +1,4 @@
-"""A task that a tiny model does perfectly: tell red, green and blue pictures apart."""
+"""A task that a tiny model does perfectly: tell red, green and blue images apart."""
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ def pixels(colour, seed, size=(20, 24)):
     return made.astype(np.uint8)
 
 
-def make_pictures(root, count=4, colours=COLOURS, seed=0):
+def make_images(root, count=4, colours=COLOURS, seed=0):
     """A folder with a folder for each colour."""
     for k, colour in enumerate(colours):
         (root / colour).mkdir(parents=True)

@@ -5,7 +5,7 @@ from vitreous.report.compared import Cell, Compared, Comparison, Tried
 from vitreous.train.meter import Spent
 
 CONV, PLAIN, DONE = "C+P/4@32", "P/4@32", "runs/<b>old"
-# With few pictures the convolutions are ahead by ten points, with all the two are level.
+# With few images the convolutions are ahead by ten points, with all the two are level.
 ACCURACIES = {(PLAIN, 0.1): (0.40, 0.42, 0.41), (CONV, 0.1): (0.50, 0.52, 0.51),
               (PLAIN, 1.0): (0.70, 0.74, 0.72), (CONV, 1.0): (0.73, 0.71, 0.72)}  # fmt: skip
 
@@ -16,7 +16,7 @@ def effect(at: float, same: float) -> Effect:
 
 def bias(same: float, attention: bool) -> Bias:
     return Bias(
-        pictures=64,
+        images=64,
         size=(32, 32),
         patch=4,
         accuracy=0.7,
@@ -38,7 +38,7 @@ def cells() -> tuple[Cell, ...]:
             fraction=fraction,
             seed=seed,
             place=f"out/cells/{seed}",
-            pictures=round(5000 * fraction),
+            images=round(5000 * fraction),
             accuracy=accuracy,
             interval=(accuracy - 0.01, accuracy + 0.01),
             n=10_000,
@@ -57,7 +57,7 @@ def comparison(**changes) -> Comparison:
     fields = {
         "out": "out",
         "finished": True,
-        "data": "pictures/",
+        "data": "images/",
         "classes": 10,
         "splits": {"train": 5000, "test": 10_000},
         "digests": {"train": "0123456789abcdef", "test": "fedcba9876543210"},

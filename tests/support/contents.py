@@ -14,7 +14,7 @@ from vitreous.evaluate.paired import Paired
 from vitreous.jobs.plot_weights import WeightsView
 from vitreous.report.content import Content, Example, Run, SplitScores
 from vitreous.report.page import looks, page
-from vitreous.report.rounds import DoubtfulPicture, LikelyClass, Round, RoundLabels, Score, SelfTrainingContent
+from vitreous.report.rounds import DoubtfulImage, LikelyClass, Round, RoundLabels, Score, SelfTrainingContent
 from vitreous.train.meter import Spent
 from vitreous.weights.bundle import Bundle
 
@@ -33,8 +33,8 @@ def scored(name="test", classes=6, n=300, seed=0):
     result = score_classes(scores, targets, labels(classes), names=names)
 
     def looked_at(answers):
-        pictures = Image.new("RGB", (40, 30), "red"), Image.new("RGB", (40, 30))
-        return tuple(Example(answer, *pictures) for answer in answers[:3])
+        images = Image.new("RGB", (40, 30), "red"), Image.new("RGB", (40, 30))
+        return tuple(Example(answer, *images) for answer in answers[:3])
 
     wrong, right = looked_at(result.surest_wrong), looked_at(result.surest_right)
     return SplitScores(name, result, name == "validation", wrong, right)
@@ -58,17 +58,17 @@ def run(classes=6):
     records += [{"step": s, "val_loss": 4 / s, "val_accuracy": 1 - 2 / s} for s in (10, 20, 30, 40)]
     return Run(
         place="runs/it's here",
-        data="pictures & more",
+        data="images & more",
         start=None,
         way="auto",
         training=training,
-        pictures=1234,
+        images=1234,
         classes=classes,
         steps=40,
         planned=40,
         best_step=30,
         frozen=(0.625, 4.2),
-        spent=Spent(seconds=754.2, core_hours=0.41, pictures=12345, flops=2.5e13, joules=7200.0),
+        spent=Spent(seconds=754.2, core_hours=0.41, images=12345, flops=2.5e13, joules=7200.0),
         records=records,
     )
 
@@ -93,7 +93,7 @@ def self_training(name="colours", rounds=2):
     labels = RoundLabels(9, 1.5, {name: 4}, {name: 3}, {name: 6}, 2)
     score = Score(9, 0.5, (0.2, 0.8), 1.0)
     done = [Round(k, name, name, 10**6, 9, score, None, labels if k else None, Spent(3.0)) for k in range(rounds)]
-    doubtful = DoubtfulPicture(name, Image.new("RGB", (20, 20)), (LikelyClass(name, 0.6), LikelyClass(name, 0.4)), name)
+    doubtful = DoubtfulImage(name, Image.new("RGB", (20, 20)), (LikelyClass(name, 0.6), LikelyClass(name, 0.4)), name)
     words = dict.fromkeys(("name", "place", "labelled", "unlabelled", "kind"), name)
     counts = dict.fromkeys(("labelled_count", "unlabelled_count", "copies", "doubtful_of", "changed_of"), 7)
     return SelfTrainingContent(

@@ -30,7 +30,7 @@ def numpy_dino(teacher, student, centre, t, s):
 
 
 def views(images):
-    """Views (B, V, C, H, W) of whole pictures."""
+    """Views (B, V, C, H, W) of whole images."""
     return ViewBatch(images, torch.tensor([0.0, 0.0, 1.0, 1.0]).expand(*images.shape[:2], 4), images[:, :, 0, 0, 0] > 9)
 
 

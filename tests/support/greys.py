@@ -1,4 +1,4 @@
-"""Two classes of grey pictures, a small model that was trained for others, and a short training on both."""
+"""Two classes of grey images, a small model that was trained for others, and a short training on both."""
 
 import numpy as np
 from PIL import Image
@@ -9,7 +9,7 @@ from vitreous.jobs.fit import fit
 from vitreous.weights.bundle import save_bundle
 
 
-def draw_pictures(folder, count=12, side=20, classes=("dark", "light")):
+def draw_images(folder, count=12, side=20, classes=("dark", "light")):
     """A folder with a folder for each class: grey noise around a level of its own."""
     draw = np.random.default_rng(0)
     for level, name in enumerate(classes):
@@ -26,8 +26,8 @@ def make_weights(place, seed=7):
     return save_bundle(place, model, Preprocess(size=(16, 16)), list("abcde"))
 
 
-def quick_fit(pictures, weights, out, **more):
-    return fit(pictures, weights=weights, epochs=2, out=out, workers=0, **more)
+def quick_fit(images, weights, out, **more):
+    return fit(images, weights=weights, epochs=2, out=out, workers=0, **more)
 
 
 def stop_after(steps):

@@ -1,4 +1,4 @@
-"""Data and pictures that no reader should trust: each a function that makes one at a place and says what to name."""
+"""Data and images that no reader should trust: each a function that makes one at a place and says what to name."""
 
 import gzip
 import io
@@ -17,8 +17,8 @@ from PIL import Image
 TB = 10**12
 
 
-def picture(kind="PNG", size=(20, 24), seed=0):
-    """The bytes of a small picture file."""
+def make_image(kind="PNG", size=(20, 24), seed=0):
+    """The bytes of a small image file."""
     pixels = np.random.default_rng(seed).integers(0, 256, (*size, 3), dtype=np.uint8)
     file = io.BytesIO()
     Image.fromarray(pixels).save(file, kind)
@@ -26,11 +26,11 @@ def picture(kind="PNG", size=(20, 24), seed=0):
 
 
 def tree(root, classes=("a", "b"), count=3):
-    """A folder with class folders of good pictures."""
+    """A folder with class folders of good images."""
     for k, name in enumerate(classes):
         (root / name).mkdir(parents=True)
         for i in range(count):
-            (root / name / f"{i}.png").write_bytes(picture(seed=10 * k + i))
+            (root / name / f"{i}.png").write_bytes(make_image(seed=10 * k + i))
     return root
 
 
@@ -55,7 +55,7 @@ def special(path, kind):
     return path
 
 
-# pictures
+# images
 
 
 def png_chunk(kind, body):
@@ -84,15 +84,15 @@ def bmp(width, height):
 
 def jpeg_of(width, height):
     """The frame header of a good JPEG says another size."""
-    content = bytearray(picture("JPEG"))
+    content = bytearray(make_image("JPEG"))
     at = content.index(b"\xff\xc0")
     content[at + 5 : at + 9] = struct.pack(">HH", height, width)
     return bytes(content)
 
 
-JPEG, PNG = picture("JPEG", (64, 64)), picture("PNG", (64, 64))
+JPEG, PNG = make_image("JPEG", (64, 64)), make_image("PNG", (64, 64))
 BOMB = zlib.compress(bytes(2 * 10**7), 9)
-PICTURES = {
+IMAGE_FILES = {
     "empty": b"",
     "one byte": b"\xff",
     "text": b"hello",
@@ -117,7 +117,7 @@ PICTURES = {
     "gif of 4 gigapixels": b"GIF89a" + struct.pack("<HHBBB", 65535, 65535, 0, 0, 0) + b"\x2c" + bytes(20),
     "gif, its start": b"GIF89a\x01",
     "webp of 268 terapixels": webp(2**24, 2**24),
-    "webp, its start": picture("WEBP")[:40],
+    "webp, its start": make_image("WEBP")[:40],
     "bmp of 4 gigapixels": bmp(65535, 65535),
     "bmp of a negative width": bmp(-5, 5),
     "tiff of 4 gigapixels": tiff(65535, 65535),
@@ -127,7 +127,7 @@ PICTURES = {
     "ppm of a long number": b"P6 " + b"9" * 5000,
     "ppm, cut short": b"P6 64 64 255\n" + bytes(9),
 }
-"""Bytes that are no picture anyone should take."""
+"""Bytes that are no image anyone should take."""
 
 PLACES = ("pipe", "socket", "device", "loop", "broken")
 
@@ -136,7 +136,7 @@ PLACES = ("pipe", "socket", "device", "loop", "broken")
 
 
 def write_csv(path, text):
-    (path.parent / "x.png").write_bytes(picture())
+    (path.parent / "x.png").write_bytes(make_image())
     path.write_text(text) if isinstance(text, str) else path.write_bytes(text)
     return path
 
@@ -213,7 +213,7 @@ def twins(folder):
     for name in (b"caf\xe9", b"caf\\xe9"):
         place = folder / os.fsdecode(name)
         place.mkdir()
-        (place / "0.png").write_bytes(picture())
+        (place / "0.png").write_bytes(make_image())
     return folder
 
 
@@ -263,7 +263,7 @@ TARS = {
     "a pickle": (("0.jpg", JPEG), ("0.pyd", pickle.dumps(1))),
     "a long label": (("0.jpg", JPEG), ("0.cls", b"1" * 10**6)),
     "a label that is a list": (("0.jpg", JPEG), ("0.json", b"[" * 90000)),
-    "no pictures": (("0.txt", b"x"), ("1.cls", b"1")),
+    "no images": (("0.txt", b"x"), ("1.cls", b"1")),
 }
 SHARDS = json.dumps(
     {
@@ -271,7 +271,7 @@ SHARDS = json.dumps(
         "format": 1,
         "classes": ["a", "b"],
         "rows": {"file": "shards.safetensors", "bytes": 9, "sha256": "0" * 64},
-        "shards": [{"file": "x.tar", "split": "train", "bytes": 9, "pictures": 1}],
+        "shards": [{"file": "x.tar", "split": "train", "bytes": 9, "images": 1}],
     }
 ).encode()
 
@@ -298,7 +298,7 @@ DATA = {
     "a line end in its name": lambda p: p / "x\ny",
     "another kind of file": lambda p: write_csv(p / "x.txt", "path,label\n"),
     "empty folder": lambda p: (p / "f").mkdir() or p / "f",
-    "only avif": lambda p: only(p / "f", x_avif=PICTURES["avif"], y_avif=b"x"),
+    "only avif": lambda p: only(p / "f", x_avif=IMAGE_FILES["avif"], y_avif=b"x"),
     "only text": lambda p: only(p / "f", x_txt=b"x", y_txt=b"x"),
     "only pipes": lambda p: pipes(p / "f"),
     "names that become one": lambda p: twins(p / "f"),

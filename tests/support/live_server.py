@@ -32,7 +32,7 @@ def save_tiny_model(folder, seed=0):
     return save_bundle(folder, network, Preprocess(size=(16, 16)), list(LABELS))
 
 
-def picture_bytes(seed=0, size=(20, 24), kind="PNG"):
+def image_bytes(seed=0, size=(20, 24), kind="PNG"):
     """A file of noise."""
     pixels = np.random.default_rng(seed).integers(0, 256, (*size, 3), dtype=np.uint8)
     file = BytesIO()

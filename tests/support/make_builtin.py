@@ -1,6 +1,6 @@
-"""Make the built-in pictures from Debian's package dataset-fashion-mnist: python tests/support/make_builtin.py [SOURCE]
+"""Make the built-in images from Debian's package dataset-fashion-mnist: python tests/support/make_builtin.py [SOURCE]
 
-Of each class the first 250 training and the first 60 test pictures, in the order of the original.
+Of each class the first 250 training and the first 60 test images, in the order of the original.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ COUNTS = {"train": 250, "t10k": 60}
 
 
 def select(source: Path, part: str) -> tuple[np.ndarray, np.ndarray]:
-    """Pictures (n, 28, 28) and labels (n,) of one part."""
+    """Images (n, 28, 28) and labels (n,) of one part."""
     labels = np.frombuffer(gzip.decompress((source / f"{part}-labels-idx1-ubyte.gz").read_bytes())[8:], np.uint8)
     images = np.frombuffer(gzip.decompress((source / f"{part}-images-idx3-ubyte.gz").read_bytes())[16:], np.uint8)
     rows = np.sort(np.concatenate([np.flatnonzero(labels == label)[: COUNTS[part]] for label in range(10)]))

@@ -14,7 +14,7 @@ RNG = np.random.default_rng(0)
 SPLITS = ("train", "val", "test")
 
 
-def picture(path, side=8, seed=0):
+def make_image(path, side=8, seed=0):
     path.parent.mkdir(parents=True, exist_ok=True)
     pixels = np.random.default_rng(seed).integers(0, 256, (side, side, 3), dtype=np.uint8)
     Image.fromarray(pixels).save(path, "JPEG" if path.suffix.lower() in (".jpg", ".jpeg") else "PNG")
@@ -32,7 +32,7 @@ def pets(root):
         lines = ["#Image CLASS-ID SPECIES BREED ID"] * (name == "test.txt")
         for label, number, species in cats:
             for one in numbers:
-                picture(root / "images" / f"{label}_{one}.jpg", seed=number * 1000 + one)
+                make_image(root / "images" / f"{label}_{one}.jpg", seed=number * 1000 + one)
                 lines.append(f"{label}_{one} {number} {species} 1")
         write(root / "annotations" / name, "\n".join(lines) + "\n")
     return {"train": [0, 0, 0, 1, 1, 1], "test": [0, 0, 1, 1]}
@@ -44,7 +44,7 @@ def flowers102(root):
     ids = {"trnid": [[1, 4]], "valid": [[2, 3]], "tstid": [[5, 6]]}
     scipy.io.savemat(root / "setid.mat", {key: np.array(value, np.uint16) for key, value in ids.items()})
     for number in range(1, 7):
-        picture(root / "jpg" / f"image_{number:05d}.jpg", seed=number)
+        make_image(root / "jpg" / f"image_{number:05d}.jpg", seed=number)
     return {"train": [1, 0], "val": [0, 1], "test": [1, 0]}
 
 
@@ -62,7 +62,7 @@ def dtd(root):
         names = [f"{label}/{label}_{split}.jpg" for label in ("banded", "dotted")]
         write(root / "dtd" / "labels" / f"{split}1.txt", "\n".join(names) + "\n")
         for name in names:
-            picture(root / "dtd" / "images" / name)
+            make_image(root / "dtd" / "images" / name)
     return {split: [0, 1] for split in SPLITS}
 
 
@@ -70,8 +70,8 @@ def caltech101(root):
     base = root / "caltech-101" / "101_ObjectCategories" / "101_ObjectCategories"
     for label in ("BACKGROUND_Google", "accordion"):
         for number in range(1, 33):
-            picture(base / label / f"image_{number:04d}.jpg", side=2)
-    write(base / "BACKGROUND_Google" / "tmp", b"not a picture")
+            make_image(base / label / f"image_{number:04d}.jpg", side=2)
+    write(base / "BACKGROUND_Google" / "tmp", b"not an image")
     return {"train": [0] * 30 + [1] * 30, "test": [0, 0, 1, 1]}
 
 
@@ -80,7 +80,7 @@ def remote(root, base, name):
         names = [f"{label}_{SPLITS.index(split) + 1}.jpg" for label in ("Forest", "sea_ice")]
         write(root / f"{name}-{split}.txt", "\n".join(names))
         for one in names:
-            picture(root / base / one.rpartition("_")[0] / one)
+            make_image(root / base / one.rpartition("_")[0] / one)
     return {split: [0, 1] for split in SPLITS}
 
 
@@ -89,7 +89,7 @@ def sun397(root):
         names = [f"/{place}/sun_{split}.jpg" for place in ("a/abbey", "a/apse/indoor")]
         write(root / f"sun397_tfds_{short}.txt", "\n".join(names) + "\n")
         for name in names:
-            picture(root / "SUN397" / name.lstrip("/"))
+            make_image(root / "SUN397" / name.lstrip("/"))
     return {split: [0, 1] for split in SPLITS}
 
 
@@ -100,10 +100,10 @@ def retinopathy(root):
     second.writerow(["image", "level", "Usage"])
     for level in range(5):
         first.writerow([f"{level}_left", level])
-        picture(root / "train" / f"{level}_left.jpeg")
+        make_image(root / "train" / f"{level}_left.jpeg")
         for number, usage in enumerate(("Public", "Private")):
             second.writerow([f"{level}_{number}", level, usage])
-            picture(root / "test" / f"{level}_{number}.jpeg")
+            make_image(root / "test" / f"{level}_{number}.jpeg")
     write(root / "trainLabels.csv", train.getvalue())
     write(root / "retinopathy_solution.csv", test.getvalue())
     return {split: [0, 1, 2, 3, 4] for split in SPLITS}
@@ -118,7 +118,7 @@ def clevr(root):
         scenes = []
         for number, (count, nearest) in enumerate(CLEVR):
             file = f"CLEVR_{name}_{number:06d}.png"
-            picture(root / "CLEVR_v1.0" / "images" / name / file)
+            make_image(root / "CLEVR_v1.0" / "images" / name / file)
             objects = [{"pixel_coords": [1, 2, nearest + 2 * one], "shape": "cube"} for one in reversed(range(count))]
             scenes.append({"image_index": number, "image_filename": file, "objects": objects})
         content = json.dumps({"info": {"split": name, "license": "CC"}, "scenes": scenes}, indent=name == "val")
@@ -140,7 +140,7 @@ KITTI = [("Car", 3.0, 0), ("Van", 8.0, 0), ("Truck", 8.5, 1), ("Car", 20.0, 1), 
 
 
 def kitti_distance(root):
-    """20 videos of 6 pictures each; the mapping is shuffled, as KITTI's is."""
+    """20 videos of 6 images each; the mapping is shuffled, as KITTI's is."""
     lines = [f"2011_09_26 2011_09_26_drive_{v:04d}_sync {f:010d}" for v in range(20) for f in range(6)]
     order = RNG.permutation(len(lines))
     write(root / "mapping" / "train_mapping.txt", "\n".join(lines) + "\n")
@@ -156,7 +156,7 @@ def kitti_distance(root):
         if kind == "Tram":
             boxes.pop(1)
         write(root / "training" / "label_2" / f"{number:06d}.txt", "\n".join(boxes) + "\n")
-        picture(root / "training" / "image_2" / f"{number:06d}.png", side=2)
+        make_image(root / "training" / "image_2" / f"{number:06d}.png", side=2)
     # the rule as TensorFlow Datasets has it, with NumPy's global generator
     videos = sorted({line.split()[1] for line in lines})
     np.random.seed(123)
@@ -263,9 +263,9 @@ def imagenet(root):
     """The kit counts n02 as 1 and n01 as 2, and has a synset above both, as ImageNet's kit has."""
     for synset in ("n01", "n02"):
         for number in range(2):
-            picture(root / "train" / synset / f"{synset}_{number}.JPEG".replace("JPEG", "jpeg"))
+            make_image(root / "train" / synset / f"{synset}_{number}.JPEG".replace("JPEG", "jpeg"))
     for number in range(1, 4):
-        picture(root / "val" / "x.jpeg").tobytes()
+        make_image(root / "val" / "x.jpeg").tobytes()
         (root / "val" / "x.jpeg").rename(root / "val" / f"ILSVRC2012_val_{number:08d}.JPEG")
     kit = root / "ILSVRC2012_devkit_t12" / "data"
     kit.mkdir(parents=True)
@@ -280,7 +280,7 @@ def imagenet(root):
 
 def imagenet_v2(root):
     for label in (10, 2, 0):
-        picture(root / "imagenetv2-matched-frequency-format-val" / str(label) / "a.jpeg")
+        make_image(root / "imagenetv2-matched-frequency-format-val" / str(label) / "a.jpeg")
     return {"test": [0, 1, 2]}
 
 

@@ -12,9 +12,9 @@ from support.numpy_vit import NumpyViT, softmax
 
 
 class NumpyMerging(NumpyViT):
-    def picture(self, x, keep):
+    def image(self, x, keep):
         self.groups = None
-        return super().picture(x, keep)
+        return super().image(x, keep)
 
     def block(self, z, name, keep):
         layer = int(name.split(".")[1])

@@ -1,4 +1,4 @@
-"""The way of one picture in NumPy and float64, from the state dict alone."""
+"""The way of one image in NumPy and float64, from the state dict alone."""
 
 import numpy as np
 
@@ -9,7 +9,7 @@ def expected_steps(model, image, cell, asker, layer, head):
     """The fields of `Steps` from the state dict alone, in float64."""
     c = model.config
     truth = NumpyViT(c, model.state_dict())
-    answer = truth.picture(image, None)
+    answer = truth.image(image, None)
     w, p, d = truth.w, c.patch, c.width // c.heads
     padded = np.pad(image, ((0, 0), (0, -image.shape[1] % p), (0, -image.shape[2] % p)))
     row, column = divmod(cell, truth.columns)

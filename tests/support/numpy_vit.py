@@ -1,6 +1,6 @@
 """The paper's equations in NumPy and float64, written from the paper alone: the truth that the model is tested against.
 
-Slow and literal on purpose: loops over pictures, patches, heads and tokens where the text has an index.
+Slow and literal on purpose: loops over images, patches, heads and tokens where the text has an index.
 """
 
 import numpy as np
@@ -38,9 +38,9 @@ class NumpyViT:
         return x @ self.w[f"{name}.weight"].T + self.w[f"{name}.bias"]
 
     def __call__(self, images, keep=None):
-        return np.stack([self.picture(x, None if keep is None else keep[i]) for i, x in enumerate(images)])
+        return np.stack([self.image(x, None if keep is None else keep[i]) for i, x in enumerate(images)])
 
-    def picture(self, x, keep):
+    def image(self, x, keep):
         c = self.c
         z = self.embed(x, keep)
         self.attention = []

@@ -16,7 +16,7 @@ from vitreous.data.view import look_at
 from vitreous.deploy.server.served import ModelToServe
 from vitreous.run.engines.choice import in_torch
 
-PICTURE = Image.fromarray(
+IMAGE = Image.fromarray(
     np.kron(np.random.default_rng(5).integers(0, 256, (8, 12, 3), dtype=np.uint8), np.ones((30, 30, 1), np.uint8))
 )  # 240 x 360, coarse enough that every way to make it smaller sees the same
 
@@ -25,16 +25,16 @@ def to_serve(name, bundle, whole=True):
     return ModelToServe(name, in_torch(bundle, "cpu"), bundle if whole else None)
 
 
-def give(browser, how="drop", picture=PICTURE):
-    """Drop or paste a picture, and wait until it is shown."""
-    hand_over(browser, how, picture)
+def give(browser, how="drop", image=IMAGE):
+    """Drop or paste an image, and wait until it is shown."""
+    hand_over(browser, how, image)
     settled(browser)
 
 
-def hand_over(browser, how="drop", picture=PICTURE):
-    """Drop or paste a picture."""
+def hand_over(browser, how="drop", image=IMAGE):
+    """Drop or paste an image."""
     file = io.BytesIO()
-    picture.save(file, "PNG")
+    image.save(file, "PNG")
     data = base64.b64encode(file.getvalue()).decode()
     kind = "DragEvent('drop', {dataTransfer" if how == "drop" else "ClipboardEvent('paste', {clipboardData"
     browser.run(
@@ -64,11 +64,11 @@ def bars(browser, panel=1):
     return {name: float(chance.removesuffix("\u00a0%")) for name, chance in rows}
 
 
-def chances(bundle, picture=PICTURE, covered=()):
-    image = normalise(look_at(picture, bundle.preprocess).view[None], bundle.preprocess)
+def chances(bundle, image=IMAGE, covered=()):
+    view = normalise(look_at(image, bundle.preprocess).view[None], bundle.preprocess)
     keep = torch.tensor([[cell for cell in range(16) if cell not in covered]])
     with torch.inference_mode():
-        scores = bundle.model(image, keep=keep) if covered else bundle.model(image)
+        scores = bundle.model(view, keep=keep) if covered else bundle.model(view)
     return {label: 100 * float(chance) for label, chance in zip(LABELS, scores[0].softmax(0), strict=True)}
 
 
@@ -92,7 +92,7 @@ def canvas(browser, selector=".panel canvas"):
 
 def drawn(explanation, bundle, size):
     """(height, width, 3) what `vitreous explain` draws, of the part that the model sees."""
-    box = look_at(PICTURE, bundle.preprocess).box
+    box = look_at(IMAGE, bundle.preprocess).box
     return np.asarray(explanation.overlay().crop([round(side) for side in box]).resize(size)).astype(float)
 
 

@@ -180,5 +180,5 @@ def google(*, representation=False, classes=K):
     return state
 
 
-def pictures(side=SIDE, count=2):
+def random_images(side=SIDE, count=2):
     return np.random.default_rng(0).normal(size=(count, 3, side, side)).astype(np.float32)

@@ -32,7 +32,7 @@ def scrambled(config, seed=0):
     return network.eval()
 
 
-def pictures(config, count=2, seed=1, size=None):
+def random_images(config, count=2, seed=1, size=None):
     size = size or config.image_size
     return torch.randn(count, config.channels, *size, generator=torch.Generator().manual_seed(seed))
 
@@ -47,9 +47,9 @@ def check_same_scores(network, theirs, images):
 
 @torch.no_grad()
 def check_parts(network, shape):
-    """A feature map of this shape for each picture, of which the scores and the representation are made."""
+    """A feature map of this shape for each image, of which the scores and the representation are made."""
     assert isinstance(network, HasFeatureMap)
-    images = pictures(network.config)
+    images = random_images(network.config)
     features = network.feature_map(images)
     assert features.shape == (2, *shape)
     assert torch.equal(network.classify(features), network(images))
@@ -59,14 +59,14 @@ def check_parts(network, shape):
 
 
 def flops_by_torch(config):
-    """Floating-point operations of one picture, as torch counts them in a network without memory."""
+    """Floating-point operations of one image, as torch counts them in a network without memory."""
     with torch.device("meta"), FlopCounterMode(display=False) as counter:
         build_network(config, seed=None).eval()(torch.empty(1, config.channels, *config.image_size))
     return counter.get_total_flops()
 
 
 def kept_bytes(network, count=1):
-    """Bytes of all that autograd saves of so many pictures in a forward pass, without weights and statistics."""
+    """Bytes of all that autograd saves of so many images in a forward pass, without weights and statistics."""
     own = {tensor.untyped_storage().data_ptr() for tensor in (*network.parameters(), *network.buffers())}
     kept, alive = {}, []
 
@@ -78,5 +78,5 @@ def kept_bytes(network, count=1):
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(watch, lambda tensor: tensor):
-        network(pictures(network.config, count))
+        network(random_images(network.config, count))
     return sum(kept.values())

@@ -22,7 +22,7 @@ PATIENCE = 60.0
 """Seconds until a test gives up waiting."""
 
 
-def picture(colour="red", seed=0, kind="PNG", size=(20, 24)):
+def make_image(colour="red", seed=0, kind="PNG", size=(20, 24)):
     """The bytes of a file."""
     file = io.BytesIO()
     Image.fromarray(pixels(colour, seed, size)).save(file, kind)
@@ -70,7 +70,7 @@ def running(*models, **settings):
 
 
 class GatedEngine:
-    """Answers when it is let through: each picture's score of a class is its first pixel of that channel."""
+    """Answers when it is let through: each image's score of a class is its first pixel of that channel."""
 
     name, precision, preprocess, classes = "torch", "fp32", PREPROCESS, 3
     batch_size, calls_at_once = 4, 1
@@ -81,11 +81,11 @@ class GatedEngine:
         self.batches = []
         self.entered = threading.Semaphore(0)
 
-    def scores(self, pictures):
-        self.batches.append(len(pictures))
+    def scores(self, images):
+        self.batches.append(len(images))
         self.entered.release()
         assert self.gate.wait(300)  # longer than a server that waits for it is waited for
-        return pictures[:, :, 0, 0].float() / 255
+        return images[:, :, 0, 0].float() / 255
 
     representations = scores
 

@@ -3,11 +3,11 @@
 import io
 import tarfile
 
-from support.pictures import smooth
+from support.images import smooth
 
 
 def jpeg(seed=0, size=(20, 24)):
-    """The bytes of a small picture."""
+    """The bytes of a small image."""
     file = io.BytesIO()
     smooth(*size, seed=seed).save(file, "JPEG")
     return file.getvalue()
@@ -25,7 +25,7 @@ def make_tar(path, members, format=tarfile.PAX_FORMAT):
 
 
 def samples(count, classes=2, first=0):
-    """Members of so many labelled pictures."""
+    """Members of so many labelled images."""
     for i in range(first, first + count):
         yield f"{i:05d}.jpg", jpeg(i)
         yield f"{i:05d}.cls", str(i % classes).encode()

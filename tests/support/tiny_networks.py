@@ -26,7 +26,7 @@ def tiny_bundle(name="P/4@16", seed=0, classes=4, **changes):
     return Bundle(network, preprocess, LABELS[:classes])
 
 
-def random_pictures(bundle, count=5):
+def random_images(bundle, count=5):
     """(count, C, H, W) uint8."""
     shape = (count, bundle.preprocess.channels, *bundle.preprocess.size)
     return torch.from_numpy(np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8))
@@ -35,10 +35,10 @@ def random_pictures(bundle, count=5):
 def assert_same(engine, bundle):
     """An engine gives what the network does."""
     plain = TorchEngine(bundle.model, bundle.preprocess)
-    pictures = random_pictures(bundle, 11)  # no multiple of any batch
+    images = random_images(bundle, 11)  # no multiple of any batch
     assert engine.classes == bundle.model.config.classes
-    torch.testing.assert_close(engine.representations(pictures), plain.representations(pictures), atol=1e-4, rtol=1e-5)
+    torch.testing.assert_close(engine.representations(images), plain.representations(images), atol=1e-4, rtol=1e-5)
     if engine.classes:
         for count in (1, 3, 11):
-            found, expected = engine.scores(pictures[:count]), plain.scores(pictures[:count])
+            found, expected = engine.scores(images[:count]), plain.scores(images[:count])
             torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)

@@ -1,4 +1,4 @@
-"""Recipes of the known kinds that take no time, and pictures that are bright at the left or at the right."""
+"""Recipes of the known kinds that take no time, and images that are bright at the left or at the right."""
 
 from dataclasses import replace
 

@@ -35,10 +35,10 @@ STEPS = 20
 STOP = 9
 
 
-def draw_pictures(place):
-    """60 pictures with a bright band, the higher the commoner.
+def draw_images(place):
+    """60 images with a bright band, the higher the commoner.
 
-    Four classes cannot be equally often among 15 pictures: else a bias would have no gradient at first but rounding,
+    Four classes cannot be equally often among 15 images: else a bias would have no gradient at first but rounding,
     and Adam makes a whole step of it, up or down.
     """
     chance = np.random.default_rng(0)
@@ -57,8 +57,8 @@ def train(kind, place, out, stop=None, settings=None, epochs=STEPS / 3, **more):
     settings = settings or {**TINY, **BATCH, **KINDS[kind]}
     common = {"model": "Ti/4@16", "epochs": epochs, "out": out, "workers": 0, "listeners": listeners, "device": "cpu"}
     if kind in ("supervised", "weighed"):
-        return fit(place / "pictures.npz", changes=settings, **common, **more)
-    return pretrain(place / "pictures.npz", method=kind, changes=settings, **common, **more)
+        return fit(place / "images.npz", changes=settings, **common, **more)
+    return pretrain(place / "images.npz", method=kind, changes=settings, **common, **more)
 
 
 def without_report():

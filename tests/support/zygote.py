@@ -57,7 +57,7 @@ def import_parser() -> None:
     streams = sys.stdout, sys.stderr
     with Path(os.devnull).open("w") as nowhere:
         sys.stdout = sys.stderr = nowhere
-        for argv in (["models"], ["predict", "no model", "no picture"]):
+        for argv in (["models"], ["predict", "no model", "no image"]):
             with suppress(SystemExit):
                 main(argv)
     sys.stdout, sys.stderr = streams

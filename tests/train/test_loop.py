@@ -41,7 +41,7 @@ TRAINING = Training(
 STEPS = 14  # of 5 in an epoch
 
 
-def pictures(count=40):
+def random_images(count=40):
     """Bright at the top, in the middle or at the bottom."""
     draw = np.random.default_rng(0)
     labels = np.arange(count) % 3
@@ -54,7 +54,7 @@ def pictures(count=40):
 def make_loop(
     folder, training=TRAINING, steps=STEPS, workers=0, save_seconds=1e9, evaluate=True, pace=None, check_clock=None
 ):
-    source = pictures()
+    source = random_images()
     training = replace(training, save_seconds=save_seconds)
     loader = Loader(
         source, training.preprocess, training.augment, batch_size=training.batch_size, workers=workers,
@@ -113,7 +113,7 @@ def test_interrupted_and_taken_up_again_ends_with_the_same_bits(tmp_path, subtes
                 assert not loop.run(stop=lambda loop=loop, stop=stop: loop.step >= stop).finished
             outcome = make_loop(parts, training).run()
             assert outcome.finished
-            assert outcome.pictures == STEPS * 8
+            assert outcome.images == STEPS * 8
             assert_same(tmp_path / "whole", parts)
 
 
@@ -318,7 +318,7 @@ def test_a_pace_that_was_bent_by_the_clock_can_be_repeated(tmp_path):
     assert not loop.run(stop=lambda: loop.step >= 4).finished
     outcome = make_loop(tmp_path / "parts", pace=Pace(STEPS, pace.bends)).run()
     assert outcome.finished
-    assert outcome.pictures == 11 * 8
+    assert outcome.images == 11 * 8
     assert_same(tmp_path / "whole", tmp_path / "parts")
 
 
@@ -382,7 +382,7 @@ def test_no_steps_are_a_training_too(tmp_path):
     for _ in range(2):  # begun, and taken up again
         outcome = loop.run()
         assert outcome.finished
-        assert (outcome.steps, outcome.best_step, outcome.pictures) == (0, 0, 0)
+        assert (outcome.steps, outcome.best_step, outcome.images) == (0, 0, 0)
         assert all(torch.equal(tensor, start[name]) for name, tensor in outcome.best["model"].items())
         loop = make_loop(tmp_path / "none", replace(TRAINING, probe=True), steps=0)
         with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Models for other pictures: what they promise about tokens, not how it is computed."""
+"""Models for other images: what they promise about tokens, not how it is computed."""
 
 import numpy as np
 import pytest
@@ -67,18 +67,18 @@ def test_a_resolution_is_that_of_the_model_resized():
     assert preprocess.size == (20, 8)
 
 
-def test_grey_pictures_give_the_tokens_that_they_had_in_three_channels():
+def test_grey_images_give_the_tokens_that_they_had_in_three_channels():
     """Though each channel had a mean and a spread of its own."""
     model = random_model()
     colour = Preprocess(size=(12, 16), mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
     changed, grey = adapt(model, colour, channels=1)
     assert (changed.config.channels, grey.channels) == (1, 1)
-    picture = torch.randint(0, 256, (2, 1, 12, 16), dtype=torch.uint8)
+    image = torch.randint(0, 256, (2, 1, 12, 16), dtype=torch.uint8)
     with torch.no_grad():
-        expected = model(normalise(picture.expand(-1, 3, -1, -1), colour))
-        torch.testing.assert_close(changed(normalise(picture, grey)), expected, **SAME)
+        expected = model(normalise(image.expand(-1, 3, -1, -1), colour))
+        torch.testing.assert_close(changed(normalise(image, grey)), expected, **SAME)
         back, again = adapt(changed, grey, channels=3)
-        torch.testing.assert_close(back(normalise(picture.expand(-1, 3, -1, -1), again)), expected, **SAME)
+        torch.testing.assert_close(back(normalise(image.expand(-1, 3, -1, -1), again)), expected, **SAME)
 
 
 @pytest.mark.parametrize("count", [2, 12])
@@ -87,10 +87,10 @@ def test_many_channels_become_one_as_three_do(count):
     values = torch.rand(2, count, generator=torch.Generator().manual_seed(2)) + 0.1
     many = Preprocess(size=(12, 16), mean=values[0].tolist(), std=values[1].tolist())
     changed, grey = adapt(model, many, channels=1)
-    picture = torch.randint(0, 256, (2, 1, 12, 16), dtype=torch.uint8)
+    image = torch.randint(0, 256, (2, 1, 12, 16), dtype=torch.uint8)
     with torch.no_grad():
-        expected = model(normalise(picture.expand(-1, count, -1, -1), many))
-        torch.testing.assert_close(changed(normalise(picture, grey)), expected, **SAME)
+        expected = model(normalise(image.expand(-1, count, -1, -1), many))
+        torch.testing.assert_close(changed(normalise(image, grey)), expected, **SAME)
 
 
 COLOUR = Preprocess(size=(12, 16), mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
@@ -103,18 +103,18 @@ def test_other_numbers_of_channels_by_timms_rule(count):
     changed, preprocess = adapt(model, COLOUR, channels=count)
     assert changed.config.channels == count
     kernels, bias = (model.state_dict()[f"patch_embed.proj.{name}"].numpy() for name in ("weight", "bias"))
-    picture = np.random.default_rng(0).integers(0, 256, (count, 12, 16), dtype=np.uint8)
+    image = np.random.default_rng(0).integers(0, 256, (count, 12, 16), dtype=np.uint8)
     expected = []
     for row in range(3):
         for column in range(4):
             token = bias.astype(np.float64)
             for channel in range(count):
                 colour = channel % 3
-                patch = picture[channel, 4 * row : 4 * row + 4, 4 * column : 4 * column + 4] / 255
+                patch = image[channel, 4 * row : 4 * row + 4, 4 * column : 4 * column + 4] / 255
                 patch = (patch - COLOUR.mean[colour]) / COLOUR.std[colour]
                 token = token + 3 / count * (kernels[:, colour] * patch).sum((1, 2))
             expected.append(token)
-    images = normalise(torch.from_numpy(picture)[None], preprocess)
+    images = normalise(torch.from_numpy(image)[None], preprocess)
     with torch.no_grad():
         np.testing.assert_allclose(tokens_of(changed, images)[0].numpy(), expected, atol=1e-4)
     same = [name for name in model.state_dict() if name != "patch_embed.proj.weight"]
@@ -124,12 +124,12 @@ def test_other_numbers_of_channels_by_timms_rule(count):
 def test_tokens_keep_their_size_when_channels_are_repeated():
     """What the factor 3/n is for: the same colours once or several times give the same scores."""
     model = random_model()
-    picture = torch.randint(0, 256, (2, 3, 12, 16), dtype=torch.uint8)
+    image = torch.randint(0, 256, (2, 3, 12, 16), dtype=torch.uint8)
     for times in (2, 4):
         changed, preprocess = adapt(model, COLOUR, channels=3 * times)
         with torch.no_grad():
-            found = changed(normalise(picture.repeat(1, times, 1, 1), preprocess))
-            torch.testing.assert_close(found, model(normalise(picture, COLOUR)), **SAME)
+            found = changed(normalise(image.repeat(1, times, 1, 1), preprocess))
+            torch.testing.assert_close(found, model(normalise(image, COLOUR)), **SAME)
 
 
 def test_a_classifier_is_dropped_or_replaced_when_asked():

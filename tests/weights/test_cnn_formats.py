@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoImageProcessor, AutoModelForImageClassification, EfficientNetImageProcessor
 
-from support.random_networks import SMALL_BIT, SMALL_EFFICIENTNET, pictures, scrambled
+from support.random_networks import SMALL_BIT, SMALL_EFFICIENTNET, random_images, scrambled
 from vitreous import UserError, export_weights
 from vitreous.config.data import Preprocess
 from vitreous.model.bit_family import PRESETS as BITS
@@ -103,7 +103,7 @@ def test_out_and_in_and_out_again_to_the_last_bit(tmp_path, config, to, name):
 def test_timm_opens_a_bundle_as_it_is(tmp_path, config):
     network = saved(tmp_path / "bundle", config, crop=0.875)
     theirs = timm.create_model(f"local-dir:{tmp_path / 'bundle'}", pretrained=True).eval()
-    images = pictures(config)
+    images = random_images(config)
     assert (theirs(images) - network(images)).abs().max() < 1e-4
     assert theirs.pretrained_cfg["input_size"] == [config.channels, 64, 64]
     assert theirs.pretrained_cfg["crop_pct"] == 0.875
@@ -153,7 +153,7 @@ def test_transformers_opens_what_is_written(tmp_path, config):
     network = saved(tmp_path / "bundle", config, crop=0.8)
     out = export_weights(tmp_path / "bundle", tmp_path / "out", "huggingface")
     theirs = AutoModelForImageClassification.from_pretrained(out).eval()
-    images = pictures(config)
+    images = random_images(config)
     assert (theirs(images).logits - network(images)).abs().max() < 1e-4
     assert theirs.config.id2label == dict(enumerate(LABELS))
     assert AutoImageProcessor.from_pretrained(out).crop_size["height"] == config.image_size[0]
@@ -202,11 +202,11 @@ def test_timm_reads_googles_file_as_we_write_it(tmp_path):
     out = export_weights(tmp_path / "bundle", tmp_path / "m.npz", "google")
     theirs = timm.create_model("resnetv2_50x1_bit", num_classes=5).eval()
     theirs.load_pretrained(out)
-    images = pictures(R50)
+    images = random_images(R50)
     assert (theirs(images) - network(images)).abs().max() < 1e-4
     found = open_weights(out)
     assert found.preprocess == Preprocess(crop=0.875, interpolation="bilinear")
-    assert "does not say how its pictures were prepared" in found.notes[-1]
+    assert "does not say how its images were prepared" in found.notes[-1]
     export_weights(tmp_path / "bundle", out, "google")  # an earlier export is replaced
     (tmp_path / "other.npz").write_bytes(b"mine")
     with pytest.raises(UserError, match=r"other\.npz: "):
@@ -339,5 +339,5 @@ def test_other_channels_and_classes():
         assert changed(torch.zeros(1, 6, 40, 40)).shape == (1, 3)
         assert (preprocess.channels, preprocess.size) == (6, (40, 40))
         twice, _ = adapt(network, prepared(config), channels=6)
-        images = pictures(config)
+        images = random_images(config)
         torch.testing.assert_close(twice(images.repeat(1, 2, 1, 1)), network(images), atol=1e-4, rtol=1e-3)

@@ -16,7 +16,7 @@ from support.published import (
     dino_training,
     dinov2,
     dinov2_training,
-    pictures,
+    random_images,
     timm_like,
 )
 from support.tiny_models import LABELS, preprocess_for, random_model
@@ -53,7 +53,7 @@ def saved(folder, name):
 
 def scores(model):
     with torch.inference_mode():
-        return model(torch.from_numpy(pictures())).numpy()
+        return model(torch.from_numpy(random_images())).numpy()
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -62,7 +62,7 @@ def test_each_entry_can_be_taken(tmp_path, name):
     best, other = models
     for entry, taken, left in ((None, best, other), (best, best, other), (other, other, best)):
         bundle = open_weights(path, entry=entry)
-        expected = NumpyViT(config, models[taken])(pictures())
+        expected = NumpyViT(config, models[taken])(random_images())
         np.testing.assert_allclose(scores(bundle.model), expected, atol=1e-5)
         assert re.search(rf"{taken!r} \(vitreous import --entry {left} .*\).* {left} \(", bundle.notes[1])
 

@@ -98,7 +98,7 @@ def test_the_number_of_heads_is_no_question(tmp_path):
 PREPROCESS = Preprocess(size=(16, 16), mean=(0.5, 0.5, 0.5), std=(0.25, 0.5, 0.5))
 
 
-def test_other_classes_and_pictures():
+def test_other_classes_and_images():
     model = build_network(TinyConvConfig(), seed=1).eval()
     changed, preprocess = adapt(model, PREPROCESS, classes=7, image_size=32)
     assert changed.config == TinyConvConfig(classes=7, image_size=(32, 32))
@@ -115,7 +115,7 @@ def test_other_classes_and_pictures():
         adapt(model, PREPROCESS, epsilon=1e-6)
 
 
-def test_grey_pictures_give_what_they_gave_in_equal_channels():
+def test_grey_images_give_what_they_gave_in_equal_channels():
     model = build_network(TinyConvConfig(), seed=1).eval()
     grey, preprocess = adapt(model, PREPROCESS, channels=1)
     values = torch.rand(2, 1, 16, 16, generator=torch.Generator().manual_seed(0))

@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy.special import erf
 
-from support.published import DEPTH, D, K, P, google, pictures
+from support.published import DEPTH, D, K, P, google, random_images
 from support.tiny_models import random_model
 from vitreous import UserError
 from vitreous.config.data import Preprocess
@@ -24,12 +24,12 @@ def run(w, images):
         return x @ w[f"{name}/kernel"] + w[f"{name}/bias"]
 
     rows = []
-    for picture in images.astype(np.float64):
-        cells = picture.shape[1] // P
+    for image in images.astype(np.float64):
+        cells = image.shape[1] // P
         tokens = [w["cls"][0, 0]]
         for r in range(cells):
             for c in range(cells):
-                patch = picture[:, r * P : (r + 1) * P, c * P : (c + 1) * P].transpose(1, 2, 0)  # HWC
+                patch = image[:, r * P : (r + 1) * P, c * P : (c + 1) * P].transpose(1, 2, 0)  # HWC
                 tokens.append(np.einsum("hwc,hwcd->d", patch, w["embedding/kernel"]) + w["embedding/bias"])
         z = np.stack(tokens) + w["Transformer/posembed_input/pos_embedding"][0]
         for i in range(DEPTH):
@@ -61,7 +61,7 @@ def test_a_published_file(tmp_path, representation, prefix):
     bundle = open_weights(tmp_path / "ViT.npz")
     assert bundle.notes[0].endswith(f"Google ViT(128 wide, 2 deep)/8, 32, {K} classes")
     assert "Google: mean=0.5,std=0.5,crop=0.9" in bundle.notes[1]
-    images = pictures()
+    images = random_images()
     with torch.inference_mode():
         found = bundle.model(torch.from_numpy(images)).numpy()
     np.testing.assert_allclose(found, run(w, images), atol=1e-5)

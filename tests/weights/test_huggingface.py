@@ -134,7 +134,7 @@ def test_maes_decoder_is_left_aside_and_said(tmp_path):
 
 @pytest.mark.parametrize("name", ["dinov2", "dinov2 with registers"])
 def test_dinov2_at_another_resolution(name, tmp_path):
-    """Its processor's pictures are never of the size that its positions were trained at."""
+    """Its processor's images are never of the size that its positions were trained at."""
     model = make(name, SMALL)
     model.save_pretrained(tmp_path)
     images = torch.randn(1, 3, 48, 24, generator=torch.Generator().manual_seed(1))

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from support.commands import MB, check_ended_well, check_refused, run_command
-from support.greys import draw_pictures, make_weights
+from support.greys import draw_images, make_weights
 from vitreous import UserError
 from vitreous.jobs.export import export_weights
 from vitreous.weights.bundle import load_bundle
@@ -23,7 +23,7 @@ KINDS = ("bundle", "timm", "huggingface")
 def original(tmp_path_factory):
     """One model as a bundle and as both exports, and an image to ask it about."""
     root = tmp_path_factory.mktemp("original")
-    draw_pictures(root / "images", count=1)
+    draw_images(root / "images", count=1)
     make_weights(root / "bundle")
     for kind in KINDS[1:]:
         export_weights(root / "bundle", root / kind, kind)

@@ -20,7 +20,7 @@ from support.published import (
     dinov2_training,
     mae_decoder,
     numbers,
-    pictures,
+    random_images,
     timm_like,
 )
 from vitreous import UserError, ViTConfig
@@ -32,7 +32,7 @@ BASE = {**SHAPE, "classes": K}
 def check(path, config, state, family, crop=0.875):
     """The file opened is this model: the same scores as the equations in NumPy over `state`, in our names."""
     bundle = open_weights(path)
-    images = pictures()
+    images = random_images()
     with torch.inference_mode():
         found = bundle.model(torch.from_numpy(images)).numpy()
     np.testing.assert_allclose(found, NumpyViT(config, state)(images), atol=1e-5)
@@ -134,7 +134,7 @@ def test_dinov2_teacher_of_a_training_in_chunks(tmp_path):
     assert f"student ({student} tensors), dino_loss (1 tensor), ibot_patch_loss (1 tensor), optimizer, iter" in said
 
 
-def test_dinov2_at_518_is_shown_pictures_of_224(tmp_path):
+def test_dinov2_at_518_is_shown_images_of_224(tmp_path):
     state = dinov2()
     state["pos_embed"] = numbers(1, 37 * 37 + 1, D)
     state["patch_embed.proj.weight"] = numbers(D, 3, 14, 14)

@@ -132,7 +132,7 @@ def test_a_grid_that_is_not_square_is_told_by_the_size(tmp_path):
     assert open_weights(path, SAID + ",size=8x20").model.config == model.config
 
 
-def test_pictures_of_another_size_than_the_positions(tmp_path):
+def test_images_of_another_size_than_the_positions(tmp_path):
     path = write(tmp_path / "w.safetensors", random_model(**TELLING))
     found = open_weights(path, SAID + ",size=32")
     assert (found.model.config.image_size, found.preprocess.size) == ((16, 16), (32, 32))

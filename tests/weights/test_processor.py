@@ -1,4 +1,4 @@
-"""The pixels that a model sees: ours and those of `transformers`' own processors, for pictures of ordinary shapes."""
+"""The pixels that a model sees: ours and those of `transformers`' own processors, for images of ordinary shapes."""
 
 import json
 
@@ -58,7 +58,7 @@ PROCESSORS = {
 SHAPES = [(500, 375), (333, 501), (256, 256), (640, 427), (301, 299), (224, 224), (180, 150)]
 
 
-def picture(width, height):
+def make_image(width, height):
     """Waves, edges and noise."""
     rng = np.random.default_rng(width * 1000 + height)
     y, x = np.mgrid[:height, :width]
@@ -78,7 +78,7 @@ def test_the_same_pixels_as_their_processor(subtests, name):
     processor = PROCESSORS[name](**{k: v for k, v in said.items() if not k.endswith("_type")})
     for shape in SHAPES:
         with subtests.test(str(shape)):
-            image = picture(*shape)
+            image = make_image(*shape)
             expected = processor(image, return_tensors="pt")["pixel_values"][0]
             torch.testing.assert_close(seen(image, preprocess), expected, atol=1e-6, rtol=0)
 
@@ -86,7 +86,7 @@ def test_the_same_pixels_as_their_processor(subtests, name):
 @pytest.mark.parametrize("name", ["vit", "dinov2"])
 def test_a_batch_in_memory_is_seen_alike(name):
     preprocess = from_processor(PUBLISHED[name], CONFIG, "here")
-    image = picture(301, 299)
+    image = make_image(301, 299)
     batch = torch.from_numpy(np.array(image)).permute(2, 0, 1)[None]
     assert eval_batch(batch, preprocess)[0].equal(eval_view(image, preprocess))
 
@@ -108,7 +108,7 @@ def test_ours_written_for_them_sees_the_same(tmp_path, name):
     (tmp_path / "preprocessor_config.json").write_text(json.dumps(written))
     processor = hf.AutoImageProcessor.from_pretrained(tmp_path, backend="pil")
     for shape in SHAPES:
-        image = picture(*shape)
+        image = make_image(*shape)
         expected = processor(image, return_tensors="pt")["pixel_values"][0]
         torch.testing.assert_close(seen(image, preprocess), expected, atol=1e-6, rtol=0)
 

@@ -100,7 +100,7 @@ def test_every_variant_has_fields_that_timm_accepts(subtests):
             )
 
 
-def test_positions_of_another_size_than_the_pictures_are_resampled_by_timm():
+def test_positions_of_another_size_than_the_images_are_resampled_by_timm():
     described = describe(preset("Ti/16"), size=(288, 288))
     assert described["model_args"] == {"img_size": [224, 224], "dynamic_img_size": True}
     assert described["pretrained_cfg"]["fixed_input_size"] is False

@@ -67,7 +67,7 @@ def test_what_cannot_be_followed(tmp_path):
         assert said.preprocess == Preprocess(size=(32, 32), crop=0.8, interpolation="bilinear")
 
 
-def test_one_number_for_a_model_of_grey_pictures(tmp_path):
+def test_one_number_for_a_model_of_grey_images(tmp_path):
     model = random_model(channels=1, image_size=(16, 16))
     config = {"architecture": "x", "model_args": {"num_heads": 4}, "pretrained_cfg": SAID}
     place = folder(tmp_path / "f", config, model.state_dict())

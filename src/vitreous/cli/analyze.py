@@ -18,7 +18,7 @@ def analyze(
     data: Annotated[str, option("DATA")],
     out: Annotated[str, option("DIR")],
     what: Literal["depths", "bias"] = "depths",
-    pictures: Annotated[Count | None, option("COUNT")] = None,
+    images: Annotated[Count | None, option("COUNT")] = None,
     seed: Annotated[Seed, option("NUMBER")] = 0,
     workers: Annotated[Workers | None, option("COUNT")] = None,
     preprocess: Annotated[str | None, option("TEXT")] = None,
@@ -32,21 +32,21 @@ def analyze(
     Args:
         models: Bundles, run folders, or anything that `vitreous import` reads, with or without a classifier.
         data: A folder with one subfolder per class, a CSV or JSONL list, packed data, shards, data:NAME, or builtin.
-            Pictures without labels will do; what needs labels is then left out.
+            Images without labels will do; what needs labels is then left out.
         out: The folder to write to.
         what: depths: attention, tokens and linear probes by depth, of Vision Transformers. bias: what moving, shuffling
-            and filtering pictures does to the predictions of models of any family, and how far they look.
-        pictures: How many pictures of the test split (or else of what there is) to measure, and how many of the train
+            and filtering images does to the predictions of models of any family, and how far they look.
+        images: How many images of the test split (or else of what there is) to measure, and how many of the train
             split the linear probes learn from. Default: 500; for bias, which looks at each some 30 times, 200.
-        seed: Seed for choosing the pictures, and for the noise, moves and shuffles.
-        workers: Processes that decode pictures. Default: one per core, at most 4; none for a few pictures.
+        seed: Seed for choosing the images, and for the noise, moves and shuffles.
+        workers: Processes that decode images. Default: one per core, at most 4; none for a few images.
         preprocess: Changes to the model's preprocessing, such as "mean=0.5,std=0.5,crop=0.9,interpolation=bicubic".
         json: Print the contents of the JSON file.
     """
     from vitreous.jobs import analyze as jobs
 
     measure = jobs.analyze_bias if what == "bias" else jobs.analyze
-    count = {} if pictures is None else {"pictures": pictures}
+    count = {} if images is None else {"images": images}
     with progress("analyzing") as bar:
         found = measure(models, data, out, **count, seed=seed, workers=workers, preprocess=preprocess, progress=bar)
     if json:
@@ -59,7 +59,7 @@ def analyze(
 
 def _show(found: Analysis) -> None:
     page, numbers = console(), found.numbers
-    measured = f"{numbers.data.pictures:,} pictures ({numbers.data.split})"
+    measured = f"{numbers.data.images:,} images ({numbers.data.split})"
     page.print(f"{measured}; each number is the mean over the last third of the layers")
     page.print()
     names = [printable(model.name) for model in numbers.models]
@@ -75,7 +75,7 @@ def _show_bias(found: BiasAnalysis) -> None:
     from vitreous.report.bias import shown_value
 
     page, numbers = console(), found.numbers
-    page.print(f"{numbers.data.pictures:,} pictures ({numbers.data.split}); how to read each number is on the page")
+    page.print(f"{numbers.data.images:,} images ({numbers.data.split}); how to read each number is on the page")
     page.print(tell_margin([bias for _, bias in numbers.models]))
     page.print()
     rows = table("", *(f"{printable(name)}#" for name, _ in numbers.models))

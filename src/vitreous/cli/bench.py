@@ -30,10 +30,10 @@ def bench(
 
     Args:
         model: A bundle, a run folder, an exported model, or anything that `vitreous import` reads.
-        data: Labelled pictures. With them the model is quantised to int8 too, and each engine's accuracy is measured.
+        data: Labelled images. With them the model is quantised to int8 too, and each engine's accuracy is measured.
         merge: How many similar tokens to merge in each block of a Vision Transformer, such as 0,4,8,13; each number is
             measured by itself. Default: as the model has it.
-        batch_sizes: Numbers of pictures at once for which latency is measured.
+        batch_sizes: Numbers of images at once for which latency is measured.
         max_drop: Points of accuracy that int8 may lose. Default: 0.5.
         preprocess: Changes to the model's preprocessing, such as "size=384".
         out: A folder for bench.json and bench.svg, a plot of accuracy against speed.
@@ -64,11 +64,11 @@ def _show(found: Bench) -> None:
     latencies = [f"ms for {one.batch} (p50, p99)#" for one in found.rows[0].latencies]
     judged = found.rows[0].judged
     accuracy = [f"right of {judged:,}#"] if judged else []
-    rows = table("engine", "pictures a second#", *latencies, "MB#", *accuracy)
+    rows = table("engine", "images a second#", *latencies, "MB#", *accuracy)
     for row in found.rows:
         rows.add_row(
             name_row(row),
-            f"{row.pictures_per_second:,.1f}",
+            f"{row.images_per_second:,.1f}",
             *(f"{1e3 * one.median:.1f}, {1e3 * one.p99:.1f}" for one in row.latencies),
             "" if row.megabytes is None else f"{row.megabytes:,.0f}",
             *([] if row.accuracy is None else [f"{row.accuracy:.2%}"]),

@@ -31,7 +31,7 @@ def compare(
 ) -> int:
     """Compare models fairly: the same data, splits, augmentation, tuning, and time or FLOPs.
 
-    Each model is trained with each share of the pictures and each seed. Writes DIR/compare.html and DIR/compare.json.
+    Each model is trained with each share of the images and each seed. Writes DIR/compare.html and DIR/compare.json.
     If it is interrupted, repeat the same command: what is finished is not done again.
 
     Args:
@@ -40,12 +40,12 @@ def compare(
         models: Models to train, such as Ti/16,R+Ti/16,bit-r50x1,efficientnet-b0, with fields after colons where wanted:
             P/4@32:attention=neighbourhood:window=3. Paths of runs, bundles or foreign weights are measured as they are.
         budget: How long everything may take, such as 10m or 2h; each training gets the same share of it.
-        fractions: Shares of the training pictures to train with, such as 0.01,0.1,1; smaller ones are part of larger.
+        fractions: Shares of the training images to train with, such as 0.01,0.1,1; smaller ones are part of larger.
         seeds: How many trainings of each model with each share.
         equal: What each training has the same of: time, or floating-point operations.
         image_size: Side of every model's input in pixels, where its name does not say it.
         out: The folder to write to. Default: runs/ and the name of the data, with -compare.
-        workers: Processes that decode pictures. Default: one per core, at most 4.
+        workers: Processes that decode images. Default: one per core, at most 4.
         device: Where to compute; auto takes an accelerator if there is one.
         changes: Change one field of every training, such as batch_size=128; may be repeated.
         json: Print the contents of compare.json.
@@ -90,14 +90,14 @@ def _show(found: Comparison) -> None:
         so_far = f" {found.out}/compare.html shows the {len(found.cells)} cells so far." if found.cells else ""
         print(stopped_text(found.out) + so_far)
         return
-    rows = table("model", "share#", "pictures#", "accuracy#", "95 % interval#", "training FLOPs#", "core-hours#")
+    rows = table("model", "share#", "images#", "accuracy#", "95 % interval#", "training FLOPs#", "core-hours#")
     for row in found.rows:
         spread = "" if row.accuracies.deviation is None else f" ± {100 * row.accuracies.deviation:.1f}"
         low, high = row.accuracies.interval
         rows.add_row(
             printable(row.model),
             share_text(row.fraction),
-            "" if row.pictures is None else f"{row.pictures:,}",
+            "" if row.images is None else f"{row.images:,}",
             f"{100 * row.accuracies.mean:.1f}{spread} %",
             f"{100 * low:.1f} to {100 * high:.1f}",
             "" if row.flops is None else f"{row.flops:.3g}",
@@ -106,7 +106,7 @@ def _show(found: Comparison) -> None:
     console().print(rows)
     print()
     for fraction, verdict in found.verdicts.items():
-        what = "" if fraction is None else f"with {share_text(fraction)} of the pictures: "
+        what = "" if fraction is None else f"with {share_text(fraction)} of the images: "
         print(printable(f"{what}{verdict}"))
     for closing in found.closing:
         print(printable(f"{closing}"))

@@ -18,7 +18,7 @@ def show_corruptions(found: CorruptionEvaluation) -> None:
     result, page = found.result, console()
     drawn = f" of {found.of:,}, drawn at random by seed {found.seed}" if result.n < found.of else ""
     page.print(
-        f"{result.n:,} pictures{drawn} ({found.split}), each as it is and in {len(result.scores)} corruptions of what "
+        f"{result.n:,} images{drawn} ({found.split}), each as it is and in {len(result.scores)} corruptions of what "
         f"the model sees, {found.size[0]}x{found.size[1]} pixels; in {found.seconds:.1f} s"
     )
     for remark in found.remarks:

@@ -16,7 +16,7 @@ def data_pack(
 ) -> None:
     """Pack data into WebDataset shards: few large files, read from start to end, here or from afar.
 
-    Pictures keep their bytes, and packed arrays become PNG files. OUT is then data for every command. A command that
+    Images keep their bytes, and packed arrays become PNG files. OUT is then data for every command. A command that
     was interrupted is taken up at the shard where it was.
 
     Args:
@@ -32,8 +32,8 @@ def data_pack(
     say_left_out(packed.left_out)
     counts = dict.fromkeys((shard.split for shard in packed.shards), 0)
     for shard in packed.shards:
-        counts[shard.split] += shard.pictures
-    pictures = " and ".join(f"{count:,} {split}" for split, count in counts.items())
+        counts[shard.split] += shard.images
+    images = " and ".join(f"{count:,} {split}" for split, count in counts.items())
     size = size_text(sum(shard.bytes for shard in packed.shards))
     shards = "1 shard" if len(packed.shards) == 1 else f"{len(packed.shards):,} shards"
-    print(f"{packed.folder}: {pictures} pictures in {shards}, {size}")
+    print(f"{packed.folder}: {images} images in {shards}, {size}")

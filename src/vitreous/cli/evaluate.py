@@ -45,19 +45,19 @@ def evaluate(
         data: A folder with one subfolder per class, a CSV or JSONL list, packed data, shards, data:NAME, or builtin.
             Classes are matched to the model's labels by name; for ImageNet's classifiers also by WordNet id or number.
         split: Which split of the data to use. Default: test if there is one, else val, else all.
-        labels: Several labels per picture, each of which counts as right: real for ImageNet's ReaL labels, or a JSON
-            file with a list of labels for each validation picture, or from file name to list.
+        labels: Several labels per image, each of which counts as right: real for ImageNet's ReaL labels, or a JSON
+            file with a list of labels for each validation image, or from file name to list.
         among: Choose the answer among all classes of the model, or among those that the data have. Default: all; for
             the 200 classes of ImageNet-A or ImageNet-R, data.
-        answers: Write what the model says of each picture to this file, which ends in .csv, .jsonl or .parquet.
+        answers: Write what the model says of each image to this file, which ends in .csv, .jsonl or .parquet.
         corruptions: Measure accuracy and calibration under noise, blur, weather and digital corruption instead: the 15
             kinds of ImageNet-C, five strengths each.
         severity: Strengths of the corruptions, from 1 to 5. Default: 1,2,3,4,5.
-        count: How many pictures to corrupt, drawn at random. Default: 200.
-        seed: Seed for drawing these pictures, and for what is random in a corruption. Default: 0.
+        count: How many images to corrupt, drawn at random. Default: 200.
+        seed: Seed for drawing these images, and for what is random in a corruption. Default: 0.
         out: Folder for corruptions.json and a page with plots and examples, corruptions.html.
-        batch_size: How many pictures to pass through the model at once. Default: what is fastest.
-        workers: Processes that decode pictures. Default: one per core, at most 4; none for a few pictures.
+        batch_size: How many images to pass through the model at once. Default: what is fastest.
+        workers: Processes that decode images. Default: one per core, at most 4; none for a few images.
         preprocess: Changes to the model's preprocessing, such as "mean=0.5,std=0.5,crop=0.9,interpolation=bicubic".
         engine: What computes. auto takes the fastest that was verified for this model here, and says which.
         precision: fp32 or int8. Default: of engine auto, whatever is fastest; else fp32.
@@ -134,7 +134,7 @@ def evaluate(
     else:
         _show(found)
     if found.answers is not None:
-        console().print(f"\nthe answer to each picture: {printable(found.answers)}")
+        console().print(f"\nthe answer to each image: {printable(found.answers)}")
     say_left_out(found.unreadable)
 
 
@@ -164,7 +164,7 @@ def _show_label_sets(found: LabelSetEvaluation) -> None:
     result, page = found.result, console()
     low, high = result.top1_interval
     page.print(
-        f"{result.n:,} pictures ({found.split}) with {result.labels_per_picture:.2f} labels each on average, of "
+        f"{result.n:,} images ({found.split}) with {result.labels_per_image:.2f} labels each on average, of "
         f"{printable(found.labels)}, in {found.seconds:.1f} s; {found.without:,} without a label were left out"
     )
     page.print()
@@ -182,7 +182,7 @@ def _show(found: Evaluation) -> None:
     result, page = found.result, console()
     low, high = result.top1_interval
     seen = {name: entry for name, entry in result.per_class.items() if entry["n"]}
-    page.print(f"{result.n:,} pictures of {len(seen)} classes ({found.split}), in {found.seconds:.1f} s")
+    page.print(f"{result.n:,} images of {len(seen)} classes ({found.split}), in {found.seconds:.1f} s")
     for remark in found.remarks:
         page.print(f"note: {remark}")
     page.print()
@@ -197,17 +197,15 @@ def _show(found: Evaluation) -> None:
 
     few = len(seen) <= SHOWN
     worst = result.hardest(SHOWN, least=1 if few else ENOUGH)
-    classes = table("class" if few else f"the {len(worst)} hardest classes", "pictures#", "accuracy#")
+    classes = table("class" if few else f"the {len(worst)} hardest classes", "images#", "accuracy#")
     for name, entry in worst:
         classes.add_row(printable(name), f"{entry['n']:,}", f"{entry['accuracy']:.1%}")
     page.print()
-    page.print(
-        classes if worst else f"No class has {ENOUGH} pictures, too few to say which are hard; --json lists all."
-    )
+    page.print(classes if worst else f"No class has {ENOUGH} images, too few to say which are hard; --json lists all.")
 
     if pairs := result.most_confused(SHOWN):
-        confused = table("true class", "predicted as", "pictures#", "share of class#")
+        confused = table("true class", "predicted as", "images#", "share of class#")
         for pair in pairs:
-            confused.add_row(printable(pair.true), printable(pair.predicted), f"{pair.pictures:,}", f"{pair.share:.1%}")
+            confused.add_row(printable(pair.true), printable(pair.predicted), f"{pair.images:,}", f"{pair.share:.1%}")
         page.print()
         page.print(confused)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from vitreous.cli.pictures import name_outputs, parse_point, say_unreadable
+from vitreous.cli.images import name_outputs, parse_point, say_unreadable
 from vitreous.cli.terminal import Flag, option, print_json, printable
 from vitreous.errors import UserError
 
@@ -20,7 +20,7 @@ ENDINGS = (".png", "-grid.png", ".npz")
 
 def explain(
     model: Annotated[str, tyro.conf.Positional, option("MODEL")],
-    pictures: Annotated[tuple[str, ...], tyro.conf.Positional, option("PICTURE|FOLDER ...")],
+    images: Annotated[tuple[str, ...], tyro.conf.Positional, option("IMAGE|FOLDER ...")],
     method: Annotated[
         Literal["attention", "rollout", "relevance", "gradcam", "occlusion"] | None,
         option("attention|rollout|relevance|gradcam|occlusion"),
@@ -34,13 +34,13 @@ def explain(
     preprocess: Annotated[str | None, option("TEXT")] = None,
     json: Flag = False,
 ) -> int:
-    """Show what a model looked at, as an overlay on each picture.
+    """Show what a model looked at, as an overlay on each image.
 
-    The exit status is 1 if a picture could not be read.
+    The exit status is 1 if an image could not be read.
 
     Args:
         model: A bundle, a run folder, or anything that `vitreous import` reads.
-        pictures: Picture files, and folders of pictures.
+        images: Image files, and folders of images.
         method: How to explain. Default: relevance; attention if the model has no classifier or --query is given; of a
             network without attention gradcam, or occlusion where its last feature map is a single place.
         layer: A layer, counted from 0, or from the end if negative; all draws one map per layer. Which layer's
@@ -48,19 +48,19 @@ def explain(
             (gradcam). Default: what suits the method.
         head: The attention head, counted from 0; mean averages them, all draws one map per head.
         target: The class to explain. Default: the one with the highest score.
-        query: A point in the picture, in pixels: show what the patch there attends to.
+        query: A point in the image, in pixels: show what the patch there attends to.
         out: Folder for the overlays, NAME-METHOD.png.
         save_arrays: Also write the numbers, as NAME-METHOD.npz.
         preprocess: Changes to the model's preprocessing, such as "mean=0.5,std=0.5,crop=0.9,interpolation=bicubic".
-        json: Print one JSON object per picture.
+        json: Print one JSON object per image.
     """
     from vitreous.explain.explanation import Explanation
     from vitreous.explain.methods import default_method
     from vitreous.jobs.explain import explain_each
-    from vitreous.run.opening import list_pictures, open_model
+    from vitreous.run.opening import list_images, open_model
 
     layer_asked, head_asked = _number(layer, "--layer", ("all",)), _number(head, "--head", ("mean", "all"))
-    point, failed, paths = parse_point(query), False, list_pictures(pictures)
+    point, failed, paths = parse_point(query), False, list_images(images)
     bundle = open_model(model, preprocess)
     method = method or default_method(bundle.model, query=point is not None, size=bundle.preprocess.size)
     files = name_outputs(out, paths, *(f"-{method}{ending}" for ending in ENDINGS))

@@ -15,8 +15,8 @@ _OPEN = {
     "huggingface": 'transformers.{auto}.from_pretrained("{out}")',
     "timm": 'timm.create_model("local-dir:{out}", pretrained=True)',
     "google": 'numpy.load("{out}")',
-    "openvino": 'vitreous predict {out} picture.jpg, or openvino.Core().compile_model("{out}/model.xml")',
-    "onnx": 'vitreous predict {out} picture.jpg, or onnxruntime.InferenceSession("{out}/model.onnx")',
+    "openvino": 'vitreous predict {out} image.jpg, or openvino.Core().compile_model("{out}/model.xml")',
+    "onnx": 'vitreous predict {out} image.jpg, or onnxruntime.InferenceSession("{out}/model.onnx")',
 }
 
 
@@ -35,18 +35,18 @@ def export(
 ) -> None:
     """Write a model in a format that other programs read: Hugging Face, timm, Google, OpenVINO or ONNX.
 
-    What is written for OpenVINO or ONNX was compared with the network on pictures, and is refused where it differs.
+    What is written for OpenVINO or ONNX was compared with the network on images, and is refused where it differs.
 
     Args:
         bundle: A bundle, a run folder, or anything that `vitreous import` reads.
         out: What to write: a folder that is new, empty or an earlier export; for google, a file that ends in .npz.
         to: huggingface: a folder for from_pretrained, with its image processor. timm: a folder for local-dir. google:
             an .npz with the tensor names of the paper's code. openvino, onnx: a folder with the graph that the runtime
-            computes, uint8 pictures in and probabilities out, which is a MODEL for predict, evaluate and bench too.
+            computes, uint8 images in and probabilities out, which is a MODEL for predict, evaluate and bench too.
         int8: For openvino, compute the large products in 8-bit integers.
-        calibrate: Labelled pictures, from which int8 reads the ranges of activations.
-        verify: Pictures to compare answers on; for int8 labelled ones, on which accuracy is measured. Default: the val
-            split of those to calibrate with, or their test split, or some pictures of the package's own.
+        calibrate: Labelled images, from which int8 reads the ranges of activations.
+        verify: Images to compare answers on; for int8 labelled ones, on which accuracy is measured. Default: the val
+            split of those to calibrate with, or their test split, or some images of the package's own.
         max_drop: Points of accuracy that int8 may lose. Where plain quantisation loses more, the costliest operations
             stay in float32; where even that does, nothing is written. Default: 0.5.
         merge: For openvino and onnx, how many tokens to merge per block. Default: as the model says.
@@ -82,12 +82,12 @@ def _show_proof(folder: Path) -> None:
     about = read_about(folder)
     checked = about.verified
     print(
-        f"verified: {checked.same_label:,} of {checked.pictures:,} pictures have the same label as in PyTorch, "
+        f"verified: {checked.same_label:,} of {checked.images:,} images have the same label as in PyTorch, "
         f"{checked.equal:,} the same numbers up to rounding; probabilities differ by at most "
         f"{checked.worst_probability:.2g}"
     )
     if (accuracy := about.accuracy) is not None:
         print(
-            f"accuracy: {accuracy.int8:.2%} in int8, {accuracy.fp32:.2%} in float32, of {accuracy.pictures:,} pictures"
+            f"accuracy: {accuracy.int8:.2%} in int8, {accuracy.fp32:.2%} in float32, of {accuracy.images:,} images"
             + ("; the costliest operations stayed in float32" if about.accuracy_aware else "")
         )

@@ -35,7 +35,7 @@ def fit(
     changes: Annotated[tuple[str, ...], option("NAME=VALUE", name="set"), tyro.conf.UseAppendAction] = (),
     json: Flag = False,
 ) -> int:
-    """Train a model on pictures, from scratch or from given weights.
+    """Train a model on images, from scratch or from given weights.
 
     If it is interrupted, repeat the same command: it resumes where it stopped.
 
@@ -48,18 +48,18 @@ def fit(
         token_labels: Also learn what this model says of every patch (token labelling): a bundle, a run folder, or
             anything that `vitreous import` reads. Its classes are matched to the data's by name.
         model: Train this model from scratch, such as S/16, Ti/4@32, bit-r50x1 or efficientnet-b0. Default: what suits
-            the pictures.
+            the images.
         image_size: Side of the model's input in pixels; position embeddings are resampled to it.
         merge: Merge so many similar tokens per block (token merging): the model becomes faster, and training goes
-            through the pictures more often in the same time.
+            through the images more often in the same time.
         budget: How long everything may take, such as 90s, 5m or 1h30m; the number of steps follows from it.
-        epochs: How many times to go through the pictures, instead of a budget.
+        epochs: How many times to go through the images, instead of a budget.
         recipe: auto, bit, notebook, paper-finetune, paper-pretrain, plain, scratch, scratch-small, small-data,
             mae-finetune, or vtab.
         out: The run folder. Default: runs/ and the name of the data.
         preprocess: Changes to the weights' preprocessing, such as "mean=0.5,std=0.5,crop=0.9,interpolation=bicubic".
         seed: Seed for everything random.
-        workers: Processes that decode pictures. Default: one per core, at most 4.
+        workers: Processes that decode images. Default: one per core, at most 4.
         device: Where to compute; auto takes an accelerator if there is one.
         shard: Divide the weights among the processes that torchrun started (FSDP), rather than giving each a copy.
         tensorboard: Also write curves for TensorBoard to the run folder.

@@ -38,7 +38,7 @@ def import_(
         image_size: Side of the model's input in pixels; position embeddings are resampled to it.
         patch: Side of a patch in pixels; the patch projection is resampled to it as in FlexiViT, and so are the
             positions.
-        channels: Input channels: 1 for grey pictures, 3 for colour, any other number for tensors; converted by timm's
+        channels: Input channels: 1 for grey images, 3 for colour, any other number for tensors; converted by timm's
             rule.
         classes: 0 drops the classifier; any other number replaces it with a new one, all zeros.
         heads: Attention heads per block, if the source does not say and the usual number for its width is wrong.
@@ -74,7 +74,7 @@ def import_(
         rest = ", ..." if len(made.labels) > 5 else ""
         print(f"classes: {printable(', '.join(made.labels[:5]))}{rest}{numbered if made.numbered else ''}")
     print(f"bundle:  {printable(made.bundle)}")
-    use = "vitreous predict BUNDLE PICTURE" if made.labels else "vitreous fit DATA --weights BUNDLE"
+    use = "vitreous predict BUNDLE IMAGE" if made.labels else "vitreous fit DATA --weights BUNDLE"
     if made.channels not in (1, 3):
-        use = 'vitreous.load("BUNDLE").network(images), in Python: picture files can only be read as grey or colour'
+        use = 'vitreous.load("BUNDLE").network(images), in Python: image files can only be read as grey or colour'
     print(f"use it:  {use.replace('BUNDLE', printable(made.bundle))}")

@@ -34,17 +34,17 @@ def inspect(data: Annotated[str, tyro.conf.Positional, option("DATA")], json: Fl
         return
     page = console()
     _show_splits(page, found)
-    _show_pictures(page, found)
+    _show_images(page, found)
     _show_trouble(page, found)
 
 
 def _show_splits(page: Console, found: HealthReport) -> None:
-    page.print(f"{found.pictures:,} pictures of {len(found.classes)} classes")
+    page.print(f"{found.images:,} images of {len(found.classes)} classes")
     page.print()
-    splits = table("split", "pictures#", "classes#", "smallest#", "largest#", "imbalance#")
+    splits = table("split", "images#", "classes#", "smallest#", "largest#", "imbalance#")
     for name, split in found.splits.items():
         some = [count for count in split.counts.values() if count] or [0]
-        sizes = (f"{split.pictures:,}", f"{len(some):,}", f"{min(some):,}", f"{max(some):,}")
+        sizes = (f"{split.images:,}", f"{len(some):,}", f"{min(some):,}", f"{max(some):,}")
         splits.add_row(name, *sizes, f"{split.imbalance:.1f}:1")
     page.print(splits)
     page.print()
@@ -57,7 +57,7 @@ def _show_splits(page: Console, found: HealthReport) -> None:
     page.print()
 
 
-def _show_pictures(page: Console, found: HealthReport) -> None:
+def _show_images(page: Console, found: HealthReport) -> None:
     for name, sizes in (("width", found.width), ("height", found.height)):
         if sizes:
             page.print(f"{name:8}{sizes['min']:.0f} to {sizes['max']:.0f} pixels, median {sizes['median']:.0f}")
@@ -71,12 +71,12 @@ def _show_trouble(page: Console, found: HealthReport) -> None:
     _list(page, "cannot be read", lines)
     leaks = found.leaks
     _list(page, "in more than one split, which makes results look better than they are", _groups(leaks, "splits"))
-    _list(page, "the same picture in more than one class", _groups(found.contradictions, "labels"))
+    _list(page, "the same image in more than one class", _groups(found.contradictions, "labels"))
     _list(page, "exact duplicates", _groups(found.exact_duplicates))
     _list(page, "near duplicates", _groups(found.near_duplicates))
     _list(page, "notes", [printable(note) for note in found.notes])
     if not (found.unreadable or found.exact_duplicates or found.near_duplicates):
-        page.print("\nAll pictures can be read, and there are no duplicates.")
+        page.print("\nAll images can be read, and there are no duplicates.")
 
 
 def _groups(groups: Sequence[Duplicates], told: str | None = None) -> list[str]:

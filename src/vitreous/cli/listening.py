@@ -66,7 +66,7 @@ def stopped_text(run: str) -> str:
 
 @contextmanager
 def _shown() -> Iterator[tuple[Callable[[str], None], Callable[[Event], None], Callable[[str, int, int], None]]]:
-    """Functions that show a message, a step, and how many pictures were looked at."""
+    """Functions that show a message, a step, and how many images were looked at."""
     metrics = _Metrics()
     if not sys.stderr.isatty():
         reminder = Reminder()
@@ -122,7 +122,7 @@ class _Metrics:
             seen["teacher entropy"] = event.record["entropy"]
         seen.update({SHOWN[name]: value for name, value in (event.evaluation or {}).items() if name in SHOWN})
         metrics = "  ".join(f"{name} {value:.3f}" for name, value in seen.items())
-        text = f"epoch {event.epoch + 1}  {metrics}  {event.pictures_per_second:.0f} images/s"
+        text = f"epoch {event.epoch + 1}  {metrics}  {event.images_per_second:.0f} images/s"
         return f"COLLAPSED, see above  {text}" if "collapsed" in event.record else text
 
 
@@ -131,7 +131,7 @@ def closing_text(result: FitResult | PretrainResult, found: Sequence[str], use: 
     spent = result.spent
     lines = [
         *found,
-        f"time: {spent.seconds:.0f} s, {spent.pictures:,} training images processed",
+        f"time: {spent.seconds:.0f} s, {spent.images:,} training images processed",
         f"model: {result.bundle}",
         f"report: {result.run}/report.html",
         *use,

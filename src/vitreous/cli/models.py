@@ -25,7 +25,7 @@ def models(
 ) -> None:
     """List the model presets with their parameters, GFLOPs and activation memory.
 
-    With --gpus and --memory: which of them can be trained on these, how, and how many pictures per GPU fit.
+    With --gpus and --memory: which of them can be trained on these, how, and how many images per GPU fit.
 
     Args:
         names: Which models: SIZE/PATCH or SIZE/PATCH@PIXELS, such as B/16, L/16@384 or Ti/4@32x64; or the name of
@@ -33,7 +33,7 @@ def models(
         image_size: Side of the input in pixels, instead of each model's own.
         gpus: How many GPUs there are to train on.
         memory: How much memory each of them has, such as 80GB.
-        batch_size: How many pictures a step should have, over all GPUs. Default: as many as fit.
+        batch_size: How many images a step should have, over all GPUs. Default: as many as fit.
         json: Print one JSON list.
     """
     from vitreous.jobs.models import models as list_models
@@ -63,7 +63,7 @@ def _print_costs(rows: list[ModelRow]) -> None:
     page = console()
     page.print(listed)
     page.print(
-        "For one picture and 1,000 classes. GFLOPs: forward pass; a multiply-add counts as two operations.\n"
+        "For one image and 1,000 classes. GFLOPs: forward pass; a multiply-add counts as two operations.\n"
         "Training MB: activations that a float32 training step keeps for the backward pass."
     )
 
@@ -73,7 +73,7 @@ def _print_fits(rows: list[ModelRow]) -> None:
     from vitreous.run.parallelism import RESERVE, WAYS
 
     ways = [str(way) for way in WAYS]
-    listed = table("model", "pixels#", "weights GB#", "picture MB#", *(f"{way}#" for way in ways), "choose")
+    listed = table("model", "pixels#", "weights GB#", "image MB#", *(f"{way}#" for way in ways), "choose")
     for row in rows:
         assert row.fit is not None
         batches = (row.fit.largest_batch.get(way) for way in ways)
@@ -81,14 +81,14 @@ def _print_fits(rows: list[ModelRow]) -> None:
             row.name,
             _pixels(row),
             f"{row.fit.weights / 1e9:,.2f}",
-            f"{row.fit.picture / 1e6:,.1f}",
+            f"{row.fit.image / 1e6:,.1f}",
             *("" if most is None else f"{most:,}" if most else "-" for most in batches),
             _choice(row.fit),
         )
     page = console()
     page.print(listed)
     page.print(
-        "Pictures per GPU at most, for each way to divide a training with AdamW in mixed precision (bfloat16).\n"
+        "Images per GPU at most, for each way to divide a training with AdamW in mixed precision (bfloat16).\n"
         "DDP: every GPU holds all weights, as many gradients, and twice as many moments. shard (--shard): its share\n"
         "of them. recompute (--set recompute=true): blocks are computed again on the way back, a third more time.\n"
         f"{RESERVE:.0%} of the memory is left free. Computed; docs/scale.md says how far it agrees with measurements."

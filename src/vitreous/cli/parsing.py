@@ -87,7 +87,7 @@ def _plain(hint: Any) -> Any:
 
 
 def _place(arguments: dict[str, Argument], name: str, value: object) -> str:
-    """ "--top 0", as a person wrote it; of one of several, "PICTURE|FOLDER 'x'"."""
+    """ "--top 0", as a person wrote it; of one of several, "IMAGE|FOLDER 'x'"."""
     argument = arguments[re.sub(r"\[.*", "", name)]
     return f"{argument.name} {shown(value)}"
 

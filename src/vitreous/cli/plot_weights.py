@@ -25,8 +25,8 @@ def plot_weights(
 
     Args:
         model: A bundle, a run folder, or anything that `vitreous import` reads.
-        data: Pictures to measure attention distance on: how far each head looks. Left out, there is no such plot.
-        count: How many of these pictures to use, spread evenly over the data. Default: 64.
+        data: Images to measure attention distance on: how far each head looks. Left out, there is no such plot.
+        count: How many of these images to use, spread evenly over the data. Default: 64.
         out: Folder for the plots, as SVG and PNG: filters, positions, distance.
         preprocess: Changes to the model's preprocessing, such as "mean=0.5,std=0.5,crop=0.9,interpolation=bicubic".
         json: Print one JSON object.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def predict(
     model: Annotated[str, tyro.conf.Positional, option("MODEL")],
-    pictures: Annotated[tuple[str, ...], tyro.conf.Positional, option("PICTURE|FOLDER ...")],
+    images: Annotated[tuple[str, ...], tyro.conf.Positional, option("IMAGE|FOLDER ...")],
     top: Annotated[Count, option("COUNT")] = 5,
     out: Annotated[str | None, option("DIR")] = None,
     embed: Flag = False,
@@ -33,24 +33,24 @@ def predict(
     merge: Annotated[Merge | None, option("COUNT")] = None,
     json: Flag = False,
 ) -> int:
-    """Label pictures, one line per picture.
+    """Label images, one line per image.
 
-    Without --out, answers are printed; the exit status is 1 if a picture could not be read.
+    Without --out, answers are printed; the exit status is 1 if an image could not be read.
 
     With --out, they are written to files of a folder, part by part, and a command that was interrupted goes on where it
-    was when it is repeated. A picture that cannot be read gets a row that says why; more than 1 % of them are refused.
+    was when it is repeated. An image that cannot be read gets a row that says why; more than 1 % of them are refused.
 
     Args:
         model: A bundle, a run folder, an exported model, or anything that `vitreous import` reads.
-        pictures: Picture files, and folders, whose pictures are taken in the order of their paths. With --out, any
+        images: Image files, and folders, whose images are taken in the order of their paths. With --out, any
             other data too.
-        top: How many labels to give per picture.
+        top: How many labels to give per image.
         out: The folder for files of answers: Parquet where pyarrow is installed, else JSON lines.
-        embed: With --out, add each picture's representation.
+        embed: With --out, add each image's representation.
         part: With --out, do the Ith of N shares only: N processes, on one or several machines, may do theirs at once.
         ray: With --out, do it with all workers of a Ray cluster: the one at this address, or that Ray finds, or else
             this machine.
-        batch_size: How many pictures to pass through the model at once. Default: what is fastest.
+        batch_size: How many images to pass through the model at once. Default: what is fastest.
         preprocess: Changes to the model's preprocessing, such as "mean=0.5,std=0.5,crop=0.9,interpolation=bicubic".
         engine: What computes. auto takes the fastest that was verified for this model here, and says which.
         precision: fp32 or int8. Default: of engine auto, whatever is fastest; else fp32.
@@ -59,11 +59,11 @@ def predict(
     """
     ask = Asked(top=top, batch_size=batch_size, preprocess=preprocess, engine=engine, precision=precision, merge=merge)
     if out is not None:
-        return _write(ask, model, pictures, out, embed=embed, part=part, ray=ray, json=json)
+        return _write(ask, model, images, out, embed=embed, part=part, ray=ray, json=json)
     for name, given in {"embed": embed, "part": part is not None, "ray": ray is not None}.items():
         if given:
             raise UserError(f"--{name}: this is for answers in files; say where with --out DIR, or leave it out.")
-    return _print(ask, model, pictures, json=json)
+    return _print(ask, model, images, json=json)
 
 
 class Asked(TypedDict):
@@ -77,12 +77,12 @@ class Asked(TypedDict):
     merge: int | None
 
 
-def _print(asked: Asked, model: str, pictures: tuple[str, ...], *, json: bool) -> int:
+def _print(asked: Asked, model: str, images: tuple[str, ...], *, json: bool) -> int:
     from vitreous.jobs.predict import predict_each
 
     failed = False
     with progress("predicting", beside_output=True) as bar:
-        for found in predict_each(model, pictures, progress=bar, **asked):
+        for found in predict_each(model, images, progress=bar, **asked):
             failed |= found.error is not None
             if json:
                 print_json(found.to_json(), indent=None)
@@ -96,7 +96,7 @@ def _print(asked: Asked, model: str, pictures: tuple[str, ...], *, json: bool) -
 def _write(
     asked: Asked,
     model: str,
-    pictures: tuple[str, ...],
+    images: tuple[str, ...],
     out: str,
     *,
     embed: bool,
@@ -107,16 +107,16 @@ def _write(
     from vitreous.jobs.predict_many import predict_many
 
     if ray is not None and len(ray) > 1:
-        raise UserError(f"--ray {' '.join(ray)}: give at most one address, and MODEL and pictures before the options.")
+        raise UserError(f"--ray {' '.join(ray)}: give at most one address, and MODEL and images before the options.")
     cluster = False if ray is None else (ray[0] if ray else True)
     with progress("predicting") as bar:
-        done = predict_many(model, pictures, out, embed=embed, part=part, ray=cluster, progress=bar, **asked)
+        done = predict_many(model, images, out, embed=embed, part=part, ray=cluster, progress=bar, **asked)
     if json:
         print_json({**asdict(done), "out": str(done.out)})
         return 0
     unreadable = f", of which {len(done.unreadable):,} could not be read" if done.unreadable else ""
     kept = f" ({done.kept:,} were there already)" if done.kept else ""
-    print(f"{done.out}: {done.pictures:,} pictures{unreadable}, in {done.parts:,} {done.format} files{kept}.")
+    print(f"{done.out}: {done.images:,} images{unreadable}, in {done.parts:,} {done.format} files{kept}.")
     return 0
 
 

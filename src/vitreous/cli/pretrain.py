@@ -38,19 +38,19 @@ def pretrain(
     If it is interrupted, repeat the same command: it resumes where it stopped.
 
     Args:
-        data: Anything that `vitreous fit` takes, or a folder of unsorted pictures. Labels are never learned from; if
+        data: Anything that `vitreous fit` takes, or a folder of unsorted images. Labels are never learned from; if
             there are any, they only serve to show how the features improve.
         method: mae: reconstruct hidden patches. dino: match the output of a teacher, the moving average of the model,
             over many views. dinov2: dino with registers, masked patches (iBOT) and spread-out features (KoLeo).
             masked-patch: predict the mean colour of corrupted patches, as in the ViT paper. supervised: learn from
             labels, for comparison.
-        model: Which model, such as S/16 or Ti/4@32. Default: what suits the pictures and a few cores.
+        model: Which model, such as S/16 or Ti/4@32. Default: what suits the images and a few cores.
         image_size: Side of the model's input in pixels.
         budget: How long everything may take, such as 90s, 30m or 1h30m; the number of steps follows from it.
-        epochs: How many times to go through the pictures, instead of a budget.
+        epochs: How many times to go through the images, instead of a budget.
         out: The run folder. Default: runs/, the name of the data and the method.
         seed: Seed for everything random.
-        workers: Processes that decode pictures. Default: one per core, at most 4.
+        workers: Processes that decode images. Default: one per core, at most 4.
         device: Where to compute; auto takes an accelerator if there is one.
         shard: Divide the weights among the processes that torchrun started (FSDP), rather than giving each a copy.
         tensorboard: Also write curves for TensorBoard to the run folder.

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from vitreous.jobs.probe import Probed
 
 WORDS = {
-    "knn": "weighted vote of the k nearest training pictures (cosine similarity, temperature 0.07)",
+    "knn": "weighted vote of the k nearest training images (cosine similarity, temperature 0.07)",
     "linear": "linear classifier on standardised features, by L-BFGS, regularisation chosen on validation data",
-    "fewshot": "regularised least squares from a few training pictures per class, mean of 5 draws",
+    "fewshot": "regularised least squares from a few training images per class, mean of 5 draws",
 }
 
 
@@ -50,13 +50,13 @@ def probe(
     Args:
         model: A bundle, a run folder, an exported model, or anything that `vitreous import` reads.
         data: A folder with one subfolder per class, a CSV or JSONL list, packed data, shards, data:NAME, or builtin.
-            Accuracy is measured on the test split; if there is none, on val, or on a fifth of the pictures.
+            Accuracy is measured on the test split; if there is none, on val, or on a fifth of the images.
         protocol: knn: weighted vote of the nearest neighbours. linear: a linear classifier. fewshot: least squares from
-            a few pictures per class.
-        shots: Pictures per class, for fewshot. Default: 1,5,10.
-        seed: Seed for drawing the shots and the held-out pictures. Default: 0.
-        batch_size: How many pictures to pass through the model at once. Default: what is fastest.
-        workers: Processes that decode pictures. Default: one per core, at most 4; none for a few pictures.
+            a few images per class.
+        shots: Images per class, for fewshot. Default: 1,5,10.
+        seed: Seed for drawing the shots and the held-out images. Default: 0.
+        batch_size: How many images to pass through the model at once. Default: what is fastest.
+        workers: Processes that decode images. Default: one per core, at most 4; none for a few images.
         preprocess: Changes to the model's preprocessing, such as "mean=0.5,std=0.5,crop=0.9,interpolation=bicubic".
         engine: What computes. auto takes the fastest that was verified for this model here, and says which.
         precision: fp32 or int8. Default: fp32, as int8 was judged by a classifier and not by features.
@@ -88,9 +88,9 @@ def probe(
 def _show(found: Probed) -> None:
     page = console()
     page.print(WORDS[found.protocol])
-    source = "from the cache" if not found.computed else f"computed for {found.computed:,} pictures"
+    source = "from the cache" if not found.computed else f"computed for {found.computed:,} images"
     page.print(
-        f"{found.n:,} pictures measured ({found.judged}), {found.known:,} to learn from, {found.classes} classes; "
+        f"{found.n:,} images measured ({found.judged}), {found.known:,} to learn from, {found.classes} classes; "
         f"{found.width} features ({source}) of {found.engine}, {found.seconds:.1f} s"
     )
     page.print()

@@ -28,19 +28,19 @@ def score_explanations(
 ) -> None:
     """Measure how good explanations are: deletion, insertion, agreement with masks.
 
-    Each picture is explained for the class that the model predicts.
+    Each image is explained for the class that the model predicts.
 
-    Three maps that ignore the picture are scored too; a method must beat them to mean anything.
+    Three maps that ignore the image are scored too; a method must beat them to mean anything.
 
     Args:
         model: A bundle, a run folder, or anything that `vitreous import` reads; it needs a classifier.
-        data: Pictures, with or without labels: a folder, a CSV or JSONL list, packed data, shards, data:NAME, or
+        data: Images, with or without labels: a folder, a CSV or JSONL list, packed data, shards, data:NAME, or
             builtin.
         method: Score this method only. Default: all of them.
-        masks: Folder with one mask per picture, under the picture's name but ending in .png; adds energy, pointing and
+        masks: Folder with one mask per image, under the image's name but ending in .png; adds energy, pointing and
             IoU. A trimap (1 and 3 count, 2 does not), or any other mask, in which all but 0 counts.
         split: Which split of the data to use. Default: test if there is one, else val, else all.
-        count: How many pictures to use, spread evenly over the split. Default: all.
+        count: How many images to use, spread evenly over the split. Default: all.
         preprocess: Changes to the model's preprocessing, such as "mean=0.5,std=0.5,crop=0.9,interpolation=bicubic".
         json: Print one JSON object.
     """
@@ -62,11 +62,11 @@ def score_explanations(
 def _show(found: ExplanationScores) -> None:
     """One row per map, baselines first, and how to read them."""
     page = console()
-    page.print(f"{found.pictures:,} pictures, each explained for the class that the model predicts")
+    page.print(f"{found.images:,} images, each explained for the class that the model predicts")
     page.print()
     masked = found.scores[0].energy is not None
     names = ("energy#", "pointing#", "IoU#") if masked else ()
-    rows = table("map", "deletion#", "insertion#", *names, "ms per picture#")
+    rows = table("map", "deletion#", "insertion#", *names, "ms per image#")
     for one in found.scores:
         numbers = [f"{one.deletion:.3f}", f"{one.insertion:.3f}"]
         if one.energy is not None and one.pointing is not None and one.iou is not None:
@@ -78,4 +78,4 @@ def _show(found: ExplanationScores) -> None:
     page.print("insertion  probability of the class when only those patches are shown; higher is better")
     if masked:
         page.print("energy, pointing, IoU  agreement with the masks; higher is better")
-    page.print("The first three maps ignore the picture; a method must beat them to mean anything.")
+    page.print("The first three maps ignore the image; a method must beat them to mean anything.")

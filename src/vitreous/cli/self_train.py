@@ -39,36 +39,36 @@ def self_train(
     changes: Annotated[tuple[str, ...], option("NAME=VALUE", name="set"), tyro.conf.UseAppendAction] = (),
     json: Flag = False,
 ) -> int:
-    """Learn from a few labelled and many unlabelled pictures: Noisy Student.
+    """Learn from a few labelled and many unlabelled images: Noisy Student.
 
-    A teacher learns from the labelled pictures and labels the others; a noised student learns from both and becomes
+    A teacher learns from the labelled images and labels the others; a noised student learns from both and becomes
         the next teacher. A page shows how each round does and which labels are doubtful. If it is interrupted, repeat
         the same command: it resumes where it stopped.
 
     Args:
         labelled: A folder with one subfolder per class, a .csv, .jsonl or .npz, CIFAR or MNIST files.
-        unlabelled: A folder of pictures, sorted or not, or any other data; labels are not looked at, and copies of
-            labelled pictures are left out.
+        unlabelled: A folder of images, sorted or not, or any other data; labels are not looked at, and copies of
+            labelled images are left out.
         rounds: How many students, each with the one before as its teacher.
         teacher: Begin with this model, which knows the classes, instead of training a teacher.
         student: Model of the students, such as S/16; should be as large as the teacher or larger. Default: that of
-            the teacher, or what suits the pictures.
+            the teacher, or what suits the images.
         confidence: The least probability of a label that is learned from.
-        per_class: How many pictures of each class to learn from, the surest first; rare classes come in copies.
+        per_class: How many images of each class to learn from, the surest first; rare classes come in copies.
             Default: all that are sure enough, divided by the classes.
         labels: soft: learn the teacher's probabilities; hard: learn its likeliest class.
         weights: Start teacher and students from this model: a bundle, a run folder, or anything that `vitreous import`
             reads.
-        model: Train this model from scratch, such as S/16 or Ti/4@32. Default: what suits the pictures.
+        model: Train this model from scratch, such as S/16 or Ti/4@32. Default: what suits the images.
         image_size: Side of the model's input in pixels.
         budget: How long all rounds may take together, such as 10m or 1h30m.
-        epochs: How many times each round goes through its pictures, instead of a budget.
+        epochs: How many times each round goes through its images, instead of a budget.
         recipe: As for `vitreous fit`; students get dropout, stochastic depth, and RandAugment unless the recipe has
             TrivialAugment.
         out: The folder of all rounds. Default: runs/NAME-self-train.
         preprocess: Changes to the weights' preprocessing, such as "mean=0.5,std=0.5".
         seed: Seed for everything random.
-        workers: Processes that decode pictures. Default: one per core, at most 4.
+        workers: Processes that decode images. Default: one per core, at most 4.
         device: Where to compute; auto takes an accelerator if there is one.
         changes: Change one field of the recipe, of teacher and students, such as optimizer.learning_rate=1e-4; may be
             repeated.
@@ -109,11 +109,11 @@ def _text(result: SelfTrainResult) -> str:
     return "\n".join(
         [
             *map(_line, result.rounds),
-            f"kept: round {result.best}, {'the best on validation pictures' if chosen else 'the last'}",
+            f"kept: round {result.best}, {'the best on validation images' if chosen else 'the last'}",
             *_against_teacher(result),
-            f"labels: {result.run}/labels/final/labels.csv, of {result.unlabelled:,} pictures",
-            f"report: {result.run}/report.html, with the pictures whose label is doubtful",
-            f"use it: vitreous predict {result.run} PICTURE",
+            f"labels: {result.run}/labels/final/labels.csv, of {result.unlabelled:,} images",
+            f"report: {result.run}/report.html, with the images whose label is doubtful",
+            f"use it: vitreous predict {result.run} IMAGE",
         ]
     )
 
@@ -124,7 +124,7 @@ def _against_teacher(result: SelfTrainResult) -> list[str]:
         return []
     low, high = (f"{100 * value:+.1f}" for value in paired.interval)
     return [
-        f"kept less teacher: {100 * paired.difference:+.1f} points on the same {paired.n:,} pictures ({paired.split}), "
+        f"kept less teacher: {100 * paired.difference:+.1f} points on the same {paired.n:,} images ({paired.split}), "
         f"95 % interval {low} to {high}"
     ]
 

@@ -55,7 +55,7 @@ def say_logs() -> None:
 
 
 def say_left_out(unreadable: Mapping[str, str]) -> None:
-    """Name on standard error each picture that could not be read, and why."""
+    """Name on standard error each image that could not be read, and why."""
     for path, reason in unreadable.items():
         print(f"vitreous: left out: {printable(path)}: {reason}", file=sys.stderr)
 
@@ -121,7 +121,7 @@ class Reminder:
 
 @contextmanager
 def progress(what: str, *, beside_output: bool = False) -> Iterator[Callable[[int, int], None] | None]:
-    """A function to call with pictures done and in all, which says so on standard error; None if nobody needs it.
+    """A function to call with images done and in all, which says so on standard error; None if nobody needs it.
 
     On a terminal that is a bar, elsewhere a plain line now and then.
     beside_output: lines are printed meanwhile, so there is a bar only if they go elsewhere than to the terminal.

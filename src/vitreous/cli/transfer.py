@@ -36,15 +36,15 @@ def transfer(
         model: A bundle, a run folder, or anything that `vitreous import` reads.
         tasks: VTAB's groups, names that `vitreous data list` shows, or paths of data with labels; pets=PATH says that
             the data at PATH are Pets. Several with commas between them.
-        protocol: vtab-1k: fine-tune on 1,000 pictures. full: on all. linear, knn, fewshot-5: on frozen features.
+        protocol: vtab-1k: fine-tune on 1,000 images. full: on all. linear, knn, fewshot-5: on frozen features.
             Several with commas between them.
         budget: How long everything may take, such as 15m; it is divided fairly, and what does not fit is measured on a
-            random part of the pictures. Default: the paper's settings, which take an accelerator.
+            random part of the images. Default: the paper's settings, which take an accelerator.
         image_size: Side of the model's input in pixels. Default: the model's own; 384 for vtab-1k and full without a
             budget.
         preprocess: Changes to the model's preprocessing, such as "mean=0.5,std=0.5,crop=0.9,interpolation=bicubic".
         out: The folder to write to. Default: runs/ and the name of the model, with -transfer.
-        workers: Processes that decode pictures. Default: one per core, at most 4.
+        workers: Processes that decode images. Default: one per core, at most 4.
         device: Where to compute; auto takes an accelerator if there is one.
         json: Print the contents of transfer.json.
     """
@@ -78,7 +78,7 @@ def _show(found: Transfer) -> None:
         so_far = f" {found.out}/transfer.html shows the {len(found.scores)} scores so far." if found.scores else ""
         print(stopped_text(found.out) + so_far)
         return
-    rows = table("task", "protocol", "accuracy#", "95 % interval#", "test pictures#", "learned from#", "time#")
+    rows = table("task", "protocol", "accuracy#", "95 % interval#", "test images#", "learned from#", "time#")
     for score in found.scores:
         low, high = score.interval
         rows.add_row(

@@ -9,8 +9,8 @@ from vitreous.errors import UserError
 SYNONYMS = {"train": "fit", "finetune": "fit", "fine-tune": "fit", "classify": "predict"}
 """What other programs call a verb."""
 MOVED = {
-    ("explain", "--steps"): "walkthrough MODEL PICTURE",
-    ("explain", "--reconstruct"): "reconstruct RUN PICTURE",
+    ("explain", "--steps"): "walkthrough MODEL IMAGE",
+    ("explain", "--reconstruct"): "reconstruct RUN IMAGE",
     ("explain", "--weights"): "plot-weights MODEL",
     ("explain", "--score"): "score-explanations MODEL DATA",
 }

@@ -13,7 +13,7 @@ from vitreous.wording import Range
 
 Root = Literal["7x7", "3x3"]
 """How pixels enter: a 7x7 convolution and a pooling, a quarter of the side is left; or a 3x3 one that keeps it all, for
-small pictures."""
+small images."""
 
 
 @dataclass(frozen=True)

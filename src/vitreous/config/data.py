@@ -1,4 +1,4 @@
-"""What is done to a picture before the model sees it: always (`Preprocess`), and while training (`Augment`)."""
+"""What is done to an image before the model sees it: always (`Preprocess`), and while training (`Augment`)."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ Resize = Literal["cover", "cover-floor", "stretch", "stretch-floor"]
 Policy = Literal["none", "randaugment", "trivial"]
 
 LEAST_CROP = 0.05
-"""Of a smaller share the resized picture would be enormous, and next to nothing of it seen."""
+"""Of a smaller share the resized image would be enormous, and next to nothing of it seen."""
 
 
 @dataclass(frozen=True)
 class Preprocess:
-    """How a picture becomes the model's input. It belongs to the weights: a model is only right with its own.
+    """How an image becomes the model's input. It belongs to the weights: a model is only right with its own.
 
-    The picture is resized to `resized`, the centre is cut to `size`, and each channel becomes (x/255 - mean) / std.
+    The image is resized to `resized`, the centre is cut to `size`, and each channel becomes (x/255 - mean) / std.
     """
 
     size: tuple[int, int] = (224, 224)
@@ -31,7 +31,7 @@ class Preprocess:
     mean: tuple[float, ...] = (0.5, 0.5, 0.5)
     std: tuple[float, ...] = (0.5, 0.5, 0.5)
     crop: float = 1.0
-    """The share of the resized picture's side that the centre crop keeps; 1 keeps the whole short side."""
+    """The share of the resized image's side that the centre crop keeps; 1 keeps the whole short side."""
     interpolation: Interpolation = "bicubic"
     resize: Resize = "cover"
     """cover: in its proportions, as tightly as it can (timm, torchvision). stretch: to the very size, whatever its
@@ -41,12 +41,12 @@ class Preprocess:
 
     @property
     def channels(self) -> int:
-        """1 for grey, 3 for colour; models of other numbers take tensors, for no picture file is read as such."""
+        """1 for grey, 3 for colour; models of other numbers take tensors, for no image file is read as such."""
         return len(self.mean)
 
     @property
     def resized(self) -> tuple[int, int]:
-        """Height and width that the resized picture covers, before the centre crop: rounded down, as timm does."""
+        """Height and width that the resized image covers, before the centre crop: rounded down, as timm does."""
         return math.floor(self.size[0] / self.crop), math.floor(self.size[1] / self.crop)
 
     def __post_init__(self) -> None:
@@ -55,7 +55,7 @@ class Preprocess:
         if min(self.size) < 1:
             raise UserError(f"size={self.size}: must be one side or (height, width), in pixels.")
         if not self.mean:
-            raise UserError("mean=(): give a number for each channel: 1 for grey pictures, 3 for colour.")
+            raise UserError("mean=(): give a number for each channel: 1 for grey images, 3 for colour.")
         if len(self.std) != len(self.mean):
             raise UserError(f"std={shown(self.std)}: give as many numbers as mean has, {len(self.mean)}.")
         if not all(abs(value) <= 1e6 for value in self.mean):
@@ -68,18 +68,18 @@ class Preprocess:
 
 @dataclass(frozen=True)
 class Augment:
-    """How training pictures are varied. The default is light: a random crop and a mirror image."""
+    """How training images are varied. The default is light: a random crop and a mirror image."""
 
     crop_scale: tuple[float, float] | None = (0.25, 1.0)
-    """A random crop's least and greatest share of the area; None: the whole picture, shifted by up to `pad` pixels."""
+    """A random crop's least and greatest share of the area; None: the whole image, shifted by up to `pad` pixels."""
     crop_ratio: tuple[float, float] = (3 / 4, 4 / 3)
     """A random crop's least and greatest width for a height of 1, before it is resized to the input's shape."""
     pad: int = 4
-    """Without `crop_scale`: pixels, reflected at the border, by which a picture may shift."""
+    """Without `crop_scale`: pixels, reflected at the border, by which an image may shift."""
     flip: bool = True
     """Mirror left to right, every second time."""
     policy: Policy = "none"
-    """Further changes of a picture: RandAugment, or TrivialAugment (one change of any strength, nothing to tune)."""
+    """Further changes of an image: RandAugment, or TrivialAugment (one change of any strength, nothing to tune)."""
     layers: int = 2
     """RandAugment: changes in a row."""
     magnitude: float = 9.0
@@ -89,15 +89,15 @@ class Augment:
     tint: float = 0.0
     """Another light: each colour by itself is multiplied by 1 - tint to 1 + tint."""
     grey: float = 0.0
-    """Probability that a picture loses its colours."""
+    """Probability that an image loses its colours."""
     erase: float = 0.0
     """Probability that a random rectangle is replaced by the mean colour."""
     mixup: float = 0.0
-    """Mixup's alpha; 0 for none. With others of these three, each pair of pictures takes one of them at random."""
+    """Mixup's alpha; 0 for none. With others of these three, each pair of images takes one of them at random."""
     cutmix: float = 0.0
     """CutMix's alpha; 0 for none."""
     mixtoken: float = 0.0
-    """MixToken's alpha; 0 for none: a CutMix of whole patches, so that no patch shows both pictures."""
+    """MixToken's alpha; 0 for none: a CutMix of whole patches, so that no patch shows both images."""
 
     @property
     def mixes(self) -> bool:
@@ -135,7 +135,7 @@ class Augment:
 
 @dataclass(frozen=True)
 class View:
-    """One kind of views: how many crops of a picture, of which share of its area, at which size."""
+    """One kind of views: how many crops of an image, of which share of its area, at which size."""
 
     count: int = 1
     scale: tuple[float, float] | None = None

@@ -31,11 +31,11 @@ class ModelConfig(Protocol):
 
     @property
     def image_size(self) -> tuple[int, int]:
-        """Height and width of the pictures it is made for."""
+        """Height and width of the images it is made for."""
 
     @property
     def channels(self) -> int:
-        """Of a picture."""
+        """Of an image."""
 
     @property
     def classes(self) -> int:
@@ -113,7 +113,7 @@ class ViTConfig:
     """What a patch attends to: all patches, those in a square around it, or in turn its row and its column. The class
     token and its like attend to all tokens, and all to them."""
     window: Count | None = None
-    """Side of that square in patches, odd: a neighbourhood of 7 reaches 3 patches far. Cut at the picture's borders."""
+    """Side of that square in patches, odd: a neighbourhood of 7 reaches 3 patches far. Cut at the image's borders."""
     merge: Merge = 0
     """R of token merging (ToMe): every second block merges 2 R patch tokens into others like them; 0 for none. It needs
     no parameters, so any model can be given one, with or without training."""
@@ -124,7 +124,7 @@ class ViTConfig:
     patch_dropout: float = 0.0
     """Share of the patch tokens left out at random while training; the cost of a step falls with it."""
     pad: bool = False
-    """Pad pictures at the right and bottom to a multiple of the patch instead of refusing them."""
+    """Pad images at the right and bottom to a multiple of the patch instead of refusing them."""
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -145,7 +145,7 @@ class ViTConfig:
         return rows * columns
 
     def resized(self, image_size: tuple[int, int], patch: int | None = None) -> ViTConfig:
-        """The same model for pictures, or patches, of another size; fixed positions still count the cells of before."""
+        """The same model for images, or patches, of another size; fixed positions still count the cells of before."""
         sincos_grid = self.sincos_grid or (self.grid if self.position == "sincos-2d" else None)
         return replace(self, image_size=image_size, patch=patch or self.patch, sincos_grid=sincos_grid)
 
@@ -164,7 +164,7 @@ class ViTConfig:
 
         The first sixth of the blocks merges none: there a token that is lost costs most. A pause after each merge lets
         fine-tuned models be right more often than R in every block, and half as many blocks look for pairs, which costs
-        as much for few as for many (docs/merging.md). R counts for a picture with all patches at `image_size`; of
+        as much for few as for many (docs/merging.md). R counts for an image with all patches at `image_size`; of
         fewer, or more, the same share is merged. A last block that computes only the tokens read has none to merge.
         """
         most, left = (4 * self.merge * patches + self.patches) // (2 * self.patches), patches  # rounded, also if traced
@@ -267,7 +267,7 @@ class ViTConfig:
             return
         if self.patch % self.stem.stride:
             raise UserError(
-                f"patch={self.patch}: the stem halves the picture down to 1/{self.stem.stride} of its side, so a patch "
+                f"patch={self.patch}: the stem halves the image down to 1/{self.stem.stride} of its side, so a patch "
                 f"has a multiple of {self.stem.stride} pixels; {_nearest(self.patch, self.stem.stride)}."
             )
         if self.patch_dropout:
@@ -283,14 +283,14 @@ def as_size(given: object) -> object:
 
 
 def grid_of(size: tuple[int, int], patch: int) -> tuple[int, int]:
-    """Rows and columns of patches in a picture (height, width), padded if need be."""
+    """Rows and columns of patches in an image (height, width), padded if need be."""
     return -(-size[0] // patch), -(-size[1] // patch)
 
 
 def check_image_size(size: tuple[int, int], patch: int, pad: bool) -> None:
-    """Refuse a (height, width) that the patch does not divide, unless pictures are padded."""
+    """Refuse a (height, width) that the patch does not divide, unless images are padded."""
     if min(size) < 1:
-        raise UserError(f"image_size {size[0]}x{size[1]}: a picture has at least one pixel; the patch is {patch}.")
+        raise UserError(f"image_size {size[0]}x{size[1]}: an image has at least one pixel; the patch is {patch}.")
     if pad:
         return
     for name, side in zip(("height", "width"), size, strict=True):

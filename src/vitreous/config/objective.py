@@ -21,12 +21,12 @@ class ObjectiveConfig:
 
     @property
     def views(self) -> Mapping[str, View]:
-        """The views of a picture that a batch holds, by name."""
+        """The views of an image that a batch holds, by name."""
         return {"image": View()}
 
     @property
     def evaluates_views(self) -> bool:
-        """Whether it is evaluated on these views of pictures set aside; else on pictures as evaluation sees them."""
+        """Whether it is evaluated on these views of images set aside; else on images as evaluation sees them."""
         return set(self.views) != {"image"}
 
     @property
@@ -41,7 +41,7 @@ class ObjectiveConfig:
 
     @property
     def whole_batch(self) -> str | None:
-        """What compares the pictures of a batch with each other, so that the batch cannot be split; None if nothing."""
+        """What compares the images of a batch with each other, so that the batch cannot be split; None if nothing."""
         return None
 
     def keep_share(self, progress: float) -> float:
@@ -57,7 +57,7 @@ class Supervised(ObjectiveConfig):
 
     label_smoothing: float = 0.0
     class_weights: bool = False
-    """Weigh each class by the inverse of its share of the pictures."""
+    """Weigh each class by the inverse of its share of the images."""
     keep_schedule: tuple[tuple[float, float], ...] = ()
     """A schedule of patch dropout: pairs (until this share of the steps, keep this share of the patches)."""
 
@@ -98,15 +98,15 @@ class Distill(Supervised):
     """Of the teacher's answers in the loss, lambda; the labels have the rest."""
     temperature: float = 3.0
     """tau of soft targets: the higher, the more the classes count that the teacher takes for wrong."""
-    answers: Literal["view", "picture"] = "view"
-    """view: the teacher looks at what the student looks at, in every step. picture: once at each picture, as evaluation
+    answers: Literal["view", "image"] = "view"
+    """view: the teacher looks at what the student looks at, in every step. image: once at each image, as evaluation
     sees it, before the first step."""
 
     @property
     def way(self) -> str:
         """What of the teacher is learned, and how much it counts."""
         kind = "its choice" if self.targets == "hard" else f"its probabilities at temperature {self.temperature:g}"
-        seen = "every view" if self.answers == "view" else "each picture, seen once"
+        seen = "every view" if self.answers == "view" else "each image, seen once"
         return f"{kind} for {seen}, weight {self.weight:g}"
 
     def __post_init__(self) -> None:
@@ -152,7 +152,7 @@ class Mae(ObjectiveConfig):
     decoder_depth: int = 8
     decoder_heads: int = 16
     normalise: bool = True
-    """Rebuild each patch less its own mean and over its own spread: better features, greyer pictures."""
+    """Rebuild each patch less its own mean and over its own spread: better features, greyer images."""
 
     @property
     def evaluates_views(self) -> bool:
@@ -182,7 +182,7 @@ class MaskedPatch(ObjectiveConfig):
     by_mask_token: float = 0.8
     """Of these, the share whose embedding is replaced by a learned one."""
     by_other_patch: float = 0.1
-    """Of these, the share whose embedding is replaced by that of another patch of the picture; the rest is kept."""
+    """Of these, the share whose embedding is replaced by that of another patch of the image; the rest is kept."""
     bits: int = 3
     """Of each channel's mean: 3 tell 8 levels apart, which is 512 colours of three channels."""
 

@@ -19,13 +19,13 @@ class ServerSettings:
     most_bytes_at_once: int = 256 * 2**20
     """Most bytes of all requests that are being read or answered."""
     most_pixels: int = 2**25
-    """Most pixels of a picture that is no JPEG; of a JPEG, as many as are ever decoded."""
-    most_pictures: int = 128
-    """Most pictures waiting or being computed, per model."""
+    """Most pixels of an image that is no JPEG; of a JPEG, as many as are ever decoded."""
+    most_images: int = 128
+    """Most images waiting or being computed, per model."""
     most_looking: int = 8
     """Most requests at once that look inside a model, per model."""
     answer_seconds: float = 30.0
-    """Time within which the answer to a picture must have begun, or it is given up."""
+    """Time within which the answer to an image must have begun, or it is given up."""
     grace_seconds: float = 10.0
     """Time for what has begun then, and so, after `answer_seconds`, the longest that the end of a server takes."""
     header_seconds: float = 10.0
@@ -39,5 +39,5 @@ class ServerSettings:
 
     @property
     def longest_seconds(self) -> float:
-        """Longest time from when a picture is read until it is answered or given up."""
+        """Longest time from when an image is read until it is answered or given up."""
         return self.answer_seconds + self.grace_seconds

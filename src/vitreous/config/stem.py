@@ -12,7 +12,7 @@ from vitreous.wording import Range
 DEEPEST = 10_000
 """Blocks; ten times as many as anybody has trained."""
 MOST_STAGES = 8
-"""Of a convolutional network; each halves the picture, and four are usual."""
+"""Of a convolutional network; each halves the image, and four are usual."""
 GROUPS = 32
 """Of every group norm."""
 
@@ -22,7 +22,7 @@ Factor = Annotated[float, Range(above=0, most=100)]
 
 
 def check_stages(name: str, stages: object, example: str) -> None:
-    """Refuse more stages than a picture can be halved for; whether each is a number is not looked at."""
+    """Refuse more stages than an image can be halved for; whether each is a number is not looked at."""
     if isinstance(stages, list | tuple) and len(stages) > MOST_STAGES:
         raise UserError(f"{name}: {len(stages):,} stages; give at most {MOST_STAGES}, for example {example}.")
 
@@ -65,7 +65,7 @@ class ResNetStem:
 
 @dataclass(frozen=True)
 class ConvStem:
-    """A light one for small pictures, as CCT has: 3x3 convolutions, each with ReLU and a pooling to half the side."""
+    """A light one for small images, as CCT has: 3x3 convolutions, each with ReLU and a pooling to half the side."""
 
     widths: tuple[Count, ...] = (64, 128)
     """Channels of each."""

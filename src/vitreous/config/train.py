@@ -73,7 +73,7 @@ class Training:
     """Also keep an exponential average of the weights, and use that in the end."""
     wise_ft_alpha: float = 1.0
     """Where the result lies on the way from the weights at the start (0) to the trained ones (1). Half-way between good
-    weights and what few pictures taught is often better than both (WiSE-FT, Wortsman et al. 2022). Not with lora."""
+    weights and what few images taught is often better than both (WiSE-FT, Wortsman et al. 2022). Not with lora."""
 
     whiten: bool = False
     """From scratch: start with a patch projection that makes the pixels of a patch uncorrelated."""
@@ -85,12 +85,12 @@ class Training:
     """Rank of a low-rank change (LoRA), of a ViT's q, k and v, learned instead of the layers' weights; 0 for none."""
 
     validation: float = 0.1
-    """Share of the training pictures set aside to find the best weights, where the data have no validation split; 0 for
+    """Share of the training images set aside to find the best weights, where the data have no validation split; 0 for
     none: then the last weights are kept."""
     split_seed: Seed | None = None
     """Seed by which those are chosen; None: the training's own. Trainings with one split_seed have one val split."""
     share: Annotated[float, Range(above=0, most=1)] = 1.0
-    """Share of the training pictures that is trained on, of each class alike; the seed chooses which. With one seed, a
+    """Share of the training images that is trained on, of each class alike; the seed chooses which. With one seed, a
     smaller share is part of every larger one."""
     evaluations: int = 10
     """How often the validation split is looked at; the best is kept."""
@@ -112,7 +112,7 @@ class Training:
             raise UserError(f"epochs={self.epochs}: must be above 0, and finite.")
         if self.accumulate > 1 and (joined := self.objective.whole_batch) is not None:
             raise UserError(
-                f"accumulate={self.accumulate}: {joined} compares the pictures of a batch with each other, so a batch "
+                f"accumulate={self.accumulate}: {joined} compares the images of a batch with each other, so a batch "
                 f"cannot be worked through in parts; set accumulate=1 with a smaller batch_size, or {joined}=0."
             )
         if self.recompute and (not isinstance(self.model, ViTConfig) or self.model.merge):
@@ -122,7 +122,7 @@ class Training:
             )
         if self.augment.mixtoken and not isinstance(self.model, ViTConfig):
             raise UserError(
-                f"mixtoken={self.augment.mixtoken}: exchanges patches of two pictures, and a network of the family "
+                f"mixtoken={self.augment.mixtoken}: exchanges patches of two images, and a network of the family "
                 f"{self.model.family!r} has none; set cutmix instead."
             )
         if self.ema is not None and not 0 < self.ema < 1:

@@ -1,1 +1,1 @@
-"""From bytes to batches: what a dataset is, how its pictures are decoded and varied, and in which order they come."""
+"""From bytes to batches: what a dataset is, how its images are decoded and varied, and in which order they come."""

@@ -1,4 +1,4 @@
-"""Views of single pictures: the one that is evaluated, and the random ones that are trained on.
+"""Views of single images: the one that is evaluated, and the random ones that are trained on.
 
 A view is uint8 (C, H, W); `normalise` makes numbers for the model of a whole batch at once. Pixels are (h, w, C) uint8.
 """
@@ -35,14 +35,14 @@ _PIL: dict[Interpolation, Image.Resampling] = {
 }
 
 MOST_RESIZED = 2**24
-"""Pixels of a picture resized as a whole; of a strip 300 times as long as wide, at 224 pixels, only the centre is."""
+"""Pixels of an image resized as a whole; of a strip 300 times as long as wide, at 224 pixels, only the centre is."""
 
 ERASE_AREA = (0.02, 1 / 3)
 ERASE_RATIO = (0.3, 3.3)
 
 
 class Cut(NamedTuple):
-    """A view, and where in the picture it was cut."""
+    """A view, and where in the image it was cut."""
 
     pixels: Tensor
     """(C, H, W) uint8."""
@@ -63,33 +63,33 @@ def scale_and_shift(preprocess: Preprocess) -> tuple[Tensor, Tensor]:
     return (1 / (255 * std)).float(), (-mean / std).float()
 
 
-def eval_view(picture: Image.Image, preprocess: Preprocess) -> Tensor:
+def eval_view(image: Image.Image, preprocess: Preprocess) -> Tensor:
     """The view that evaluation and prediction use, (C, H, W) uint8: resized, then the centre.
 
-    To the bit what timm, torchvision and `transformers` make with Pillow of the same pixels. Of a picture that was
-    decoded at a smaller scale, it is where theirs would be. So all of the picture is resized, although
+    To the bit what timm, torchvision and `transformers` make with Pillow of the same pixels. Of an image that was
+    decoded at a smaller scale, it is where theirs would be. So all of the image is resized, although
     only the centre is kept: Pillow goes first along the axis that costs less, and for the centre alone that may be the
     other one, which rounds differently by ten levels and more.
     """
     height, width = preprocess.size
-    how, whole = _PIL[preprocess.interpolation], extent(picture)
+    how, whole = _PIL[preprocess.interpolation], extent(image)
     rows, columns, top, left = resized_and_centre(whole.height, whole.width, preprocess)
     if rows * columns > MOST_RESIZED:
-        seen = picture.resize((width, height), how, box=_within(whole, seen_box(whole.height, whole.width, preprocess)))
+        seen = image.resize((width, height), how, box=_within(whole, seen_box(whole.height, whole.width, preprocess)))
     else:
-        seen = picture.resize((columns, rows), how, box=whole.box).crop((left, top, left + width, top + height))
+        seen = image.resize((columns, rows), how, box=whole.box).crop((left, top, left + width, top + height))
     return _to_tensor(np.asarray(seen))
 
 
 def _within(whole: Extent, box: tuple[float, float, float, float]) -> tuple[float, float, float, float]:
-    """A box in pixels of the picture in full, in those that were decoded."""
+    """A box in pixels of the image in full, in those that were decoded."""
     left, top, right, bottom = whole.box
     across, down = (right - left) / whole.width, (bottom - top) / whole.height
     return left + box[0] * across, top + box[1] * down, left + box[2] * across, top + box[3] * down
 
 
 def seen_box(height: int, width: int, preprocess: Preprocess) -> tuple[float, float, float, float]:
-    """(left, top, right, bottom) in pixels of the part of a picture that `eval_view` shows to the model."""
+    """(left, top, right, bottom) in pixels of the part of an image that `eval_view` shows to the model."""
     rows, columns, top, left = resized_and_centre(height, width, preprocess)
     down, across = height / rows, width / columns
     right, bottom = (left + preprocess.size[1]) * across, (top + preprocess.size[0]) * down
@@ -97,16 +97,14 @@ def seen_box(height: int, width: int, preprocess: Preprocess) -> tuple[float, fl
 
 
 def seen_shares(height: int, width: int, preprocess: Preprocess) -> Shares:
-    """What `eval_view` shows of a picture of this height and width: top, left, height, width as shares of it."""
+    """What `eval_view` shows of an image of this height and width: top, left, height, width as shares of it."""
     left, top, right, bottom = seen_box(height, width, preprocess)
     return top / height, left / width, (bottom - top) / height, (right - left) / width
 
 
-def train_view(
-    picture: Image.Image | Pixels, preprocess: Preprocess, augment: Augment, rng: np.random.Generator
-) -> Cut:
+def train_view(image: Image.Image | Pixels, preprocess: Preprocess, augment: Augment, rng: np.random.Generator) -> Cut:
     """A random view: crop and resize in one resampling, then policy, colours, mirror, erasing."""
-    pixels = to_pixels(picture)
+    pixels = to_pixels(image)
     if augment.crop_scale is None:
         view, shares = _shifted(pixels, preprocess, augment.pad, rng)
     else:
@@ -134,7 +132,7 @@ def train_view(
 
 
 def cut_views(
-    picture: Image.Image | Pixels,
+    image: Image.Image | Pixels,
     preprocess: Preprocess,
     augment: Augment,
     views: Mapping[str, View],
@@ -143,8 +141,8 @@ def cut_views(
     epoch: int,
     index: int,
 ) -> dict[str, list[Cut]]:
-    """The wanted views of a picture by name, each with a random number stream of its own."""
-    pixels = to_pixels(picture)
+    """The wanted views of an image by name, each with a random number stream of its own."""
+    pixels = to_pixels(image)
     return {
         name: [train_view(pixels, prepared, varied, generator(seed, epoch, index, number)) for number in numbers]
         for name, numbers, prepared, varied in numbered_views(preprocess, augment, views)
@@ -154,7 +152,7 @@ def cut_views(
 def numbered_views(
     preprocess: Preprocess, augment: Augment, views: Mapping[str, View]
 ) -> Iterable[tuple[str, range, Preprocess, Augment]]:
-    """Of each kind of views its name, its numbers among all views of a picture, and how it is prepared and varied."""
+    """Of each kind of views its name, its numbers among all views of an image, and how it is prepared and varied."""
     first = 0
     for name, view in views.items():
         varied = augment if view.scale is None else replace(augment, crop_scale=view.scale)
@@ -183,7 +181,7 @@ def random_box(
 
 
 def resample(pixels: Pixels, box: Box, preprocess: Preprocess) -> Tensor:
-    """A box of a picture at the input size, (C, H, W) uint8.
+    """A box of an image at the input size, (C, H, W) uint8.
 
     torch's antialiased resampling of bytes: Pillow's numbers to within 2, in a third of the time.
     """
@@ -192,9 +190,9 @@ def resample(pixels: Pixels, box: Box, preprocess: Preprocess) -> Tensor:
     return resize(part, preprocess.size, preprocess.interpolation)[0]
 
 
-def shrink(picture: Image.Image, short: int) -> Pixels:
-    """The picture's pixels (h, w, C), resized so that the short side is `short` if it is longer."""
-    pixels = to_pixels(picture)
+def shrink(image: Image.Image, short: int) -> Pixels:
+    """The image's pixels (h, w, C), resized so that the short side is `short` if it is longer."""
+    pixels = to_pixels(image)
     height, width = pixels.shape[:2]
     if min(height, width) <= short:
         return pixels
@@ -203,9 +201,9 @@ def shrink(picture: Image.Image, short: int) -> Pixels:
     return np.ascontiguousarray(resize(part, size, "bicubic")[0].permute(1, 2, 0).numpy())
 
 
-def to_pixels(picture: Image.Image | Pixels) -> Pixels:
-    """(h, w, C) uint8, writable, of a picture that is "RGB" or "L", or of such pixels."""
-    pixels = np.array(picture) if isinstance(picture, Image.Image) else picture
+def to_pixels(image: Image.Image | Pixels) -> Pixels:
+    """(h, w, C) uint8, writable, of an image that is "RGB" or "L", or of such pixels."""
+    pixels = np.array(image) if isinstance(image, Image.Image) else image
     return pixels[:, :, None] if pixels.ndim == 2 else pixels
 
 
@@ -239,7 +237,7 @@ def resize(images: Tensor, size: tuple[int, int], how: Interpolation) -> Tensor:
 
 
 def resized_and_centre(height: int, width: int, preprocess: Preprocess) -> Box:
-    """(rows, columns) that a picture is resized to, and (top, left) of the centre crop in it."""
+    """(rows, columns) that an image is resized to, and (top, left) of the centre crop in it."""
     stretch = preprocess.resize.startswith("stretch")
     rows, columns = preprocess.resized if stretch else covering(height, width, preprocess.resized)
     down, across = rows - preprocess.size[0], columns - preprocess.size[1]
@@ -249,7 +247,7 @@ def resized_and_centre(height: int, width: int, preprocess: Preprocess) -> Box:
 
 
 def covering(height: int, width: int, size: tuple[int, int]) -> tuple[int, int]:
-    """(height, width) in the picture's proportions that cover `size` as tightly as they can.
+    """(height, width) in the image's proportions that cover `size` as tightly as they can.
 
     The side that is longer than need be is rounded as timm does it: down for a square, to the nearest for any other.
     """
@@ -268,6 +266,6 @@ def _to_tensor(pixels: Pixels) -> Tensor:
 
 
 def to_image(view: Tensor) -> Image.Image:
-    """(C, h, w) to a picture of Pillow's."""
+    """(C, h, w) to an image of Pillow's."""
     pixels = view.permute(1, 2, 0).contiguous().numpy()
     return Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)

@@ -1,6 +1,6 @@
-"""What crosses from data to an objective: views of pictures with their geometry, targets, and who they are.
+"""What crosses from data to an objective: views of images with their geometry, targets, and who they are.
 
-Letters: B pictures, V views of each, C channels, H x W pixels, N patches, K classes.
+Letters: B images, V views of each, C channels, H x W pixels, N patches, K classes.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ Tensors = TypeVar("Tensors", "Batch", "ViewBatch")
 
 @dataclass(frozen=True)
 class ViewBatch:
-    """Views of one kind, several of each picture, and where in the picture they were cut.
+    """Views of one kind, several of each image, and where in the image they were cut.
 
-    Whatever belongs to places of a picture (a mask, a label for each token) can follow: cut `box`, resize, mirror.
+    Whatever belongs to places of an image (a mask, a label for each token) can follow: cut `box`, resize, mirror.
     Rotations and shears of an augmentation policy are not told.
     """
 
     images: Tensor
     """(B, V, C, H, W) float32, normalised; uint8 where the loader was told not to."""
     box: Tensor
-    """(B, V, 4) float32: top, left, height and width as shares of the upright picture; a shifted view may reach beyond
+    """(B, V, 4) float32: top, left, height and width as shares of the upright image; a shifted view may reach beyond
     the border of what evaluation sees, where its pixels are reflected."""
     flipped: Tensor
     """(B, V) bool: mirrored left to right after it was cut."""
@@ -42,15 +42,15 @@ class Batch:
     views: dict[str, ViewBatch]
     """By the names that the objective asked for; "image" is the plain one."""
     targets: Tensor
-    """(B,) int64, or (B, K) float32 that sum to 1 where pictures were mixed or their labels are soft."""
+    """(B,) int64, or (B, K) float32 that sum to 1 where images were mixed or their labels are soft."""
     index: Tensor
-    """(B,) int64: which pictures of the source these are."""
+    """(B,) int64: which images of the source these are."""
     keys: Tensor
     """(B,) int64: of the seed, the epoch and the index; what is random about a sample in a step follows from it."""
     partner: Tensor | None = field(default=None, kw_only=True)
-    """(B,) int64: where pictures were mixed, which picture of the source has been mixed into each."""
+    """(B,) int64: where images were mixed, which image of the source has been mixed into each."""
     share: Tensor | None = field(default=None, kw_only=True)
-    """(B,) float32: where pictures were mixed, what is left of each."""
+    """(B,) float32: where images were mixed, what is left of each."""
     token_targets: Tensor | None = field(default=None, kw_only=True)
     """(B, N, K) float32 that sum to 1: what a teacher says of each patch of the plain view, row by row."""
 
@@ -58,7 +58,7 @@ class Batch:
     def of(
         images: Tensor, targets: Tensor | None = None, index: Tensor | None = None, *, seed: int = 0, epoch: int = 0
     ) -> Batch:
-        """A batch of whole pictures (B, C, H, W), with unknown targets and numbers from 0 unless they are given."""
+        """A batch of whole images (B, C, H, W), with unknown targets and numbers from 0 unless they are given."""
         numbers = torch.arange(len(images)) if index is None else index
         keys = torch.from_numpy(sample_keys(seed, epoch, numbers.numpy()))
         whole = torch.tensor([0.0, 0.0, 1.0, 1.0]).expand(len(images), 1, 4)

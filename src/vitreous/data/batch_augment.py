@@ -1,6 +1,6 @@
-"""The same views for whole batches of small pictures in memory: tensor operations only, no Python for each picture.
+"""The same views for whole batches of small images in memory: tensor operations only, no Python for each image.
 
-Letters: B pictures, C channels, h x w their pixels, H x W the input's. Every sample's chance is a row of `uniforms`.
+Letters: B images, C channels, h x w their pixels, H x W the input's. Every sample's chance is a row of `uniforms`.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ LUMA = (19595, 38470, 7471)
 
 
 class Cuts(NamedTuple):
-    """Views, and where in their pictures they were cut; several views of each have an axis V after B."""
+    """Views, and where in their images they were cut; several views of each have an axis V after B."""
 
     images: Tensor
     """(B, C, H, W), uint8 or float from 0 to 255."""
     box: Tensor
-    """(B, 4) float: top, left, height, width as shares of the picture."""
+    """(B, 4) float: top, left, height, width as shares of the image."""
     flipped: Tensor
     """(B,) bool."""
 
@@ -60,7 +60,7 @@ def eval_batch(images: Tensor, preprocess: Preprocess) -> Tensor:
 def train_batch(
     images: Tensor, indices: Index, preprocess: Preprocess, augment: Augment, *, seed: int, epoch: int, view: int = 0
 ) -> Cuts:
-    """A random view of each picture (B, C, h, w) uint8. No policies."""
+    """A random view of each image (B, C, h, w) uint8. No policies."""
     assert augment.policy == "none"
     draws = uniforms(seed, epoch, indices, _CROP + _FLIP + _JITTER + _ERASE + _GREY + _TINT, view)
     crop, flip, colour, erase, grey, tint = np.split(draws, np.cumsum((_CROP, _FLIP, _JITTER, _ERASE, _GREY)), axis=1)
@@ -93,7 +93,7 @@ def cut_batch(
     seed: int,
     epoch: int,
 ) -> dict[str, Cuts]:
-    """The wanted views of each picture by name: images (B, V, C, H, W), box (B, V, 4), flipped (B, V)."""
+    """The wanted views of each image by name: images (B, V, C, H, W), box (B, V, 4), flipped (B, V)."""
     return {
         name: stack_cuts(
             [train_batch(images, indices, prepared, varied, seed=seed, epoch=epoch, view=number) for number in numbers]
@@ -103,7 +103,7 @@ def cut_batch(
 
 
 def stack_cuts(cuts: list[Cuts]) -> Cuts:
-    """Several views of the same pictures, side by side."""
+    """Several views of the same images, side by side."""
     return Cuts(*(torch.stack(tensors, dim=1) for tensors in zip(*cuts, strict=True)))
 
 
@@ -171,7 +171,7 @@ def _crop(
     height, width = images.shape[2:]
     boxes = random_boxes(draws, height, width, augment.crop_scale, augment.crop_ratio)
     top, left, h, w = (torch.from_numpy(side).float() for side in boxes)
-    theta = torch.zeros(len(images), 2, 3)  # from the view's -1 to 1 to the picture's
+    theta = torch.zeros(len(images), 2, 3)  # from the view's -1 to 1 to the image's
     theta[:, 0, 0] = torch.where(mirrored, -w, w) / width
     theta[:, 1, 1] = h / height
     theta[:, 0, 2] = (2 * left + w) / width - 1
@@ -183,7 +183,7 @@ def _crop(
 
 
 def _jitter(images: Tensor, strength: float, draws: Draws) -> Tensor:
-    """Brightness, contrast and saturation of each picture, in this order: float from 0 to 255."""
+    """Brightness, contrast and saturation of each image, in this order: float from 0 to 255."""
     factors = torch.from_numpy(1 + strength * (2 * draws - 1)).float()[:, :, None, None, None]  # (B, 3, 1, 1, 1)
     out = (images.float() * factors[:, 0]).clamp_(0, 255)
     out = torch.lerp(luma(out).mean((2, 3), keepdim=True), out, factors[:, 1]).clamp_(0, 255)
@@ -199,7 +199,7 @@ def luma(images: Tensor) -> Tensor:
 
 
 def _erase(images: Tensor, probability: float, colour: Tensor, draws: Draws) -> Tensor:
-    """A rectangle of some of the pictures replaced by `colour` (C,)."""
+    """A rectangle of some of the images replaced by `colour` (C,)."""
     height, width = images.shape[2:]
     top, left, h, w = (
         torch.from_numpy(side)[:, None] for side in random_boxes(draws[:, 1:], height, width, ERASE_AREA, ERASE_RATIO)

@@ -1,4 +1,4 @@
-"""Decoded pictures kept in memory that all worker processes share, up to a limit."""
+"""Decoded images kept in memory that all worker processes share, up to a limit."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from vitreous.memory import available_memory
 
 DEFAULT_LIMIT = 2**30
 Shares = tuple[float, float, float, float]
-"""Top, left, height and width of a box, as shares of a picture."""
+"""Top, left, height and width of a box, as shares of an image."""
 
 
-class PictureCache:
+class ImageCache:
     """At most `limit` bytes of uint8 arrays of three axes, by their index from 0 to count - 1.
 
-    Nothing is ever thrown out: an epoch reads every picture once, so the oldest would always be the next one needed.
+    Nothing is ever thrown out: an epoch reads every image once, so the oldest would always be the next one needed.
     The memory is anonymous and shared, so that processes forked later see what any of them wrote; the system gives
     pages only where something was written. A process that was started afresh (not forked) begins without.
     """
@@ -53,7 +53,7 @@ class PictureCache:
         return array, (y, x, h, w)
 
     def put(self, index: int, array: NDArray[np.uint8], box: Shares) -> None:
-        """Keep a copy, if there is room, and which share of its picture it shows."""
+        """Keep a copy, if there is room, and which share of its image it shows."""
         if self._memory is None or self._table[index, 0]:
             return
         with self._locked():
@@ -89,7 +89,7 @@ class PictureCache:
         return {"count": len(self._table)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        PictureCache.__init__(self, state["count"], 0)
+        ImageCache.__init__(self, state["count"], 0)
 
 
 def default_limit(root: Path = Path("/")) -> int:

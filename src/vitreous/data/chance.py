@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 Index = NDArray[np.int64]
 
 ORDER, MIX, KEYS, SEEDS = 2**63, 2**63 + 1, 2**63 + 2, 2**63 + 3
-"""Numbers of views that no sample has: for the order of an epoch, for mixing two pictures, for what a step draws, for
+"""Numbers of views that no sample has: for the order of an epoch, for mixing two images, for what a step draws, for
 seeds of trainings."""
 
 

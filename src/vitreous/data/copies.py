@@ -1,4 +1,4 @@
-"""Exact copies among pictures: what a training should say of them before it begins, and leaving them out."""
+"""Exact copies among images: what a training should say of them before it begins, and leaving them out."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import replace
 from hashlib import blake2b
 from typing import TypeVar
 
-from vitreous.data.decode import PictureError
+from vitreous.data.decode import ImageError
 from vitreous.data.source import Data, Source, Split
 
 Item = TypeVar("Item")
 Place = tuple[Split, int]
-"""A split, and the index of a picture in it."""
+"""A split, and the index of an image in it."""
 
 
 class _OutOfTimeError(Exception):
@@ -21,7 +21,7 @@ class _OutOfTimeError(Exception):
 
 
 def note_copies(data: Data, seconds: float = 1.0) -> Data:
-    """The data, with a note where the same picture is in several splits, and one where it is in several classes.
+    """The data, with a note where the same image is in several splits, and one where it is in several classes.
 
     Copies have as many bytes, so only where these coincide are files read. What takes more than `seconds` is left to
     `vitreous inspect`, and a note says so.
@@ -29,7 +29,7 @@ def note_copies(data: Data, seconds: float = 1.0) -> Data:
     try:
         groups = list(_copies(data, time.monotonic() + seconds))
     except _OutOfTimeError:
-        note = "Too many pictures to look for copies among them in a moment; `vitreous inspect` does."
+        note = "Too many images to look for copies among them in a moment; `vitreous inspect` does."
         return replace(data, notes=(*data.notes, note))
     leaks = [group for group in groups if len({split for split, _ in group}) > 1]
     torn = [group for group in groups if len({int(data.splits[split].labels[i]) for split, i in group}) > 1]
@@ -64,10 +64,10 @@ def _copies(data: Data, end: float) -> Iterator[list[Place]]:
 
 
 def _digest(source: Source, index: int) -> bytes | None:
-    """Of a picture's bytes; None where they cannot be read, which will be told when they are needed."""
+    """Of an image's bytes; None where they cannot be read, which will be told when they are needed."""
     try:
         return blake2b(source.content(index), digest_size=16).digest()
-    except PictureError:
+    except ImageError:
         return None
 
 
@@ -79,7 +79,7 @@ def _until(end: float, items: Iterable[Item]) -> Iterator[Item]:
 
 
 def _count(groups: list[list[Place]]) -> str:
-    return "1 picture is" if len(groups) == 1 else f"{len(groups):,} pictures are"
+    return "1 image is" if len(groups) == 1 else f"{len(groups):,} images are"
 
 
 def _example(data: Data, group: list[Place]) -> str:
@@ -88,7 +88,7 @@ def _example(data: Data, group: list[Place]) -> str:
 
 
 def without_copies(source: Source, others: Sequence[Source]) -> Source:
-    """The pictures of a source that are in none of the others, byte by byte.
+    """The images of a source that are in none of the others, byte by byte.
 
     Copies have as many bytes, so only where these coincide are files read.
     """

@@ -1,7 +1,7 @@
 """Corruptions of what a model sees: the 15 kinds of ImageNet-C (Hendrycks and Dietterich 2019), at five strengths.
 
 Each is a pure function of the view, the strength and a random stream, and that is one of the seed, the kind and the
-picture's key. All strengths of a kind start from the same seed, so that most differ in strength and in little else;
+image's key. All strengths of a kind start from the same seed, so that most differ in strength and in little else;
 shot noise and snow draw other numbers at each.
 """
 
@@ -21,7 +21,7 @@ from vitreous.data.corruption.digital import contrast, elastic, jpeg, pixelate
 from vitreous.data.corruption.filters import Pixels, to_levels
 from vitreous.data.corruption.noise import gaussian_noise, impulse_noise, shot_noise
 from vitreous.data.corruption.weather import brightness, fog, frost, snow
-from vitreous.data.decode import PictureError
+from vitreous.data.decode import ImageError
 from vitreous.data.source import Source
 from vitreous.data.view import Sample, make_view
 
@@ -59,15 +59,13 @@ CORRUPTIONS: dict[str, Corruption] = {
     "frost": Corruption(
         "weather", frost, "procedural frost: drawn crystals in place of photographs, with shares to suit"
     ),
-    "fog": Corruption(
-        "weather", fog, "more fog at strengths 4 and 5, so that strength 4 changes a picture more than 3"
-    ),
+    "fog": Corruption("weather", fog, "more fog at strengths 4 and 5, so that strength 4 changes an image more than 3"),
     "brightness": Corruption("weather", brightness),
     "contrast": Corruption("digital", contrast),
     "elastic": Corruption(
         "digital",
         elastic,
-        "large and small distortions grow together, for at the published settings strength 3 changes a picture less "
+        "large and small distortions grow together, for at the published settings strength 3 changes an image less "
         "than 1; one interpolation for both",
     ),
     "pixelate": Corruption("digital", pixelate),
@@ -84,23 +82,23 @@ def corrupt(view: Levels, kind: str, strength: int, rng: np.random.Generator) ->
 
 
 def stream(seed: int, kind: str, key: str) -> np.random.Generator:
-    """The random numbers of one kind for the picture of this key, the same wherever and in whatever order it is met."""
+    """The random numbers of one kind for the image of this key, the same wherever and in whatever order it is met."""
     text = f"{seed}\0{kind}\0".encode() + key.encode("utf-8", "surrogateescape")
     return np.random.Generator(np.random.Philox(key=int.from_bytes(blake2b(text, digest_size=16).digest(), "little")))
 
 
 class Corrupted(NamedTuple):
-    """One picture, as it is and in all corruptions."""
+    """One image, as it is and in all corruptions."""
 
     views: Levels | None
-    """(1 + kinds x strengths, C, H, W); the first is the picture as it is. None if it cannot be read."""
+    """(1 + kinds x strengths, C, H, W); the first is the image as it is. None if it cannot be read."""
     reason: str = ""
     """Why it cannot."""
 
 
 @dataclass(frozen=True)
 class Corrupting:
-    """Makes the views of single pictures, in whichever process."""
+    """Makes the views of single images, in whichever process."""
 
     source: Source
     preprocess: Preprocess
@@ -109,10 +107,10 @@ class Corrupting:
     seed: int
 
     def make(self, index: int) -> Corrupted:
-        """All views of one picture, kind by kind."""
+        """All views of one image, kind by kind."""
         try:
             view = make_view(Sample(self.source, index), self.preprocess).numpy()
-        except PictureError as error:
+        except ImageError as error:
             return Corrupted(None, error.reason)
         key = self.source.key(index)
         made = [corrupt(view, kind, k, stream(self.seed, kind, key)) for kind in self.kinds for k in self.strengths]

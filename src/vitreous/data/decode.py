@@ -1,6 +1,6 @@
-"""From a file's bytes to a picture in the model's channels.
+"""From a file's bytes to an image in the model's channels.
 
-Whatever the file holds, the result is an upright 8-bit picture, "RGB" or "L":
+Whatever the file holds, the result is an upright 8-bit image, "RGB" or "L":
 
 - the camera's orientation is applied;
 - of an animation, the first frame is taken;
@@ -32,10 +32,10 @@ from vitreous.inputs import file_kind, reason, size_text
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 """What is opened, by content and not by name. Pillow's rarer decoders are never tried on a stranger's bytes."""
 
-PICTURE_SUFFIXES = frozenset(
+IMAGE_SUFFIXES = frozenset(
     (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".pnm")
 )
-"""Which names in a folder are taken for pictures, in lower case."""
+"""Which names in a folder are taken for images, in lower case."""
 
 MAX_PIXELS = 2**26
 """67 megapixels, some 270 MB when decoded: above every common camera, below what fills a small machine's memory."""
@@ -44,7 +44,7 @@ MAX_BYTES = 8 * MAX_PIXELS
 """Of a file: eight for each pixel, as 16 bits of four channels take. Some decoders read all of a file at once."""
 
 NO_END = "no end marker"
-"""In the `info` of a picture whose file lacks nothing but that."""
+"""In the `info` of an image whose file lacks nothing but that."""
 
 _ORIENTATION = 0x0112
 _UPRIGHT = {
@@ -61,25 +61,25 @@ _FROM_RIGHT = {_UPRIGHT[2], _UPRIGHT[3], _UPRIGHT[7], _UPRIGHT[8]}
 _FROM_BOTTOM = {_UPRIGHT[3], _UPRIGHT[4], _UPRIGHT[6], _UPRIGHT[7]}
 _LYING = {_UPRIGHT[5], _UPRIGHT[6], _UPRIGHT[7], _UPRIGHT[8]}
 _EXTENT = "extent in full"
-"""In the `info` of a picture that was decoded at a smaller scale."""
+"""In the `info` of an image that was decoded at a smaller scale."""
 _END, _FILLINGS = b"\xff\xd9", (b"\x55" * 64, b"\xaa" * 64)
 _SAYING_HOW_IT_LIES = ("exif", "Raw profile type exif", "XML:com.adobe.xmp", "xmp")
 
 
-class PictureError(UserError):
-    """A picture that cannot be read: `name` says which, `reason` why and what to do."""
+class ImageError(UserError):
+    """An image that cannot be read: `name` says which, `reason` why and what to do."""
 
     def __init__(self, name: str, reason: str) -> None:
         super().__init__(f"{name}: {reason}")
         self.name = name
         self.reason = reason
 
-    def __reduce__(self) -> tuple[type[PictureError], tuple[str, str]]:
+    def __reduce__(self) -> tuple[type[ImageError], tuple[str, str]]:
         return type(self), (self.name, self.reason)
 
 
 class Extent(NamedTuple):
-    """How large a picture is in full, and where the whole of it lies in the pixels that were decoded."""
+    """How large an image is in full, and where the whole of it lies in the pixels that were decoded."""
 
     height: int
     width: int
@@ -88,7 +88,7 @@ class Extent(NamedTuple):
 
 
 class Header(NamedTuple):
-    """What a file says about its picture before any pixel is decoded."""
+    """What a file says about its image before any pixel is decoded."""
 
     width: int
     height: int
@@ -96,7 +96,7 @@ class Header(NamedTuple):
     format: str
 
 
-def open_picture(
+def open_image(
     source: Path | bytes,
     *,
     channels: int = 3,
@@ -104,10 +104,10 @@ def open_picture(
     max_pixels: int = MAX_PIXELS,
     name: str | None = None,
 ) -> Image.Image:
-    """The picture in a file, or in its bytes, as upright 8-bit "RGB" (3 channels) or "L" (1 channel).
+    """The image in a file, or in its bytes, as upright 8-bit "RGB" (3 channels) or "L" (1 channel).
 
     at_least: a JPEG may be decoded at a half, quarter or eighth, as long as its short side keeps this many pixels.
-    max_pixels: larger pictures are refused before they are decoded.
+    max_pixels: larger images are refused before they are decoded.
     name: what errors call it, if not its path.
     """
     check_channels(channels)
@@ -127,30 +127,30 @@ def open_picture(
         return _to_channels(_upright(loaded), channels, kind)
 
 
-def extent(picture: Image.Image) -> Extent:
-    """How large the picture is in its file; one that was not decoded at a smaller scale is as large as it is."""
-    known = picture.info.get(_EXTENT)
-    if isinstance(known, Extent) and picture.size == (math.ceil(known.box[2]), math.ceil(known.box[3])):
+def extent(image: Image.Image) -> Extent:
+    """How large the image is in its file; one that was not decoded at a smaller scale is as large as it is."""
+    known = image.info.get(_EXTENT)
+    if isinstance(known, Extent) and image.size == (math.ceil(known.box[2]), math.ceil(known.box[3])):
         return known
-    return Extent(picture.height, picture.width, (0.0, 0.0, picture.width, picture.height))
+    return Extent(image.height, image.width, (0.0, 0.0, image.width, image.height))
 
 
-def prepare_picture(image: Image.Image, *, channels: int = 3) -> Image.Image:
-    """A picture that Pillow has opened or made, as `open_picture` would give it; the given one stays as it is."""
+def prepare_image(image: Image.Image, *, channels: int = 3) -> Image.Image:
+    """An image that Pillow has opened or made, as `open_image` would give it; the given one stays as it is."""
     check_channels(channels)
-    with _readable("the picture", MAX_PIXELS):
+    with _readable("the image", MAX_PIXELS):
         image.load()
         made = _to_channels(_upright(image), channels, image.format)
     made = made.copy() if made is image else made
-    made.info.pop(_EXTENT, None)  # what somebody made of a picture is a picture of its own
+    made.info.pop(_EXTENT, None)  # what somebody made of an image is an image of its own
     return made
 
 
 def check_channels(channels: int) -> None:
-    """Refuse a model of pictures that no file is read as."""
+    """Refuse a model of images that no file is read as."""
     if channels not in (1, 3):
         raise UserError(
-            f"the model takes pictures of {channels} channels, and picture files are read as grey (1) or colour (3); "
+            f"the model takes images of {channels} channels, and image files are read as grey (1) or colour (3); "
             "give its network tensors instead: vitreous.load(MODEL).network(images)."
         )
 
@@ -163,7 +163,7 @@ def open_values(path: Path, *, max_pixels: int = MAX_PIXELS) -> NDArray[np.uint8
 
 
 def read_content(path: Path) -> bytes:
-    """All bytes of a picture's file."""
+    """All bytes of an image's file."""
     name = str(path)
     _check_size(path, name)
     with _readable(name, MAX_PIXELS):
@@ -171,42 +171,42 @@ def read_content(path: Path) -> bytes:
 
 
 def read_header(source: Path | bytes, *, max_pixels: int = MAX_PIXELS, name: str | None = None) -> Header:
-    """Size and kind of a picture, without decoding it. The size is as stored, before the camera's orientation."""
+    """Size and kind of an image, without decoding it. The size is as stored, before the camera's orientation."""
     with _opened(source, max_pixels, name) as image:
         return Header(image.width, image.height, image.mode, image.format or "")
 
 
 @contextmanager
 def _opened(source: Path | bytes, max_pixels: int, name: str | None) -> Iterator[Image.Image]:
-    """A Pillow image with its header read and its size accepted; whatever then goes wrong becomes a `PictureError`."""
+    """A Pillow image with its header read and its size accepted; whatever then goes wrong becomes a `ImageError`."""
     name = name or _called(source)
     _check_size(source, name)
     with _readable(name, max_pixels), warnings.catch_warnings():
-        # Pillow warns about large pictures and odd metadata; the first are refused below, the second harmless.
+        # Pillow warns about large images and odd metadata; the first are refused below, the second harmless.
         warnings.simplefilter("ignore")
         with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=FORMATS) as image:
             if image.width * image.height > max_pixels:
-                raise PictureError(name, _too_large(f"{image.width}x{image.height}", max_pixels))
+                raise ImageError(name, _too_large(f"{image.width}x{image.height}", max_pixels))
             yield image
 
 
 @contextmanager
 def _readable(name: str, max_pixels: int) -> Iterator[None]:
-    """Within, whatever goes wrong with a picture becomes a `PictureError`."""
+    """Within, whatever goes wrong with an image becomes a `ImageError`."""
     try:
         yield
-    except PictureError:
+    except ImageError:
         raise
     except Image.DecompressionBombError:
-        raise PictureError(name, _too_large("it", max_pixels)) from None
+        raise ImageError(name, _too_large("it", max_pixels)) from None
     except UnidentifiedImageError:
         kinds = ", ".join(FORMATS)
-        raise PictureError(name, f"not a picture of a known kind ({kinds}); convert or delete it.") from None
+        raise ImageError(name, f"not an image of a known kind ({kinds}); convert or delete it.") from None
     except PermissionError:
-        raise PictureError(name, "no permission to read it; change the file's mode or owner.") from None
+        raise ImageError(name, "no permission to read it; change the file's mode or owner.") from None
     except Exception as error:  # decoders of damaged files raise anything from SyntaxError to struct.error
         reason = f"{error}".rstrip(".") or type(error).__name__
-        raise PictureError(name, f"damaged or cut short ({reason}); restore or delete it.") from error
+        raise ImageError(name, f"damaged or cut short ({reason}); restore or delete it.") from error
 
 
 def _too_large(what: str, max_pixels: int) -> str:
@@ -214,29 +214,29 @@ def _too_large(what: str, max_pixels: int) -> str:
 
 
 def _called(source: Path | bytes) -> str:
-    return "the picture" if isinstance(source, bytes) else str(source)
+    return "the image" if isinstance(source, bytes) else str(source)
 
 
 def _check_size(source: Path | bytes, name: str) -> None:
     """Refuse what is no regular file, for opening a pipe would wait for ever, and what has no bytes or too many."""
     size = len(source) if isinstance(source, bytes) else _file_size(source, name)
     if size == 0:
-        raise PictureError(name, "the file is empty (0 bytes); restore or delete it.")
+        raise ImageError(name, "the file is empty (0 bytes); restore or delete it.")
     if size > MAX_BYTES:
-        raise PictureError(name, f"{size_text(size)}, more than the limit of {size_text(MAX_BYTES)}; make it smaller.")
+        raise ImageError(name, f"{size_text(size)}, more than the limit of {size_text(MAX_BYTES)}; make it smaller.")
 
 
 def _file_size(path: Path, name: str) -> int:
     try:
         status = path.stat()
     except FileNotFoundError:
-        raise PictureError(name, "there is no such file; check the path.") from None
+        raise ImageError(name, "there is no such file; check the path.") from None
     except PermissionError:
-        raise PictureError(name, "no permission to read it; change the mode or owner of its folder.") from None
+        raise ImageError(name, "no permission to read it; change the mode or owner of its folder.") from None
     except (OSError, ValueError) as error:
-        raise PictureError(name, f"cannot be opened ({reason(error)}); check the path.") from None
+        raise ImageError(name, f"cannot be opened ({reason(error)}); check the path.") from None
     if (kind := file_kind(status.st_mode)) != "file":
-        raise PictureError(name, f"this is a {kind}, not a picture; give a file.")
+        raise ImageError(name, f"this is a {kind}, not an image; give a file.")
     return status.st_size
 
 
@@ -282,12 +282,12 @@ def _upright(image: Image.Image) -> Image.Image:
     if _EXTENT in image.info:
         turned.info[_EXTENT] = _turned(extent(image), image.size, turn)
     for note in _SAYING_HOW_IT_LIES:
-        turned.info.pop(note, None)  # else whoever is given this picture would turn it once more
+        turned.info.pop(note, None)  # else whoever is given this image would turn it once more
     return turned
 
 
 def _turned(whole: Extent, size: tuple[int, int], turn: Image.Transpose) -> Extent:
-    """What becomes of the extent of a picture of this width and height when it is turned."""
+    """What becomes of the extent of an image of this width and height when it is turned."""
     left, top, right, bottom = whole.box
     width, height = size
     if turn in _FROM_RIGHT:
@@ -314,10 +314,10 @@ def _to_channels(image: Image.Image, channels: int, kind: str | None) -> Image.I
 
 
 def _to_8_bits(values: np.ndarray, mode: str, kind: str | None) -> np.ndarray:
-    """(H, W) uint8 of a picture of 16 or 32 bits, or of floating point.
+    """(H, W) uint8 of an image of 16 or 32 bits, or of floating point.
 
     Sixteen bits are scaled by 255/65535. The range of 32-bit integers and of floats is not written in a file: it is
-    taken for the smallest of 0-1 (floats), 0-255, 0-65535 that holds all values, else for the picture's own range.
+    taken for the smallest of 0-1 (floats), 0-255, 0-65535 that holds all values, else for the image's own range.
     """
     if mode.startswith("I;16"):
         return ((values.astype(np.uint32) + 128) // 257).astype(np.uint8)

@@ -1,4 +1,4 @@
-"""Pictures as files: a folder with a folder for each class, or a flat folder."""
+"""Images as files: a folder with a folder for each class, or a flat folder."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from vitreous.data.decode import PICTURE_SUFFIXES, Header, open_picture, read_content, read_header
+from vitreous.data.decode import IMAGE_SUFFIXES, Header, open_image, read_content, read_header
 from vitreous.data.source import (
     SPLIT_NAMES,
     Data,
@@ -23,7 +23,7 @@ from vitreous.data.source import (
     check_classes,
     order_classes,
 )
-from vitreous.data.walk import Walk, entries, has_pictures, is_folder, is_picture
+from vitreous.data.walk import Walk, entries, has_images, is_folder, is_image
 from vitreous.errors import UserError
 from vitreous.inputs import as_text
 
@@ -68,7 +68,7 @@ class Names:
 
 
 class FolderSource(Source):
-    """Picture files below a folder."""
+    """Image files below a folder."""
 
     def __init__(
         self,
@@ -98,8 +98,8 @@ class FolderSource(Source):
         return self.root / self._names[int(self._rows[index])]
 
     def read(self, index: int, *, channels: int = 3, at_least: int | None = None) -> Image.Image:
-        """The decoded picture."""
-        return open_picture(self.path(index), channels=channels, at_least=at_least)
+        """The decoded image."""
+        return open_image(self.path(index), channels=channels, at_least=at_least)
 
     def header(self, index: int) -> Header:
         """What the file's first bytes say."""
@@ -131,15 +131,15 @@ def open_folder(root: Path) -> Data:
     walk = Walk()
     parts = _split_folders(root, walk) or {"train": root}
     found = {split: _scan_classes(folder, walk) for split, folder in parts.items()}
-    if not any(found.values()) and not has_pictures(root):
-        raise UserError(walk.nothing(root, "give a folder that has a folder of pictures a class"))
+    if not any(found.values()) and not has_images(root):
+        raise UserError(walk.nothing(root, "give a folder that has a folder of images a class"))
     for split in [split for split, part in found.items() if not part]:
         if split == "train" or len(found) == 1:
             raise NoClassesError(
-                f"{parts[split]}: there are pictures but no class folders; put each class in a folder of its own, "
+                f"{parts[split]}: there are images but no class folders; put each class in a folder of its own, "
                 "or give a .csv with the columns path,label."
             )
-        walk.notes.append(f"{parts[split]}: there are pictures but no class folders, passed over.")
+        walk.notes.append(f"{parts[split]}: there are images but no class folders, passed over.")
         del found[split]
     classes = order_classes(name for part in found.values() for name in part)
     splits: dict[Split, Source] = {}
@@ -153,43 +153,43 @@ def open_folder(root: Path) -> Data:
 
 
 def open_unlabelled(root: Path) -> Data:
-    """Data from all pictures below a folder, without labels; what lies in train, val and test folders stays apart."""
+    """Data from all images below a folder, without labels; what lies in train, val and test folders stays apart."""
     walk = Walk()
     parts = _split_folders(root, walk)
     folders = [entry for entry in entries(root) if is_folder(entry)]
     if not parts and len(folders) == 1 and _split_folders(Path(folders[0].path), Walk()):
         raise UserError(f"{root}: its train and test folders are in {folders[0].path}; give that folder.")
-    if parts and any(is_picture(entry) for entry in entries(root)):
+    if parts and any(is_image(entry) for entry in entries(root)):
         beside = " and ".join(path.name for path in parts.values())
-        walk.notes.append(f"{root}: pictures beside the {beside} folders, passed over.")
+        walk.notes.append(f"{root}: images beside the {beside} folders, passed over.")
     places = parts or {"train": root}
-    splits: dict[Split, Source] = {split: pictures_below(folder, walk) for split, folder in places.items()}
+    splits: dict[Split, Source] = {split: images_below(folder, walk) for split, folder in places.items()}
     return Data(splits, (), walk.remarks(root))
 
 
-def pictures_below(root: Path, walk: Walk) -> FolderSource:
-    """All pictures below a folder, in the order of their paths; `walk` remembers what was passed over."""
-    names = sorted(walk.pictures(root))
+def images_below(root: Path, walk: Walk) -> FolderSource:
+    """All images below a folder, in the order of their paths; `walk` remembers what was passed over."""
+    names = sorted(walk.images(root))
     if not names:
-        raise UserError(walk.nothing(root, f"give a folder with {', '.join(sorted(PICTURE_SUFFIXES))} files"))
+        raise UserError(walk.nothing(root, f"give a folder with {', '.join(sorted(IMAGE_SUFFIXES))} files"))
     return FolderSource(root, Names(names), np.full(len(names), -1, dtype=np.int64), ())
 
 
-def one_picture(path: Path) -> FolderSource:
-    """A picture's file on its own."""
+def one_image(path: Path) -> FolderSource:
+    """An image's file on its own."""
     return FolderSource(path.parent, Names([path.name]), np.full(1, -1, dtype=np.int64), ())
 
 
 def _split_folders(root: Path, walk: Walk) -> dict[Split, Path]:
     """The train, val and test folders of `root`; none where it has class folders.
 
-    A folder called train may be a class, of railway pictures perhaps: so it is where there are none but pictures in it,
-    and folders of pictures beside it that have other names, and no val or test.
+    A folder called train may be a class, of railway images perhaps: so it is where there are none but images in it,
+    and folders of images beside it that have other names, and no val or test.
     """
     folders = [entry for entry in entries(root) if is_folder(entry)]
     if not any(entry.name.lower() in SPLIT_NAMES for entry in folders):
         return {}
-    filled = [entry for entry in folders if has_pictures(root, entry.name)]
+    filled = [entry for entry in folders if has_images(root, entry.name)]
     named = [(SPLIT_NAMES[entry.name.lower()], entry) for entry in filled if entry.name.lower() in SPLIT_NAMES]
     with_folders = {split for split, entry in named if any(is_folder(below) for below in entries(entry.path))}
     several = "train" in dict(named) and len(dict(named)) > 1
@@ -204,21 +204,21 @@ def _split_folders(root: Path, walk: Walk) -> dict[Split, Path]:
         parts[split] = Path(entry.path)
     for entry in folders:
         if entry not in filled:
-            walk.notes.append(f"{entry.path}: no pictures in this folder, passed over.")
+            walk.notes.append(f"{entry.path}: no images in this folder, passed over.")
         elif Path(entry.path) not in parts.values():
             walk.notes.append(f"{entry.path}: not a train, val or test folder, passed over.")
     return parts
 
 
 def _scan_classes(root: Path, walk: Walk) -> dict[str, list[str]]:
-    """Class name to the sorted paths, below `root`, of its pictures; folders without pictures are noted."""
+    """Class name to the sorted paths, below `root`, of its images; folders without images are noted."""
     found: dict[str, list[str]] = {}
     for entry in entries(root):
         if not is_folder(entry):
             continue
-        names = sorted(walk.pictures(root, entry.name))
+        names = sorted(walk.images(root, entry.name))
         if not names:
-            walk.notes.append(f"{entry.path}: no pictures in this folder, passed over.")
+            walk.notes.append(f"{entry.path}: no images in this folder, passed over.")
             continue
         label = as_text(entry.name)  # what a model says and its files hold; the folder keeps its own name
         if label in found:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from vitreous.data.decode import NO_END, PictureError
+from vitreous.data.decode import NO_END, ImageError
 from vitreous.data.source import Data, Source
 
 HASH_DISTANCE = 3
@@ -28,18 +28,18 @@ REACH = 64
 class PartReport:
     """One of train, val and test."""
 
-    pictures: int
+    images: int
     counts: dict[str, int]
-    """Pictures of each class."""
+    """Images of each class."""
     imbalance: float
-    """The largest class's pictures for one of the smallest's; classes without any do not count."""
+    """The largest class's images for one of the smallest's; classes without any do not count."""
     missing: list[str]
-    """Classes without a picture."""
+    """Classes without an image."""
 
 
 @dataclass(frozen=True)
 class Duplicates:
-    """Pictures that are the same, or nearly."""
+    """Images that are the same, or nearly."""
 
     names: list[str]
     splits: list[str]
@@ -52,14 +52,14 @@ class Duplicates:
 class HealthReport:
     """What `inspect_data` found. `to_json` gives plain dicts and lists."""
 
-    pictures: int
+    images: int
     classes: list[str]
     splits: dict[str, PartReport]
     width: dict[str, float]
     """Least, median and greatest, in pixels; of the height too."""
     height: dict[str, float]
     modes: dict[str, int]
-    """Pictures of each of Pillow's modes, such as RGB, L, CMYK, as they are stored."""
+    """Images of each of Pillow's modes, such as RGB, L, CMYK, as they are stored."""
     formats: dict[str, int]
     unreadable: dict[str, str]
     """Path to reason; shards whose checksum is wrong too."""
@@ -85,7 +85,7 @@ class HealthReport:
 
 @dataclass
 class _Seen:
-    """What was noted of each readable picture, in the order of the parts."""
+    """What was noted of each readable image, in the order of the parts."""
 
     places: list[tuple[str, int]]
     sizes: list[tuple[int, int]]
@@ -100,7 +100,7 @@ class _Seen:
 
 
 def inspect_data(data: Data, progress: Callable[[int, int], None] | None = None) -> HealthReport:
-    """Read every picture once and report. progress: called with pictures done and pictures in all."""
+    """Read every image once and report. progress: called with images done and images in all."""
     seen = _look(data, progress)
     damaged = {name: why for source in data.splits.values() for name, why in source.damage().items()}
     exact = _groups_of_equals(seen.digests)
@@ -113,7 +113,7 @@ def inspect_data(data: Data, progress: Callable[[int, int], None] | None = None)
     near = _components([(distinct[a], distinct[b]) for a, b in pairs])
     sizes = np.array(seen.sizes, dtype=np.int64).reshape(-1, 2)
     return HealthReport(
-        pictures=sum(len(source) for source in data.splits.values()),
+        images=sum(len(source) for source in data.splits.values()),
         classes=list(data.classes),
         splits={split: _part(source) for split, source in data.splits.items()},
         width=_range(sizes[:, 0]),
@@ -151,9 +151,9 @@ def near_pairs(hashes: NDArray[np.uint64], thumbnails: NDArray[np.uint8]) -> lis
     return sorted(found)
 
 
-def difference_hash(picture: Image.Image) -> int:
+def difference_hash(image: Image.Image) -> int:
     """64 bits: whether each of 8 x 8 places is brighter than its right neighbour (dHash)."""
-    grey = np.asarray(picture.convert("L").resize((9, 8), Image.Resampling.BOX)).astype(np.int16)
+    grey = np.asarray(image.convert("L").resize((9, 8), Image.Resampling.BOX)).astype(np.int16)
     bits = (grey[:, :-1] > grey[:, 1:]).ravel()
     return int.from_bytes(np.packbits(bits).tobytes(), "big")
 
@@ -165,7 +165,7 @@ def _look(data: Data, progress: Callable[[int, int], None] | None) -> _Seen:
         for index in range(len(source)):
             try:
                 _look_at(source, index, split, seen)
-            except PictureError as error:
+            except ImageError as error:
                 seen.unreadable[source.name(index)] = error.reason
             if progress is not None:
                 progress(len(seen.places) + len(seen.unreadable), total)
@@ -176,10 +176,10 @@ def _look_at(source: Source, index: int, split: str, seen: _Seen) -> None:
     source.expect(np.array([index]))  # it is read three times
     header = source.header(index)
     # The smallest decode that serves a thumbnail; but all of the file is read, so damage shows.
-    picture = source.read(index, channels=1, at_least=2 * THUMBNAIL)
+    image = source.read(index, channels=1, at_least=2 * THUMBNAIL)
     digest = blake2b(source.content(index), digest_size=16).digest()
-    thumbnail = picture.resize((THUMBNAIL, THUMBNAIL), Image.Resampling.BOX)
-    if NO_END in picture.info:
+    thumbnail = image.resize((THUMBNAIL, THUMBNAIL), Image.Resampling.BOX)
+    if NO_END in image.info:
         seen.unended.append(source.name(index))
     seen.places.append((split, index))
     seen.sizes.append((header.width, header.height))
@@ -187,7 +187,7 @@ def _look_at(source: Source, index: int, split: str, seen: _Seen) -> None:
     seen.formats[header.format] += 1
     seen.digests.append(digest)
     seen.thumbnails.append(np.asarray(thumbnail).ravel())
-    seen.hashes.append(difference_hash(picture))
+    seen.hashes.append(difference_hash(image))
 
 
 def _unended(names: list[str]) -> list[str]:
@@ -201,7 +201,7 @@ def _part(source: Source) -> PartReport:
     counts = np.bincount(known, minlength=len(source.classes))
     some = counts[counts > 0]
     return PartReport(
-        pictures=len(source),
+        images=len(source),
         counts={name: int(count) for name, count in zip(source.classes, counts, strict=True)},
         imbalance=float(some.max() / some.min()) if len(some) else 1.0,
         missing=[name for name, count in zip(source.classes, counts, strict=True) if count == 0],

@@ -1,4 +1,4 @@
-"""Pictures named in a list: CSV or JSONL, with one line per picture."""
+"""Images named in a list: CSV or JSONL, with one line per image."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def open_list(path: Path) -> Data:
             labels[row.split].append(numbers.setdefault(row.label, len(numbers)))
             names[row.split].append(row.path)
     if not numbers:
-        raise UserError(f"{path}: the list is empty; give one line per picture, with path and label.")
+        raise UserError(f"{path}: the list is empty; give one line per image, with path and label.")
     classes = order_classes(numbers)
     place = {name: i for i, name in enumerate(classes)}
     ordered = np.array([place[name] for name in numbers], dtype=np.int64)
@@ -59,7 +59,7 @@ def open_list(path: Path) -> Data:
 
 
 def _check_first(path: Path, row: Row) -> None:
-    """Refuse a list whose paths are seen from another folder at once, not when the pictures are read."""
+    """Refuse a list whose paths are seen from another folder at once, not when the images are read."""
     first = path.parent / row.path
     if not os.path.lexists(first):
         raise UserError(f"{path}: there is no file {first}; write paths as seen from the folder of the list.")
@@ -116,7 +116,7 @@ def _lines(path: Path, file: BinaryIO) -> Iterator[str]:
     while line := file.readline(MOST_LINE + 1):
         number += 1
         if len(line) > MOST_LINE:
-            raise UserError(f"{path}, line {number}: longer than {MOST_LINE:,} bytes; give one line per picture.")
+            raise UserError(f"{path}, line {number}: longer than {MOST_LINE:,} bytes; give one line per image.")
         try:
             yield line.decode("utf-8-sig" if number == 1 else "utf-8")
         except UnicodeDecodeError as error:

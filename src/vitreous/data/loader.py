@@ -1,6 +1,6 @@
 """From a source to batches, in an order and with views that are a pure function of (seed, epoch, index).
 
-Single pictures are decoded by worker processes; small pictures in memory are varied a batch at a time, without workers.
+Single images are decoded by worker processes; small images in memory are varied a batch at a time, without workers.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from vitreous.world import ALONE, World
 
 PLAIN: Mapping[str, View] = {"image": View()}
 FEW = 256
-"""Below so many pictures, starting processes takes longer than they save."""
+"""Below so many images, starting processes takes longer than they save."""
 WORKER_BYTES = 64 * 2**20
 """What a process that decodes takes for itself, roughly: some of Python's and Pillow's memory, and two batches."""
 
 
-def choose_workers(asked: int | None, pictures: int | None = None, beside: int = 1) -> int:
-    """How many processes decode: as many as asked for, else one per core, four at most, and none for a few pictures.
+def choose_workers(asked: int | None, images: int | None = None, beside: int = 1) -> int:
+    """How many processes decode: as many as asked for, else one per core, four at most, and none for a few images.
 
     Many more than there are cores would only take memory from each other, and are refused. beside: so many trainings
     share the cores.
     """
     cores = max(1, (os.cpu_count() or 1) // beside)
     if asked is None:
-        return 0 if pictures is not None and pictures < FEW else min(4, cores)
+        return 0 if images is not None and images < FEW else min(4, cores)
     most = max(16, 4 * cores)
     if not 0 <= asked <= most:
         raise UserError(f"workers={asked}: on {cores} cores give a number from 0 to {most}, or leave it out.")
@@ -54,18 +54,18 @@ def choose_workers(asked: int | None, pictures: int | None = None, beside: int =
 class Loader:
     """Batches of a source: `for batch in loader.batches(epoch)`.
 
-    Without `augment`, unless `shuffle` says otherwise, pictures come in their order and the last batch may be short.
-    Shuffled epochs leave out what does not fill a batch, other pictures each time.
+    Without `augment`, unless `shuffle` says otherwise, images come in their order and the last batch may be short.
+    Shuffled epochs leave out what does not fill a batch, other images each time.
 
-    A picture that cannot be read is noted in `unreadable` and, in training, replaced by the next one that can; in
-    evaluation it is left out. More than `unreadable_limit` of all pictures, and more than one, is an error, and so is
+    An image that cannot be read is noted in `unreadable` and, in training, replaced by the next one that can; in
+    evaluation it is left out. More than `unreadable_limit` of all images, and more than one, is an error, and so is
     nothing but such; with None, in evaluation, neither is.
 
-    views: what is cut from each picture in training, by name; `augment` says all but its area and size.
-    normalised: False gives pictures as bytes, which engines take.
+    views: what is cut from each image in training, by name; `augment` says all but its area and size.
+    normalised: False gives images as bytes, which engines take.
     patch: the side of the model's patches, for a mixing that exchanges whole ones.
-    token_labels: what says of each patch of a varied picture what it shows; set it before the first batch.
-    world: where several processes load together, each has its part: of every shuffled batch some of the pictures, the
+    token_labels: what says of each patch of a varied image what it shows; set it before the first batch.
+    world: where several processes load together, each has its part: of every shuffled batch some of the images, the
         pairs that are mixed together; else some of the batches, in the order of ranks. What they could not read counts
         together after `share_unreadable`.
 
@@ -92,7 +92,7 @@ class Loader:
         world: World = ALONE,
     ) -> None:
         if len(source) == 0:
-            raise UserError("there are no pictures to load; check the data.")
+            raise UserError("there are no images to load; check the data.")
         for name, value, least in (("batch_size", batch_size, 1), ("workers", workers, 0)):
             if value < least:
                 raise UserError(f"{name}={value}: give a whole number of at least {least}.")
@@ -106,7 +106,7 @@ class Loader:
         if self.shuffle and self.batch_size < self._unit * world.size:
             raise UserError(
                 f"batch_size={self.batch_size}: {world.size} processes share each batch, and each needs "
-                f"{'a pair of pictures' if self._unit == 2 else 'a picture'}; set batch_size={self._unit * world.size} "
+                f"{'a pair of images' if self._unit == 2 else 'an image'}; set batch_size={self._unit * world.size} "
                 "or more, or start fewer."
             )
         self.unreadable: dict[str, str] = {}
@@ -129,7 +129,7 @@ class Loader:
         return math.ceil(len(self.source) / self.batch_size)
 
     def order(self, epoch: int) -> Index:
-        """The indices of all pictures in the order of this epoch."""
+        """The indices of all images in the order of this epoch."""
         if self.shuffle:
             return self.source.order(self.seed, epoch)
         return np.arange(len(self.source), dtype=np.int64)
@@ -148,7 +148,7 @@ class Loader:
                 yield self._batch(made, epoch)
 
     def plain_batches(self, batch_size: int, order: Index | None = None, world: World = ALONE) -> Iterator[Batch]:
-        """Pictures as evaluation sees them, all in their order if None is given; unreadable ones are left out.
+        """Images as evaluation sees them, all in their order if None is given; unreadable ones are left out.
 
         world: where several processes look together, each has some of the batches, in the order of ranks.
         """
@@ -170,8 +170,8 @@ class Loader:
     def _obituary(self, error: WorkersDiedError) -> str:
         first, last = (self.source.name(int(error.task.indices[at])) for at in (0, -1))
         return (
-            f"workers={self.workers}: the processes that decode pictures keep dying, the last one {error.how}, at the "
-            f"pictures {first} to {last}; if memory is short, give fewer workers, or 0, else look at these pictures."
+            f"workers={self.workers}: the processes that decode images keep dying, the last one {error.how}, at the "
+            f"images {first} to {last}; if memory is short, give fewer workers, or 0, else look at these images."
         )
 
     def close(self) -> None:
@@ -209,14 +209,14 @@ class Loader:
         return ViewBatch(images, torch.from_numpy(made.box), torch.from_numpy(made.flipped))
 
     def _note(self, unreadable: dict[int, str]) -> None:
-        """Remember pictures that could not be read; stop when they are too many."""
+        """Remember images that could not be read; stop when they are too many."""
         for index, reason in sorted(unreadable.items()):
             self.unreadable[self.source.name(index)] = reason
         self._check_unreadable()
 
     @property
     def has_unshared(self) -> bool:
-        """Whether this process could not read a picture that the others have not heard of."""
+        """Whether this process could not read an image that the others have not heard of."""
         return len(self.unreadable) > self._shared
 
     def share_unreadable(self) -> None:

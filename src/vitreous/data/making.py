@@ -1,7 +1,7 @@
-"""How the views of a batch are made: picture by picture in worker processes, or all at once of small pictures.
+"""How the views of a batch are made: image by image in worker processes, or all at once of small images.
 
-A training picture is first shrunk to at most `keep` pixels on its short side and may stay in a shared cache, so that
-later epochs need not decode it. Views are always cut from that smaller picture: the cache changes no result.
+A training image is first shrunk to at most `keep` pixels on its short side and may stay in a shared cache, so that
+later epochs need not decode it. Views are always cut from that smaller image: the cache changes no result.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from torch import Tensor
 from vitreous.config.data import Augment, Preprocess, View
 from vitreous.data.augment import Cut, Pixels, cut_views, eval_view, seen_shares, shrink
 from vitreous.data.batch_augment import Cuts, cut_batch, eval_batch, stack_cuts
-from vitreous.data.cache import PictureCache, default_limit
+from vitreous.data.cache import ImageCache, default_limit
 from vitreous.data.chance import Index
-from vitreous.data.decode import PictureError, extent
+from vitreous.data.decode import ImageError, extent
 from vitreous.data.source import Source
 from vitreous.data.view import Sample, read_for_view
 
@@ -36,7 +36,7 @@ class Task(NamedTuple):
     """A batch to make."""
 
     epoch: int | None
-    """None: the pictures as evaluation sees them."""
+    """None: the images as evaluation sees them."""
     indices: Index
 
 
@@ -60,7 +60,7 @@ class Made(NamedTuple):
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a loader makes of its pictures."""
+    """What a loader makes of its images."""
 
     preprocess: Preprocess
     augment: Augment | None
@@ -71,32 +71,32 @@ class Wanted:
 
 @runtime_checkable
 class Gathers(Protocol):
-    """A source whose pictures are all of one size and in memory."""
+    """A source whose images are all of one size and in memory."""
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Channels, height and width of each picture."""
+        """Channels, height and width of each image."""
 
     def gather(self, indices: Index) -> Tensor:
-        """(B, C, H, W) uint8: these pictures as they are."""
+        """(B, C, H, W) uint8: these images as they are."""
 
 
 def choose_maker(
     source: Source, wanted: Wanted, cache_bytes: int | None, allowed: int, replace: bool
-) -> BatchMaker | PictureMaker:
+) -> BatchMaker | ImageMaker:
     """The faster of the two that can do it."""
     if isinstance(source, Gathers) and (wanted.augment is None or wanted.augment.policy == "none"):
         sides, size = source.shape[1:], wanted.preprocess.size
-        # A bilinear lookup skips pixels of a picture that is more than twice as large.
+        # A bilinear lookup skips pixels of an image that is more than twice as large.
         if max(size) <= SMALL and all(a <= 2 * b for a, b in zip(sides, size, strict=True)):
             return BatchMaker(source, wanted)
-    cache = PictureCache(len(source), default_limit() if cache_bytes is None else cache_bytes)
-    return PictureMaker(source, wanted, cache, allowed, replace)
+    cache = ImageCache(len(source), default_limit() if cache_bytes is None else cache_bytes)
+    return ImageMaker(source, wanted, cache, allowed, replace)
 
 
 @dataclass(frozen=True)
 class BatchMaker:
-    """Whole batches of pictures in memory."""
+    """Whole batches of images in memory."""
 
     source: Gathers
     wanted: Wanted
@@ -116,18 +116,18 @@ class BatchMaker:
 
 
 @dataclass(frozen=True)
-class PictureMaker:
-    """Picture by picture: decode or remember, then cut a view."""
+class ImageMaker:
+    """Image by image: decode or remember, then cut a view."""
 
     source: Source
     wanted: Wanted
-    cache: PictureCache
+    cache: ImageCache
     allowed: int
     replace: bool
-    """In training, a picture that cannot be read is replaced by the next one that can."""
+    """In training, an image that cannot be read is replaced by the next one that can."""
 
     def make(self, task: Task) -> Made:
-        """The views of all pictures of the batch that can be read."""
+        """The views of all images of the batch that can be read."""
         cuts: list[dict[str, list[Cut]]] = []
         taken: list[int] = []
         unreadable: dict[int, str] = {}
@@ -143,12 +143,12 @@ class PictureMaker:
     def _readable(
         self, index: int, epoch: int | None, unreadable: dict[int, str]
     ) -> tuple[int, dict[str, list[Cut]]] | None:
-        """The views of this picture, or in training of the next that can be read; None if none is within the limit."""
+        """The views of this image, or in training of the next that can be read; None if none is within the limit."""
         replace = self.replace and epoch is not None
         for at in chain(range(index, len(self.source)), range(index)) if replace else (index,):
             try:
                 return at, self._plain(at) if self.wanted.augment is None or epoch is None else self._varied(at, epoch)
-            except PictureError as error:
+            except ImageError as error:
                 unreadable[at] = error.reason
             if len(unreadable) > self.allowed:
                 break
@@ -163,42 +163,42 @@ class PictureMaker:
         return cut_views(pixels, w.preprocess, w.augment, w.views, seed=w.seed, epoch=epoch, index=index)
 
     def _plain(self, index: int) -> dict[str, list[Cut]]:
-        """The view of evaluation, which its cache keeps; a training's cache keeps the picture that it was cut from."""
+        """The view of evaluation, which its cache keeps; a training's cache keeps the image that it was cut from."""
         p = self.wanted.preprocess
         known = self.cache.get(index) if self.wanted.augment is None else None
         if known is not None:
             return {"image": [Cut(torch.from_numpy(known[0]), known[1])]}
-        picture = read_for_view(Sample(self.source, index), p)
-        height, width, _ = extent(picture)
-        cut = Cut(eval_view(picture, p), seen_shares(height, width, p))
+        image = read_for_view(Sample(self.source, index), p)
+        height, width, _ = extent(image)
+        cut = Cut(eval_view(image, p), seen_shares(height, width, p))
         if self.wanted.augment is None:
             self.cache.put(index, cut.pixels.numpy(), cut.box)
         elif self.cache.get(index) is None:
-            self._kept(index, picture if picture.size == (width, height) else None)
+            self._kept(index, image if image.size == (width, height) else None)
         return {"image": [cut]}
 
     def _kept(self, index: int, decoded: Image.Image | None = None) -> Pixels:
-        """The picture (h, w, C) as training keeps it: whole, but not larger than crops need, and quickly decoded.
+        """The image (h, w, C) as training keeps it: whole, but not larger than crops need, and quickly decoded.
 
         decoded: it was decoded in full for another purpose, which serves where no decoder would make it any smaller.
         """
-        picture = decoded
-        if picture is None or min(picture.size) >= 2 * self.keep:
-            picture = self.source.read(index, channels=self.wanted.preprocess.channels, at_least=self.keep)
-        pixels = shrink(picture, self.keep)
+        image = decoded
+        if image is None or min(image.size) >= 2 * self.keep:
+            image = self.source.read(index, channels=self.wanted.preprocess.channels, at_least=self.keep)
+        pixels = shrink(image, self.keep)
         self.cache.put(index, pixels, WHOLE)
         return pixels
 
     @property
     def keep(self) -> int:
-        """The short side of a training picture: somewhat more than evaluation sees, for crops that are not blurred."""
+        """The short side of a training image: somewhat more than evaluation sees, for crops that are not blurred."""
         return math.ceil(1.15 * max(self.wanted.preprocess.resized))
 
 
-def _stacked(pictures: list[list[Cut]]) -> MadeViews:
-    """The views of several pictures, of each as many."""
+def _stacked(images: list[list[Cut]]) -> MadeViews:
+    """The views of several images, of each as many."""
     return MadeViews(
-        torch.stack([torch.stack([cut.pixels for cut in cuts]) for cuts in pictures]).numpy(),
-        np.array([[cut.box for cut in cuts] for cuts in pictures], np.float32),
-        np.array([[cut.flipped for cut in cuts] for cuts in pictures], np.bool_),
+        torch.stack([torch.stack([cut.pixels for cut in cuts]) for cuts in images]).numpy(),
+        np.array([[cut.box for cut in cuts] for cuts in images], np.float32),
+        np.array([[cut.flipped for cut in cuts] for cuts in images], np.bool_),
     )

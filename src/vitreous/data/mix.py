@@ -1,4 +1,4 @@
-"""Mixup, CutMix and MixToken: the pictures of a batch are blended two by two, and so are their targets."""
+"""Mixup, CutMix and MixToken: the images of a batch are blended two by two, and so are their targets."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ class Rectangle(NamedTuple):
 def mix(batch: Batch, classes: int, augment: Augment, *, seed: int, epoch: int, patch: int | None = None) -> Batch:
     """The batch with its plain views mixed, and soft targets (B, K) that sum to 1; so are targets of patches, if any.
 
-    Targets may have been soft before. Mixup (Zhang et al. 2018) blends two pictures, CutMix (Yun et al. 2019) exchanges
+    Targets may have been soft before. Mixup (Zhang et al. 2018) blends two images, CutMix (Yun et al. 2019) exchanges
     a rectangle, MixToken (Jiang et al. 2021) one of whole patches; with several, one is drawn. Neighbours in the batch
     are a pair, whose chance is a pure function of (seed, epoch, index of the first): nothing changes where a batch is
-    divided between pairs. Of an odd number, the last picture stays as it is.
+    divided between pairs. Of an odd number, the last image stays as it is.
 
     patch: the side of the model's patches, in pixels.
     """
     images, index, tokens = batch.images, batch.index.tolist(), batch.token_targets
     mixed, shares, partner = images.clone(), torch.ones(len(images), 1), torch.arange(len(images))
-    left = None if tokens is None else torch.ones(*tokens.shape[:2], 1)  # of each patch, the share of its own picture
+    left = None if tokens is None else torch.ones(*tokens.shape[:2], 1)  # of each patch, the share of its own image
     for first in range(0, len(images) - 1, 2):
         both = slice(first, first + 2)
         rng = generator(seed, epoch, index[first], MIX)
@@ -68,7 +68,7 @@ def mix(batch: Batch, classes: int, augment: Augment, *, seed: int, epoch: int, 
 def _mix_pair(
     pair: Tensor, augment: Augment, rng: np.random.Generator, patch: int | None
 ) -> tuple[Tensor, float, Rectangle | None]:
-    """Two pictures (2, C, H, W), each with something of the other; the share left of its own; what was exchanged."""
+    """Two images (2, C, H, W), each with something of the other; the share left of its own; what was exchanged."""
     ways = [name for name in ("cutmix", "mixup", "mixtoken") if getattr(augment, name) > 0]
     way = ways[int(rng.random() * len(ways))] if len(ways) > 1 else ways[0]
     alpha = getattr(augment, way)
@@ -96,14 +96,14 @@ def _rectangle(height: int, width: int, share: float, rng: np.random.Generator) 
 
 
 def _exchange(pair: Tensor, hole: Rectangle) -> Tensor:
-    """Two pictures (2, C, H, W) with what lies in the rectangle exchanged."""
+    """Two images (2, C, H, W) with what lies in the rectangle exchanged."""
     mixed, (top, bottom, left, right) = pair.clone(), hole
     mixed[:, :, top:bottom, left:right] = pair.flip(0)[:, :, top:bottom, left:right]
     return mixed
 
 
 def covered(hole: Rectangle, size: tuple[int, ...], patch: int) -> Tensor:
-    """(N, 1): which share of each patch of a picture (height, width) a rectangle covers."""
+    """(N, 1): which share of each patch of an image (height, width) a rectangle covers."""
     sides = []
     for start, end, pixels in ((hole.top, hole.bottom, size[0]), (hole.left, hole.right, size[1])):
         first, last = cell_edges(pixels, patch)

@@ -1,4 +1,4 @@
-"""Many small pictures in one file: CIFAR-10 and CIFAR-100, MNIST-style idx, .npz. All are held in memory."""
+"""Many small images in one file: CIFAR-10 and CIFAR-100, MNIST-style idx, .npz. All are held in memory."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Pixels = NDArray[np.uint8]
 
 
 class ArraySource(Source):
-    """Pictures of one size in memory."""
+    """Images of one size in memory."""
 
     def __init__(
         self,
@@ -57,20 +57,20 @@ class ArraySource(Source):
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Channels, height and width of each picture."""
+        """Channels, height and width of each image."""
         _, channels, height, width = self.images.shape
         return channels, height, width
 
     def pixels(self, index: int) -> Pixels:
-        """(C, H, W): one picture as it is."""
+        """(C, H, W): one image as it is."""
         return self.images[int(self._rows[index])].numpy()
 
     def gather(self, indices: NDArray[np.int64]) -> Tensor:
-        """(B, C, H, W) uint8: these pictures as they are."""
+        """(B, C, H, W) uint8: these images as they are."""
         return self.images[torch.from_numpy(self._rows[indices])]
 
     def read(self, index: int, *, channels: int = 3, at_least: int | None = None) -> Image.Image:
-        """One picture, in the given channels."""
+        """One image, in the given channels."""
         check_channels(channels)
         pixels = self.pixels(index)
         image = Image.fromarray(pixels[0] if len(pixels) == 1 else np.ascontiguousarray(pixels.transpose(1, 2, 0)))
@@ -96,12 +96,12 @@ class ArraySource(Source):
         return self.images[0].numel()
 
     def subset(self, indices: Sequence[int] | Labels) -> ArraySource:
-        """These pictures, without a copy."""
+        """These images, without a copy."""
         chosen = np.asarray(indices, dtype=np.int64)
         return type(self)(self.where, self.images, self.labels[chosen], self.classes, self._rows[chosen])
 
     def with_labels(self, labels: Labels, classes: tuple[str, ...]) -> ArraySource:
-        """The same pictures with other labels."""
+        """The same images with other labels."""
         return type(self)(self.where, self.images, labels, classes, self._rows)
 
 
@@ -166,7 +166,7 @@ def _read_python_batch(path: Path, label_key: bytes) -> tuple[Pixels, Labels]:
     if not isinstance(pixels, np.ndarray) or pixels.ndim != 2 or pixels.shape[1] != 3072:
         raise UserError(f"{path}: has no uint8 'data' of n x 3072, so it is not CIFAR; download the file again.")
     if not isinstance(labels, list) or len(labels) != len(pixels) or not all(type(x) is int for x in labels):
-        raise UserError(f"{path}: has no {label_key.decode()!r}, one number per picture; download the file again.")
+        raise UserError(f"{path}: has no {label_key.decode()!r}, one number per image; download the file again.")
     return pixels.reshape(-1, 3, 32, 32), np.array(labels, dtype=np.int64)
 
 
@@ -198,7 +198,7 @@ def _open_idx(root: Path) -> Data | None:
 def _other_packing(path: Path) -> Path:
     other = path.with_suffix("") if path.suffix == ".gz" else path.with_name(path.name + ".gz")
     if not other.is_file():
-        raise UserError(f"{path}: the labels are missing; put the file beside its pictures.")
+        raise UserError(f"{path}: the labels are missing; put the file beside its images.")
     return other
 
 
@@ -239,7 +239,7 @@ _NPZ_KEYS = {
 
 
 def open_npz(path: Path) -> Data:
-    """Data from NumPy arrays: pictures (n, H, W), (n, H, W, C) or (n, C, H, W), labels (n,) or (n, 1)."""
+    """Data from NumPy arrays: images (n, H, W), (n, H, W, C) or (n, C, H, W), labels (n,) or (n, 1)."""
     with NpzReader(path) as file:
         keys = {split: next((k for k in pairs if set(k) <= file.names), None) for split, pairs in _NPZ_KEYS.items()}
         parts = {
@@ -282,12 +282,12 @@ def _npz_labels(path: Path, key: str, array: NDArray[Any]) -> Labels:
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
     if array.ndim != 1 or array.dtype.kind not in "iu":
-        raise UserError(f"{path}: {key} is {array.dtype} of shape {array.shape}; give one whole number per picture.")
+        raise UserError(f"{path}: {key} is {array.dtype} of shape {array.shape}; give one whole number per image.")
     return array.astype(np.int64)
 
 
 def _join(where: Path, parts: dict[Any, list[tuple[Pixels, Labels]]], names: tuple[str, ...]) -> Data:
-    """Data of the parts that have pictures; classes without a name are called by their number."""
+    """Data of the parts that have images; classes without a name are called by their number."""
     joined: dict[Split, tuple[Pixels, Labels]] = {}
     for split, batches in parts.items():
         if not batches:
@@ -295,12 +295,12 @@ def _join(where: Path, parts: dict[Any, list[tuple[Pixels, Labels]]], names: tup
         images, labels = (np.concatenate(arrays) for arrays in zip(*batches, strict=True))
         if len(images) != len(labels):
             raise UserError(
-                f"{where}: the {split} part has {len(images)} pictures and {len(labels)} labels; they must match."
+                f"{where}: the {split} part has {len(images)} images and {len(labels)} labels; they must match."
             )
         joined[split] = images, labels
     every = np.unique(np.concatenate([labels for _, labels in joined.values()]))
     if not len(every):
-        raise UserError(f"{where}: there are no pictures in it; check what it is.")
+        raise UserError(f"{where}: there are no images in it; check what it is.")
     if every[0] < 0:
         raise UserError(f"{where}: label {every[0]}: labels are whole numbers from 0 on; check them.")
     if names and every[-1] >= len(names):

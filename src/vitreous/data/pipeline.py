@@ -1,4 +1,4 @@
-"""Views of many pictures, decoded in threads while whoever asked for them works: predictions, or a server's answers."""
+"""Views of many images, decoded in threads while whoever asked for them works: predictions, or a server's answers."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ from PIL import Image
 from torch import Tensor
 
 from vitreous.config.data import Preprocess
-from vitreous.data.decode import PictureError
-from vitreous.data.view import Picture, make_view
+from vitreous.data.decode import ImageError
+from vitreous.data.view import ImageInput, make_view
 
-Viewed = Tensor | PictureError
-"""(C, H, W) uint8, what a model sees of a picture, or why it cannot be read."""
+Viewed = Tensor | ImageError
+"""(C, H, W) uint8, what a model sees of an image, or why it cannot be read."""
 
 
 @dataclass(frozen=True)
 class ViewPipeline:
-    """Pictures in, batches of views out, in order. Pillow decodes without Python's lock, so threads are enough."""
+    """Images in, batches of views out, in order. Pillow decodes without Python's lock, so threads are enough."""
 
     preprocess: Preprocess
     batch_size: int
     ahead: int = 2
-    """Batches that are decoded, or being decoded, while one is in use: a large picture among small ones then keeps
-    nobody waiting, and memory does not grow with the number of pictures."""
+    """Batches that are decoded, or being decoded, while one is in use: a large image among small ones then keeps
+    nobody waiting, and memory does not grow with the number of images."""
     threads: int | None = None
     """None: one for each core that this process may use."""
 
-    def batches(self, pictures: Iterable[Picture]) -> Iterator[list[Viewed]]:
-        """Of each picture its view, or why it cannot be read; `pictures` is read no further than it must be.
+    def batches(self, images: Iterable[ImageInput]) -> Iterator[list[Viewed]]:
+        """Of each image its view, or why it cannot be read; `images` is read no further than it must be.
 
-        Whoever wants no more closes the generator, and then waits for the pictures that are being decoded, no others.
+        Whoever wants no more closes the generator, and then waits for the images that are being decoded, no others.
         """
-        rest, waiting = iter(pictures), deque[list[Future[Viewed]]]()
+        rest, waiting = iter(images), deque[list[Future[Viewed]]]()
         pool = ThreadPoolExecutor(self.threads or usable_cores(), thread_name_prefix="decode")
         try:
             while True:
                 while len(waiting) <= self.ahead and (chunk := list(islice(rest, self.batch_size))):
-                    waiting.append([pool.submit(try_view, picture, self.preprocess) for picture in chunk])
+                    waiting.append([pool.submit(try_view, image, self.preprocess) for image in chunk])
                 if not waiting:
                     return
                 yield [future.result() for future in waiting.popleft()]
@@ -74,17 +74,17 @@ def map_ahead(function: Callable[[Item], Result], items: Iterable[Item], at_once
 
 
 _PILLOW = Lock()
-"""A picture of Pillow's reads its file when it is first used, and the same one may be given twice."""
+"""An image of Pillow's reads its file when it is first used, and the same one may be given twice."""
 
 
-def try_view(picture: Picture, preprocess: Preprocess) -> Viewed:
-    """What the model sees of the picture, or why it cannot be read, from any thread."""
+def try_view(image: ImageInput, preprocess: Preprocess) -> Viewed:
+    """What the model sees of the image, or why it cannot be read, from any thread."""
     try:
-        if isinstance(picture, Image.Image):
+        if isinstance(image, Image.Image):
             with _PILLOW:
-                return make_view(picture, preprocess)
-        return make_view(picture, preprocess)
-    except PictureError as error:
+                return make_view(image, preprocess)
+        return make_view(image, preprocess)
+    except ImageError as error:
         return error
 
 

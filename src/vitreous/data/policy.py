@@ -1,4 +1,4 @@
-"""RandAugment, TrivialAugment and colour jitter, on one picture of Pillow's.
+"""RandAugment, TrivialAugment and colour jitter, on one image of Pillow's.
 
 A change takes a strength from 0 (nothing, or least) to 1 (the most its policy allows). Those with a direction go either
 way. The fourteen changes and the ranges are the papers': Cubuk et al. 2020, and Müller and Hutter 2021 ("wide").
@@ -19,7 +19,7 @@ Change = Callable[[Image.Image, float, Fill], Image.Image]
 
 
 def apply_policy(image: Image.Image, preprocess: Preprocess, augment: Augment, rng: np.random.Generator) -> Image.Image:
-    """The picture after RandAugment's `layers` changes, or TrivialAugment's one."""
+    """The image after RandAugment's `layers` changes, or TrivialAugment's one."""
     colour = tuple(min(max(round(255 * value), 0), 255) for value in preprocess.mean)
     fill: Fill = colour if len(colour) == 3 else colour[0]
     trivial = augment.policy == "trivial"

@@ -1,6 +1,6 @@
 """Which of a teacher's labels a student learns from: sure ones, as many of each class (Xie et al. 2020, section 3.1).
 
-Letters: n pictures, K classes.
+Letters: n images, K classes.
 """
 
 from __future__ import annotations
@@ -12,40 +12,40 @@ import numpy as np
 from vitreous.data.source import Labels, Shares
 
 MOST_COPIES = 3
-"""How often a picture of a rare class may come; beyond that, the few would be learned by heart."""
+"""How often an image of a rare class may come; beyond that, the few would be learned by heart."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The pictures that are taken, of which class each is, and how often it comes."""
+    """The images that are taken, of which class each is, and how often it comes."""
 
     labels: Labels
-    """(n,) the likeliest class of each picture."""
+    """(n,) the likeliest class of each image."""
     sure: Labels
-    """(K,) pictures of each class that are sure enough."""
+    """(K,) images of each class that are sure enough."""
     each: int
     """How many of each class were wanted."""
     copies: Labels
-    """(n,) how often each picture is taken; 0 for those that are not."""
+    """(n,) how often each image is taken; 0 for those that are not."""
 
     @property
     def rows(self) -> Labels:
-        """(m,) the pictures that are taken, in their order, each as often as it comes."""
+        """(m,) the images that are taken, in their order, each as often as it comes."""
         found: Labels = np.repeat(np.arange(len(self.copies), dtype=np.int64), self.copies)
         return found
 
     def taken(self, classes: int) -> Labels:
-        """(K,) different pictures of each class that are taken."""
+        """(K,) different images of each class that are taken."""
         found: Labels = np.bincount(self.labels[self.copies > 0], minlength=classes).astype(np.int64)
         return found
 
 
 def choose_labels(probabilities: Shares, *, confidence: float, each: int | None = None) -> Choice:
-    """Of each class the pictures (n, K) that the teacher is surest of, the same number for every class.
+    """Of each class the images (n, K) that the teacher is surest of, the same number for every class.
 
     confidence: the least probability of a label that is taken.
-    each: how many of each class; None: the pictures that are sure enough, divided by the classes. A class that has
-        fewer comes in copies, its surest once more than the others where it does not divide, and no picture more
+    each: how many of each class; None: the images that are sure enough, divided by the classes. A class that has
+        fewer comes in copies, its surest once more than the others where it does not divide, and no image more
         often than `MOST_COPIES` times.
     """
     count, classes = probabilities.shape

@@ -12,7 +12,7 @@ class Rows:
     """Rows that come batch by batch, written at once into one tensor made beforehand.
 
     Kept as they come, they would pin the heap around the freed activations of their batches: some 100 kB for each
-    picture, gigabytes for a large dataset.
+    image, gigabytes for a large dataset.
     """
 
     def __init__(self, count: int) -> None:
@@ -24,7 +24,7 @@ class Rows:
         """Take in a copy of these (B, ...), which all have the same shape and type."""
         if self._all is None:
             needed = self.count * rows[:1].numel() * rows.element_size()
-            check_memory(needed, f"what is kept of {self.count:,} pictures", "give fewer pictures")
+            check_memory(needed, f"what is kept of {self.count:,} images", "give fewer images")
             self._all = torch.empty(self.count, *rows.shape[1:], dtype=rows.dtype)
         self._all[self.done : self.done + len(rows)] = rows
         self.done += len(rows)

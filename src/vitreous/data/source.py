@@ -1,4 +1,4 @@
-"""What a dataset is: pictures with labels, in splits for training, validation and test."""
+"""What a dataset is: images with labels, in splits for training, validation and test."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ SPLIT_NAMES: dict[str, Split] = {
 
 
 class NoClassesError(UserError):
-    """There are pictures but no two classes of them, or not of all: enough for whatever needs no labels."""
+    """There are images but no two classes of them, or not of all: enough for whatever needs no labels."""
 
 
 class Source(ABC):
-    """Pictures in a fixed order, each with the number of its class.
+    """Images in a fixed order, each with the number of its class.
 
     A source holds names or pixels, never open files: it can be handed to another process at any time.
     """
@@ -58,61 +58,61 @@ class Source(ABC):
 
     @abstractmethod
     def name(self, index: int) -> str:
-        """What a person calls this picture: its path, or "file#number"."""
+        """What a person calls this image: its path, or "file#number"."""
 
     @abstractmethod
     def key(self, index: int) -> str:
-        """What this picture is called within the data, wherever the data lie."""
+        """What this image is called within the data, wherever the data lie."""
 
     @abstractmethod
     def read(self, index: int, *, channels: int = 3, at_least: int | None = None) -> Image.Image:
-        """The picture, "RGB" or "L", perhaps already shrunk but with a short side of `at_least` or its full size.
+        """The image, "RGB" or "L", perhaps already shrunk but with a short side of `at_least` or its full size.
 
-        Raises `PictureError` if it cannot be read.
+        Raises `ImageError` if it cannot be read.
         """
 
     @abstractmethod
     def header(self, index: int) -> Header:
-        """Its size and kind, without decoding it; raises `PictureError`."""
+        """Its size and kind, without decoding it; raises `ImageError`."""
 
     @abstractmethod
     def content(self, index: int) -> bytes:
-        """Its bytes as they are stored: equal for exact copies; raises `PictureError`."""
+        """Its bytes as they are stored: equal for exact copies; raises `ImageError`."""
 
     @abstractmethod
     def size(self, index: int) -> int:
         """How many bytes `content` has, without reading them; 0 if it cannot be read."""
 
     def encoded(self, index: int) -> bytes:
-        """A picture file of it: its bytes as they are stored where they are one, else a PNG; raises `PictureError`."""
+        """An image file of it: its bytes as they are stored where they are one, else a PNG; raises `ImageError`."""
         return self.content(index)
 
     def order(self, seed: int, epoch: int) -> Index:
-        """The indices of all pictures in the order of an epoch of training, a pure function of seed and epoch."""
+        """The indices of all images in the order of an epoch of training, a pure function of seed and epoch."""
         return permutation(seed, epoch, len(self))
 
     def expect(self, indices: Index, besides: bool = False) -> None:  # noqa: B027  most sources have nothing to do
-        """Hear which pictures are read next: those that lie far away can be fetched at once.
+        """Hear which images are read next: those that lie far away can be fetched at once.
 
         besides: those that were named before, of this source or another, are still to be read.
         """
 
     def damage(self) -> dict[str, str]:
-        """Of each file that holds several pictures and is not as it was written, by name, what is wrong with it."""
+        """Of each file that holds several images and is not as it was written, by name, what is wrong with it."""
         return {}
 
     @abstractmethod
     def subset(self, indices: Sequence[int] | Labels) -> Source:
-        """These pictures in this order, with the same classes."""
+        """These images in this order, with the same classes."""
 
     @abstractmethod
     def with_labels(self, labels: Labels, classes: tuple[str, ...]) -> Source:
-        """The same pictures with other labels (n,)."""
+        """The same images with other labels (n,)."""
 
     def relabelled(self, classes: Sequence[str]) -> Source:
-        """The same pictures with labels that count in `classes`, for a model that orders its classes so.
+        """The same images with labels that count in `classes`, for a model that orders its classes so.
 
-        Classes are matched by name, and all of this source's pictures must belong to one.
+        Classes are matched by name, and all of this source's images must belong to one.
         """
         number = {name: i for i, name in enumerate(classes)}
         used = {self.classes[label] for label in np.unique(self.labels) if label >= 0}
@@ -139,7 +139,7 @@ class Data:
 
     @property
     def train(self) -> Source:
-        """The pictures to train on."""
+        """The images to train on."""
         if "train" not in self.splits:
             raise UserError(f"these data have no train split, only {_list(self.splits)}; give some to train on.")
         return self.splits["train"]
@@ -162,7 +162,7 @@ def open_data(path: str | Path, *, labelled: bool = True) -> Data:
     - WebDataset shards: a folder of tar files, a pattern such as train-{000..009}.tar, or an address of them;
     - a folder that `vitreous data get` made, or `data:NAME` for the one of that name; one task of VTAB-1k in its lists.
 
-    labelled: False takes any folder of files as pictures without labels; only train, val and test folders stay apart.
+    labelled: False takes any folder of files as images without labels; only train, val and test folders stay apart.
     """
     from vitreous.data import folder, lists, packed  # all build on this module
     from vitreous.data.datasets import place
@@ -202,24 +202,24 @@ def _kind(path: Path) -> str:
 
 
 def split_validation(source: Source, fraction: float = 0.1, seed: int = 0) -> tuple[Source, Source]:
-    """(training, validation): of each class its share, chosen by a hash of the seed and the picture's key.
+    """(training, validation): of each class its share, chosen by a hash of the seed and the image's key.
 
     So the choice depends on nothing but the seed and the names in that class: not on where the data lie nor on their
-    order. A class of n gives round(n x fraction), at least 1 and at most n - 1; one of a single picture is refused.
-    A new picture can move at most one other of its class, none of another class. (None at all is impossible with
+    order. A class of n gives round(n x fraction), at least 1 and at most n - 1; one of a single image is refused.
+    A new image can move at most one other of its class, none of another class. (None at all is impossible with
     exact shares.)
     """
     if not 0 < fraction < 1:
         raise UserError(f"fraction={fraction}: the validation's share must be above 0 and below 1.")
     if len(source) < 2:
-        raise UserError(f"{len(source)} pictures: too few to set some aside for validation; add more.")
+        raise UserError(f"{len(source)} images: too few to set some aside for validation; add more.")
     chosen = np.zeros(len(source), dtype=bool)
     for members in _by_class_in_random_order(source, seed):
         if len(members) < 2:
             alone = int(members[0])
             lonely = source.classes[source.labels[alone]]
             raise UserError(
-                f"{source.name(alone)}: the only picture of class {lonely!r}, so none can be "
+                f"{source.name(alone)}: the only image of class {lonely!r}, so none can be "
                 "set aside for validation; add more of it, remove the class, or give a val folder."
             )
         count = min(max(round(len(members) * fraction), 1), len(members) - 1)
@@ -243,22 +243,22 @@ def take_share(source: Source, share: float, seed: int) -> Source:
         if not count:
             label = source.classes[source.labels[members[0]]]
             raise UserError(
-                f"share={share:g}: class {label!r} has {len(members)} training picture{'s' * (len(members) > 1)}, so "
-                f"none would be left; give at least {_ceil_share(0.5 / len(members)):g}, or add pictures of it."
+                f"share={share:g}: class {label!r} has {len(members)} training image{'s' * (len(members) > 1)}, so "
+                f"none would be left; give at least {_ceil_share(0.5 / len(members)):g}, or add images of it."
             )
         chosen.append(members[:count])
     return source.subset(np.sort(np.concatenate(chosen)))
 
 
 def _by_class_in_random_order(source: Source, seed: int) -> list[Labels]:
-    """Of each class the indices of its pictures, ordered by a hash of the seed and the picture's key."""
+    """Of each class the indices of its images, ordered by a hash of the seed and the image's key."""
     order = np.lexsort((draws(source, seed), source.labels))
     starts = np.flatnonzero(np.diff(source.labels[order], prepend=-2))
     return np.split(order, starts[1:])
 
 
 def draws(source: Source, seed: int) -> NDArray[np.uint64]:
-    """(n,) a number for each picture that looks random, from the seed and the picture's key."""
+    """(n,) a number for each image that looks random, from the seed and the image's key."""
     return np.fromiter((_draw(seed, source.key(i)) for i in range(len(source))), np.uint64, len(source))
 
 
@@ -283,12 +283,12 @@ def order_classes(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def check_classes(where: str | Path, splits: dict[Split, Source], classes: tuple[str, ...]) -> None:
-    """Refuse what cannot be learned from: no pictures, one class, or test classes that training does not know."""
+    """Refuse what cannot be learned from: no images, one class, or test classes that training does not know."""
     if not any(len(source) for source in splits.values()):
-        raise UserError(f"{where}: there are no pictures here; give a folder that has a folder of pictures a class.")
+        raise UserError(f"{where}: there are no images here; give a folder that has a folder of images a class.")
     if len(classes) < 2:
         raise NoClassesError(
-            f"{where}: there is only one class, {classes[0]!r}; to tell pictures apart, give at least two classes."
+            f"{where}: there is only one class, {classes[0]!r}; to tell images apart, give at least two classes."
         )
     if "train" not in splits:
         return
@@ -298,7 +298,7 @@ def check_classes(where: str | Path, splits: dict[Split, Source], classes: tuple
             if label not in known:
                 raise UserError(
                     f"{where}: the {split} split has class {classes[label]!r} and the train split does not; "
-                    "add pictures of it to the train split, or remove it."
+                    "add images of it to the train split, or remove it."
                 )
 
 

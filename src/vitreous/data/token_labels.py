@@ -1,6 +1,6 @@
-"""A label for every patch: a teacher's answers for places of a whole picture, cut as the picture was cut.
+"""A label for every patch: a teacher's answers for places of a whole image, cut as the image was cut.
 
-Letters: B pictures, N patches of a view, h x w cells of a map, K classes.
+Letters: B images, N patches of a view, h x w cells of a map, K classes.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ FEWEST = 2
 
 
 class ScoreMaps(Protocol):
-    """What a teacher says of the places of pictures: a map spans the whole upright picture."""
+    """What a teacher says of the places of images: a map spans the whole upright image."""
 
     def read(self, index: Tensor) -> Tensor:
-        """(B, h, w, K) float32 that sum to 1, of the pictures with these numbers (B,)."""
+        """(B, h, w, K) float32 that sum to 1, of the images with these numbers (B,)."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class TokenLabels:
     """The views are those of evaluation, shifted, and their pixels reflected at its border (no `crop_scale`)."""
 
     def cut(self, index: Tensor, view: ViewBatch) -> Tensor:
-        """(B, N, K) of the first view of each picture: RoI-align, the mean of bilinear samples within each patch."""
+        """(B, N, K) of the first view of each image: RoI-align, the mean of bilinear samples within each patch."""
         maps, (height, width) = self.maps.read(index), view.images.shape[3:]
         top, left, tall, wide = view.box[:, 0].double().unbind(dim=1)
         rows = self._weights(top, tall, torch.zeros_like(view.flipped[:, 0]), height, maps.shape[1])
@@ -48,14 +48,14 @@ class TokenLabels:
     def _weights(self, start: Tensor, length: Tensor, flipped: Tensor, pixels: int, cells: int) -> Tensor:
         """(B, patches, cells) along one axis: how much of each cell of a map a patch of the view takes.
 
-        start, length: (B,) where the view lies, as shares of the picture; flipped: (B,) mirrored after it was cut.
+        start, length: (B,) where the view lies, as shares of the image; flipped: (B,) mirrored after it was cut.
         """
         first, last = cell_edges(pixels, self.patch)
         samples = max(FEWEST, math.ceil(cells / len(first)))
         within = (torch.arange(samples) + 0.5) / samples
         place = (first[:, None] + (last - first)[:, None] * within) / pixels  # (patches, samples), 0 to 1 of the view
         place = torch.where(flipped[:, None, None], 1 - place, place)
-        place = start[:, None, None] + length[:, None, None] * place  # the same of the picture
+        place = start[:, None, None] + length[:, None, None] * place  # the same of the image
         if self.reflected:
             place = _reflect(place, length[:, None, None], pixels)
         cell = (cells * place - 0.5).clamp(0, cells - 1)  # the centre of the first cell is at 0
@@ -70,7 +70,7 @@ def cell_edges(pixels: int, patch: int) -> tuple[Tensor, Tensor]:
 
 
 def _reflect(place: Tensor, length: Tensor, pixels: int) -> Tensor:
-    """Places beyond what evaluation sees, the centred `length` of the picture, mirrored at its outermost pixels."""
+    """Places beyond what evaluation sees, the centred `length` of the image, mirrored at its outermost pixels."""
     pixel = length / pixels
     low, high = (1 - length + pixel) / 2, (1 + length - pixel) / 2
     return high - (high - (low + (place - low).abs())).abs()

@@ -115,7 +115,7 @@ class NpzReader:
         size = math.prod(shape) * kind.itemsize
         if size > stored:
             raise UserError(f"{self.path}: {name} is cut short, {stored:,} of {size:,} bytes; make the file again.")
-        check_memory(3 * size, f"{self.path}, {name}", "take a machine with more memory, or fewer pictures")
+        check_memory(3 * size, f"{self.path}, {name}", "take a machine with more memory, or fewer images")
         raw = read_pixels(member, size)
         if len(raw) < size:
             raise EOFError(f"{name} is cut short")

@@ -1,4 +1,4 @@
-"""The one way from a picture to what a model sees of it.
+"""The one way from an image to what a model sees of it.
 
 Prediction, evaluation and explanation all call this, so they see the same pixels, to the bit, and those that timm and
 `transformers` see. A file is decoded in full for it, except a JPEG that is far larger than what it is resized to: read
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from vitreous.config.data import Preprocess
 from vitreous.data.augment import eval_view, seen_box
-from vitreous.data.decode import PictureError, extent, open_picture, prepare_picture
+from vitreous.data.decode import ImageError, extent, open_image, prepare_image
 from vitreous.data.source import Source
 from vitreous.errors import UserError
 
@@ -29,85 +29,85 @@ LARGER = 3
 
 @dataclass(frozen=True)
 class Sample:
-    """One picture of a dataset."""
+    """One image of a dataset."""
 
     source: Source
     index: int
 
 
-Picture = str | Path | bytes | Image.Image | NDArray[Any] | Tensor | Sample
-"""A file, a file's bytes, a picture of Pillow's, an array (H, W) or (H, W, C) or a tensor (H, W) or (C, H, W), uint8,
-each as its library has it, or one picture of a dataset."""
+ImageInput = str | Path | bytes | Image.Image | NDArray[Any] | Tensor | Sample
+"""A file, a file's bytes, an image of Pillow's, an array (H, W) or (H, W, C) or a tensor (H, W) or (C, H, W), uint8,
+each as its library has it, or one image of a dataset."""
 
-PICTURE_TYPES = (str, Path, bytes, Image.Image, np.ndarray, Tensor, Sample)
+IMAGE_TYPES = (str, Path, bytes, Image.Image, np.ndarray, Tensor, Sample)
 """The same for `isinstance`."""
 
 
 @dataclass(frozen=True)
-class PictureView:
-    """A picture, and the model's view of it."""
+class ImageView:
+    """An image, and the model's view of it."""
 
     whole: Image.Image
     """Upright and whole, in full size, as a person sees it."""
     view: Tensor
     """(C, H, W) uint8, what the model sees."""
     box: tuple[float, float, float, float]
-    """Left, top, right and bottom of what it sees, in pixels of the whole picture."""
+    """Left, top, right and bottom of what it sees, in pixels of the whole image."""
 
 
-def make_view(picture: Picture, preprocess: Preprocess) -> Tensor:
-    """(C, H, W) uint8: what a model with this preprocessing sees of the picture.
+def make_view(image: ImageInput, preprocess: Preprocess) -> Tensor:
+    """(C, H, W) uint8: what a model with this preprocessing sees of the image.
 
-    Raises `PictureError` if the picture cannot be read, and `UserError` if what is given is no picture.
+    Raises `ImageError` if the image cannot be read, and `UserError` if what is given is no image.
     """
-    return eval_view(read_for_view(picture, preprocess), preprocess)
+    return eval_view(read_for_view(image, preprocess), preprocess)
 
 
-def look_at(picture: Picture, preprocess: Preprocess) -> PictureView:
-    """The view that `make_view` makes, with the whole picture and the part of it that is seen."""
-    decoded = read_for_view(picture, preprocess)
+def look_at(image: ImageInput, preprocess: Preprocess) -> ImageView:
+    """The view that `make_view` makes, with the whole image and the part of it that is seen."""
+    decoded = read_for_view(image, preprocess)
     height, width, _ = extent(decoded)
-    whole = decoded if decoded.size == (width, height) else _read(picture, preprocess.channels)
-    return PictureView(whole, eval_view(decoded, preprocess), seen_box(height, width, preprocess))
+    whole = decoded if decoded.size == (width, height) else _read(image, preprocess.channels)
+    return ImageView(whole, eval_view(decoded, preprocess), seen_box(height, width, preprocess))
 
 
-def read_for_view(picture: Picture, preprocess: Preprocess) -> Image.Image:
-    """The picture that the view is cut from: upright and whole, "RGB" or "L", of a large JPEG at a smaller scale.
+def read_for_view(image: ImageInput, preprocess: Preprocess) -> Image.Image:
+    """The image that the view is cut from: upright and whole, "RGB" or "L", of a large JPEG at a smaller scale.
 
     `vitreous.data.decode.extent` tells how large it is in full.
     """
-    check_picture(picture)
+    check_image(image)
     # Of the nearest pixel alone, other pixels may be anything.
     smallest = None if preprocess.interpolation == "nearest" else LARGER * max(preprocess.resized)
-    return _read(picture, preprocess.channels, smallest)
+    return _read(image, preprocess.channels, smallest)
 
 
-def _read(picture: Picture, channels: int, at_least: int | None = None) -> Image.Image:
-    if isinstance(picture, Sample):
-        return picture.source.read(picture.index, channels=channels, at_least=at_least)
-    if isinstance(picture, Tensor):
-        pixels = picture.detach().cpu()
-        picture = np.ascontiguousarray(pixels.movedim(0, -1) if pixels.ndim == 3 else pixels)
-    if isinstance(picture, np.ndarray):
-        grey = picture.ndim == 3 and picture.shape[2] == 1
-        return prepare_picture(Image.fromarray(picture[:, :, 0] if grey else picture), channels=channels)
-    if isinstance(picture, Image.Image):
-        if 0 in picture.size:
-            raise PictureError("the picture", f"{picture.width}x{picture.height}: it has no pixels; give another.")
-        return prepare_picture(picture, channels=channels)
-    return open_picture(picture if isinstance(picture, bytes) else Path(picture), channels=channels, at_least=at_least)
+def _read(image: ImageInput, channels: int, at_least: int | None = None) -> Image.Image:
+    if isinstance(image, Sample):
+        return image.source.read(image.index, channels=channels, at_least=at_least)
+    if isinstance(image, Tensor):
+        pixels = image.detach().cpu()
+        image = np.ascontiguousarray(pixels.movedim(0, -1) if pixels.ndim == 3 else pixels)
+    if isinstance(image, np.ndarray):
+        grey = image.ndim == 3 and image.shape[2] == 1
+        return prepare_image(Image.fromarray(image[:, :, 0] if grey else image), channels=channels)
+    if isinstance(image, Image.Image):
+        if 0 in image.size:
+            raise ImageError("the image", f"{image.width}x{image.height}: it has no pixels; give another.")
+        return prepare_image(image, channels=channels)
+    return open_image(image if isinstance(image, bytes) else Path(image), channels=channels, at_least=at_least)
 
 
-def check_picture(picture: object) -> None:
-    """Refuse what is no picture, whatever its pixels; files and bytes are not opened yet."""
-    if isinstance(picture, Tensor):
-        _check_tensor(picture)
-    elif isinstance(picture, np.ndarray):
-        _check_array(picture)
-    elif not isinstance(picture, PICTURE_TYPES):
-        kind = f"{type(picture).__module__}.{type(picture).__qualname__}".removeprefix("builtins.")
+def check_image(image: object) -> None:
+    """Refuse what is no image, whatever its pixels; files and bytes are not opened yet."""
+    if isinstance(image, Tensor):
+        _check_tensor(image)
+    elif isinstance(image, np.ndarray):
+        _check_array(image)
+    elif not isinstance(image, IMAGE_TYPES):
+        kind = f"{type(image).__module__}.{type(image).__qualname__}".removeprefix("builtins.")
         raise UserError(
-            f"a picture of type {kind}: give a path, the bytes of a file, a picture of Pillow's, a NumPy array "
+            f"an image of type {kind}: give a path, the bytes of a file, an image of Pillow's, a NumPy array "
             "(height, width, channels) uint8, or a tensor (channels, height, width) uint8."
         )
 
@@ -121,7 +121,7 @@ def _check_tensor(tensor: Tensor) -> None:
             "(255 * tensor).round().to(torch.uint8)."
         )
     if tensor.ndim == 4:
-        raise UserError(f"a tensor of shape {shape}: this is several pictures; give them as a list: list(tensor).")
+        raise UserError(f"a tensor of shape {shape}: this is several images; give them as a list: list(tensor).")
     if tensor.ndim not in (2, 3) or (tensor.ndim == 3 and shape[0] not in (1, 3, 4)) or 0 in shape:
         raise UserError(
             f"a tensor of shape {shape}: give (height, width) for grey, or (channels, height, width) with 1, 3 or 4 "
@@ -138,7 +138,7 @@ def _check_array(array: NDArray[Any]) -> None:
             "np.rint(255 * array).astype(np.uint8)."
         )
     if array.ndim == 4:
-        raise UserError(f"an array of shape {shape}: this is several pictures; give them as a list: list(array).")
+        raise UserError(f"an array of shape {shape}: this is several images; give them as a list: list(array).")
     if array.ndim == 3 and shape[2] not in (1, 3, 4) and shape[0] in (1, 3, 4):
         raise UserError(f"an array of shape {shape}: channels come last; give array.transpose(1, 2, 0).")
     if array.ndim not in (2, 3) or (array.ndim == 3 and shape[2] not in (1, 3, 4)):
@@ -147,4 +147,4 @@ def _check_array(array: NDArray[Any]) -> None:
             "(height, width, 4) for RGB and alpha."
         )
     if 0 in shape:
-        raise UserError(f"an array of shape {shape}: it has no pixels; give a picture.")
+        raise UserError(f"an array of shape {shape}: it has no pixels; give an image.")

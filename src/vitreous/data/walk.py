@@ -1,4 +1,4 @@
-"""Folders gone through for pictures, and what was passed over on the way."""
+"""Folders gone through for images, and what was passed over on the way."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from vitreous.data.decode import PICTURE_SUFFIXES
+from vitreous.data.decode import IMAGE_SUFFIXES
 from vitreous.inputs import file_kind
 
 FOREIGN_SUFFIXES = frozenset(
     (".avif", ".heic", ".heif", ".jxl", ".jp2", ".j2k", ".svg", ".eps", ".psd", ".tga", ".exr", ".ico", ".dng", ".cr2")
 ) | {".cr3", ".nef", ".arw", ".orf", ".raf", ".rw2"}
-"""Names of pictures, in lower case, of kinds that are not opened: who has them should hear of it."""
+"""Names of images, in lower case, of kinds that are not opened: who has them should hear of it."""
 
 
 class Walk:
@@ -24,8 +24,8 @@ class Walk:
         self.passed_over: Counter[str] = Counter()
         """How many of each kind: ".avif", "pipe", "link that leads nowhere"."""
 
-    def pictures(self, root: Path, below: str = "") -> Iterator[str]:
-        """Paths, below `root`, of all picture files in `root/below` and the folders in it.
+    def images(self, root: Path, below: str = "") -> Iterator[str]:
+        """Paths, below `root`, of all image files in `root/below` and the folders in it.
 
         Links are followed, but no folder is entered twice and none that holds the start, so loops end.
         """
@@ -45,7 +45,7 @@ class Walk:
                     name = f"{folder}{os.sep}{entry.name}" if folder else entry.name
                     if is_folder(entry):
                         waiting.append(name)
-                    elif is_picture(entry):
+                    elif is_image(entry):
                         yield name
                     elif (kind := _foreign_kind(entry)) is not None:
                         self.passed_over[kind] += 1
@@ -55,21 +55,21 @@ class Walk:
         """The notes, and one on what was passed over, by kind."""
         if not self.passed_over:
             return tuple(self.notes)
-        return (*self.notes, f"{root}: passed over {self._kinds()}, which cannot be read as pictures here.")
+        return (*self.notes, f"{root}: passed over {self._kinds()}, which cannot be read as images here.")
 
     def nothing(self, root: Path, instead: str) -> str:
-        """The sentence for a folder without pictures."""
+        """The sentence for a folder without images."""
         passed = f" (but {self._kinds()}, which cannot be read here)" if self.passed_over else ""
-        return f"{root}: there are no pictures here{passed}; {instead}."
+        return f"{root}: there are no images here{passed}; {instead}."
 
     def _kinds(self) -> str:
         ordered = sorted(self.passed_over.items(), key=lambda pair: (-pair[1], pair[0]))
         return ", ".join(f"{count:,} {kind}" for kind, count in ordered)
 
 
-def has_pictures(root: Path, below: str = "") -> bool:
-    """Whether there is any picture in `root/below`."""
-    return next(Walk().pictures(root, below), None) is not None
+def has_images(root: Path, below: str = "") -> bool:
+    """Whether there is any image in `root/below`."""
+    return next(Walk().images(root, below), None) is not None
 
 
 def entries(folder: str | Path) -> list[os.DirEntry[str]]:
@@ -86,13 +86,13 @@ def is_folder(entry: os.DirEntry[str]) -> bool:
         return False
 
 
-def is_picture(entry: os.DirEntry[str]) -> bool:
-    """Whether it can be a picture. A broken link counts: it is reported as unreadable, not lost in silence."""
-    return _suffix(entry) in PICTURE_SUFFIXES and _kind(entry) in ("file", None)
+def is_image(entry: os.DirEntry[str]) -> bool:
+    """Whether it can be an image. A broken link counts: it is reported as unreadable, not lost in silence."""
+    return _suffix(entry) in IMAGE_SUFFIXES and _kind(entry) in ("file", None)
 
 
 def _foreign_kind(entry: os.DirEntry[str]) -> str | None:
-    """What a person should hear of that is neither a folder nor a picture; None for files of any other kind."""
+    """What a person should hear of that is neither a folder nor an image; None for files of any other kind."""
     kind = _kind(entry)
     if kind == "file":
         return _suffix(entry) if _suffix(entry) in FOREIGN_SUFFIXES else None
@@ -118,5 +118,5 @@ def _identity(folder: str | Path) -> tuple[int, int]:
 
 
 def _hidden(name: str) -> bool:
-    """Files of the system, such as the "._cat.jpg" that a Mac leaves beside every picture."""
+    """Files of the system, such as the "._cat.jpg" that a Mac leaves beside every image."""
     return name.startswith(".") or name == "__MACOSX"

@@ -1,7 +1,7 @@
-"""Engines: uint8 pictures in, scores or representations out.
+"""Engines: uint8 images in, scores or representations out.
 
 Whoever only asks a model (predict, evaluate, probe) asks an engine, and need not know what computes the answer.
-B pictures, C channels, H x W pixels, K classes, D numbers of a representation.
+B images, C channels, H x W pixels, K classes, D numbers of a representation.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Engine(Protocol):
 
     @property
     def preprocess(self) -> Preprocess:
-        """How pictures must be prepared: `vitreous.data.view.make_view` does it."""
+        """How images must be prepared: `vitreous.data.view.make_view` does it."""
 
     @property
     def classes(self) -> int:
@@ -44,17 +44,17 @@ class Engine(Protocol):
 
     @property
     def batch_size(self) -> int:
-        """How many pictures at once are fastest."""
+        """How many images at once are fastest."""
 
     @property
     def calls_at_once(self) -> int:
         """How many calls at the same time are fastest: more than one where a batch may begin before the last ends."""
 
-    def scores(self, pictures: Tensor) -> Tensor:
-        """(B, K) float32, one score for each class (logits), of pictures (B, C, H, W) uint8."""
+    def scores(self, images: Tensor) -> Tensor:
+        """(B, K) float32, one score for each class (logits), of images (B, C, H, W) uint8."""
 
-    def representations(self, pictures: Tensor) -> Tensor:
-        """(B, D) float32, one representation for each of pictures (B, C, H, W) uint8, before any classifier."""
+    def representations(self, images: Tensor) -> Tensor:
+        """(B, D) float32, one representation for each of images (B, C, H, W) uint8, before any classifier."""
 
 
 @dataclass(frozen=True)
@@ -89,24 +89,24 @@ class TorchEngine:
 
     @property
     def batch_size(self) -> int:
-        """How many pictures at once are fastest."""
+        """How many images at once are fastest."""
         return inference_batch(self.network.config)
 
-    def scores(self, pictures: Tensor) -> Tensor:
-        """(B, K) float32, one score for each class (logits), of pictures (B, C, H, W) uint8."""
+    def scores(self, images: Tensor) -> Tensor:
+        """(B, K) float32, one score for each class (logits), of images (B, C, H, W) uint8."""
         if not self.classes:
             raise no_classifier(self.path)
-        return self._answer(self.network, pictures, "scores")
+        return self._answer(self.network, images, "scores")
 
-    def representations(self, pictures: Tensor) -> Tensor:
-        """(B, D) float32, one representation for each of pictures (B, C, H, W) uint8, before any classifier."""
-        return self._answer(self.network.representation, pictures, "features")
+    def representations(self, images: Tensor) -> Tensor:
+        """(B, D) float32, one representation for each of images (B, C, H, W) uint8, before any classifier."""
+        return self._answer(self.network.representation, images, "features")
 
-    def _answer(self, function: Callable[[Tensor], Tensor], pictures: Tensor, what: str) -> Tensor:
-        check_pictures(pictures, self.preprocess)
+    def _answer(self, function: Callable[[Tensor], Tensor], images: Tensor, what: str) -> Tensor:
+        check_images(images, self.preprocess)
         device = self.network.device
         with torch.inference_mode(), evaluating(self.network):
-            found = function(normalise(pictures, self.preprocess).to(device)).float().cpu()
+            found = function(normalise(images, self.preprocess).to(device)).float().cpu()
         check_numbers(found, what, self.path)
         return found.clone()  # an ordinary tensor, which training may use
 
@@ -116,12 +116,12 @@ def no_classifier(path: Path | None) -> UserError:
     return UserError(f"{path or 'the model'}: it has no classifier and so no scores to give.")
 
 
-def check_pictures(pictures: Tensor, preprocess: Preprocess) -> None:
-    """Refuse pictures that no engine with this preprocessing takes."""
+def check_images(images: Tensor, preprocess: Preprocess) -> None:
+    """Refuse images that no engine with this preprocessing takes."""
     expected = (preprocess.channels, *preprocess.size)
-    if pictures.dtype != torch.uint8 or pictures.ndim != 4 or tuple(pictures.shape[1:]) != expected:
-        kind = str(pictures.dtype).removeprefix("torch.")
+    if images.dtype != torch.uint8 or images.ndim != 4 or tuple(images.shape[1:]) != expected:
+        kind = str(images.dtype).removeprefix("torch.")
         raise UserError(
-            f"pictures of shape {tuple(pictures.shape)} and type {kind}: the model takes (count, "
-            f"{', '.join(map(str, expected))}) of uint8; vitreous.data.view.make_view makes one picture so."
+            f"images of shape {tuple(images.shape)} and type {kind}: the model takes (count, "
+            f"{', '.join(map(str, expected))}) of uint8; vitreous.data.view.make_view makes one image so."
         )

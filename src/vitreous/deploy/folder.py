@@ -33,9 +33,9 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class Accuracy:
-    """What int8 costs: the accuracy of both on the same labelled pictures, from 0 to 1."""
+    """What int8 costs: the accuracy of both on the same labelled images, from 0 to 1."""
 
-    pictures: int
+    images: int
     fp32: float
     int8: float
 
@@ -60,7 +60,7 @@ class About:
     verified: Agreement
     """Beside the network in PyTorch."""
     accuracy: Accuracy | None = None
-    """Of int8, where labelled pictures were given."""
+    """Of int8, where labelled images were given."""
     accuracy_aware: bool = False
     """Whether some operations were left in float32, because quantising all of them cost too much accuracy."""
     versions: str = ""

@@ -1,6 +1,6 @@
-"""A network as one graph that other runtimes can compute: uint8 pictures in, everything that an engine gives out.
+"""A network as one graph that other runtimes can compute: uint8 images in, everything that an engine gives out.
 
-B pictures, C channels, H x W pixels, K classes, D numbers of a representation.
+B images, C channels, H x W pixels, K classes, D numbers of a representation.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from vitreous.config.data import Preprocess
 from vitreous.data.augment import scale_and_shift
 from vitreous.model.network import Network, evaluating
 
-INPUT = "pictures"
+INPUT = "images"
 PROBABILITIES, SCORES, REPRESENTATION = "probabilities", "scores", "representation"
 MOST = 4096
-"""Pictures in one batch, at most: a graph wants to know a bound."""
+"""Images in one batch, at most: a graph wants to know a bound."""
 
 
 def output_names(network: Network) -> tuple[str, ...]:
@@ -42,31 +42,31 @@ class AnswerGraph(nn.Module):
         self.register_buffer("scale", scale, persistent=False)
         self.register_buffer("shift", shift, persistent=False)
 
-    def forward(self, pictures: Tensor) -> tuple[Tensor, ...]:
-        """Pictures (B, C, H, W) uint8 to what `output_names` says: (B, K), (B, K), (B, D) float32, or the last alone.
+    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
+        """Images (B, C, H, W) uint8 to what `output_names` says: (B, K), (B, K), (B, D) float32, or the last alone.
 
         The network is asked twice; `trace_graph` sees to it that what both questions share is computed once.
         """
-        images = pictures.float() * self.scale + self.shift
-        representation = self.network.representation(images)
+        normalised = images.float() * self.scale + self.shift
+        representation = self.network.representation(normalised)
         if not self.network.config.classes:
             return (representation,)
-        scores = self.network(images)
+        scores = self.network(normalised)
         return scores.softmax(dim=1), scores, representation
 
 
 def trace_graph(network: Network, preprocess: Preprocess) -> ExportedProgram:
-    """The network's graph for pictures of the preprocessing's size, any number at once, with positions resized to it.
+    """The network's graph for images of the preprocessing's size, any number at once, with positions resized to it.
 
     It shares the network's weights.
     """
     height, width = preprocess.size
-    pictures = torch.zeros(2, preprocess.channels, height, width, dtype=torch.uint8)
+    images = torch.zeros(2, preprocess.channels, height, width, dtype=torch.uint8)
     batch = Dim("batch", min=1, max=MOST)
     with evaluating(network), torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's own, about its own parts
         graph = AnswerGraph(network, preprocess).eval()
-        traced = torch.export.export(graph, (pictures,), dynamic_shapes=({0: batch},))
+        traced = torch.export.export(graph, (images,), dynamic_shapes=({0: batch},))
         divide_products(traced.graph)
         # replaces operations in place, leaves all others whole, and gives nodes the names that they keep in a runtime
         program: ExportedProgram = traced.run_decompositions({})

@@ -24,31 +24,31 @@ log = logging.getLogger("vitreous")
 SEARCH_SECONDS = 600.0
 """What it may take, about, to find the operations that cost int8 most of its accuracy."""
 RANKED = 100
-"""Pictures, those that int8 changes most, by which operations are ranked; more tell little more."""
+"""Images, those that int8 changes most, by which operations are ranked; more tell little more."""
 
 
-def quantise(model: Any, pictures: Tensor, *, transformer: bool) -> Any:
+def quantise(model: Any, images: Tensor, *, transformer: bool) -> Any:
     """The model with its large products in int8, by NNCF's post-training quantisation.
 
-    pictures: (n, C, H, W) uint8, from which the ranges of activations are read; transformer: it has attention.
+    images: (n, C, H, W) uint8, from which the ranges of activations are read; transformer: it has attention.
     """
     import nncf
 
     with quiet():
         return nncf.quantize(
             model,
-            _dataset(pictures),
+            _dataset(images),
             advanced_parameters=_for_this_processor(),
-            **_settings(pictures, transformer),
+            **_settings(images, transformer),
         )
 
 
 def quantise_within(
-    model: Any, pictures: Tensor, *, transformer: bool, judged: Tensor, labels: Tensor, max_drop: float
+    model: Any, images: Tensor, *, transformer: bool, judged: Tensor, labels: Tensor, max_drop: float
 ) -> Any:
     """The same, with as many operations left in float32 as it takes to lose at most `max_drop` points of accuracy.
 
-    judged, labels: pictures (n, C, H, W) uint8 and their classes (n,), on which accuracy is measured.
+    judged, labels: images (n, C, H, W) uint8 and their classes (n,), on which accuracy is measured.
     """
     import nncf
 
@@ -58,9 +58,9 @@ def quantise_within(
     with quiet():
         return nncf.quantize_with_accuracy_control(
             model,
-            calibration_dataset=_dataset(pictures),
+            calibration_dataset=_dataset(images),
             validation_dataset=nncf.Dataset(
-                [(picture[None].numpy(), int(label)) for picture, label in zip(judged, labels, strict=True)],
+                [(image[None].numpy(), int(label)) for image, label in zip(judged, labels, strict=True)],
                 lambda item: item[0],
             ),
             validation_fn=measure_accuracy,
@@ -70,7 +70,7 @@ def quantise_within(
             advanced_accuracy_restorer_parameters=nncf.AdvancedAccuracyRestorerParameters(
                 max_num_iterations=search.returned, ranking_subset_size=search.ranked
             ),
-            **_settings(pictures, transformer),
+            **_settings(images, transformer),
         )
 
 
@@ -78,7 +78,7 @@ class Search(NamedTuple):
     """How thoroughly the costliest operations are looked for."""
 
     ranked: int
-    """Pictures by which each operation is ranked."""
+    """Images by which each operation is ranked."""
     returned: int
     """Operations, at most, that are returned to float32, one after the other until it is enough."""
     seconds: float
@@ -88,9 +88,9 @@ class Search(NamedTuple):
 def plan_search(operations: int, judged: int, seconds: float) -> Search:
     """A search of so many operations that ends in about `SEARCH_SECONDS`.
 
-    judged: pictures on which accuracy is measured after each step; seconds: what it takes to ask about one.
+    judged: images on which accuracy is measured after each step; seconds: what it takes to ask about one.
     """
-    half = SEARCH_SECONDS / 2 / seconds  # pictures in half of the time
+    half = SEARCH_SECONDS / 2 / seconds  # images in half of the time
     ranked = min(RANKED, max(1, int(half / operations)))
     returned = min(operations, max(1, int(half / judged)))
     asked = ranked * operations + (returned + 4) * judged  # both models are asked twice before it begins
@@ -101,11 +101,11 @@ def _count_products(model: Any) -> int:
     return sum(op.get_type_name() in ("MatMul", "Convolution", "GroupConvolution") for op in model.get_ops()) or 1
 
 
-def _seconds_for_one(model: Any, picture: Tensor, calls: int = 5) -> float:
+def _seconds_for_one(model: Any, image: Tensor, calls: int = 5) -> float:
     """As NNCF asks: one at a time, with the settings that OpenVINO has of itself."""
     import openvino
 
-    compiled, given = openvino.compile_model(model, "CPU"), picture.numpy()
+    compiled, given = openvino.compile_model(model, "CPU"), image.numpy()
     compiled(given)
     start = time.perf_counter()
     for _ in range(calls):
@@ -114,21 +114,21 @@ def _seconds_for_one(model: Any, picture: Tensor, calls: int = 5) -> float:
 
 
 def measure_accuracy(compiled: Any, items: Iterable[tuple[NDArray[Any], int]]) -> float:
-    """The share of labelled pictures that a compiled model names rightly: of all, or of whichever NNCF asks about."""
+    """The share of labelled images that a compiled model names rightly: of all, or of whichever NNCF asks about."""
     output = compiled.output(SCORES)
-    return float(np.mean([int(compiled(picture)[output].argmax()) == label for picture, label in items]))
+    return float(np.mean([int(compiled(image)[output].argmax()) == label for image, label in items]))
 
 
-def _dataset(pictures: Tensor) -> Any:
+def _dataset(images: Tensor) -> Any:
     import nncf
 
-    return nncf.Dataset([picture[None].numpy() for picture in pictures])
+    return nncf.Dataset([image[None].numpy() for image in images])
 
 
-def _settings(pictures: Tensor, transformer: bool) -> dict[str, Any]:
+def _settings(images: Tensor, transformer: bool) -> dict[str, Any]:
     import nncf
 
-    return {"subset_size": len(pictures), "model_type": nncf.ModelType.TRANSFORMER if transformer else None}
+    return {"subset_size": len(images), "model_type": nncf.ModelType.TRANSFORMER if transformer else None}
 
 
 def _for_this_processor() -> Any:

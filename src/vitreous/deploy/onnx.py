@@ -19,7 +19,7 @@ from torch.fx import Graph
 
 from vitreous.config.data import Preprocess
 from vitreous.config.engine import EngineName, Precision
-from vitreous.deploy.engine import check_pictures, no_classifier
+from vitreous.deploy.engine import check_images, no_classifier
 from vitreous.deploy.graph import INPUT, MOST, REPRESENTATION, SCORES
 from vitreous.deploy.quiet import quiet
 from vitreous.errors import UserError
@@ -31,7 +31,7 @@ OPSET = 23
 LARGEST = 2**31 - 2**24
 """Bytes of weights that one file can hold beside its graph."""
 BATCH = 8
-"""Pictures at once: more gain nothing on a processor."""
+"""Images at once: more gain nothing on a processor."""
 
 
 def convert(program: ExportedProgram, names: Sequence[str], facts: Mapping[str, str]) -> Any:
@@ -81,8 +81,8 @@ def read(folder: Path) -> Any:
     return (folder / FILE).read_bytes()
 
 
-def intermediate(model: Any, pictures: Tensor) -> dict[str, NDArray[Any]]:
-    """What each node of the graph gives for the pictures, under the name that it had in the traced graph."""
+def intermediate(model: Any, images: Tensor) -> dict[str, NDArray[Any]]:
+    """What each node of the graph gives for the images, under the name that it had in the traced graph."""
     import onnx
 
     looked_at = onnx.ModelProto()
@@ -91,7 +91,7 @@ def intermediate(model: Any, pictures: Tensor) -> dict[str, NDArray[Any]]:
     names = [name for node in looked_at.graph.node for name in node.output if name and name not in known]
     looked_at.graph.output.extend(onnx.helper.make_empty_tensor_value_info(name) for name in names)
     session = _session(looked_at.SerializeToString(), 1)
-    return dict(zip(names, _run(session, names, pictures), strict=True))
+    return dict(zip(names, _run(session, names, images), strict=True))
 
 
 class OnnxEngine:
@@ -108,27 +108,27 @@ class OnnxEngine:
 
     @property
     def batch_size(self) -> int:
-        """How many pictures at once are fastest."""
+        """How many images at once are fastest."""
         return BATCH
 
-    def scores(self, pictures: Tensor) -> Tensor:
-        """(B, K) float32, one score for each class (logits), of pictures (B, C, H, W) uint8."""
-        return self._answer(pictures, SCORES)
+    def scores(self, images: Tensor) -> Tensor:
+        """(B, K) float32, one score for each class (logits), of images (B, C, H, W) uint8."""
+        return self._answer(images, SCORES)
 
-    def representations(self, pictures: Tensor) -> Tensor:
-        """(B, D) float32, one representation for each of pictures (B, C, H, W) uint8, before any classifier."""
-        return self._answer(pictures, REPRESENTATION)
+    def representations(self, images: Tensor) -> Tensor:
+        """(B, D) float32, one representation for each of images (B, C, H, W) uint8, before any classifier."""
+        return self._answer(images, REPRESENTATION)
 
     @property
     def classes(self) -> int:
         """K; 0 for a model without a classifier."""
         return next((output.shape[1] for output in self._session().get_outputs() if output.name == SCORES), 0)
 
-    def _answer(self, pictures: Tensor, what: str) -> Tensor:
-        check_pictures(pictures, self.preprocess)
+    def _answer(self, images: Tensor, what: str) -> Tensor:
+        check_images(images, self.preprocess)
         if what == SCORES and not self.classes:
             raise no_classifier(self.path)
-        answers = torch.from_numpy(_run(self._session(), [what], pictures)[0])
+        answers = torch.from_numpy(_run(self._session(), [what], images)[0])
         check_numbers(answers, what, self.path)
         return answers
 
@@ -155,10 +155,10 @@ def _session(content: bytes, threads: int) -> Any:
         return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
 
 
-def _run(session: Any, names: list[str], pictures: Tensor) -> list[NDArray[Any]]:
-    """The outputs of these names for the pictures."""
+def _run(session: Any, names: list[str], images: Tensor) -> list[NDArray[Any]]:
+    """The outputs of these names for the images."""
     with _runtime_errors():
-        found: list[NDArray[Any]] = session.run(names, {INPUT: pictures.numpy()})
+        found: list[NDArray[Any]] = session.run(names, {INPUT: images.numpy()})
     return found
 
 

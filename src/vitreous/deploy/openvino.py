@@ -21,7 +21,7 @@ from torch.export import ExportedProgram
 
 from vitreous.config.data import Preprocess
 from vitreous.config.engine import EngineName, Precision
-from vitreous.deploy.engine import check_pictures, no_classifier
+from vitreous.deploy.engine import check_images, no_classifier
 from vitreous.deploy.graph import INPUT, REPRESENTATION, SCORES
 from vitreous.deploy.quiet import quiet
 from vitreous.errors import UserError
@@ -31,7 +31,7 @@ from vitreous.train.precision import INSTRUCTIONS, amx_allowed, amx_works, avoid
 XML, BIN = "model.xml", "model.bin"
 _OPENING = Lock()
 CHUNK = 4
-"""Pictures that one stream computes at once: their activations stay in a core's cache, and products are large."""
+"""Images that one stream computes at once: their activations stay in a core's cache, and products are large."""
 
 
 def convert(program: ExportedProgram, names: Sequence[str], facts: Mapping[str, str]) -> Any:
@@ -68,8 +68,8 @@ def read(folder: Path) -> Any:
         ) from None
 
 
-def intermediate(model: Any, pictures: Tensor) -> dict[str, NDArray[Any]]:
-    """What the nodes of the graph give for the pictures, each under the name that it had in the traced graph."""
+def intermediate(model: Any, images: Tensor) -> dict[str, NDArray[Any]]:
+    """What the nodes of the graph give for the images, each under the name that it had in the traced graph."""
     looked_at = model.clone()
     last: dict[str, Any] = {}
     for node in looked_at.get_ordered_ops():
@@ -78,7 +78,7 @@ def intermediate(model: Any, pictures: Tensor) -> dict[str, NDArray[Any]]:
     looked_at.add_outputs([node.output(0) for node in last.values()])
     friendly = {node.get_friendly_name(): name for name, node in last.items()}
     producers = [result.input_value(0).get_node().get_friendly_name() for result in looked_at.get_results()]
-    answers = _compile(looked_at, 1, 1)(pictures.numpy())
+    answers = _compile(looked_at, 1, 1)(images.numpy())
     return {friendly[name]: answers[number] for number, name in enumerate(producers) if name in friendly}
 
 
@@ -87,7 +87,7 @@ class OpenVinoEngine:
 
     name: EngineName = "openvino"
     calls_at_once = 2
-    """While the last pictures of one batch are computed, streams that are done with it begin the next."""
+    """While the last images of one batch are computed, streams that are done with it begin the next."""
 
     def __init__(self, model: Any, preprocess: Preprocess, precision: Precision, *, path: Path | None = None) -> None:
         """path: where the model was read from, for errors to say so."""
@@ -110,24 +110,24 @@ class OpenVinoEngine:
 
     @property
     def batch_size(self) -> int:
-        """How many pictures at once are fastest: enough that no stream waits for the others' last one for long."""
+        """How many images at once are fastest: enough that no stream waits for the others' last one for long."""
         return CHUNK * self.threads * 4
 
-    def scores(self, pictures: Tensor) -> Tensor:
-        """(B, K) float32, one score for each class (logits), of pictures (B, C, H, W) uint8."""
-        return self._answer(pictures, SCORES)
+    def scores(self, images: Tensor) -> Tensor:
+        """(B, K) float32, one score for each class (logits), of images (B, C, H, W) uint8."""
+        return self._answer(images, SCORES)
 
-    def representations(self, pictures: Tensor) -> Tensor:
-        """(B, D) float32, one representation for each of pictures (B, C, H, W) uint8, before any classifier."""
-        return self._answer(pictures, REPRESENTATION)
+    def representations(self, images: Tensor) -> Tensor:
+        """(B, D) float32, one representation for each of images (B, C, H, W) uint8, before any classifier."""
+        return self._answer(images, REPRESENTATION)
 
-    def _answer(self, pictures: Tensor, what: str) -> Tensor:
-        check_pictures(pictures, self.preprocess)
+    def _answer(self, images: Tensor, what: str) -> Tensor:
+        check_images(images, self.preprocess)
         if what == SCORES and not self.classes:
             raise no_classifier(self.path)
         wanted, width = self._outputs[what]
-        found = np.empty((len(pictures), width), dtype=np.float32)
-        given = np.ascontiguousarray(pictures.numpy())
+        found = np.empty((len(images), width), dtype=np.float32)
+        given = np.ascontiguousarray(images.numpy())
         streams = self._streams(CHUNK if len(given) > 1 else 1)
         parts = [(part, streams.submit(chunk, wanted)) for part, chunk in cut(given, CHUNK)]
         for part, rows in parts:
@@ -137,7 +137,7 @@ class OpenVinoEngine:
         return answers
 
     def _streams(self, size: int) -> _Streams:
-        """For so many pictures at once: a stream for each core, and a request that waits; of one picture, all cores."""
+        """For so many images at once: a stream for each core, and a request that waits; of one image, all cores."""
         with self._lock:
             if size not in self._opened:
                 model = self.model.clone()
@@ -148,7 +148,7 @@ class OpenVinoEngine:
 
 
 class _Streams:
-    """A compiled model that is asked from several threads, so that no stream of it waits for the next pictures."""
+    """A compiled model that is asked from several threads, so that no stream of it waits for the next images."""
 
     def __init__(self, compiled: Any, requests: int) -> None:
         self._idle = SimpleQueue[Any]()
@@ -156,14 +156,14 @@ class _Streams:
             self._idle.put(compiled.create_infer_request())
         self._pool = ThreadPoolExecutor(requests, thread_name_prefix="openvino")
 
-    def submit(self, pictures: NDArray[np.uint8], output: int) -> Future[NDArray[np.float32]]:
-        """What the output of this number will be for the pictures."""
-        return self._pool.submit(self._infer, pictures, output)
+    def submit(self, images: NDArray[np.uint8], output: int) -> Future[NDArray[np.float32]]:
+        """What the output of this number will be for the images."""
+        return self._pool.submit(self._infer, images, output)
 
-    def _infer(self, pictures: NDArray[np.uint8], output: int) -> NDArray[np.float32]:
+    def _infer(self, images: NDArray[np.uint8], output: int) -> NDArray[np.float32]:
         request = self._idle.get()
         try:
-            request.start_async({0: pictures})
+            request.start_async({0: images})
             request.wait()
             rows: NDArray[np.float32] = request.get_output_tensor(output).data.copy()
             return rows
@@ -179,12 +179,12 @@ def check_int8() -> None:
         )
 
 
-def cut(pictures: NDArray[np.uint8], chunk: int) -> Iterator[tuple[slice, NDArray[np.uint8]]]:
-    """Which pictures (n, ...), and these, chunk by chunk; the last chunk is padded, but one picture is left alone."""
-    for start in range(0, len(pictures), chunk):
-        part = slice(start, min(start + chunk, len(pictures)))
-        missing = start + chunk - part.stop if len(pictures) > 1 else 0
-        some = pictures[part]
+def cut(images: NDArray[np.uint8], chunk: int) -> Iterator[tuple[slice, NDArray[np.uint8]]]:
+    """Which images (n, ...), and these, chunk by chunk; the last chunk is padded, but one image is left alone."""
+    for start in range(0, len(images), chunk):
+        part = slice(start, min(start + chunk, len(images)))
+        missing = start + chunk - part.stop if len(images) > 1 else 0
+        some = images[part]
         yield part, np.concatenate([some, np.zeros((missing, *some.shape[1:]), np.uint8)]) if missing else some
 
 

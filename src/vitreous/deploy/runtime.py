@@ -32,9 +32,9 @@ class Runtime:
     engine: Callable[..., Engine]
     """(model, preprocess, precision, path=) to what answers."""
     intermediate: Callable[[Any, Tensor], dict[str, NDArray[Any]]]
-    """What the graph's nodes give for pictures, by the name of the node."""
+    """What the graph's nodes give for images, by the name of the node."""
     quantise: Callable[..., Any] | None = None
-    """(model, pictures, transformer=) to the same in int8; None where it cannot."""
+    """(model, images, transformer=) to the same in int8; None where it cannot."""
     quantise_within: Callable[..., Any] | None = None
     """The same, losing at most so many points: also judged=, labels=, max_drop=."""
 

@@ -23,7 +23,7 @@ FEATURES = ("avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_in
 
 
 def measure_speeds(engines: Mapping[Key, Engine], *, rounds: int = 5, seconds: float = 0.5) -> dict[Key, float]:
-    """Pictures a second of each engine, with as many at once as it likes best."""
+    """Images a second of each engine, with as many at once as it likes best."""
     jobs = {name: _job(engine) for name, engine in engines.items()}
     for job, _ in jobs.values():
         job()  # whatever is compiled when it is first used
@@ -35,9 +35,9 @@ def measure_speeds(engines: Mapping[Key, Engine], *, rounds: int = 5, seconds: f
 
 
 def _job(engine: Engine) -> tuple[Callable[[], object], int]:
-    pictures = noise(engine, engine.batch_size)
+    images = noise(engine, engine.batch_size)
     answer = engine.scores if engine.classes else engine.representations
-    return lambda: answer(pictures), len(pictures)
+    return lambda: answer(images), len(images)
 
 
 def _calls_per_second(job: Callable[[], object], seconds: float) -> float:
@@ -49,23 +49,23 @@ def _calls_per_second(job: Callable[[], object], seconds: float) -> float:
 
 
 def measure_latency(engine: Engine, batch: int, *, calls: int = 200, seconds: float = 5.0) -> tuple[float, float]:
-    """Seconds from so many pictures to their answers: the median, and what 99 of 100 stay below.
+    """Seconds from so many images to their answers: the median, and what 99 of 100 stay below.
 
     At most `calls` are tried, and no more than fit into `seconds`.
     """
-    pictures = noise(engine, batch)
+    images = noise(engine, batch)
     answer = engine.scores if engine.classes else engine.representations
-    answer(pictures)
+    answer(images)
     taken: list[float] = []
     while len(taken) < calls and (sum(taken) < seconds or len(taken) < 3):
         start = time.perf_counter()
-        answer(pictures)
+        answer(images)
         taken.append(time.perf_counter() - start)
     return float(np.median(taken)), float(np.quantile(taken, 0.99))
 
 
 def noise(engine: Engine, count: int) -> Tensor:
-    """Pictures (count, C, H, W) uint8 of noise: what an engine computes takes as long whatever it sees."""
+    """Images (count, C, H, W) uint8 of noise: what an engine computes takes as long whatever it sees."""
     shape = (count, engine.preprocess.channels, *engine.preprocess.size)
     return torch.randint(0, 256, shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
 

@@ -1,4 +1,4 @@
-"""Whether an engine says what the network says, on the same pictures; and where it first does not."""
+"""Whether an engine says what the network says, on the same images; and where it first does not."""
 
 from __future__ import annotations
 
@@ -21,47 +21,47 @@ TOLERANCE = 1e-4
 
 @dataclass(frozen=True)
 class Agreement:
-    """How two engines' answers for the same pictures differ."""
+    """How two engines' answers for the same images differ."""
 
-    pictures: int
+    images: int
     same_label: int
-    """Pictures for which both have the same likeliest label."""
+    """Images for which both have the same likeliest label."""
     equal: int
-    """Pictures whose scores and representation are the same up to rounding."""
+    """Images whose scores and representation are the same up to rounding."""
     worst_score: float
     """The largest difference of a score, relative to the largest score where that is above 1."""
     worst_probability: float
     worst_representation: float
     """As the scores'."""
     worst: int = 0
-    """The number of the picture whose answers differ most."""
+    """The number of the image whose answers differ most."""
 
     def close(self, but: float = 0.0) -> bool:
-        """Whether they are the same up to rounding, but for a share of the pictures."""
-        return self.pictures - self.equal <= math.ceil(but * self.pictures)
+        """Whether they are the same up to rounding, but for a share of the images."""
+        return self.images - self.equal <= math.ceil(but * self.images)
 
 
-def agreement(reference: Engine, other: Engine, pictures: Tensor, *, classifier: bool) -> Agreement:
-    """How the other engine's answers differ from the reference's, for pictures (n, C, H, W) uint8.
+def agreement(reference: Engine, other: Engine, images: Tensor, *, classifier: bool) -> Agreement:
+    """How the other engine's answers differ from the reference's, for images (n, C, H, W) uint8.
 
-    The first picture is asked about alone, too, and the worse of its answers counts: an engine may have a graph of its
+    The first image is asked about alone, too, and the worse of its answers counts: an engine may have a graph of its
     own for that. classifier: the model has one. Labels between which the reference itself cannot decide, their scores
     being closer than the tolerance, count as the same.
     """
-    count = len(pictures)
-    expected = _and_first(batched(reference.representations, pictures, reference.batch_size))
-    features = _fold(_differences(_also_alone(other.representations, pictures, other.batch_size), expected))
+    count = len(images)
+    expected = _and_first(batched(reference.representations, images, reference.batch_size))
+    features = _fold(_differences(_also_alone(other.representations, images, other.batch_size), expected))
     equal = features <= TOLERANCE
     if not classifier:
         worst = int(features.argmax())
         return Agreement(count, count, int(equal.sum()), 0.0, 0.0, features.max().item(), worst)
-    expected = _and_first(batched(reference.scores, pictures, reference.batch_size))
-    found = _also_alone(other.scores, pictures, other.batch_size)
+    expected = _and_first(batched(reference.scores, images, reference.batch_size))
+    found = _also_alone(other.scores, images, other.batch_size)
     scores = _fold(_differences(found, expected))
     behind = _fold(expected.amax(dim=1) - expected.gather(1, found.argmax(dim=1, keepdim=True))[:, 0])
     same = behind <= TOLERANCE * max(1.0, expected.abs().max().item())
     return Agreement(
-        pictures=count,
+        images=count,
         same_label=int(same.sum()),
         equal=int((equal & same & (scores <= TOLERANCE)).sum()),
         worst_score=scores.max().item(),
@@ -76,19 +76,19 @@ def _and_first(rows: Tensor) -> Tensor:
     return torch.cat([rows, rows[:1]])
 
 
-def _also_alone(function: Callable[[Tensor], Tensor], pictures: Tensor, size: int) -> Tensor:
-    """(n + 1, ...) an engine's answers for the pictures in batches, and for the first of them alone."""
-    return torch.cat([batched(function, pictures, size), function(pictures[:1])])
+def _also_alone(function: Callable[[Tensor], Tensor], images: Tensor, size: int) -> Tensor:
+    """(n + 1, ...) an engine's answers for the images in batches, and for the first of them alone."""
+    return torch.cat([batched(function, images, size), function(images[:1])])
 
 
 def _fold(differences: Tensor) -> Tensor:
-    """(n,) of (n + 1,): for the first picture the worse of both."""
+    """(n,) of (n + 1,): for the first image the worse of both."""
     return torch.cat([torch.maximum(differences[:1], differences[-1:]), differences[1:-1]])
 
 
-def batched(function: Callable[[Tensor], Tensor], pictures: Tensor, size: int) -> Tensor:
-    """An engine's answers for many pictures, asked for in batches."""
-    return torch.cat([function(part) for part in torch.split(pictures, size)])
+def batched(function: Callable[[Tensor], Tensor], images: Tensor, size: int) -> Tensor:
+    """An engine's answers for many images, asked for in batches."""
+    return torch.cat([function(part) for part in torch.split(images, size)])
 
 
 def _differences(found: Tensor, expected: Tensor) -> Tensor:
@@ -100,14 +100,14 @@ def first_difference(
     program: ExportedProgram,
     intermediate: Callable[[Any, Tensor], dict[str, NDArray[Any]]],
     model: Any,
-    pictures: Tensor,
+    images: Tensor,
     tolerance: float = TOLERANCE,
 ) -> str | None:
     """The layer of the network in which a converted model first differs from it; None if no layer does.
 
-    intermediate: the runtime's (`vitreous.deploy.runtime.Runtime`); pictures: a few, (n, C, H, W) uint8.
+    intermediate: the runtime's (`vitreous.deploy.runtime.Runtime`); images: a few, (n, C, H, W) uint8.
     """
-    theirs = intermediate(model, pictures)
+    theirs = intermediate(model, images)
     ours: dict[str, tuple[str, Tensor]] = {}
 
     class Recorder(Interpreter):
@@ -119,7 +119,7 @@ def first_difference(
             return value
 
     with torch.no_grad():
-        Recorder(program.module()).run(pictures)
+        Recorder(program.module()).run(images)
     found = None
     for name, (layer, value) in ours.items():
         other = torch.from_numpy(theirs[name].copy())

@@ -1,6 +1,6 @@
-"""What a model says of each picture: one row per picture, in a file from which anybody can compute their own figure.
+"""What a model says of each image: one row per image, in a file from which anybody can compute their own figure.
 
-CSV and JSON lines are written as the pictures are seen, Parquet in groups of rows: memory does not grow with them.
+CSV and JSON lines are written as the images are seen, Parquet in groups of rows: memory does not grow with them.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r", "'")
 """How a cell begins that a spreadsheet would compute or swallow, and the apostrophe that keeps it from doing so."""
 
 
-class PictureAnswer(NamedTuple):
-    """What a model says of one picture, and what is true."""
+class ImageAnswer(NamedTuple):
+    """What a model says of one image, and what is true."""
 
     path: str
     labels: tuple[str, ...]
-    """Each of which counts as right; one, unless the data have several for a picture."""
+    """Each of which counts as right; one, unless the data have several for an image."""
     right: bool
     """Whether the first of `top` is one of them."""
     probability: float
@@ -42,15 +42,15 @@ class PictureAnswer(NamedTuple):
     """The best answers with their probabilities, the best first."""
 
 
-Write = Callable[[Sequence[PictureAnswer]], None]
+Write = Callable[[Sequence[ImageAnswer]], None]
 
 
 def read_answers(
     scores: Tensor, accepted: Sequence[Sequence[int]], labels: Sequence[str], paths: Sequence[str]
-) -> list[PictureAnswer]:
-    """What scores (B, K) say of pictures; of equal scores the first is taken, as `score_classes` does.
+) -> list[ImageAnswer]:
+    """What scores (B, K) say of images; of equal scores the first is taken, as `score_classes` does.
 
-    accepted: (B,) which classes count as right; labels: (K,) their names; paths: (B,) the pictures' names.
+    accepted: (B,) which classes count as right; labels: (K,) their names; paths: (B,) the images' names.
     """
     chance = scores.double().softmax(dim=1)
     best = chance.argsort(dim=1, descending=True, stable=True)[:, :TOP]
@@ -58,7 +58,7 @@ def read_answers(
     for row, truth, path, first in zip(chance, accepted, paths, best.tolist(), strict=True):
         top = tuple((labels[k], float(row[k])) for k in first)
         own = float(row[list(truth)].sum())
-        found.append(PictureAnswer(path, tuple(labels[k] for k in truth), first[0] in truth, own, top))
+        found.append(ImageAnswer(path, tuple(labels[k] for k in truth), first[0] in truth, own, top))
     return found
 
 
@@ -76,7 +76,7 @@ def check_answer_file(path: str | Path) -> Path:
 def answer_file(path: Path, classes: int, *, several: bool = False) -> Iterator[Write]:
     """A function that takes rows; when the block ends well, the file is whole and in its place.
 
-    classes: K of the model. several: pictures may have more than one label, so the file has a list of them.
+    classes: K of the model. several: images may have more than one label, so the file has a list of them.
     """
     with new_file(path) as file:
         format_ = FORMATS[path.suffix.lower()](file, min(TOP, classes), several)
@@ -90,7 +90,7 @@ class Format(Protocol):
     def __init__(self, file: BinaryIO, top: int, several: bool) -> None:
         """top: how many best answers each row has."""
 
-    def write(self, rows: Sequence[PictureAnswer]) -> None:
+    def write(self, rows: Sequence[ImageAnswer]) -> None:
         """Take in some more rows."""
 
     def close(self) -> None:
@@ -109,7 +109,7 @@ class CsvFormat:
         best = [name for k in range(1, top + 1) for name in (f"top{k}", f"probability{k}")]
         self._line(["path", "labels" if several else "label", "right", "probability", *best])
 
-    def write(self, rows: Sequence[PictureAnswer]) -> None:
+    def write(self, rows: Sequence[ImageAnswer]) -> None:
         """A line for each."""
         for row in rows:
             label = json.dumps([as_text(name) for name in row.labels]) if self._several else row.labels[0]
@@ -132,12 +132,12 @@ def _cell(text: str) -> str:
 
 
 class JsonLinesFormat:
-    """An object for each picture: {"path", "label", "right", "probability", "top": [{"label", "probability"}, ...]}."""
+    """An object for each image: {"path", "label", "right", "probability", "top": [{"label", "probability"}, ...]}."""
 
     def __init__(self, file: BinaryIO, top: int, several: bool) -> None:
         self._file, self._several = file, several
 
-    def write(self, rows: Sequence[PictureAnswer]) -> None:
+    def write(self, rows: Sequence[ImageAnswer]) -> None:
         """A line for each."""
         for row in rows:
             self._file.write(json.dumps(_fields(row, self._several), allow_nan=False).encode() + b"\n")
@@ -159,7 +159,7 @@ class ParquetFormat:
         self._writer = parquet.ParquetWriter(file, self._schema)
         self._rows: list[dict[str, Any]] = []
 
-    def write(self, rows: Sequence[PictureAnswer]) -> None:
+    def write(self, rows: Sequence[ImageAnswer]) -> None:
         """Keep them until there are enough for a group of rows."""
         self._rows += [_fields(row, self._several) for row in rows]
         if len(self._rows) >= GROUP:
@@ -176,7 +176,7 @@ class ParquetFormat:
         self._rows = []
 
 
-def _fields(row: PictureAnswer, several: bool) -> dict[str, Any]:
+def _fields(row: ImageAnswer, several: bool) -> dict[str, Any]:
     names = [as_text(name) for name in row.labels]
     return {
         "path": as_text(row.path),

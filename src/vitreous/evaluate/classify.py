@@ -1,6 +1,6 @@
 """How well classes are told apart: accuracy with its uncertainty, calibration, and what is taken for what.
 
-Letters: n pictures, K classes.
+Letters: n images, K classes.
 """
 
 from __future__ import annotations
@@ -18,34 +18,34 @@ from vitreous.errors import UserError
 BINS = 15
 """Equal-width bins of confidence, as in Guo et al., "On Calibration of Modern Neural Networks"."""
 ENOUGH = 5
-"""Pictures of a class below which its accuracy says little about the class."""
+"""Images of a class below which its accuracy says little about the class."""
 KEPT = 12
 """So many of the surest right and of the surest wrong answers are kept by name."""
 
 
 class Confusion(NamedTuple):
-    """Pictures of one class that were taken for another."""
+    """Images of one class that were taken for another."""
 
     true: str
     predicted: str
-    pictures: int
+    images: int
     share: float
-    """Of all pictures of the true class."""
+    """Of all images of the true class."""
 
 
 class Bin(NamedTuple):
-    """The pictures that the model was about equally sure of."""
+    """The images that the model was about equally sure of."""
 
-    pictures: int
+    images: int
     confidence: float | None
     """Their mean, from 0 to 1; None where there are none."""
     accuracy: float | None
 
 
 class Answer(NamedTuple):
-    """What was said of one picture."""
+    """What was said of one image."""
 
-    picture: str
+    image: str
     """Its name, or its number where no names were given."""
     true: str
     predicted: str
@@ -54,7 +54,7 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True)
 class ClassificationResult:
-    """How well n pictures were classified. Shares are from 0 to 1."""
+    """How well n images were classified. Shares are from 0 to 1."""
 
     n: int
     top1: float
@@ -79,7 +79,7 @@ class ClassificationResult:
 
     @property
     def per_class(self) -> dict[str, dict[str, Any]]:
-        """Of each class its pictures `n` and its `accuracy`, which is None where there are none."""
+        """Of each class its images `n` and its `accuracy`, which is None where there are none."""
         found = {}
         for k, label in enumerate(self.labels):
             n = sum(self.confusion[k])
@@ -87,7 +87,7 @@ class ClassificationResult:
         return found
 
     def hardest(self, most: int, least: int = ENOUGH) -> list[tuple[str, dict[str, Any]]]:
-        """The classes with the lowest accuracy, of those with at least so many pictures: one picture tells nothing."""
+        """The classes with the lowest accuracy, of those with at least so many images: one image tells nothing."""
         seen = [(name, entry) for name, entry in self.per_class.items() if entry["n"] >= least]
         return sorted(seen, key=lambda item: (item[1]["accuracy"], item[0]))[:most]
 
@@ -99,7 +99,7 @@ class ClassificationResult:
             for predicted, count in enumerate(row)
             if count and true != predicted
         ]
-        return sorted(pairs, key=lambda pair: (-pair.pictures, -pair.share, pair.true, pair.predicted))[:most]
+        return sorted(pairs, key=lambda pair: (-pair.images, -pair.share, pair.true, pair.predicted))[:most]
 
     def to_json(self) -> dict[str, Any]:
         """The result with `per_class` and `most_confused`, as dicts, lists, texts and numbers."""
@@ -136,10 +136,10 @@ def score_classes(
 
     scores: the model's outputs (logits), or with `probabilities` rows that sum to 1. Of equal scores the first wins.
     labels: (K,) names; numbers if None. Where two classes have one name, the number is added.
-    names: (n,) what the pictures are called, for the answers that are kept; their numbers if None.
+    names: (n,) what the images are called, for the answers that are kept; their numbers if None.
     """
     if not len(scores):
-        raise UserError("there are no pictures to judge; give data with at least one.")
+        raise UserError("there are no images to judge; give data with at least one.")
     scores = scores.double()
     if not torch.isfinite(scores).all():
         raise UserError(
@@ -183,7 +183,7 @@ def score_classes(
 
 
 def expected_calibration_error(confidence: Tensor, right: Tensor, bins: int = BINS) -> float:
-    """The mean over bins of confidence, weighted by their pictures, of |accuracy - mean confidence|.
+    """The mean over bins of confidence, weighted by their images, of |accuracy - mean confidence|.
 
     confidence: (n,) from 0 to 1; right: (n,) bool. A bin holds its upper edge.
     """

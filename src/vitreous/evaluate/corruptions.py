@@ -1,6 +1,6 @@
-"""How well a classifier does on corrupted pictures: accuracy and calibration by kind and strength, and their means.
+"""How well a classifier does on corrupted images: accuracy and calibration by kind and strength, and their means.
 
-Letters: n pictures, m corruptions, which is kinds times strengths.
+Letters: n images, m corruptions, which is kinds times strengths.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from vitreous.evaluate.spread import NORMAL
 
 @dataclass(frozen=True)
 class Score:
-    """Of the same n pictures in one state. Shares are from 0 to 1."""
+    """Of the same n images in one state. Shares are from 0 to 1."""
 
     accuracy: float
     interval: tuple[float, float]
@@ -40,16 +40,16 @@ class CorruptionScore(Score):
 
 @dataclass(frozen=True)
 class MeanError:
-    """A mean over all corruptions and pictures, with what the choice of pictures leaves open."""
+    """A mean over all corruptions and images, with what the choice of images leaves open."""
 
     value: float
     interval: tuple[float, float]
-    """95 %, by the normal approximation over pictures: corruptions of one picture are not independent."""
+    """95 %, by the normal approximation over images: corruptions of one image are not independent."""
 
 
 @dataclass(frozen=True)
 class CorruptionResult:
-    """How well n pictures were classified, as they are and corrupted."""
+    """How well n images were classified, as they are and corrupted."""
 
     n: int
     kinds: tuple[str, ...]
@@ -61,7 +61,7 @@ class CorruptionResult:
     """Mean corruption error: the share of wrong answers over all kinds and strengths. It is not divided by AlexNet's,
     as ImageNet-C's mCE is, for that is known on ImageNet alone."""
     relative_error: MeanError
-    """The same less the error on the pictures as they are."""
+    """The same less the error on the images as they are."""
 
     def of(self, kind: str) -> list[CorruptionScore]:
         """The scores of one kind, by strength."""
@@ -84,7 +84,7 @@ class CorruptionResult:
 def judge_corruptions(
     kinds: Sequence[str], strengths: Sequence[int], right: NDArray[np.bool_], confidence: NDArray[np.float64]
 ) -> CorruptionResult:
-    """right, confidence: (n, 1 + m) of each picture as it is, then kind by kind with every strength."""
+    """right, confidence: (n, 1 + m) of each image as it is, then kind by kind with every strength."""
     cells = [(kind, strength) for kind in kinds for strength in strengths]
     clean, *scores = (
         (
@@ -94,7 +94,7 @@ def judge_corruptions(
         )
         for column, sure in zip(right.T, confidence.T, strict=True)
     )
-    wrong = 1 - right[:, 1:].mean(axis=1)  # (n,) of each picture, over all corruptions
+    wrong = 1 - right[:, 1:].mean(axis=1)  # (n,) of each image, over all corruptions
     return CorruptionResult(
         n=len(right),
         kinds=tuple(kinds),

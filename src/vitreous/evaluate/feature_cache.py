@@ -1,6 +1,6 @@
 """Features that were computed once: a file each, named after what they are features of.
 
-The name is a digest of the weights, the preprocessing and the pictures' own bytes, so renamed, moved or copied data are
+The name is a digest of the weights, the preprocessing and the images' own bytes, so renamed, moved or copied data are
 found again, and changed ones never. A file is complete or not there, and its tensors have a digest that is checked.
 """
 
@@ -23,7 +23,7 @@ from torch import Tensor
 from vitreous.config.data import Preprocess
 from vitreous.config.model import model_to_json
 from vitreous.data.datasets.place import cache_root
-from vitreous.data.decode import PictureError
+from vitreous.data.decode import ImageError
 from vitreous.data.source import Source
 from vitreous.errors import UserError
 from vitreous.model.network import Network
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from hashlib import _Hash as HASH
 
 Progress = Callable[[int, int], None]
-"""Called with how many pictures were read, and of how many."""
+"""Called with how many images were read, and of how many."""
 TOLD = 256
-"""Pictures after which progress is told."""
+"""Images after which progress is told."""
 FORMAT = 2
 LIMIT = 2 * 2**30
 """Bytes that the cache may take: beyond that, what was not used for longest is removed."""
@@ -48,7 +48,7 @@ class StoredFeatures:
     features: Tensor
     """(n, D) float32."""
     index: Tensor
-    """(n,) int64: which pictures of the source they are of."""
+    """(n,) int64: which images of the source they are of."""
     unreadable: dict[int, str] = field(default_factory=dict)
     """The others: index to reason."""
 
@@ -105,7 +105,7 @@ def default_folder() -> Path:
 
 
 def features_key(model: Network | str, preprocess: Preprocess, source: Source) -> str:
-    """64 hexadecimal digits that differ if a weight, a buffer, the preprocessing or any picture differs.
+    """64 hexadecimal digits that differ if a weight, a buffer, the preprocessing or any image differs.
 
     model: the network, or a digest of whatever computes.
     """
@@ -113,24 +113,24 @@ def features_key(model: Network | str, preprocess: Preprocess, source: Source) -
     about = model if isinstance(model, str) else model_to_json(model.config)
     digest.update(json.dumps([FORMAT, about, asdict(preprocess), len(source)]).encode())
     if isinstance(model, str):
-        return _with_pictures(digest, source)
+        return _with_images(digest, source)
     for name, tensor in sorted(model.state_dict().items()):
         digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
         digest.update(tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy())
-    return _with_pictures(digest, source)
+    return _with_images(digest, source)
 
 
 def answers_key(teacher: str, source: Source, progress: Progress | None = None) -> str:
     """The same of a teacher's scores of the source's classes. teacher: a digest of all that its scores follow from."""
     asked = json.dumps([FORMAT, "answers", teacher, list(source.classes), len(source)])
-    return _with_pictures(sha256(asked.encode()), source, progress)
+    return _with_images(sha256(asked.encode()), source, progress)
 
 
-def _with_pictures(digest: HASH, source: Source, progress: Progress | None = None) -> str:
+def _with_images(digest: HASH, source: Source, progress: Progress | None = None) -> str:
     for index in range(len(source)):
         try:
             digest.update(sha256(source.content(index)).digest())
-        except PictureError as error:
+        except ImageError as error:
             digest.update(error.reason.encode())
         tell(progress, index + 1, len(source))
     return digest.hexdigest()

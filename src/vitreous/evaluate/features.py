@@ -1,4 +1,4 @@
-"""What a function says of many pictures, batch by batch: scores to judge, or features to learn from."""
+"""What a function says of many images, batch by batch: scores to judge, or features to learn from."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def compute_features(
 
     function: (B, C, H, W) to (B, D): `engine.scores`, `engine.representations`, or a network in evaluation mode. It is
         called without gradients.
-    count: pictures in the batches; fewer may come, where some cannot be read.
-    progress: called after each batch with the number of pictures done.
+    count: images in the batches; fewer may come, where some cannot be read.
+    progress: called after each batch with the number of images done.
     told: called with each batch and what the function says of it, (B, D).
     world: where several processes look together, `batches` are this one's, and the result is that of all.
     """

@@ -1,7 +1,7 @@
 """What frozen features are worth with a few labels: regularised least squares, solved in closed form.
 
-The measure of "An Image is Worth 16x16 Words", section 4.1: representations of a few pictures per class are mapped to
-targets in {-1, 1}^K. The constants are those of its authors' public code. Letters: n pictures, D features, K classes.
+The measure of "An Image is Worth 16x16 Words", section 4.1: representations of a few images per class are mapped to
+targets in {-1, 1}^K. The constants are those of its authors' public code. Letters: n images, D features, K classes.
 """
 
 from __future__ import annotations
@@ -47,21 +47,21 @@ def fit_least_squares(
 
 
 def draw_shots(labels: Tensor, shots: Sequence[int], seed: int) -> dict[int, Tensor]:
-    """For each number of shots the indices of so many pictures of each class, the fewer among the more."""
+    """For each number of shots the indices of so many images of each class, the fewer among the more."""
     rng = np.random.default_rng(seed)
     members = [rng.permutation(np.flatnonzero(labels.numpy() == label)) for label in np.unique(labels.numpy())]
     for most in shots:
         if not 1 <= most <= min(map(len, members)):
             raise UserError(
-                f"shots={most}: give numbers from 1 to {min(map(len, members))}, the pictures of the smallest class."
+                f"shots={most}: give numbers from 1 to {min(map(len, members))}, the images of the smallest class."
             )
     return {count: torch.from_numpy(np.concatenate([one[:count] for one in members])) for count in shots}
 
 
 def mean_interval(accuracies: Sequence[float], n: int) -> tuple[float, float]:
-    """A 95 % interval of the mean of DRAWS accuracies on the same n pictures.
+    """A 95 % interval of the mean of DRAWS accuracies on the same n images.
 
-    Two independent doubts are added as squares: which pictures were drawn to learn from (Student's), and which happen
+    Two independent doubts are added as squares: which images were drawn to learn from (Student's), and which happen
     to be judged (Wilson's).
     """
     assert len(accuracies) == DRAWS

@@ -1,4 +1,4 @@
-"""What frozen features are worth with nothing trained on them: the vote of the nearest known pictures.
+"""What frozen features are worth with nothing trained on them: the vote of the nearest known images.
 
 As in DINO: cosine similarity s, each of the k nearest votes for its class with weight exp(s / T), T = 0.07.
 """
@@ -17,7 +17,7 @@ NEIGHBOURS = (10, 20, 100, 200)
 """The k that DINO reports."""
 TEMPERATURE = 0.07
 CHUNK = 1024
-"""Pictures asked at once: their similarities to all known ones are in memory together."""
+"""Images asked at once: their similarities to all known ones are in memory together."""
 
 
 def vote_neighbours(
@@ -28,10 +28,10 @@ def vote_neighbours(
     neighbours: Sequence[int] = NEIGHBOURS,
     temperature: float = TEMPERATURE,
 ) -> dict[int, Tensor]:
-    """For each k the votes (n, K) that the asked pictures (n, D) get from the known ones (m, D) with labels (m,)."""
+    """For each k the votes (n, K) that the asked images (n, D) get from the known ones (m, D) with labels (m,)."""
     most = max(neighbours, default=0)
     if not neighbours or min(neighbours) < 1 or most > len(known):
-        raise UserError(f"neighbours={tuple(neighbours)}: give numbers from 1 to the {len(known)} known pictures.")
+        raise UserError(f"neighbours={tuple(neighbours)}: give numbers from 1 to the {len(known)} known images.")
     known = F.normalize(known.float())
     votes: dict[int, list[Tensor]] = {k: [] for k in neighbours}
     for some in torch.split(asked, CHUNK):

@@ -1,6 +1,6 @@
-"""Pictures with several labels, each of which counts as right: ReaL (Beyer et al. 2020, "Are we done with ImageNet?").
+"""Images with several labels, each of which counts as right: ReaL (Beyer et al. 2020, "Are we done with ImageNet?").
 
-A picture without labels is left out. Letters: n pictures, K classes.
+An image without labels is left out. Letters: n images, K classes.
 """
 
 from __future__ import annotations
@@ -19,53 +19,53 @@ from vitreous.evaluate.classify import Bin, calibration_bins, expected_calibrati
 from vitreous.inputs import read_json
 
 _VALIDATION = re.compile(r"ILSVRC2012_val_(\d{8})(?!\d)")
-"""A validation picture of ImageNet, whose number counts from 1."""
+"""A validation image of ImageNet, whose number counts from 1."""
 _AT_ONCE = 4096
 """Rows of scores that are judged together, which bounds the memory."""
 
 LabelSet = tuple[int, ...]
-"""The classes of one picture."""
+"""The classes of one image."""
 
 
 @dataclass(frozen=True)
 class LabelSets:
-    """The labels of pictures, by the number or by the name of their file."""
+    """The labels of images, by the number or by the name of their file."""
 
     path: Path
     numbered: tuple[LabelSet, ...] | None
-    """Of ImageNet's validation pictures, in their order."""
+    """Of ImageNet's validation images, in their order."""
     named: dict[str, LabelSet]
     """By the file's name, without folders."""
 
-    def of(self, picture: str) -> LabelSet | None:
-        """The labels of the picture at this path; None if the file says nothing of it."""
+    def of(self, image: str) -> LabelSet | None:
+        """The labels of the image at this path; None if the file says nothing of it."""
         if self.numbered is None:
-            return self.named.get(PurePath(picture).name)
-        found = _VALIDATION.search(PurePath(picture).name)
+            return self.named.get(PurePath(image).name)
+        found = _VALIDATION.search(PurePath(image).name)
         if found is None:
             raise UserError(
-                f"{picture}: its name has no number such as ILSVRC2012_val_00000001, by which the labels in "
-                f"{self.path} go; give ImageNet's validation pictures, or labels by file name."
+                f"{image}: its name has no number such as ILSVRC2012_val_00000001, by which the labels in "
+                f"{self.path} go; give ImageNet's validation images, or labels by file name."
             )
         if not 1 <= int(found[1]) <= len(self.numbered):
-            raise UserError(f"{picture}: {self.path} has labels of {len(self.numbered):,} pictures only; check both.")
+            raise UserError(f"{image}: {self.path} has labels of {len(self.numbered):,} images only; check both.")
         return self.numbered[int(found[1]) - 1]
 
 
 @dataclass(frozen=True)
 class LabelSetResult:
-    """How well n pictures with several labels were classified. Shares are from 0 to 1."""
+    """How well n images with several labels were classified. Shares are from 0 to 1."""
 
     n: int
     top1: float
-    """The answer is one of the picture's labels: of ReaL's labels, ReaL accuracy."""
+    """The answer is one of the image's labels: of ReaL's labels, ReaL accuracy."""
     top1_interval: tuple[float, float]
     """Wilson's 95 % confidence interval."""
     top5: float
     """One of the five best answers is."""
     ece: float
     """Expected calibration error: the confidence of the answer against whether it is one of the labels."""
-    labels_per_picture: float
+    labels_per_image: float
     """The mean; with more of them, a right answer is easier."""
     bins: tuple[Bin, ...]
     """Of confidence, equally wide from 0 to 1: what `ece` sums up."""
@@ -76,7 +76,7 @@ class LabelSetResult:
 
 
 def read_label_sets(path: str | Path, labels: Sequence[str]) -> LabelSets:
-    """What a JSON file says: a list with a list of labels for each validation picture of ImageNet, or an object from
+    """What a JSON file says: a list with a list of labels for each validation image of ImageNet, or an object from
     file name to such a list. labels: (K,) the model's; those in the file are their numbers or their names."""
     path = Path(path)
     found = read_json(path)
@@ -84,7 +84,7 @@ def read_label_sets(path: str | Path, labels: Sequence[str]) -> LabelSets:
 
     def read_set(place: str, entry: Any) -> LabelSet:
         if not isinstance(entry, list):
-            raise UserError(f"{path}: {place}: not a list of labels; give one for each picture, empty if it has none.")
+            raise UserError(f"{path}: {place}: not a list of labels; give one for each image, empty if it has none.")
         numbers: dict[int, None] = {}
         for label in entry:
             k = number.get(label) if isinstance(label, str) else label
@@ -97,9 +97,9 @@ def read_label_sets(path: str | Path, labels: Sequence[str]) -> LabelSets:
         return tuple(numbers)
 
     if isinstance(found, list) and found:
-        return LabelSets(path, tuple(read_set(f"picture {i}", entry) for i, entry in enumerate(found, 1)), {})
+        return LabelSets(path, tuple(read_set(f"image {i}", entry) for i, entry in enumerate(found, 1)), {})
     if not isinstance(found, dict) or not found:
-        raise UserError(f"{path}: neither a list with a list of labels for each picture, nor an object from file name.")
+        raise UserError(f"{path}: neither a list with a list of labels for each image, nor an object from file name.")
     named: dict[str, LabelSet] = {}
     for name, entry in found.items():
         if (short := PurePath(name).name) in named:
@@ -109,7 +109,7 @@ def read_label_sets(path: str | Path, labels: Sequence[str]) -> LabelSets:
 
 
 def score_label_sets(scores: Tensor, accepted: Sequence[LabelSet]) -> LabelSetResult:
-    """Judge scores (n, K) against the labels (n,) of each picture; of equal scores the first wins."""
+    """Judge scores (n, K) against the labels (n,) of each image; of equal scores the first wins."""
     confidence, first, among = [], [], []
     for start in range(0, len(scores), _AT_ONCE):
         chance = scores[start : start + _AT_ONCE].double().softmax(dim=1)
@@ -128,6 +128,6 @@ def score_label_sets(scores: Tensor, accepted: Sequence[LabelSet]) -> LabelSetRe
         top1_interval=wilson(int(right.sum()), len(scores)),
         top5=float(torch.cat(among).double().mean()),
         ece=expected_calibration_error(sure, right),
-        labels_per_picture=sum(map(len, accepted)) / len(accepted),
+        labels_per_image=sum(map(len, accepted)) / len(accepted),
         bins=calibration_bins(sure, right),
     )

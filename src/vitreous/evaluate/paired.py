@@ -1,4 +1,4 @@
-"""Two models on the same pictures: what tells them apart are the pictures that only one of them has right."""
+"""Two models on the same images: what tells them apart are the images that only one of them has right."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Right = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Paired:
-    """How many of n pictures only the first of two models has right, and how many only the second."""
+    """How many of n images only the first of two models has right, and how many only the second."""
 
     split: str
     n: int
@@ -29,9 +29,9 @@ class Paired:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """95 % interval of the difference by McNemar's variance, which counts the discordant pictures alone.
+        """95 % interval of the difference by McNemar's variance, which counts the discordant images alone.
 
-        Half a picture is added to each of the four cells (Agresti and Min 2005), so that it is right for few as well.
+        Half an image is added to each of the four cells (Agresti and Min 2005), so that it is right for few as well.
         """
         first, second, n = self.only_first + 0.5, self.only_second + 0.5, self.n + 2
         middle = (second - first) / n
@@ -46,6 +46,6 @@ class Paired:
 
 
 def pair_answers(split: str, first: Right, second: Right) -> Paired:
-    """first, second: (n,) which of the same pictures, in the same order, each model has right."""
+    """first, second: (n,) which of the same images, in the same order, each model has right."""
     assert first.shape == second.shape
     return Paired(split, len(first), int((first & ~second).sum()), int((~first & second).sum()))

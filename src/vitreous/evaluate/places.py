@@ -1,6 +1,6 @@
-"""What a classifier says of the places of a picture, where it was trained to say one thing of the whole.
+"""What a classifier says of the places of an image, where it was trained to say one thing of the whole.
 
-Letters: B pictures, h x w = N places, T tokens, D width, K classes.
+Letters: B images, h x w = N places, T tokens, D width, K classes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What frozen features are worth: a linear classifier fitted to them in seconds.
 
 Multinomial logistic regression on standardised features, by L-BFGS in float64, for several strengths of regularisation,
-each starting where the last one ended. Letters: n pictures, D features, K classes.
+each starting where the last one ended. Letters: n images, D features, K classes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from vitreous.errors import UserError
 WEIGHT_DECAYS = (1e-1, 3e-2, 1e-2, 3e-3, 1e-3, 3e-4, 1e-4, 3e-5)
 """Factors of half the squared length of the weights, added to the mean loss."""
 GRADIENTS = 800
-"""As long as so many takes a fit over all strengths: on 37 classes of pets it took 236 for 200 pictures and 412 for
+"""As long as so many takes a fit over all strengths: on 37 classes of pets it took 236 for 200 images and 412 for
 1,406, and as long again beside them."""
 SMALL = 30_000_000
 """Products of a feature and a weight below which one thread computes a gradient."""
@@ -93,7 +93,7 @@ def fit_linear(
 
 
 def held_out(labels: Tensor, fraction: float, seed: int) -> Tensor:
-    """(n,) bool: a random share of each class, at least one picture and never all."""
+    """(n,) bool: a random share of each class, at least one image and never all."""
     rng = np.random.default_rng(seed)
     chosen = np.zeros(len(labels), dtype=bool)
     for label in np.unique(labels.numpy()):
@@ -143,8 +143,8 @@ def _descend(parameters: Tensor, x: Tensor, labels: Tensor, strength: float, wei
     return total
 
 
-def seconds_per_picture(width: int, classes: int) -> float:
-    """What `fit_linear` will take for each picture with so many features, judged by a few gradients."""
+def seconds_per_image(width: int, classes: int) -> float:
+    """What `fit_linear` will take for each image with so many features, judged by a few gradients."""
     x, labels = torch.zeros(256, width, dtype=torch.float64), torch.arange(256) % classes
     parameters = torch.zeros(classes, width + 1, dtype=torch.float64, requires_grad=True)
     taken = []
@@ -179,7 +179,7 @@ def _try(probe: tuple[Tensor, Tensor], strength: float, train: Labelled, validat
 
 def _check(features: Tensor, labels: Tensor, classes: int, weight_decays: Sequence[float]) -> None:
     if not len(features):
-        raise UserError("there are no features to learn from; give at least one picture.")
+        raise UserError("there are no features to learn from; give at least one image.")
     if not torch.isfinite(features).all():
         raise UserError(
             "the features are not all numbers (NaN or infinite): the model's weights are damaged, or its training "

@@ -1,11 +1,11 @@
-"""A teacher's answers for the places of pictures, made once and kept in files.
+"""A teacher's answers for the places of images, made once and kept in files.
 
-A file holds some pictures, as an array of records: which picture (a digest of its bytes), and of each place the
+A file holds some images, as an array of records: which image (a digest of its bytes), and of each place the
 likeliest classes with their probabilities. It is named after its own SHA-256, so damage shows, and it is complete or
 not there. Renamed, moved or split data find their maps again; a training that was killed goes on with those it made.
-Pictures that cannot be decoded have no map: files of records without places say so, and nobody tries them again.
+Images that cannot be decoded have no map: files of records without places say so, and nobody tries them again.
 
-Letters: B pictures, h x w places, k classes kept of K.
+Letters: B images, h x w places, k classes kept of K.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitreous.data.decode import PictureError
+from vitreous.data.decode import ImageError
 from vitreous.data.source import Source
 from vitreous.errors import UserError
 from vitreous.evaluate.feature_cache import Progress, tell
@@ -35,11 +35,11 @@ from vitreous.weights.files import write_file
 Records = NDArray[Any]
 Digest = bytes
 Known = dict[Digest, tuple[Path, int] | None]
-"""The file and row of each picture's map; None of one that cannot be decoded."""
+"""The file and row of each image's map; None of one that cannot be decoded."""
 
 FORMAT = 1
-MAP, UNREADABLE = ("picture", "classes", "shares"), ("picture",)
-"""Fields of a picture's record: with its map, or without, for it cannot be decoded."""
+MAP, UNREADABLE = ("image", "classes", "shares"), ("image",)
+"""Fields of an image's record: with its map, or without, for it cannot be decoded."""
 FILE_BYTES = 8 * 2**20
 """A file is closed when it has grown so large, or after so many seconds: what a kill can cost."""
 FILE_SECONDS = 30.0
@@ -67,20 +67,20 @@ def spread_out(classes: Tensor, shares: Tensor, count: int) -> Tensor:
     return full / full.sum(dim=-1, keepdim=True)
 
 
-def picture_digests(source: Source, progress: Progress | None = None) -> list[Digest | None]:
-    """Of each picture 16 bytes that follow from its own; None of one that cannot be read."""
+def image_digests(source: Source, progress: Progress | None = None) -> list[Digest | None]:
+    """Of each image 16 bytes that follow from its own; None of one that cannot be read."""
     found: list[Digest | None] = []
     for index in range(len(source)):
-        found.append(picture_digest(source, index))
+        found.append(image_digest(source, index))
         tell(progress, index + 1, len(source))
     return found
 
 
-def picture_digest(source: Source, index: int) -> Digest | None:
+def image_digest(source: Source, index: int) -> Digest | None:
     """The same of one."""
     try:
         return sha256(source.content(index)).digest()[:16]
-    except PictureError:
+    except ImageError:
         return None
 
 
@@ -96,7 +96,7 @@ class MapStore:
     remarks: list[str] = field(default_factory=list)
 
     def known(self, progress: Progress | None = None) -> Known:
-        """What is there of which pictures; a damaged file is removed, and its maps count as not made."""
+        """What is there of which images; a damaged file is removed, and its maps count as not made."""
         _mark_use(self.folder)
         found: Known = {}
         files = _files(self.folder)
@@ -124,7 +124,7 @@ class MapStore:
         return records if records.dtype.names in (MAP, UNREADABLE) else None
 
     def write(self, batches: Iterable[tuple[Sequence[Digest], Tensor]]) -> Known:
-        """Keep maps that come batch by batch, and say where: the pictures' digests, and scores (B, h, w, K)."""
+        """Keep maps that come batch by batch, and say where: the images' digests, and scores (B, h, w, K)."""
         waiting: list[Records] = []
         written: Known = {}
         since = time.monotonic()
@@ -140,20 +140,20 @@ class MapStore:
         return written
 
     def write_unreadable(self, digests: Sequence[Digest]) -> Known:
-        """Note that these pictures cannot be decoded."""
+        """Note that these images cannot be decoded."""
         if not digests:
             return {}
-        records = np.empty(len(digests), np.dtype([("picture", "u1", 16)]))
-        records["picture"] = _as_rows(digests)
+        records = np.empty(len(digests), np.dtype([("image", "u1", 16)]))
+        records["image"] = _as_rows(digests)
         return self._write_file(records)
 
     def _records(self, digests: Sequence[Digest], scores: Tensor) -> Records:
         classes, shares = top_classes(scores, self.kept)
         whole = np.min_scalar_type(self.count - 1)
         shape = tuple(classes.shape[1:])
-        kind = np.dtype([("picture", "u1", 16), ("classes", whole, shape), ("shares", "<f2", shape)])
+        kind = np.dtype([("image", "u1", 16), ("classes", whole, shape), ("shares", "<f2", shape)])
         records = np.empty(len(digests), kind)
-        records["picture"] = _as_rows(digests)
+        records["image"] = _as_rows(digests)
         records["classes"], records["shares"] = classes.cpu().numpy(), shares.cpu().numpy()
         return records
 
@@ -187,10 +187,10 @@ class MapStore:
 
 
 class StoredMaps:
-    """The maps of a source's pictures, read from their files when they are asked for."""
+    """The maps of a source's images, read from their files when they are asked for."""
 
     def __init__(self, known: Known, digests: Sequence[Digest | None], count: int, name: Callable[[int], str]) -> None:
-        """known: where the store has them. count: K. name: says what a person calls a picture."""
+        """known: where the store has them. count: K. name: says what a person calls an image."""
         self._name, self._count = name, count
         self._places = [None if digest is None else known.get(digest) for digest in digests]
         self._folders = {path.parent for path in {place[0] for place in self._places if place is not None}}
@@ -238,9 +238,9 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _rows(path: Path, records: Records) -> Known:
-    """What a file says of its pictures."""
+    """What a file says of its images."""
     mapped = records.dtype.names == MAP
-    return {digest.tobytes(): (path, row) if mapped else None for row, digest in enumerate(records["picture"])}
+    return {digest.tobytes(): (path, row) if mapped else None for row, digest in enumerate(records["image"])}
 
 
 def _as_rows(digests: Sequence[Digest]) -> Records:

@@ -1,7 +1,7 @@
 """Which of several models is better, and whether that can be told: means over seeds, and what they may be off by.
 
-An accuracy is uncertain for two reasons: another seed (other weights at the start, another choice of pictures) would
-have given another model, and other test pictures another share. Both are counted.
+An accuracy is uncertain for two reasons: another seed (other weights at the start, another choice of images) would
+have given another model, and other test images another share. Both are counted.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ STUDENT = (
 
 @dataclass(frozen=True)
 class Accuracies:
-    """What one model has right on the same pictures: of each training its share, by seed."""
+    """What one model has right on the same images: of each training its share, by seed."""
 
     by_seed: Mapping[int, float]
     n: int
-    """Pictures that each was measured on."""
+    """Images that each was measured on."""
     trained: bool = True
     """False for a finished model, which is what it is: there is one number, and no seed could change it."""
 
@@ -47,7 +47,7 @@ class Accuracies:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """95 % interval of the mean, by pictures (Wilson's) and seeds; of a single training by the pictures alone."""
+        """95 % interval of the mean, by images (Wilson's) and seeds; of a single training by the images alone."""
         values, mean = list(self.by_seed.values()), self.mean
         low, high = wilson(mean * self.n, self.n)
         seeds = _seeds_margin(values) if len(values) > 1 else 0.0
@@ -69,31 +69,31 @@ class Difference:
 
 
 def difference(one: Accuracies, other: Accuracies) -> Difference:
-    """Between two models. Trainings with the same seed learned from the same pictures and are compared in pairs.
+    """Between two models. Trainings with the same seed learned from the same images and are compared in pairs.
 
-    The pictures' part takes the two shares as independent, which on the same pictures says too much, never too little.
+    The images' part takes the two shares as independent, which on the same images says too much, never too little.
     """
-    pictures = sum(a.mean * (1 - a.mean) / a.n for a in (one, other))
+    images = sum(a.mean * (1 - a.mean) / a.n for a in (one, other))
     seeds = _paired_margin(one, other)
     value = one.mean - other.mean
     if one.trained and other.trained and (shared := sorted(one.by_seed.keys() & other.by_seed.keys())):
         value = fmean(one.by_seed[seed] - other.by_seed[seed] for seed in shared)
-    return Difference(value, None if seeds is None else math.hypot(seeds, NORMAL * math.sqrt(pictures)))
+    return Difference(value, None if seeds is None else math.hypot(seeds, NORMAL * math.sqrt(images)))
 
 
 @dataclass(frozen=True)
 class Gaps:
-    """The accuracies of two models with few pictures and with many."""
+    """The accuracies of two models with few images and with many."""
 
     few: tuple[Accuracies, Accuracies]
     many: tuple[Accuracies, Accuracies]
 
     @property
     def closing(self) -> Difference:
-        """By how much the gap (the first model less the second) is larger with few pictures than with many.
+        """By how much the gap (the first model less the second) is larger with few images than with many.
 
-        In pairs: each seed has one such difference of differences. The pictures' part takes all four shares as
-        independent, which on the same pictures says too much, never too little.
+        In pairs: each seed has one such difference of differences. The images' part takes all four shares as
+        independent, which on the same images says too much, never too little.
         """
         four = (*self.few, *self.many)
         seeds = sorted(set.intersection(*(set(one.by_seed) for one in four)))
@@ -102,8 +102,8 @@ class Gaps:
         value = fmean(values) if values else (a.mean - b.mean) - (c.mean - d.mean)
         if len(values) < 2:
             return Difference(value, None)
-        pictures = sum(one.mean * (1 - one.mean) / one.n for one in four)
-        return Difference(value, math.hypot(_seeds_margin(values), NORMAL * math.sqrt(pictures)))
+        images = sum(one.mean * (1 - one.mean) / one.n for one in four)
+        return Difference(value, math.hypot(_seeds_margin(values), NORMAL * math.sqrt(images)))
 
 
 def _paired_margin(one: Accuracies, other: Accuracies) -> float | None:

@@ -14,7 +14,7 @@ GOLDEN = (math.sqrt(5) - 1) / 2
 def fit_temperature(scores: Tensor, labels: Tensor) -> float:
     """The temperature at which scores (n, K) explain the labels (n,) best.
 
-    As if one more picture had been seen that could be anything: else pictures that are all right would ask for 0.
+    As if one more image had been seen that could be anything: else images that are all right would ask for 0.
     """
     scores, unknown = scores.double(), 1 / (len(labels) + 1)
 

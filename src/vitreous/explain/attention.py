@@ -1,6 +1,6 @@
 """Where tokens look: raw attention, attention rollout, and how far heads look.
 
-Letters in shapes: B pictures, h heads, T tokens (class token and registers, then patches), N patches.
+Letters in shapes: B images, h heads, T tokens (class token and registers, then patches), N patches.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def as_grid(values: Tensor, grid: tuple[int, int]) -> Tensor:
 
 
 class _Distances(Trace):
-    """Reduces each layer's attention to one distance per picture and head, (B, h)."""
+    """Reduces each layer's attention to one distance per image and head, (B, h)."""
 
     def __init__(self, patch: int) -> None:
         super().__init__(None, tokens=False)

@@ -1,4 +1,4 @@
-"""Maps as pictures: laid over the picture they explain, and side by side."""
+"""Maps as images: laid over the image they explain, and side by side."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from vitreous.weights.ours import GENERATOR
 UNSEEN = 0.35
 """Brightness of what the model did not see."""
 STRENGTH = 0.72
-"""How much of the picture the strongest colour covers."""
+"""How much of the image the strongest colour covers."""
 GAP = 6
 CAPTION = 18
 
@@ -23,11 +23,11 @@ _LEVELS = np.linspace(0, 1, 256)
 COLOURS: NDArray[np.uint8] = (colormaps["inferno"](_LEVELS)[:, :3] * 255).astype(np.uint8)
 """(256, 3): the colour of each level of a map."""
 COVER: NDArray[np.uint8] = (255 * STRENGTH * np.sqrt(_LEVELS)).astype(np.uint8)
-"""(256,): how much of the picture it covers, 0 to 255."""
+"""(256,): how much of the image it covers, 0 to 255."""
 
 
-def overlay(picture: Image.Image, map: NDArray[np.floating], seen: NDArray[np.bool_] | None = None) -> Image.Image:
-    """The picture in grey with the map (height, width) over it: where it is high, glowing; where low, dark.
+def overlay(image: Image.Image, map: NDArray[np.floating], seen: NDArray[np.bool_] | None = None) -> Image.Image:
+    """The image in grey with the map (height, width) over it: where it is high, glowing; where low, dark.
 
     The map is scaled to its own range, but for the highest half per cent, which a single patch may take for itself.
     seen: (height, width), where the model looked; the rest is darkened.
@@ -37,7 +37,7 @@ def overlay(picture: Image.Image, map: NDArray[np.floating], seen: NDArray[np.bo
     if high == low and inside.size:
         high = float(inside.max())  # all that there is lies in less than half a per cent
     level = np.clip((map - low) * (255 / ((high - low) or 1.0)), 0, 255).astype(np.uint8)
-    grey = picture.convert("L")
+    grey = image.convert("L")
     base = grey.point([round(0.75 * value) for value in range(256)]).convert("RGB")
     made = Image.composite(Image.fromarray(COLOURS[level]), base, Image.fromarray(COVER[level]))
     if seen is None:
@@ -46,30 +46,30 @@ def overlay(picture: Image.Image, map: NDArray[np.floating], seen: NDArray[np.bo
     return Image.composite(made, dark, Image.fromarray(seen.astype(np.uint8) * 255))
 
 
-def encode(picture: Image.Image, kind: str = "PNG") -> bytes:
-    """The picture as a file of this kind of Pillow's; its EXIF block says that vitreous made it."""
+def encode(image: Image.Image, kind: str = "PNG") -> bytes:
+    """The image as a file of this kind of Pillow's; its EXIF block says that vitreous made it."""
     made, exif = io.BytesIO(), Image.Exif()
     exif[ExifTags.Base.Software] = GENERATOR
-    picture.save(made, kind, exif=exif, **({"compress_level": 1} if kind == "PNG" else {}))
+    image.save(made, kind, exif=exif, **({"compress_level": 1} if kind == "PNG" else {}))
     return made.getvalue()
 
 
-def mark(picture: Image.Image, x: float, y: float) -> None:
+def mark(image: Image.Image, x: float, y: float) -> None:
     """Draw a ring around a point, dark on light and light on dark."""
-    radius = max(3, min(picture.size) // 40)
-    pen = ImageDraw.Draw(picture)
+    radius = max(3, min(image.size) // 40)
+    pen = ImageDraw.Draw(image)
     for reach, colour in ((radius + 1, "black"), (radius, "white")):
         pen.ellipse((x - reach, y - reach, x + reach, y + reach), outline=colour, width=max(1, radius // 3))
 
 
-def tile(pictures: Sequence[Image.Image], captions: Sequence[str], columns: int) -> Image.Image:
-    """Pictures of one size side by side, row after row, each with its caption above."""
-    width, height = pictures[0].size
-    rows = -(-len(pictures) // columns)
+def tile(images: Sequence[Image.Image], captions: Sequence[str], columns: int) -> Image.Image:
+    """Images of one size side by side, row after row, each with its caption above."""
+    width, height = images[0].size
+    rows = -(-len(images) // columns)
     page = Image.new("RGB", (columns * (width + GAP) + GAP, rows * (height + CAPTION + GAP) + GAP), "white")
     pen, font = ImageDraw.Draw(page), ImageFont.load_default(12)
-    for i, (picture, caption) in enumerate(zip(pictures, captions, strict=True)):
+    for i, (image, caption) in enumerate(zip(images, captions, strict=True)):
         left, top = GAP + i % columns * (width + GAP), GAP + i // columns * (height + CAPTION + GAP)
         pen.text((left + 2, top + 1), caption, fill="#404040", font=font)
-        page.paste(picture, (left, top + CAPTION))
+        page.paste(image, (left, top + CAPTION))
     return page

@@ -1,4 +1,4 @@
-"""What a model saw in one picture: the question, and the answer on the picture's own pixels."""
+"""What a model saw in one image: the question, and the answer on the image's own pixels."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
 from vitreous.data.augment import normalise
-from vitreous.data.view import Picture, look_at
+from vitreous.data.view import ImageInput, look_at
 from vitreous.errors import UserError
 from vitreous.explain.draw import encode, mark, overlay, tile
 from vitreous.explain.methods import Maps, Method, check_request, compute_maps, default_method
@@ -28,18 +28,18 @@ from vitreous.wording import shown
 Layer = int | Literal["all"]
 Head = int | Literal["mean", "all"]
 PANEL = 320
-"""Pixels of the longer side of a picture in a grid."""
+"""Pixels of the longer side of an image in a grid."""
 ENLARGED_SIDE = 224
 """Pixels that the longer side of a tiny image's overlay has at most when it is saved enlarged."""
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """What a model saw in one picture."""
+    """What a model saw in one image."""
 
     path: str
-    """Empty for what has none, such as a picture of Pillow's."""
-    picture: Image.Image = field(repr=False)
+    """Empty for what has none, such as an image of Pillow's."""
+    image: Image.Image = field(repr=False)
     """Upright and whole, as a person sees it."""
     method: Method
     layers: tuple[int, ...]
@@ -49,7 +49,7 @@ class Explanation:
     maps: NDArray[np.float32] = field(repr=False)
     """(layers or 1, heads or 1, rows, columns): the numbers of the patches, as the method gives them."""
     place: Place
-    """Where the patches lie on the picture."""
+    """Where the patches lie on the image."""
     label: str | None = None
     """The class that was explained, or else the likeliest; None where the model has no classifier."""
     score: float | None = None
@@ -59,19 +59,19 @@ class Explanation:
 
     @property
     def map(self) -> NDArray[np.float32]:
-        """(height, width) of the picture: the mean of `maps` at each pixel, 0 where the model did not look."""
+        """(height, width) of the image: the mean of `maps` at each pixel, 0 where the model did not look."""
         return self.place.upsample(self.maps.mean(axis=(0, 1)))
 
     def overlay(self, longest: int | None = None) -> Image.Image:
-        """The map over the picture; what the model did not see is dark, and the place that was asked for has a ring.
+        """The map over the image; what the model did not see is dark, and the place that was asked for has a ring.
 
-        longest: pixels that its longer side has at most; None for the picture's own size.
+        longest: pixels that its longer side has at most; None for the image's own size.
         """
-        picture, place = self._at_most(longest) if longest else (self.picture, self.place)
-        return self._drawn(picture, place, self.maps.mean(axis=(0, 1)))
+        image, place = self._at_most(longest) if longest else (self.image, self.place)
+        return self._drawn(image, place, self.maps.mean(axis=(0, 1)))
 
     def grid(self) -> Image.Image:
-        """Every map over the picture: one row per layer, one column per head; a single row or column is wrapped."""
+        """Every map over the image: one row per layer, one column per head; a single row or column is wrapped."""
         small, place = self._at_most(PANEL)
         panels, captions = [], []
         for i, layer in enumerate(self.maps):
@@ -83,18 +83,16 @@ class Explanation:
         return tile(panels, captions, columns if min(rows, columns) > 1 else min(4, rows * columns))
 
     def _at_most(self, longest: int) -> tuple[Image.Image, Place]:
-        """The picture, made smaller where its longer side has more pixels than this, and where its patches lie."""
-        small = self.picture.copy()
+        """The image, made smaller where its longer side has more pixels than this, and where its patches lie."""
+        small = self.image.copy()
         small.thumbnail((longest, longest))
         return small, self.place.scaled(small.height, small.width)
 
-    def _drawn(self, picture: Image.Image, place: Place, patches: NDArray[np.float32]) -> Image.Image:
-        """The patches' numbers over the picture, which may be smaller than the one that was given."""
-        made = overlay(picture, place.upsample(patches), place.seen())
+    def _drawn(self, image: Image.Image, place: Place, patches: NDArray[np.float32]) -> Image.Image:
+        """The patches' numbers over the image, which may be smaller than the one that was given."""
+        made = overlay(image, place.upsample(patches), place.seen())
         if self.query is not None:
-            mark(
-                made, self.query[0] * made.width / self.picture.width, self.query[1] * made.height / self.picture.height
-            )
+            mark(made, self.query[0] * made.width / self.image.width, self.query[1] * made.height / self.image.height)
         return made
 
     def save(self, path: str | Path) -> None:
@@ -152,10 +150,10 @@ class Question:
             bundle.model, self.method, layer, head, target=target is not None, query=query is not None, size=size
         )
 
-    def answer(self, picture: Picture) -> Explanation:
-        """What the model saw in this picture."""
+    def answer(self, image: ImageInput) -> Explanation:
+        """What the model saw in this image."""
         bundle, preprocess = self.bundle, self.bundle.preprocess
-        seen = look_at(picture, preprocess)
+        seen = look_at(image, preprocess)
         model, whole, place = bundle.model, seen.whole, None
         device = model.device
         if isinstance(model, TracesAttention):
@@ -174,7 +172,7 @@ class Question:
         check_numbers(found.scores, "scores", bundle.path)
         maps, heads = self._heads(found)
         label, score = self._label(found)
-        name = str(picture) if isinstance(picture, str | Path) else ""
+        name = str(image) if isinstance(image, str | Path) else ""
         return Explanation(name, whole, self.method, found.layers, heads, maps, place, label, score, self.query)
 
     def _heads(self, found: Maps) -> tuple[NDArray[np.float32], tuple[int, ...]]:

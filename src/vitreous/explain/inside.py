@@ -1,4 +1,4 @@
-"""Everything that one pass through a network shows of one picture, in every layer at once: for whoever moves a slider.
+"""Everything that one pass through a network shows of one image, in every layer at once: for whoever moves a slider.
 
 Letters in shapes: L layers, h heads, T tokens (class token and registers, then patches), N patches, D width, K classes.
 """
@@ -20,7 +20,7 @@ from vitreous.model.trace import Trace
 
 @dataclass(frozen=True)
 class Inside:
-    """What was seen inside a network while it looked at one picture."""
+    """What was seen inside a network while it looked at one image."""
 
     attention: Tensor
     """(L, h, rows, columns): the attention that patches get from what the answer is read from."""
@@ -37,7 +37,7 @@ class Inside:
 
 
 def look_inside(model: TracesAttention, image: Tensor) -> Inside:
-    """All layers of one picture (1, C, H, W), normalised, in a single forward pass."""
+    """All layers of one image (1, C, H, W), normalised, in a single forward pass."""
     trace = _Inside(askers(model))
     with torch.inference_mode():
         scores: Tensor = model(image, trace=trace)
@@ -60,7 +60,7 @@ def look_inside(model: TracesAttention, image: Tensor) -> Inside:
 
 
 def attention_between_patches(model: TracesAttention, image: Tensor, layer: int) -> Tensor:
-    """(h, N, N): what each patch (a row) gives to each other in one layer, of one picture (1, C, H, W), normalised."""
+    """(h, N, N): what each patch (a row) gives to each other in one layer, of one image (1, C, H, W), normalised."""
     trace = Trace([layer], tokens=False)
     with torch.inference_mode():
         model(image, trace=trace)

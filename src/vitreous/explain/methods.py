@@ -21,12 +21,12 @@ Method = Literal["attention", "rollout", "relevance", "gradcam", "occlusion"]
 METHODS: tuple[Method, ...] = get_args(Method)
 ABOUT_A_CLASS = ("relevance", "gradcam", "occlusion")
 LARGEST_STRIDE = 256
-"""Of larger pictures the last map of any network has several places: no need to look, nor to take the memory."""
+"""Of larger images the last map of any network has several places: no need to look, nor to take the memory."""
 
 
 @dataclass(frozen=True)
 class Maps:
-    """What a method found in a batch of pictures."""
+    """What a method found in a batch of images."""
 
     layers: tuple[int, ...]
     """The layers that `maps` has; () where a map belongs to no single one."""
@@ -45,7 +45,7 @@ def compute_maps(
     targets: Tensor | None = None,
     query: int | None = None,
 ) -> Maps:
-    """Maps of a batch of pictures (B, C, H, W), normalised.
+    """Maps of a batch of images (B, C, H, W), normalised.
 
     layer: whose attention (attention), up to which (rollout), from which on (relevance), at whose entrance (gradcam);
         None for the one that suits the method. Grad-CAM of a network with a feature map looks at that.
@@ -89,7 +89,7 @@ def chosen_layers(depth: int, method: Method, layer: int | Literal["all"] | None
 def default_method(model: Network, *, query: bool = False, size: tuple[int, int] | None = None) -> Method:
     """What suits a model: relevance; attention without a classifier or for a place; Grad-CAM without attention.
 
-    size: height and width of the pictures, if not the model's own. Where they leave a single place of a network's last
+    size: height and width of the images, if not the model's own. Where they leave a single place of a network's last
     map, Grad-CAM has nothing to tell apart, and it is occlusion.
     """
     if not isinstance(model, TracesAttention):
@@ -98,7 +98,7 @@ def default_method(model: Network, *, query: bool = False, size: tuple[int, int]
 
 
 def _sees_one_place(model: Network, size: tuple[int, int] | None) -> bool:
-    """Whether nothing but one place is left of such pictures on the last map of a network without attention."""
+    """Whether nothing but one place is left of such images on the last map of a network without attention."""
     size = size or model.config.image_size
     if isinstance(model, TracesAttention) or not isinstance(model, HasFeatureMap) or max(size) > LARGEST_STRIDE:
         return False
@@ -123,7 +123,7 @@ def check_request(
     query: bool,
     size: tuple[int, int] | None = None,
 ) -> None:
-    """Refuse what a method cannot do with a model; size: of the pictures, if not the model's own."""
+    """Refuse what a method cannot do with a model; size: of the images, if not the model's own."""
     if method not in METHODS:
         raise UserError(f"method {method!r}: choose one of {', '.join(METHODS)}.")
     _check_capability(model, method)
@@ -136,8 +136,8 @@ def check_request(
         )
     if method == "gradcam" and _sees_one_place(model, size):
         raise UserError(
-            "method gradcam: of pictures of this size the model's last feature map is a single place, so there is "
-            "nothing to tell apart; use occlusion, or larger pictures."
+            "method gradcam: of images of this size the model's last feature map is a single place, so there is "
+            "nothing to tell apart; use occlusion, or larger images."
         )
     if method == "occlusion" and layer is not None:
         raise UserError(f"layer {layer}: occlusion looks at no single layer; leave it out.")

@@ -1,6 +1,6 @@
-"""The slow referee: what happens to the answer when a part of the picture is not there.
+"""The slow referee: what happens to the answer when a part of the image is not there.
 
-A ViT takes any set of patches, so they are left out, not painted over: it sees no grey square that no picture ever had
+A ViT takes any set of patches, so they are left out, not painted over: it sees no grey square that no image ever had
 ("Missingness Bias in Model Debugging", Jain et al.). For other networks, hybrids too, the square cannot be helped:
 places are painted in the mean colour (Zeiler and Fergus 2014).
 """
@@ -18,7 +18,7 @@ from vitreous.model.network import LeavesPatchesOut, Network, can_leave_patches_
 
 BATCH = 32
 CELLS = 14
-"""Rows and columns, at most, into which a picture is cut for a network that has no patches: as many as a ViT's."""
+"""Rows and columns, at most, into which an image is cut for a network that has no patches: as many as a ViT's."""
 
 
 def occlusion_maps(
@@ -49,7 +49,7 @@ def occlusion_maps(
 
 
 def occluded_grid(model: Network | LeavesPatchesOut, size: tuple[int, int]) -> tuple[int, int]:
-    """Rows and columns of what can be hidden of a picture (height, width): its patches, or squares of pixels."""
+    """Rows and columns of what can be hidden of an image (height, width): its patches, or squares of pixels."""
     return model.patch_grid(size) if isinstance(model, LeavesPatchesOut) else (min(CELLS, size[0]), min(CELLS, size[1]))
 
 
@@ -67,7 +67,7 @@ def windows(grid: tuple[int, int], window: int, stride: int) -> Tensor:
 
 
 def _lost(model: Network | LeavesPatchesOut, image: Tensor, target: Tensor, whole: Tensor, hidden: Tensor) -> Tensor:
-    """(W,) the evidence that one picture loses with each window hidden."""
+    """(W,) the evidence that one image loses with each window hidden."""
     found = [
         evidence(scores_without(model, image, part), target.expand(len(part))) for part in torch.split(hidden, BATCH)
     ]
@@ -75,7 +75,7 @@ def _lost(model: Network | LeavesPatchesOut, image: Tensor, target: Tensor, whol
 
 
 def scores_without(model: Network | LeavesPatchesOut, image: Tensor, hidden: Tensor) -> Tensor:
-    """(W, K): the scores of one picture (1, C, H, W) with the cells of each row of `hidden` (W, N) not there."""
+    """(W, K): the scores of one image (1, C, H, W) with the cells of each row of `hidden` (W, N) not there."""
     if can_leave_patches_out(model):
         keep = (~hidden).nonzero()[:, 1].reshape(len(hidden), -1)
         return model(image.expand(len(keep), -1, -1, -1), keep=keep)
@@ -86,7 +86,7 @@ def scores_without(model: Network | LeavesPatchesOut, image: Tensor, hidden: Ten
 
 
 def paint_over(view: Tensor, covered: Tensor, preprocess: Preprocess) -> Tensor:
-    """The view (C, H, W) uint8 with covered cells (rows, columns) in the mean colour: for what only takes pictures."""
+    """The view (C, H, W) uint8 with covered cells (rows, columns) in the mean colour: for what only takes images."""
     cells = covered.float()[None, None]
     hidden = F.interpolate(cells, (view.shape[1], view.shape[2]), mode="nearest")[0] > 0
     return torch.where(hidden, mean_colour(preprocess)[:, None, None], view)

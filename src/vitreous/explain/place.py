@@ -1,4 +1,4 @@
-"""Where patches lie on the picture that a person gave: resizing, cropping and padding undone."""
+"""Where patches lie on the image that a person gave: resizing, cropping and padding undone."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ Map = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Place:
-    """How a grid of patches lies on an upright picture."""
+    """How a grid of patches lies on an upright image."""
 
     size: tuple[int, int]
-    """Height and width of the picture, in pixels."""
+    """Height and width of the image, in pixels."""
     box: tuple[float, float, float, float]
     """Left, top, right and bottom of what the model saw of it."""
     grid: tuple[int, int]
     """Rows and columns of patches."""
     step: tuple[float, float]
-    """Height and width of a patch, in the picture's pixels."""
+    """Height and width of a patch, in the image's pixels."""
 
     def upsample(self, patches: NDArray[np.floating]) -> Map:
         """Values of patches (..., rows, columns) as values of pixels (..., height, width).
@@ -44,34 +44,34 @@ class Place:
         return ((rows > top) & (rows < bottom))[:, None] & ((columns > left) & (columns < right))
 
     def scaled(self, height: int, width: int) -> Place:
-        """The same on the picture made smaller or larger."""
+        """The same on the image made smaller or larger."""
         down, across = height / self.size[0], width / self.size[1]
         left, top, right, bottom = self.box
         box = left * across, top * down, right * across, bottom * down
         return Place((height, width), box, self.grid, (self.step[0] * down, self.step[1] * across))
 
     def centres(self) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
-        """The rows' and the columns' centres in the picture's pixels, (rows,) and (columns,)."""
+        """The rows' and the columns' centres in the image's pixels, (rows,) and (columns,)."""
         rows, columns = np.arange(self.grid[0]) + 0.5, np.arange(self.grid[1]) + 0.5
         return self.box[1] + rows * self.step[0], self.box[0] + columns * self.step[1]
 
     def patch_at(self, x: float, y: float) -> int:
-        """The patch, counted row by row, that lies on a point of the picture."""
+        """The patch, counted row by row, that lies on a point of the image."""
         height, width = self.size
         if not (0 <= x < width and 0 <= y < height):
-            raise UserError(f"query {x:g},{y:g}: the picture is {width} wide and {height} high; give a point inside.")
+            raise UserError(f"query {x:g},{y:g}: the image is {width} wide and {height} high; give a point inside.")
         left, top, right, bottom = self.box
         if not (left <= x < right and top <= y < bottom):
             raise UserError(
                 f"query {x:g},{y:g}: the model sees only the part from {left:.0f},{top:.0f} to "
-                f"{right:.0f},{bottom:.0f} of this picture; give a point in it."
+                f"{right:.0f},{bottom:.0f} of this image; give a point in it."
             )
         row, column = int((y - top) / self.step[0]), int((x - left) / self.step[1])
         return min(row, self.grid[0] - 1) * self.grid[1] + min(column, self.grid[1] - 1)
 
 
 def place_patches(height: int, width: int, preprocess: Preprocess, patch: int) -> Place:
-    """How the patches of side `patch` lie on a picture of this height and width, prepared like this."""
+    """How the patches of side `patch` lie on an image of this height and width, prepared like this."""
     box = seen_box(height, width, preprocess)
     view_height, view_width = preprocess.size
     step = (box[3] - box[1]) * patch / view_height, (box[2] - box[0]) * patch / view_width
@@ -79,7 +79,7 @@ def place_patches(height: int, width: int, preprocess: Preprocess, patch: int) -
 
 
 def place_cells(height: int, width: int, preprocess: Preprocess, grid: tuple[int, int]) -> Place:
-    """How a feature map of so many rows and columns, which covers all that the model sees, lies on such a picture."""
+    """How a feature map of so many rows and columns, which covers all that the model sees, lies on such an image."""
     box = seen_box(height, width, preprocess)
     return Place((height, width), box, grid, ((box[3] - box[1]) / grid[0], (box[2] - box[0]) / grid[1]))
 

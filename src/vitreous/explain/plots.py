@@ -142,7 +142,7 @@ def distance_figure(distances: NDArray[np.floating], even: float | None = None) 
 
 
 def even_distance(model: ViT, size: tuple[int, int]) -> float:
-    """The mean distance between two patches of a picture (height, width), in pixels: looking everywhere alike."""
+    """The mean distance between two patches of an image (height, width), in pixels: looking everywhere alike."""
     patch = model.config.patch
     return float(cell_distances(grid_of(size, patch), patch).mean())
 

@@ -1,7 +1,7 @@
 """What an answer rests on: gradient-weighted relevance of attention, and Grad-CAM on tokens or on a feature map.
 
 All ask how the evidence for a class would change, so all need a backward pass, but only down to the lowest layer that
-they use: the layers below run as in a prediction. Letters in shapes: B pictures, h heads, T tokens, D width, K classes.
+they use: the layers below run as in a prediction. Letters in shapes: B images, h heads, T tokens, D width, K classes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from vitreous.model.trace import Trace
 
 
 def evidence(scores: Tensor, targets: Tensor) -> Tensor:
-    """(B,) log-odds of each picture's target class, log(p / (1 - p)), of scores (B, K).
+    """(B,) log-odds of each image's target class, log(p / (1 - p)), of scores (B, K).
 
     Its gradient is that of the class's score against those of its rivals, each as likely as it is: what all classes
     have in common cancels. Unlike that of log p, it does not vanish where the model is sure.
@@ -180,6 +180,6 @@ def _forward(model: TracesAttention, images: Tensor, trace: _Graph) -> tuple[Ten
 
 
 def _evidence(scores: Tensor, targets: Tensor | None) -> Tensor:
-    """A number whose gradient with respect to each picture's tokens is that of its own evidence."""
+    """A number whose gradient with respect to each image's tokens is that of its own evidence."""
     with torch.enable_grad():
         return evidence(scores, scores.argmax(dim=1) if targets is None else targets).sum()

@@ -1,6 +1,6 @@
 """How good an explanation is: by what the model loses without it, and by where it lies.
 
-Letters in shapes: B pictures, N patches, K classes, S shares.
+Letters in shapes: B images, N patches, K classes, S shares.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Localisation(NamedTuple):
     pointing: float
     """1 if the map's highest point lies on the mask, else 0; among equals, the share of those that do."""
     iou: float
-    """Intersection over union with the mask, of the map cut at the height that suits this picture best."""
+    """Intersection over union with the mask, of the map cut at the height that suits this image best."""
 
 
 def removal_curves(model: LeavesPatchesOut, images: Tensor, order: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
@@ -65,7 +65,7 @@ def localise(map: NDArray[np.floating], mask: NDArray[np.bool_]) -> Localisation
 
 
 def centre_map(place: Place) -> Map:
-    """(height, width): a Gaussian in the middle of the picture, sigma a quarter of each side; it looks at nothing."""
+    """(height, width): a Gaussian in the middle of the image, sigma a quarter of each side; it looks at nothing."""
     height, width = place.size
     return _gaussian(np.arange(height) + 0.5, np.arange(width) + 0.5, (0.0, 0.0, width, height))
 
@@ -77,7 +77,7 @@ def seen_centre_map(place: Place) -> Map:
 
 
 def centre_patches(place: Place, box: tuple[float, float, float, float] | None = None) -> Map:
-    """(rows, columns): a Gaussian in the middle of the picture, or of a box in it, at the patches' centres."""
+    """(rows, columns): a Gaussian in the middle of the image, or of a box in it, at the patches' centres."""
     height, width = place.size
     return _gaussian(*place.centres(), box or (0.0, 0.0, width, height))
 

@@ -1,4 +1,4 @@
-"""The way of one picture through the model, every quantity of it: what the paper's equations 1 to 4 make of it.
+"""The way of one image through the model, every quantity of it: what the paper's equations 1 to 4 make of it.
 
 Letters in shapes: C channels, P patch side, N patches, T tokens (class token and its like, then patches), D width,
 h heads, d = D/h, L layers, K classes.
@@ -109,7 +109,7 @@ class Steps:
 
 
 def follow(model: ViT, image: Tensor, *, cell: int | None = None, layer: int = -1, head: int = 0) -> Steps:
-    """Everything that happens to one picture (1, C, H, W), normalised.
+    """Everything that happens to one image (1, C, H, W), normalised.
 
     cell: the patch to follow, which is then also the one that asks; if None, the middle one is followed, and the class
         token asks where the answer is read from it.

@@ -85,7 +85,7 @@ def check_place(folder: Path) -> None:
 
 
 def check_links(dataset: Dataset, store: Path) -> None:
-    """Refuse a dataset whose pictures a person has put into the downloads and taken away again."""
+    """Refuse a dataset whose images a person has put into the downloads and taken away again."""
     if broken := broken_links(dataset, store):
         target = broken[0].parent / broken[0].readlink()
         raise UserError(
@@ -217,7 +217,7 @@ def _unpack(one: Fetched, folder: Path, progress: Progress | None) -> None:
 
 
 def check_counts(dataset: Dataset, folder: Path) -> Data | None:
-    """Refuse files that do not hold the pictures that were published."""
+    """Refuse files that do not hold the images that were published."""
     if dataset.read is None:
         return None
     data = read_dataset(dataset, folder)

@@ -31,7 +31,7 @@ from vitreous.report.analysis import analysis_page
 from vitreous.report.bias import bias_page
 from vitreous.run.budget.looking import class_by_class
 from vitreous.run.needs import check_explanation_memory, choose_bias_batch
-from vitreous.run.opening import open_model, open_pictures
+from vitreous.run.opening import open_images, open_model
 from vitreous.weights.bundle import Bundle
 from vitreous.weights.files import readable_errors, write_output
 from vitreous.weights.ours import GENERATOR, check_file, output_folder
@@ -41,7 +41,7 @@ WEIGHT_DECAY = 1e-2
 FILES = ("analysis.json", "analysis.html")
 BIAS_FILES = ("bias.json", "bias.html")
 FEWEST = 8
-"""Pictures below which a comparison between pictures says nothing."""
+"""Images below which a comparison between images says nothing."""
 
 
 @dataclass(frozen=True)
@@ -68,25 +68,25 @@ def analyze(
     data: str | Path | Data,
     out: str | Path,
     *,
-    pictures: Count = 500,
+    images: Count = 500,
     seed: Seed = 0,
     workers: Workers | None = None,
     preprocess: Preprocess | str | None = None,
     progress: Progress | None = None,
 ) -> Analysis:
-    """Measure every model on the same pictures; write `analysis.json` and a page with plots, `analysis.html`.
+    """Measure every model on the same images; write `analysis.json` and a page with plots, `analysis.html`.
 
     out: the folder for both. An earlier analysis in it is replaced; other files of these names are not.
     models: bundles, runs or weights, with or without a classifier.
-    pictures: at most so many of the test split (else val, else half of all) are measured, and as many of the train
+    images: at most so many of the test split (else val, else half of all) are measured, and as many of the train
         split are learned from by the linear probes. Without labels, what needs them is left out.
     preprocess: changes to every model's preprocessing.
-    progress: called with pictures done and in all.
+    progress: called with images done and in all.
     """
-    _check(models, pictures)
+    _check(models, images)
     folder = _make_folder(output_folder(out), FILES)
-    opened = open_pictures(data)
-    chosen = choose_pictures(opened, pictures, seed)
+    opened = open_images(data)
+    chosen = choose_images(opened, images, seed)
     bundles = _open_all(models, preprocess)
     total = len(bundles) * (len(chosen.measured) + (len(chosen.learned) if chosen.learned is not None else 0))
     reader = ModelReader(chosen, Judge(_fit, _accuracy), seed, workers, progress, total)
@@ -110,22 +110,22 @@ def analyze_bias(
     data: str | Path | Data,
     out: str | Path,
     *,
-    pictures: Count = 200,
+    images: Count = 200,
     seed: Seed = 0,
     workers: Workers | None = None,
     preprocess: Preprocess | str | None = None,
     progress: Progress | None = None,
 ) -> BiasAnalysis:
-    """Measure on the same pictures which inductive bias models of any family have: what moving, shuffling and
-    filtering a picture does to their answers, and how far they look. Write `bias.json` and a page, `bias.html`.
+    """Measure on the same images which inductive bias models of any family have: what moving, shuffling and
+    filtering an image does to their answers, and how far they look. Write `bias.json` and a page, `bias.html`.
 
-    The arguments are those of `analyze`; each picture is looked at some 30 times. Accuracies are those of the models
+    The arguments are those of `analyze`; each image is looked at some 30 times. Accuracies are those of the models
     that have all classes of the data, where there are labels.
     """
-    _check(models, pictures)
+    _check(models, images)
     folder = _make_folder(output_folder(out), BIAS_FILES)
-    opened = open_pictures(data)
-    chosen = choose_pictures(opened, pictures, seed)
+    opened = open_images(data)
+    chosen = choose_images(opened, images, seed)
     bundles = [(name, open_model(model, preprocess)) for name, model in zip(_names(models), models, strict=True)]
     batches = [choose_bias_batch(bundle) for _, bundle in bundles]
     remarks = list(opened.notes)
@@ -143,15 +143,15 @@ def analyze_bias(
                 progress=_part_of(progress, number, len(bundles)),
             )
         found.append((name, bias))
-        left_out = [f"left out: {picture}" for picture in bias.unreadable]
+        left_out = [f"left out: {image}" for image in bias.unreadable]
         remarks += [line for line in (*remark, *left_out) if line not in remarks]
-    numbers = BiasNumbers(_describe(data, chosen, found[0][1].pictures, seed), tuple(found), tuple(remarks))
+    numbers = BiasNumbers(_describe(data, chosen, found[0][1].images, seed), tuple(found), tuple(remarks))
     described, page = _write(folder, BIAS_FILES, numbers, bias_page(numbers))
     return BiasAnalysis(numbers, described, page)
 
 
 def _labelled_for(bundle: Bundle, source: Source, name: str) -> tuple[Source, list[str]]:
-    """The pictures with labels that count in the model's classes, or without any and a remark why."""
+    """The images with labels that count in the model's classes, or without any and a remark why."""
     if set(source.classes) <= set(bundle.labels):
         return source.relabelled(bundle.labels), []
     unknown = source.with_labels(np.full(len(source), -1, dtype=np.int64), source.classes)
@@ -159,17 +159,17 @@ def _labelled_for(bundle: Bundle, source: Source, name: str) -> tuple[Source, li
 
 
 def _part_of(progress: Progress | None, number: int, models: int) -> Progress | None:
-    """What one of several models tells of its progress: pictures done and in all of all models."""
+    """What one of several models tells of its progress: images done and in all of all models."""
     if progress is None:
         return None
     return lambda done, total: progress(number * total + done, models * total)
 
 
-def _check(models: Sequence[object], pictures: int) -> None:
+def _check(models: Sequence[object], images: int) -> None:
     if not models:
         raise UserError("no models: give at least one bundle, run or file of weights.")
-    if pictures < FEWEST:
-        raise UserError(f"pictures={pictures}: give at least {FEWEST}; fewer say nothing about pictures in general.")
+    if images < FEWEST:
+        raise UserError(f"images={images}: give at least {FEWEST}; fewer say nothing about images in general.")
 
 
 def _read(reader: ModelReader, name: str, bundle: Bundle) -> tuple[ModelNumbers, Tensor]:
@@ -177,12 +177,12 @@ def _read(reader: ModelReader, name: str, bundle: Bundle) -> tuple[ModelNumbers,
         return reader.read(name, bundle)
 
 
-def _describe(data: str | Path | Data, chosen: Chosen, pictures: int, seed: int) -> MeasuredOn:
+def _describe(data: str | Path | Data, chosen: Chosen, images: int, seed: int) -> MeasuredOn:
     learned = chosen.learned
     return MeasuredOn(
         source="data in memory" if isinstance(data, Data) else str(data),
         split=chosen.split,
-        pictures=pictures,
+        images=images,
         learned_from=None if learned is None else len(learned),
         classes=None if learned is None else len(learned.classes),
         seed=seed,
@@ -205,8 +205,8 @@ def _accuracy(answers: Tensor, labels: Tensor) -> Accuracy:
     return Accuracy(right / len(labels), wilson(right, len(labels)), len(labels))
 
 
-def choose_pictures(data: Data, most: int, seed: int) -> Chosen:
-    """At most `most` pictures to measure and as many to learn from, of all classes alike."""
+def choose_images(data: Data, most: int, seed: int) -> Chosen:
+    """At most `most` images to measure and as many to learn from, of all classes alike."""
     labelled = bool(data.classes) and not any((source.labels < 0).any() for source in data.splits.values())
     splits = data.splits
     name: str
@@ -222,9 +222,7 @@ def choose_pictures(data: Data, most: int, seed: int) -> Chosen:
         split = "test" if "test" in splits else "val"
         name, measured, learned = split, splits[split], splits["train"] if labelled else None
     if len(measured) < FEWEST:
-        raise UserError(
-            f"{len(measured)} pictures to measure ({name}): a comparison needs at least {FEWEST}; give more."
-        )
+        raise UserError(f"{len(measured)} images to measure ({name}): a comparison needs at least {FEWEST}; give more.")
     measured = measured.subset(_of_all_classes(measured.labels, most, seed))
     if learned is not None:
         learned = learned.subset(_of_all_classes(learned.labels, most, seed))

@@ -49,7 +49,7 @@ class Bench:
     """What was left out, and why."""
 
     def to_json(self) -> dict[str, Any]:
-        """{"model", "machine", "rows": [{"engine", "precision", "pictures_per_second", ...}], "remarks"}."""
+        """{"model", "machine", "rows": [{"engine", "precision", "images_per_second", ...}], "remarks"}."""
         return {
             "generator": GENERATOR,
             "model": self.model,
@@ -71,14 +71,14 @@ def bench(
     out: str | Path | None = None,
     say: Callable[[str], None] | None = None,
 ) -> Bench:
-    """Pictures a second and latency of a model in each engine that is installed, side by side on this machine.
+    """Images a second and latency of a model in each engine that is installed, side by side on this machine.
 
     What is converted on the way, and the speeds, are kept: engine "auto" of other commands then takes the fastest.
 
     model: a bundle, a run, an exported model, or anything else that `open_weights` takes.
-    data: labelled pictures; with them int8 is made too, and every engine's accuracy is measured.
+    data: labelled images; with them int8 is made too, and every engine's accuracy is measured.
     merge: how many tokens to merge in each block, each number by itself; the model's own if None.
-    batch_sizes: numbers of pictures at once for which latency is measured.
+    batch_sizes: numbers of images at once for which latency is measured.
     max_drop: points of accuracy that int8 may lose, 0.5 if None.
     out: a folder for bench.json and bench.svg, a plot of accuracy against speed.
     say: told what is being done.
@@ -90,7 +90,7 @@ def bench(
     tell = say or (lambda text: None)
     if not isinstance(model, Bundle) and is_engine(Path(model)):
         if merge is not None or preprocess is not None:
-            raise UserError(f"{model}: what it merges and how it prepares pictures is built in; leave both out.")
+            raise UserError(f"{model}: what it merges and how it prepares images is built in; leave both out.")
         found = _exported(Path(model), data)
         rows = measure_engines(found, batch_sizes, ROUNDS, tell)
     else:
@@ -115,13 +115,13 @@ def _exported(folder: Path, data: str | Path | Data | None) -> Candidates:
     way = Way(Variant(about.runtime, about.precision), int(about.model.get("merge", 0)))
     found = Candidates({way: deployed.engine})
     if data is not None:
-        pictures = choose_split(open_dataset(data), None)[1]
-        found.judged = sample_views(pictures, about.preprocess, JUDGED, deployed.labels)
+        images = choose_split(open_dataset(data), None)[1]
+        found.judged = sample_views(images, about.preprocess, JUDGED, deployed.labels)
     return found
 
 
 def _remember(bundle: Bundle, merges: Sequence[int], rows: Sequence[EngineTiming]) -> None:
     """Keep the speeds, so that engine "auto" knows which is fastest."""
     for merge in merges:
-        speeds = {Variant(row.engine, row.precision): row.pictures_per_second for row in rows if row.merge == merge}
+        speeds = {Variant(row.engine, row.precision): row.images_per_second for row in rows if row.merge == merge}
         PreparedEngines(at_merge(bundle, merge)).remember(speeds)

@@ -68,7 +68,7 @@ def compare(
     device: str = "auto",
     listeners: Listeners | None = None,
 ) -> Comparison:
-    """Train every model with every share of the pictures and every seed, or go on with that; say who is ahead.
+    """Train every model with every share of the images and every seed, or go on with that; say who is ahead.
 
     data: anything `fit` takes. models: names of presets, with fields after colons where they should differ
     ("P/4@32:attention=neighbourhood:window=3"), which are trained; or paths of runs, bundles and foreign weights, which
@@ -119,7 +119,7 @@ class _Job:
                 self.finished[candidate.name] = open_classifier(candidate.name)
         self.settings = shared_settings(self.trainings)
         for bundle in self.finished.values():
-            self._pictures()[1].relabelled(bundle.labels)
+            self._images()[1].relabelled(bundle.labels)
 
     def run(self, plan: ComparePlan) -> Comparison:
         """Do what is left to do; what is there by then is written even where it was stopped."""
@@ -139,30 +139,30 @@ class _Job:
             self._write(result)
         return result
 
-    def _pictures(self) -> tuple[Split, Source]:
-        """What accuracies may be of: the test split; else the pictures that every training sets aside."""
+    def _images(self) -> tuple[Split, Source]:
+        """What accuracies may be of: the test split; else the images that every training sets aside."""
         if not self.trainings:
             return measured_split(self.data)
         return self.cells.judged_on(next(iter(self.trainings.values())))
 
     def _judged(self, plan: ComparePlan) -> Judged:
-        split, source = self._pictures()
-        count = len(source) if plan.measured_pictures is None else plan.measured_pictures
+        split, source = self._images()
+        count = len(source) if plan.measured_images is None else plan.measured_images
         return Judged(split, split not in self.data.splits, len(source), count)
 
     def _measure(self, name: str, plan: ComparePlan) -> Cell:
         """How well a finished model does."""
-        split, source = self._pictures()
+        split, source = self._images()
         bundle = self.finished[name]
-        found = self.cells.measure_model(bundle, random_part(source, SPLIT_SEED, plan.measured_pictures))
-        self.cells.listeners.say(f"{name}: {found.top1:.1%} of {found.n:,} {NAMES[split]} pictures")
+        found = self.cells.measure_model(bundle, random_part(source, SPLIT_SEED, plan.measured_images))
+        self.cells.listeners.say(f"{name}: {found.top1:.1%} of {found.n:,} {NAMES[split]} images")
         spent = bundle.info.get("spent")
         return Cell(
             model=name,
             fraction=None,
             seed=None,
             place=name,
-            pictures=None,
+            images=None,
             accuracy=found.top1,
             interval=found.top1_interval,
             n=found.n,
@@ -198,8 +198,8 @@ class _Job:
             and {
                 **self.settings,
                 "evaluations": plan.evaluations,
-                "val_pictures": plan.val_pictures,
-                "measured_pictures": plan.measured_pictures,
+                "val_images": plan.val_images,
+                "measured_images": plan.measured_images,
             },
             models=models,
             cells=cells,
@@ -209,15 +209,15 @@ class _Job:
         )
 
     def _biases(self, result: Comparison) -> dict[str, Bias]:
-        """Of each model's first training on most pictures, and of the finished ones, each opened afresh."""
+        """Of each model's first training on most images, and of the finished ones, each opened afresh."""
         folder, places = self.cells.folder, {candidate.name: candidate.folder for candidate in self.candidates}
         speeds = looks_per_second(result.tried, {model.name: model.forward_flops for model in result.models})
         seconds = None if self.request.budget is None else AFTERWARDS * parse_budget(self.request.budget)
-        pictures = some_of_each_class(self._pictures()[1], count_that_fit(seconds, speeds))
+        images = some_of_each_class(self._images()[1], count_that_fit(seconds, speeds))
         found = {}
         for cell in full_cells(result.cells):
             kept = folder / BIAS / f"{places[cell.model]}.json"
-            found[cell.model] = bias_of(open_classifier(cell.place), pictures, kept, self.cells.machine.workers)
+            found[cell.model] = bias_of(open_classifier(cell.place), images, kept, self.cells.machine.workers)
         # in their order, and so in their colours
         return {model.name: found[model.name] for model in result.models if model.name in found}
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from vitreous.arguments import checked
 from vitreous.data.source import Data
 from vitreous.inputs import parse_size
-from vitreous.run.opening import open_pictures
+from vitreous.run.opening import open_images
 from vitreous.run.packing import Packed, pack
 from vitreous.weights.ours import check_apart, output_folder
 
@@ -28,16 +28,16 @@ def pack_data(
 ) -> Packed:
     """Write the data as tar shards with an index into the folder `out`, which is then data too.
 
-    Pictures keep their bytes; of arrays, PNG files are made. The train split is shuffled once, so that each shard has
+    Images keep their bytes; of arrays, PNG files are made. The train split is shuffled once, so that each shard has
     a bit of everything. A call that was interrupted is taken up at the shard where it was.
 
-    shard_size: bytes of a shard, as a number or a text such as "256MB". progress: called with pictures done and in all.
+    shard_size: bytes of a shard, as a number or a text such as "256MB". progress: called with images done and in all.
     """
     size = parse_size(shard_size, "shard_size", least=SMALLEST)
     folder = output_folder(out)
     if not isinstance(data, Data) and Path(data).exists():
         check_apart(folder, Path(data))
-    opened = open_pictures(data)
+    opened = open_images(data)
     for note in opened.notes:
         log.info(note)
     return pack(opened, folder, size, progress)

@@ -19,7 +19,7 @@ from vitreous.evaluate.label_sets import LabelSetResult, read_label_sets
 from vitreous.run.engines.choice import deploy
 from vitreous.run.matching import Among, check_imagenet, match_classes
 from vitreous.run.measuring import choose_labelled, measure_classifier, measure_label_sets
-from vitreous.run.opening import choose_split, open_dataset, open_pictures
+from vitreous.run.opening import choose_split, open_dataset, open_images
 from vitreous.run.yardsticks import find_labels
 from vitreous.weights.bundle import Bundle
 
@@ -32,14 +32,14 @@ class Evaluation:
     """train, val, test, or all where the data have one split only."""
     result: ClassificationResult
     unreadable: dict[str, str]
-    """Pictures that were left out: path to reason."""
+    """Images that were left out: path to reason."""
     seconds: float
     among: Among = "all"
     """Whether the answer was the best of all of the model's classes, or of those that the data have."""
     remarks: tuple[str, ...] = ()
     """How classes were matched, and among which the answer was chosen, where that is not the obvious."""
     answers: str | None = None
-    """The file that has the answer to each picture, where one was asked for."""
+    """The file that has the answer to each image, where one was asked for."""
     engine: str = "torch-fp32"
     """What computed the answers, and in what numbers."""
 
@@ -59,14 +59,14 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class LabelSetEvaluation:
-    """A result where pictures have several labels, each of which counts as right, and what it was measured on."""
+    """A result where images have several labels, each of which counts as right, and what it was measured on."""
 
     split: str
     labels: str
     """The file that has the labels."""
     result: LabelSetResult
     without: int
-    """Pictures that were left out, for the file has no label for them."""
+    """Images that were left out, for the file has no label for them."""
     unreadable: dict[str, str]
     """Others that were: path to reason."""
     seconds: float
@@ -112,19 +112,17 @@ def evaluate(
     split: which one; if None, test if there is one, else val, else all.
     among: whether the answer is the best of "all" of the model's classes or of those that the "data" have; if None,
         all, but for the 200 classes of ImageNet-A or ImageNet-R the data's, as in their papers.
-    answers: a .csv, .jsonl or .parquet file to write what the model says of each picture to.
-    batch_size: pictures that the model sees at once; if None, as many as is fastest.
-    workers: processes that decode; if None, one per core, at most 4, or none for a few pictures.
+    answers: a .csv, .jsonl or .parquet file to write what the model says of each image to.
+    batch_size: images that the model sees at once; if None, as many as is fastest.
+    workers: processes that decode; if None, one per core, at most 4, or none for a few images.
     engine, precision: what computes, and in what numbers; `vitreous.run.engines.choice.deploy` says how it is chosen.
     merge: how many tokens the model merges per block (docs/merging.md); None for as many as it does of itself.
-    progress: called with pictures done and pictures in all.
+    progress: called with images done and images in all.
     """
     opened = open_dataset(data)
     name, source = choose_split(opened, split)
     place = None if answers is None else check_answer_file(answers)
-    deployed = deploy(
-        model, engine=engine, precision=precision, preprocess=preprocess, merge=merge, pictures=len(source)
-    )
+    deployed = deploy(model, engine=engine, precision=precision, preprocess=preprocess, merge=merge, images=len(source))
     matched = match_classes(source, deployed.labels, among)
     start = time.perf_counter()
     told = None if progress is None else lambda done: progress(done, len(source))
@@ -154,20 +152,18 @@ def evaluate_label_sets(
     merge: Merge | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> LabelSetEvaluation:
-    """How well the model does where a picture may have several labels, each of which counts as right.
+    """How well the model does where an image may have several labels, each of which counts as right.
 
     labels: "real" for ImageNet's ReaL labels, where `vitreous data get imagenet-real` puts them; or a JSON file: a list
-        with a list of labels for each of ImageNet's validation pictures, found by the number in their names, for which
-        the model's classes must be ImageNet's; or an object from file name to list, for any model. Pictures without a
+        with a list of labels for each of ImageNet's validation images, found by the number in their names, for which
+        the model's classes must be ImageNet's; or an object from file name to list, for any model. Images without a
         label are left out; what the data say of classes is ignored.
     The other arguments are those of `evaluate`.
     """
     place = None if answers is None else check_answer_file(answers)
     file = find_labels(labels)
-    name, source = choose_split(open_pictures(data), split)
-    deployed = deploy(
-        model, engine=engine, precision=precision, preprocess=preprocess, merge=merge, pictures=len(source)
-    )
+    name, source = choose_split(open_images(data), split)
+    deployed = deploy(model, engine=engine, precision=precision, preprocess=preprocess, merge=merge, images=len(source))
     sets = read_label_sets(file, deployed.labels)
     if sets.numbered is not None:
         check_imagenet(deployed.labels, file)

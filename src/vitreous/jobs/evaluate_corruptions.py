@@ -1,4 +1,4 @@
-"""`vitreous evaluate --corruptions`: how well a model does on pictures as a bad camera or bad weather makes them."""
+"""`vitreous evaluate --corruptions`: how well a model does on images as a bad camera or bad weather makes them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from vitreous.weights.ours import GENERATOR, check_file, output_folder
 from vitreous.wording import Range
 
 FILES = ("corruptions.json", "corruptions.html")
-PICTURES = 200
+IMAGES = 200
 """So many are measured if nothing else is said: each is seen 76 times."""
 Strength = Annotated[int, Range(min(STRENGTHS), max(STRENGTHS))]
 
@@ -44,16 +44,16 @@ class CorruptionEvaluation:
 
     split: str
     of: int
-    """Pictures of the split, of which `result.n` were measured."""
+    """Images of the split, of which `result.n` were measured."""
     seed: int
-    """Of the choice of pictures and of what is random in a corruption."""
+    """Of the choice of images and of what is random in a corruption."""
     size: tuple[int, int]
     """Height and width of what the model sees, which is what was corrupted."""
     result: CorruptionResult
     among: Among
     remarks: tuple[str, ...]
     unreadable: dict[str, str]
-    """Pictures that were left out: path to reason."""
+    """Images that were left out: path to reason."""
     seconds: float
     engine: str = "torch-fp32"
     """What answered, and in what numbers."""
@@ -86,7 +86,7 @@ def evaluate_corruptions(
     split: Split | None = None,
     kinds: Sequence[str] | None = None,
     strengths: Sequence[Strength] = STRENGTHS,
-    count: Count = PICTURES,
+    count: Count = IMAGES,
     seed: Seed = 0,
     among: Among | None = None,
     out: str | Path | None = None,
@@ -98,20 +98,20 @@ def evaluate_corruptions(
     merge: Merge | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> CorruptionEvaluation:
-    """Accuracy and calibration on pictures as they are and under each of the kinds of corruption of ImageNet-C.
+    """Accuracy and calibration on images as they are and under each of the kinds of corruption of ImageNet-C.
 
     kinds: names of `vitreous.data.corrupt.CORRUPTIONS`, all if None. strengths: from 1 to 5.
-    count: at most so many pictures, a random sample by the seed. seed: of that and of the corruptions themselves, which
-        depend on nothing else but the picture's name within the data.
+    count: at most so many images, a random sample by the seed. seed: of that and of the corruptions themselves, which
+        depend on nothing else but the image's name within the data.
     out: a folder for `corruptions.json` and a page with examples, `corruptions.html`.
-    progress: called with pictures done and in all. The other arguments are those of `evaluate`.
+    progress: called with images done and in all. The other arguments are those of `evaluate`.
     """
     kinds, strengths = _check_kinds(kinds), _check_strengths(strengths)
     folder = None if out is None else _make_folder(output_folder(out))
     name, source = choose_split(open_dataset(data), split)
     asked = min(count, len(source)) * (1 + len(kinds) * len(strengths))
-    deployed = deploy(model, engine=engine, precision=precision, preprocess=preprocess, merge=merge, pictures=asked)
-    # Classes are matched before pictures are drawn: a sample may lack some, and they can be answered all the same.
+    deployed = deploy(model, engine=engine, precision=precision, preprocess=preprocess, merge=merge, images=asked)
+    # Classes are matched before images are drawn: a sample may lack some, and they can be answered all the same.
     matched = match_classes(source, deployed.labels, among)
     chosen = matched.with_source(random_part(matched.source, seed, count))
     start = time.perf_counter()
@@ -177,7 +177,7 @@ def _content(found: CorruptionEvaluation, deployed: Deployed, source: Source, da
     left_out = tuple(f"left out: {path}: {reason}" for path, reason in found.unreadable.items())
     return CorruptionContent(
         model=_name(deployed),
-        data=f"Measured on {result.n:,} pictures{drawn} of {data} ({found.split}).",
+        data=f"Measured on {result.n:,} images{drawn} of {data} ({found.split}).",
         size=found.size,
         result=result,
         example=_example(source, deployed.engine.preprocess, result, found.seed),
@@ -194,16 +194,16 @@ def _name(deployed: Deployed) -> str:
 
 
 def _example(source: Source, preprocess: Preprocess, result: CorruptionResult, seed: int) -> CorruptionExample:
-    """The first picture that can be read."""
+    """The first image that can be read."""
     making = Corrupting(source, preprocess, result.kinds, result.strengths, seed)
     made = ((index, making.make(index)) for index in range(len(source)))
     index, views = next((index, one.views) for index, one in made if one.views is not None)
-    clean, *others = map(_picture, views)
+    clean, *others = map(_image, views)
     each = len(result.strengths)
     corrupted = {kind: others[k * each : (k + 1) * each] for k, kind in enumerate(result.kinds)}
     return CorruptionExample(source.name(index), clean, corrupted)
 
 
-def _picture(view: Levels) -> Image.Image:
-    """A view (C, H, W) as a picture."""
+def _image(view: Levels) -> Image.Image:
+    """A view (C, H, W) as an image."""
     return Image.fromarray(view[0] if len(view) == 1 else view.transpose(1, 2, 0).copy())

@@ -65,11 +65,11 @@ def export_weights(
     to: huggingface (a folder for `from_pretrained`), timm (a folder for "local-dir:"), google (an .npz); openvino or
         onnx (a folder with the graph that the runtime computes, verified beside the network; a model for `predict`).
     int8: openvino: the large products in 8-bit integers; `calibrate` is then needed.
-    calibrate: labelled pictures, from which the ranges of activations are read.
-    verify: pictures to compare answers on; for int8 labelled ones, on which accuracy is measured. If None, the val
-        split of those to calibrate with, or their test split, or some pictures of the package's own.
+    calibrate: labelled images, from which the ranges of activations are read.
+    verify: images to compare answers on; for int8 labelled ones, on which accuracy is measured. If None, the val
+        split of those to calibrate with, or their test split, or some images of the package's own.
     max_drop: points of accuracy that int8 may lose, 0.5 if None.
-    merge, preprocess: openvino and onnx: how many tokens the graph merges per block, and how it wants its pictures
+    merge, preprocess: openvino and onnx: how many tokens the graph merges per block, and how it wants its images
         ("size=384"); as the model says if None.
     """
     out = _check_place(out, to)
@@ -92,11 +92,11 @@ def export_weights(
 
 
 def _check_options(to: Format, int8: bool, of_int8: Mapping[str, object]) -> None:
-    """Refuse int8 where there is none, int8 without pictures, and what only int8 would use."""
+    """Refuse int8 where there is none, int8 without images, and what only int8 would use."""
     if int8 and (to not in RUNTIMES or RUNTIMES[to].quantise is None):
         raise UserError(f"int8: there is none for {to}; export to openvino, or leave it out.")
     if int8 and of_int8["calibrate"] is None:
-        raise UserError("int8: needs labelled pictures to calibrate with; give calibrate.")
+        raise UserError("int8: needs labelled images to calibrate with; give calibrate.")
     for name, given in of_int8.items():
         if given is not None and not int8:
             raise UserError(f"{name}: only int8 needs it; ask for int8, or leave it out.")

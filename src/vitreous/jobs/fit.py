@@ -1,4 +1,4 @@
-"""`vitreous fit`: from a folder of pictures to a trained model, its metrics and its report, in a run folder."""
+"""`vitreous fit`: from a folder of images to a trained model, its metrics and its report, in a run folder."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def fit(
         raise UserError("model and weights: the weights say which model it is; give one of the two.")
     if weights is None and preprocess is not None:
         raise UserError(
-            "preprocess: changes how pictures are prepared for given weights; give weights too, or leave it out."
+            "preprocess: changes how images are prepared for given weights; give weights too, or leave it out."
         )
     if distill is not None and token_labels is not None:
         raise UserError("distill and token_labels: a training learns from one teacher in one way; give one of the two.")

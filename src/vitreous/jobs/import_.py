@@ -65,7 +65,7 @@ def import_weights(
 
     preprocess: fields that should differ from what the source says, such as "crop=1,interpolation=bilinear".
     labels: the classes' names, or a file with them.
-    image_size, patch, channels: resample the model to other pictures; see `vitreous.weights.adapt`.
+    image_size, patch, channels: resample the model to other images; see `vitreous.weights.adapt`.
     classes: 0 leaves the classifier out; another number puts a new one of zeros in its place.
     heads: how many heads each block has, where the source does not tell. epsilon: another one for every LayerNorm.
     entry: which model of a training file that holds several: "student"; else the averaged one, such as "teacher".
@@ -127,7 +127,7 @@ def _names(said: str | Path | Sequence[str] | None, opened: Bundle, classes: int
 def _card(source: str, notes: Sequence[str], description: str, preprocess: Preprocess) -> str:
     files = preprocess.channels in (1, 3)  # of other numbers there are only tensors
     use = (
-        "vitreous predict FOLDER_OF_THIS_FILE picture.jpg"
+        "vitreous predict FOLDER_OF_THIS_FILE image.jpg"
         if files
         else "vitreous.load(FOLDER_OF_THIS_FILE).network(images)"
     )

@@ -13,8 +13,8 @@ from vitreous.run.opening import open_dataset
 
 @checked
 def inspect(data: str | Path | Data, *, progress: Callable[[int, int], None] | None = None) -> HealthReport:
-    """Read every picture once and report counts, sizes, unreadable files, duplicates and leaks.
+    """Read every image once and report counts, sizes, unreadable files, duplicates and leaks.
 
-    progress: called with pictures done and pictures in all.
+    progress: called with images done and images in all.
     """
     return inspect_data(open_dataset(data), progress)

@@ -10,13 +10,13 @@ from typing import overload
 from vitreous.arguments import Count, checked
 from vitreous.data.shards.opening import is_shards
 from vitreous.data.source import Split
-from vitreous.data.view import PICTURE_TYPES, Picture
+from vitreous.data.view import IMAGE_TYPES, ImageInput
 from vitreous.errors import UserError
 from vitreous.explain.explanation import Explanation, Head, Layer
 from vitreous.explain.methods import Method
 from vitreous.jobs.evaluate import Evaluation
 from vitreous.jobs.evaluate import evaluate as evaluate_model
-from vitreous.jobs.explain import explain as explain_picture
+from vitreous.jobs.explain import explain as explain_image
 from vitreous.jobs.predict import predict
 from vitreous.model.network import Network, require
 from vitreous.model.vit import ViT
@@ -47,29 +47,27 @@ class Model:
         return self.bundle.labels
 
     @overload
-    def predict(  # type: ignore[overload-overlap]  # a str is a sequence of str too, and means one picture
-        self, picture: Picture, top: int = 5
+    def predict(  # type: ignore[overload-overlap]  # a str is a sequence of str too, and means one image
+        self, image: ImageInput, top: int = 5
     ) -> Prediction: ...
 
     @overload
-    def predict(self, picture: Sequence[Picture], top: int = 5) -> list[Prediction]: ...
+    def predict(self, image: Sequence[ImageInput], top: int = 5) -> list[Prediction]: ...
 
     @checked
-    def predict(self, picture: Picture | Sequence[Picture], top: Count = 5) -> Prediction | list[Prediction]:
-        """What is on a picture: label, score and the first few; of a list, one such answer for each.
+    def predict(self, image: ImageInput | Sequence[ImageInput], top: Count = 5) -> Prediction | list[Prediction]:
+        """What is on an image: label, score and the first few; of a list, one such answer for each.
 
-        A picture is a file, a file's bytes, a picture of Pillow's, an array (H, W) or (H, W, C) uint8, or a tensor
-        (H, W) or (C, H, W) uint8. In a list, a folder stands for all pictures in it.
+        An image is a file, a file's bytes, an image of Pillow's, an array (H, W) or (H, W, C) uint8, or a tensor
+        (H, W) or (C, H, W) uint8. In a list, a folder stands for all images in it.
         """
-        if not isinstance(picture, PICTURE_TYPES):
-            return predict(self.bundle, picture, top=top)
-        if isinstance(picture, str | Path) and Path(picture).is_dir():
-            raise UserError(
-                f"{picture}: this is a folder, not a picture; give it in a list: predict([{str(picture)!r}])."
-            )
-        if isinstance(picture, str | Path) and is_shards(picture):
-            raise UserError(f"{picture}: these are shards, not a picture; give them in a list: predict([...]).")
-        return predict(self.bundle, picture, top=top)[0]
+        if not isinstance(image, IMAGE_TYPES):
+            return predict(self.bundle, image, top=top)
+        if isinstance(image, str | Path) and Path(image).is_dir():
+            raise UserError(f"{image}: this is a folder, not an image; give it in a list: predict([{str(image)!r}]).")
+        if isinstance(image, str | Path) and is_shards(image):
+            raise UserError(f"{image}: these are shards, not an image; give them in a list: predict([...]).")
+        return predict(self.bundle, image, top=top)[0]
 
     @checked
     def evaluate(self, data: str | Path, *, split: Split | None = None) -> Evaluation:
@@ -79,7 +77,7 @@ class Model:
     @checked
     def explain(
         self,
-        picture: Picture,
+        image: ImageInput,
         *,
         method: Method | None = None,
         layer: Layer | None = None,
@@ -87,8 +85,8 @@ class Model:
         target: str | None = None,
         query: tuple[float, float] | None = None,
     ) -> Explanation:
-        """What it saw in a picture, on the picture's own pixels; `vitreous.jobs.explain.explain` says it all."""
-        return explain_picture(self.bundle, picture, method=method, layer=layer, head=head, target=target, query=query)
+        """What it saw in an image, on the image's own pixels; `vitreous.jobs.explain.explain` says it all."""
+        return explain_image(self.bundle, image, method=method, layer=layer, head=head, target=target, query=query)
 
 
 @checked

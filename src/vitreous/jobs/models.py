@@ -35,9 +35,9 @@ class ModelRow:
     tokens: int | None
     parameters: int
     gflops: float
-    """Billions of floating-point operations for one picture, forward; a multiplication and an addition are two."""
+    """Billions of floating-point operations for one image, forward; a multiplication and an addition are two."""
     activation_mb: float
-    """Millions of bytes that training keeps for one picture, in float32."""
+    """Millions of bytes that training keeps for one image, in float32."""
     fit: Fit | None = None
     """How it can be trained on the GPUs that were asked about."""
 
@@ -54,7 +54,7 @@ def models(
     """The cost of the named models, or of all that the image size suits: a ViT's patch must divide it.
 
     gpus, memory: how many GPUs there are, and how much memory each has ("80GB", or bytes): then each row says whether
-        and how the model can be trained on them, with a batch of `batch_size` pictures over all of them.
+        and how the model can be trained on them, with a batch of `batch_size` images over all of them.
     """
     for name in names:
         check_one_size(name, image_size)
@@ -73,7 +73,7 @@ def models(
 
 
 def _fitting(name: str, sized: dict[str, tuple[int, int]]) -> ModelConfig | None:
-    """The preset at this image size; None if it cannot look at pictures of that."""
+    """The preset at this image size; None if it cannot look at images of that."""
     try:
         return named_config(name, **sized)
     except UserError:

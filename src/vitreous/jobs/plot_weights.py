@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from vitreous.arguments import Count, checked
 from vitreous.config.data import Preprocess
 from vitreous.data.augment import normalise
-from vitreous.data.decode import PictureError
+from vitreous.data.decode import ImageError
 from vitreous.data.source import Data
 from vitreous.data.view import Sample, make_view
 from vitreous.errors import UserError
@@ -33,13 +33,13 @@ from vitreous.explain.plots import (
 from vitreous.model.network import Network, evaluating, require
 from vitreous.model.vit import ViT
 from vitreous.run.needs import check_explanation_memory
-from vitreous.run.opening import choose_split, open_model, open_pictures
+from vitreous.run.opening import choose_split, open_images, open_model
 from vitreous.weights.bundle import Bundle
 from vitreous.weights.files import write_output
 from vitreous.weights.ours import GENERATOR, check_file, output_folder
 
-PICTURES = 64
-"""Enough: of a real ViT-Ti/16, even 8 pictures give every head's mean to within 7 pixels of that of 64."""
+IMAGES = 64
+"""Enough: of a real ViT-Ti/16, even 8 images give every head's mean to within 7 pixels of that of 64."""
 BATCH = 8
 KINDS: dict[str, dict[str, Any]] = {
     "svg": {"metadata": {"Date": None, "Creator": GENERATOR}},
@@ -55,12 +55,12 @@ class WeightsView:
 
     model: Network
     size: tuple[int, int]
-    """Height and width of the pictures that it looks at."""
+    """Height and width of the images that it looks at."""
     distances: NDArray[np.float32] | None
-    """(layers, heads) mean attention distance in pixels; None where no pictures were given, or no tokens attend."""
+    """(layers, heads) mean attention distance in pixels; None where no images were given, or no tokens attend."""
 
     def plots(self) -> dict[str, Figure]:
-        """The plots by name: filters, positions if the model adds any, distance if pictures were given.
+        """The plots by name: filters, positions if the model adds any, distance if images were given.
 
         Of a model without patches, filters alone; none where no convolution looks at the pixels.
         """
@@ -114,16 +114,16 @@ def plot_weights(
     preprocess: Preprocess | str | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> WeightsView:
-    """The paper's figure 7 of a model: its patch filters, its positions and, over `count` pictures, how far it sees.
+    """The paper's figure 7 of a model: its patch filters, its positions and, over `count` images, how far it sees.
 
     Of a model without patches and attention, what there is of it: the filters of its first layer.
     """
     if count is not None and data is None:
-        raise UserError(f"count={count}: counts the pictures of data; give data too, or leave count out.")
+        raise UserError(f"count={count}: counts the images of data; give data too, or leave count out.")
     bundle = open_model(model, preprocess)
     found = None
     if data is not None and isinstance(bundle.model, ViT):
-        found = attention_distances(bundle, data, count=count or PICTURES, progress=progress)
+        found = attention_distances(bundle, data, count=count or IMAGES, progress=progress)
     return WeightsView(bundle.model, bundle.preprocess.size, found)
 
 
@@ -145,20 +145,20 @@ def attention_distances(
     bundle: Bundle,
     data: str | Path | Data,
     *,
-    count: int = PICTURES,
+    count: int = IMAGES,
     progress: Callable[[int, int], None] | None = None,
 ) -> NDArray[np.float32]:
-    """(layers, heads): how far each head looks, in pixels of the input; the mean over `count` pictures of the data.
+    """(layers, heads): how far each head looks, in pixels of the input; the mean over `count` images of the data.
 
-    The pictures are spread evenly over the split that `evaluate` would take; those that cannot be read are left out.
+    The images are spread evenly over the split that `evaluate` would take; those that cannot be read are left out.
     """
     model = require(bundle.model, ViT, "attention distance")
     check_explanation_memory(bundle, "attention")
-    _, source = choose_split(open_pictures(data), None)
+    _, source = choose_split(open_images(data), None)
     count = min(count, len(source))
     views, found = [], []
     for i in range(count):
-        with suppress(PictureError):
+        with suppress(ImageError):
             views.append(make_view(Sample(source, i * len(source) // count), bundle.preprocess))
         if views and (len(views) == BATCH or i == count - 1):
             with evaluating(model):
@@ -167,6 +167,6 @@ def attention_distances(
         if progress is not None:
             progress(i + 1, count)
     if not found:
-        raise UserError(f"{data}: none of its pictures can be read.")
+        raise UserError(f"{data}: none of its images can be read.")
     mean: NDArray[np.float32] = np.concatenate(found).mean(axis=0)
     return mean

@@ -1,4 +1,4 @@
-"""`vitreous predict --out`: what is on millions of pictures, in parts that are each done once."""
+"""`vitreous predict --out`: what is on millions of images, in parts that are each done once."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class PredictedParts:
     """Of this command's share."""
     kept: int
     """Of these, the parts that were done already."""
-    pictures: int
+    images: int
     unreadable: dict[str, str]
     """Path to reason; their rows say it too."""
 
@@ -50,7 +50,7 @@ class PredictedParts:
 @checked
 def predict_many(
     model: str | Path,
-    pictures: str | Path | Sequence[str | Path],
+    images: str | Path | Sequence[str | Path],
     out: str | Path,
     *,
     embed: bool = False,
@@ -64,27 +64,27 @@ def predict_many(
     merge: Merge | None = None,
     progress: Progress | None = None,
 ) -> PredictedParts:
-    """Write what the model says of all pictures into files of a folder, one row per picture, in their order.
+    """Write what the model says of all images into files of a folder, one row per image, in their order.
 
     The files are Parquet where pyarrow is installed, else JSON lines. Each is complete or not there, and one that is
     there is not made again: repeat the command to go on after an interruption.
 
     model: a bundle, a run, an exported model, or anything else that `open_weights` takes, by its path.
-    pictures: files of pictures, folders, or any other data that `open_data` takes; several too.
-    out: the folder; one that holds answers of another model, of other pictures or with other settings is refused.
-    embed: add each picture's representation, which a model without a classifier has too.
+    images: files of images, folders, or any other data that `open_data` takes; several too.
+    out: the folder; one that holds answers of another model, of other images or with other settings is refused.
+    embed: add each image's representation, which a model without a classifier has too.
     part: "3/8" does the third of eight shares; eight processes may do theirs at once, on several machines.
     ray: True does it on all processors or GPUs of a Ray cluster, or of this machine where there is none; or the
         cluster's address.
     top: how many labels to give for each.
     engine, precision, merge: as `predict` has them; what "auto" finds is kept for whoever goes on.
-    progress: called with pictures done and pictures in all, of this share.
+    progress: called with images done and images in all, of this share.
     """
     if ray:
         require_ray()
     share = Share.parse(part) if part is not None else Share()
     out = output_folder(out).absolute()  # a worker may be in another folder
-    sources = _open(pictures)
+    sources = _open(images)
     read_plan(out)  # refuses a folder that is somebody else's before anything large is opened
     path = Path(model)
     given = str(path.absolute()) if path.exists() else str(model)
@@ -111,7 +111,7 @@ def _do_share(
     plan = agreed.plan
     parts = {number: cut_out(sources, plan.range_of(number)) for number in plan.parts_of(share)}
     records = {number: record for number in parts if (record := folder.finished(number, parts[number])) is not None}
-    missing = {number: pictures for number, pictures in parts.items() if number not in records}
+    missing = {number: images for number, images in parts.items() if number not in records}
     work = _Work(sum(len(plan.range_of(number)) for number in parts), progress)
     for record in records.values():
         work.add(record)
@@ -120,15 +120,15 @@ def _do_share(
             work.add(record)
     elif missing:
         worker = PartWorker(folder, agreed.model, batch_size)
-        for number, pictures in missing.items():
-            work.add(folder.finished(number, pictures) or worker.do(number, pictures, work.within))
-    return PredictedParts(folder.out, plan.format, len(parts), len(records), work.pictures, work.unreadable)
+        for number, images in missing.items():
+            work.add(folder.finished(number, images) or worker.do(number, images, work.within))
+    return PredictedParts(folder.out, plan.format, len(parts), len(records), work.images, work.unreadable)
 
 
-def _open(pictures: str | Path | Sequence[str | Path]) -> list[Source]:
+def _open(images: str | Path | Sequence[str | Path]) -> list[Source]:
     sources: list[Source] = []
     notes: list[str] = []
-    for place in [pictures] if isinstance(pictures, str | Path) else pictures:
+    for place in [images] if isinstance(images, str | Path) else images:
         found, remarks = open_all(place)
         sources += found
         notes += remarks
@@ -146,10 +146,10 @@ class _Agreed(NamedTuple):
 
 def _agree(out: Path, asked: ModelRequest, sources: Sequence[Source], top: int, embed: bool) -> _Agreed:
     """Open the model as the folder's plan says, where there is one, or make one."""
-    there, pictures = read_plan(out), sum(map(len, sources))
+    there, images = read_plan(out), sum(map(len, sources))
     if there is not None:
         asked = asked.preferring(there.engine, there.precision)
-    opened = asked.open(pictures)
+    opened = asked.open(images)
     engine = opened.deployed.engine
     plan = Plan(
         model=opened.digest,
@@ -160,9 +160,9 @@ def _agree(out: Path, asked: ModelRequest, sources: Sequence[Source], top: int, 
         top=top,
         embed=embed,
         format=choose_format() if there is None else there.format,
-        pictures=pictures,
+        images=images,
         names=digest_names(sources),
-        part_size=choose_part_size(pictures),
+        part_size=choose_part_size(images),
     )
     if there is not None:
         check_plan(out, there, plan)
@@ -173,23 +173,23 @@ def _agree(out: Path, asked: ModelRequest, sources: Sequence[Source], top: int, 
 
 @dataclass
 class _Work:
-    """What is done of a share; too many unreadable pictures are refused as soon as they are known."""
+    """What is done of a share; too many unreadable images are refused as soon as they are known."""
 
     total: int
     progress: Progress | None
-    pictures: int = 0
+    images: int = 0
 
     def __post_init__(self) -> None:
         self.unreadable: dict[str, str] = {}
 
     def add(self, record: PartRecord) -> None:
         """One more part is done."""
-        self.pictures += record.pictures
+        self.images += record.images
         self.unreadable |= record.unreadable
         check_unreadable(self.unreadable, self.total)
         self.within(0, 0)
 
     def within(self, done: int, _: int) -> None:
-        """So many pictures of the next part are done."""
+        """So many images of the next part are done."""
         if self.progress is not None:
-            self.progress(self.pictures + done, self.total)
+            self.progress(self.images + done, self.total)

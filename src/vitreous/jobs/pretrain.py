@@ -1,4 +1,4 @@
-"""`vitreous pretrain`: from pictures without labels to a model whose features are worth something, in a run folder."""
+"""`vitreous pretrain`: from images without labels to a model whose features are worth something, in a run folder."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def pretrain(
     tensorboard: bool = False,
     listeners: Listeners | None = None,
 ) -> PretrainResult:
-    """Learn features from pictures, or go on with what the same call began; `fit(weights=...)` then takes the run.
+    """Learn features from images, or go on with what the same call began; `fit(weights=...)` then takes the run.
 
-    data: anything `fit` takes, or a folder of pictures without class folders; labels are not learned from. method: mae,
+    data: anything `fit` takes, or a folder of images without class folders; labels are not learned from. method: mae,
     dino, dinov2, masked-patch, or supervised for comparison, which needs labels. out: the run folder, by default
     runs/NAME-METHOD.
     changes: single fields of the recipe, such as {"optimizer.learning_rate": 1e-4, "objective.koleo_weight": 0.1}.

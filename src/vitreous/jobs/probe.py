@@ -35,20 +35,20 @@ class Probed:
 
     protocol: Protocol
     judged: str
-    """Which pictures were judged: test, val, or pictures that were set aside."""
+    """Which images were judged: test, val, or images that were set aside."""
     n: int
     """How many."""
     known: int
-    """Pictures whose labels could be learned from."""
+    """Images whose labels could be learned from."""
     classes: int
     width: int
     """D, the length of a feature."""
     scores: tuple[ProbeScore, ...]
     computed: int
-    """Pictures that the model had to look at; the others' features were known from before."""
+    """Images that the model had to look at; the others' features were known from before."""
     remarks: tuple[str, ...]
     unreadable: dict[str, str] = field(default_factory=dict)
-    """Pictures that were left out: path to reason."""
+    """Images that were left out: path to reason."""
     seconds: float = 0.0
     engine: str = "torch-fp32"
     """What computed the features, and in what numbers."""
@@ -82,11 +82,11 @@ def probe(
     model: a bundle, a run, an exported model, or anything else that `open_weights` takes.
     engine, precision: what computes, and in what numbers; `vitreous.run.engines.choice.deploy` says how it is chosen.
         int8 only if it is asked for: what it costs was judged by a classifier, which says nothing of features.
-    protocol: "knn", the weighted vote of the nearest training pictures; "linear", a linear classifier; "fewshot", least
-        squares from a few pictures per class, the mean of several draws.
-    shots: few-shot: how many pictures of each class, each number by itself; 1, 5 and 10 if None.
-    seed: of what is drawn at random: the shots, and the pictures set aside where the data have no split for them.
-    progress: called with pictures done and in all, for each split of the data that the model must look at.
+    protocol: "knn", the weighted vote of the nearest training images; "linear", a linear classifier; "fewshot", least
+        squares from a few images per class, the mean of several draws.
+    shots: few-shot: how many images of each class, each number by itself; 1, 5 and 10 if None.
+    seed: of what is drawn at random: the shots, and the images set aside where the data have no split for them.
+    progress: called with images done and in all, for each split of the data that the model must look at.
     """
     start = time.perf_counter()
     if shots is not None and protocol != "fewshot":
@@ -102,7 +102,7 @@ def probe(
         engine=engine,
         precision=precision,
         preprocess=preprocess,
-        pictures=sum(map(len, opened.splits.values())),
+        images=sum(map(len, opened.splits.values())),
         classifier=False,
     )
     reader = FeatureReader(deployed, batch_size, workers, progress)

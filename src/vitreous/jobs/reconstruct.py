@@ -1,4 +1,4 @@
-"""`vitreous reconstruct`: what a masked autoencoder makes of a quarter of a picture."""
+"""`vitreous reconstruct`: what a masked autoencoder makes of a quarter of an image."""
 
 from __future__ import annotations
 
@@ -11,42 +11,42 @@ from PIL import Image
 from vitreous.arguments import checked
 from vitreous.data.augment import normalise
 from vitreous.data.batch import Batch
-from vitreous.data.decode import PictureError
+from vitreous.data.decode import ImageError
 from vitreous.data.view import make_view
 from vitreous.errors import UserError
 from vitreous.explain.reconstruct import draw_reconstructions
 from vitreous.model.network import require
 from vitreous.model.vit import ViT
 from vitreous.objectives.mae import load_autoencoder
-from vitreous.run.opening import list_pictures
+from vitreous.run.opening import list_images
 from vitreous.weights.bundle import load_bundle
 
 
 @checked
 def reconstruct(
-    run: str | Path, pictures: str | Path | Sequence[str | Path]
-) -> Iterator[tuple[Path, Image.Image | PictureError]]:
-    """For each picture, and all in folders: itself, the patches seen of it and the rebuilt ones, side by side.
+    run: str | Path, images: str | Path | Sequence[str | Path]
+) -> Iterator[tuple[Path, Image.Image | ImageError]]:
+    """For each image, and all in folders: itself, the patches seen of it and the rebuilt ones, side by side.
 
     run: the folder of a training by `pretrain(method="mae")`. Which patches are seen follows from the run's seed and
-    the picture's place among the pictures. Of a picture that cannot be read, why.
+    the image's place among the images. Of an image that cannot be read, why.
     """
     folder = Path(run) / "decoder"
     if not folder.is_dir():
         raise UserError(
-            f"{run}: has no decoder, so it cannot rebuild pictures; give the run folder of `vitreous pretrain DATA "
+            f"{run}: has no decoder, so it cannot rebuild images; give the run folder of `vitreous pretrain DATA "
             "--method mae`."
         )
-    paths = list_pictures(pictures)
+    paths = list_images(images)
     bundle = load_bundle(run)
     objective, preprocess = load_autoencoder(folder, require(bundle.model, ViT, str(run))), bundle.preprocess
 
-    def rebuild(number: int, path: Path) -> Image.Image | PictureError:
+    def rebuild(number: int, path: Path) -> Image.Image | ImageError:
         try:
-            images = normalise(make_view(path, preprocess)[None], preprocess)
-        except PictureError as error:
+            views = normalise(make_view(path, preprocess)[None], preprocess)
+        except ImageError as error:
             return error
-        batch = Batch.of(images, index=torch.tensor([number]), seed=objective.seed)
+        batch = Batch.of(views, index=torch.tensor([number]), seed=objective.seed)
         return draw_reconstructions(objective, batch, preprocess)
 
     return ((path, rebuild(number, path)) for number, path in enumerate(paths))

@@ -14,7 +14,7 @@ from PIL import Image
 from vitreous.arguments import checked
 from vitreous.config.data import Preprocess
 from vitreous.config.model import ModelConfig
-from vitreous.data.decode import PictureError
+from vitreous.data.decode import ImageError
 from vitreous.data.loader import Loader
 from vitreous.data.source import Data, Source, Split
 from vitreous.data.view import Sample, look_at
@@ -27,11 +27,11 @@ from vitreous.jobs.explain import explain
 from vitreous.jobs.plot_weights import plot_weights
 from vitreous.model.family import count_flops
 from vitreous.objectives.mae import load_autoencoder
-from vitreous.report.content import Content, Example, Run, SplitScores, TaughtPicture
+from vitreous.report.content import Content, Example, Run, SplitScores, TaughtImage
 from vitreous.report.page import looks, page
 from vitreous.report.pretraining import pretraining_page
 from vitreous.run.folder import METRICS, REPORT, RESULT, RunConfig, read_config, records_of
-from vitreous.run.opening import open_dataset, open_model, open_pictures
+from vitreous.run.opening import open_dataset, open_images, open_model
 from vitreous.run.request import FitRequest, PretrainRequest
 from vitreous.run.result import FitResult, PretrainResult, read_result
 from vitreous.run.self_training.folder import is_self_training
@@ -43,15 +43,15 @@ from vitreous.weights.files import write_file, write_output
 from vitreous.weights.ours import check_file
 
 EACH = 6
-"""Pictures of each kind on a page."""
+"""Images of each kind on a page."""
 ROWS = 4
-"""Pictures that a masked autoencoder rebuilds on its page."""
+"""Images that a masked autoencoder rebuilds on its page."""
 WORK = 6e11
 """Floating-point operations that looking at them may take: some seconds on two cores."""
 DRAWING = 2.5
-"""Seconds that the rest of a page takes on two quiet cores: curves, tables, and pictures of the weights."""
+"""Seconds that the rest of a page takes on two quiet cores: curves, tables, and images of the weights."""
 SHORT = "The time that the training had was over, so none is shown; vitreous report writes the page again with some."
-GONE = "The pictures are no longer where they were, so none can be shown."
+GONE = "The images are no longer where they were, so none can be shown."
 
 
 @checked
@@ -71,7 +71,7 @@ def write_report(
     data: measure it on these; if None, a run's own metrics are shown, and of a bundle what its weights say.
     out: the file; if None, report.html in a run's folder, or NAME-report.html here. A page of ours is replaced, any
         other file is not.
-    seconds: about how long it may take: then fewer pictures are explained; None for as long as it takes.
+    seconds: about how long it may take: then fewer images are explained; None for as long as it takes.
     """
     if split is not None and data is None:
         raise UserError(f"split={split!r}: a split of data to measure on; give data too, or leave split out.")
@@ -108,7 +108,7 @@ def write_report(
 
 
 class Hurry:
-    """Whether there is still time to look at pictures for a page that may take so many seconds."""
+    """Whether there is still time to look at images for a page that may take so many seconds."""
 
     def __init__(self, seconds: float | None) -> None:
         self._until = None if seconds is None else time.monotonic() + seconds - DRAWING
@@ -143,7 +143,7 @@ def _content(
 
 
 class Measured(NamedTuple):
-    """How well a model does, and the pictures that it was measured on, where they are."""
+    """How well a model does, and the images that it was measured on, where they are."""
 
     data: Data | None = None
     splits: tuple[SplitScores, ...] = ()
@@ -155,7 +155,7 @@ def _measure(
 ) -> Measured:
     opened = open_dataset(data)
     found = evaluate(bundle, opened, split=split, progress=progress)
-    left_out = tuple(f"{picture}: {why}" for picture, why in found.unreadable.items())
+    left_out = tuple(f"{image}: {why}" for image, why in found.unreadable.items())
     return Measured(opened, (SplitScores(found.split, found.result),), left_out)
 
 
@@ -210,13 +210,13 @@ def told(place: str, finished: Finished) -> Run:
         teacher=request.teacher if isinstance(request, FitRequest) else None,
         way=request.method if isinstance(request, PretrainRequest) else request.recipe,
         training=config.training,
-        pictures=result.pictures,
+        images=result.images,
         classes=len(config.classes),
         steps=result.steps,
         planned=config.steps,
         best_step=None if fitted is None else fitted.best_step,
         frozen=None if probe is None or probe.accuracy is None else (probe.accuracy, probe.seconds),
-        frozen_pictures=None if probe is None else probe.pictures,
+        frozen_images=None if probe is None else probe.images,
         spent=result.spent,
         records=records,
         alarms=result.alarms if isinstance(result, PretrainResult) else (),
@@ -250,56 +250,56 @@ def _data_of(config: RunConfig) -> Data | None:
         return None
 
 
-def _taught(folder: Path, config: RunConfig) -> tuple[TaughtPicture, ...]:
-    """Training pictures with the token labels that they had, where pictures and labels still are."""
+def _taught(folder: Path, config: RunConfig) -> tuple[TaughtImage, ...]:
+    """Training images with the token labels that they had, where images and labels still are."""
     shown = read_examples(folder)
     data = _data_of(config) if shown else None
     if data is None:
         return ()
-    places, found = _find(data, {one.picture for one in shown}), []
+    places, found = _find(data, {one.image for one in shown}), []
     for one in shown:
-        if one.picture not in places:
+        if one.image not in places:
             continue
-        source, index = places[one.picture]
+        source, index = places[one.image]
         try:
-            picture, label = source.read(index), source.classes[int(source.labels[index])]
+            image, label = source.read(index), source.classes[int(source.labels[index])]
             labels = [[config.classes[number] for number in row] for row in one.classes]
-        except (PictureError, IndexError):  # damaged since
+        except (ImageError, IndexError):  # damaged since
             continue
-        found.append(TaughtPicture(one.picture, label, picture, labels, one.shares))
+        found.append(TaughtImage(one.image, label, image, labels, one.shares))
     return tuple(found)
 
 
 def _rebuilt(folder: Path, bundle: Bundle, config: RunConfig) -> Image.Image | None:
-    """What a masked autoencoder makes of some pictures that were set aside; None without one, or without them."""
+    """What a masked autoencoder makes of some images that were set aside; None without one, or without them."""
     if not (folder / "decoder").is_dir():
         return None
     seed = config.training.seed
     try:
-        opened = open_pictures(config.request.data)
+        opened = open_images(config.request.data)
         config.check_data(opened, folder)
         held = set_aside(opened, seed).splits["val"]
         loader = Loader(some_of(held, ROWS, seed), bundle.preprocess, batch_size=ROWS, unreadable_limit=1.0)
         batch = next(iter(loader.batches()))
-    except UserError:  # the pictures are no longer what or where they were: others may have been learned from
+    except UserError:  # the images are no longer what or where they were: others may have been learned from
         return None
     return draw_reconstructions(load_autoencoder(folder / "decoder", bundle.model), batch, bundle.preprocess)
 
 
 def with_examples(scored: SplitScores, bundle: Bundle, data: Data | None, hurry: Hurry) -> SplitScores:
-    """The split with pictures that the model was surest of, and what it looked at in them."""
+    """The split with images that the model was surest of, and what it looked at in them."""
     each = _how_many(bundle.model.config)
     wrong, right = scored.result.surest_wrong[:each], scored.result.surest_right[:each]
-    places = _find(data, {answer.picture for answer in (*wrong, *right)}) if data is not None else {}
+    places = _find(data, {answer.image for answer in (*wrong, *right)}) if data is not None else {}
     if not places:
         return replace(scored, without=GONE)
     found: dict[Answer, Example] = {}
     for answer in chain.from_iterable(zip_longest(wrong, right)):  # in turns, so that a hurry leaves some of both
-        if answer is None or answer.picture not in places:
+        if answer is None or answer.image not in places:
             continue
         if hurry.over():
             break
-        if (example := _example(bundle, answer, *places[answer.picture])) is not None:
+        if (example := _example(bundle, answer, *places[answer.image])) is not None:
             found[answer] = example
     if not found and hurry.over():
         return replace(scored, without=SHORT)
@@ -312,7 +312,7 @@ def _how_many(config: ModelConfig) -> int:
 
 
 def _find(data: Data, names: set[str]) -> dict[str, tuple[Source, int]]:
-    """Where pictures of these names are; validation pictures may have been training ones."""
+    """Where images of these names are; validation images may have been training ones."""
     order: tuple[Split, ...] = ("test", "val", "train")
     found: dict[str, tuple[Source, int]] = {}
     for source in (data.splits[split] for split in order if split in data.splits):
@@ -325,11 +325,11 @@ def _find(data: Data, names: set[str]) -> dict[str, tuple[Source, int]]:
 
 
 def _example(bundle: Bundle, answer: Answer, source: Source, index: int) -> Example | None:
-    """The picture and what spoke for the answer, where it can be told; None if it was damaged since it was judged."""
+    """The image and what spoke for the answer, where it can be told; None if it was damaged since it was judged."""
     try:
         whole = look_at(Sample(source, index), bundle.preprocess).whole
         overlay = explain(bundle, Sample(source, index)).overlay() if can_explain_classes(bundle.model) else None
-    except PictureError:
+    except ImageError:
         return None
     return Example(answer, whole, overlay)
 

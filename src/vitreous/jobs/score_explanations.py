@@ -17,7 +17,7 @@ from torch import Tensor
 from vitreous.arguments import Count, checked
 from vitreous.config.data import Preprocess
 from vitreous.data.augment import normalise
-from vitreous.data.decode import PictureError, open_values, read_header
+from vitreous.data.decode import ImageError, open_values, read_header
 from vitreous.data.source import Data, Source, Split
 from vitreous.data.view import Sample, look_at
 from vitreous.errors import UserError
@@ -27,18 +27,18 @@ from vitreous.explain.score import centre_map, centre_patches, localise, removal
 from vitreous.model.network import LeavesPatchesOut, check_numbers, evaluating, require
 from vitreous.model.vit import ViT
 from vitreous.run.needs import check_explanation_memory
-from vitreous.run.opening import choose_split, open_classifier, open_pictures
+from vitreous.run.opening import choose_split, open_classifier, open_images
 from vitreous.weights.bundle import Bundle
 
 BASELINES = ("even", "centre", "centre of what is seen")
 BATCH = 8
 NEEDS_PATCHES = "scores of explanations"
-"""What is told to need a ViT: patches are left out, and lie on the picture as its patches do."""
+"""What is told to need a ViT: patches are left out, and lie on the image as its patches do."""
 
 
 @dataclass(frozen=True)
 class MethodScore:
-    """Means over the pictures for one method or baseline."""
+    """Means over the images for one method or baseline."""
 
     name: str
     deletion: float
@@ -48,30 +48,30 @@ class MethodScore:
     energy: float | None = None
     """Share of the map on the mask; None without masks."""
     pointing: float | None = None
-    """Share of the pictures whose highest point is on the mask."""
+    """Share of the images whose highest point is on the mask."""
     iou: float | None = None
-    """Mean of each picture's best intersection over union."""
+    """Mean of each image's best intersection over union."""
     seconds: float | None = None
-    """To compute a map of one picture, prediction included; None for a baseline."""
+    """To compute a map of one image, prediction included; None for a baseline."""
 
 
 @dataclass(frozen=True)
 class ExplanationScores:
-    """How methods compare on the same pictures; baselines first."""
+    """How methods compare on the same images; baselines first."""
 
-    pictures: int
+    images: int
     scores: tuple[MethodScore, ...]
     left_out: dict[str, str]
-    """Pictures that cannot be read, and masks that mark nothing: path to reason."""
+    """Images that cannot be read, and masks that mark nothing: path to reason."""
 
     def to_json(self) -> dict[str, Any]:
-        """{"pictures", "baselines", "methods", "left_out"}, each of the two in the middle by name."""
+        """{"images", "baselines", "methods", "left_out"}, each of the two in the middle by name."""
         parts: dict[str, Any] = {"baselines": {}, "methods": {}}
         for one in self.scores:
             kind = "baselines" if one.name in BASELINES else "methods"
             metrics = {key: value for key, value in asdict(one).items() if key != "name" and value is not None}
             parts[kind][one.name] = {key: round(value, 4) for key, value in metrics.items()}
-        return {"pictures": self.pictures, **parts, "left_out": self.left_out}
+        return {"images": self.images, **parts, "left_out": self.left_out}
 
 
 @checked
@@ -88,9 +88,9 @@ def score_explanations(
 ) -> ExplanationScores:
     """How much better than maps that look at nothing the methods explain the model's own answers.
 
-    masks: a folder with a mask for each picture under the same name, as .png: where what the answer is about lies.
+    masks: a folder with a mask for each image under the same name, as .png: where what the answer is about lies.
         Values 1, 2 and 3 are a trimap, of which 1 and the outline 3 count and 2 does not; in any other mask all but 0.
-    count: so many pictures, spread evenly over the data; None for all.
+    count: so many images, spread evenly over the data; None for all.
     """
     bundle = open_classifier(model, preprocess)
     require(bundle.model, ViT, NEEDS_PATCHES)
@@ -98,9 +98,9 @@ def score_explanations(
     check_explanation_memory(bundle, "attention")
     for method in methods:
         check_request(bundle.model, method, None, "mean", target=False, query=False)
-    _, source = choose_split(open_pictures(data), split)
+    _, source = choose_split(open_images(data), split)
     if count is not None and not 1 <= count <= len(source):
-        raise UserError(f"count={count}: the data have {len(source)} pictures; give a number from 1 to that.")
+        raise UserError(f"count={count}: the data have {len(source)} images; give a number from 1 to that.")
     chosen = range(len(source)) if count is None else [i * len(source) // count for i in range(count)]
     if masks is not None:
         for index in chosen:
@@ -115,7 +115,7 @@ def score_explanations(
         if progress is not None:
             progress(done, len(chosen) - len(left_out))
     if not done:
-        raise UserError(f"{data}: none of its pictures can be read.")
+        raise UserError(f"{data}: none of its images can be read.")
     return ExplanationScores(done, sums.means(done), left_out)
 
 
@@ -128,7 +128,7 @@ class _Batch:
     indices: list[int]
 
     def noise(self) -> NDArray[np.float64]:
-        """(B, rows, columns): random numbers that belong to each picture, however the pictures are batched."""
+        """(B, rows, columns): random numbers that belong to each image, however the images are batched."""
         return np.stack([np.random.default_rng(index).random(self.places[0].grid) for index in self.indices])
 
 
@@ -162,14 +162,14 @@ class _Sums:
         self._localise("centre", batch, (centre_map(place) for place in batch.places))
         self._localise("centre of what is seen", batch, (seen_centre_map(place) for place in batch.places))
 
-    def means(self, pictures: int) -> tuple[MethodScore, ...]:
+    def means(self, images: int) -> tuple[MethodScore, ...]:
         return tuple(
-            MethodScore(name, **{key: value / pictures for key, value in sums.items()})
+            MethodScore(name, **{key: value / images for key, value in sums.items()})
             for name, sums in self.sums.items()
         )
 
     def _removal(self, name: str, batch: _Batch, patches: NDArray[np.floating], targets: Tensor) -> None:
-        # Patches that a map does not tell apart come in a random order: that of rows would favour a cut of the picture.
+        # Patches that a map does not tell apart come in a random order: that of rows would favour a cut of the image.
         keys = [values.reshape(len(values), -1) for values in (batch.noise(), patches)]
         order = np.lexsort([-key for key in keys], axis=1)
         deletion, insertion = removal_curves(self.model, batch.images, torch.from_numpy(order), targets)
@@ -189,7 +189,7 @@ class _Sums:
 def _batches(
     bundle: Bundle, source: Source, chosen: Sequence[int], masks: Path | None, left_out: dict[str, str]
 ) -> Iterator[_Batch]:
-    """The chosen pictures with their masks, a few at a time; those that cannot be used are noted."""
+    """The chosen images with their masks, a few at a time; those that cannot be used are noted."""
     preprocess, patch = bundle.preprocess, require(bundle.model, ViT, NEEDS_PATCHES).config.patch
     read: list[tuple[int, Tensor, Place, NDArray[np.bool_] | None]] = []
     for position, index in enumerate(chosen):
@@ -198,7 +198,7 @@ def _batches(
             mask = None if masks is None else _read_mask(_mask_path(masks, source, index), seen.whole)
             place = place_patches(seen.whole.height, seen.whole.width, preprocess, patch)
             read.append((index, seen.view, place, mask))
-        except PictureError as error:
+        except ImageError as error:
             left_out[error.name] = error.reason
         if read and (len(read) == BATCH or position == len(chosen) - 1):
             indices, views, places, found = zip(*read, strict=True)
@@ -211,38 +211,38 @@ def _mask_path(masks: Path, source: Source, index: int) -> Path:
     path = (masks / source.key(index)).with_suffix(".png")
     if not path.is_file():
         raise UserError(
-            f"{path}: there is no such mask, but a picture {source.key(index)}; add it, or remove the picture."
+            f"{path}: there is no such mask, but an image {source.key(index)}; add it, or remove the image."
         )
     return path
 
 
 def _check_mask(path: Path, source: Source, index: int) -> None:
-    """Refuse a mask of another size than its picture's before anything is computed; the camera's turn is not known yet.
+    """Refuse a mask of another size than its image's before anything is computed; the camera's turn is not known yet.
 
     What cannot be read is left out when its turn comes.
     """
     try:
-        mask, picture = read_header(path), source.header(index)
-    except PictureError:
+        mask, image = read_header(path), source.header(index)
+    except ImageError:
         return
-    if sorted((mask.width, mask.height)) != sorted((picture.width, picture.height)):
-        raise _other_size(path, (mask.width, mask.height), (picture.width, picture.height))
+    if sorted((mask.width, mask.height)) != sorted((image.width, image.height)):
+        raise _other_size(path, (mask.width, mask.height), (image.width, image.height))
 
 
-def _other_size(path: Path, mask: tuple[int, int], picture: tuple[int, int]) -> UserError:
+def _other_size(path: Path, mask: tuple[int, int], image: tuple[int, int]) -> UserError:
     """Of width and height each."""
     return UserError(
-        f"{path}: the mask is {mask[0]}x{mask[1]} and its picture {picture[0]}x{picture[1]} pixels; make them the same."
+        f"{path}: the mask is {mask[0]}x{mask[1]} and its image {image[0]}x{image[1]} pixels; make them the same."
     )
 
 
-def _read_mask(path: Path, picture: Image.Image) -> NDArray[np.bool_]:
+def _read_mask(path: Path, image: Image.Image) -> NDArray[np.bool_]:
     """(height, width): which pixels count."""
     values = open_values(path)
-    if values.shape != (picture.height, picture.width):
-        raise _other_size(path, (values.shape[1], values.shape[0]), picture.size)
+    if values.shape != (image.height, image.width):
+        raise _other_size(path, (values.shape[1], values.shape[0]), image.size)
     trimap = values.min() >= 1 and values.max() <= 3
     mask: NDArray[np.bool_] = values != 2 if trimap else values != 0
     if not mask.any():
-        raise PictureError(str(path), "the mask marks no pixel.")
+        raise ImageError(str(path), "the mask marks no pixel.")
     return mask

@@ -1,4 +1,4 @@
-"""`vitreous self-train`: Noisy Student, from some labelled and many unlabelled pictures to a model and their labels."""
+"""`vitreous self-train`: Noisy Student, from some labelled and many unlabelled images to a model and their labels."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def self_train(
     device: str = "auto",
     listeners: Listeners | None = None,
 ) -> SelfTrainResult:
-    """Train a teacher on labelled pictures, then students on its labels of others; or go on with what this call began.
+    """Train a teacher on labelled images, then students on its labels of others; or go on with what this call began.
 
-    labelled: anything `fit` takes. unlabelled: a folder of pictures, or other data, whose labels are not looked at;
-        copies of labelled pictures are left out.
-    teacher: a model that knows the classes, in place of one that is trained on the labelled pictures.
-    student: the students' model, such as "S/16"; if None, the teacher's `model`, or what suits the pictures.
+    labelled: anything `fit` takes. unlabelled: a folder of images, or other data, whose labels are not looked at;
+        copies of labelled images are left out.
+    teacher: a model that knows the classes, in place of one that is trained on the labelled images.
+    student: the students' model, such as "S/16"; if None, the teacher's `model`, or what suits the images.
     confidence: the least probability of a label that is taken. per_class: how many of each class; if None, all that
         are sure enough divided by the classes. labels: "soft", the teacher's probabilities, or "hard".
     budget: a time for all rounds together; or epochs, of each round. The rest as for `fit`, for teacher and students.
@@ -61,7 +61,7 @@ def self_train(
         raise UserError(f"{named} and weights: the weights say which model it is; give one of the two.")
     if weights is None and preprocess is not None:
         raise UserError(
-            "preprocess: changes how pictures are prepared for given weights; give weights too, or leave it out."
+            "preprocess: changes how images are prepared for given weights; give weights too, or leave it out."
         )
     if teacher is not None and model is not None:
         raise UserError("model and teacher: the teacher is there already; give student for the model of the students.")

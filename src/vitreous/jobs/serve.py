@@ -24,8 +24,8 @@ from vitreous.wording import Range
 if TYPE_CHECKING:
     from vitreous.deploy.server.served import ModelToServe
 
-EXPECTED_PICTURES = 100_000
-"""Pictures that a server is expected to be asked about: it is worth opening, and making, the fastest engine."""
+EXPECTED_IMAGES = 100_000
+"""Images that a server is expected to be asked about: it is worth opening, and making, the fastest engine."""
 NEEDS = ("fastapi", "uvicorn", "prometheus_client")
 LEAST_TOKEN = 16
 """Letters of a token: fewer can be guessed."""
@@ -113,9 +113,7 @@ def _deploy(
 
     opened: list[ModelToServe] = []
     for model, bundle in zip(given, bundles, strict=True):
-        deployed = deploy(
-            bundle or model, engine=engine, precision=precision, pictures=EXPECTED_PICTURES, classifier=False
-        )
+        deployed = deploy(bundle or model, engine=engine, precision=precision, images=EXPECTED_IMAGES, classifier=False)
         asked = deployed.engine
         check_inference_memory(deployed.config, asked.preprocess, asked.batch_size)
         opened.append(ModelToServe(name_model(model, [one.name for one in opened]), deployed, bundle))

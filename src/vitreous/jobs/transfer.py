@@ -38,9 +38,9 @@ def transfer(
     tasks: "natural", "specialized", "structured" or "all" of VTAB, names of the table of datasets, paths of data with
         labels, or NAME=PATH for a row of the table that lies elsewhere. Those of the table that are not on this machine
         are listed as missing.
-    protocols: "vtab-1k", fine-tuning on 1,000 pictures; "full", on all of them; "linear", "knn" and "fewshot-5", on
+    protocols: "vtab-1k", fine-tuning on 1,000 images; "full", on all of them; "linear", "knn" and "fewshot-5", on
         frozen features (docs/transfer.md says exactly how).
-    budget: how long everything may take, divided fairly; where it is too short for all pictures, random parts of them
+    budget: how long everything may take, divided fairly; where it is too short for all images, random parts of them
         are taken, and it is said of how many. None: the published settings, whatever they take.
     out: the folder for everything, `transfer.html` and `transfer.json` among it; by default runs/NAME-transfer.
     """
@@ -79,5 +79,5 @@ def transfer(
 def _folder(out: str | Path | None, model: str | Path, tasks: Sequence[OpenTask]) -> TransferFolder:
     name = f"{run_name(model)}-transfer"
     for task in tasks:
-        run_place(out, task.named.place, name)  # refused where it lies among the pictures
+        run_place(out, task.named.place, name)  # refused where it lies among the images
     return TransferFolder(run_place(out, tasks[0].named.place, name))

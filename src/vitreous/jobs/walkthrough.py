@@ -1,4 +1,4 @@
-"""`vitreous walkthrough`: one picture's way through a model, on one page."""
+"""`vitreous walkthrough`: one image's way through a model, on one page."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from vitreous.weights.ours import check_file
 @checked
 def write_walkthrough(
     model: str | Path | Bundle,
-    picture: str | Path,
+    image: str | Path,
     *,
     out: str | Path | None = None,
     layer: int = -1,
@@ -34,14 +34,14 @@ def write_walkthrough(
     query: tuple[float, float] | None = None,
     preprocess: Preprocess | str | None = None,
 ) -> Path:
-    """Write a page that goes with a picture through the paper's equations, and return its path.
+    """Write a page that goes with an image through the paper's equations, and return its path.
 
     out: the file; if None, NAME-walkthrough.html here. A page of ours is replaced, any other file is not.
     layer, head: which block is opened, and which of its heads, from 0; negative layers count from the end.
-    query: x, y of a place in the picture, in its pixels: the patch there is followed and asks; if None, the patch in
+    query: x, y of a place in the image, in its pixels: the patch there is followed and asks; if None, the patch in
         the middle is followed, and the class token asks where the answer is read from it.
     """
-    path = Path(picture)
+    path = Path(image)
     made = check_file(Path(f"{path.stem}-walkthrough.html") if out is None else out)
     bundle = open_model(model, preprocess)
     vit = require(bundle.model, ViT, "walkthrough")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from vitreous.model.network import Role
     from vitreous.model.resnet import BiT
 
-# Those that the paper trains and publishes. The last is ours, for pictures of 32 pixels on two cores: a root that keeps
+# Those that the paper trains and publishes. The last is ours, for images of 32 pixels on two cores: a root that keeps
 # every pixel, then three stages of 32, 16 and 8 pixels' side, as ResNets for CIFAR have them; one block each, and half
 # the width, which is the least that 32 groups allow.
 PRESETS: Mapping[str, Mapping[str, Any]] = {

@@ -1,6 +1,6 @@
 """What the convolutional families share: padding as TensorFlow does it, standardised kernels, and first weights.
 
-Letters in shapes: B pictures, C channels, H x W places.
+Letters in shapes: B images, C channels, H x W places.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ EPSILON = 1e-8
 class PaddedConvolution(Convolution):
     """A convolution whose output has a place for each place of the input, or for each `stride`-th.
 
-    same: pad as TensorFlow's "SAME" does: as little as the picture's size needs, and of an odd number the larger part
+    same: pad as TensorFlow's "SAME" does: as little as the image's size needs, and of an odd number the larger part
         at the right and bottom. Otherwise pad both sides alike, whatever the size.
     """
 
@@ -63,7 +63,7 @@ class StandardisedConvolution(PaddedConvolution):
 
 
 def pad_same(x: Tensor, kernel: int, stride: int, value: float = 0.0) -> Tensor:
-    """The picture with what TensorFlow's "SAME" adds around it for a kernel and stride."""
+    """The image with what TensorFlow's "SAME" adds around it for a kernel and stride."""
     rows, columns = (max((-(-side // stride) - 1) * stride + kernel - side, 0) for side in x.shape[2:])
     if not rows and not columns:
         return x
@@ -71,11 +71,11 @@ def pad_same(x: Tensor, kernel: int, stride: int, value: float = 0.0) -> Tensor:
 
 
 def check_images(images: Tensor, channels: int) -> None:
-    """Refuse what are not pictures of so many channels, (B, C, H, W)."""
+    """Refuse what are not images of so many channels, (B, C, H, W)."""
     if images.ndim != 4 or images.shape[1] != channels:
         raise UserError(
             f"images of shape {tuple(images.shape)}: expected (B, {channels}, H, W); "
-            "convert the pictures, or build the model with that number of channels."
+            "convert the images, or build the model with that number of channels."
         )
 
 

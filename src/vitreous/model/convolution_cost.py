@@ -27,7 +27,7 @@ class Layer(NamedTuple):
     others: int
     """Learned numbers beside the kernels: scale and shift of a norm, or a bias."""
     kept: int
-    """Numbers of one picture that the backward pass needs: what goes into convolution, norm and activation."""
+    """Numbers of one image that the backward pass needs: what goes into convolution, norm and activation."""
     groups: int = 1
 
     @property
@@ -45,23 +45,23 @@ def count_parameters(layers: Layers, c: ModelConfig) -> int:
 
 
 def count_flops(layers: Layers, c: ModelConfig, keep: float) -> int:
-    """Floating-point operations of the convolutions and the matrix product of one picture's forward pass."""
+    """Floating-point operations of the convolutions and the matrix product of one image's forward pass."""
     check_whole(c, keep)
     return 2 * sum(layer.kernels * layer.places for layer in layers(c)) + 2 * c.features * c.classes
 
 
 def count_activation_bytes(layers: Layers, c: ModelConfig) -> int:
-    """Bytes of one picture that a float32 training step keeps for the backward pass, within 7 %."""
+    """Bytes of one image that a float32 training step keeps for the backward pass, within 7 %."""
     return 4 * (sum(layer.kept for layer in layers(c)) + c.features)
 
 
 def count_forward_bytes(layers: Layers, c: ModelConfig) -> int:
-    """Bytes of one picture that a forward pass needs at once where no gradient is wanted: a layer's ends."""
+    """Bytes of one image that a forward pass needs at once where no gradient is wanted: a layer's ends."""
     return 2 * _largest(layers, c)
 
 
 def inference_batch(layers: Layers, c: ModelConfig) -> int:
-    """How many pictures to look at at once where no gradient is needed."""
+    """How many images to look at at once where no gradient is needed."""
     return max(FEWEST, min(MOST, CACHED // _largest(layers, c)))
 
 

@@ -41,7 +41,7 @@ def count_parameters(c: ViTConfig) -> int:
 
 
 def count_flops(c: ViTConfig, keep: float = 1.0) -> int:
-    """Floating-point operations of the matrix products that one picture's forward pass takes.
+    """Floating-point operations of the matrix products that one image's forward pass takes.
 
     A multiplication and an addition are two. The last block computes only what is read of it.
     keep: the share of the patches that are looked at.
@@ -67,7 +67,7 @@ def count_flops(c: ViTConfig, keep: float = 1.0) -> int:
 
 
 def count_activation_bytes(c: ViTConfig) -> int:
-    """Bytes of one picture that a float32 training step keeps from the forward pass for the backward pass.
+    """Bytes of one image that a float32 training step keeps from the forward pass for the backward pass.
 
     Within 2 % of what autograd keeps; with a relative bias, which goes without fused attention, up to a quarter less.
     """
@@ -97,7 +97,7 @@ def count_checkpointed_bytes(c: ViTConfig) -> int:
 
 
 def count_forward_bytes(c: ViTConfig) -> int:
-    """Bytes of one picture that a float32 forward pass needs at once where no gradient is wanted: those of an MLP."""
+    """Bytes of one image that a float32 forward pass needs at once where no gradient is wanted: those of an MLP."""
     T = c.prefix + c.patches - c.merges(c.patches)[0]
     kept = 2 * T * c.width + 2 * T * _mlp_hidden(c) + c.patches * c.channels * c.patch**2
     return 4 * (kept + (2 * c.heads * T * T if c.position == "relative" else 0))
@@ -107,11 +107,11 @@ CACHED = 10_000_000
 """Bytes of the largest activation up to which a forward pass is fastest: beyond, memory is asked of the system anew in
 each layer (docs/log.md)."""
 FEWEST, MOST = 4, 128
-"""Pictures in a batch, whatever the size."""
+"""Images in a batch, whatever the size."""
 
 
 def inference_batch(c: ViTConfig) -> int:
-    """How many pictures to look at at once where no gradient is needed."""
+    """How many images to look at at once where no gradient is needed."""
     largest = (c.prefix + c.patches - c.merges(c.patches)[0]) * _mlp_hidden(c)
     if c.stem is not None:
         largest = max(largest, largest_stem_map(c.stem, c.channels, _padded_size(c)))
@@ -129,7 +129,7 @@ class _Tokens(NamedTuple):
 
 
 def _tokens(c: ViTConfig, patches: int) -> list[_Tokens]:
-    """Of each block, for a picture with so many patches."""
+    """Of each block, for an image with so many patches."""
     found, left = [], c.prefix + patches
     for count in c.merges(patches):
         found.append(_Tokens(left, left, left - count))
@@ -160,13 +160,13 @@ def _scores(c: ViTConfig, layer: int, queries: int, patches: int) -> int:
 
 
 def _kept_of_patches(c: ViTConfig) -> int:
-    """Numbers that are kept of one picture before the first block: its patches, and what a stem keeps."""
+    """Numbers that are kept of one image before the first block: its patches, and what a stem keeps."""
     stem = 0 if c.stem is None else count_stem_kept(c.stem, c.channels, _padded_size(c))
     return c.patches * _patch_numbers(c) + stem
 
 
 def _kept_of_attention(c: ViTConfig, layer: int, queries: int, tokens: int) -> int:
-    """Numbers that a block's attention keeps of one picture: q, k, v, what was read, and a sum for each query."""
+    """Numbers that a block's attention keeps of one image: q, k, v, what was read, and a sum for each query."""
     D, T, h = c.width, tokens, c.heads
     tiles = None if queries <= c.prefix or c.position == "relative" else tiles_of(reach_of(c, layer), c.grid)
     whole = (queries + 2 * T) * D

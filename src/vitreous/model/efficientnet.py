@@ -1,6 +1,6 @@
 """EfficientNet: inverted bottlenecks with depthwise convolutions, squeeze-and-excitation, batch norm and swish.
 
-Parameter names follow timm's (`blocks.1.0.conv_dw`). Letters in shapes: B pictures, C channels, H x W pixels, D
+Parameter names follow timm's (`blocks.1.0.conv_dw`). Letters in shapes: B images, C channels, H x W pixels, D
 features, h x w places on the last map, K classes.
 """
 
@@ -34,7 +34,7 @@ class Norm(nn.BatchNorm2d):
     """
 
     world: World = ALONE
-    """The processes whose pictures are one batch."""
+    """The processes whose images are one batch."""
 
     def __init__(self, channels: int, eps: float) -> None:
         super().__init__(channels, eps, MOMENTUM)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from vitreous.model.efficientnet import EfficientNet
     from vitreous.model.network import Role
 
-# name: (width, depth, side of a picture, dropout): compound scaling as Google's code has it. L2 is of "Self-training
+# name: (width, depth, side of an image, dropout): compound scaling as Google's code has it. L2 is of "Self-training
 # with Noisy Student", which trains it at 475 pixels first.
 SIZES: Mapping[str, tuple[float, float, int, float]] = {
     "B0": (1.0, 1.0, 224, 0.2),

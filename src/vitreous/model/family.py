@@ -69,7 +69,7 @@ def named_config(name: str, **changes: Any) -> ModelConfig:
         if not side:
             return config
         if not side.isdigit():
-            raise UserError(f"model {name!r}: write the side of the picture after the @, in pixels.")
+            raise UserError(f"model {name!r}: write the side of the image after the @, in pixels.")
         return for_size(config, (int(side), int(side)))
     others = [other for key, family in FAMILIES.items() if key != "vit" for other in family.names]
     if "/" not in base and (near := get_close_matches(base.lower(), others, n=1, cutoff=0.6)):
@@ -97,7 +97,7 @@ def check_weights_fit(config: ModelConfig, copies: int = 1) -> None:
     check_memory(
         4 * copies * count_parameters(config),
         f"{describe(config)}, {input_text(config)}, {config.classes:,} classes",
-        "choose a smaller model, smaller pictures or fewer classes",
+        "choose a smaller model, smaller images or fewer classes",
     )
 
 
@@ -112,7 +112,7 @@ def count_parameters(config: ModelConfig) -> int:
 
 
 def count_flops(config: ModelConfig, keep: float = 1.0) -> int:
-    """Floating-point operations that one picture's forward pass takes; a multiplication and an addition are two.
+    """Floating-point operations that one image's forward pass takes; a multiplication and an addition are two.
 
     keep: the share of its patches that are looked at.
     """
@@ -126,7 +126,7 @@ def count_flops(config: ModelConfig, keep: float = 1.0) -> int:
 
 
 def count_activation_bytes(config: ModelConfig) -> int:
-    """Bytes of one picture that a float32 training step keeps from the forward pass for the backward pass."""
+    """Bytes of one image that a float32 training step keeps from the forward pass for the backward pass."""
     family = family_of(config)
     if family.activation_bytes is not None:
         return family.activation_bytes(config)
@@ -136,7 +136,7 @@ def count_activation_bytes(config: ModelConfig) -> int:
 
 
 def count_forward_bytes(config: ModelConfig) -> int:
-    """Bytes of one picture that a forward pass needs at once where no gradient is wanted."""
+    """Bytes of one image that a forward pass needs at once where no gradient is wanted."""
     family = family_of(config)
     if family.forward_bytes is not None:
         return family.forward_bytes(config)
@@ -146,7 +146,7 @@ def count_forward_bytes(config: ModelConfig) -> int:
 
 
 def inference_batch(config: ModelConfig) -> int:
-    """How many pictures to look at at once where no gradient is needed."""
+    """How many images to look at at once where no gradient is needed."""
     family = family_of(config)
     if family.inference_batch is not None:
         return family.inference_batch(config)
@@ -156,13 +156,13 @@ def inference_batch(config: ModelConfig) -> int:
 
 
 def for_size(config: ModelConfig, size: Size) -> ModelConfig:
-    """The configuration of the same network for pictures (height, width) of another size."""
+    """The configuration of the same network for images (height, width) of another size."""
     changed: ModelConfig = family_of(config).for_size(config, size)
     return changed
 
 
 def resize(state: dict[str, Tensor], config: ModelConfig, size: Size) -> dict[str, Tensor]:
-    """A network's tensors for pictures (height, width) of another size; `for_size` is its configuration then."""
+    """A network's tensors for images (height, width) of another size; `for_size` is its configuration then."""
     return family_of(config).resize(state, config, size)
 
 
@@ -173,7 +173,7 @@ def for_classes(config: ModelConfig, classes: int) -> ModelConfig:
 
 
 def check_size(config: ModelConfig, size: Size) -> None:
-    """Refuse pictures (height, width) of a size that the network cannot look at."""
+    """Refuse images (height, width) of a size that the network cannot look at."""
     family_of(config).check_size(config, size)
 
 

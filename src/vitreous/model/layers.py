@@ -1,6 +1,6 @@
 """Small pieces of the Vision Transformer: what its equations take for granted, and what later papers added.
 
-Letters in shapes: B pictures, N patches, T tokens, D width, h heads, d = D/h.
+Letters in shapes: B images, N patches, T tokens, D width, h heads, d = D/h.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class LayerScale(nn.Module):
 
 
 def drop_branch(x: Tensor, share: float, chance: Tensor | None) -> Tensor:
-    """Stochastic depth: the branch (B, T, D), or for a share of the pictures nothing; scaled so that the mean stays.
+    """Stochastic depth: the branch (B, T, D), or for a share of the images nothing; scaled so that the mean stays.
 
     chance: (B,) in [0, 1) that decides; None: torch's generator.
     """

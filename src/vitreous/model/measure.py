@@ -21,7 +21,7 @@ def measure_parameters(build: Build, config: ModelConfig) -> int:
 
 
 def measure_flops(build: Build, config: ModelConfig) -> int:
-    """Floating-point operations of the matrix products and convolutions of one picture's forward pass."""
+    """Floating-point operations of the matrix products and convolutions of one image's forward pass."""
     network = _shapes(build, config).eval()
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         network(_images(config, 1))
@@ -29,7 +29,7 @@ def measure_flops(build: Build, config: ModelConfig) -> int:
 
 
 def measure_activation_bytes(build: Build, config: ModelConfig) -> int:
-    """Bytes of one picture that a training step keeps from the forward pass for the backward pass."""
+    """Bytes of one image that a training step keeps from the forward pass for the backward pass."""
     network = _shapes(build, config).train()
     own = {tensor.untyped_storage()._cdata for tensor in (*network.parameters(), *network.buffers())}
     kept: dict[int, int] = {}
@@ -42,14 +42,14 @@ def measure_activation_bytes(build: Build, config: ModelConfig) -> int:
             alive.append(tensor)
         return tensor
 
-    pictures = 2  # a norm over the batch refuses a single one
+    images = 2  # a norm over the batch refuses a single one
     with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        network(_images(config, pictures))
-    return sum(kept.values()) // pictures
+        network(_images(config, images))
+    return sum(kept.values()) // images
 
 
 def largest_activation(build: Build, config: ModelConfig) -> int:
-    """Bytes of the largest tensor that a module makes of one picture."""
+    """Bytes of the largest tensor that a module makes of one image."""
     network = _shapes(build, config).eval()
     sizes = [0]
 

@@ -4,7 +4,7 @@ In some blocks (`ViTConfig.merges`), between equations 2 and 3, the patch tokens
 Every token of the one set finds its most similar in the other, and the most similar pairs become one token each, their
 mean. A token that stands for s patches counts s times in attention: log s is added to its score.
 
-Letters in shapes: B pictures, T tokens of the whole sequence (prefix, then patches), S tokens that are left of them,
+Letters in shapes: B images, T tokens of the whole sequence (prefix, then patches), S tokens that are left of them,
 N patch tokens among those, R that this block merges, D width, h heads, d = D/h.
 """
 
@@ -110,13 +110,13 @@ class Merging:
 
     def _merge(self, z: Tensor, pairs: Pairs) -> Tensor:
         """(B, S, D) to (B, S - R, D): prefix, the odd places that stay, then the even ones, some of them means."""
-        (pictures, tokens, _), device, count = z.shape, z.device, pairs.joining.shape[1]
+        (images, tokens, _), device, count = z.shape, z.device, pairs.joining.shape[1]
         prefix, even = torch.arange(self.prefix, device=device), torch.arange(self.prefix, tokens, 2, device=device)
         staying, joining, hosts = (self.prefix + part for part in (pairs.staying, pairs.joining, pairs.hosts))
-        order = torch.cat([prefix.expand(pictures, -1), staying, even.expand(pictures, -1)], dim=1)
+        order = torch.cat([prefix.expand(images, -1), staying, even.expand(images, -1)], dim=1)
         lengths = [order.shape[1] - len(even), len(even), count]
 
-        sizes = z.new_ones(pictures, tokens, dtype=torch.float32) if self.sizes is None else self.sizes
+        sizes = z.new_ones(images, tokens, dtype=torch.float32) if self.sizes is None else self.sizes
         all_places = torch.cat([order, joining], dim=1)
         stay_size, host_size, join_size = torch.split(sizes.gather(1, all_places), lengths, dim=1)
         taken = (even[:, None] == hosts[:, None]) * join_size[:, None]  # (B, even places, R): what each host takes in
@@ -133,8 +133,8 @@ class Merging:
 
     def _moved(self, order: Tensor, joining: Tensor, hosts: Tensor) -> Tensor:
         """(B, T): `places`, after the tokens `order` have become the first, second, ..., and `joining` their hosts."""
-        pictures, left = order.shape
-        new = torch.cat([torch.arange(left, device=order.device).expand(pictures, -1), hosts], dim=1)
+        images, left = order.shape
+        new = torch.cat([torch.arange(left, device=order.device).expand(images, -1), hosts], dim=1)
         new = new.gather(1, torch.cat([order, joining], dim=1).argsort(dim=1))  # (B, S) by the places before
         return new if self.places is None else new.gather(1, self.places)
 
@@ -153,6 +153,6 @@ class Merging:
 
 def take_rows(values: Tensor, rows: Tensor) -> Tensor:
     """(B, N, X) at rows (B, M): (B, M, X). Whole rows are copied, which is several times as fast as `gather`."""
-    pictures, count, width = values.shape
-    start = count * torch.arange(pictures, device=rows.device)[:, None]
-    return values.reshape(-1, width).index_select(0, (rows + start).flatten()).view(pictures, rows.shape[1], width)
+    images, count, width = values.shape
+    start = count * torch.arange(images, device=rows.device)[:, None]
+    return values.reshape(-1, width).index_select(0, (rows + start).flatten()).view(images, rows.shape[1], width)

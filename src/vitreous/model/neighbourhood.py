@@ -1,7 +1,7 @@
 """Attention within a reach: every patch looks at those near it, and at class token and registers.
 
 Tile by tile, without the full matrix, where that saves work; else by the full matrix with a mask. Both give the same.
-Letters in shapes: B pictures, h heads, T tokens (prefix, then patches), N patches, d = D/h, t tiles.
+Letters in shapes: B images, h heads, T tokens (prefix, then patches), N patches, d = D/h, t tiles.
 """
 
 from __future__ import annotations

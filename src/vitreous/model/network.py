@@ -1,6 +1,6 @@
 """What every network can do, what only some can, and what a parameter of one is.
 
-Letters in shapes: B pictures, C channels, H x W pixels, K classes, D the length of the representation.
+Letters in shapes: B images, C channels, H x W pixels, K classes, D the length of the representation.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ Capability = TypeVar("Capability")
 
 
 class Network(nn.Module, ABC):
-    """A network of any family: pictures in, scores or a representation out."""
+    """A network of any family: images in, scores or a representation out."""
 
     config: ModelConfig
 
     @property
     def device(self) -> torch.device:
-        """Where its parameters are, and pictures must be; the CPU without parameters."""
+        """Where its parameters are, and images must be; the CPU without parameters."""
         return next((parameter.device for parameter in self.parameters()), torch.device("cpu"))
 
     @abstractmethod
@@ -66,7 +66,7 @@ class TracesAttention(Protocol):
 
 @runtime_checkable
 class LeavesPatchesOut(Protocol):
-    """A network that takes any set of a picture's patches; those left out are never computed."""
+    """A network that takes any set of an image's patches; those left out are never computed."""
 
     @property
     def config(self) -> ModelConfig:
@@ -79,7 +79,7 @@ class LeavesPatchesOut(Protocol):
         """The representation; keep as above."""
 
     def patch_grid(self, size: tuple[int, int]) -> tuple[int, int]:
-        """Rows and columns of patches of a picture (height, width)."""
+        """Rows and columns of patches of an image (height, width)."""
 
 
 @runtime_checkable
@@ -92,7 +92,7 @@ class MergesTokens(Protocol):
 
 @runtime_checkable
 class HasFeatureMap(Protocol):
-    """A network that looks at a picture place by place and then joins the places: a convolutional one."""
+    """A network that looks at an image place by place and then joins the places: a convolutional one."""
 
     @property
     def config(self) -> ModelConfig:

@@ -17,7 +17,7 @@ Grid = tuple[int, int]
 
 
 class Layout(NamedTuple):
-    """How a sequence of tokens lies on the picture."""
+    """How a sequence of tokens lies on the image."""
 
     grid: Grid
     prefix: int
@@ -26,13 +26,13 @@ class Layout(NamedTuple):
     """(B, K) cells whose patch tokens are in the sequence, in its order; None for all of them."""
 
 
-def draw_cells(pictures: int, grid: Grid, share: float, chance: Tensor | None = None) -> Tensor:
-    """A random share of a grid's cells for each picture, one at least: (B, K) cells, in random order.
+def draw_cells(images: int, grid: Grid, share: float, chance: Tensor | None = None) -> Tensor:
+    """A random share of a grid's cells for each image, one at least: (B, K) cells, in random order.
 
     chance: (B, N) random numbers whose order decides; None: torch's generator.
     """
     cells = grid[0] * grid[1]
-    chance = torch.rand(pictures, cells) if chance is None else chance
+    chance = torch.rand(images, cells) if chance is None else chance
     return chance.argsort(dim=1, stable=True)[:, : max(1, round(share * cells))]
 
 
@@ -67,7 +67,7 @@ def join_axes(rows: Tensor, columns: Tensor) -> Tensor:
 def sincos_2d(grid: Grid, width: int, trained: Grid | None = None) -> Tensor:
     """Fixed positions (rows x columns, D), as in MAE: sines and cosines of the column, then of the row, D/4 of each.
 
-    On a grid other than the one trained on, cells keep their place in the picture: the formula is evaluated between
+    On a grid other than the one trained on, cells keep their place in the image: the formula is evaluated between
     the trained cells instead of being continued beyond them.
     """
     frequency = 10_000.0 ** -(torch.arange(width // 4, dtype=torch.float64) / (width // 4))

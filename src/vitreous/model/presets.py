@@ -13,7 +13,7 @@ from vitreous.config.stem import ConvStem, ResNetStem
 from vitreous.errors import UserError
 
 # name: (width, depth, heads, MLP width). B, L, H from the paper's table 1; Ti and S from DeiT; g from "Scaling Vision
-# Transformers". F, P and N (femto, pico, nano) are ours, for small pictures on few cores.
+# Transformers". F, P and N (femto, pico, nano) are ours, for small images on few cores.
 SIZES: dict[str, tuple[int, int, int, int]] = {
     "F": (96, 4, 3, 384),
     "P": (96, 6, 3, 384),

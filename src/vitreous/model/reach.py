@@ -32,7 +32,7 @@ def reach_of(c: ViTConfig, layer: int) -> Reach:
     """That of one block.
 
     Axial attention takes turns, as the paper's Axial-ViT does (appendix D.6): blocks 0, 2, ... look along rows, blocks
-    1, 3, ... along columns. Two blocks together see the whole picture, and no parameter is added.
+    1, 3, ... along columns. Two blocks together see the whole image, and no parameter is added.
     """
     if c.attention == "axial":
         return Reach(rows=0) if layer % 2 == 0 else Reach(columns=0)

@@ -1,6 +1,6 @@
 """ResNet-v2 with group norm and standardised kernels: the trunk that BiT is, and that hybrids put before a Transformer.
 
-Parameter names follow timm's (`stem.conv`, `stages.0.blocks.0.norm1`). Letters in shapes: B pictures, C channels,
+Parameter names follow timm's (`stem.conv`, `stages.0.blocks.0.norm1`). Letters in shapes: B images, C channels,
 H x W pixels, D channels of the last stage, h x w places on its map, K classes.
 """
 
@@ -42,7 +42,7 @@ class NormReLU(Norm):
 
 
 def layout_of(x: Tensor) -> torch.memory_format:
-    """In which order the numbers of a picture lie in memory."""
+    """In which order the numbers of an image lie in memory."""
     return torch.contiguous_format if x.is_contiguous() else torch.channels_last
 
 
@@ -174,7 +174,7 @@ class Trunk(nn.Module):
     def feature_map(self, images: Tensor) -> Tensor:
         """(B, D, h, w): the last stage's features, after the final norm if there is one."""
         check_images(images, self.stem.conv.in_channels)
-        # On a CPU channels last is a tenth faster for photographs, and a quarter slower for pictures of 32 pixels.
+        # On a CPU channels last is a tenth faster for photographs, and a quarter slower for images of 32 pixels.
         layout = torch.channels_last if self.stem.pooled else torch.contiguous_format
         out: Tensor = self.norm(self.stages(self.stem(images.contiguous(memory_format=layout))))
         return out

@@ -1,6 +1,6 @@
-"""The stems of hybrids: from pixels to the feature map that a Vision Transformer takes for its picture.
+"""The stems of hybrids: from pixels to the feature map that a Vision Transformer takes for its image.
 
-Letters in shapes: B pictures, C channels, H x W pixels, D channels of the map, s the stem's stride.
+Letters in shapes: B images, C channels, H x W pixels, D channels of the map, s the stem's stride.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Convolutions(nn.Module):
 
 
 def build_stem(stem: Stem, channels: int) -> nn.Module:
-    """From pictures (B, C, H, W) to (B, D, H/s, W/s); parameters have timm's names for those that it has."""
+    """From images (B, C, H, W) to (B, D, H/s, W/s); parameters have timm's names for those that it has."""
     if isinstance(stem, ConvStem):
         return Convolutions(channels, stem.widths)
     if not stem.depths:

@@ -20,11 +20,11 @@ class Layer(NamedTuple):
     """Of its output."""
     normed: bool
     kept: int
-    """Numbers that training keeps of one picture, from its output on to the next layer's input."""
+    """Numbers that training keeps of one image, from its output on to the next layer's input."""
 
 
 def stem_layers(stem: Stem, channels: int, size: Size) -> Iterator[Layer]:
-    """The convolutions of a stem for pictures (height, width)."""
+    """The convolutions of a stem for images (height, width)."""
     if isinstance(stem, ConvStem):
         yield from _convolutions(stem, channels, size)
     else:
@@ -40,13 +40,13 @@ def count_stem_parameters(stem: Stem, channels: int) -> int:
 
 
 def count_stem_flops(stem: Stem, channels: int, size: Size) -> int:
-    """Floating-point operations of its convolutions for one picture."""
+    """Floating-point operations of its convolutions for one image."""
     layers = stem_layers(stem, channels, size)
     return sum(2 * layer.inputs * layer.outputs * layer.kernel**2 * layer.places for layer in layers)
 
 
 def count_stem_kept(stem: Stem, channels: int, size: Size) -> int:
-    """Numbers of one picture that training keeps for the backward pass, besides the patches cut from the map."""
+    """Numbers of one image that training keeps for the backward pass, besides the patches cut from the map."""
     kept = sum(layer.kept for layer in stem_layers(stem, channels, size))
     if isinstance(stem, ResNetStem) and stem.depths:  # the last ReLU keeps the map itself too
         kept += stem.features * (size[0] // stem.stride) * (size[1] // stem.stride)

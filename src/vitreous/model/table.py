@@ -21,11 +21,11 @@ if TYPE_CHECKING:  # torch takes a second to import, and what a model costs is a
     State = dict[str, Tensor]
 
 Size = tuple[int, int]
-"""Height and width of a picture in pixels."""
+"""Height and width of an image in pixels."""
 
 
 def _same_state(state: State, config: Any, size: Size) -> State:
-    """Of a network whose weights fit pictures of any size."""
+    """Of a network whose weights fit images of any size."""
     return state
 
 
@@ -39,7 +39,7 @@ def _other_classes(config: Any, classes: int) -> Any:
 
 def _any_size(config: Any, size: Size) -> None:
     if min(size) < 1:
-        raise UserError(f"image_size {size[0]}x{size[1]}: a picture has at least one pixel.")
+        raise UserError(f"image_size {size[0]}x{size[1]}: an image has at least one pixel.")
 
 
 def _no_layers(network: Any) -> list[nn.Linear]:
@@ -72,22 +72,22 @@ class Family:
     parameters: Callable[[Any], int] | None = None
     """(config): learned numbers."""
     flops: Callable[[Any, float], int] | None = None
-    """(config, keep): floating-point operations of one picture's forward pass with this share of its patches."""
+    """(config, keep): floating-point operations of one image's forward pass with this share of its patches."""
     activation_bytes: Callable[[Any], int] | None = None
-    """(config): bytes that a float32 training step keeps of one picture for the backward pass."""
+    """(config): bytes that a float32 training step keeps of one image for the backward pass."""
     forward_bytes: Callable[[Any], int] | None = None
-    """(config): bytes of one picture that a forward pass needs at once where no gradient is wanted."""
+    """(config): bytes of one image that a forward pass needs at once where no gradient is wanted."""
     inference_batch: Callable[[Any], int] | None = None
-    """(config): how many pictures at once are fastest where no gradient is needed."""
+    """(config): how many images at once are fastest where no gradient is needed."""
 
     for_size: Callable[[Any, Size], Any] = _other_size
-    """(config, size): the configuration of the same network for pictures of another size."""
+    """(config, size): the configuration of the same network for images of another size."""
     resize: Callable[[State, Any, Size], State] = _same_state
     """(state, config, size): the tensors that belong to that configuration."""
     for_classes: Callable[[Any, int], Any] = _other_classes
     """(config, classes): the configuration with a new classifier of so many outputs, or with 0 none."""
     check_size: Callable[[Any, Size], None] = _any_size
-    """(config, size): refuse pictures of a size that the network cannot look at."""
+    """(config, size): refuse images of a size that the network cannot look at."""
     lora_targets: Callable[[Any], Sequence[nn.Linear]] = _no_layers
     """(network): the layers that a low-rank change is learned for."""
 

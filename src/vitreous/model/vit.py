@@ -1,6 +1,6 @@
 """The Vision Transformer, top to bottom as in "An Image is Worth 16x16 Words", equations 1 to 4.
 
-Parameter names follow timm's. Letters in shapes: B pictures, C channels, H x W pixels, P patch side, N patches,
+Parameter names follow timm's. Letters in shapes: B images, C channels, H x W pixels, P patch side, N patches,
 T tokens (class token, its like and registers, then patches), D width, h heads, d = D/h, K classes.
 """
 
@@ -110,7 +110,7 @@ class ViT(Network):
     def representation(
         self, images: Tensor, *, keys: Tensor | None = None, keep: Tensor | None = None, trace: Trace | None = None
     ) -> Tensor:
-        """The picture's representation y (B, D), before the classifier."""
+        """The image's representation y (B, D), before the classifier."""
         return self.pool(self._encoded(images, keys, keep, trace), trace)
 
     def _encoded(self, images: Tensor, keys: Tensor | None, keep: Tensor | None, trace: Trace | None) -> Tensor:
@@ -118,7 +118,7 @@ class ViT(Network):
         return self.encode(z, layout, trace, read=self.config.tokens_read, keys=keys)
 
     def embed(self, images: Tensor, keep: Tensor | None = None, keys: Tensor | None = None) -> tuple[Tensor, Layout]:
-        """Equation 1: z_0 = [x_class; x_1 E; ...; x_N E] + E_pos, (B, T, D), and how the tokens lie on the picture."""
+        """Equation 1: z_0 = [x_class; x_1 E; ...; x_N E] + E_pos, (B, T, D), and how the tokens lie on the image."""
         if keep is not None:
             require(self, LeavesPatchesOut, "keep")  # a hybrid cannot
         patches, grid = self.patchify(images)
@@ -194,7 +194,7 @@ class ViT(Network):
         if images.ndim != 4 or images.shape[1] != c.channels:
             raise UserError(
                 f"images of shape {tuple(images.shape)}: expected (B, {c.channels}, H, W); "
-                "convert the pictures, or build the model with that number of channels."
+                "convert the images, or build the model with that number of channels."
             )
         check_image_size((images.shape[2], images.shape[3]), p, c.pad)
         if c.pad:
@@ -241,7 +241,7 @@ class ViT(Network):
         return twin
 
     def patch_grid(self, size: tuple[int, int]) -> Grid:
-        """Rows and columns of patches of a picture (height, width)."""
+        """Rows and columns of patches of an image (height, width)."""
         return grid_of(size, self.config.patch)
 
     def answer_tokens(self) -> slice:
@@ -250,7 +250,7 @@ class ViT(Network):
         return slice(0, 1 + int(c.distilled)) if c.pool.startswith("class") else slice(c.prefix, None)
 
     def _drop_patches(self, patches: Tensor, grid: Grid, keys: Tensor | None) -> Tensor | None:
-        """Patch dropout: the cells (B, M) that are left of each picture while training."""
+        """Patch dropout: the cells (B, M) that are left of each image while training."""
         if not self.training or not self.config.patch_dropout:
             return None
         chance = None if keys is None else draw(keys, PATCHES, grid[0] * grid[1])

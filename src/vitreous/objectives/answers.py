@@ -1,6 +1,6 @@
-"""What a teacher says of a batch: of the very views that the student sees, or of each picture once.
+"""What a teacher says of a batch: of the very views that the student sees, or of each image once.
 
-Letters: B pictures of a batch, n of the source, C channels, H x W pixels, K classes.
+Letters: B images of a batch, n of the source, C channels, H x W pixels, K classes.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ class Answers(ABC):
 
     @abstractmethod
     def __call__(self, batch: Batch, believe: Believe) -> Tensor:
-        """(B, K): what the teacher believes of each picture, mixed as the pictures are; without gradients."""
+        """(B, K): what the teacher believes of each image, mixed as the images are; without gradients."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self
 
 
 class ViewAnswers(Answers):
-    """The teacher looks at the batch's pictures as the student does, varied and mixed, but prepared in its own way."""
+    """The teacher looks at the batch's images as the student does, varied and mixed, but prepared in its own way."""
 
     def __init__(self, scores: Callable[[Tensor], Tensor], own: Preprocess, students: Preprocess) -> None:
-        """scores: (B, C, H, W) normalised by `own` to (B, K). students: how the batch's pictures were normalised."""
+        """scores: (B, C, H, W) normalised by `own` to (B, K). students: how the batch's images were normalised."""
         self.scores, self.own, self.students = scores, own, students
 
     def __call__(self, batch: Batch, believe: Believe) -> Tensor:
@@ -47,11 +47,11 @@ class ViewAnswers(Answers):
             return believe(self.scores(prepared_anew(batch.images, self.students, self.own)).float())
 
 
-class PictureAnswers(Answers):
-    """The teacher has looked at every picture once; of two that are mixed, its beliefs are mixed by the same shares."""
+class ImageAnswers(Answers):
+    """The teacher has looked at every image once; of two that are mixed, its beliefs are mixed by the same shares."""
 
     def __init__(self, scores: Tensor) -> None:
-        """scores: (n, K), one row for each picture of the source that batches come from."""
+        """scores: (n, K), one row for each image of the source that batches come from."""
         self.table = scores
 
     def __call__(self, batch: Batch, believe: Believe) -> Tensor:
@@ -63,9 +63,9 @@ class PictureAnswers(Answers):
 
 
 def prepared_anew(images: Tensor, given: Preprocess, wanted: Preprocess) -> Tensor:
-    """Pictures (B, C, H, W) normalised in one way as another has them: its colours, size, mean and std.
+    """Images (B, C, H, W) normalised in one way as another has them: its colours, size, mean and std.
 
-    The whole picture is resized, and nothing is cut off: whoever made the view has chosen what is on it.
+    The whole image is resized, and nothing is cut off: whoever made the view has chosen what is on it.
     """
     same_colours = (given.mean, given.std) == (wanted.mean, wanted.std)
     if same_colours and images.shape[2:] == wanted.size:
@@ -87,7 +87,7 @@ def _columns(preprocess: Preprocess, like: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _recoloured(pixels: Tensor, channels: int) -> Tensor:
-    """Grey pictures in as many equal channels, or colour ones in grey."""
+    """Grey images in as many equal channels, or colour ones in grey."""
     if channels == 1 and pixels.shape[1] == len(LUMA):
         return luma(pixels)
     return pixels.mean(dim=1, keepdim=True).expand(-1, channels, -1, -1)

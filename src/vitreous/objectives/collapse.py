@@ -1,4 +1,4 @@
-"""Collapse: every picture gets the same answer. The metrics that show it, and the alarm that says so in words."""
+"""Collapse: every image gets the same answer. The metrics that show it, and the alarm that says so in words."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def entropy(answers: Tensor) -> Tensor:
 
 
 def information(answers: Tensor, world: World = ALONE) -> Tensor:
-    """How much the answers (n, K) tell pictures apart, in nats: the entropy of their mean less their mean entropy.
+    """How much the answers (n, K) tell images apart, in nats: the entropy of their mean less their mean entropy.
 
-    0 when all pictures get the same answer, be it one prototype or all alike: in both ways of collapsing. world: the
+    0 when all images get the same answer, be it one prototype or all alike: in both ways of collapsing. world: the
     processes that have rows.
     """
     if world.size == 1:
@@ -109,13 +109,13 @@ def _signs(mean: Mapping[str, float], warm: bool) -> dict[str, str]:
     signs = {}
     slower = "lower optimizer.learning_rate and optimizer.muon_learning_rate"
     if mean.get("feature_std", 1.0) < ALIKE:
-        signs["all pictures get the same features"] = (
-            f"their standard deviation is {mean['feature_std']:.3f} of what it could be; {slower}, or take pictures "
+        signs["all images get the same features"] = (
+            f"their standard deviation is {mean['feature_std']:.3f} of what it could be; {slower}, or take images "
             "that differ more"
         )
     if warm and mean.get("explained", 1.0) < EXPLAINS:
         signs["nothing of what is hidden is predicted"] = (
-            f"one colour for all would fit as well; {slower}, lower objective.mask, or take pictures with more to see "
+            f"one colour for all would fit as well; {slower}, lower objective.mask, or take images with more to see "
             "in them than noise"
         )
     if mean.get("information", 1.0) >= TELLS:
@@ -124,8 +124,8 @@ def _signs(mean: Mapping[str, float], warm: bool) -> dict[str, str]:
     sure = f"its entropy is {mean['entropy']:.1%} of ln K"
     balance = "set objective.sinkhorn_iterations=3" if centred else "take a larger batch_size"
     if mean["entropy"] > 0.5:
-        signs["the teacher knows nothing of any picture"] = f"{sure}; lower objective.teacher_temperature, or {balance}"
+        signs["the teacher knows nothing of any image"] = f"{sure}; lower objective.teacher_temperature, or {balance}"
     else:
         cure = f"{balance}, lower objective.centre_momentum" if centred else balance
-        signs["the teacher says the same of every picture"] = f"{sure}; {cure}, or raise objective.teacher_temperature"
+        signs["the teacher says the same of every image"] = f"{sure}; {cure}, or raise objective.teacher_temperature"
     return signs

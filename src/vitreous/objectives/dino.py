@@ -1,6 +1,6 @@
 """Learning from one's own average: DINO (Caron et al. 2021), and what DINOv2 adds to it.
 
-Letters: B pictures, G large views of each, V views in all, C channels, N patches of a large view, D width,
+Letters: B images, G large views of each, V views in all, C channels, N patches of a large view, D width,
 K prototypes.
 """
 
@@ -39,7 +39,7 @@ KEEP, MASKS = 2**32, 2**32 + 1
 
 
 class SelfDistillation(Objective):
-    """A student sees many views of a picture and learns what a teacher says of its large ones.
+    """A student sees many views of an image and learns what a teacher says of its large ones.
 
     The teacher is the student's moving average and gets no gradient; `model` is the teacher's network, the one to keep.
     """
@@ -139,7 +139,7 @@ class SelfDistillation(Objective):
 
     @property
     def _beside(self) -> World:
-        """The processes whose pictures are one batch: in training all, but each is evaluated by itself."""
+        """The processes whose images are one batch: in training all, but each is evaluated by itself."""
         return self.world if self.training else ALONE
 
     def _encode(
@@ -207,7 +207,7 @@ def _width(model: Network) -> int:
     c = require(model, ViT, "ibot_weight").config
     if c.features != c.width:
         raise UserError(
-            f"pool={c.pool!r}: one head scores pictures and masked patches, but a picture would have {c.features} "
+            f"pool={c.pool!r}: one head scores images and masked patches, but an image would have {c.features} "
             f"numbers and a patch has {c.width}; set pool to 'class' or 'mean', or ibot_weight=0."
         )
     return c.width

@@ -1,6 +1,6 @@
 """The terms of self-distillation, as formulas: DINO's, iBOT's for masked patches, and KoLeo.
 
-Letters: G large views, V views in all (the large ones first), B pictures, K prototypes, n masked patches.
+Letters: G large views, V views in all (the large ones first), B images, K prototypes, n masked patches.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def balanced_answers(scores: Tensor, temperature: float, iterations: int, world:
     world: the processes whose rows are one batch; n may differ, and be 0.
 
     Sinkhorn and Knopp's algorithm, as SwAV and DINOv2 have it instead of the centre: in turns, each prototype's shares
-    are made to sum to one number, then each picture's to 1.
+    are made to sum to one number, then each image's to 1.
     """
     logs = scores / temperature
     for _ in range(iterations):
@@ -42,7 +42,7 @@ def _column_log_softmax(logs: Tensor, world: World) -> Tensor:
 
 
 def distillation_loss(answers: Tensor, scores: Tensor, temperature: float) -> Tensor:
-    """The student's cross-entropy with what the teacher said of another view, averaged over pairs and pictures.
+    """The student's cross-entropy with what the teacher said of another view, averaged over pairs and images.
 
     answers: (G, B, K), the teacher's. scores: (V, B, K), the student's, where view g is the same in both.
     """
@@ -52,14 +52,14 @@ def distillation_loss(answers: Tensor, scores: Tensor, temperature: float) -> Te
     return -(answers * other).sum() / (large * (views - 1) * scores.shape[1])
 
 
-def masked_patch_loss(answers: Tensor, scores: Tensor, temperature: float, weights: Tensor, pictures: int) -> Tensor:
+def masked_patch_loss(answers: Tensor, scores: Tensor, temperature: float, weights: Tensor, images: int) -> Tensor:
     """The student's cross-entropy at masked patches with what the teacher, who sees them, says there.
 
-    answers, scores: (n, K). weights: (n,), one over the number of masked patches in the same picture, so that each
-    picture counts alike; `pictures` are counted with those in which nothing is masked.
+    answers, scores: (n, K). weights: (n,), one over the number of masked patches in the same image, so that each
+    image counts alike; `images` are counted with those in which nothing is masked.
     """
     said = (scores / temperature).log_softmax(dim=-1)
-    return -((answers * said).sum(dim=-1) * weights).sum() / pictures
+    return -((answers * said).sum(dim=-1) * weights).sum() / images
 
 
 def koleo_loss(features: Tensor, world: World = ALONE) -> Tensor:

@@ -1,6 +1,6 @@
 """Distillation (DeiT, Touvron et al. 2021): a student learns from labels, and from what a teacher says.
 
-Letters: B pictures, K classes. z are scores, psi the softmax, lambda the weight of the teacher, tau the temperature:
+Letters: B images, K classes. z are scores, psi the softmax, lambda the weight of the teacher, tau the temperature:
 hard: (1 - lambda) CE(psi(z_s), y) + lambda CE(psi(z_s), y_t) with y_t = argmax z_t, the paper's equation 3 at 1/2
 soft: (1 - lambda) CE(psi(z_s), y) + lambda tau^2 KL(psi(z_s / tau), psi(z_t / tau)), its equation 2
 With a distillation token, the first z_s are of the class token and the second of that token.
@@ -34,7 +34,7 @@ class Distillation(Supervised):
     def __init__(
         self, model: Network, settings: config.Distill, answers: Answers, class_weight: Tensor | None = None
     ) -> None:
-        """`answers` asks the teacher; `class_weight` (K,) weighs pictures by their classes."""
+        """`answers` asks the teacher; `class_weight` (K,) weighs images by their classes."""
         super().__init__(model, settings, class_weight)
         self.answers = answers
         self.believe: Believe = (
@@ -75,7 +75,7 @@ def tempered(scores: Tensor, temperature: float) -> Tensor:
 
 
 def hard_loss(scores: Tensor, believed: Tensor) -> Tensor:
-    """CE(psi(z_s), y_t), (B,), of what the teacher chose (B, K), perhaps of two mixed pictures."""
+    """CE(psi(z_s), y_t), (B,), of what the teacher chose (B, K), perhaps of two mixed images."""
     return F.cross_entropy(scores.to(believed.dtype), believed, reduction="none")
 
 

@@ -1,6 +1,6 @@
 """Learning by filling in: the masked autoencoder of He et al. 2021, step by step.
 
-Letters: B pictures, C channels, P patch side, N patches, V visible ones, M masked ones, D width, d the decoder's width.
+Letters: B images, C channels, P patch side, N patches, V visible ones, M masked ones, D width, d the decoder's width.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from vitreous.weights.manifest import check_manifest
 from vitreous.world import ALONE, World
 
 EVERY, SOME = 10, 32
-"""Every so many steps, the features of so many pictures are compared."""
+"""Every so many steps, the features of so many images are compared."""
 
 
 MASKS = 2**32
@@ -37,7 +37,7 @@ MASKS = 2**32
 
 
 class MaskedAutoencoder(Objective):
-    """The encoder sees some patches of a picture, a small decoder rebuilds the others; what counts is the encoder."""
+    """The encoder sees some patches of an image, a small decoder rebuilds the others; what counts is the encoder."""
 
     model: ViT
 
@@ -61,7 +61,7 @@ class MaskedAutoencoder(Objective):
 
     @torch.no_grad()
     def whole_feature_std(self, images: Tensor) -> Tensor:
-        """How far apart the features of whole pictures are; masks would set even equal pictures apart."""
+        """How far apart the features of whole images are; masks would set even equal images apart."""
         self.model.eval()
         features = self.model.representation(images)
         self.model.train(self.training)
@@ -72,7 +72,7 @@ class MaskedAutoencoder(Objective):
         self.taken += 1
 
     def extras(self) -> Mapping[str, nn.Module]:
-        """The decoder, so that pictures can be rebuilt later."""
+        """The decoder, so that images can be rebuilt later."""
         return {"decoder": self.decoder}
 
     def roles(self) -> dict[str, Role]:
@@ -110,7 +110,7 @@ class MaskedAutoencoder(Objective):
 
     @torch.no_grad()
     def reconstruct(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Pictures (B, C, H, W) with the masked patches rebuilt, and which patches those are, (B, rows, columns) bool.
+        """Images (B, C, H, W) with the masked patches rebuilt, and which patches those are, (B, rows, columns) bool.
 
         Where the decoder gives normalised patches, each gets its true mean and spread back, as the paper draws them.
         """
@@ -215,7 +215,7 @@ def explained(loss: Tensor, targets: Tensor) -> Tensor:
     """The share of the variance of `targets` that a squared error leaves explained: 0 if one value does as well.
 
     Normalised patches have the mean 0 and the variance 1 - 1/(P*P*C), or 0 where they are flat; so the loss of saying
-    nothing depends on the pictures.
+    nothing depends on the images.
     """
     variance = targets.var(correction=0)
     share = (1 - loss / variance).clamp(min=0)
@@ -224,8 +224,8 @@ def explained(loss: Tensor, targets: Tensor) -> Tensor:
 
 def pixels_last(patches: Tensor, channels: int) -> Tensor:
     """(B, M, C*P*P) to (B, M, P*P*C): the colours of a pixel side by side, as public decoders have them."""
-    pictures, count, _ = patches.shape
-    return patches.view(pictures, count, channels, -1).transpose(2, 3).flatten(2)
+    images, count, _ = patches.shape
+    return patches.view(images, count, channels, -1).transpose(2, 3).flatten(2)
 
 
 def patches_spread(patches: Tensor) -> Tensor:
@@ -234,7 +234,7 @@ def patches_spread(patches: Tensor) -> Tensor:
 
 
 def unpatchify(patches: Tensor, grid: Grid, side: int) -> Tensor:
-    """(B, N, P*P*C) to pictures (B, C, H, W)."""
+    """(B, N, P*P*C) to images (B, C, H, W)."""
     rows, columns = grid
     cells = patches.reshape(len(patches), rows, columns, side, side, -1)
     return cells.permute(0, 5, 1, 3, 2, 4).reshape(len(patches), -1, rows * side, columns * side)

@@ -1,6 +1,6 @@
 """Learning by telling colours: masked patch prediction, the paper's own self-supervision (appendix B.1.2).
 
-Letters: B pictures, C channels, P patch side, N patches, M corrupted ones, D width.
+Letters: B images, C channels, P patch side, N patches, M corrupted ones, D width.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MOST_COLOURS = 2**12
 
 
 class Corruption(NamedTuple):
-    """What is done to the patches of each picture."""
+    """What is done to the patches of each image."""
 
     cells: Tensor
     """(B, M) int64: the corrupted ones, whose colours are to be told."""
@@ -42,7 +42,7 @@ class Corruption(NamedTuple):
 
 
 class MaskedPatchPrediction(Objective):
-    """Half of a picture's patches are corrupted, and the mean colour of each is told from its final token."""
+    """Half of an image's patches are corrupted, and the mean colour of each is told from its final token."""
 
     model: ViT
     mean: Tensor
@@ -73,7 +73,7 @@ class MaskedPatchPrediction(Objective):
     def targets(self, patches: Tensor, size: Sequence[int]) -> Tensor:
         """(B, N) int64: the mean colours of patches (B, N, C*P*P), each channel's level a digit, the first the highest.
 
-        The levels divide [0, 1], where pixels lie before they are normalised. size: height and width of the pictures;
+        The levels divide [0, 1], where pixels lie before they are normalised. size: height and width of the images;
         what pads them to whole patches is zero, and has no part in the mean.
         """
         levels: int = 2**self.settings.bits
@@ -118,7 +118,7 @@ def build_masked_patch(network: Network, settings: MaskedPatch, setting: Setting
 
 
 def corrupt(keys: Tensor, patches: int, settings: MaskedPatch) -> Corruption:
-    """What happens to so many patches of each picture, by its key (B,): others in every epoch."""
+    """What happens to so many patches of each image, by its key (B,): others in every epoch."""
     count = min(patches, max(1, round(settings.mask * patches)))
     cells = draw(keys, CELLS, patches).argsort(dim=1, stable=True)[:, :count]
     fate = draw(keys, FATES, count)
@@ -134,7 +134,7 @@ def corrupt(keys: Tensor, patches: int, settings: MaskedPatch) -> Corruption:
 
 
 def real_shares(size: Sequence[int], patch: int) -> Tensor:
-    """(N,): which share of each patch of a picture (height, width) is its own, where it is padded to whole patches."""
+    """(N,): which share of each patch of an image (height, width) is its own, where it is padded to whole patches."""
     rows, columns = ((side - torch.arange(0, side, patch)).clamp(max=patch) / patch for side in size)
     return (rows[:, None] * columns).flatten()
 

@@ -28,7 +28,7 @@ class Objective(nn.Module, ABC):
     model: Network
     """The network to keep in the end."""
     watched: ClassVar[str] = "loss"
-    """The metric of pictures set aside that tells how the training goes."""
+    """The metric of images set aside that tells how the training goes."""
 
     @abstractmethod
     def forward(self, batch: Batch, progress: float) -> tuple[Tensor, Metrics]:
@@ -51,7 +51,7 @@ class Objective(nn.Module, ABC):
         """What follows an optimizer's step."""
 
     def evaluate(self, batches: Iterable[Batch], world: World = ALONE) -> dict[str, float]:
-        """Metrics of pictures that are not trained on: here the mean of the one that is watched.
+        """Metrics of images that are not trained on: here the mean of the one that is watched.
 
         world: where several processes look together, `batches` are this one's, and the metrics those of all.
         """

@@ -18,9 +18,9 @@ class Setting:
 
     seed: int = 0
     labels: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.long))
-    """(n,) of the training pictures; -1 where there is none."""
+    """(n,) of the training images; -1 where there is none."""
     world: World = field(default_factory=World)
     preprocess: Preprocess = field(default_factory=Preprocess)
-    """What made the pictures of a batch: pixels in [0, 1] are x * std + mean."""
+    """What made the images of a batch: pixels in [0, 1] are x * std + mean."""
     answers: Answers | None = None
-    """What a teacher says of the training pictures, where there is one."""
+    """What a teacher says of the training images, where there is one."""

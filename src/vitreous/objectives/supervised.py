@@ -46,7 +46,7 @@ class Supervised(Objective):
         )
 
     def _mean(self, each: Tensor, batch: Batch) -> Tensor:
-        """Of losses (B,), as the labels' term takes it: pictures weigh as their classes do."""
+        """Of losses (B,), as the labels' term takes it: images weigh as their classes do."""
         if self.class_weight is None:
             return each.mean()
         if batch.targets.ndim > 1:
@@ -55,7 +55,7 @@ class Supervised(Objective):
         return (own * each).sum() / own.sum()
 
     def weigh(self, batch: Batch) -> float:
-        """The pictures; with class weights, the weights of their classes: that is what cross-entropy divides by."""
+        """The images; with class weights, the weights of their classes: that is what cross-entropy divides by."""
         if self.class_weight is None or batch.targets.ndim > 1:
             return super().weigh(batch)
         return self.class_weight[batch.targets].sum().item()
@@ -74,7 +74,7 @@ class Supervised(Objective):
     def is_better(self, new: dict[str, float], best: dict[str, float], history: Sequence[dict[str, float]]) -> bool:
         """The lowest loss, among those within a standard error of the highest accuracy.
 
-        On few pictures the loss says more than the accuracy: it ranked weights as the test split did where accuracy did
+        On few images the loss says more than the accuracy: it ranked weights as the test split did where accuracy did
         not (docs/log.md).
         """
         floor = max(past["accuracy"] for past in history) - new["standard_error"]
@@ -87,7 +87,7 @@ class Supervised(Objective):
         return new["accuracy"] < start["accuracy"]
 
     def _scores(self, batch: Batch, progress: float, **told: Trace) -> Tensor:
-        """(B, K), from the patches that the keep schedule leaves: a random choice for each picture.
+        """(B, K), from the patches that the keep schedule leaves: a random choice for each image.
 
         told: trace=Trace(...) of a network that fills one.
         """
@@ -103,7 +103,7 @@ class Supervised(Objective):
 
 
 def accuracy(scores: Tensor, batch: Batch) -> Tensor:
-    """The share of pictures whose highest score (B, K) is that of their label; of mixed ones, of the larger part."""
+    """The share of images whose highest score (B, K) is that of their label; of mixed ones, of the larger part."""
     truth = batch.targets if batch.targets.ndim == 1 else batch.targets.argmax(dim=1)
     return (scores.detach().argmax(dim=1) == truth).float().mean()
 
@@ -119,7 +119,7 @@ def class_weights(network: Network, settings: config.Supervised, setting: Settin
 
 
 def balance(labels: Tensor, classes: int) -> Tensor:
-    """(K,) weights by which every class counts alike, however many pictures (n,) it has; 0 for one that has none."""
+    """(K,) weights by which every class counts alike, however many images (n,) it has; 0 for one that has none."""
     counts = torch.bincount(labels, minlength=classes).float()
     present = counts > 0
     weight = torch.zeros(classes)

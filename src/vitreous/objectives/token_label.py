@@ -1,6 +1,6 @@
 """Token labelling (LV-ViT, Jiang et al. 2021): every patch token learns what a teacher says of its place.
 
-Letters: B pictures, N patches, M of them looked at, D width, K classes.
+Letters: B images, N patches, M of them looked at, D width, K classes.
 """
 
 from __future__ import annotations

@@ -33,22 +33,22 @@ def distilled(training: Training, scratch: bool) -> Training:
 def decide_answers(training: Training, teacher: ModelConfig, changes: Iterable[str] = ()) -> Training:
     """The training with how the teacher is asked, and what of its answers is learned, unless a person changed that.
 
-    It looks at every view, and its choice is learned; one that costs much looks at each picture once instead. Of
-    pictures that it was trained on itself it is then right nearly always, so its probabilities tell more than its
+    It looks at every view, and its choice is learned; one that costs much looks at each image once instead. Of
+    images that it was trained on itself it is then right nearly always, so its probabilities tell more than its
     choice.
     """
     objective = training.objective
     assert isinstance(objective, Distill)
     if "objective.answers" not in changes:
         costly = count_flops(teacher) > AFFORDABLE * step_flops(training.model, objective)
-        objective = replace(objective, answers="picture" if costly else "view")
+        objective = replace(objective, answers="image" if costly else "view")
     if "objective.targets" not in changes:
-        objective = replace(objective, targets="soft" if objective.answers == "picture" else "hard")
+        objective = replace(objective, targets="soft" if objective.answers == "image" else "hard")
     return replace(training, objective=objective)
 
 
 def step_flops(model: ModelConfig, objective: Supervised) -> float:
-    """Operations of a student's step for one picture, forward and twice that backward: the mean over all steps."""
+    """Operations of a student's step for one image, forward and twice that backward: the mean over all steps."""
     ends = objective.stages
     lengths = (end - before for before, end in zip((0.0, *ends), ends, strict=False))
     shares = (objective.keep_share(end - 1e-9) for end in ends)

@@ -1,6 +1,6 @@
 """The noise of a student that learns from its teacher's labels (Xie et al. 2020, section 2): any recipe, made harder.
 
-The teacher labels pictures as they are; the student has to say the same of pictures that are varied, by a network of
+The teacher labels images as they are; the student has to say the same of images that are varied, by a network of
 which parts are left out. So it learns more than its teacher knew.
 """
 

@@ -1,4 +1,4 @@
-"""Complete ways to learn without labels, by name: for small pictures on few cores, and for photographs."""
+"""Complete ways to learn without labels, by name: for small images on few cores, and for photographs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def mae(s: Situation) -> Training:
         optimizer=MUON,
         epochs=30 if small else 100,
         batch_size=256 if small else 64,
-        whiten=s.pictures >= MANY and starts_with_patches(model),
+        whiten=s.images >= MANY and starts_with_patches(model),
     )
 
 
@@ -75,7 +75,7 @@ def dino(s: Situation) -> Training:
         optimizer=replace(MUON, muon_learning_rate=0.015, weight_decay=0.04, warmup=0.1, clip=3.0),
         epochs=30 if small else 100,
         batch_size=128 if small else 64,
-        whiten=s.pictures >= MANY and starts_with_patches(model),
+        whiten=s.images >= MANY and starts_with_patches(model),
     )
 
 
@@ -91,7 +91,7 @@ def masked_patch(s: Situation) -> Training:
     """The paper's own self-supervision: half of the patches are corrupted, and their mean colours are predicted.
 
     Corruption and targets are the paper's. Its Adam (2e-4, batches of 4096, 1 % of the steps to warm up) is for a
-    million steps on 300 million pictures; here the rest is as for `mae`: Muon, a cosine too, the mean of the patches'
+    million steps on 300 million images; here the rest is as for `mae`: Muon, a cosine too, the mean of the patches'
     tokens, which alone learn, and crops whose colours are left as they are. Smaller batches, for no patch is left out.
     """
     training = mae(s)
@@ -107,7 +107,7 @@ PRETRAINING: dict[str, Callable[[Situation], Training]] = {
 
 
 def _built(s: Situation) -> tuple[ViTConfig, Preprocess]:
-    """The model: the one that was asked for, or for small pictures F in patches of 4, else Ti/16 at 160 pixels."""
+    """The model: the one that was asked for, or for small images F in patches of 4, else Ti/16 at 160 pixels."""
     small = s.model is None and s.side <= SMALL_SIDE
     model, preprocess = s.built(f"F/4@{small_side(s)}" if small else "Ti/16@160", position="sincos-2d")
     if not isinstance(model, ViTConfig):

@@ -11,9 +11,9 @@ from vitreous.errors import UserError
 from vitreous.model.family import for_classes, for_size, named_config
 
 SMALL_SIDE = 64
-"""Pictures up to this side are looked at as they are, in patches of 4 pixels."""
+"""Images up to this side are looked at as they are, in patches of 4 pixels."""
 MANY = 10_000
-"""Pictures that are many: enough for a whitened start, which does harm with few, and to trust what they teach
+"""Images that are many: enough for a whitened start, which does harm with few, and to trust what they teach
 (docs/log.md)."""
 
 
@@ -25,10 +25,10 @@ class Situation:
     """What is known before a training: the data, the weights to start from, and what the person asked for."""
 
     classes: int
-    pictures: int
+    images: int
     """In the train split."""
     side: int
-    """The typical short side of a picture, in pixels."""
+    """The typical short side of an image, in pixels."""
     channels: int
     base: ModelConfig | None = None
     """The model that the given weights belong to; None when training from scratch."""
@@ -41,7 +41,7 @@ class Situation:
     """Floating-point operations that a training may take of itself; 0 where a person has said how long it takes."""
 
     def built(self, default: str, **changes: object) -> tuple[ModelConfig, Preprocess]:
-        """The model to train and what its pictures go through first: the weights' own, or a preset's.
+        """The model to train and what its images go through first: the weights' own, or a preset's.
 
         changes: fields to set, those that a model of this family has.
         """
@@ -83,11 +83,11 @@ def published_side(base: ModelConfig | None) -> int:
 
 
 def small_side(s: Situation) -> int:
-    """The side at which small pictures are looked at, in whole patches of 4."""
+    """The side at which small images are looked at, in whole patches of 4."""
     if s.image_size is None:
         return min(SMALL_SIDE, max(8, 4 * round(s.side / 4)))
     if s.image_size % 4 or s.image_size < 8:
         raise UserError(
-            f"image size {s.image_size}: for small pictures give a multiple of 4, at least 8, such as 28 or 32."
+            f"image size {s.image_size}: for small images give a multiple of 4, at least 8, such as 28 or 32."
         )
     return s.image_size

@@ -26,7 +26,7 @@ from vitreous.recipes.situation import (
 
 
 def notebook(s: Situation) -> Training:
-    """The lecture notes' experiment: AdamW 2e-4 falling linearly, batch 16, 4 epochs, on all training pictures."""
+    """The lecture notes' experiment: AdamW 2e-4 falling linearly, batch 16, 4 epochs, on all training images."""
     model, preprocess = s.built("Ti/16")
     return Training(
         model=model,
@@ -42,13 +42,13 @@ def notebook(s: Situation) -> Training:
 def paper_finetune(s: Situation) -> Training:
     """The paper's fine-tuning (appendix B.1.1): SGD, momentum 0.9, batch 512, no decay; its 500 steps for Pets."""
     model, preprocess = s.built("B/16@384")
-    batch = min(512, s.pictures)
+    batch = min(512, s.images)
     return Training(
         model=model,
         preprocess=preprocess,
         augment=Augment(crop_scale=(0.25, 1.0)),
         optimizer=Optimizer(name="sgd", learning_rate=0.03, weight_decay=0.0, warmup=0.1, decay="cosine", clip=1.0),
-        epochs=500 / (s.pictures // batch),
+        epochs=500 / (s.images // batch),
         batch_size=batch,
         accumulate=max(1, batch // 32),
     )
@@ -57,16 +57,16 @@ def paper_finetune(s: Situation) -> Training:
 def vtab(s: Situation) -> Training:
     """The paper's fine-tuning for VTAB-1k (appendix B.1.1, table 4): SGD 0.01, batch 512, 2,500 steps, 384 pixels.
 
-    As in BiT, whose preprocessing it takes, crops are square and of a fixed share of a picture that was made square.
+    As in BiT, whose preprocessing it takes, crops are square and of a fixed share of an image that was made square.
     """
     model, preprocess = replace(s, image_size=s.image_size or published_side(s.base)).built("B/16@384")
-    batch, share = min(512, s.pictures), (480 / 512) ** 2
+    batch, share = min(512, s.images), (480 / 512) ** 2
     return Training(
         model=model,
         preprocess=replace(preprocess, crop=1.0, resize="stretch"),
         augment=Augment(crop_scale=(share, share), crop_ratio=(1.0, 1.0)),
         optimizer=Optimizer(name="sgd", learning_rate=0.01, weight_decay=0.0, warmup=0.1, decay="cosine", clip=1.0),
-        epochs=2500 / (s.pictures // batch),
+        epochs=2500 / (s.images // batch),
         batch_size=batch,
         accumulate=max(1, batch // 32),
     )
@@ -75,7 +75,7 @@ def vtab(s: Situation) -> Training:
 def paper_pretrain(s: Situation) -> Training:
     """The paper's pre-training on ImageNet (table 3): Adam 3e-3, batch 4096, decay 0.3, dropout 0.1, a tanh layer."""
     model, preprocess = s.built("B/16", dropout=0.1)
-    batch = min(4096, s.pictures)
+    batch = min(4096, s.images)
     return Training(
         model=with_fields(model, classifier="mlp"),
         preprocess=preprocess,
@@ -90,18 +90,18 @@ def paper_pretrain(s: Situation) -> Training:
 def bit(s: Situation) -> Training:
     """BiT-HyperRule, how BiT is fine-tuned whatever the data: SGD, batch 512, steps, resolution and MixUp by its size.
 
-    Pictures under 96 x 96 pixels are looked at with 128, others with 480. Crops are square and of a fixed size, of
-    pictures a little larger (160 and 512); the published ones are of pictures made square first.
+    Images under 96 x 96 pixels are looked at with 128, others with 480. Crops are square and of a fixed size, of
+    images a little larger (160 and 512); the published ones are of images made square first.
     """
     side, larger = (128, 160) if s.side < 96 else (480, 512)
     model, preprocess = replace(s, image_size=s.image_size or side).built("bit-r50x1")
-    steps, warmup = next(rule for most, rule in _HYPER_RULE.items() if s.pictures < most)
-    batch = min(512, s.pictures)
+    steps, warmup = next(rule for most, rule in _HYPER_RULE.items() if s.images < most)
+    batch = min(512, s.images)
     share = (side / larger) ** 2
     return Training(
         model=model,
         preprocess=replace(preprocess, crop=1.0, interpolation="bilinear", resize="stretch"),
-        augment=Augment(crop_scale=(share, share), crop_ratio=(1.0, 1.0), mixup=0.0 if s.pictures < BIT_SMALL else 0.1),
+        augment=Augment(crop_scale=(share, share), crop_ratio=(1.0, 1.0), mixup=0.0 if s.images < BIT_SMALL else 0.1),
         optimizer=Optimizer(
             name="sgd",
             learning_rate=0.003 * batch / 512,
@@ -110,7 +110,7 @@ def bit(s: Situation) -> Training:
             decay="steps",
             clip=None,
         ),
-        epochs=steps / (s.pictures // batch),
+        epochs=steps / (s.images // batch),
         batch_size=batch,
         accumulate=max(1, batch // 16),
     )
@@ -118,17 +118,17 @@ def bit(s: Situation) -> Training:
 
 BIT_SMALL = 20_000
 _HYPER_RULE: dict[float, tuple[int, int]] = {BIT_SMALL: (500, 100), 500_000: (10_000, 500), math.inf: (20_000, 500)}
-"""Pictures, fewer than: (steps, of them for the learning rate to rise)."""
+"""Images, fewer than: (steps, of them for the learning rate to rise)."""
 
 
 def small_data(s: Situation) -> Training:
-    """Good weights, few pictures: the classifier first, on frozen features; then the upper half of the blocks.
+    """Good weights, few images: the classifier first, on frozen features; then the upper half of the blocks.
 
-    The lower half stays, and half the patches are left out until the last steps: three times the pictures a second.
+    The lower half stays, and half the patches are left out until the last steps: three times the images a second.
     With a supervised start, the result lies half-way between it and what was trained. Crops make things look larger in
-    training; so that they look as large later, the middle of a picture is taken, as wide as the mean crop (Touvron et
+    training; so that they look as large later, the middle of an image is taken, as wide as the mean crop (Touvron et
     al. 2019); a higher resolution sees more of it, a lower one no less. Where a test split tells how good the result
-    is, fewer pictures are set aside to choose the weights.
+    is, fewer images are set aside to choose the weights.
     """
     model, preprocess = s.built("Ti/16")
     crops = (0.35, 1.0)
@@ -141,7 +141,7 @@ def small_data(s: Situation) -> Training:
         epochs=8,
         batch_size=32,
         ema=0.99,
-        wise_ft_alpha=0.5 if s.base is not None and s.base.classes and s.pictures < MANY else 1.0,
+        wise_ft_alpha=0.5 if s.base is not None and s.base.classes and s.images < MANY else 1.0,
         objective=labelled(model, ((0.85, 0.5),)),
         freeze=model.layers // 2 if s.base is not None else 0,
         probe=s.base is not None,
@@ -167,15 +167,15 @@ def mae_finetune(s: Situation) -> Training:
 
 
 def scratch_small(s: Situation) -> Training:
-    """Small pictures (CIFAR, MNIST) from scratch on few cores: a narrow model, Muon, and few tokens at first.
+    """Small images (CIFAR, MNIST) from scratch on few cores: a narrow model, Muon, and few tokens at first.
 
-    In minutes, many cheap steps teach more than few expensive ones. Positions are fixed, and for many pictures the
+    In minutes, many cheap steps teach more than few expensive ones. Positions are fixed, and for many images the
     patch projection starts whitened: what need not be learned is worth several points in a short training
     (docs/log.md).
     """
     _from_nothing(s, "scratch-small")
     side = small_side(s)
-    few = s.pictures < MANY
+    few = s.images < MANY
     name = f"F/{side // 4}@{side}" if few else f"P/4@{side}"
     model, preprocess = s.built(name, position="sincos-2d", pool="mean", class_token=False)
     return Training(
@@ -232,18 +232,18 @@ def _from_nothing(s: Situation, name: str) -> None:
 
 
 def auto(s: Situation) -> Training:
-    """The default: what an expert would do with these pictures and weights."""
+    """The default: what an expert would do with these images and weights."""
     if s.base is not None:
         rule = bit(s) if isinstance(s.base, BiTConfig) else None
-        return rule if rule is not None and _work(rule, s.pictures) <= s.affordable else small_data(s)
+        return rule if rule is not None and _work(rule, s.images) <= s.affordable else small_data(s)
     if s.model is not None and not isinstance(named_config(s.model), ViTConfig):
         return plain(s)
     return scratch_small(s) if s.side <= SMALL_SIDE and s.model is None else scratch(s)
 
 
-def _work(training: Training, pictures: int) -> float:
+def _work(training: Training, images: int) -> float:
     """Floating-point operations of all steps: each a forward pass, and twice as much for the gradients."""
-    steps = training.epochs * (pictures // training.batch_size)
+    steps = training.epochs * (images // training.batch_size)
     return 3 * count_flops(training.model) * steps * training.batch_size
 
 

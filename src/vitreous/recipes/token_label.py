@@ -22,7 +22,7 @@ def token_labelled(training: Training) -> Training:
         )
     if type(training.objective) is not Supervised:
         raise UserError(
-            f"token_labels: go with labels of pictures, and this recipe learns by {training.objective.kind}; take "
+            f"token_labels: go with labels of images, and this recipe learns by {training.objective.kind}; take "
             "another recipe, or leave token_labels out."
         )
     augment = training.augment

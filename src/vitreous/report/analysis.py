@@ -18,7 +18,7 @@ def analysis_page(numbers: Numbers) -> str:
         ("Side by side", list(_summary(numbers))),
         ("Where it looks", list(_attention(models))),
         ("What tokens hold", list(_tokens(models))),
-        ("What pictures' representations hold", list(_pictures(models))),
+        ("What images' representations hold", list(_images(models))),
         ("What it is worth", list(_worth(numbers))),
         ("How alike the depths are", list(_alike(numbers))),
     ]
@@ -39,7 +39,7 @@ def analysis_page(numbers: Numbers) -> str:
 
 def _lede(numbers: Numbers) -> str:
     data = numbers.data
-    said = f"{data.pictures:,} pictures of {data.source} ({data.split})"
+    said = f"{data.images:,} images of {data.source} ({data.split})"
     if data.learned_from is None:
         return f"Measured on {said}, without labels."
     return f"Measured on {said}; linear probes learned from {data.learned_from:,} others, of {data.classes} classes."
@@ -65,7 +65,7 @@ def _value(value: float, share: bool) -> str:
 def _shape(c: Shape) -> str:
     size = "×".join(map(str, c.size))
     return (
-        f"width {c.width}, depth {c.depth}, {c.heads} heads, patches of {c.patch} pixels, pictures of "
+        f"width {c.width}, depth {c.depth}, {c.heads} heads, patches of {c.patch} pixels, images of "
         f"{size}; {parameters(c.parameters)}"
     )
 
@@ -109,7 +109,7 @@ def _attention(models: Sequence[ModelNumbers]) -> Iterable[Html]:
             _over_depth(
                 models, 1, lambda m: m.relative_distance(), "attention distance, of the longer side", share=True
             ),
-            "How far a patch looks on average; a dot is a head. High: it gathers from the whole picture, as a shape "
+            "How far a patch looks on average; a dot is a head. High: it gathers from the whole image, as a shape "
             "needs. Low: from its neighbours, as texture needs.",
         ),
         (
@@ -154,25 +154,25 @@ def _tokens(models: Sequence[ModelNumbers]) -> Iterable[Html]:
         ),
         (
             _over_depth(models, 0, lambda m: m.measures.token_similarity, "likeness of places: tokens"),
-            "Mean cosine similarity of two patches' tokens. Near 1: a picture's tokens say all the same.",
+            "Mean cosine similarity of two patches' tokens. Near 1: an image's tokens say all the same.",
         ),
         (
             _over_depth(models, 0, lambda m: m.measures.token_rank, "dimensions in use by tokens"),
-            "Effective rank of one picture's tokens. High: tokens are told apart in many ways.",
+            "Effective rank of one image's tokens. High: tokens are told apart in many ways.",
         ),
         (
             lines(spectra, "singular values of tokens, last layer", "number"),
-            "Natural logarithm, relative to the largest, mean over pictures. A steep fall: few directions hold all.",
+            "Natural logarithm, relative to the largest, mean over images. A steep fall: few directions hold all.",
         ),
     )
 
 
-def _pictures(models: Sequence[ModelNumbers]) -> Iterable[Html]:
+def _images(models: Sequence[ModelNumbers]) -> Iterable[Html]:
     spectra = [_numbered(i, m.measures.representation_spectrum) for i, m in enumerate(models)]
     yield side_by_side(
         (
-            _over_depth(models, 0, lambda m: m.measures.picture_rank, "dimensions in use by pictures"),
-            "Effective rank of the pictures' mean tokens. High: pictures are told apart in many ways.",
+            _over_depth(models, 0, lambda m: m.measures.image_rank, "dimensions in use by images"),
+            "Effective rank of the images' mean tokens. High: images are told apart in many ways.",
         ),
         (
             lines(spectra, "singular values of representations", "number"),
@@ -218,7 +218,7 @@ def _alike(numbers: Numbers) -> Iterable[Html]:
         plots.append((field(pair.values, f"depth of {names[j]}", f"depth of {names[i]}", (0, 0)), words))
     yield tag(
         "p",
-        "Linear CKA of the pictures' mean tokens, 0 (empty) to 1 (full): whether two depths arrange the pictures in "
+        "Linear CKA of the images' mean tokens, 0 (empty) to 1 (full): whether two depths arrange the images in "
         "the same way, whatever the axes. A full block within a model: layers that change little. Between "
         "models: depths that do the same work.",
     )

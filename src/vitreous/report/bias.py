@@ -19,7 +19,7 @@ def bias_page(numbers: BiasNumbers) -> str:
     """The whole page as text, from what was measured."""
     names = joined_names([name for name, _ in numbers.models])
     data = numbers.data
-    lede = f"Measured on {data.pictures:,} pictures of {data.source} ({data.split})."
+    lede = f"Measured on {data.images:,} images of {data.source} ({data.split})."
     header = tag("header", tag("p", "Inductive bias", class_="kind"), tag("h1", names), tag("p", lede, class_="lede"))
     body = [header, bias_section(numbers.models)]
     if numbers.remarks:
@@ -37,7 +37,7 @@ def bias_section(models: Sequence[NAMED]) -> Html:
         tag(
             "p",
             "What a model takes for granted shows in what changes its answer. Every number compares its answer to a "
-            "changed picture with its own answer to the picture as it was, right or wrong. So read them beside the "
+            "changed image with its own answer to the image as it was, right or wrong. So read them beside the "
             "accuracy: a model that always gives one answer keeps it whatever is done.",
         ),
         colour_key([name for name, _ in models]),
@@ -72,8 +72,8 @@ def _moves(models: Sequence[NAMED], kept: Kept) -> Iterable[tuple[Html, str]]:
     if kept == "same":
         yield (
             _curves(models, lambda b: b.shifts.curve, kept, "moved: same prediction", "pixels", doubling=True),
-            "The picture moves by so many pixels, up, down, left or right; both windows are cut from the enlarged "
-            "picture, so no border comes in. Flat and high: it ignores place.",
+            "The image moves by so many pixels, up, down, left or right; both windows are cut from the enlarged "
+            "image, so no border comes in. Flat and high: it ignores place.",
         )
     yield (
         _curves(models, lambda b: b.shifts.curve, "likeness", "moved: likeness of features", "pixels", doubling=True),
@@ -82,7 +82,7 @@ def _moves(models: Sequence[NAMED], kept: Kept) -> Iterable[tuple[Html, str]]:
     )
     yield (
         _curves(models, lambda b: b.shuffled, kept, f"shuffled: {_words(kept)}", "pieces along a side", doubling=True),
-        "The picture is cut into so many by so many pieces, and none stays in its place. High on the right: a bag of "
+        "The image is cut into so many by so many pieces, and none stays in its place. High on the right: a bag of "
         "small parts. A steep fall: the arrangement matters.",
     )
 

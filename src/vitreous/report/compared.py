@@ -23,7 +23,7 @@ class Compared:
     description: str
     parameters: int
     forward_flops: int
-    """Floating-point operations of one picture's forward pass."""
+    """Floating-point operations of one image's forward pass."""
     image_size: tuple[int, int]
     trained: bool
     """False for a finished model, which was only measured."""
@@ -37,19 +37,19 @@ class Cell:
 
     model: str
     fraction: float | None
-    """Share of the training pictures; this and `seed` are None for a finished model."""
+    """Share of the training images; this and `seed` are None for a finished model."""
     seed: int | None
     place: str
     """Its run folder, or the finished model."""
-    pictures: int | None
+    images: int | None
     """Distinct ones that it was trained on."""
     accuracy: float
     interval: tuple[float, float]
-    """Wilson's 95 %, of the pictures alone."""
+    """Wilson's 95 %, of the images alone."""
     n: int
-    """Pictures that it was measured on."""
+    """Images that it was measured on."""
     validation: float | None
-    """Accuracy on the validation pictures, which chose the weights."""
+    """Accuracy on the validation images, which chose the weights."""
     spent: Spent | None
     settings: dict[str, float | int | str] = field(default_factory=dict)
     diverged: bool = False
@@ -63,7 +63,7 @@ class Tried:
     model: str
     learning_rate: float
     accuracy: float
-    """On validation pictures."""
+    """On validation images."""
     loss: float | None
     """Cross-entropy on the same, in nats; None where it diverged."""
     n: int
@@ -73,11 +73,11 @@ class Tried:
 
 @dataclass(frozen=True)
 class Row:
-    """The cells of one model with one share of the pictures, over all seeds."""
+    """The cells of one model with one share of the images, over all seeds."""
 
     model: str
     fraction: float | None
-    pictures: int | None
+    images: int | None
     accuracies: Accuracies
     flops: float | None
     """Of training, mean; this and the next two are None where they are not known."""
@@ -90,10 +90,7 @@ class Row:
         """With what the accuracies come to."""
         found, ahead = self.accuracies, self.ahead
         return {
-            **{
-                name: getattr(self, name)
-                for name in ("model", "fraction", "pictures", "flops", "core_hours", "seconds")
-            },
+            **{name: getattr(self, name) for name in ("model", "fraction", "images", "flops", "core_hours", "seconds")},
             "mean": found.mean,
             "deviation": found.deviation,
             "interval": found.interval,
@@ -105,25 +102,25 @@ class Row:
 
 @dataclass(frozen=True)
 class Closing:
-    """Whether how far a model is ahead of another depends on the pictures."""
+    """Whether how far a model is ahead of another depends on the images."""
 
     model: str
     first: str
     few: float
     many: float
-    """Shares of the pictures: the smallest and the largest."""
+    """Shares of the images: the smallest and the largest."""
     gap: Difference
-    """How far it is ahead with few pictures, less how far with many."""
+    """How far it is ahead with few images, less how far with many."""
 
     def __str__(self) -> str:
         ahead = f"how far {self.model} is ahead of {self.first}"
-        shares = f"{share_text(self.few)} and {share_text(self.many)} of the pictures"
+        shares = f"{share_text(self.few)} and {share_text(self.many)} of the images"
         margin = "" if self.gap.margin is None else f" ± {100 * self.gap.margin:.1f}"
         points = f"{100 * abs(self.gap.value):.1f}{margin} points"
         if not self.gap.told_apart:
             value = f"{100 * self.gap.value:+.1f}".replace("-", "−")
             return f"{ahead}: no change between {shares} can be told ({value}{margin} points)"
-        return f"{ahead}: {'less' if self.gap.value > 0 else 'more'} with more pictures, by {points} between {shares}"
+        return f"{ahead}: {'less' if self.gap.value > 0 else 'more'} with more images, by {points} between {shares}"
 
 
 @dataclass(frozen=True)
@@ -135,7 +132,7 @@ class Comparison:
     data: str
     classes: int
     splits: dict[Split, int]
-    """Pictures of each split of the data as they were given."""
+    """Images of each split of the data as they were given."""
     digests: dict[Split, str]
     """Of the names and labels in each."""
     split: str
@@ -153,7 +150,7 @@ class Comparison:
     tried: tuple[Tried, ...]
     machine: dict[str, Any]
     biases: dict[str, Bias] = field(default_factory=dict)
-    """Of each model its training on most pictures with the first seed, all on the same pictures."""
+    """Of each model its training on most images with the first seed, all on the same images."""
     remarks: tuple[str, ...] = ()
 
     @property
@@ -191,7 +188,7 @@ class Comparison:
                 Row(
                     model=name,
                     fraction=fraction,
-                    pictures=next((cell.pictures for cell in cells if cell.pictures is not None), None),
+                    images=next((cell.images for cell in cells if cell.images is not None), None),
                     accuracies=found,
                     flops=fmean(one.flops for one in spent) if known else None,
                     core_hours=fmean(one.core_hours for one in spent) if known else None,
@@ -213,7 +210,7 @@ class Comparison:
 
     @property
     def closing(self) -> tuple[Closing, ...]:
-        """Of each trained model and the first one, whether their gap closes with more pictures."""
+        """Of each trained model and the first one, whether their gap closes with more images."""
         names = [model.name for model in self.models if model.trained]
         if len(self.fractions) < 2 or len(names) < 2:
             return ()

@@ -1,4 +1,4 @@
-"""`compare.html`: which model is ahead with how many pictures, what it cost, and which bias goes with it."""
+"""`compare.html`: which model is ahead with how many images, what it cost, and which bias goes with it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def comparison_page(comparison: Comparison) -> str:
     body = [
         tag("header", tag("p", "Comparison", class_="kind"), tag("h1", names), lede, *unfinished),
         _section("Who is ahead", _ahead(comparison)),
-        _section("Accuracy against pictures and cost", _plots(comparison)),
+        _section("Accuracy against images and cost", _plots(comparison)),
         *([bias_section(list(comparison.biases.items()))] if comparison.biases else []),
         _section("What was equal", _equal(comparison)),
         _section("Every cell", [_scrolled(_cells(comparison))]),
@@ -44,7 +44,7 @@ def _section(title: str, content: Iterable[Html]) -> Html:
 def _lede(c: Comparison) -> str:
     measured = "test" if c.split == "test" else "validation" if c.split == "val" else "all"
     counts = ", ".join(f"{count:,} {split}" for split, count in c.splits.items())
-    said = f"{c.data}: {counts} pictures of {c.classes:,} classes. Accuracy is measured on the {measured} pictures."
+    said = f"{c.data}: {counts} images of {c.classes:,} classes. Accuracy is measured on the {measured} images."
     if c.cell_seconds is None:
         return said
     seconds = [cell.spent.seconds for cell in c.cells if cell.spent is not None and cell.seed is not None]
@@ -56,21 +56,21 @@ def _lede(c: Comparison) -> str:
 
 def _ahead(c: Comparison) -> Iterable[Html]:
     for fraction, verdict in c.verdicts.items():
-        what = "" if fraction is None else f"With {share_text(fraction)} of the training pictures: "
+        what = "" if fraction is None else f"With {share_text(fraction)} of the training images: "
         yield tag("p", what, tag("strong", str(verdict)), ".")
     yield tag(
         "p",
         "Accuracy is the mean over seeds ± the standard deviation over them. The interval and the difference (in "
-        "percentage points, ± what it may be off by) hold with 95 %, by seeds and by the number of pictures measured. "
+        "percentage points, ± what it may be off by) hold with 95 %, by seeds and by the number of images measured. "
         "A model is said to be ahead only where the difference is larger than that. "
         f"{_pairs_text(c.pairs)}",
         class_="quiet",
     )
     if c.closing:
-        yield tag("h3", "With more pictures")
+        yield tag("h3", "With more images")
         yield tag("ul", *(tag("li", f"{one}.") for one in c.closing))
     first = c.models[0].name
-    head = ["model", "share", "pictures", "accuracy, %", "95 % interval", f"ahead of {shortened(first, 20)}"]
+    head = ["model", "share", "images", "accuracy, %", "95 % interval", f"ahead of {shortened(first, 20)}"]
     rows = [_row(row) for row in c.rows]
     yield _scrolled(table([*head, "training work", "core-hours", "time"], rows, numbers=8))
 
@@ -91,7 +91,7 @@ def _row(row: Row) -> list[str]:
     return [
         _named(row.model),
         share_text(row.fraction),
-        "" if row.pictures is None else f"{row.pictures:,}",
+        "" if row.images is None else f"{row.images:,}",
         f"{100 * found.mean:.1f}{spread}",
         f"{100 * low:.1f} to {100 * high:.1f}",
         _difference(row),
@@ -114,9 +114,9 @@ def _plots(c: Comparison) -> Iterable[Html]:
     largest = (None, *c.fractions[-1:])
     wanted: list[tuple[Place, str, str]] = [
         (
-            lambda row: row.pictures,
-            "training pictures",
-            "With few pictures a built-in bias helps; with many it can be learned (the paper's figures 3 and 4).",
+            lambda row: row.images,
+            "training images",
+            "With few images a built-in bias helps; with many it can be learned (the paper's figures 3 and 4).",
         ),
         (
             lambda row: row.flops or None,
@@ -127,7 +127,7 @@ def _plots(c: Comparison) -> Iterable[Html]:
         (
             lambda row: forward[row.model] if row.fraction in largest else None,
             "floating-point operations of one answer",
-            "What using the model costs; trained on the most pictures.",
+            "What using the model costs; trained on the most images.",
         ),
     ]
     made = []
@@ -141,7 +141,7 @@ def _plots(c: Comparison) -> Iterable[Html]:
 
 
 def _series(c: Comparison, place: Place) -> list[Line]:
-    """One line per model, over its shares of the pictures; a finished model is a point where its place is known."""
+    """One line per model, over its shares of the images; a finished model is a point where its place is known."""
     found = []
     for number, model in enumerate(c.models):
         rows = [(x, row) for row in c.rows if row.model == model.name and (x := place(row)) is not None]
@@ -165,17 +165,15 @@ def _equal(c: Comparison) -> Iterable[Html]:
         {model.name: _described(model.description, model.parameters, model.forward_flops) for model in c.models}
     )
     if c.biases:
-        pictures = max(bias.pictures for bias in c.biases.values())
-        yield facts(
-            {"Bias": f"measured on {pictures:,} pictures, on each model's training on the most pictures, seed 0"}
-        )
+        images = max(bias.images for bias in c.biases.values())
+        yield facts({"Bias": f"measured on {images:,} images, on each model's training on the most images, seed 0"})
     if not c.tried:
         return
     yield facts(_settings(c))
     yield tag("h3", "Learning rates")
     yield tag(
         "p",
-        "Each model had the same number of trials, of the same length, judged by validation pictures alone; the best "
+        "Each model had the same number of trials, of the same length, judged by validation images alone; the best "
         "was taken for all its cells.",
         class_="quiet",
     )
@@ -190,7 +188,7 @@ def _equal(c: Comparison) -> Iterable[Html]:
         ]
         for t in c.tried
     ]
-    yield _scrolled(table(["model", "learning rate", "validation, %", "pictures", ""], rows, numbers=4))
+    yield _scrolled(table(["model", "learning rate", "validation, %", "images", ""], rows, numbers=4))
 
 
 def _described(description: str, count: int, flops: int) -> str:
@@ -207,11 +205,9 @@ def _settings(c: Comparison) -> dict[str, str]:
         "Machine": ", ".join(f"{name} {value}" for name, value in c.machine.items()),
         "Data": ", ".join(f"{split} {digest}" for split, digest in c.digests.items()),
     }
-    if (seen := c.settings.get("val_pictures")) is not None:
+    if (seen := c.settings.get("val_images")) is not None:
         times = c.settings["evaluations"]
-        found["Validation"] = (
-            f"{times} times on the same {seen:,} pictures, whatever the share of the training pictures"
-        )
+        found["Validation"] = f"{times} times on the same {seen:,} images, whatever the share of the training images"
     if c.cell_flops is not None:
         found["Work"] = (
             f"{operations(c.cell_flops)} for each training: as many as let the cells of all models together fill the "
@@ -230,7 +226,7 @@ def _cells(c: Comparison) -> Html:
         "share",
         "seed",
         "accuracy, %",
-        "pictures measured",
+        "images measured",
         "validation, %",
         "steps",
         "training work",

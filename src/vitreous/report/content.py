@@ -15,22 +15,22 @@ from vitreous.weights.bundle import Bundle
 
 @dataclass(frozen=True)
 class Example:
-    """A picture and what the model made of it."""
+    """An image and what the model made of it."""
 
     answer: Answer
-    picture: Image.Image
+    image: Image.Image
     overlay: Image.Image | None
     """What it looked at; None where no method can tell."""
 
 
 @dataclass(frozen=True)
-class TaughtPicture:
-    """A training picture and what a teacher says of its places."""
+class TaughtImage:
+    """A training image and what a teacher says of its places."""
 
     name: str
     label: str
     """Its class by the data."""
-    picture: Image.Image
+    image: Image.Image
     labels: list[list[str]]
     """(h, w) the likeliest class of each place."""
     shares: list[list[float]]
@@ -45,15 +45,15 @@ class SplitScores:
     """test, validation..."""
     result: ClassificationResult
     chose: bool = False
-    """The weights were chosen by these pictures."""
+    """The weights were chosen by these images."""
     wrong: tuple[Example, ...] = ()
     right: tuple[Example, ...] = ()
     without: str | None = None
     """Why there are no examples, where they cannot be shown."""
     calibrated: bool = False
-    """The temperature was fitted to validation pictures."""
+    """The temperature was fitted to validation images."""
     of: int | None = None
-    """Pictures in the split, where only a random part of them was measured."""
+    """Images in the split, where only a random part of them was measured."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Run:
     way: str
     """The recipe, or the method of a training without labels."""
     training: Training
-    pictures: int
+    images: int
     """In the train split."""
     classes: int
     steps: int
@@ -80,8 +80,8 @@ class Run:
     spent: Spent
     records: list[dict[str, float]]
     """metrics.jsonl."""
-    frozen_pictures: int | None = None
-    """Training pictures that this classifier was fitted to, where not all were."""
+    frozen_images: int | None = None
+    """Training images that this classifier was fitted to, where not all were."""
     alarms: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
     teacher: str | None = None
@@ -93,13 +93,13 @@ class Run:
         t = self.training
         if not self.steps:
             return "none: the time was too short to train further than a classifier on frozen features"
-        said = f"{self.steps:,} of {t.batch_size} pictures, {t.epochs * self.steps / self.planned:.3g} epochs"
+        said = f"{self.steps:,} of {t.batch_size} images, {t.epochs * self.steps / self.planned:.3g} epochs"
         return said if self.steps == self.planned else f"{said} ({self.planned:,} steps were planned)"
 
 
 @dataclass(frozen=True)
 class Look:
-    """A picture of the weights."""
+    """An image of the weights."""
 
     title: str
     figure: Html
@@ -122,8 +122,8 @@ class Content:
     spent: Spent | None = None
     """What the training cost, where that is known."""
     looks: tuple[Look, ...] = ()
-    taught: tuple[TaughtPicture, ...] = ()
-    """Some training pictures with their token labels, where it learned such."""
+    taught: tuple[TaughtImage, ...] = ()
+    """Some training images with their token labels, where it learned such."""
     card: str | None = None
     left_out: tuple[str, ...] = field(default=())
-    """Pictures that could not be read, and other remarks."""
+    """Images that could not be read, and other remarks."""

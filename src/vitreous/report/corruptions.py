@@ -1,4 +1,4 @@
-"""The page of an evaluation under corruptions: what was done to one picture, and what that did to the answers."""
+"""The page of an evaluation under corruptions: what was done to one image, and what that did to the answers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHOWN = 96
 
 @dataclass(frozen=True)
 class CorruptionExample:
-    """One picture in every corruption."""
+    """One image in every corruption."""
 
     name: str
     clean: Image.Image
@@ -34,7 +34,7 @@ class CorruptionContent:
 
     model: str
     data: str
-    """Which pictures of which data, in words."""
+    """Which images of which data, in words."""
     size: tuple[int, int]
     """Height and width of what the model sees."""
     result: CorruptionResult
@@ -125,8 +125,8 @@ def _example(content: CorruptionContent) -> Html:
     example, strengths = content.example, content.result.strengths
     side = f"width: {SHOWN}px; height: auto"
 
-    def cell(picture: Image.Image, alt: str) -> Html:
-        return tag("td", tag("span", image(picture, alt, 2 * SHOWN), style=f"display: inline-block; {side}"))
+    def cell(shown: Image.Image, alt: str) -> Html:
+        return tag("td", tag("span", image(shown, alt, 2 * SHOWN), style=f"display: inline-block; {side}"))
 
     head = tag("tr", tag("th", ""), *(tag("th", f"strength {k}") for k in strengths))
     body = [

@@ -51,23 +51,23 @@ def facts(rows: dict[str, str]) -> Html:
     return tag("dl", *(tag("div", tag("dt", name), tag("dd", value)) for name, value in rows.items()))
 
 
-def image(picture: Image.Image, alt: str, side: int | None = None, class_: str = "picture") -> Html:
-    """A picture within the page itself, its longer side at most `side` pixels."""
-    width, height = map(str, picture.size)
-    made = tag("img", src=data_uri(picture, side), alt=alt, width=width, height=height, class_=class_)
+def image(shown: Image.Image, alt: str, side: int | None = None, class_: str = "image") -> Html:
+    """An image within the page itself, its longer side at most `side` pixels."""
+    width, height = map(str, shown.size)
+    made = tag("img", src=data_uri(shown, side), alt=alt, width=width, height=height, class_=class_)
     return Html(made.removesuffix("</img>"))
 
 
-def data_uri(picture: Image.Image, side: int | None = None) -> Html:
-    """A picture as an address that holds it: JPEG, or PNG where that is smaller or has transparency."""
-    if side is not None and max(picture.size) > side:
-        picture = picture.copy()
-        picture.thumbnail((side, side), Image.Resampling.LANCZOS)
-    kinds = ["png"] if picture.mode == "RGBA" else ["jpeg", "png"]
+def data_uri(image: Image.Image, side: int | None = None) -> Html:
+    """An image as an address that holds it: JPEG, or PNG where that is smaller or has transparency."""
+    if side is not None and max(image.size) > side:
+        image = image.copy()
+        image.thumbnail((side, side), Image.Resampling.LANCZOS)
+    kinds = ["png"] if image.mode == "RGBA" else ["jpeg", "png"]
     made = {}
     for kind in kinds:
         buffer = io.BytesIO()
-        picture.save(buffer, kind, **({"quality": 80} if kind == "jpeg" else {"optimize": True}))
+        image.save(buffer, kind, **({"quality": 80} if kind == "jpeg" else {"optimize": True}))
         made[kind] = buffer.getvalue()
     best = min(made, key=lambda kind: len(made[kind]))
     return Html(f"data:image/{best};base64,{base64.b64encode(made[best]).decode()}")

@@ -1,4 +1,4 @@
-"""Numbers of patches over the picture they belong to: bright where they are high."""
+"""Numbers of patches over the image they belong to: bright where they are high."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from vitreous.explain.steps import Numbers, Steps
 from vitreous.report.html import Html, data_uri, join, tag
 
 DARKEST = 210
-"""Of 255: how much of the picture the lowest number hides."""
+"""Of 255: how much of the image the lowest number hides."""
 
 
 def define_view(view: Image.Image) -> Html:

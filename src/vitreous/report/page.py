@@ -50,7 +50,7 @@ def _sections(content: Content) -> Iterable[tuple[str, list[Html]]]:
         yield "Mistakes", mistakes(main)
         yield "Classes", classes(main)
         yield "Calibration", calibration(main)
-        yield "Pictures", examples(main)
+        yield "Images", examples(main)
     if run is not None and run.teacher is not None:
         yield "Token labels", token_labels(run.teacher, content.taught)
     yield "Inside the model", inside(content.bundle.model.config, content.looks)
@@ -65,7 +65,7 @@ def describe(content: Content) -> str:
     """One sentence or two: what was trained on what."""
     c = content.bundle.model.config
     size = "×".join(map(str, c.image_size))
-    model = f"{family.called(c)} of {parameters(count_parameters(c))} for pictures of {size} pixels"
+    model = f"{family.called(c)} of {parameters(count_parameters(c))} for images of {size} pixels"
     if content.run is None:
         kinds = f", which tells {c.classes:,} classes apart" if c.classes else ", which gives representations"
         where = f" Measured on {content.data}." if content.data else ""
@@ -76,7 +76,7 @@ def describe(content: Content) -> str:
     start += f" with {run.teacher} as its teacher" if run.teacher else ""
     other = content.data is not None and content.data != run.data
     where = f" Measured here on {content.data}." if other else ""
-    return f"{model}, {start} on {run.pictures:,} pictures of {run.classes:,} classes from {run.data}.{where}"
+    return f"{model}, {start} on {run.images:,} images of {run.classes:,} classes from {run.data}.{where}"
 
 
 def training_curves(records: list[dict[str, float]]) -> Iterable[Html]:
@@ -120,9 +120,9 @@ def training_facts(run: Run) -> dict[str, str]:
     }
     if run.frozen is not None:
         accuracy, seconds = run.frozen
-        part = "" if run.frozen_pictures is None else f", fitted to a random {run.frozen_pictures:,} training pictures,"
+        part = "" if run.frozen_images is None else f", fitted to a random {run.frozen_images:,} training images,"
         found["Frozen features"] = (
-            f"a classifier on them alone{part} had {percent(accuracy)} of the validation pictures right after "
+            f"a classifier on them alone{part} had {percent(accuracy)} of the validation images right after "
             f"{seconds:.0f} s"
         )
     return found
@@ -132,7 +132,7 @@ LOOKS = {
     "filters": (
         "Filters of the first layer",
         "The principal components of what the first layer looks for, the strongest first. Trained on enough "
-        "pictures, they look like waves and colours.",
+        "images, they look like waves and colours.",
     ),
     "positions": (
         "Positions",
@@ -154,12 +154,12 @@ def looks(made: Mapping[str, Figure]) -> tuple[Look, ...]:
 
 
 def inside(c: ModelConfig, looks: Iterable[Look]) -> list[Html]:
-    """Pictures of the weights, and what the model is made of."""
-    pictures = [
+    """Images of the weights, and what the model is made of."""
+    images = [
         tag("figure", tag("h3", look.title), look.figure, tag("figcaption", look.caption), class_="plot")
         for look in looks
     ]
-    drawn = [tag("div", *pictures, class_="looks")] if pictures else []
+    drawn = [tag("div", *images, class_="looks")] if images else []
     return [*drawn, tag("h3", "Architecture"), facts(family.facts(c))]
 
 
@@ -169,7 +169,7 @@ def cost(c: ModelConfig, spent: Spent | None) -> dict[str, str]:
     if spent is not None:
         found["Time"] = f"{duration(spent.seconds)}, {spent.core_hours:.3g} core-hours"
         work = f", {operations(spent.flops)}" if spent.flops else ""
-        found["Training work"] = f"{spent.pictures:,} pictures seen{work}"
+        found["Training work"] = f"{spent.images:,} images seen{work}"
         if spent.joules is not None:
             found["Energy"] = f"{spent.joules / 3600:.3g} Wh of the processor"
     found["One answer"] = operations(count_flops(c))
@@ -209,8 +209,8 @@ def usage(place: str) -> list[Html]:
         tag("h3", "In a shell"),
         tag(
             "pre",
-            f"vitreous predict {quoted} picture.jpg\n"
-            f"vitreous explain {quoted} picture.jpg --out seen\n"
+            f"vitreous predict {quoted} image.jpg\n"
+            f"vitreous explain {quoted} image.jpg --out seen\n"
             f"vitreous evaluate {quoted} DATA",
         ),
         tag("h3", "In Python"),
@@ -218,7 +218,7 @@ def usage(place: str) -> list[Html]:
             "pre",
             "import vitreous\n\n"
             f"model = vitreous.load({place!r})\n"
-            'answer = model.predict("picture.jpg")\n'
+            'answer = model.predict("image.jpg")\n'
             "print(answer.label, answer.score)",
         ),
     ]

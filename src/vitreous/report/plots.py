@@ -129,7 +129,7 @@ def confusion(counts: Sequence[Sequence[int]], labels: Sequence[str]) -> Html:
 
 
 def reliability(counts: Sequence[int], confidence: Sequence[float | None], accuracy: Sequence[float | None]) -> Html:
-    """Of each bin of confidence how much was right, which should be on the diagonal, and how many pictures it has."""
+    """Of each bin of confidence how much was right, which should be on the diagonal, and how many images it has."""
     with page_style():
         figure = Figure(figsize=(3.6, 3.6), layout="constrained")
         top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(4, 1))
@@ -143,7 +143,7 @@ def reliability(counts: Sequence[int], confidence: Sequence[float | None], accur
         top.set_xlim(0, 1)
         top.set_ylabel("right")
         bottom.bar(left, counts, width * 0.86, align="edge", color=QUIET, alpha=0.6)
-        bottom.set_ylabel("pictures")
+        bottom.set_ylabel("images")
         bottom.set_xlabel("how sure it was")
         bottom.yaxis.set_major_locator(MaxNLocator(2, integer=True))
         for axis in (top.yaxis, bottom.xaxis):

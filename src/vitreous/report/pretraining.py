@@ -16,11 +16,11 @@ from vitreous.report.plots import curves
 
 CURVES = {
     "loss": "loss",
-    "val_loss": "loss of pictures set aside",
+    "val_loss": "loss of images set aside",
     "val_knn": "k-NN accuracy",
     "entropy": "teacher's entropy, of ln K",
     "information": "what answers tell apart, of ln K",
-    "val_information": "the same, of pictures set aside",
+    "val_information": "the same, of images set aside",
     "explained": "hidden patches explained",
     "colour_accuracy": "mean colours predicted",
     "feature_std": "standard deviation of the features",
@@ -34,7 +34,7 @@ SHARES = ("val_knn", "entropy", "information", "val_information", "explained", "
 def pretraining_page(name: str, run: Run, rebuilt: Image.Image | None = None) -> str:
     """The page of a finished run.
 
-    rebuilt: rows of pictures, what is seen of them, and what a masked autoencoder makes of it.
+    rebuilt: rows of images, what is seen of them, and what a masked autoencoder makes of it.
     """
     return document(f"{name}: vitreous", _body(name, run, rebuilt))
 
@@ -47,8 +47,8 @@ def _body(name: str, run: Run, rebuilt: Image.Image | None) -> Iterable[Html]:
         tag("h1", name),
         tag(
             "p",
-            f"{described(c)} for pictures of {c.image_size[0]}×{c.image_size[1]} pixels, which learned by {run.way} "
-            f"from {run.pictures:,} pictures of {run.data}, without labels.",
+            f"{described(c)} for images of {c.image_size[0]}×{c.image_size[1]} pixels, which learned by {run.way} "
+            f"from {run.images:,} images of {run.data}, without labels.",
             class_="lede",
         ),
     )
@@ -62,7 +62,7 @@ def _body(name: str, run: Run, rebuilt: Image.Image | None) -> Iterable[Html]:
     yield tag("div", *(tag("figure", plot, class_="plot") for plot in plots), class_="figures")
     yield facts(_facts(run))
     if rebuilt is not None:
-        caption = "Each row: a picture, the patches that the model saw of it, and what it made of them."
+        caption = "Each row: an image, the patches that the model saw of it, and what it made of them."
         yield tag("h2", "Reconstructions")
         yield tag("figure", image(rebuilt, caption), tag("figcaption", caption))
     yield tag("h2", "Use it")
@@ -91,6 +91,6 @@ def _facts(run: Run) -> dict[str, str]:
         "Steps": run.steps_taken,
         "Optimizer": f"{o.name}, learning rate {o.learning_rate:g}, weight decay {o.weight_decay:g}",
         "Method": f"{run.way}: {', '.join(settings)}",
-        "Time": f"{spent.seconds:.0f} s, {spent.core_hours:.3g} core-hours, {spent.pictures:,} pictures seen",
+        "Time": f"{spent.seconds:.0f} s, {spent.core_hours:.3g} core-hours, {spent.images:,} images seen",
         "Seed": str(t.seed),
     }

@@ -1,4 +1,4 @@
-"""What the page of a self-training is made of: its rounds, the labels that were taken, and the doubtful pictures."""
+"""What the page of a self-training is made of: its rounds, the labels that were taken, and the doubtful images."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from vitreous.train.meter import Spent
 
 @dataclass(frozen=True)
 class Score:
-    """How many of n pictures were right; the round's own result.json says more."""
+    """How many of n images were right; the round's own result.json says more."""
 
     n: int
     accuracy: float
@@ -38,13 +38,13 @@ class RoundLabels:
     """The labels that a round's teacher gave, and those that its student learned from."""
 
     looked_at: int
-    """Pictures that were read and labelled."""
+    """Images that were read and labelled."""
     temperature: float
-    """By which the teacher's scores were divided, fitted to the validation pictures."""
+    """By which the teacher's scores were divided, fitted to the validation images."""
     sure: dict[str, int]
     """Of each class, labels that were sure enough."""
     taken: dict[str, int]
-    """Of each class, different pictures that were taken."""
+    """Of each class, different images that were taken."""
     with_copies: dict[str, int]
     """The same, each as often as it comes in an epoch."""
     changed: int | None
@@ -59,7 +59,7 @@ class Round:
     run: str
     model: str
     parameters: int
-    pictures: int
+    images: int
     """That it learned from in an epoch, copies included; 0 of a teacher that was given."""
     validation: Score | None
     test: Score | None
@@ -77,18 +77,18 @@ class Round:
 
 @dataclass(frozen=True)
 class LikelyClass:
-    """A class that a picture may be of, and its probability."""
+    """A class that an image may be of, and its probability."""
 
     label: str
     probability: float
 
 
 @dataclass(frozen=True)
-class DoubtfulPicture:
-    """A picture whose label a person should look at."""
+class DoubtfulImage:
+    """An image whose label a person should look at."""
 
     name: str
-    picture: Image.Image
+    image: Image.Image
     candidates: tuple[LikelyClass, ...]
     """The likeliest first."""
     before: str | None = None
@@ -114,15 +114,15 @@ class SelfTrainingContent:
     labelled_count: int
     unlabelled_count: int
     copies: int
-    """Unlabelled pictures that are also among the labelled ones, and were left out."""
-    doubtful: tuple[DoubtfulPicture, ...]
+    """Unlabelled images that are also among the labelled ones, and were left out."""
+    doubtful: tuple[DoubtfulImage, ...]
     doubtful_of: int
-    """Pictures that the kept model labelled."""
-    changed: tuple[DoubtfulPicture, ...]
+    """Images that the kept model labelled."""
+    changed: tuple[DoubtfulImage, ...]
     changed_of: int
-    """Pictures that the kept model calls otherwise than an earlier teacher."""
+    """Images that the kept model calls otherwise than an earlier teacher."""
     compared: int | None
     """The round of that teacher; None where the only one is the kept model itself."""
     against_teacher: Paired | None = None
-    """The first teacher and the kept student on the same pictures; None where the teacher is kept."""
+    """The first teacher and the kept student on the same images; None where the teacher is kept."""
     notes: tuple[str, ...] = ()

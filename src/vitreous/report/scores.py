@@ -1,4 +1,4 @@
-"""The sections of a page that say how well a model does: accuracy, mistakes, calibration, pictures."""
+"""The sections of a page that say how well a model does: accuracy, mistakes, calibration, images."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HARDEST = 12
 """Classes that are listed before the reader asks for all."""
 PAIRS = 10
 SIDE = 256
-"""Pixels of the longer side of a picture: sharp at the size shown, and some 15 kB."""
+"""Pixels of the longer side of an image: sharp at the size shown, and some 15 kB."""
 
 
 def percent(share: float) -> str:
@@ -43,7 +43,7 @@ def _accuracy(scored: SplitScores) -> Html:
         tag("div", f"Accuracy, {_name(scored)}", class_="name"),
         tag("div", percent(found.top1), class_="value", id=f"accuracy-{scored.name}"),
         *_interval(scored),
-        tag("div", f"of {_how_many(scored)} pictures; {_doubt(scored)}{more}", class_="note"),
+        tag("div", f"of {_how_many(scored)} images; {_doubt(scored)}{more}", class_="note"),
         class_="score",
     )
 
@@ -54,7 +54,7 @@ def _how_many(scored: SplitScores) -> str:
 
 
 def _interval(scored: SplitScores) -> Iterable[Html]:
-    """Where the accuracy lies between 0 and 1, and how surely; nothing of pictures that chose the weights."""
+    """Where the accuracy lies between 0 and 1, and how surely; nothing of images that chose the weights."""
     if not scored.chose:
         low, high = scored.result.top1_interval
         yield tag(
@@ -73,17 +73,17 @@ def _doubt(scored: SplitScores) -> str:
 
 
 def _name(scored: SplitScores) -> str:
-    return "all pictures" if scored.name == "all" else scored.name
+    return "all images" if scored.name == "all" else scored.name
 
 
 def _fitted(scored: SplitScores) -> str:
-    """What must be added of a calibration that was fitted to the pictures it is measured on."""
-    return "; the temperature was fitted to these pictures" if scored.chose and scored.calibrated else ""
+    """What must be added of a calibration that was fitted to the images it is measured on."""
+    return "; the temperature was fitted to these images" if scored.chose and scored.calibrated else ""
 
 
-def _pictures(scored: SplitScores) -> str:
-    """What the split's pictures are called in a sentence; where the data have no splits, just that."""
-    return "pictures" if scored.name == "all" else f"{scored.name} pictures"
+def _images(scored: SplitScores) -> str:
+    """What the split's images are called in a sentence; where the data have no splits, just that."""
+    return "images" if scored.name == "all" else f"{scored.name} images"
 
 
 def _certainty(scored: SplitScores) -> Html:
@@ -102,23 +102,23 @@ def mistakes(scored: SplitScores) -> list[Html]:
     labels, pairs = found.labels, found.most_confused(PAIRS)
     wrong = round(found.n * (1 - found.top1))
     if not wrong:
-        return [tag("p", f"None: all {found.n:,} {_pictures(scored)} are right.")]
-    rows = [(pair.true, pair.predicted, str(pair.pictures), percent(pair.share)) for pair in pairs]
+        return [tag("p", f"None: all {found.n:,} {_images(scored)} are right.")]
+    rows = [(pair.true, pair.predicted, str(pair.images), percent(pair.share)) for pair in pairs]
     listed = tag(
         "div",
         tag("h3", "Most often confused"),
-        table(("it is", "taken for", "pictures", "of its class"), rows, numbers=2),
+        table(("it is", "taken for", "images", "of its class"), rows, numbers=2),
     )
-    said = tag("p", f"{wrong:,} of {found.n:,} {_pictures(scored)} are taken for something else.")
+    said = tag("p", f"{wrong:,} of {found.n:,} {_images(scored)} are taken for something else.")
     if len(labels) > FULL_MATRIX:
         return [said, listed]
-    caption = "Counts. A row is a class, and its colour shows where its pictures went."
+    caption = "Counts. A row is a class, and its colour shows where its images went."
     matrix = tag("figure", confusion(found.confusion, labels), tag("figcaption", caption), class_="plot")
     return [said, tag("div", matrix, listed, class_="pair" if len(labels) <= 12 else "stack")]
 
 
 def classes(scored: SplitScores) -> list[Html]:
-    """Every class with its pictures and how many of them are right, the hardest first."""
+    """Every class with its images and how many of them are right, the hardest first."""
     found = scored.result
     lost = _most_taken_for(found)
     seen = [(name, entry) for name, entry in found.per_class.items() if entry["n"]]
@@ -129,14 +129,14 @@ def classes(scored: SplitScores) -> list[Html]:
         bar = tag("span", tag("i", style=f"width: {100 * entry['accuracy']:.1f}%"), class_="bar")
         return join([name, taken]), f"{entry['n']:,}", join([percent(entry["accuracy"]), bar])
 
-    head = ("class", "pictures", "right")
+    head = ("class", "images", "right")
     rows = [row(name, entry) for name, entry in seen]
     if len(rows) <= 2 * HARDEST:
         return [table(head, rows, numbers=2)]
     every = tag("details", tag("summary", f"All {len(rows):,} classes"), table(head, rows, numbers=2))
     hardest = [row(name, entry) for name, entry in found.hardest(HARDEST)]
     if not hardest:
-        return [tag("p", f"No class has {ENOUGH} pictures, too few to say which are hard."), every]
+        return [tag("p", f"No class has {ENOUGH} images, too few to say which are hard."), every]
     return [tag("p", f"The {len(hardest)} hardest of {len(rows):,}."), table(head, hardest, numbers=2), every]
 
 
@@ -154,13 +154,13 @@ def _most_taken_for(result: ClassificationResult) -> dict[str, str]:
 def calibration(scored: SplitScores) -> list[Html]:
     """The reliability diagram, and in words whether it is too sure."""
     bins, n = scored.result.bins, scored.result.n
-    sure = sum(entry.pictures * (entry.confidence or 0.0) for entry in bins) / n
+    sure = sum(entry.images * (entry.confidence or 0.0) for entry in bins) / n
     gap = sure - scored.result.top1
     judged = (
         "about as sure as it should be" if abs(gap) < 0.01 else "too sure" if gap > 0 else "less sure than it could be"
     )
     diagram = reliability(
-        [entry.pictures for entry in bins],
+        [entry.images for entry in bins],
         [entry.confidence for entry in bins],
         [entry.accuracy for entry in bins],
     )
@@ -173,7 +173,7 @@ def calibration(scored: SplitScores) -> list[Html]:
         ),
         tag(
             "p",
-            f"Its {n:,} answers on the {_pictures(scored)} are sorted by how sure it was. On the dashed line it would "
+            f"Its {n:,} answers on the {_images(scored)} are sorted by how sure it was. On the dashed line it would "
             "be right as often as it says; below, it promises too much. Below that, how many answers there are.",
             class_="quiet",
         ),
@@ -182,12 +182,12 @@ def calibration(scored: SplitScores) -> list[Html]:
 
 
 def examples(scored: SplitScores) -> list[Html]:
-    """The pictures it was surest of, wrongly and rightly, each with what it looked at."""
+    """The images it was surest of, wrongly and rightly, each with what it looked at."""
     if scored.without is not None:
         return [tag("p", scored.without)]
     explained = any(example.overlay is not None for example in (*scored.wrong, *scored.right))
     glow = " Beside each, the places that spoke for its answer glow." if explained else ""
-    said = f"From the {_pictures(scored)}.{glow}"
+    said = f"From the {_images(scored)}.{glow}"
     made = [tag("p", said, class_="quiet")]
     for title, shown in (("Surest and wrong", scored.wrong), ("Surest and right", scored.right)):
         if shown:
@@ -199,17 +199,17 @@ def _example(example: Example) -> Html:
     answer = example.answer
     said = f"{answer.predicted}, {percent(answer.confidence)} sure"
     truth = f"It is {answer.true}." if answer.true != answer.predicted else ""
-    name = PurePath(answer.picture).name
-    pictures = [image(example.picture, name, SIDE)]
+    name = PurePath(answer.image).name
+    images = [image(example.image, name, SIDE)]
     if example.overlay is not None:
-        pictures.append(image(example.overlay, "what spoke for its answer", SIDE))
+        images.append(image(example.overlay, "what spoke for its answer", SIDE))
     return tag(
         "figure",
-        tag("div", *pictures, class_="two"),
+        tag("div", *images, class_="two"),
         tag(
             "figcaption",
             tag("span", said, class_="said"),
             tag("span", truth, class_="truth"),
-            tag("span", name, class_="file", title=answer.picture),
+            tag("span", name, class_="file", title=answer.image),
         ),
     )

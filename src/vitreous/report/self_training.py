@@ -1,4 +1,4 @@
-"""The page of a self-training: how each round does, which labels it took, and which pictures to look at by hand."""
+"""The page of a self-training: how each round does, which labels it took, and which images to look at by hand."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from vitreous import __version__
 from vitreous.report.html import Html, document, image, table, tag
 from vitreous.report.numbers import parameters
 from vitreous.report.page import duration
-from vitreous.report.rounds import DoubtfulPicture, Round, Score, SelfTrainingContent
+from vitreous.report.rounds import DoubtfulImage, Round, Score, SelfTrainingContent
 from vitreous.report.scores import interval, percent
 
 SIDE = 200
-"""Pixels of the longer side of a picture."""
+"""Pixels of the longer side of an image."""
 FEW_CLASSES = 60
 """Classes whose labels are listed at once; of more, when the reader asks."""
 
@@ -40,7 +40,7 @@ def self_training_page(content: SelfTrainingContent) -> str:
 
 def _sections(content: SelfTrainingContent) -> Iterable[tuple[str, list[Html]]]:
     yield "Rounds", _rounds(content)
-    yield "Doubtful pictures", _doubtful(content)
+    yield "Doubtful images", _doubtful(content)
     yield "Changed labels", _changed(content)
     yield "Labels taken", _taken(content)
     if content.notes:
@@ -52,7 +52,7 @@ def _lede(content: SelfTrainingContent) -> str:
     students = len(content.rounds) - 1
     copies = f" {content.copies:,} more were left out, for they are among the labelled ones." if content.copies else ""
     return (
-        f"A teacher learned from {content.labelled_count:,} labelled pictures ({content.labelled}) and labelled "
+        f"A teacher learned from {content.labelled_count:,} labelled images ({content.labelled}) and labelled "
         f"{content.unlabelled_count:,} others ({content.unlabelled}); {students} noised "
         f"{'student' if students == 1 else 'students'}, one after the other, learned from both.{copies}"
     )
@@ -68,7 +68,7 @@ def _scores(content: SelfTrainingContent) -> Iterable[Html]:
                 "div",
                 tag("div", f"{title}: accuracy, {split}", class_="name"),
                 tag("div", percent(found.accuracy), class_="value"),
-                tag("div", f"of {found.n:,} pictures; 95 % interval {interval(*found.interval)}", class_="note"),
+                tag("div", f"of {found.n:,} images; 95 % interval {interval(*found.interval)}", class_="note"),
                 class_="score",
             )
 
@@ -78,42 +78,42 @@ def _rounds(content: SelfTrainingContent) -> list[Html]:
     chosen = any(one.validation is not None for one in content.rounds)
     how = (
         "The round with the highest validation accuracy is kept; of equals, the last. The "
-        "validation pictures are labelled ones, the same in all rounds; no student learned from them. They chose the "
-        "weights and the round, so expect somewhat less on new pictures. The test pictures chose nothing: they were "
+        "validation images are labelled ones, the same in all rounds; no student learned from them. They chose the "
+        "weights and the round, so expect somewhat less on new images. The test images chose nothing: they were "
         "looked at once in each round, for this table. In brackets, 95 % intervals."
         if chosen
-        else "There are no validation pictures, so the last round is kept."
+        else "There are no validation images, so the last round is kept."
     )
     return [
         _wide(table(head, [_row(one, one.number == content.best) for one in content.rounds], numbers=4)),
         tag("p", how, class_="quiet"),
         *_against_teacher(content),
         tag("h3", "What each round learned from"),
-        _wide(table(("round", "model", "pictures", "time"), map(_cost, content.rounds), numbers=2)),
-        tag("p", "Pictures are counted as often as they come in an epoch.", class_="quiet"),
+        _wide(table(("round", "model", "images", "time"), map(_cost, content.rounds), numbers=2)),
+        tag("p", "Images are counted as often as they come in an epoch.", class_="quiet"),
     ]
 
 
 def _against_teacher(content: SelfTrainingContent) -> list[Html]:
-    """Whether the kept student is better than the first teacher: both saw the same pictures."""
+    """Whether the kept student is better than the first teacher: both saw the same images."""
     paired = content.against_teacher
     if paired is None:
         return []
     low, high = (f"{100 * value:+.1f}" for value in paired.interval)
-    pictures = "test" if paired.split == "test" else "validation"
-    chosen = "" if paired.split == "test" else " These pictures chose the round, which flatters the student."
+    images = "test" if paired.split == "test" else "validation"
+    chosen = "" if paired.split == "test" else " These images chose the round, which flatters the student."
     verdict = (
         "So the two can be told apart."
         if paired.told_apart
-        else "That includes 0: on these pictures the two cannot be told apart."
+        else "That includes 0: on these images the two cannot be told apart."
     )
     said = (
-        f"Of {paired.n:,} {pictures} pictures, {paired.only_second:,} are right by round {content.best} only and "
+        f"Of {paired.n:,} {images} images, {paired.only_second:,} are right by round {content.best} only and "
         f"{paired.only_first:,} by the teacher of round 0 only: a difference of {100 * paired.difference:+.1f} "
         f"percentage points, 95 % interval {low} to {high} (McNemar's). {verdict}{chosen} The intervals in the table "
         "are of one round each and say less: whether they overlap decides nothing."
     )
-    return [tag("h3", "Teacher and kept student on the same pictures"), tag("p", said)]
+    return [tag("h3", "Teacher and kept student on the same images"), tag("p", said)]
 
 
 def _wide(made: Html) -> Html:
@@ -131,7 +131,7 @@ def _row(one: Round, best: bool) -> tuple[str, ...]:
 
 
 def _cost(one: Round) -> tuple[str, ...]:
-    learned = f"{one.pictures:,}" if one.pictures else "given"
+    learned = f"{one.images:,}" if one.images else "given"
     return str(one.number), f"{one.model}, {parameters(one.parameters)}", learned, duration(one.spent.seconds)
 
 
@@ -143,10 +143,10 @@ def _doubtful(content: SelfTrainingContent) -> list[Html]:
     if not content.doubtful:
         return []
     said = (
-        f"Of the {content.doubtful_of:,} pictures that the kept model labelled in the end, those whose two likeliest "
+        f"Of the {content.doubtful_of:,} images that the kept model labelled in the end, those whose two likeliest "
         "classes are closest, the most doubtful first: look at these by hand. labels/final/labels.csv lists all."
     )
-    return [tag("p", said, class_="quiet"), tag("div", *map(_picture, content.doubtful), class_="examples")]
+    return [tag("p", said, class_="quiet"), tag("div", *map(_image, content.doubtful), class_="examples")]
 
 
 def _changed(content: SelfTrainingContent) -> list[Html]:
@@ -156,19 +156,19 @@ def _changed(content: SelfTrainingContent) -> list[Html]:
     if content.compared is None:
         return []
     said = (
-        f"The kept model and the teacher of round {content.compared} call {content.changed_of:,} pictures by different "
+        f"The kept model and the teacher of round {content.compared} call {content.changed_of:,} images by different "
         f"names; those that the kept model is surest of are first.{between}"
     )
-    return [tag("p", said, class_="quiet"), tag("div", *map(_picture, content.changed), class_="examples")]
+    return [tag("p", said, class_="quiet"), tag("div", *map(_image, content.changed), class_="examples")]
 
 
-def _picture(one: DoubtfulPicture) -> Html:
+def _image(one: DoubtfulImage) -> Html:
     name = PurePath(one.name).name
     first, *others = (f"{candidate.label} {percent(candidate.probability)}" for candidate in one.candidates)
     before = f"The teacher said {one.before}." if one.before is not None else ""
     return tag(
         "figure",
-        tag("div", image(one.picture, name, SIDE), class_="two"),
+        tag("div", image(one.image, name, SIDE), class_="two"),
         tag(
             "figcaption",
             tag("span", first, class_="said"),
@@ -187,7 +187,7 @@ def _taken(content: SelfTrainingContent) -> list[Html]:
     rows = [(label, *(_cell(one, label) for one in rounds)) for label in content.classes]
     made = _wide(table(head, rows, numbers=len(rounds)))
     said = (
-        f"Of each class, the pictures that were taken, of those labelled with a probability of at least "
+        f"Of each class, the images that were taken, of those labelled with a probability of at least "
         f"{content.confidence:g}; × shows how often each comes where a class has too few. Labels are "
         f"{'probabilities' if content.kind == 'soft' else 'the likeliest class alone'}."
     )
@@ -209,7 +209,7 @@ def _usage(content: SelfTrainingContent) -> list[Html]:
     return [
         tag(
             "pre",
-            f"vitreous predict {quoted} picture.jpg\n"
+            f"vitreous predict {quoted} image.jpg\n"
             f"vitreous report {quoted}/round-{content.best}\n"
             f"vitreous evaluate {quoted} DATA",
         )

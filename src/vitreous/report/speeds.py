@@ -31,7 +31,7 @@ class Timed(Protocol):
         """Tokens merged in each block."""
 
     @property
-    def pictures_per_second(self) -> float:
+    def images_per_second(self) -> float:
         """With as many at once as is fastest."""
 
     @property
@@ -40,7 +40,7 @@ class Timed(Protocol):
 
 
 def speed_plot(rows: Sequence[Timed]) -> bytes:
-    """An SVG: accuracy against pictures a second, one mark for each row; without accuracies, bars of the speed."""
+    """An SVG: accuracy against images a second, one mark for each row; without accuracies, bars of the speed."""
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": "vitreous", "font.size": 9}):
         figure = Figure(figsize=(6.4, 4.0), layout="constrained")
         axes = figure.subplots()
@@ -48,20 +48,20 @@ def speed_plot(rows: Sequence[Timed]) -> bytes:
         if all(row.accuracy is not None for row in rows):
             for row in rows:
                 axes.scatter(
-                    row.pictures_per_second,
+                    row.images_per_second,
                     100 * (row.accuracy or 0),
                     color=COLOURS[row.engine],
                     marker=MARKS[row.precision],
                 )
-                place = (row.pictures_per_second, 100 * (row.accuracy or 0))
+                place = (row.images_per_second, 100 * (row.accuracy or 0))
                 axes.annotate(name_row(row), place, textcoords="offset points", xytext=(5, 4), fontsize=8)
             axes.margins(x=0.2, y=0.15)
             axes.set_ylabel("accuracy, %")
         else:
             slowest_first = rows[::-1]
-            speeds = [row.pictures_per_second for row in slowest_first]
+            speeds = [row.images_per_second for row in slowest_first]
             axes.barh(list(map(name_row, slowest_first)), speeds, color=[COLOURS[row.engine] for row in slowest_first])
-        axes.set_xlabel("pictures a second")
+        axes.set_xlabel("images a second")
         drawn = io.BytesIO()
         figure.savefig(drawn, format="svg", metadata={"Date": None, "Creator": GENERATOR, "Title": GENERATOR})
     return drawn.getvalue()

@@ -1,4 +1,4 @@
-"""The way of one picture through the model on one page, step by step, with this picture's own numbers."""
+"""The way of one image through the model on one page, step by step, with this image's own numbers."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from vitreous.report.scores import percent
 TOP = 5
 """Tokens and classes that are listed."""
 SIDE = 336
-"""Pixels of the longer side of the picture in the page."""
+"""Pixels of the longer side of the image in the page."""
 
 
 @dataclass(frozen=True)
 class Walk:
-    """A picture and its way."""
+    """An image and its way."""
 
     name: str
-    picture: Image.Image
+    image: Image.Image
     """Upright and whole."""
     view: Image.Image
     """What the model was given of it."""
@@ -49,7 +49,7 @@ def steps_page(walk: Walk) -> str:
         label = walk.labels[best]
         answer = f"{'class ' if label.isdigit() else ''}{label}, {percent(s.chances[best])} sure"
     lede = (
-        f"How a Vision Transformer gets from pixels to {answer}: every step, with this picture's own numbers, in the "
+        f"How a Vision Transformer gets from pixels to {answer}: every step, with this image's own numbers, in the "
         "order and the letters of “An Image is Worth 16×16 Words”."
     )
     body = [
@@ -67,7 +67,7 @@ def steps_page(walk: Walk) -> str:
 
 def _sections(walk: Walk) -> Iterable[tuple[str, list[Html]]]:
     s = walk.steps
-    yield "A picture becomes patches", _patches(walk)
+    yield "An image becomes patches", _patches(walk)
     yield "One patch, flattened", _flattened(walk)
     yield "Projected to a token", _projected(s)
     yield "The tokens learn where they are", _embedded(s)
@@ -89,12 +89,12 @@ def _patches(walk: Walk) -> list[Html]:
     height, width = walk.view.height, walk.view.width
     row, column = divmod(s.cell, columns)
     said = (
-        f"The picture is resized, and {height}×{width} pixels of it are what the model sees. They are cut into "
+        f"The image is resized, and {height}×{width} pixels of it are what the model sees. They are cut into "
         f"{rows} rows of {columns} squares, {c.patch}×{c.patch} pixels each. A Transformer reads words; these "
         f"{rows * columns} patches are its words, read row by row."
     )
     followed = f"The outlined one, row {row + 1} and column {column + 1}, is number {s.cell + 1}. We follow it."
-    whole = tag("figure", image(walk.picture, walk.name, SIDE), tag("figcaption", "The picture, whole"))
+    whole = tag("figure", image(walk.image, walk.name, SIDE), tag("figcaption", "The image, whole"))
     cut = tag("figure", patch_grid(s), tag("figcaption", "What the model sees, and its patches"))
     count = f"N = {rows} · {columns} = {rows * columns}"
     return [
@@ -143,7 +143,7 @@ POSITIONS = {
 def _embedded(s: Steps) -> list[Html]:
     c = s.config
     made = [equations.tokens(c)]
-    said = "So far a token does not know where in the picture it was, and attention takes tokens in any order. "
+    said = "So far a token does not know where in the image it was, and attention takes tokens in any order. "
     made.append(tag("p", said + POSITIONS[c.position]))
     rows = {"projected": (Html("<b>x</b><sub>p</sub><b>E</b>"), s.projected)}
     if s.position is not None:
@@ -155,7 +155,7 @@ def _embedded(s: Steps) -> list[Html]:
         made.append(
             tag(
                 "p",
-                "One more token is put in front. It belongs to no patch and is the same for every picture; in training "
+                "One more token is put in front. It belongs to no patch and is the same for every image; in training "
                 "it learned to collect what the answer needs.",
             )
         )
@@ -320,7 +320,7 @@ def _representation(s: Steps) -> list[Html]:
         "class+mean": "After the last block, the class token and the mean of the patch tokens stand side by side.",
         "attention": "After the last block, a learned query attends to all patches and collects the answer.",
     }[c.pool]
-    more = f" These {s.representation.size} numbers are all that the model knows of the picture from here on."
+    more = f" These {s.representation.size} numbers are all that the model knows of the image from here on."
     shown = vectors({"representation": (Html("<b>y</b>"), s.representation)})
     made = [equations.representation(c), tag("p", said + more), shown]
     if s.pooled is not None:

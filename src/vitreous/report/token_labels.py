@@ -1,4 +1,4 @@
-"""What a teacher taught: some training pictures, and over each what it says of every place."""
+"""What a teacher taught: some training images, and over each what it says of every place."""
 
 from __future__ import annotations
 
@@ -9,37 +9,37 @@ from pathlib import PurePath
 import numpy as np
 from PIL import Image
 
-from vitreous.report.content import TaughtPicture
+from vitreous.report.content import TaughtImage
 from vitreous.report.html import Html, data_uri, tag
 
 COLOURS = ("#e8590c", "#1971c2", "#2f9e44", "#c2255c", "#f2c200", "#7048e8", "#0c8599", "#8a5a2b", "#74b816", "#e599f7")
 OTHER = "#868e96"
 """Of classes beyond the most frequent ones."""
 FAINTEST, STRONGEST = 40, 215
-"""Of 255: how much of the picture a label hides that has no probability, and one that is certain."""
+"""Of 255: how much of the image a label hides that has no probability, and one that is certain."""
 SIDE = 224
 
 
-def token_labels(teacher: str, pictures: Sequence[TaughtPicture]) -> list[Html]:
-    """A paragraph, the pictures with their labels, and which colour is which class."""
-    if not pictures:
+def token_labels(teacher: str, images: Sequence[TaughtImage]) -> list[Html]:
+    """A paragraph, the images with their labels, and which colour is which class."""
+    if not images:
         return []
-    counts = Counter(name for shown in pictures for row in shown.labels for name in row)
+    counts = Counter(name for shown in images for row in shown.labels for name in row)
     colours = {name: COLOURS[i] if i < len(COLOURS) else OTHER for i, (name, _) in enumerate(counts.most_common())}
     said = (
-        f"What {teacher} says of the places of some training pictures: each place in the colour of its likeliest "
-        "class, the stronger the surer. Labels follow a picture when it is cut, mirrored and mixed."
+        f"What {teacher} says of the places of some training images: each place in the colour of its likeliest "
+        "class, the stronger the surer. Labels follow an image when it is cut, mirrored and mixed."
     )
     return [
         tag("p", said, class_="quiet"),
-        tag("div", *(_labelled(shown, colours) for shown in pictures), class_="examples"),
+        tag("div", *(_labelled(shown, colours) for shown in images), class_="examples"),
         _legend(colours, counts),
     ]
 
 
-def _labelled(shown: TaughtPicture, colours: Mapping[str, str]) -> Html:
-    """The picture beside itself under its labels."""
-    small = shown.picture.convert("RGB")
+def _labelled(shown: TaughtImage, colours: Mapping[str, str]) -> Html:
+    """The image beside itself under its labels."""
+    small = shown.image.convert("RGB")
     small.thumbnail((SIDE, SIDE))
     width, height = map(str, small.size)
     size, address = {"width": width, "height": height}, data_uri(small)
@@ -51,7 +51,7 @@ def _labelled(shown: TaughtPicture, colours: Mapping[str, str]) -> Html:
     return tag("figure", tag("div", plain, covered, class_="two"), caption, class_="taught")
 
 
-def _veil(shown: TaughtPicture, colours: Mapping[str, str]) -> Image.Image:
+def _veil(shown: TaughtImage, colours: Mapping[str, str]) -> Image.Image:
     """(h, w) RGBA: a colour for each place."""
     pixels = [[tuple(bytes.fromhex(colours[name][1:])) for name in row] for row in shown.labels]
     strength = FAINTEST + (STRONGEST - FAINTEST) * np.clip(np.array(shown.shares), 0, 1)

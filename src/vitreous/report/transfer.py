@@ -12,11 +12,11 @@ from vitreous.report.transferred import GROUPS, SOME_OF_VTAB, VTAB, Mean, Protoc
 
 UNFINISHED = ": it was stopped, and these are the scores that it has so far; repeat the command to go on."
 WORDS: dict[Protocol, str] = {
-    "vtab-1k": "fine-tuned on 1,000 pictures of each task",
-    "full": "fine-tuned on all training pictures",
-    "linear": "a linear classifier on frozen features of all training pictures",
-    "knn": "the weighted vote of the nearest training pictures by frozen features, of 20 where there are as many",
-    "fewshot-5": "least squares on frozen features of 5 pictures per class, the mean of 5 draws",
+    "vtab-1k": "fine-tuned on 1,000 images of each task",
+    "full": "fine-tuned on all training images",
+    "linear": "a linear classifier on frozen features of all training images",
+    "knn": "the weighted vote of the nearest training images by frozen features, of 20 where there are as many",
+    "fewshot-5": "least squares on frozen features of 5 images per class, the mean of 5 draws",
 }
 
 
@@ -73,22 +73,22 @@ def _accuracies(found: Transfer) -> Iterator[Html]:
     yield facts({protocol: WORDS[protocol] for protocol in found.protocols})
     yield tag(
         "p",
-        "Accuracy in per cent, with its 95 % interval by the number of test pictures measured; that of few-shot "
+        "Accuracy in per cent, with its 95 % interval by the number of test images measured; that of few-shot "
         "accuracy counts the five draws too. A mean's interval takes the tasks as given. A task that was not measured "
-        "is in no mean, and a mean of fewer tasks than there are, or of a part of their pictures, is not VTAB's score.",
+        "is in no mean, and a mean of fewer tasks than there are, or of a part of their images, is not VTAB's score.",
         class_="quiet",
     )
 
 
 def _drawn(found: Transfer) -> Iterator[Html]:
-    """Which pictures VTAB-1k is of, where they are not its authors'."""
+    """Which images VTAB-1k is of, where they are not its authors'."""
     of_vtab = [task for task in found.tasks if task.group is not None and found.score(task.name, "vtab-1k")]
     others = [task.name for task in of_vtab if not task.own_draw]
     if others:
         which = "" if len(others) == len(of_vtab) else f" of {', '.join(others)}"
         yield tag(
             "p",
-            f"The 1,000 pictures{which} under vtab-1k are drawn by VTAB's rule, and are not VTAB's own draw.",
+            f"The 1,000 images{which} under vtab-1k are drawn by VTAB's rule, and are not VTAB's own draw.",
             class_="quiet",
         )
 
@@ -138,11 +138,11 @@ def _beside(found: Transfer) -> Iterator[Html]:
     yield tag(
         "p",
         "The paper's figures are table 2 of \u201cAn Image is Worth 16x16 Words\u201d (Dosovitskiy et al. 2021), in "
-        "per cent: fine-tuned on all training pictures at 384 pixels or more (VTAB: on 1,000 of each task), mean and "
+        "per cent: fine-tuned on all training images at 384 pixels or more (VTAB: on 1,000 of each task), mean and "
         "standard deviation of three runs; TPUv3-core-days are of pre-training. ",
         _alike(found),
         " The other rows say what the same model does with less. A figure followed by “50 of 100” is of so many of the "
-        "published test pictures; one followed by “other pictures” was learned from a part of the published ones, or "
+        "published test images; one followed by “other images” was learned from a part of the published ones, or "
         "from others. ReaL is not measured here: vitreous evaluate MODEL imagenet/val --labels real does that. ",
         _own_words(found),
         class_="quiet",
@@ -184,10 +184,10 @@ def _ours(found: Transfer, benchmark: str, protocol: Protocol) -> str:
 
 
 def _departure(task: Task, score: Score) -> str:
-    """In what a figure that stands in the paper's column is of other pictures than the paper's."""
+    """In what a figure that stands in the paper's column is of other images than the paper's."""
     published = task.published or {}
     of = published.get("test", published.get("val", score.of))
-    return f"{score.n:,} of {of:,}" if score.n + score.unreadable < of else "other pictures"
+    return f"{score.n:,} of {of:,}" if score.n + score.unreadable < of else "other images"
 
 
 def _cost(found: Transfer) -> Iterator[Html]:
@@ -195,7 +195,7 @@ def _cost(found: Transfer) -> Iterator[Html]:
     yield tag("p", f"This transfer took {operations(found.flops)} in {duration(found.seconds)}. In the paper's unit:")
     yield tag("p", str(days))
     rows = {
-        "operations": "Training steps forward and backward, one forward pass for each picture that was measured, "
+        "operations": "Training steps forward and backward, one forward pass for each image that was measured, "
         "turned into features (even if these were kept from an earlier command) or looked at for validation; counted "
         "from the model's sizes, a multiplication and an addition as two.",
         "peak": "A TPU v3 chip does 123 teraflops in bfloat16 (Google Cloud's page of it) with two cores: 61.5 each.",
@@ -209,11 +209,11 @@ def _cost(found: Transfer) -> Iterator[Html]:
 
 
 def _scores(found: Transfer) -> Iterator[Html]:
-    head = ["task", "protocol", "accuracy, %", "test pictures", "learned from", "settings", "computed by", "time"]
+    head = ["task", "protocol", "accuracy, %", "test images", "learned from", "settings", "computed by", "time"]
     yield _scrolled(table(head, [_score_row(score) for score in found.scores]))
     yield tag(
         "p",
-        "transfer.json has every setting, and for each figure the hashes of the pictures that were learned from, "
+        "transfer.json has every setting, and for each figure the hashes of the images that were learned from, "
         "chosen by and measured.",
         class_="quiet",
     )
@@ -248,7 +248,7 @@ def _settings(score: Score) -> str:
     said = f"{s['optimizer.name']} {rate:g}, batch {s['batch_size']}, {s['steps']:,} steps"
     if score.trials:
         tried = ", ".join(f"{t.settings['optimizer.learning_rate']:g}: {t.accuracy:.1%}" for t in score.trials)
-        said += f"; of the {score.trials[0].n} validation pictures by learning rate: {tried}"
+        said += f"; of the {score.trials[0].n} validation images by learning rate: {tried}"
     return said
 
 
@@ -264,7 +264,7 @@ def _tasks(found: Transfer) -> Html:
         ]
         for task in found.tasks
     ]
-    return table(["task", "data", "classes", "pictures", "as published", "hashes"], rows)
+    return table(["task", "data", "classes", "images", "as published", "hashes"], rows)
 
 
 def _absent(found: Transfer) -> Iterator[Html]:

@@ -32,16 +32,16 @@ class Task:
     """Of VTAB; None for what does not belong to it."""
     classes: int
     splits: dict[str, int]
-    """Pictures of each split."""
+    """Images of each split."""
     digests: dict[str, str]
-    """Of each split: of the names and labels of its pictures."""
+    """Of each split: of the names and labels of its images."""
     as_published: bool | None
-    """Whether there are as many pictures in each split as were published; None where nobody has."""
+    """Whether there are as many images in each split as were published; None where nobody has."""
     published: dict[str, int] | None
-    """Pictures of each split as they were published."""
+    """Images of each split as they were published."""
     remarks: tuple[str, ...] = ()
     own_draw: bool = False
-    """Whether they are VTAB-1k's own 800 and 200 pictures, by its lists, with all of the published test split."""
+    """Whether they are VTAB-1k's own 800 and 200 images, by its lists, with all of the published test split."""
 
 
 @dataclass(frozen=True)
@@ -57,12 +57,12 @@ class Absent:
 
 @dataclass(frozen=True)
 class Trial:
-    """A training to choose hyper-parameters by, on VTAB-1k's 800 and 200 pictures."""
+    """A training to choose hyper-parameters by, on VTAB-1k's 800 and 200 images."""
 
     settings: dict[str, Setting]
     accuracy: float
     n: int
-    """Validation pictures."""
+    """Validation images."""
 
 
 @dataclass(frozen=True)
@@ -72,19 +72,19 @@ class Score:
     task: str
     protocol: Protocol
     accuracy: float
-    """Share of the test pictures, from 0 to 1."""
+    """Share of the test images, from 0 to 1."""
     interval: tuple[float, float]
     """95 %."""
     n: int
-    """Test pictures that were measured."""
+    """Test images that were measured."""
     of: int
-    """Test pictures that there are; if more than measured and unreadable, a random part was taken for want of time."""
+    """Test images that there are; if more than measured and unreadable, a random part was taken for want of time."""
     trained_on: int
-    """Pictures whose labels were learned from."""
+    """Images whose labels were learned from."""
     trained_of: int
-    """Pictures that the protocol would learn from if there were time for all."""
+    """Images that the protocol would learn from if there were time for all."""
     digests: dict[str, str]
-    """Of the pictures that were learned from, chosen by and measured: hashes of their names and labels."""
+    """Of the images that were learned from, chosen by and measured: hashes of their names and labels."""
     settings: dict[str, Setting]
     flops: float
     """Of everything that it took; those of features that several protocols share are with the first of these."""
@@ -96,16 +96,16 @@ class Score:
     """Few-shot: the accuracies of which `accuracy` is the mean."""
     remarks: tuple[str, ...] = ()
     unreadable: int = 0
-    """Test pictures that could not be read, of those that were to be measured."""
+    """Test images that could not be read, of those that were to be measured."""
 
     @property
     def tested_all(self) -> bool:
-        """Whether every test picture was looked at, as far as it can be read."""
+        """Whether every test image was looked at, as far as it can be read."""
         return self.n + self.unreadable == self.of
 
     @property
     def tested(self) -> str:
-        """How many test pictures were measured, for people: "21,749, 1 unreadable"."""
+        """How many test images were measured, for people: "21,749, 1 unreadable"."""
         count = f"{self.n:,}" if self.tested_all else f"a random {self.n:,} of {self.of:,}"
         return f"{count}, {self.unreadable:,} unreadable" if self.unreadable else count
 
@@ -123,10 +123,10 @@ class Mean:
 
     protocol: Protocol
     what: str
-    """A group's name, "VTAB" for its 19 tasks with all of their pictures, "VTAB tasks" for less, or "all"."""
+    """A group's name, "VTAB" for its 19 tasks with all of their images, "VTAB tasks" for less, or "all"."""
     value: float
     interval: tuple[float, float]
-    """95 %, as if the tasks were given and only their test pictures drawn."""
+    """95 %, as if the tasks were given and only their test images drawn."""
     tasks: int
     of: int
     """Tasks that belong to it; with fewer it is not the published figure's kind."""
@@ -141,7 +141,7 @@ class Model:
     parameters: int
     image_size: tuple[int, int]
     forward_flops: int
-    """Of one picture."""
+    """Of one image."""
     digest: str
     """Of its weights."""
     training_flops: float | None
@@ -159,7 +159,7 @@ class Transfer:
     budget: str | None
     image_size: int | None
     preprocess: dict[str, Any]
-    """How pictures become the frozen model's input."""
+    """How images become the frozen model's input."""
     tasks: tuple[Task, ...]
     scores: tuple[Score, ...]
     absent: tuple[Absent, ...]
@@ -173,7 +173,7 @@ class Transfer:
         return next((one for one in self.scores if (one.task, one.protocol) == (task, protocol)), None)
 
     def is_whole(self, score: Score) -> bool:
-        """Whether it is of all pictures, those that were published where the task is one of the table."""
+        """Whether it is of all images, those that were published where the task is one of the table."""
         task = next(one for one in self.tasks if one.name == score.task)
         published = task.as_published is not False or (task.own_draw and score.protocol == "vtab-1k")
         return published and score.tested_all and score.trained_on == score.trained_of

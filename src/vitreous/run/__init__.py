@@ -1,1 +1,1 @@
-"""What every training in a run folder shares: the request, the folder, the skeleton from pictures to report."""
+"""What every training in a run folder shares: the request, the folder, the skeleton from images to report."""

@@ -13,7 +13,7 @@ from vitreous.world import World
 
 
 def open_alike(open_data: Callable[[], Data], place: str, world: World) -> Data:
-    """What `open_data` gives, refused where another process sees other pictures or labels at that place.
+    """What `open_data` gives, refused where another process sees other images or labels at that place.
 
     Of shards one process per machine makes or fetches the index, which is then there for the others.
     """
@@ -27,7 +27,7 @@ def open_alike(open_data: Callable[[], Data], place: str, world: World) -> Data:
     for rank, other in enumerate(found):
         if other != found[0]:
             raise UserError(
-                f"{place}: process {rank} sees other pictures, classes or labels there than process 0; give all "
+                f"{place}: process {rank} sees other images, classes or labels there than process 0; give all "
                 "machines the same data."
             )
     return opened

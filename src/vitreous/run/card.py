@@ -20,7 +20,7 @@ def model_card(
     recipe: str,
     weights: str | None,
     labels: Sequence[str],
-    pictures: int,
+    images: int,
     scores: dict[str, str],
     spent: Spent,
     teacher: str | None = None,
@@ -32,7 +32,7 @@ def model_card(
     lines = [
         f"# {code(name)}",
         "",
-        f"{described(model)} that sorts pictures of {size} pixels into {len(labels)} classes: "
+        f"{described(model)} that sorts images of {size} pixels into {len(labels)} classes: "
         f"{', '.join(map(code, labels[:20]))}{', ...' if len(labels) > 20 else ''}.",
         "",
         "## How well it does",
@@ -41,24 +41,24 @@ def model_card(
         "",
         "## How it was made",
         "",
-        f"- data: {code(data)}, {pictures:,} training pictures",
+        f"- data: {code(data)}, {images:,} training images",
         f"- start: {code(weights) if weights else 'random weights'}",
         *([f"- teacher: {code(teacher)}, {training.objective.way}"] if teacher is not None else []),
         f"- recipe: {code(recipe)}: {o.name}, learning rate {o.learning_rate:g}, batch {training.batch_size}, "
         f"{training.epochs:.3g} epochs, seed {training.seed}"
         + (", classifier fitted to frozen features first" if training.probe else ""),
-        f"- cost: {spent.pictures:,} pictures seen, {spent.flops:.3g} floating-point operations, "
+        f"- cost: {spent.images:,} images seen, {spent.flops:.3g} floating-point operations, "
         f"{spent.core_hours:.3g} core-hours, {spent.seconds:.0f} s"
         + (f", {spent.joules / 3600:.3g} Wh" if spent.joules is not None else ""),
         "",
         "## How to use it",
         "",
-        "    vitreous predict FOLDER_OF_THIS_FILE picture.jpg",
+        "    vitreous predict FOLDER_OF_THIS_FILE image.jpg",
         "",
         "Its preprocessing and class names are in `config.json`, which timm reads too. `manifest.json` has the SHA-256 "
         "of every file; loading checks it.",
         "",
-        "It was measured on pictures like those it was trained on. On others it may be wrong and sure of it.",
+        "It was measured on images like those it was trained on. On others it may be wrong and sure of it.",
         "",
     ]
     return "\n".join(lines)
@@ -70,17 +70,17 @@ def pretrain_card(name: str, request: PretrainRequest, training: Training, resul
     lines = [
         f"# {code(name)}",
         "",
-        f"{described(c)} for pictures of {c.image_size[0]}x{c.image_size[1]} pixels that learned from pictures "
+        f"{described(c)} for images of {c.image_size[0]}x{c.image_size[1]} pixels that learned from images "
         f"without labels, by {code(request.method)}. It has no classifier: it gives a representation of {c.features} "
         "numbers.",
         "",
         *(f"**{alarm}**\n" for alarm in result.alarms),
         "## How it was made",
         "",
-        f"- data: {code(request.data)}, {result.pictures:,} pictures",
+        f"- data: {code(request.data)}, {result.images:,} images",
         f"- {o.name}, learning rate {o.learning_rate:g}, batch {training.batch_size}, {training.epochs:.3g} epochs, "
         f"seed {training.seed}",
-        f"- cost: {spent.pictures:,} pictures seen, {spent.core_hours:.3g} core-hours, {spent.seconds:.0f} s",
+        f"- cost: {spent.images:,} images seen, {spent.core_hours:.3g} core-hours, {spent.seconds:.0f} s",
         *(f"- live {code(metric)} at the end: {value:.3f}" for metric, value in result.metrics.items()),
         "",
         "## How to use it",

@@ -1,4 +1,4 @@
-"""How well a classifier does on corrupted pictures: each is decoded once and seen in every corruption."""
+"""How well a classifier does on corrupted images: each is decoded once and seen in every corruption."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from vitreous.run.matching import Matched
 from vitreous.run.needs import check_inference_memory
 
 FEW = 8
-"""Below so many pictures, starting processes takes longer than they save."""
+"""Below so many images, starting processes takes longer than they save."""
 
 
 def measure_corruptions(
@@ -34,10 +34,10 @@ def measure_corruptions(
     workers: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> tuple[CorruptionResult, dict[str, str]]:
-    """The result, and pictures that were left out: path to reason.
+    """The result, and images that were left out: path to reason.
 
-    matched: pictures with their labels. progress: called with pictures done. Whether the answer was right and how sure
-    it was is all that is kept of each picture and corruption: memory does not grow with classes.
+    matched: images with their labels. progress: called with images done. Whether the answer was right and how sure
+    it was is all that is kept of each image and corruption: memory does not grow with classes.
     """
     source, engine = matched.source, model.engine
     views = 1 + len(kinds) * len(strengths)
@@ -63,7 +63,7 @@ def measure_corruptions(
 
 
 def _made(making: Corrupting, workers: int) -> Iterator[Corrupted]:
-    """The views of all pictures, in their order."""
+    """The views of all images, in their order."""
     indices = range(len(making.source))
     if not workers:
         yield from map(making.make, indices)
@@ -74,13 +74,13 @@ def _made(making: Corrupting, workers: int) -> Iterator[Corrupted]:
             yield from processes.run(indices)
     except WorkersDiedError as error:
         raise UserError(
-            f"workers={workers}: the processes that corrupt pictures keep dying, the last one {error.how}, at "
+            f"workers={workers}: the processes that corrupt images keep dying, the last one {error.how}, at "
             f"{making.source.name(error.task)}; if memory is short, give fewer workers, or 0."
         ) from None
 
 
-def _workers(asked: int | None, pictures: int) -> int:
+def _workers(asked: int | None, images: int) -> int:
     """As many as were asked for, else one per core, four at most."""
     if asked is not None:
-        return choose_workers(asked, pictures)
-    return 0 if pictures < FEW else min(4, os.cpu_count() or 1)
+        return choose_workers(asked, images)
+    return 0 if images < FEW else min(4, os.cpu_count() or 1)

@@ -10,8 +10,8 @@ from vitreous.train.meter import Spent
 from vitreous.train.pace import Pace
 
 
-def training_work(training: Training, pictures: int, pace: Pace, steps: int) -> Spent:
-    """Operations of a training that saw so many pictures in so many steps, the keep schedule counted in.
+def training_work(training: Training, images: int, pace: Pace, steps: int) -> Spent:
+    """Operations of a training that saw so many images in so many steps, the keep schedule counted in.
 
     A block costs its forward pass, as much again for the gradient of its input, and as much for that of its weights.
     Frozen blocks need the first alone; with a low-rank change the last is needed of q, k and v only, a quarter.
@@ -20,4 +20,4 @@ def training_work(training: Training, pictures: int, pace: Pace, steps: int) -> 
     shares = Counter(training.objective.keep_share(pace.progress(step)) for step in range(steps))
     total = sum(times * count_flops(config, keep) for keep, times in shares.items())
     passes = frozen + (1 - frozen) * (2.25 if training.lora else 3)
-    return Spent(pictures=pictures, flops=pictures * passes * total / steps if steps else 0.0)
+    return Spent(images=images, flops=images * passes * total / steps if steps else 0.0)

@@ -42,26 +42,26 @@ class RunConfig:
     """As planned at first."""
     classes: tuple[str, ...]
     splits: dict[Split, int]
-    """How many pictures each has."""
+    """How many images each has."""
     digests: dict[Split, str]
-    """Of the names and labels of each split's pictures."""
+    """Of the names and labels of each split's images."""
     weights: str | None = None
     """Digest of the tensors that the training began with; None from scratch."""
     teacher: str | None = None
     """Digest of the model that it learns from; None without one."""
     teacher_flops: float | None = None
-    """Floating-point operations that this model takes for a picture: they count even when it is gone."""
+    """Floating-point operations that this model takes for an image: they count even when it is gone."""
     probe: FrozenProbe | None = None
     bends: tuple[tuple[int, int], ...] = ()
     """Where the clock changed the pace: from this step on, so many steps in all."""
     parts: dict[Split, int] = field(default_factory=dict)
-    """Of splits that there was no time to look at as a whole, how many pictures are, of a random order that the seed
+    """Of splits that there was no time to look at as a whole, how many images are, of a random order that the seed
     gives; of the train split, for the classifier on frozen features."""
 
     @staticmethod
     def of(request: Request, training: Training, steps: int, data: Data, **more: Any) -> RunConfig:
         """With what the data are now."""
-        return RunConfig(request, training, steps, data.classes, count_pictures(data), digest_splits(data), **more)
+        return RunConfig(request, training, steps, data.classes, count_images(data), digest_splits(data), **more)
 
     @property
     def pace(self) -> Pace:
@@ -73,7 +73,7 @@ class RunConfig:
         return replace(self, bends=tuple(bends))
 
     def looking(self, parts: dict[Split, int]) -> RunConfig:
-        """With so many pictures looked at."""
+        """With so many images looked at."""
         return replace(self, parts=dict(parts))
 
     def check_data(self, data: Data, folder: Path) -> None:
@@ -81,17 +81,17 @@ class RunConfig:
         where = self.request.data
         if data.classes != self.classes:
             raise UserError(f"{where}: its classes have changed since {folder} began; write the run to another folder.")
-        now = count_pictures(data)
+        now = count_images(data)
         for split in {**self.splits, **now}:
             if self.splits.get(split, 0) != now.get(split, 0):
                 raise UserError(
-                    f"{where}: has {now.get(split, 0):,} {split} pictures, and had {self.splits.get(split, 0):,} when "
+                    f"{where}: has {now.get(split, 0):,} {split} images, and had {self.splits.get(split, 0):,} when "
                     f"{folder} began; bring them back to go on with it, or write the run to another folder."
                 )
         for split, digest in digest_splits(data).items():
             if self.digests[split] != digest:
                 raise UserError(
-                    f"{where}: has other {split} pictures, or other labels, than when {folder} began; bring those back "
+                    f"{where}: has other {split} images, or other labels, than when {folder} began; bring those back "
                     "to go on with it, or write the run to another folder."
                 )
 
@@ -176,10 +176,10 @@ def run_place(out: str | Path | None, data: str | Path, name: str) -> Path:
     """The run folder that a person named, or runs/NAME; the data themselves are no place for it."""
     if out is None:
         return Path("runs") / name
-    place, pictures = name_output(out, "run folder"), Path(data)
-    if pictures.is_dir() and real_path(place).is_relative_to(real_path(pictures)):
+    place, images = name_output(out, "run folder"), Path(data)
+    if images.is_dir() and real_path(place).is_relative_to(real_path(images)):
         raise UserError(
-            f"out {place}: is the folder of the pictures, or in it, and a run's files would lie among them; write to a "
+            f"out {place}: is the folder of the images, or in it, and a run's files would lie among them; write to a "
             "folder elsewhere."
         )
     return place
@@ -216,18 +216,18 @@ def weights_digest(network: nn.Module) -> str:
     return digest.hexdigest()[:16]
 
 
-def count_pictures(data: Data) -> dict[Split, int]:
+def count_images(data: Data) -> dict[Split, int]:
     """How many each split has."""
     return {split: len(source) for split, source in data.splits.items()}
 
 
 def digest_splits(data: Data) -> dict[Split, str]:
-    """Of each split the names and labels of its pictures, in short."""
+    """Of each split the names and labels of its images, in short."""
     return {split: source_digest(source) for split, source in data.splits.items()}
 
 
 def source_digest(source: Source) -> str:
-    """16 hexadecimal digits that differ if a picture's name or label does."""
+    """16 hexadecimal digits that differ if an image's name or label does."""
     digest = hashlib.sha256(source.labels.astype("<i8").tobytes())
     if source.soft is not None:
         digest.update(source.soft.astype("<f4").tobytes())

@@ -16,7 +16,7 @@ from vitreous.objectives.supervised import balance
 def fit_classifier(
     network: Network, known: Labelled, held_out: Labelled | None, classes: int, objective: ObjectiveConfig
 ) -> float | None:
-    """Give the network the best linear classifier on its features; the share of held-out pictures that it gets right.
+    """Give the network the best linear classifier on its features; the share of held-out images that it gets right.
 
     known: features (n, D) and labels (n,) to learn from. held_out: others, which choose how strongly it is regularised.
     """

@@ -17,7 +17,7 @@ from vitreous.data.source import Data, Source, Split
 from vitreous.errors import UserError
 from vitreous.evaluate.classify import ClassificationResult, score_classes
 from vitreous.evaluate.features import compute_features
-from vitreous.evaluate.probe import Labelled, seconds_per_picture
+from vitreous.evaluate.probe import Labelled, seconds_per_image
 from vitreous.model.family import count_flops, inference_batch
 from vitreous.model.network import Network
 from vitreous.objectives.answers import Answers
@@ -47,7 +47,7 @@ from vitreous.weights.bundle import Bundle
 from vitreous.weights.source import open_weights
 
 PASSES = 4
-"""Over the validation pictures after a classifier on frozen features: for its strength, at the start, once between the
+"""Over the validation images after a classifier on frozen features: for its strength, at the start, once between the
 steps, and at the end."""
 FEWEST = 10
 """Steps that are worth taking after such a classifier: fewer change little and cost an evaluation."""
@@ -56,7 +56,7 @@ FEWEST = 10
 class LabelledTraining(TrainingRun[FitRequest, FitResult]):
     """What `fit` is about, beyond what every training in a run folder does."""
 
-    look: float = 0.0  # seconds that it takes to look at a picture, where that is known
+    look: float = 0.0  # seconds that it takes to look at an image, where that is known
     base: Bundle | None = None
     teacher: Teacher | None = None
     answers: Answers | None = None
@@ -90,7 +90,7 @@ class LabelledTraining(TrainingRun[FitRequest, FitResult]):
         return choose_training(self.request, data, self.base, self.world.device.type, teacher=teacher)
 
     def split_data(self, data: Data) -> Data:
-        """Some training pictures are set aside where there is no val split; of the others, its share stays."""
+        """Some training images are set aside where there is no val split; of the others, its share stays."""
         return split_for(self.training, data)
 
     def start_network(self) -> Network:
@@ -120,7 +120,7 @@ class LabelledTraining(TrainingRun[FitRequest, FitResult]):
         return replace(super().setting(), answers=self.answers)
 
     def _ask_teacher(self) -> None:
-        """What the teacher says in every step, or has said of every picture or of every place in it."""
+        """What the teacher says in every step, or has said of every image or of every place in it."""
         place, objective = self.request.teacher, self.training.objective
         if place is None or not isinstance(objective, Distill | TokenLabel):
             return
@@ -129,15 +129,15 @@ class LabelledTraining(TrainingRun[FitRequest, FitResult]):
             assert self.saved is not None
             found = reopen_teacher(place, self.data.classes, self.saved, self.folder, self.world.device)
         self.listeners.say(f"Learning from {place} too: {objective.way}.")
-        pictures, how = self.data.train, (self.machine.workers, self.clock, self.listeners)
+        images, how = self.data.train, (self.machine.workers, self.clock, self.listeners)
         if isinstance(objective, TokenLabel):
             if self.world.size > 1:  # each makes its share, all take about as long, and what is made is kept for all
-                own = pictures.subset(range(len(pictures))[self.world.share(len(pictures))])
+                own = images.subset(range(len(images))[self.world.share(len(images))])
                 label_tokens(found, self.training, own, *how)
                 self.world.agree(False)  # until all have come so far
-            self.loader.token_labels = label_tokens(found, self.training, pictures, *how)
+            self.loader.token_labels = label_tokens(found, self.training, images, *how)
         else:
-            self.answers = teacher_answers(found, self.training, pictures, *how)
+            self.answers = teacher_answers(found, self.training, images, *how)
 
     def _open_validation(self) -> None:
         if "val" in self.data.splits:
@@ -166,26 +166,26 @@ class LabelledTraining(TrainingRun[FitRequest, FitResult]):
         seconds = round(self.meter.seconds - began, 1)
         if accuracy is not None:
             self.listeners.say(
-                f"A classifier on frozen features, after {seconds:.0f} s: {accuracy:.1%} of the validation pictures "
+                f"A classifier on frozen features, after {seconds:.0f} s: {accuracy:.1%} of the validation images "
                 "right."
             )
         self.probe = FrozenProbe(seconds, accuracy, self.parts.get("train"))
 
     def start_features(self, function: Callable[[Tensor], Tensor]) -> tuple[Labelled, Labelled | None]:
-        """What a first classifier is fitted to, and what chooses its strength: training and validation pictures."""
+        """What a first classifier is fitted to, and what chooses its strength: training and validation images."""
         known = self._features(function)
         self._open_validation()
         return known, None if self.validation is None else self._seen(function, self.validation, "val")
 
     def _features(self, function: Callable[[Tensor], Tensor]) -> Labelled:
-        """Features and labels of the training pictures; with a budget, of as many as there is time for."""
+        """Features and labels of the training images; with a budget, of as many as there is time for."""
         batch = inference_batch(self.training.model)
         if self.request.budget is None:
             total, batches = len(self.data.train), self.loader.plain_batches(batch, world=self.world)
             return compute_features(function, batches, total, self._told("train", total), world=self.world)
         outlook = None
         if self.clock is not None:
-            learn = seconds_per_picture(self.training.model.features, len(self.data.classes))
+            learn = seconds_per_image(self.training.model.features, len(self.data.classes))
             outlook = Outlook(self._work(passes=PASSES), self.clock, self.listeners.say, learn)
         count, seed = self.parts.get("train"), self.training.seed
         told = self._told("train", len(self.data.train) if count is None else count)
@@ -197,7 +197,7 @@ class LabelledTraining(TrainingRun[FitRequest, FitResult]):
         return found
 
     def _work(self, passes: int) -> Work:
-        """The pictures to look at, if there is time."""
+        """The images to look at, if there is time."""
         val, test = (len(self.data.splits[split]) if split in self.data.splits else 0 for split in ("val", "test"))
         if not self.training.model.classes:
             test = 0  # there is nothing to be right about
@@ -213,7 +213,7 @@ class LabelledTraining(TrainingRun[FitRequest, FitResult]):
             self.parts["train"] = looked
 
     def _look_around(self, network: Network) -> None:
-        """With a budget, see what a picture costs."""
+        """With a budget, see what an image costs."""
         work = self._work(passes=2)
         if self.clock is None or not work.val + work.test:
             return
@@ -235,11 +235,11 @@ class LabelledTraining(TrainingRun[FitRequest, FitResult]):
         self.listeners.say(f"Training goes on from there for {steps:,} step{'s' if steps > 1 else ''}{kept}.")
 
     def _told(self, split: Split, total: int) -> Callable[[int], None]:
-        """To be called with how many pictures of a split were looked at."""
+        """To be called with how many images of a split were looked at."""
         return lambda done: self.listeners.look(f"measuring the {NAMES[split]} images", done, total)
 
     def _seen(self, function: Callable[[Tensor], Tensor], loader: Loader, split: Split) -> Labelled:
-        """What a function says of all pictures of a loader, by all processes, and their labels."""
+        """What a function says of all images of a loader, by all processes, and their labels."""
         count = len(loader.source)
         return compute_features(function, loader.batches(), count, self._told(split, count), world=self.looking)
 
@@ -254,7 +254,7 @@ class LabelledTraining(TrainingRun[FitRequest, FitResult]):
         return lambda objective: objective.evaluate((batch.to(device) for batch in loader.batches()), self.looking)
 
     def afterwards(self, clock: Clock) -> Afterwards:
-        """The val split once more, the test split, and the report; judged by the pictures looked at so far."""
+        """The val split once more, the test split, and the report; judged by the images looked at so far."""
         val, test = (len(self.part(split)) if split in self.data.splits else 0 for split in ("val", "test"))
         evaluation = self.look * val
         measuring = evaluation + self.look * test if self.training.model.classes else 0.0
@@ -285,7 +285,7 @@ class LabelledTraining(TrainingRun[FitRequest, FitResult]):
             bundle=str(self.folder / "bundle"),
             finished=outcome.finished,
             classes=self.data.classes,
-            pictures=len(self.data.train),
+            images=len(self.data.train),
             steps=pace.steps,
             best_step=outcome.best_step,
             validation=measured.get("val"),
@@ -304,7 +304,7 @@ class LabelledTraining(TrainingRun[FitRequest, FitResult]):
             weights=self.request.weights,
             teacher=self.request.teacher,
             labels=labels,
-            pictures=len(self.data.train),
+            images=len(self.data.train),
             scores=accuracy_lines(result),
             spent=spent,
         )
@@ -312,12 +312,12 @@ class LabelledTraining(TrainingRun[FitRequest, FitResult]):
 
     def work(self, outcome: Outcome, pace: Pace) -> Spent:
         """Of all steps, the keep schedule counted in, and of the teacher's answers."""
-        steps = training_work(self.training, outcome.pictures, pace, outcome.steps)
+        steps = training_work(self.training, outcome.images, pace, outcome.steps)
         if self.teacher_flops is None:
             return steps
         objective = self.training.objective
         every = isinstance(objective, Distill) and objective.answers == "view"
-        looks = outcome.pictures if every else len(self.data.train)
+        looks = outcome.images if every else len(self.data.train)
         return steps + Spent(flops=looks * self.teacher_flops)
 
     def _measure(self, network: Network, split: Split) -> ClassificationResult:
@@ -328,7 +328,7 @@ class LabelledTraining(TrainingRun[FitRequest, FitResult]):
         return score_classes(scores, labels, self.data.classes, names=names)
 
     def _answers(self, network: Network, split: Split) -> tuple[Tensor, Tensor, list[str]]:
-        """Scores (n, K), labels (n,) and names of the pictures that are looked at and can be read."""
+        """Scores (n, K), labels (n,) and names of the images that are looked at and can be read."""
         known = split == "val" and not self.training.objective.evaluates_views
         loader = self.validation if known and self.validation is not None else self._plain_loader(self.part(split))
         function = self._on_device(network.eval())

@@ -1,4 +1,4 @@
-"""The loaders of a training: pictures to learn from, and pictures to be judged by."""
+"""The loaders of a training: images to learn from, and images to be judged by."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from vitreous.model.family import inference_batch
 from vitreous.world import ALONE, World
 
 MOST_VIEWED = 256
-"""Pictures at once, at most, that views are made of in evaluation: a batch of many processes is too large for one. The
+"""Images at once, at most, that views are made of in evaluation: a batch of many processes is too large for one. The
 same for any number of them, for what an objective says may depend on the batch; no recipe has a larger one."""
 
 
 def training_loader(source: Source, t: Training, workers: int, world: World = ALONE) -> Loader:
-    """Pictures varied as the training says, in the views that its objective wants; of each batch a process's part."""
+    """Images varied as the training says, in the views that its objective wants; of each batch a process's part."""
     return Loader(
         source,
         t.preprocess,
@@ -30,13 +30,13 @@ def training_loader(source: Source, t: Training, workers: int, world: World = AL
 
 
 def plain_loader(source: Source, t: Training, workers: int, world: World = ALONE) -> Loader:
-    """Pictures as evaluation sees them; those that cannot be read are left out, and reported."""
+    """Images as evaluation sees them; those that cannot be read are left out, and reported."""
     batch = inference_batch(t.model)
     return Loader(source, t.preprocess, batch_size=batch, workers=workers, unreadable_limit=1.0, world=world)
 
 
 def evaluation_loader(source: Source, t: Training, workers: int, world: World = ALONE) -> Loader:
-    """What the objective is evaluated on: plain pictures, or its own views of them, the same each time."""
+    """What the objective is evaluated on: plain images, or its own views of them, the same each time."""
     if not t.objective.evaluates_views:
         return plain_loader(source, t, workers, world)
     return Loader(

@@ -27,7 +27,7 @@ MOMENT = 1.0
 """Seconds until a killed holder's children have let go too: each was forked with the lock, and closes it at once."""
 
 _held: set[int] = set()
-"""Open files that are locked. Processes that are forked to decode pictures close theirs: else they would hold on to the
+"""Open files that are locked. Processes that are forked to decode images close theirs: else they would hold on to the
 lock of a parent that was killed."""
 
 

@@ -19,7 +19,7 @@ Among = Literal["all", "data"]
 
 @dataclass(frozen=True)
 class Matched:
-    """Pictures whose labels count in the classes that may be answered."""
+    """Images whose labels count in the classes that may be answered."""
 
     source: Source
     labels: tuple[str, ...]
@@ -35,7 +35,7 @@ class Matched:
         return "all" if self.outputs is None else "data"
 
     def with_source(self, source: Source) -> Matched:
-        """The same for other pictures with labels that count alike."""
+        """The same for other images with labels that count alike."""
         return replace(self, source=source)
 
     def answerable(self, scores: Tensor) -> Tensor:
@@ -47,7 +47,7 @@ def check_imagenet(labels: tuple[str, ...], path: Path) -> None:
     """Refuse a model whose outputs are not ImageNet's classes in its order, in which the labels at `path` count."""
     if not is_imagenet(labels):
         raise UserError(
-            f"{path}: labels of ImageNet's validation pictures, and the model's {len(labels):,} classes are not "
+            f"{path}: labels of ImageNet's validation images, and the model's {len(labels):,} classes are not "
             "ImageNet's in its order; give a classifier of ImageNet, or labels by file name."
         )
 
@@ -67,7 +67,7 @@ def match_classes(source: Source, labels: tuple[str, ...], among: Among | None =
         return matched
     present = np.unique(matched.source.labels[matched.source.labels >= 0])
     if len(present) < 2:
-        raise UserError("among='data': the pictures are all of one class, so there is nothing to choose; give 'all'.")
+        raise UserError("among='data': the images are all of one class, so there is nothing to choose; give 'all'.")
     if len(present) == len(labels):
         return matched
     place = np.full(len(labels) + 1, -1, dtype=np.int64)
@@ -80,7 +80,7 @@ def match_classes(source: Source, labels: tuple[str, ...], among: Among | None =
 
 
 def _match(source: Source, labels: tuple[str, ...]) -> tuple[Matched, str | None]:
-    """The pictures with labels that count in all of the model's, and the dataset whose classes they are, if known."""
+    """The images with labels that count in all of the model's, and the dataset whose classes they are, if known."""
     used = {source.classes[label] for label in np.unique(source.labels) if label >= 0}
     found = None
     if is_imagenet(labels):

@@ -1,4 +1,4 @@
-"""How well a classifier does on pictures with known labels."""
+"""How well a classifier does on images with known labels."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from vitreous.run.opening import names_of
 
 
 @dataclass(frozen=True)
-class LabelledPictures:
-    """Pictures that have labels, each of which counts as right."""
+class LabelledImages:
+    """Images that have labels, each of which counts as right."""
 
     source: Source
     accepted: list[LabelSet]
@@ -36,14 +36,14 @@ class LabelledPictures:
 
 
 class Asked(NamedTuple):
-    """What a classifier says of many pictures."""
+    """What a classifier says of many images."""
 
     scores: Tensor
     """(n, K)."""
     targets: Tensor
     """(n,) the labels of the source."""
     unreadable: dict[str, str]
-    """Pictures that were left out: path to reason."""
+    """Images that were left out: path to reason."""
 
 
 def measure_classifier(
@@ -55,11 +55,11 @@ def measure_classifier(
     progress: Callable[[int], None] | None = None,
     write: Write | None = None,
 ) -> tuple[ClassificationResult, dict[str, str]]:
-    """The result, and pictures that were left out: path to reason. Classes are matched to the labels by name.
+    """The result, and images that were left out: path to reason. Classes are matched to the labels by name.
 
-    batch_size: pictures at once; if None, as many as is fastest.
-    source: pictures whose classes are matched to the labels by name, or have been matched otherwise.
-    write: called with what is said of the pictures of each batch.
+    batch_size: images at once; if None, as many as is fastest.
+    source: images whose classes are matched to the labels by name, or have been matched otherwise.
+    write: called with what is said of the images of each batch.
     """
     matched = source if isinstance(source, Matched) else match_names(source, model.labels)
     names = distinct_labels(matched.labels)
@@ -74,31 +74,31 @@ def measure_classifier(
     return score_classes(asked.scores, asked.targets, matched.labels, names=seen), asked.unreadable
 
 
-def choose_labelled(source: Source, sets: LabelSets) -> LabelledPictures:
-    """Of the pictures those that have labels."""
+def choose_labelled(source: Source, sets: LabelSets) -> LabelledImages:
+    """Of the images those that have labels."""
     found = [sets.of(source.name(index)) or () for index in range(len(source))]
     kept = [index for index, labels in enumerate(found) if labels]
     if not kept:
-        raise UserError(f"{sets.path}: has labels for none of the {len(source):,} pictures; check that they belong.")
-    return LabelledPictures(source.subset(kept), [found[index] for index in kept], len(source) - len(kept))
+        raise UserError(f"{sets.path}: has labels for none of the {len(source):,} images; check that they belong.")
+    return LabelledImages(source.subset(kept), [found[index] for index in kept], len(source) - len(kept))
 
 
 def measure_label_sets(
     model: Deployed,
-    pictures: LabelledPictures,
+    images: LabelledImages,
     *,
     batch_size: int | None = None,
     workers: int | None = None,
     progress: Callable[[int], None] | None = None,
     write: Write | None = None,
 ) -> tuple[LabelSetResult, dict[str, str]]:
-    """The result where several labels count as right, and pictures that could not be read: path to reason.
+    """The result where several labels count as right, and images that could not be read: path to reason.
 
     The other arguments are those of `measure_classifier`.
     """
-    accepted, names = pictures.accepted, distinct_labels(model.labels)
-    # Each picture's label is its number, by which its labels are found again when some cannot be read.
-    numbered = pictures.source.with_labels(np.arange(len(accepted), dtype=np.int64), model.labels)
+    accepted, names = images.accepted, distinct_labels(model.labels)
+    # Each image's label is its number, by which its labels are found again when some cannot be read.
+    numbered = images.source.with_labels(np.arange(len(accepted), dtype=np.int64), model.labels)
 
     def told(batch: Batch, scores: Tensor) -> None:
         if write is not None:
@@ -125,7 +125,7 @@ def ask_classifier(
     progress: Callable[[int], None] | None = None,
     told: Callable[[Batch, Tensor], None] | None = None,
 ) -> Asked:
-    """What the classifier says of all pictures; `told` hears of each batch. The other arguments are as above."""
+    """What the classifier says of all images; `told` hears of each batch. The other arguments are as above."""
     source, engine = matched.source, model.engine
     batch = min(batch_size or engine.batch_size, len(source))
     check_inference_memory(model.config, engine.preprocess, batch)
@@ -138,8 +138,8 @@ def ask_classifier(
         normalised=False,
     )
 
-    def answer(pictures: Tensor) -> Tensor:
-        return matched.answerable(engine.scores(pictures))
+    def answer(images: Tensor) -> Tensor:
+        return matched.answerable(engine.scores(images))
 
     with closing(loader):
         scores, targets = compute_features(answer, loader.batches(), len(source), progress, told)

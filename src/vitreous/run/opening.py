@@ -11,12 +11,12 @@ import numpy as np
 
 from vitreous.config.data import Preprocess
 from vitreous.data.builtin import builtin_data
-from vitreous.data.decode import PICTURE_SUFFIXES
-from vitreous.data.folder import one_picture, pictures_below
+from vitreous.data.decode import IMAGE_SUFFIXES
+from vitreous.data.folder import images_below, one_image
 from vitreous.data.shards.opening import is_shards, open_shards
 from vitreous.data.source import Data, NoClassesError, Source, Split, open_data
 from vitreous.data.view import Sample
-from vitreous.data.walk import Walk, has_pictures
+from vitreous.data.walk import Walk, has_images
 from vitreous.deploy.folder import is_engine
 from vitreous.errors import UserError
 from vitreous.inputs import reason
@@ -30,14 +30,14 @@ BUILTIN = "builtin"
 
 
 def open_dataset(data: str | Path | Data) -> Data:
-    """The data at a path; "builtin" stands for the pictures that come with the package."""
+    """The data at a path; "builtin" stands for the images that come with the package."""
     if isinstance(data, Data):
         return data
     return builtin_data() if data == BUILTIN else open_data(data)
 
 
-def open_pictures(data: str | Path | Data) -> Data:
-    """The data at a path; of a folder without class folders, or with only one, the pictures alone, and a note."""
+def open_images(data: str | Path | Data) -> Data:
+    """The data at a path; of a folder without class folders, or with only one, the images alone, and a note."""
     try:
         return open_dataset(data)
     except NoClassesError as error:
@@ -46,11 +46,11 @@ def open_pictures(data: str | Path | Data) -> Data:
         opened = open_data(data, labelled=False)
         reason = str(error).removeprefix(f"{data}: ").split(";")[0]
         counts = ", ".join(f"{len(source):,} {split}" for split, source in opened.splits.items())
-        return replace(opened, notes=(f"{data}: no labels ({reason}): {counts} pictures.", *opened.notes))
+        return replace(opened, notes=(f"{data}: no labels ({reason}): {counts} images.", *opened.notes))
 
 
 def open_unlabelled(data: str | Path) -> tuple[Source, tuple[str, ...]]:
-    """All pictures at a path, whatever labels they have, and notes on what was passed over.
+    """All images at a path, whatever labels they have, and notes on what was passed over.
 
     Of a folder of files, all below it. Of data in splits, the train split: who keeps a test split apart wants to be
     judged by it.
@@ -58,7 +58,7 @@ def open_unlabelled(data: str | Path) -> tuple[Source, tuple[str, ...]]:
     opened = builtin_data() if data == BUILTIN else open_data(data, labelled=False)
     source = opened.splits.get("train") or next(iter(opened.splits.values()))
     others = [f"{len(other):,} {split}" for split, other in opened.splits.items() if other is not source]
-    aside = (f"{data}: its {' and '.join(others)} pictures are left aside.",) if others else ()
+    aside = (f"{data}: its {' and '.join(others)} images are left aside.",) if others else ()
     return source.with_labels(np.full(len(source), -1, dtype=np.int64), ()), (*opened.notes, *aside)
 
 
@@ -99,38 +99,38 @@ def check_classifier(bundle: Bundle) -> None:
         )
 
 
-def list_pictures(given: str | Path | Sequence[str | Path]) -> list[Path]:
-    """The files, with each folder replaced by the pictures in it, in the order of their paths.
+def list_images(given: str | Path | Sequence[str | Path]) -> list[Path]:
+    """The files, with each folder replaced by the images in it, in the order of their paths.
 
     What was passed over is logged, an empty folder among others too.
     """
     notes: list[str] = []
     places = [given] if isinstance(given, str | Path) else given
-    paths = [path for place in places for path in find_pictures(place, notes)]
+    paths = [path for place in places for path in find_images(place, notes)]
     check_found(len(paths), notes)
     return paths
 
 
 def find_samples(place: str | Path) -> list[Sample] | None:
-    """All pictures in shards, split after split, whatever labels they have; None if these are no shards."""
+    """All images in shards, split after split, whatever labels they have; None if these are no shards."""
     if not is_shards(place):
         return None
     sources = open_shards(place, labelled=False).splits.values()
     return [Sample(source, index) for source in sources for index in range(len(source))]
 
 
-def find_pictures(place: str | Path, notes: list[str]) -> list[Path]:
-    """The file itself, or the pictures in a folder; `notes` hears of what was passed over, or that there are none."""
+def find_images(place: str | Path, notes: list[str]) -> list[Path]:
+    """The file itself, or the images in a folder; `notes` hears of what was passed over, or that there are none."""
     if not str(place):
-        raise UserError("an empty path: give a picture or a folder.")
+        raise UserError("an empty path: give an image or a folder.")
     if is_shards(place):
-        raise UserError(f"{place}: shards, and picture files are needed here; give some, or a folder of them.")
+        raise UserError(f"{place}: shards, and image files are needed here; give some, or a folder of them.")
     path = Path(place)
     if not _is_folder(path):
         return [path]
     walk = Walk()
     try:
-        source = pictures_below(path, walk)
+        source = images_below(path, walk)
     except UserError as error:
         notes.append(str(error))
         return []
@@ -141,18 +141,18 @@ def find_pictures(place: str | Path, notes: list[str]) -> list[Path]:
 
 
 def open_all(place: str | Path) -> tuple[tuple[Source, ...], tuple[str, ...]]:
-    """All pictures at a place, whatever labels and splits they have, and notes on what was passed over.
+    """All images at a place, whatever labels and splits they have, and notes on what was passed over.
 
-    A file of a picture; a folder, of which all pictures below it are taken, in the order of their paths; or any other
+    A file of an image; a folder, of which all images below it are taken, in the order of their paths; or any other
     data that `open_data` knows, of which all splits are taken. Names of files are absolute.
     """
     path = Path(place)
     if _is_folder(path):
         walk = Walk()
-        if has_pictures(path):
-            return (pictures_below(path.absolute(), walk),), walk.remarks(path)
-    elif path.suffix.lower() in PICTURE_SUFFIXES:
-        return (one_picture(path.absolute()),), ()
+        if has_images(path):
+            return (images_below(path.absolute(), walk),), walk.remarks(path)
+    elif path.suffix.lower() in IMAGE_SUFFIXES:
+        return (one_image(path.absolute()),), ()
     opened = (
         builtin_data() if place == BUILTIN else open_data(path.absolute() if path.exists() else place, labelled=False)
     )
@@ -160,9 +160,9 @@ def open_all(place: str | Path) -> tuple[tuple[Source, ...], tuple[str, ...]]:
 
 
 def check_found(count: int, notes: Sequence[str]) -> None:
-    """Refuse where no picture was found at all; else log what was passed over."""
+    """Refuse where no image was found at all; else log what was passed over."""
     if not count:
-        raise UserError(notes[0] if notes else "no pictures: give at least one picture or folder.")
+        raise UserError(notes[0] if notes else "no images: give at least one image or folder.")
     for note in notes:
         log.info(note)
 
@@ -170,12 +170,12 @@ def check_found(count: int, notes: Sequence[str]) -> None:
 def _is_folder(path: Path) -> bool:
     try:
         return path.is_dir()
-    except OSError:  # too long a name, say: who reads it as a picture will tell
+    except OSError:  # too long a name, say: who reads it as an image will tell
         return False
 
 
 def names_of(source: Source, unreadable: Container[str]) -> list[str]:
-    """What the pictures are called that an evaluation saw, in its order."""
+    """What the images are called that an evaluation saw, in its order."""
     return [name for name in map(source.name, range(len(source))) if name not in unreadable]
 
 
@@ -186,4 +186,4 @@ def choose_split(data: Data, split: Split | None) -> tuple[str, Source]:
     for name in (split,) if split is not None else ("test", "val", "train"):
         if name in data.splits:
             return ("all" if len(data.splits) == 1 and split is None else name), data.splits[name]
-    raise UserError("the data are empty; give some with pictures.")
+    raise UserError("the data are empty; give some with images.")

@@ -18,7 +18,7 @@ import numpy as np
 from safetensors import SafetensorError
 
 from vitreous.data.chance import Index
-from vitreous.data.decode import PictureError
+from vitreous.data.decode import ImageError
 from vitreous.data.pipeline import usable_cores
 from vitreous.data.shards.index import (
     INDEX,
@@ -44,10 +44,10 @@ from vitreous.weights.ours import real_path
 log = logging.getLogger("vitreous")
 
 AHEAD = 64
-"""Pictures that are read, or made PNG, before they are written."""
+"""Images that are read, or made PNG, before they are written."""
 
 Progress = Callable[[int, int], None]
-"""Told pictures done and in all."""
+"""Told images done and in all."""
 
 
 @dataclass(frozen=True)
@@ -57,11 +57,11 @@ class Packed:
     folder: Path
     shards: tuple[Shard, ...]
     left_out: dict[str, str]
-    """Pictures that could not be read: name to reason."""
+    """Images that could not be read: name to reason."""
 
 
 def pack(data: Data, out: Path, shard_size: int, progress: Progress | None = None) -> Packed:
-    """Write all splits as shards of at most `shard_size` bytes, unless a single picture has more, with an index."""
+    """Write all splits as shards of at most `shard_size` bytes, unless a single image has more, with an index."""
     final = real_path(out)
     _check_new(final)
     temporary = final.with_name(f".{final.name}.new")
@@ -73,9 +73,9 @@ def pack(data: Data, out: Path, shard_size: int, progress: Progress | None = Non
             done = 0
             for split, source in data.splits.items():
                 packer = _SplitPacker(temporary, split, source, shard_size)
-                for shard, pictures in packer.shards():
+                for shard, images in packer.shards():
                     if progress is not None:
-                        progress(done + pictures, total)
+                        progress(done + images, total)
                     finished += [shard] if shard is not None else []
                 done += len(source)
             left_out = {name: why for one in finished for name, why in one.left_out.items()}
@@ -104,12 +104,12 @@ class _Finished:
     shard: Shard
     rows: Rows
     end: int
-    """Pictures of the split, in the order of packing, that it and those before it have dealt with."""
+    """Images of the split, in the order of packing, that it and those before it have dealt with."""
     left_out: dict[str, str]
 
 
 @dataclass(frozen=True)
-class _Picture:
+class _Image:
     """What is packed next, or why it is not."""
 
     index: int
@@ -128,13 +128,13 @@ class _SplitPacker:
         self.order: Index = np.argsort(draws(source, 0)) if split == "train" else np.arange(len(source))
 
     def shards(self) -> Iterator[tuple[_Finished | None, int]]:
-        """Each shard when it is whole, else None, and how many pictures were dealt with."""
+        """Each shard when it is whole, else None, and how many images were dealt with."""
         at = number = 0
         while (known := self._taken_up(number, at)) is not None:
             number, at = number + 1, known.end
             yield known, at
-        with _prepared(self.source, self.order[at:]) as pictures:
-            waiting = next(pictures, None)
+        with _prepared(self.source, self.order[at:]) as images:
+            waiting = next(images, None)
             while waiting is not None:
                 left_out: dict[str, str] = {}
                 sizes: list[int] = []
@@ -147,7 +147,7 @@ class _SplitPacker:
                         sizes.append(waiting.size)
                         at += 1
                         yield None, at
-                        waiting = next(pictures, None)
+                        waiting = next(images, None)
                     rows, digest = writer.finish()
                 shard = Shard(path.name, self.split, writer.size, len(rows.offset), digest)
                 finished = _Finished(shard, rows, at, left_out)
@@ -158,26 +158,26 @@ class _SplitPacker:
     def _path(self, number: int) -> Path:
         return self.folder / f"{self.split}-{number:06d}.tar"
 
-    def _fits(self, writer: ShardWriter, picture: _Picture) -> bool:
-        if not len(writer) or picture.error is not None:
+    def _fits(self, writer: ShardWriter, image: _Image) -> bool:
+        if not len(writer) or image.error is not None:
             return True
-        return writer.size + writer.room(*self._member(picture)) + END <= self.shard_size
+        return writer.size + writer.room(*self._member(image)) + END <= self.shard_size
 
-    def _add(self, writer: ShardWriter, picture: _Picture, left_out: dict[str, str]) -> None:
-        if picture.error is not None:
-            left_out[self.source.name(picture.index)] = picture.error
+    def _add(self, writer: ShardWriter, image: _Image, left_out: dict[str, str]) -> None:
+        if image.error is not None:
+            left_out[self.source.name(image.index)] = image.error
             return
-        writer.add(*self._member(picture))
+        writer.add(*self._member(image))
 
-    def _member(self, picture: _Picture) -> tuple[str, str, bytes, int]:
+    def _member(self, image: _Image) -> tuple[str, str, bytes, int]:
         """Key, suffix, content and label."""
-        label = int(self.source.labels[picture.index])
-        return self.source.key(picture.index), picture.suffix, picture.content, label
+        label = int(self.source.labels[image.index])
+        return self.source.key(image.index), image.suffix, image.content, label
 
     def _record(self, finished: _Finished, sizes: list[int]) -> None:
         """Note what is in a shard, for a command that takes the packing up, and for the index.
 
-        sizes: of the pictures as they were read, by which one that is changed later is noticed.
+        sizes: of the images as they were read, by which one that is changed later is noticed.
         """
         note = {
             "shard": asdict(finished.shard),
@@ -191,9 +191,9 @@ class _SplitPacker:
         new.replace((self.folder / finished.shard.file).with_suffix(".safetensors"))
 
     def _taken_up(self, number: int, start: int) -> _Finished | None:
-        """The shard of this number, if an interrupted command finished it and it has the same pictures and labels.
+        """The shard of this number, if an interrupted command finished it and it has the same images and labels.
 
-        One that pictures were left out of is made anew, as they may have been mended, and so is one of whose pictures
+        One that images were left out of is made anew, as they may have been mended, and so is one of whose images
         any has another size by now.
         """
         path = self._path(number)
@@ -217,12 +217,12 @@ class _SplitPacker:
 
 
 @contextmanager
-def _prepared(source: Source, order: Index) -> Iterator[Iterator[_Picture]]:
-    """Pictures in this order, read ahead by threads; what waits for the disk or makes a PNG needs no Python lock."""
+def _prepared(source: Source, order: Index) -> Iterator[Iterator[_Image]]:
+    """Images in this order, read ahead by threads; what waits for the disk or makes a PNG needs no Python lock."""
     pool = ThreadPoolExecutor(max(4, usable_cores()), thread_name_prefix="pack")
-    waiting: deque[Future[_Picture]] = deque()
+    waiting: deque[Future[_Image]] = deque()
 
-    def pictures() -> Iterator[_Picture]:
+    def images() -> Iterator[_Image]:
         for index in order.tolist():
             waiting.append(pool.submit(_prepare, source, index))
             if len(waiting) >= AHEAD:
@@ -231,18 +231,18 @@ def _prepared(source: Source, order: Index) -> Iterator[Iterator[_Picture]]:
             yield waiting.popleft().result()
 
     try:
-        yield pictures()
+        yield images()
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-def _prepare(source: Source, index: int) -> _Picture:
+def _prepare(source: Source, index: int) -> _Image:
     size = source.size(index)
     try:
         content = source.encoded(index)
-        return _Picture(index, size, content, suffix_of(source.key(index), content))
-    except PictureError as error:
-        return _Picture(index, size, error=error.reason)
+        return _Image(index, size, content, suffix_of(source.key(index), content))
+    except ImageError as error:
+        return _Image(index, size, error=error.reason)
 
 
 def _write_index(folder: Path, finished: list[_Finished], classes: tuple[str, ...]) -> None:

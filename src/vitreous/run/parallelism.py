@@ -21,7 +21,7 @@ FLOAT, HALF = 4, 2
 RESERVE = 0.1
 """The share of a GPU's memory that is left for CUDA itself and for gaps between tensors."""
 ENOUGH = 32
-"""Pictures per GPU with which it is well used, about."""
+"""Images per GPU with which it is well used, about."""
 
 
 @dataclass(frozen=True)
@@ -49,14 +49,14 @@ class StepMemory:
     copies: float
     """What is there besides for a while: weights in bfloat16, and with `--shard` whole blocks and their gradients."""
     activations: float
-    """Of one picture, this and the next two: what the forward pass keeps for the backward pass."""
+    """Of one image, this and the next two: what the forward pass keeps for the backward pass."""
     passing: float
     """What passes through the widest layer meanwhile."""
     pixels: float
 
     @property
-    def picture(self) -> float:
-        """All that one more picture takes."""
+    def image(self) -> float:
+        """All that one more image takes."""
         return self.activations + self.passing + self.pixels
 
     @property
@@ -65,12 +65,12 @@ class StepMemory:
         return self.weights + self.gradients + self.optimizer + self.copies
 
     def total(self, batch: int) -> float:
-        """With so many pictures at once."""
-        return self.fixed + batch * self.picture
+        """With so many images at once."""
+        return self.fixed + batch * self.image
 
     def largest_batch(self, memory: float) -> int:
-        """How many pictures at once fit into so many bytes, the reserve taken off; 0 if not even one does."""
-        return max(0, math.floor(((1 - RESERVE) * memory - self.fixed) / self.picture))
+        """How many images at once fit into so many bytes, the reserve taken off; 0 if not even one does."""
+        return max(0, math.floor(((1 - RESERVE) * memory - self.fixed) / self.image))
 
 
 def step_memory(
@@ -79,7 +79,7 @@ def step_memory(
     """What a step takes on each of so many GPUs; None where a network has no blocks to recompute.
 
     mixed: matrix products in bfloat16 (autocast), as on a GPU; else all in float32.
-    in_parts: the pictures of a step are gone through in several parts (`accumulate`).
+    in_parts: the images of a step are gone through in several parts (`accumulate`).
     """
     sizes = _Sizes(config, mixed)
     if way.recompute and not isinstance(config, ViTConfig):
@@ -98,7 +98,7 @@ def step_memory(
 
 @dataclass(frozen=True)
 class _Sizes:
-    """Of a network and one picture."""
+    """Of a network and one image."""
 
     config: ModelConfig
     mixed: bool
@@ -154,7 +154,7 @@ def _deeper(config: ViTConfig) -> ViTConfig:
 
 
 def _stream(config: ViTConfig) -> int:
-    """Numbers of one picture that pass from block to block."""
+    """Numbers of one image that pass from block to block."""
     return (config.prefix + config.patches) * config.width
 
 
@@ -167,16 +167,16 @@ class Fit:
     """Bytes of each."""
     weights: int
     """Bytes of the whole model; gradients take as many again, and AdamW's moments twice as many."""
-    picture: int
-    """Bytes of one picture's activations, in mixed precision."""
-    picture_recomputed: int | None
+    image: int
+    """Bytes of one image's activations, in mixed precision."""
+    image_recomputed: int | None
     """The same where blocks are computed again; None for a network that has no blocks."""
     largest_batch: dict[str, int]
-    """Of each way, pictures per GPU at once, at most: of a whole step, or of a part where a step needs several."""
+    """Of each way, images per GPU at once, at most: of a whole step, or of a part where a step needs several."""
     choice: str | None
-    """Which way to take; None if not even one picture fits."""
+    """Which way to take; None if not even one image fits."""
     accumulate: int
-    """In how many parts each GPU then goes through its pictures of a step."""
+    """In how many parts each GPU then goes through its images of a step."""
 
 
 def fit_on(config: ModelConfig, gpus: int, memory: int, batch_size: int | None = None) -> Fit:
@@ -203,8 +203,8 @@ def fit_on(config: ModelConfig, gpus: int, memory: int, batch_size: int | None =
         gpus=gpus,
         memory=memory,
         weights=FLOAT * count_parameters(config),
-        picture=round(plain.picture),
-        picture_recomputed=None if saving is None else round(saving.picture),
+        image=round(plain.image),
+        image_recomputed=None if saving is None else round(saving.image),
         largest_batch={str(way): most for way, most in largest.items()},
         choice=str(chosen) if most else None,
         accumulate=math.ceil(wanted / most) if most and batch_size is not None else 1,

@@ -61,7 +61,7 @@ def check_labelled(data: Data) -> None:
     """Refuse data without labels."""
     if not data.classes or any((source.labels < 0).any() for source in data.splits.values()):
         raise UserError(
-            "the pictures have no labels, so nothing says what their features should tell apart; put each class in a "
+            "the images have no labels, so nothing says what their features should tell apart; put each class in a "
             "folder of its own, or give a .csv with the columns path,label."
         )
 
@@ -90,7 +90,7 @@ class FeatureReader:
             features, labels = self.labelled(source)
             held = held_out(labels, HELD_OUT, seed)
             if not held.any():
-                raise UserError(f"{len(labels)} pictures, one of each class: none can be set aside to judge; add more.")
+                raise UserError(f"{len(labels)} images, one of each class: none can be set aside to judge; add more.")
             said = f"a fifth of the {name} split, set aside"
             return ProbeSplits((features[~held], labels[~held]), None, (features[held], labels[held]), classes, said)
         judged: Split = "test" if "test" in data.splits else "val"
@@ -99,7 +99,7 @@ class FeatureReader:
         return ProbeSplits(train, val, test, classes, judged)
 
     def labelled(self, source: Source) -> Labelled:
-        """Features (n, D) and labels (n,) of all pictures that can be read."""
+        """Features (n, D) and labels (n,) of all images that can be read."""
         key = features_key(self.model.identity, self.engine.preprocess, source)
         found = self.cache.get(key)
         if found is None:
@@ -110,9 +110,9 @@ class FeatureReader:
         return found.features, torch.from_numpy(source.labels)[found.index]
 
     def compute(self, source: Source) -> StoredFeatures:
-        """Features of all pictures that can be read, whatever is in the cache."""
-        pictures = min(self.batch_size, len(source))
-        check_inference_memory(self.model.config, self.engine.preprocess, pictures)
+        """Features of all images that can be read, whatever is in the cache."""
+        images = min(self.batch_size, len(source))
+        check_inference_memory(self.model.config, self.engine.preprocess, images)
         workers = choose_workers(self.workers, len(source))
         loader = Loader(
             source,
@@ -134,7 +134,7 @@ class FeatureReader:
             features, _ = compute_features(self.engine.representations, batches(), len(source), told)
         finally:
             loader.close()
-        index = seen.nonzero()[:, 0]  # pictures come in their order
+        index = seen.nonzero()[:, 0]  # images come in their order
         self.computed += len(index)
         missing = (~seen).nonzero()[:, 0].tolist()
         return StoredFeatures(features, index, {i: loader.unreadable[source.name(i)] for i in missing})
@@ -146,17 +146,17 @@ def _score(scores: Tensor, labels: Tensor, setting: dict[str, float]) -> ProbeSc
 
 
 def score_neighbours(splits: ProbeSplits, remarks: list[str]) -> list[ProbeScore]:
-    """The vote of the nearest training pictures, for each number of them that there are."""
+    """The vote of the nearest training images, for each number of them that there are."""
     known, labels = splits.train
     fitting = [k for k in NEIGHBOURS if k <= len(known)] or [len(known)]
     if left := [k for k in NEIGHBOURS if k > len(known)]:
-        remarks.append(f"k = {', '.join(map(str, left))} left out: there are only {len(known)} training pictures.")
+        remarks.append(f"k = {', '.join(map(str, left))} left out: there are only {len(known)} training images.")
     votes = vote_neighbours(known, labels, splits.test[0], splits.classes, fitting, TEMPERATURE)
     return [_score(found, splits.test[1], {"k": k}) for k, found in votes.items()]
 
 
 def score_linear(splits: ProbeSplits, seed: int, remarks: list[str]) -> ProbeScore:
-    """The regularisation is chosen on validation pictures; then all that are not judged are learned from."""
+    """The regularisation is chosen on validation images; then all that are not judged are learned from."""
     (x, y), classes = splits.train, splits.classes
     every = (x, y)
     strengths: Sequence[float] = WEIGHT_DECAYS
@@ -167,9 +167,7 @@ def score_linear(splits: ProbeSplits, seed: int, remarks: list[str]) -> ProbeSco
         held = held_out(y, 0.1, seed)
         strengths = [fit_linear(x[~held], y[~held], classes, validation=(x[held], y[held])).weight_decay]
     else:
-        remarks.append(
-            "a class has one training picture only, so the regularisation could not be chosen by validation."
-        )
+        remarks.append("a class has one training image only, so the regularisation could not be chosen by validation.")
     found = fit_linear(*every, classes, weight_decays=strengths)
     return _score(found(splits.test[0]), splits.test[1], {"weight_decay": found.weight_decay})
 
@@ -177,7 +175,7 @@ def score_linear(splits: ProbeSplits, seed: int, remarks: list[str]) -> ProbeSco
 def score_few_shot(
     splits: ProbeSplits, shots: Sequence[int] | None, names: tuple[str, ...], seed: int, remarks: list[str]
 ) -> list[ProbeScore]:
-    """Least squares from so many pictures of each class; what the data allow if None. names: of the classes."""
+    """Least squares from so many images of each class; what the data allow if None. names: of the classes."""
     (known, labels), (asked, truth) = splits.train, splits.test
     counts = torch.bincount(labels, minlength=splits.classes)
     fewest = int(counts[counts > 0].min())
@@ -185,14 +183,14 @@ def score_few_shot(
     if shots is None:
         shots = [count for count in SHOTS if count <= fewest]
         if left := [str(count) for count in SHOTS if count > fewest]:
-            remarks.append(f"{', '.join(left)} shots left out: class {name!r} has only {fewest} training pictures.")
+            remarks.append(f"{', '.join(left)} shots left out: class {name!r} has only {fewest} training images.")
     for count in shots:
         if not 1 <= count <= fewest:
             raise UserError(
-                f"shots={count}: class {name!r} has {fewest} training pictures; give numbers from 1 to {fewest}."
+                f"shots={count}: class {name!r} has {fewest} training images; give numbers from 1 to {fewest}."
             )
     if not shots:
-        raise UserError("shots: give at least one number of pictures per class, such as 1,5,10.")
+        raise UserError("shots: give at least one number of images per class, such as 1,5,10.")
     accuracies: dict[int, list[float]] = {count: [] for count in shots}
     for draw in range(DRAWS):
         for count, index in draw_shots(labels, list(accuracies), seed + draw).items():

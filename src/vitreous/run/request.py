@@ -53,7 +53,7 @@ class FitRequest:
 
 @dataclass(frozen=True)
 class StudentRequest(FitRequest):
-    """Of a noised student, one round of a self-training: `data` are the labelled pictures."""
+    """Of a noised student, one round of a self-training: `data` are the labelled images."""
 
     unlabelled: str = ""
     labels: str = "soft"
@@ -67,7 +67,7 @@ class StudentRequest(FitRequest):
 
 
 DIVIDING = ("validation", "split_seed", "share")
-"""Fields of a training that say which pictures are learned from and which are set aside."""
+"""Fields of a training that say which images are learned from and which are set aside."""
 
 
 @dataclass(frozen=True)
@@ -78,9 +78,9 @@ class SelfTrainRequest:
     unlabelled: str
     rounds: int
     teacher: str | None = None
-    """The first teacher; None to train it on the labelled pictures."""
+    """The first teacher; None to train it on the labelled images."""
     student: str | None = None
-    """The students' model; None for the same as the teacher's, or what the recipe makes of more pictures."""
+    """The students' model; None for the same as the teacher's, or what the recipe makes of more images."""
     confidence: float = 0.3
     per_class: int | None = None
     labels: str = "soft"
@@ -95,7 +95,7 @@ class SelfTrainRequest:
     changes: dict[str, str] = field(default_factory=dict)
 
     def first_round(self, budget: str | None) -> FitRequest:
-        """The training of the first teacher, in so much time; its pictures are divided already."""
+        """The training of the first teacher, in so much time; its images are divided already."""
         changes = {name: value for name, value in self.changes.items() if name not in DIVIDING}
         return FitRequest(
             data=self.labelled,
@@ -111,7 +111,7 @@ class SelfTrainRequest:
         )
 
     def dividing(self) -> FitRequest:
-        """How the labelled pictures are divided for all rounds: as for the first teacher's, with all that was set."""
+        """How the labelled images are divided for all rounds: as for the first teacher's, with all that was set."""
         return replace(self.first_round(self.budget), changes=self.changes)
 
     def student_round(self, number: int, budget: str | None) -> StudentRequest:
@@ -146,7 +146,7 @@ class Listeners:
     say: Callable[[str], None] = lambda text: None
     step: Callable[[Event], None] = lambda event: None
     look: Callable[[str, int, int], None] = lambda what, done, total: None
-    """What pictures are looked at for, and how many of them were, before and after the steps."""
+    """What images are looked at for, and how many of them were, before and after the steps."""
     stop: Callable[[], bool] = lambda: False
     began: float | None = None
     """When the person began to wait, by `time.monotonic`; None: with the call."""
@@ -157,7 +157,7 @@ class Machine:
     """How a run uses the machine; nothing here changes what is asked for."""
 
     workers: int
-    """Processes that decode pictures, for each that trains."""
+    """Processes that decode images, for each that trains."""
     world: World
     """The processes that train together, and the device of this one."""
     tensorboard: bool = False

@@ -22,9 +22,9 @@ class FrozenProbe:
 
     seconds: float
     accuracy: float | None = None
-    """Share of the validation pictures that it has right; None without any."""
-    pictures: int | None = None
-    """Training pictures that it was fitted to, chosen at random; None for all."""
+    """Share of the validation images that it has right; None without any."""
+    images: int | None = None
+    """Training images that it was fitted to, chosen at random; None for all."""
 
 
 @dataclass(frozen=True)
@@ -35,12 +35,12 @@ class FitResult:
     bundle: str
     finished: bool
     classes: tuple[str, ...]
-    pictures: int
+    images: int
     """In the train split."""
     steps: int
     best_step: int
     validation: ClassificationResult | None
-    """Of the kept weights on the val split, which chose them: expect somewhat less of other pictures."""
+    """Of the kept weights on the val split, which chose them: expect somewhat less of other images."""
     test: ClassificationResult | None
     """The same on the test split, which chose nothing."""
     metrics: dict[str, float]
@@ -50,7 +50,7 @@ class FitResult:
     remarks: tuple[str, ...] = ()
     parts_of: dict[str, int] = field(default_factory=dict)
     """Of "validation" and "test", where the time was too short for all of it and a random part was measured: how many
-    pictures there are."""
+    images there are."""
 
     def to_json(self) -> dict[str, Any]:
         """Every field, for `json.dumps`."""
@@ -60,7 +60,7 @@ class FitResult:
             found["validation"]["chose_the_weights"] = True  # so its interval promises too much
         return found
 
-    def pictures_seen(self, name: str) -> str:
+    def images_seen(self, name: str) -> str:
         """How many images of "validation" or "test" were measured: "1,110 images", "a random 150 of 1,110 images"."""
         found = self.test if name == "test" else self.validation
         assert found is not None
@@ -87,7 +87,7 @@ class PretrainResult:
     bundle: str
     method: str
     finished: bool
-    pictures: int
+    images: int
     """In the train split."""
     steps: int
     metrics: dict[str, float]
@@ -117,7 +117,7 @@ class PretrainResult:
             bundle=result.bundle,
             method="supervised",
             finished=result.finished,
-            pictures=result.pictures,
+            images=result.images,
             steps=result.steps,
             metrics={} if found is None else {"accuracy": found.top1},
             alarms=(),
@@ -131,10 +131,10 @@ def accuracy_lines(result: FitResult) -> dict[str, str]:
     lines = {}
     if (test := result.test) is not None:
         low, high = test.top1_interval
-        seen = result.pictures_seen("test")
+        seen = result.images_seen("test")
         lines["test"] = f"{test.top1:.1%} of {seen} (95 % confidence interval {low:.1%} to {high:.1%})"
     if (val := result.validation) is not None:
-        seen = result.pictures_seen("validation")
+        seen = result.images_seen("validation")
         lines["validation"] = f"{val.top1:.1%} of {seen} (optimistic: the same images selected the weights)"
     return lines
 

@@ -12,7 +12,7 @@ import torch
 from vitreous.config.change import change
 from vitreous.config.model import ModelConfig, ViTConfig
 from vitreous.config.train import Training
-from vitreous.data.decode import Header, PictureError
+from vitreous.data.decode import Header, ImageError
 from vitreous.data.loader import Loader
 from vitreous.data.source import Data, Source, take_share
 from vitreous.errors import UserError
@@ -30,9 +30,9 @@ from vitreous.run.request import FitRequest, StudentRequest
 from vitreous.weights.bundle import Bundle
 
 ASIDE = 500
-"""Pictures that a training without labels sets aside, where that is less than a tenth and enough for all classes."""
+"""Images that a training without labels sets aside, where that is less than a tenth and enough for all classes."""
 WHITENING = 20_000_000
-"""Pixels that a whitened start is made from, so that large pictures fit into the memory too."""
+"""Pixels that a whitened start is made from, so that large images fit into the memory too."""
 HOUR, FAST_HOUR = 2e14, 4e16
 """Floating-point operations that two cores, and an accelerator, do in about an hour of training."""
 
@@ -49,11 +49,11 @@ def choose_training(
 ) -> Training:
     """What the recipe makes of these data, weights and kind of device, with what the person set otherwise.
 
-    teacher: the model that is learned from, where there is one. typical: the pictures whose sizes count; None for all
+    teacher: the model that is learned from, where there is one. typical: the images whose sizes count; None for all
     that are trained on. divided: nothing is set aside of these data, for they are divided already.
     """
     situation = situation_of(typical or data.train, len(data.classes), request.model, request.image_size)
-    situation = replace(situation, pictures=len(data.train), tested="test" in data.splits)
+    situation = replace(situation, images=len(data.train), tested="test" in data.splits)
     if request.budget is None and request.epochs is None:
         situation = replace(situation, affordable=HOUR if device == "cpu" else FAST_HOUR)
     if base is not None:
@@ -63,7 +63,7 @@ def choose_training(
         training = replace(training, validation=0.0, share=1.0)
     if training.validation or training.share < 1:  # what is left out is not trained on, which some recipes count
         left = len(split_for(training, data).train)
-        training = _from_recipe(request, replace(situation, pictures=left), teacher)
+        training = _from_recipe(request, replace(situation, images=left), teacher)
     for name in ("validation", "split_seed"):
         if name in request.changes and "val" in data.splits:
             raise UserError(f"{name}: the data have a val split of their own; leave it out.")
@@ -83,11 +83,11 @@ def split_for(training: Training, data: Data) -> Data:
 
 
 def situation_of(source: Source, classes: int, model: str | None, image_size: int | None) -> Situation:
-    """What is known of pictures before a training from scratch."""
+    """What is known of images before a training from scratch."""
     headers = some_headers(source)
     return Situation(
         classes=classes,
-        pictures=len(source),
+        images=len(source),
         side=int(median(min(header.width, header.height) for header in headers)),
         channels=1 if all(header.mode in ("1", "L") for header in headers) else 3,
         model=model,
@@ -145,18 +145,18 @@ def starting_network(training: Training, base: Bundle | None) -> Network:
 
 
 def crop_note(training: Training, base: Bundle) -> str | None:
-    """What to say where the model will look at another share of a picture than the weights came with."""
+    """What to say where the model will look at another share of an image than the weights came with."""
     seen, came = training.preprocess.crop, base.preprocess.crop
     if seen == came:
         return None
     return (
-        f"The model will look at the middle {seen:.0%} of a picture; the weights came with {came:.0%}. Set "
+        f"The model will look at the middle {seen:.0%} of an image; the weights came with {came:.0%}. Set "
         "preprocess.crop to change that."
     )
 
 
 def whiten(network: Network, training: Training, source: Source, workers: int) -> None:
-    """Let the network's patch projection start whitened, from at most 2000 pictures of all over the source."""
+    """Let the network's patch projection start whitened, from at most 2000 images of all over the source."""
     vit = require(network, ViT, "whiten")
     if has_stem(vit):
         raise UserError("whiten=true: a hybrid's stem looks at the pixels, not the patch projection; set whiten=false.")
@@ -172,7 +172,7 @@ def whiten(network: Network, training: Training, source: Source, workers: int) -
 def set_aside(data: Data, seed: int) -> Data:
     """The data with a small val split, for a training without labels.
 
-    Where a class is too small to be split, the pictures are split without regard to their classes, and have none.
+    Where a class is too small to be split, the images are split without regard to their classes, and have none.
     """
     if "val" in data.splits:
         return data
@@ -184,7 +184,7 @@ def set_aside(data: Data, seed: int) -> Data:
 
 
 def some_of(source: Source, most: int, seed: int) -> Source:
-    """At most so many pictures, from all over the source."""
+    """At most so many images, from all over the source."""
     if len(source) <= most:
         return source
     order = torch.randperm(len(source), generator=torch.Generator().manual_seed(seed))
@@ -192,13 +192,13 @@ def some_of(source: Source, most: int, seed: int) -> Source:
 
 
 def some_headers(source: Source, most: int = 32) -> list[Header]:
-    """Sizes and kinds of some pictures, from all over the source; those that cannot be read are reported later."""
+    """Sizes and kinds of some images, from all over the source; those that cannot be read are reported later."""
     headers = []
     for index in range(0, len(source), max(1, len(source) // most)):
-        with suppress(PictureError):
+        with suppress(ImageError):
             headers.append(source.header(index))
     if not headers:
         raise UserError(
-            f"{source.name(0)}: neither this nor any other picture that was tried can be read; check the data."
+            f"{source.name(0)}: neither this nor any other image that was tried can be read; check the data."
         )
     return headers

@@ -32,7 +32,7 @@ def tracked(listener: Listener, folder: Path) -> Iterator[Listener]:
             if writer is None:  # steps that an interrupted training logged, and that are taken again, are forgotten
                 writer = stack.enter_context(SummaryWriter(str(folder / "tensorboard"), purge_step=event.step))
             metrics = {f"train/{name}": value for name, value in event.record.items() if name != "step"}
-            metrics["train/pictures_per_second"] = event.pictures_per_second
+            metrics["train/images_per_second"] = event.images_per_second
             metrics |= {f"validation/{name}": value for name, value in (event.evaluation or {}).items()}
             for name, value in metrics.items():
                 writer.add_scalar(name, value, event.step)

@@ -141,8 +141,8 @@ class TrainingRun(ABC, Generic[Asked, Result]):
         return listener
 
     def work(self, outcome: Outcome, pace: Pace) -> Spent:
-        """Pictures and floating-point operations of the steps."""
-        return Spent(pictures=outcome.pictures)
+        """Images and floating-point operations of the steps."""
+        return Spent(images=outcome.images)
 
     # The skeleton
 
@@ -233,12 +233,12 @@ class TrainingRun(ABC, Generic[Asked, Result]):
             config.write(self.folder)
 
     def keep_part(self, split: Split, count: int) -> None:
-        """Only so many pictures of a split are looked at, as the time allows no more."""
+        """Only so many images of a split are looked at, as the time allows no more."""
         self.parts[split] = count
         self._keep_config(self.config.looking(self.parts))
 
     def part(self, split: Split) -> Source:
-        """The pictures of a split that are looked at: all, but with a budget a random part where the time is short.
+        """The images of a split that are looked at: all, but with a budget a random part where the time is short.
 
         With a budget they come in a random order, so that whoever must stop early has seen a random part too.
         """
@@ -254,7 +254,7 @@ class TrainingRun(ABC, Generic[Asked, Result]):
 
     @property
     def looking(self) -> World:
-        """The processes among which pictures that are only looked at are divided; with a budget, each looks at all:
+        """The processes among which images that are only looked at are divided; with a budget, each looks at all:
         how many there are then depends on the clock."""
         return self.world if self.request.budget is None else ALONE
 

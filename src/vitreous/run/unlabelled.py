@@ -29,7 +29,7 @@ from vitreous.run.card import pretrain_card
 from vitreous.run.ending import Ending
 from vitreous.run.folder import records_of
 from vitreous.run.loaders import evaluation_loader
-from vitreous.run.opening import open_pictures
+from vitreous.run.opening import open_images
 from vitreous.run.request import PretrainRequest
 from vitreous.run.result import PretrainResult, read_result
 from vitreous.run.start import ASIDE, set_aside, situation_of, some_of, whiten
@@ -40,7 +40,7 @@ from vitreous.train.pace import Pace
 NEIGHBOURS = 20
 """Of the live k-NN accuracy."""
 WORK = 1e12
-"""Floating-point operations that it may take, with four times as many pictures known as asked: some ten seconds on two
+"""Floating-point operations that it may take, with four times as many images known as asked: some ten seconds on two
 cores."""
 LIVE = 3
 """Live evaluations that a budget makes room for, if it must; more where they are cheap."""
@@ -66,10 +66,10 @@ class UnlabelledTraining(TrainingRun[PretrainRequest, PretrainResult]):
 
     def open_data(self) -> Data:
         """With labels or without."""
-        return open_pictures(self.request.data)
+        return open_images(self.request.data)
 
     def choose_training(self, data: Data) -> Training:
-        """What the recipe makes of these pictures."""
+        """What the recipe makes of these images."""
         request = self.request
         if unused := sorted(UNUSED & set(request.changes)):
             raise UserError(f"{unused[0]}: has no part in learning without labels; leave it out.")
@@ -78,7 +78,7 @@ class UnlabelledTraining(TrainingRun[PretrainRequest, PretrainResult]):
         return training if request.epochs is None else replace(training, epochs=request.epochs)
 
     def split_data(self, data: Data) -> Data:
-        """A few pictures are set aside."""
+        """A few images are set aside."""
         return set_aside(data, self.training.seed)
 
     def start_network(self) -> Network:
@@ -96,7 +96,7 @@ class UnlabelledTraining(TrainingRun[PretrainRequest, PretrainResult]):
         return self._evaluation_of(self.parts.get("val", most))
 
     def _settle(self, most: int, clock: Clock) -> None:
-        """See what a live evaluation costs, on a few pictures, and ask as many as there is time for."""
+        """See what a live evaluation costs, on a few images, and ask as many as there is time for."""
         for few in (min(4, most), min(FEW, most)):  # the first warms up
             began = clock.now()
             self._evaluation_of(few)(copy.deepcopy(self.objective).eval())
@@ -109,7 +109,7 @@ class UnlabelledTraining(TrainingRun[PretrainRequest, PretrainResult]):
         self.parts, self.evaluation = plan.parts, look * plan.val
 
     def _evaluation_of(self, few: int) -> Evaluate:
-        """Of so many pictures that were set aside."""
+        """Of so many images that were set aside."""
         asked = some_of(self.data.splits["val"], few, self.training.seed)
         device = self.world.device
         if not self.data.classes:
@@ -155,7 +155,7 @@ class UnlabelledTraining(TrainingRun[PretrainRequest, PretrainResult]):
             bundle=str(self.folder / "bundle"),
             method=self.request.method,
             finished=outcome.finished,
-            pictures=len(self.data.train),
+            images=len(self.data.train),
             steps=pace.steps,
             metrics=outcome.best_metrics,
             alarms=self.world.first_does(lambda: heard(self.folder).sentences),
@@ -166,7 +166,7 @@ class UnlabelledTraining(TrainingRun[PretrainRequest, PretrainResult]):
 
 
 def knn_accuracy(objective: Objective, known: Loader, asked: Loader, classes: int) -> float:
-    """The share of asked pictures whose class the nearest known ones name."""
+    """The share of asked images whose class the nearest known ones name."""
     network = objective.model.eval()
     device = network.device
 

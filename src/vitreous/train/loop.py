@@ -1,6 +1,6 @@
 """The only training loop. It knows no objective by name, no data format and no screen.
 
-Everything random in a step is a function of the seed, the epoch and the picture (dropout: of the step), so a training
+Everything random in a step is a function of the seed, the epoch and the image (dropout: of the step), so a training
 that is interrupted and resumed ends with the same bits as one that was not.
 """
 
@@ -51,7 +51,7 @@ class Event:
     steps: int
     epoch: int
     record: dict[str, float]
-    pictures_per_second: float
+    images_per_second: float
     evaluation: dict[str, float] | None = None
 
 
@@ -67,7 +67,7 @@ class Outcome:
     """What to keep, as it was at the best evaluation."""
     best_step: int
     best_metrics: dict[str, float]
-    pictures: int
+    images: int
     """Seen in all, resumed parts included."""
     steps: int
     """Taken so far."""
@@ -96,7 +96,7 @@ class Loop:
     ) -> None:
         """Without `evaluate`, or with `keep_last`, the last weights count as the best.
 
-        `name_of` says what a person calls a picture. `meter` is told what was spent before an interruption.
+        `name_of` says what a person calls an image. `meter` is told what was spent before an interruption.
         `check_clock` is called after each step and may bend the pace.
         """
         self.meter, self.world = meter or Meter(), world or World()
@@ -112,7 +112,7 @@ class Loop:
             self.learner.parallel.hold_alike(self.ema)
         self.saver = Saver(folder / "checkpoints", self.world)
         self.step = 0
-        self.pictures = 0
+        self.images = 0
         self.best: Kept = {}
         self.best_step, self.best_metrics = -1, dict[str, float]()
         self.evaluated = -1  # the last step after which the validation split was looked at
@@ -145,7 +145,7 @@ class Loop:
             self.best,
             self.best_step,
             self.best_metrics,
-            self.pictures,
+            self.images,
             self.step,
             finished,
             self.remarks,
@@ -202,7 +202,7 @@ class Loop:
         check = partial(self._check, batch)
         found = train_step(self.learner, batch, self.step, progress, after, check)
         self.step += 1
-        self.pictures += self.loader.batch_size
+        self.images += self.loader.batch_size
         if self.ema is not None and self.training.ema is not None:
             # faster at first, when there is little to average
             move_average(self.ema, self.objective, 1 - min(self.training.ema, (1 + self.step) / (10 + self.step)))
@@ -220,9 +220,9 @@ class Loop:
         index = self.world.gather(batch.index)
         names = ", ".join(self.name_of(int(i)) for i in index[:4])
         raise DivergedError(
-            f"step {self.step + 1}: the loss is {loss:.4g} and the gradient's norm {norm:.4g}, on the pictures {names}"
+            f"step {self.step + 1}: the loss is {loss:.4g} and the gradient's norm {norm:.4g}, on the images {names}"
             f"{', ...' if len(index) > 4 else ''}; nothing of this step was kept, and the last checkpoint is "
-            "whole. Train with a lower learning rate, or look at these pictures."
+            "whole. Train with a lower learning rate, or look at these images."
         )
 
     def _result(self) -> Objective:
@@ -243,7 +243,7 @@ class Loop:
         with torch.inference_mode():
             metrics = self.evaluate(found)
         if not all(map(math.isfinite, metrics.values())):
-            raise self._diverged("the metrics on the validation pictures are no numbers any more")
+            raise self._diverged("the metrics on the validation images are no numbers any more")
         with uninterrupted():
             self._log({"step": self.step, **{f"val_{name}": value for name, value in metrics.items()}})
             self.history.append(metrics)
@@ -283,7 +283,7 @@ class Loop:
         All processes come to it after the same step.
         """
         facts: dict[str, Any] = {
-            "pictures": self.pictures,
+            "images": self.images,
             "best_step": self.best_step,
             "best_metrics": self.best_metrics,
             "history": self.history,
@@ -301,7 +301,7 @@ class Loop:
         point, self.remarks, start = self.saver.load(with_start=bool(self.start))
         if point is not None:
             self.step, self.best = point.step, point.best
-            self.pictures, self.history = point.facts["pictures"], point.facts["history"]
+            self.images, self.history = point.facts["images"], point.facts["history"]
             self.first_loss, self.meter.before = point.facts["first_loss"], Spent(**point.facts["spent"])
             self.best_step, self.best_metrics = point.facts["best_step"], point.facts["best_metrics"]
             self.evaluated = point.facts.get("evaluated", point.step)  # as it was before this was noted
@@ -335,7 +335,7 @@ def _logged_step(line: str) -> float:
 
 
 class _Timer:
-    """Pictures a second, over the last steps."""
+    """Images a second, over the last steps."""
 
     def __init__(self, batch_size: int) -> None:
         self.batch_size, self.last, self.average = batch_size, time.monotonic(), 0.0

@@ -19,7 +19,7 @@ class Spent:
     seconds: float = 0.0
     core_hours: float = 0.0
     """Processor time of all processes, in hours; a decoding process counts when it has ended."""
-    pictures: int = 0
+    images: int = 0
     """Seen in training."""
     flops: float = 0.0
     """Of the training steps, forward and backward; 0 where they are not counted."""
@@ -31,7 +31,7 @@ class Spent:
         return Spent(
             self.seconds + other.seconds,
             self.core_hours + other.core_hours,
-            self.pictures + other.pictures,
+            self.images + other.images,
             self.flops + other.flops,
             joules,
         )
@@ -57,7 +57,7 @@ class Meter:
         return time.monotonic() - self._start
 
     def spent(self, world: World = ALONE) -> Spent:
-        """The clocks; pictures and operations are counted elsewhere. To be read now and then: energy counters wrap.
+        """The clocks; images and operations are counted elsewhere. To be read now and then: energy counters wrap.
 
         world: the processes whose processor time counts.
         """

@@ -72,7 +72,7 @@ def _backward(learner: Learner, batch: Batch, progress: float) -> dict[str, floa
     What each process adds is averaged over them, so parts are weighed against what one process has on average.
     """
     totals: dict[str, float] = {}
-    weight, pictures = learner.world.mean_numbers((learner.objective.weigh(batch), len(batch.index)))
+    weight, images = learner.world.mean_numbers((learner.objective.weigh(batch), len(batch.index)))
     parts = batch.split(learner.training.accumulate)
     for number, part in enumerate(parts, start=1):
         share = learner.objective.weigh(part) / weight
@@ -81,6 +81,6 @@ def _backward(learner: Learner, batch: Batch, progress: float) -> dict[str, floa
                 loss, metrics = learner.parallel.call(part, progress)
             (loss * share).backward()
         totals["loss"] = totals.get("loss", 0.0) + share * loss.item()
-        for name, value in metrics.items():  # means over pictures, however those weigh in the loss
-            totals[name] = totals.get(name, 0.0) + len(part.index) / pictures * value.item()
+        for name, value in metrics.items():  # means over images, however those weigh in the loss
+            totals[name] = totals.get(name, 0.0) + len(part.index) / images * value.item()
     return dict(zip(totals, learner.world.mean_numbers(list(totals.values())), strict=True))

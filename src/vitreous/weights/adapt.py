@@ -1,4 +1,4 @@
-"""The same model for other pictures or other classes: resolution, patch, channels, classifier."""
+"""The same model for other images or other classes: resolution, patch, channels, classifier."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def adapt(
 
     image_size, patch: a ViT's positions are resampled to the new grid, and the patch projection by the pseudo-inverse
         of the resize (FlexiViT), so that a patch and the same patch resized give the same token.
-    channels: any number from 1 or 3, or 1 from any number. To 1, kernels are added up: a grey picture gives the tokens
+    channels: any number from 1 or 3, or 1 from any number. To 1, kernels are added up: a grey image gives the tokens
         that it gave in equal channels. To more, they are repeated in turn and scaled so that tokens keep their size.
         BiT brings each kernel to one size itself, so in grey its channels are as they were but for their strength.
     classes: a new classifier of zeros with so many outputs, or with 0 none.
@@ -107,7 +107,7 @@ def _check_resampling(old: int, new: int) -> None:
 
 def _check_channels(old: int, new: int) -> None:
     if new < 1:
-        raise UserError(f"channels={new}: give the number of channels, 1 for grey pictures, 3 for colour.")
+        raise UserError(f"channels={new}: give the number of channels, 1 for grey images, 3 for colour.")
     if old not in (1, 3) and new != 1:
         raise UserError(
             f"channels={new}: the model takes {old} channels, and none of them can be told to be red, green or blue; "
@@ -143,7 +143,7 @@ def _rechannel(
             changed[f"{name}.bias"] = (state[f"{name}.bias"].double() + shift).float()
         elif (means != means[0]).any():
             raise UserError(
-                "channels=1: the first convolution has no bias or pads the picture, so it cannot take up the "
+                "channels=1: the first convolution has no bias or pads the image, so it cannot take up the "
                 "difference between the channels' means; give one number for all: preprocess='mean=0.5'."
             )
         weight = (weight * (std[0] / stds)[:, None, None]).sum(1, keepdim=True)

@@ -200,7 +200,7 @@ def _plain_card(config: ModelConfig, labels: Sequence[str]) -> str:
     height, width = config.image_size
     return (
         f"# {called(config)}\n\n"
-        f"{described(config)}, for pictures of {height}x{width}.\n\n"
+        f"{described(config)}, for images of {height}x{width}.\n\n"
         f"{len(labels)} classes: {some or 'none; it gives representations'}.\n\n"
-        "Saved by vitreous: `vitreous predict THIS_FOLDER picture.jpg`.\n"
+        "Saved by vitreous: `vitreous predict THIS_FOLDER image.jpg`.\n"
     )

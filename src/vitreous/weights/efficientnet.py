@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 _TIMM = "conv_stem.weight"
 _HUGGINGFACE = "embeddings.convolution.weight"
 _PADDINGS: dict[str, tuple[Padding, float]] = {"tf_efficientnet_": ("same", 1e-3), "efficientnet_": ("symmetric", 1e-5)}
-"""What the start of timm's name says: how pictures are padded, and batch norm's epsilon."""
+"""What the start of timm's name says: how images are padded, and batch norm's epsilon."""
 _NORM = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
 _ARGUMENTS: dict[str, Any] = {
     **dict.fromkeys(("in_chans", "num_classes"), int),
@@ -113,7 +113,7 @@ def _is_size(shapes: Shapes, width: float, depth: float) -> bool:
 
 
 def efficientnet_in_timm(c: EfficientNetConfig) -> TimmModel:
-    """An EfficientNet in timm's words: its names fix width and depth, and how pictures are padded."""
+    """An EfficientNet in timm's words: its names fix width and depth, and how images are padded."""
     size = size_of(c)
     start = next(start for start, (padding, _) in _PADDINGS.items() if padding == c.padding)
     usual = {"in_chans": (3, c.channels), "bn_eps": (_PADDINGS[start][1], c.norm_eps)}
@@ -198,7 +198,7 @@ _FIXED = (
     *("hidden_dim", "hidden_act", "strides", "kernel_sizes", "expand_ratios", "out_channels", "num_block_repeats"),
     "depthwise_padding",
 )
-"""Fields of theirs that are alike in every EfficientNet, or follow from its width and its pictures' size."""
+"""Fields of theirs that are alike in every EfficientNet, or follow from its width and its images' size."""
 
 
 def _described(c: EfficientNetConfig) -> dict[str, Any]:
@@ -241,13 +241,13 @@ def _odd_inputs(c: EfficientNetConfig, side: int) -> list[int]:
 def write_huggingface_efficientnet(
     out: str | Path, model: EfficientNet, preprocess: Preprocess, labels: Sequence[str], info: Any
 ) -> Path:
-    """A folder that `from_pretrained` opens, model and image processor. Theirs is right at this picture size alone."""
+    """A folder that `from_pretrained` opens, model and image processor. Theirs is right at this image size alone."""
     out, c = Path(out), replace(model.config, image_size=preprocess.size)
     height, width = c.image_size
     odd = {
         "padding alike on both sides": c.padding != "same",
-        f"pictures of {height}x{width}, of an odd side": height % 2 == 1 or width % 2 == 1,
-        f"pictures of {height}x{width}, whose sides are odd at different layers": _odd_inputs(c, height)
+        f"images of {height}x{width}, of an odd side": height % 2 == 1 or width % 2 == 1,
+        f"images of {height}x{width}, whose sides are odd at different layers": _odd_inputs(c, height)
         != _odd_inputs(c, width),
     }
     if reason := next((what for what, holds in odd.items() if holds), None):

@@ -49,7 +49,7 @@ class Raw:
     processor: dict[str, Any] | None = None
     """preprocessor_config.json beside the file."""
     size: tuple[int, int] | None = None
-    """Height and width of the pictures, if the person said it: it tells a grid that is not square."""
+    """Height and width of the images, if the person said it: it tells a grid that is not square."""
     heads: int | None = None
     """The number of heads, if the person said it: no tensor tells it."""
 
@@ -195,7 +195,7 @@ def grid_for_count(cells: int, patch: int, size: tuple[int, int] | None) -> tupl
 def no_grid(where: str, count: int) -> UserError:
     """The error for positions that fit no grid."""
     return UserError(
-        f"{where}: its {count} positions make no square of patches; say the picture's size too, "
+        f"{where}: its {count} positions make no square of patches; say the image's size too, "
         "for example preprocess='size=224x160'."
     )
 

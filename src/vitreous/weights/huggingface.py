@@ -233,7 +233,7 @@ def _kind_for(c: ViTConfig, info: dict[str, Any], where: str) -> str:
         f"pooling {c.pool!r}": c.pool in ("mean", "attention") or c.norm_after_pool,
         "a tanh layer before the classifier": c.classifier == "mlp",
         "normalised queries and keys": c.qk_norm,
-        "padded pictures": any(side % c.patch for side in c.image_size),
+        "padded images": any(side % c.patch for side in c.image_size),
     }
     if c.layer_scale is not None:
         kind = "dinov2_with_registers" if c.registers else "dinov2"

@@ -20,7 +20,7 @@ _ARCHITECTURES: dict[tuple[int, tuple[int, ...]], tuple[str, tuple[int, ...]]] =
     (768, (3, 4, 9)): ("vit_base_r50_s16", (224, 384)),
     (1024, (3, 4, 6, 3)): ("vit_large_r50_s32", (224, 384)),
 }
-"""timm's hybrids, by width and the blocks of the stem's stages, and the sides of pictures that each is named for."""
+"""timm's hybrids, by width and the blocks of the stem's stages, and the sides of images that each is named for."""
 
 
 def has_backbone(shapes: Shapes) -> bool:
@@ -29,7 +29,7 @@ def has_backbone(shapes: Shapes) -> bool:
 
 
 def read_stem(shapes: Shapes, where: str) -> tuple[Stem, int] | None:
-    """The stem by timm's names, and the channels of its pictures; None if it is one of timm's many others."""
+    """The stem by timm's names, and the channels of its images; None if it is one of timm's many others."""
     if f"{BACKBONE}convs.0.weight" in shapes:
         count = blocks_of(shapes, f"{BACKBONE}convs.", ".")
         kernels = [shape_of(shapes, f"{BACKBONE}convs.{layer}.weight", 4, where) for layer in range(count)]
@@ -45,7 +45,7 @@ def read_stem(shapes: Shapes, where: str) -> tuple[Stem, int] | None:
 
 
 def timm_architecture(c: ViTConfig) -> tuple[str, int] | None:
-    """timm's name of the hybrid with this stem and width, and the side of its pictures; None if it has none."""
+    """timm's name of the hybrid with this stem and width, and the side of its images; None if it has none."""
     if not isinstance(c.stem, ResNetStem) or c.stem.width != 1:
         return None
     name, sides = _ARCHITECTURES.get((c.width, c.stem.depths), ("", ()))
@@ -63,7 +63,7 @@ def first_convolution_name(c: ViTConfig) -> str:
 
 
 def read_google_stem(shapes: Shapes, prefix: str, where: str) -> tuple[ResNetStem, int]:
-    """The stem by Google's names, and the channels of its pictures."""
+    """The stem by Google's names, and the channels of its images."""
     *_, channels, width = shape_of(shapes, f"{prefix}conv_root/kernel", 4, where)
     stages = range(1, stages_of(shapes, f"{prefix}block", "/", where))  # they count from 1
     depths = tuple(blocks_of(shapes, f"{prefix}block{stage}/unit", "/") - 1 for stage in stages)

@@ -1,7 +1,7 @@
 """What may be written over: only what is empty, or what vitreous wrote itself and can prove that it did.
 
 A folder is ours if our manifest lists all that is in it and nothing was changed since. A file is ours if it carries our
-mark, as everything does that we write where a person says: pages and JSON name their generator, pictures and plots the
+mark, as everything does that we write where a person says: pages and JSON name their generator, images and plots the
 software that made them, an .npz has it as the archive's comment, and Parquet in its schema. Tables of answers, which
 have no place for it, are known by their columns. A name proves nothing.
 """
@@ -23,7 +23,7 @@ GENERATOR = f"vitreous {__version__}"
 
 _ENDS = 4096
 """Bytes at the start and at the end of a file among which the mark is."""
-_SOFTWARE = re.compile(rb"vitreous \d")  # a PNG's text, or the EXIF block of any picture
+_SOFTWARE = re.compile(rb"vitreous \d")  # a PNG's text, or the EXIF block of any image
 _MARKS = {
     b"<!doctype html>": re.compile(rb'<meta name="generator" content="vitreous \d'),
     b"<?xml": re.compile(rb"<dc:title>vitreous \d"),

@@ -16,7 +16,7 @@ _SHORT_SIDE = ("BitImageProcessor", "CLIPImageProcessor")
 
 
 def from_processor(said: dict[str, Any], config: ModelConfig, where: str) -> Preprocess:
-    """What theirs does to a picture."""
+    """What theirs does to an image."""
     size, crop = said.get("size") or {}, said.get("crop_size")
     kind = str(said.get("image_processor_type", said.get("feature_extractor_type", ""))).removesuffix("Fast")
     if isinstance(size, int):

@@ -113,7 +113,7 @@ def with_preprocess(bundle: Bundle, preprocess: Preprocess | str | None) -> Bund
 
 def _other_channels(where: object, channels: int) -> UserError:
     return UserError(
-        f"{where}: takes pictures of {channels} channel{'s' * (channels > 1)}; give as many numbers in mean and in "
+        f"{where}: takes images of {channels} channel{'s' * (channels > 1)}; give as many numbers in mean and in "
         "std, or one: preprocess='mean=0.5,std=0.5'."
     )
 
@@ -212,7 +212,7 @@ def _warning(raw: Raw, found: Foreign, said: Preprocess | str | None, prepared: 
     if not found.assumed or {"mean", "std"} <= _said(said):
         return None
     return (
-        f"{raw.where}: does not say how its pictures were prepared; taken is what is usual for {found.family}: "
+        f"{raw.where}: does not say how its images were prepared; taken is what is usual for {found.family}: "
         f"{preprocess_text(prepared)}. If that is wrong, say it: preprocess='mean=...,std=...'."
     )
 
@@ -250,7 +250,7 @@ def unknown(raw: Raw) -> UserError:
 
 
 def _size(preprocess: Preprocess | str | None) -> tuple[int, int] | None:
-    """The picture's size, if the person said it."""
+    """The image's size, if the person said it."""
     if isinstance(preprocess, Preprocess):
         return preprocess.size
     if preprocess is None or "size" not in _said(preprocess):

@@ -161,7 +161,7 @@ def _why_not(c: ViTConfig) -> str | None:
         "registers after a distillation token": c.distilled and (c.registers > 0 or c.prefix_positions != c.prefix),
         "SwiGLU as a plain argument": c.mlp == "swiglu",
         other_epsilon(c): c.norm_eps != 1e-6,
-        "a table of positions for padded pictures": any(side % c.patch for side in c.image_size),
+        "a table of positions for padded images": any(side % c.patch for side in c.image_size),
     }
     return next((name for name, holds in odd.items() if holds), None)
 
@@ -280,7 +280,7 @@ def recognise(
     """The configuration of the model whose tensors have these names and shapes, and whether its heads are a guess.
 
     What tensors cannot tell is taken to be usual: GELU, epsilon 1e-6, and heads 64 wide where the width is no preset's.
-    size: height and width of the pictures, if known; it tells the grid where the patches do not make a square.
+    size: height and width of the images, if known; it tells the grid where the patches do not make a square.
     said: timm's arguments of the model, if known. heads: their number, if the person said it.
     """
     said = said or {}

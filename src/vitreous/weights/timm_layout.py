@@ -64,7 +64,7 @@ def pretrained_of(raw: Raw) -> dict[str, Any]:
 
 
 def size_of_input(raw: Raw) -> tuple[int, int] | None:
-    """Height and width of the pictures that config.json states, for a network whose tensors do not tell."""
+    """Height and width of the images that config.json states, for a network whose tensors do not tell."""
     pretrained = pretrained_of(raw)
     if pretrained.get("input_size") is None:
         return None

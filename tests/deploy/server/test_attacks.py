@@ -73,7 +73,7 @@ NONSENSE = {
     "depth of data": json.dumps({"inputs": [tensor(data="DEEP")]}).replace('"DEEP"', DEEP),
     "depth of parameters": f'{{"inputs": [], "parameters": {{"a": {DEEP}}}}}',
     "not numbers": json.dumps({"inputs": [tensor(data=[float("nan"), float("inf"), 1])]}),
-    "no shape": json.dumps({"inputs": [tensor(name="pictures", datatype="BYTES", shape=[], data=["AA=="])]}),
+    "no shape": json.dumps({"inputs": [tensor(name="images", datatype="BYTES", shape=[], data=["AA=="])]}),
     "shape without end": json.dumps({"inputs": [tensor(shape=[10**400] * 4)]}),
     "negative shape": json.dumps({"inputs": [tensor(shape=[-1, -3, 1, 1])]}),
     "many dimensions": json.dumps({"inputs": [tensor(shape=[1] * 100_000)]}),

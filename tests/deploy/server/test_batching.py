@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from support.serving import GatedEngine, gated, picture, running
+from support.serving import GatedEngine, gated, make_image, running
 from vitreous.deploy.server import batching
 from vitreous.deploy.server.batching import Batcher, Places
 from vitreous.deploy.server.metrics import Metrics
@@ -40,9 +40,9 @@ def ask_each(batcher, function, *numbers, seconds=30):
 def test_what_waits_is_computed_together_up_to_the_best_batch():
     sizes = []
 
-    def double(pictures):
-        sizes.append(len(pictures))
-        return 2 * pictures[:, 0, 0, 0]
+    def double(images):
+        sizes.append(len(images))
+        return 2 * images[:, 0, 0, 0]
 
     assert ask_each(make_batcher(), double, *range(10)) == [2 * number for number in range(10)]
     assert sizes == [4, 4, 2]
@@ -51,18 +51,18 @@ def test_what_waits_is_computed_together_up_to_the_best_batch():
 def test_an_engine_that_takes_two_batches_at_once_is_given_two():
     both = threading.Barrier(2)
 
-    def meet(pictures):
+    def meet(images):
         both.wait(60)
-        return pictures[:, 0, 0, 0]
+        return images[:, 0, 0, 0]
 
     assert ask_each(make_batcher(calls=2), meet, *range(8)) == list(range(8))
 
 
-def test_one_bad_picture_fails_alone():
-    def fail_of_three(pictures):
-        if (pictures == 3).any():
+def test_one_bad_image_fails_alone():
+    def fail_of_three(images):
+        if (images == 3).any():
             raise ValueError("three")
-        return pictures[:, 0, 0, 0]
+        return images[:, 0, 0, 0]
 
     found = ask_each(make_batcher(), fail_of_three, *range(8))
     assert [one for one in found if not isinstance(one, Exception)] == [0, 1, 2, 4, 5, 6, 7]
@@ -72,13 +72,13 @@ def test_one_bad_picture_fails_alone():
 def test_different_questions_are_not_mixed():
     batches = []
 
-    def first(pictures):
+    def first(images):
         batches.append("first")
-        return pictures[:, 0, 0, 0]
+        return images[:, 0, 0, 0]
 
-    def second(pictures):
+    def second(images):
         batches.append("second")
-        return -pictures[:, 0, 0, 0]
+        return -images[:, 0, 0, 0]
 
     async def ask():
         batcher = make_batcher()
@@ -91,13 +91,13 @@ def test_different_questions_are_not_mixed():
 
 
 def test_whoever_waited_too_long_is_told_so():
-    found = ask_each(make_batcher(), lambda pictures: pictures[:, 0, 0, 0], 1, 2, seconds=-1)
+    found = ask_each(make_batcher(), lambda images: images[:, 0, 0, 0], 1, 2, seconds=-1)
     assert all(isinstance(one, RefusedError) and one.status == 503 and "Retry-After" in one.headers for one in found)
 
 
 def test_who_asks_just_when_the_worker_ends_is_answered_too():
-    def same(pictures):
-        return pictures[:, 0, 0, 0]
+    def same(images):
+        return images[:, 0, 0, 0]
 
     async def ask_twice():
         batcher, ending = make_batcher(), asyncio.Event()
@@ -139,7 +139,7 @@ def test_nobody_is_let_in_who_would_wait_too_long():
     assert int(refused.value.headers["Retry-After"]) > 30
 
 
-def test_a_request_of_several_counts_its_own_pictures():
+def test_a_request_of_several_counts_its_own_images():
     """Let in, they would keep the engine busy for half a minute, and be given up then."""
     places = Places(100, 30)
     places.measured(1.0)
@@ -154,7 +154,7 @@ def test_a_request_of_several_counts_its_own_pictures():
         places.check(20)
 
 
-def test_one_picture_is_let_in_however_slow_the_model_is():
+def test_one_image_is_let_in_however_slow_the_model_is():
     places = Places(100, 30)
     places.measured(40.0)
     places.check()
@@ -173,7 +173,7 @@ def test_a_slow_hour_does_not_refuse_large_requests_for_ever():
     assert places.seconds_each < 5.0
 
 
-def test_a_place_is_kept_for_a_picture_that_is_being_sent(monkeypatch):
+def test_a_place_is_kept_for_a_image_that_is_being_sent(monkeypatch):
     """Others are refused before they have sent theirs; but whoever dawdles keeps no place."""
     now = 100.0
     monkeypatch.setattr(batching, "time", SimpleNamespace(monotonic=lambda: now))
@@ -192,13 +192,13 @@ def test_a_place_is_kept_for_a_picture_that_is_being_sent(monkeypatch):
 
 def test_a_full_queue_refuses_at_once_and_answers_what_it_accepted():
     engine = GatedEngine()
-    with running(gated(engine), most_pictures=4) as server:
+    with running(gated(engine), most_images=4) as server:
         engine.batches.clear()
         while engine.entered.acquire(blocking=False):
             pass
         engine.gate.clear()
         with futures.ThreadPoolExecutor(12) as pool:
-            jobs = [pool.submit(server.client.post, "/predict", content=picture(seed=seed)) for seed in range(12)]
+            jobs = [pool.submit(server.client.post, "/predict", content=make_image(seed=seed)) for seed in range(12)]
             done, waiting = set(), set(jobs)
             while len(done) < 8:  # the engine stands still, so these are refusals
                 finished, waiting = futures.wait(waiting, return_when=futures.FIRST_COMPLETED)

@@ -7,7 +7,7 @@ import tritonclient.http as triton
 from huggingface_hub import InferenceClient
 from tritonclient.utils import InferenceServerException
 
-from support.live_server import LABELS, picture_bytes, save_tiny_model
+from support.live_server import LABELS, image_bytes, save_tiny_model
 from support.serving import opened, running
 from vitreous.data.view import make_view
 from vitreous.weights.bundle import load_bundle
@@ -49,7 +49,7 @@ def expected(model):
 
 
 def files_input(files, *, binary):
-    tensor = triton.InferInput("pictures", [len(files)], "BYTES")
+    tensor = triton.InferInput("images", [len(files)], "BYTES")
     tensor.set_data_from_numpy(np.array(files, dtype=object), binary_data=binary)
     return tensor
 
@@ -61,13 +61,13 @@ def test_triton_health_and_metadata(client):
     assert not client.is_model_ready("another")
     assert client.get_server_metadata()["name"] == "vitreous"
     about = client.get_model_metadata("tiny")
-    assert {one["name"]: one["datatype"] for one in about["inputs"]} == {"pictures": "BYTES", "pixels": "UINT8"}
+    assert {one["name"]: one["datatype"] for one in about["inputs"]} == {"images": "BYTES", "pixels": "UINT8"}
     assert {one["name"]: one["datatype"] for one in about["outputs"]}["probabilities"] == "FP32"
     assert [one["name"] for one in client.get_model_repository_index()] == ["tiny"]
 
 
 def test_triton_asks_about_files(client, expected):
-    files = [picture_bytes(seed) for seed in range(3)]
+    files = [image_bytes(seed) for seed in range(3)]
     for binary in (True, False):
         outputs = [triton.InferRequestedOutput(name, binary_data=binary) for name in ("probabilities", "labels")]
         answer = client.infer("tiny", [files_input(files, binary=True)], outputs=outputs, request_id="seven")
@@ -91,10 +91,8 @@ def test_triton_asks_about_pixels(client, expected):
 def test_triton_asks_for_classes(client, expected):
     """Triton's classification extension: "value:index:label"."""
     output = triton.InferRequestedOutput("probabilities", class_count=2)
-    rows = client.infer("tiny", [files_input([picture_bytes()], binary=True)], outputs=[output]).as_numpy(
-        "probabilities"
-    )
-    chances = expected([picture_bytes()])[0]
+    rows = client.infer("tiny", [files_input([image_bytes()], binary=True)], outputs=[output]).as_numpy("probabilities")
+    chances = expected([image_bytes()])[0]
     for text, k in zip(rows[0], np.argsort(-chances)[:2], strict=True):
         value, number, label = text.decode().split(":")
         assert (int(number), label) == (k, LABELS[k])
@@ -106,8 +104,8 @@ def test_triton_is_told_what_was_wrong(client):
         ("pixels", "FP32", np.zeros((1, 3, 16, 16), np.float32)),
         ("pixels", "UINT8", np.zeros((3, 16, 16), np.uint8)),
         ("pixels", "UINT8", np.zeros((1, 5, 16, 16), np.uint8)),
-        ("images", "UINT8", np.zeros((1, 3, 16, 16), np.uint8)),
-        ("pictures", "BYTES", np.array([b"no picture"], dtype=object)),
+        ("photos", "UINT8", np.zeros((1, 3, 16, 16), np.uint8)),
+        ("images", "BYTES", np.array([b"no image"], dtype=object)),
     ):
         tensor = triton.InferInput(name, list(value.shape), datatype)
         tensor.set_data_from_numpy(value)
@@ -119,11 +117,11 @@ def test_triton_is_told_what_was_wrong(client):
 
 def test_hugging_face_asks_about_an_image(server, expected, tmp_path):
     file = tmp_path / "noise.png"
-    file.write_bytes(picture_bytes())
-    chances = expected([picture_bytes()])[0]
+    file.write_bytes(image_bytes())
+    chances = expected([image_bytes()])[0]
     client = InferenceClient(model=f"{server.address}/predict")
     for given in (file, str(file), file.read_bytes()):
         found = client.image_classification(given, top_k=3)
         assert [one.label for one in found] == [LABELS[k] for k in np.argsort(-chances)[:3]]
         assert [one.score for one in found] == pytest.approx(sorted(chances, reverse=True)[:3], abs=1e-5)
-    assert len(InferenceClient(model=server.address).image_classification(picture_bytes())) == 4
+    assert len(InferenceClient(model=server.address).image_classification(image_bytes())) == 4

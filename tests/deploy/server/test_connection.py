@@ -187,7 +187,7 @@ def test_whoever_still_takes_an_answer_is_not_cut_off_for_others(connect):
 
 
 def test_whoever_sends_a_body_is_not_cut_off_for_those_who_send_nothing(connect):
-    """A large picture takes long to send, and may have begun before all others connected."""
+    """A large image takes long to send, and may have begun before all others connected."""
     sending = connect()
     sending.data_received(b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n")
     others = []
@@ -214,7 +214,7 @@ def test_what_is_no_http_is_told_so_in_json_and_counted(connect):
 POST = b"POST /predict?top_k=1 HTTP/1.1\r\nHost: localhost\r\nContent-Length: 8\r\n\r\n"
 
 
-def test_a_picture_without_a_place_is_refused_before_anything_is_begun_for_it(connect):
+def test_a_image_without_a_place_is_refused_before_anything_is_begun_for_it(connect):
     connection, written = connect(), []
     connection.transport.write = written.append
     with connect.places.take(1):

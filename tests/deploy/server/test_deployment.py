@@ -19,7 +19,7 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from support.commands import check_refused, run_command
-from support.live_server import picture_bytes, save_tiny_model, serving
+from support.live_server import image_bytes, save_tiny_model, serving
 from support.ports import free_port
 from support.serving import wait_for
 from vitreous.config.server import ServerSettings
@@ -155,7 +155,7 @@ def ask(address):
     """{token: status} of a prediction without and with the token."""
     return {
         token: httpx.post(
-            address, content=picture_bytes(), headers={"Authorization": f"Bearer {token}"} if token else {}, timeout=60
+            address, content=image_bytes(), headers={"Authorization": f"Bearer {token}"} if token else {}, timeout=60
         ).status_code
         for token in (None, TOKEN)
     }
@@ -207,14 +207,14 @@ def proxied(running, folder):
     """The address of nginx by our configuration, before a server."""
     port = free_port()
     certificate, key = folder / "certificate.pem", folder / "key.pem"
-    request = shlex.split("openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=pictures.example")
+    request = shlex.split("openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=images.example")
     subprocess.run([*request, "-keyout", key, "-out", certificate], check=True, capture_output=True)
     site = (ROOT / "deploy" / "nginx.conf").read_text()
     changed = {
         "listen 443 ssl": f"listen 127.0.0.1:{port} ssl",
         "server 127.0.0.1:8000": f"server 127.0.0.1:{running.port}",
-        "/etc/ssl/certs/pictures.example.pem": str(certificate),
-        "/etc/ssl/private/pictures.example.key": str(key),
+        "/etc/ssl/certs/images.example.pem": str(certificate),
+        "/etc/ssl/private/images.example.key": str(key),
     }
     for old, new in changed.items():
         assert site.count(old) == 1, old
@@ -233,7 +233,7 @@ def proxied(running, folder):
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     try:
         with httpx.Client(
-            base_url=f"https://127.0.0.1:{port}", verify=False, headers={"Host": "pictures.example"}, timeout=60
+            base_url=f"https://127.0.0.1:{port}", verify=False, headers={"Host": "images.example"}, timeout=60
         ) as web:
             wait_for(lambda: answers(web), "nginx answers")
             yield web
@@ -248,15 +248,15 @@ def test_behind_nginx(model, tmp_path):
     with serving(model, VITREOUS_TOKEN=TOKEN) as running, proxied(running, tmp_path) as web:
         bearer = {"Authorization": f"Bearer {TOKEN}"}
         assert web.get("/").status_code == 200
-        assert web.post("/predict", content=picture_bytes()).status_code == 401
-        answered = web.post("/predict", content=picture_bytes(), headers=bearer)
-        directly = httpx.post(f"{running.url}/predict", content=picture_bytes(), headers=bearer, timeout=60)
+        assert web.post("/predict", content=image_bytes()).status_code == 401
+        answered = web.post("/predict", content=image_bytes(), headers=bearer)
+        directly = httpx.post(f"{running.url}/predict", content=image_bytes(), headers=bearer, timeout=60)
         assert answered.json() == directly.json()
         assert "default-src 'none'" in answered.headers["content-security-policy"]
         assert web.get("/metrics", headers=bearer).status_code == 403
         assert web.post("/predict", content=bytes(33 * 2**20), headers=bearer).status_code == 413
-        from_page = {**bearer, "Origin": "https://pictures.example"}  # as a browser sends from the page
-        assert web.post("/predict", content=picture_bytes(), headers=from_page).status_code == 200
+        from_page = {**bearer, "Origin": "https://images.example"}  # as a browser sends from the page
+        assert web.post("/predict", content=image_bytes(), headers=from_page).status_code == 200
 
 
 @pytest.mark.slow
@@ -269,7 +269,7 @@ def test_the_unit_starts_a_server_that_counts_what_alerts_ask_for(model):
         assert httpx.get(f"{running.url}/v2/health/ready", timeout=60).status_code == 200
         check = json.loads(the("HEALTHCHECK")[0].partition("CMD ")[2])  # the image's
         subprocess.run([sys.executable, *check[1:-1], check[-1].replace("8000", str(running.port))], check=True)
-        httpx.post(f"{running.url}/predict", content=picture_bytes(), timeout=60)
+        httpx.post(f"{running.url}/predict", content=image_bytes(), timeout=60)
         metrics = httpx.get(f"{running.url}/metrics", timeout=60).text
     families = text_string_to_metric_families(metrics)
     samples = [one for family in families for one in family.samples]

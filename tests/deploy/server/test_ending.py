@@ -9,8 +9,8 @@ import httpx
 import pytest
 
 from support.colours import make_bundle
-from support.live_server import picture_bytes, save_tiny_model, serving
-from support.serving import GatedEngine, gated, opened, picture, running, wait_until_refused
+from support.live_server import image_bytes, save_tiny_model, serving
+from support.serving import GatedEngine, gated, make_image, opened, running, wait_until_refused
 from vitreous.config.server import ServerSettings
 from vitreous.deploy.server.running import make_server, run_server
 from vitreous.errors import DamagedModelError
@@ -22,7 +22,7 @@ SOON = {"answer_seconds": 5, "grace_seconds": 1}
 def ask_in_thread(server, path):
     """A thread that asks, and where it will put the answer."""
     answers, address = [], f"{server.address}{path}"
-    thread = threading.Thread(target=lambda: answers.append(httpx.post(address, content=picture(), timeout=60)))
+    thread = threading.Thread(target=lambda: answers.append(httpx.post(address, content=make_image(), timeout=60)))
     thread.start()
     return thread, answers
 
@@ -74,7 +74,7 @@ def test_a_model_that_answers_no_numbers_does_not_start_a_server(tmp_path):
     """Its own error, before anything listens, and not a traceback of uvicorn's."""
 
     class Damaged(GatedEngine):
-        def scores(self, pictures):
+        def scores(self, images):
             raise DamagedModelError("damaged: gives scores that are not numbers.")
 
     with pytest.raises(DamagedModelError, match=r"^damaged: "):
@@ -101,7 +101,7 @@ def hanging(tmp_path, answer_seconds):
 
         def ask():
             with pytest.raises(httpx.HTTPError):
-                httpx.post(f"{server.url}/explain", content=picture_bytes(), timeout=120).raise_for_status()
+                httpx.post(f"{server.url}/explain", content=image_bytes(), timeout=120).raise_for_status()
 
         asked = threading.Thread(target=ask)
         asked.start()

@@ -10,12 +10,12 @@ import torch
 from PIL import Image
 
 from support.colours import make_bundle
-from support.serving import GatedEngine, gated, opened, picture, running
+from support.serving import GatedEngine, gated, make_image, opened, running
 from vitreous.data.view import make_view
 from vitreous.deploy.server import explaining
 from vitreous.jobs.explain import explain
 
-CONTENT = picture("red", 5)
+CONTENT = make_image("red", 5)
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,7 @@ def test_the_overlay_is_an_image(server, bundle):
     drawn = Image.open(io.BytesIO(answer.content))
     np.testing.assert_array_equal(np.asarray(drawn), np.asarray(explain(bundle, CONTENT).overlay()))
     # a large image is drawn smaller
-    answer = server.client.post("/explain", content=picture("red", size=(100, 4096), kind="JPEG"))
+    answer = server.client.post("/explain", content=make_image("red", size=(100, 4096), kind="JPEG"))
     assert Image.open(io.BytesIO(answer.content)).size == (2048, 50)
 
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from support.serving import GatedEngine, gated, picture, running, wait_for
+from support.serving import GatedEngine, gated, make_image, running, wait_for
 from vitreous.model.network import check_numbers
 
 TOKEN = "correct horse battery staple"
@@ -49,17 +49,17 @@ ORIGINS = (
 
 def test_a_page_of_another_server_cannot_ask(server, subtests):
     own = {"Origin": server.address}
-    assert server.client.post("/predict", content=picture(), headers=own).status_code == 200
+    assert server.client.post("/predict", content=make_image(), headers=own).status_code == 200
     for origin in ORIGINS:
         with subtests.test(origin):
             headers = {"Origin": origin.encode("latin-1")}
-            assert server.client.post("/predict", content=picture(), headers=headers).status_code == 403
+            assert server.client.post("/predict", content=make_image(), headers=headers).status_code == 403
             assert server.client.get("/", headers=headers).status_code == 403
 
 
 def test_a_token_opens(closed):
     right = {"Authorization": f"Bearer {TOKEN}", "Host": "example.com"}
-    assert closed.client.post("/predict", content=picture(), headers=right).status_code == 200
+    assert closed.client.post("/predict", content=make_image(), headers=right).status_code == 200
     assert closed.client.get("/metrics", headers=right).status_code == 200
 
 
@@ -130,12 +130,12 @@ def test_head_is_get_without_the_body(server):
 
 
 def test_metrics_count_what_happened(server):
-    server.client.post("/predict", content=b"no picture")
+    server.client.post("/predict", content=b"no image")
     server.client.get("/some/path/that/a/client/made/up")
     text = server.client.get("/metrics").text
     assert 'vitreous_requests_total{route="/predict",status="422"}' in text
     assert "made/up" not in text
-    for name in ("request_seconds_bucket", "stage_seconds_bucket", "queue_pictures", "batch_pictures_bucket"):
+    for name in ("request_seconds_bucket", "stage_seconds_bucket", "queue_images", "batch_images_bucket"):
         assert f"vitreous_{name}{{" in text
     assert "process_resident_memory_bytes" in text
 
@@ -143,9 +143,9 @@ def test_metrics_count_what_happened(server):
 class BrokenEngine(GatedEngine):
     """Fails once the server has begun."""
 
-    def scores(self, pictures):
+    def scores(self, images):
         if self.gate.is_set():
-            return super().scores(pictures)
+            return super().scores(images)
         raise RuntimeError("the machine is on fire")
 
 
@@ -153,12 +153,12 @@ def test_a_mistake_of_the_server_is_one_line_in_its_log(caplog):
     engine = BrokenEngine()
     with running(gated(engine)) as server:
         engine.gate.clear()
-        failed = server.client.post("/predict", content=picture())
+        failed = server.client.post("/predict", content=make_image())
         assert failed.status_code == 500
         assert "fire" not in failed.text
         assert list(failed.json()) == ["error"]
         engine.gate.set()
-        assert server.client.post("/predict", content=picture()).status_code == 200
+        assert server.client.post("/predict", content=make_image()).status_code == 200
     [said] = [record.getMessage() for record in caplog.records]
     assert said.startswith("POST /predict: RuntimeError: the machine is on fire (")
     assert re.search(rf"{re.escape(__file__)}:\d+, in scores\)$", said)  # where it was raised
@@ -167,8 +167,8 @@ def test_a_mistake_of_the_server_is_one_line_in_its_log(caplog):
 class DamagedEngine(GatedEngine):
     """Answers with no numbers once the server has begun."""
 
-    def scores(self, pictures):
-        answers = super().scores(pictures)
+    def scores(self, images):
+        answers = super().scores(images)
         if not self.gate.is_set():
             check_numbers(answers * float("nan"), "scores", Path("/srv/secret/model"))
         return answers
@@ -178,8 +178,8 @@ def test_a_damaged_model_is_a_mistake_of_the_server(caplog):
     engine = DamagedEngine()
     with running(gated(engine)) as server:
         engine.gate = SimpleNamespace(is_set=lambda: False, wait=lambda _: True)
-        for path in ("/predict", "/page/picture"):
-            failed = server.client.post(path, content=picture())
+        for path in ("/predict", "/page/image"):
+            failed = server.client.post(path, content=make_image())
             assert failed.status_code == 500
             assert "secret" not in failed.text
             assert "/srv/secret/model" in caplog.records[-1].getMessage()

@@ -6,8 +6,8 @@ import pytest
 
 from support.colours import make_bundle
 from support.commands import check_refused, run_command
-from support.hostile_data import PICTURES
-from support.serving import opened, picture, running
+from support.hostile_data import IMAGE_FILES
+from support.serving import make_image, opened, running
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +22,7 @@ def server(bundle):
 
 
 def test_a_bad_image_gets_a_sentence(server, subtests):
-    for case, content in PICTURES.items():
+    for case, content in IMAGE_FILES.items():
         with subtests.test(case):
             for path in ("/predict", "/embed", "/explain"):
                 refused = server.client.post(path, content=content)
@@ -33,12 +33,12 @@ def test_a_bad_image_gets_a_sentence(server, subtests):
 def test_bad_images_do_not_fail_the_good_ones_beside_them(server):
     contents = [
         content
-        for pair in zip(PICTURES.values(), map(picture, ["red"] * len(PICTURES)), strict=True)
+        for pair in zip(IMAGE_FILES.values(), map(make_image, ["red"] * len(IMAGE_FILES)), strict=True)
         for content in pair
     ]
     with ThreadPoolExecutor(16) as pool:
         found = list(pool.map(lambda content: server.client.post("/predict", content=content).status_code, contents))
-    assert found == [422, 200] * len(PICTURES)
+    assert found == [422, 200] * len(IMAGE_FILES)
 
 
 def test_command_lines_that_make_no_sense(bundle, subtests, monkeypatch):

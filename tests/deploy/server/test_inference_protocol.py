@@ -11,12 +11,12 @@ import pytest
 import torch
 
 from support.colours import COLOURS, make_bundle, pixels
-from support.serving import opened, picture, running
+from support.serving import make_image, opened, running
 from vitreous.data.view import make_view
 from vitreous.deploy.server import inference_protocol
 
 INFER = "/v2/models/colours/infer"
-FILES = [picture(colour, seed) for seed, colour in enumerate(COLOURS)]
+FILES = [make_image(colour, seed) for seed, colour in enumerate(COLOURS)]
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def expected(model):
 
 def in_json(**more):
     texts = [base64.b64encode(content).decode() for content in FILES]
-    return {"inputs": [{"name": "pictures", "datatype": "BYTES", "shape": [3], "data": texts}], **more}
+    return {"inputs": [{"name": "images", "datatype": "BYTES", "shape": [3], "data": texts}], **more}
 
 
 def in_bytes(content, **tensor):
@@ -63,7 +63,7 @@ def test_what_the_server_and_the_model_are(server):
     about = server.client.get("/v2/models/colours").json()
     assert about == server.client.get("/v2/models/colours/versions/1").json()
     assert about["inputs"] == [
-        {"name": "pictures", "datatype": "BYTES", "shape": [-1]},
+        {"name": "images", "datatype": "BYTES", "shape": [-1]},
         {"name": "pixels", "datatype": "UINT8", "shape": [-1, 3, -1, -1]},
     ]
     assert about["outputs"][0] == {"name": "probabilities", "datatype": "FP32", "shape": [-1, 3]}
@@ -73,7 +73,7 @@ def test_what_the_server_and_the_model_are(server):
         assert list(server.client.get(path).json()) == ["error"]
 
 
-def test_pictures_in_json(server, expected):
+def test_images_in_json(server, expected):
     answer = server.client.post(INFER, json=in_json(id="a7"))
     assert {name: answer.json()[name] for name in ("model_name", "model_version", "id")} == {
         "model_name": "colours",
@@ -86,9 +86,9 @@ def test_pictures_in_json(server, expected):
     assert found["labels"] == {"name": "labels", "datatype": "BYTES", "shape": [3], "data": list(COLOURS)}
 
 
-def test_pictures_as_bytes(server, expected):
+def test_images_as_bytes(server, expected):
     content = b"".join(struct.pack("<I", len(one)) + one for one in FILES)
-    request = in_bytes(content, name="pictures", datatype="BYTES", shape=[3, 1])
+    request = in_bytes(content, name="images", datatype="BYTES", shape=[3, 1])
     np.testing.assert_allclose(
         np.reshape(outputs(server.client.post(INFER, **request))["probabilities"]["data"], (3, 3)), expected, atol=1e-5
     )
@@ -161,7 +161,7 @@ def test_a_large_answer_is_written_elsewhere_and_says_the_same(server, monkeypat
 
 
 def tensor(**changes):
-    about = {"name": "pictures", "datatype": "BYTES", "shape": [1], "data": [base64.b64encode(FILES[0]).decode()]}
+    about = {"name": "images", "datatype": "BYTES", "shape": [1], "data": [base64.b64encode(FILES[0]).decode()]}
     return {"inputs": [{**about, **changes}]}
 
 
@@ -172,9 +172,9 @@ NONSENSE = (
     ({}, "inputs"),
     ({"inputs": []}, "0"),
     (tensor(name="input"), "'input'"),
-    (tensor(datatype="FP32"), "'pictures' 'FP32'"),
-    (tensor(data=None), "'pictures'"),
-    (tensor(data=[3]), "pictures"),
+    (tensor(datatype="FP32"), "'images' 'FP32'"),
+    (tensor(data=None), "'images'"),
+    (tensor(data=[3]), "images"),
     (tensor(shape=[2]), "[2]"),
     (tensor(shape=[]), ""),
     (tensor(shape=[0], data=[]), "[0]"),
@@ -206,17 +206,17 @@ def test_lengths_that_do_not_fit(server):
         headers = {"Inference-Header-Content-Length": length.encode("latin-1")}
         assert server.client.post(INFER, content=b"{}", headers=headers).status_code == 400
     for content in (b"\x01", struct.pack("<I", 2**32 - 1), struct.pack("<I", 5) + b"1234"):
-        request = in_bytes(content, name="pictures", datatype="BYTES", shape=[1])
+        request = in_bytes(content, name="images", datatype="BYTES", shape=[1])
         refused = server.client.post(INFER, **request)
         assert refused.status_code == 400
-        assert "pictures" in refused.json()["error"]
+        assert "images" in refused.json()["error"]
 
 
 def test_a_bad_image_of_several_is_named(server):
-    content = tensor(shape=[2], data=[base64.b64encode(one).decode() for one in (FILES[0], b"no picture")])
+    content = tensor(shape=[2], data=[base64.b64encode(one).decode() for one in (FILES[0], b"no image")])
     refused = server.client.post(INFER, json=content)
     assert refused.status_code == 422
-    assert refused.json()["error"].startswith("picture 1: ")
+    assert refused.json()["error"].startswith("image 1: ")
 
 
 def test_more_images_than_may_wait(server):
@@ -227,7 +227,7 @@ def test_more_images_than_may_wait(server):
 
 
 def test_millions_of_empty_images_are_refused_before_they_are_parsed(server, monkeypatch):
-    made, read = [], inference_protocol.read_pictures
+    made, read = [], inference_protocol.read_images
 
     def note(*given):
         tracemalloc.start()
@@ -237,9 +237,9 @@ def test_millions_of_empty_images_are_refused_before_they_are_parsed(server, mon
             made.append(tracemalloc.get_traced_memory()[1])
             tracemalloc.stop()
 
-    monkeypatch.setattr(inference_protocol, "read_pictures", note)
+    monkeypatch.setattr(inference_protocol, "read_images", note)
     for request in (
-        in_bytes(bytes(4_000_000), name="pictures", datatype="BYTES", shape=[1_000_000]),
+        in_bytes(bytes(4_000_000), name="images", datatype="BYTES", shape=[1_000_000]),
         in_bytes(bytes(3_000_000), name="pixels", datatype="UINT8", shape=[3_000_000, 1, 1, 1]),
     ):
         refused = server.client.post(INFER, **request)

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from support.colours import make_bundle
-from support.serving import GatedEngine, gated, opened, picture, read_answer, running, wait_for
+from support.serving import GatedEngine, gated, make_image, opened, read_answer, running, wait_for
 from vitreous.deploy.server.bodies import BodyMeter
 
 MOST = 100_000
@@ -50,7 +50,7 @@ def test_too_large_a_body_that_is_sent_is_answered(server):
 
 
 def test_a_body_of_unknown_length(server):
-    content = picture()
+    content = make_image()
     parts = (content[start : start + 100] for start in range(0, len(content), 100))
     assert server.client.post("/predict", content=parts).status_code == 200
 
@@ -101,7 +101,7 @@ def test_those_who_only_hold_connections_hold_up_nobody(server):
         connection.sendall(POST if number % 2 else POST + b"Content-Length: 1000\r\n\r\n")
         held.append(connection)
     with httpx.Client(base_url=server.client.base_url, timeout=60) as anew:
-        assert anew.post("/predict", content=picture()).status_code == 200
+        assert anew.post("/predict", content=make_image()).status_code == 200
     for connection in held:
         connection.close()
 
@@ -191,7 +191,7 @@ def test_a_request_before_the_last_is_answered(server):
     assert b"connection: close" in received
 
 
-def test_a_picture_that_is_small_as_a_file_alone(server):
+def test_a_image_that_is_small_as_a_file_alone(server):
     """36 million pixels in a few kilobytes: decoded, they would keep a core busy."""
     file = io.BytesIO()
     Image.new("1", (6000, 6000)).save(file, "PNG")
@@ -204,7 +204,7 @@ def test_an_answer_that_is_taken_in_small_parts_is_complete(tmp_path):
     """`test_connection` says how slowly."""
     model = opened(make_bundle(tmp_path / "colours"))
     with running(model, pause_seconds=60.0) as server, server.connect() as connection:
-        content = picture(size=(600, 600))
+        content = make_image(size=(600, 600))
         head = f"POST /explain HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(content)}\r\n\r\n".encode()
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 32768)  # else the system takes it all at once
         connection.sendall(head + content)
@@ -228,14 +228,14 @@ def test_too_many_who_look_inside(tmp_path):
 
     with running(model, most_looking=1) as server:
         model.bundle.model.forward = wait
-        first = threading.Thread(target=server.client.post, args=("/explain",), kwargs={"content": picture()})
+        first = threading.Thread(target=server.client.post, args=("/explain",), kwargs={"content": make_image()})
         first.start()
         assert entered.wait(60)
-        refused = server.client.post("/explain", content=picture())
-        with server.connect() as connection:  # one who has not sent the picture yet is told so, too
+        refused = server.client.post("/explain", content=make_image())
+        with server.connect() as connection:  # one who has not sent the image yet is told so, too
             connection.sendall(b"POST /explain HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n")
             assert connection.recv(12) == b"HTTP/1.1 503"
         gate.set()
         first.join()
         assert refused.status_code == 503
-        assert server.client.post("/explain", content=picture()).status_code == 200
+        assert server.client.post("/explain", content=make_image()).status_code == 200

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from support.colours import COLOURS, make_bundle, pixels
-from support.serving import opened, picture, running
+from support.serving import make_image, opened, running
 from vitreous.data.view import make_view
 from vitreous.jobs.predict import predict
 
@@ -32,7 +32,7 @@ def server(bundle, other):
 def test_the_likeliest_class_comes_first(server, subtests):
     for kind, colour in product(("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM"), COLOURS):
         with subtests.test(kind=kind, colour=colour):
-            answer = server.client.post("/predict", content=picture(colour, kind=kind))
+            answer = server.client.post("/predict", content=make_image(colour, kind=kind))
             assert answer.status_code == 200
             assert answer.headers["content-type"] == "application/json"
             found = answer.json()
@@ -45,24 +45,26 @@ def test_bytes_are_an_image_whatever_they_are_called(server):
     """curl calls them a form by default."""
     for kind in ("application/x-www-form-urlencoded", "image/png", "application/octet-stream", None):
         headers = {} if kind is None else {"Content-Type": kind}
-        assert server.client.post("/predict", content=picture("green"), headers=headers).json()[0]["label"] == "green"
+        assert (
+            server.client.post("/predict", content=make_image("green"), headers=headers).json()[0]["label"] == "green"
+        )
 
 
 def test_answers_of_a_batch_equal_single_ones(server, bundle):
     """Thirty requests at once, each beside the command's own answer for that image alone."""
-    pictures = [picture(colour, seed) for seed in range(10) for colour in COLOURS]
+    images = [make_image(colour, seed) for seed in range(10) for colour in COLOURS]
     with ThreadPoolExecutor(20) as pool:
-        answers = list(pool.map(lambda content: server.client.post("/predict", content=content).json(), pictures))
+        answers = list(pool.map(lambda content: server.client.post("/predict", content=content).json(), images))
     batches = server.client.get("/metrics").text
-    assert 'vitreous_batch_pictures_bucket{le="1.0",model="colours"}' in batches
-    for content, answer in zip(pictures, answers, strict=True):
+    assert 'vitreous_batch_images_bucket{le="1.0",model="colours"}' in batches
+    for content, answer in zip(images, answers, strict=True):
         alone = predict(bundle, content, top=3)[0]
         assert [one["label"] for one in answer] == [one.label for one in alone.top]
         assert [one["score"] for one in answer] == pytest.approx([one.score for one in alone.top], abs=1e-5)
 
 
 def test_base64_in_json_with_parameters(server):
-    content = {"inputs": base64.b64encode(picture("blue")).decode(), "parameters": {"top_k": 2}}
+    content = {"inputs": base64.b64encode(make_image("blue")).decode(), "parameters": {"top_k": 2}}
     found = server.client.post("/predict", json=content).json()
     assert len(found) == 2
     assert found[0]["label"] == "blue"
@@ -73,7 +75,7 @@ def test_base64_in_json_with_parameters(server):
 def test_the_function_that_makes_scores(server, bundle):
     model = opened(bundle)
     scores = model.deployed.engine.scores(make_view(pixels("red", 3), model.bundle.preprocess)[None])[0]
-    content = base64.b64encode(picture("red", 3)).decode()
+    content = base64.b64encode(make_image("red", 3)).decode()
     for function, expected in (("none", scores), ("sigmoid", torch.sigmoid(scores)), ("softmax", scores.softmax(0))):
         request = {"inputs": content, "parameters": {"function_to_apply": function}}
         found = {one["label"]: one["score"] for one in server.client.post("/predict", json=request).json()}
@@ -81,7 +83,7 @@ def test_the_function_that_makes_scores(server, bundle):
 
 
 def test_several_models(server):
-    ask = {"content": picture("red")}
+    ask = {"content": make_image("red")}
     assert server.client.post("/predict", **ask).json()[0]["label"] == "red"
     assert server.client.post("/predict?model=other", **ask).json()[0]["label"] == "ruby"
     assert server.client.post("/?model=other", **ask).json()[0]["label"] == "ruby"
@@ -122,7 +124,7 @@ def test_json_that_makes_no_sense(server, subtests):
 
 
 def test_forms_and_compressed_bodies_are_not_read(server):
-    refused = server.client.post("/predict", files={"file": picture()})
+    refused = server.client.post("/predict", files={"file": make_image()})
     assert refused.status_code == 415
     assert "--data-binary" in refused.json()["error"]
     assert server.client.post("/predict", content=b"x", headers={"Content-Encoding": "gzip"}).status_code == 415

@@ -13,7 +13,7 @@ import pytest
 
 from support.colours import make_bundle
 from support.live_server import serving
-from support.serving import opened, picture, read_answer, wait_until_refused
+from support.serving import make_image, opened, read_answer, wait_until_refused
 from vitreous.config.server import ServerSettings
 from vitreous.deploy.server.running import listen, run_server
 from vitreous.errors import UserError
@@ -29,7 +29,7 @@ def bundle(tmp_path_factory):
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.exhaustive)])
 def test_a_signal_under_load_loses_nothing_that_was_accepted(bundle, number):
     """Every request that was sent is answered, or its connection was never taken; also one that is still being sent."""
-    content = picture("blue")
+    content = make_image("blue")
     with serving(bundle) as server:
         assert server.said.startswith(f"vitreous: colours at {server.url} ")
         outcomes, sent = [], threading.Semaphore(0)
@@ -38,7 +38,7 @@ def test_a_signal_under_load_loses_nothing_that_was_accepted(bundle, number):
             with httpx.Client(base_url=server.url, timeout=120) as client:
                 while True:
                     try:
-                        outcomes.append(client.post("/predict", content=picture("green", seed)).status_code)
+                        outcomes.append(client.post("/predict", content=make_image("green", seed)).status_code)
                     except httpx.ConnectError:
                         return  # nobody listens any more
                     except httpx.HTTPError as error:

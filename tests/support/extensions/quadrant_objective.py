@@ -1,4 +1,4 @@
-"""A new objective: each patch token should know in which quarter of the picture its patch lies."""
+"""A new objective: each patch token should know in which quarter of the image its patch lies."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -41,7 +41,7 @@ class QuadrantObjective(Objective):
 def patch_targets(batch, grid):
     """(B, N): 0 to 3 for the upper left, upper right, lower left and lower right quarter, by the patch's centre."""
     view = batch.views["image"]
-    top, left, height, width = view.box[:, 0].T[..., None]  # each (B, 1), as shares of the picture
+    top, left, height, width = view.box[:, 0].T[..., None]  # each (B, 1), as shares of the image
     y, x = ((torch.arange(side) + 0.5) / side for side in grid)
     x = torch.where(view.flipped, 1 - x, x)  # (B, columns)
     lower, right = (top + height * y >= 0.5).long(), (left + width * x >= 0.5).long()

@@ -1,4 +1,4 @@
-"""Real pictures that come with the package: a selection of Fashion-MNIST."""
+"""Real images that come with the package: a selection of Fashion-MNIST."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from vitreous.data.source import Data
 
 
 def builtin_data() -> Data:
-    """Ten kinds of clothing, 28 x 28, grey: 250 training and 60 test pictures of each."""
+    """Ten kinds of clothing, 28 x 28, grey: 250 training and 60 test images of each."""
     data = open_packed_folder(Path(__file__).parent)
     assert data is not None
     return data
 
 
-def write_pictures(folder: str | Path, each: int = 1) -> Path:
-    """Some of the test pictures as PNG files named after their classes, to try a model on."""
+def write_images(folder: str | Path, each: int = 1) -> Path:
+    """Some of the test images as PNG files named after their classes, to try a model on."""
     source = builtin_data().splits["test"]
     place = Path(folder)
     place.mkdir(parents=True, exist_ok=True)

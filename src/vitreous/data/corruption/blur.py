@@ -1,6 +1,6 @@
 """Blur: out of focus, through frosted glass, by a moving camera, by a zooming one.
 
-Pixels are (H, W, C) float32 from 0 to 1. Lengths are in pixels of a picture of 224, and scaled to the one given.
+Pixels are (H, W, C) float32 from 0 to 1. Lengths are in pixels of an image of 224, and scaled to the one given.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def swap_nearby(size: tuple[int, int], distance: int, times: int, rng: np.random
     order = list(range(height * width))
     rows = np.arange(height - distance, distance, -1)[:, None]
     columns = np.arange(width - distance, distance, -1)[None, :]
-    if not rows.size or not columns.size:  # a picture smaller than the distance
+    if not rows.size or not columns.size:  # an image smaller than the distance
         return np.array(order)
     here = (rows * width + columns).ravel().tolist()
     for _ in range(times):
@@ -88,7 +88,7 @@ def camera_motion(pixels: Pixels, strength: int, rng: np.random.Generator) -> Pi
 
 
 def zoom_blur(pixels: Pixels, strength: int, rng: np.random.Generator) -> Pixels:
-    """The camera comes nearer: the mean of the picture and of ever larger cuts of its middle."""
+    """The camera comes nearer: the mean of the image and of ever larger cuts of its middle."""
     end, step = ZOOM[strength - 1]
     height, width = pixels.shape[:2]
     image, found, zooms = to_image(pixels), pixels.copy(), np.arange(1, end, step)

@@ -14,7 +14,7 @@ CONTRAST = (0.4, 0.3, 0.2, 0.1, 0.05)
 """What is left of every difference from the mean."""
 ELASTIC = ((12.2, 4.88), (15.0, 8.0), (18.0, 12.0), (23.0, 17.0), (29.28, 24.4))
 """How far pixels are displaced before that is smoothed, and how far each of three points of an affine map is moved at
-most. ImageNet-C's settings trade one for the other, so that the third changes a picture less than the first; these grow
+most. ImageNet-C's settings trade one for the other, so that the third changes an image less than the first; these grow
 together, between its smallest and its largest small-scale distortion."""
 SMOOTHING = 2.44
 """The deviation of the Gaussian that smooths displacements."""
@@ -31,7 +31,7 @@ def contrast(pixels: Pixels, strength: int, rng: np.random.Generator) -> Pixels:
 
 
 def elastic(pixels: Pixels, strength: int, rng: np.random.Generator) -> Pixels:
-    """The picture is stretched as a whole (an affine map) and in small places (smoothed random displacements)."""
+    """The image is stretched as a whole (an affine map) and in small places (smoothed random displacements)."""
     far, corner = ELASTIC[strength - 1]
     scale, (height, width) = scale_of(pixels), pixels.shape[:2]
     back = affine_back((height, width), corner * scale, rng)
@@ -48,7 +48,7 @@ def elastic(pixels: Pixels, strength: int, rng: np.random.Generator) -> Pixels:
 
 
 def affine_back(size: tuple[int, int], far: float, rng: np.random.Generator) -> NDArray[np.float32]:
-    """(2, 3): from a place (row, column, 1) of the distorted picture to its place in the picture.
+    """(2, 3): from a place (row, column, 1) of the distorted image to its place in the image.
 
     Three points around the middle are each moved by up to `far` pixels along both sides.
     """

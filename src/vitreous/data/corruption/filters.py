@@ -17,19 +17,19 @@ Pixels = NDArray[np.float32]
 Field = NDArray[np.float32]
 """(H, W)."""
 Border = Literal["edge", "symmetric"]
-"""What lies beyond a picture: its last pixel again and again, or the picture mirrored; as `np.pad` has it."""
+"""What lies beyond an image: its last pixel again and again, or the image mirrored; as `np.pad` has it."""
 
 PUBLISHED = 224
-"""The side of ImageNet-C's pictures, in whose pixels its lengths are given."""
+"""The side of ImageNet-C's images, in whose pixels its lengths are given."""
 
 
 def scale_of(pixels: Pixels) -> float:
-    """What a length in pixels of ImageNet-C is multiplied by for this picture: its short side over 224."""
+    """What a length in pixels of ImageNet-C is multiplied by for this image: its short side over 224."""
     return float(min(pixels.shape[:2])) / PUBLISHED
 
 
 def gaussian_blur(pixels: Pixels, sigma: float, border: Border, truncate: float = 4.0) -> Pixels:
-    """The picture, or a field, blurred along both sides; beyond `truncate` standard deviations the kernel is 0."""
+    """The image, or a field, blurred along both sides; beyond `truncate` standard deviations the kernel is 0."""
     height, width = pixels.shape[:2]
     rows = np.tensordot(_blur_matrix(height, sigma, border, truncate), pixels, axes=(1, 0))
     both = np.tensordot(_blur_matrix(width, sigma, border, truncate), rows, axes=(1, 1))
@@ -49,7 +49,7 @@ def _blur_matrix(side: int, sigma: float, border: Border, truncate: float) -> Fi
 
 
 def convolve(pixels: Pixels, kernel: NDArray[np.float64]) -> Pixels:
-    """The picture convolved with an odd, symmetric kernel; it is mirrored at its border, the last pixel once."""
+    """The image convolved with an odd, symmetric kernel; it is mirrored at its border, the last pixel once."""
     radius = kernel.shape[0] // 2
     height, width = pixels.shape[:2]
     padded = np.pad(pixels, ((radius, radius), (radius, radius), (0, 0)), mode="reflect")
@@ -60,7 +60,7 @@ def convolve(pixels: Pixels, kernel: NDArray[np.float64]) -> Pixels:
 
 
 def motion_blur(pixels: Pixels, radius: float, sigma: float, angle: float) -> Pixels:
-    """The picture dragged along one direction: half a Gaussian, 2 radius + 1 pixels long, at `angle` degrees."""
+    """The image dragged along one direction: half a Gaussian, 2 radius + 1 pixels long, at `angle` degrees."""
     length = max(1, round(2 * radius + 1))
     steps = np.arange(length)
     weights = np.exp(-0.5 * (steps / sigma) ** 2)
@@ -76,7 +76,7 @@ def motion_blur(pixels: Pixels, radius: float, sigma: float, angle: float) -> Pi
 
 
 def look_up(pixels: Pixels, rows: Field, columns: Field) -> Pixels:
-    """(H, W, C) the picture at these places, in pixels, between which it is linear and beyond which it is mirrored."""
+    """(H, W, C) the image at these places, in pixels, between which it is linear and beyond which it is mirrored."""
     height, width, channels = pixels.shape
     rows, columns = _mirrored(rows, height), _mirrored(columns, width)
     top, left = np.floor(rows).astype(np.int64), np.floor(columns).astype(np.int64)
@@ -131,13 +131,13 @@ def _mean(*fields: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def to_image(pixels: Pixels) -> Image.Image:
-    """A picture of Pillow's, of 8 bits."""
+    """An image of Pillow's, of 8 bits."""
     levels = to_levels(pixels)
     return Image.fromarray(levels[:, :, 0] if levels.shape[2] == 1 else levels)
 
 
 def from_image(image: Image.Image) -> Pixels:
-    """The pixels of a picture of Pillow's."""
+    """The pixels of an image of Pillow's."""
     levels: Pixels = np.asarray(image, np.float32) / np.float32(255)
     return levels[:, :, None] if levels.ndim == 2 else levels
 

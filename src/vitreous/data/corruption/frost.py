@@ -17,7 +17,7 @@ TEXTURES = 5
 """How many there are to choose from, as in ImageNet-C."""
 CRYSTALS = 90
 SPREAD = 1.5
-"""The side of a texture, in sides of a picture: pictures see a random cut of it."""
+"""The side of a texture, in sides of an image: images see a random cut of it."""
 TINT = (0.86, 0.94, 1.0)
 """Ice is a little blue."""
 

@@ -1,6 +1,6 @@
 """Weather: snow, frost, fog and glaring light.
 
-Pixels are (H, W, C) float32 from 0 to 1. Lengths are in pixels of a picture of 224, and scaled to the one given.
+Pixels are (H, W, C) float32 from 0 to 1. Lengths are in pixels of an image of 224, and scaled to the one given.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ SNOW = (
     (0.55, 0.3, 2.5, 0.85, 12, 12, 0.55),
 )
 """Mean and deviation of the noise that becomes flakes, how large its points are, below what nothing falls, radius and
-deviation of the blur by which flakes fall, and how much of the picture's colour is left."""
+deviation of the blur by which flakes fall, and how much of the image's colour is left."""
 FROST = ((1.0, 0.4), (0.85, 0.55), (0.75, 0.7), (0.7, 0.8), (0.65, 0.9))
-"""How much of the picture and of the frost there is. ImageNet-C's shares rise more slowly and suit its photographs."""
+"""How much of the image and of the frost there is. ImageNet-C's shares rise more slowly and suit its photographs."""
 FOG = ((1.5, 2.0), (2.0, 2.0), (2.5, 1.7), (2.8, 1.5), (3.4, 1.4))
 """How much fog there is, and how much smoother it is than its finer grain. ImageNet-C has 2.5 and 3 of it at the last
-two strengths, of which the fourth then changes a picture less than the third, for rougher fog is thinner on average."""
+two strengths, of which the fourth then changes an image less than the third, for rougher fog is thinner on average."""
 LIGHT = (0.1, 0.2, 0.3, 0.4, 0.5)
 """Added to the lightness."""
 LUMA = (0.299, 0.587, 0.114)
 
 
 def snow(pixels: Pixels, strength: int, rng: np.random.Generator) -> Pixels:
-    """The picture pales, and flakes fall in two directions, opposite to each other."""
+    """The image pales, and flakes fall in two directions, opposite to each other."""
     mean, deviation, size, least, radius, sigma, colour = SNOW[strength - 1]
     scale, (height, width) = scale_of(pixels), pixels.shape[:2]
     grain = max(1.0, size * scale)
@@ -45,7 +45,7 @@ def snow(pixels: Pixels, strength: int, rng: np.random.Generator) -> Pixels:
 
 
 def frost(pixels: Pixels, strength: int, rng: np.random.Generator) -> Pixels:
-    """A window with ice on it: a random cut of one of a few textures is added to the darkened picture."""
+    """A window with ice on it: a random cut of one of a few textures is added to the darkened image."""
     clear, ice = FROST[strength - 1]
     height, width, channels = pixels.shape
     texture = frost_texture(max(height, width), int(rng.integers(TEXTURES)))
@@ -72,5 +72,5 @@ def brightness(pixels: Pixels, strength: int, rng: np.random.Generator) -> Pixel
 
 
 def grey(pixels: Pixels) -> Field:
-    """(H, W) the luma of a picture in colours; one without is grey already."""
+    """(H, W) the luma of an image in colours; one without is grey already."""
     return np.dot(pixels, np.array(LUMA, np.float32)) if pixels.shape[2] == 3 else pixels[:, :, 0]

@@ -1,6 +1,6 @@
 """Readers of datasets that are arrays in a few files: SVHN, dSprites, smallNORB, PatchCamelyon.
 
-What does not fit into memory stays on the disk, and pictures are read from there one by one.
+What does not fit into memory stays on the disk, and images are read from there one by one.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from vitreous.errors import UserError
 from vitreous.inputs import open_input
 
 Part = tuple[NDArray[np.uint8], Labels]
-"""Pictures (n, C, H, W), perhaps on the disk, and their labels (n,)."""
+"""Images (n, C, H, W), perhaps on the disk, and their labels (n,)."""
 
 
 def array_data(
     root: Path, parts: Mapping[Split, Part], classes: Sequence[str], kind: type[ArraySource] = ArraySource
 ) -> Data:
-    """Data of pictures in arrays."""
+    """Data of images in arrays."""
     made: dict[Split, Source] = {}
     for split, (images, labels) in parts.items():
         if len(images) != len(labels):
-            raise UserError(f"{root}: {len(images):,} pictures and {len(labels):,} labels; get the files again.")
+            raise UserError(f"{root}: {len(images):,} images and {len(labels):,} labels; get the files again.")
         if len(labels) and not 0 <= labels.min() <= labels.max() < len(classes):
             raise UserError(f"{root}: a label that is not one of the {len(classes)} classes; get the files again.")
         made[split] = kind(f"{root}/{split}", torch.from_numpy(images), labels, tuple(classes))
@@ -57,7 +57,7 @@ def read_svhn(root: Path) -> Data:
 
 
 class SpriteSource(ArraySource):
-    """Pictures of zeros and ones, shown as black and white."""
+    """Images of zeros and ones, shown as black and white."""
 
     def pixels(self, index: int) -> Pixels:
         """(1, H, W), 0 or 255."""
@@ -85,7 +85,7 @@ def read_dsprites_orientation(root: Path) -> Data:
 def _dsprites(root: Path, column: int, values: int, bins: int = 16) -> Data:
     """imgs.npy and latents_classes.npy, as dSprites' .npz has them; the owners made no splits.
 
-    80, 10 and 10 % are for training, validation and test as in VTAB, in the order of a hash of the pictures' numbers.
+    80, 10 and 10 % are for training, validation and test as in VTAB, in the order of a hash of the images' numbers.
     """
     images, factors = _mapped(root / "imgs.npy"), _mapped(root / "latents_classes.npy")
     if images.dtype != np.uint8 or images.ndim != 3 or factors.ndim != 2 or len(factors) != len(images):
@@ -119,7 +119,7 @@ def read_norb_elevation(root: Path) -> Data:
 
 
 def _smallnorb(root: Path, column: int, classes: list[str]) -> Data:
-    """The left camera's pictures; half of the test split is for validation, as in VTAB, by a hash of the numbers."""
+    """The left camera's images; half of the test split is for validation, as in VTAB, by a hash of the numbers."""
     parts: dict[Split, Part] = {}
     for split, name in _NORB.items():
         pairs, info = read_norb(root / f"{name}-dat.mat"), read_norb(root / f"{name}-info.mat")
@@ -161,7 +161,7 @@ def read_norb(path: Path) -> NDArray[Any]:
 
 
 def prepare_camelyon(root: Path) -> None:
-    """Turn each HDF5 file into a NumPy file, from which pictures can be read one by one by any process."""
+    """Turn each HDF5 file into a NumPy file, from which images can be read one by one by any process."""
     import h5py
 
     for split in ("train", "valid", "test"):
@@ -183,13 +183,13 @@ def _save_rows(rows: Any, path: Path, at_once: int = 4096) -> None:
 
 
 def read_camelyon(root: Path) -> Data:
-    """train, valid and test: pictures x (n, 96, 96, 3) and labels y (n, 1, 1, 1), 1 where there is tumour."""
+    """train, valid and test: images x (n, 96, 96, 3) and labels y (n, 1, 1, 1), 1 where there is tumour."""
     parts: dict[Split, Part] = {}
     names: dict[Split, str] = {"train": "train", "val": "valid", "test": "test"}
     for split, name in names.items():
         images, labels = _mapped(root / f"{name}_x.npy"), _mapped(root / f"{name}_y.npy")
         if images.dtype != np.uint8 or images.ndim != 4 or images.shape[3] != 3:
-            raise UserError(f"{root / name}_x.npy: not colour pictures; get PatchCamelyon again.")
+            raise UserError(f"{root / name}_x.npy: not colour images; get PatchCamelyon again.")
         parts[split] = images.transpose(0, 3, 1, 2), np.asarray(labels, dtype=np.int64).reshape(-1)
     return array_data(root, parts, ["no tumour", "tumour"])
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from vitreous.data.datasets.entry import Dataset, File
 from vitreous.data.datasets.imagenet import read_imagenet
+from vitreous.data.datasets.images import read_numbered_folders
 from vitreous.data.datasets.packed_folder import read_packed
-from vitreous.data.datasets.pictures import read_numbered_folders
 
 _IMAGENET = "after signing in at https://image-net.org/download-images, ILSVRC 2012"
 
@@ -47,7 +47,7 @@ IMAGENET = Dataset(
 
 IMAGENET_REAL = Dataset(
     name="imagenet-real",
-    title="ReaL labels of ImageNet's validation pictures",
+    title="ReaL labels of ImageNet's validation images",
     homepage="https://github.com/google-research/reassessed-imagenet",
     licence="Apache-2.0",
     citation="Beyer et al., Are we done with ImageNet?, 2020",

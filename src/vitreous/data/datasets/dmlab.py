@@ -1,4 +1,4 @@
-"""VTAB's pictures of DeepMind Lab, from TensorFlow's record files to picture files."""
+"""VTAB's images of DeepMind Lab, from TensorFlow's record files to image files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CLASSES = 6
 
 
 def prepare_dmlab(root: Path) -> None:
-    """Write the pictures in the record files to train, val and test folders with a folder for each class."""
+    """Write the images in the record files to train, val and test folders with a folder for each class."""
     parts: dict[Split, str] = {"train": "train", "val": "validation", "test": "test"}
     for split, name in parts.items():
         files = sorted(root.rglob(f"dmlab-{name}.tfrecord*"))

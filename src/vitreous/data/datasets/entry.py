@@ -47,7 +47,7 @@ class File:
 class Vtab:
     """The place of a dataset in VTAB, and what VTAB trains on and chooses by.
 
-    VTAB's 800 training pictures are the first of its train split and the 200 validation pictures the first of its val
+    VTAB's 800 training images are the first of its train split and the 200 validation images the first of its val
     split; both are cut as `vtab.vtab_1k` says.
     """
 
@@ -68,20 +68,20 @@ class Dataset:
     files: tuple[File, ...]
     classes: int
     splits: Mapping[Split, int]
-    """How many pictures `read` finds in each split, as published."""
+    """How many images `read` finds in each split, as published."""
     read: Callable[[Path], Data] | None
-    """From the folder that holds the files to the data; None where the files hold no pictures."""
+    """From the folder that holds the files to the data; None where the files hold no images."""
     store: str = ""
     """The folder of the files where several datasets are read from the same ones; "" for one of its own name."""
     prepare: Callable[[Path], None] | None = None
-    """What is done once to the unpacked files, in their folder, so that they can be read picture by picture."""
+    """What is done once to the unpacked files, in their folder, so that they can be read image by image."""
     prepared: int = 0
     """Bytes that this takes on the disk, at most, beside the unpacked files."""
     needs: tuple[str, ...] = ()
     """Packages that preparing takes and that are not installed with this one."""
     vtab: Vtab | None = None
     digits: bool = False
-    """Whether the pictures show digits, which mirrored are none."""
+    """Whether the images show digits, which mirrored are none."""
     split_by: str = ""
     """Who decided what belongs to which split, where it was not the owners."""
     notes: tuple[str, ...] = field(default=())
@@ -98,7 +98,7 @@ class Dataset:
 
     @property
     def varied(self) -> bool:
-        """Whether training pictures may be cropped and mirrored: not where that changes the answer, as with places,
+        """Whether training images may be cropped and mirrored: not where that changes the answer, as with places,
         orientations, counts and distances, and with digits."""
         return not self.digits and (self.vtab is None or self.vtab.group != "structured")
 

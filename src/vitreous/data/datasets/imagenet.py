@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
+from vitreous.data.datasets.images import ListedImage, lines_of, listed_data
 from vitreous.data.datasets.matlab import Structs, read_mat
-from vitreous.data.datasets.pictures import Picture, lines_of, listed_data
 from vitreous.data.source import Data, Split
 from vitreous.data.walk import Walk, entries, is_folder
 from vitreous.errors import UserError
@@ -19,15 +19,15 @@ KIT = "ILSVRC2012_devkit_t12"
 def read_imagenet(root: Path) -> Data:
     """train/SYNSET/*.JPEG and val/ILSVRC2012_val_00000001.JPEG on; classes are synsets, in the order of their names.
 
-    The kit numbers classes in another order, and says for each picture of val which number is right.
+    The kit numbers classes in another order, and says for each image of val which number is right.
     """
     classes = tuple(entry.name for entry in entries(root / "train") if is_folder(entry))
     number = {synset: place for place, synset in enumerate(classes)}
     kit = root / KIT / "data"
     synsets = _synsets(kit / "meta.mat")
-    splits: dict[Split, list[Picture]] = {"train": [], "val": []}
+    splits: dict[Split, list[ListedImage]] = {"train": [], "val": []}
     for synset in classes:
-        names = sorted(Walk().pictures(root / "train", synset))
+        names = sorted(Walk().images(root / "train", synset))
         splits["train"] += [(f"train/{name}".replace(os.sep, "/"), number[synset]) for name in names]
     truth = kit / "ILSVRC2012_validation_ground_truth.txt"
     for place, line in enumerate(lines_of(truth), start=1):

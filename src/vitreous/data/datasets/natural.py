@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from vitreous.data.datasets.arrays import read_svhn
 from vitreous.data.datasets.entry import Dataset, File, Vtab
+from vitreous.data.datasets.images import read_caltech101, read_dtd, read_flowers, read_pets, read_sun397
 from vitreous.data.datasets.packed_folder import read_packed
-from vitreous.data.datasets.pictures import read_caltech101, read_dtd, read_flowers, read_pets, read_sun397
 
 CALTECH101 = Dataset(
     name="caltech101",
@@ -179,7 +179,7 @@ SVHN = Dataset(
     read=read_svhn,
     vtab=Vtab("natural", train_percent=90),
     digits=True,
-    notes=("The extra pictures, which are easier, are left out, as in VTAB.",),
+    notes=("The extra images, which are easier, are left out, as in VTAB.",),
 )
 
 _SUN = "https://vision.princeton.edu/projects/2010/SUN/"
@@ -210,7 +210,7 @@ SUN397 = Dataset(
     vtab=Vtab("natural"),
     split_by="the lists of TensorFlow Datasets, which VTAB takes",
     notes=(
-        "VTAB shrinks these pictures to 120,000 pixels at JPEG quality 72 first; here they are as they are.",
+        "VTAB shrinks these images to 120,000 pixels at JPEG quality 72 first; here they are as they are.",
         "No checksum of the three lists is known.",
         "t/track/outdoor/sun_aophkoiosslinihb.jpg is badly encoded, and later versions of TensorFlow Datasets skip it; "
         "the published counts include it.",

@@ -1,4 +1,4 @@
-"""An order of pictures that depends on nothing but their names: where a split has to be drawn, it is cut from this."""
+"""An order of images that depends on nothing but their names: where a split has to be drawn, it is cut from this."""
 
 from __future__ import annotations
 

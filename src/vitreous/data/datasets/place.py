@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from vitreous.data.datasets.entry import Dataset
-from vitreous.data.datasets.pictures import has_vtab_lists, read_vtab_lists
+from vitreous.data.datasets.images import has_vtab_lists, read_vtab_lists
 from vitreous.data.source import Data
 from vitreous.errors import UserError
 from vitreous.inputs import read_json
@@ -123,7 +123,7 @@ def open_folder_of_dataset(folder: Path) -> Data | None:
 def read_dataset(dataset: Dataset, folder: Path) -> Data:
     """The data in the folder of a dataset's files."""
     if dataset.read is None:
-        raise UserError(f"{dataset.name}: {dataset.title}, which are not pictures; {dataset.notes[0]}")
+        raise UserError(f"{dataset.name}: {dataset.title}, which are not images; {dataset.notes[0]}")
     return dataset.read(folder)
 
 

@@ -16,7 +16,7 @@ from vitreous.errors import UserError
 from vitreous.inputs import open_input
 
 MOST = 2**26
-"""Bytes of a record; one picture in it is far smaller."""
+"""Bytes of a record; one image in it is far smaller."""
 VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from vitreous.data.datasets.pictures import Picture, lines_of, listed_data
+from vitreous.data.datasets.images import ListedImage, lines_of, listed_data
 from vitreous.data.source import Data, Split
 from vitreous.errors import UserError
 from vitreous.inputs import read_text
@@ -54,10 +54,10 @@ def _nearest(scene: Scene) -> float:
 
 
 def _clevr(root: Path, label: Callable[[Scene], int], classes: tuple[str, ...]) -> Data:
-    """CLEVR's train pictures, and its val pictures as the test split: those of its test have no annotations."""
+    """CLEVR's train images, and its val images as the test split: those of its test have no annotations."""
     base = root / "CLEVR_v1.0"
     parts: dict[Split, str] = {"train": "train", "test": "val"}
-    splits: dict[Split, list[Picture]] = {}
+    splits: dict[Split, list[ListedImage]] = {}
     for split, name in parts.items():
         path = base / "scenes" / f"CLEVR_{name}_scenes.json"
         try:
@@ -104,7 +104,7 @@ def read_kitti(root: Path) -> Data:
     Which videos are for validation and test is drawn as TensorFlow Datasets does (NumPy's generator with the seed 123),
     so the splits are those of VTAB.
     """
-    splits: dict[Split, list[Picture]] = {"train": [], "val": [], "test": []}
+    splits: dict[Split, list[ListedImage]] = {"train": [], "val": [], "test": []}
     for split, numbers in _kitti_splits(root / "mapping").items():
         for number in numbers:
             distance = _vehicle(root / "training" / "label_2" / f"{number:06d}.txt")
@@ -128,7 +128,7 @@ def _vehicle(path: Path) -> float:
 
 
 def _kitti_splits(mapping: Path) -> dict[Split, list[int]]:
-    """The numbers of the pictures in each split: a tenth of the videos for test, a tenth for validation."""
+    """The numbers of the images in each split: a tenth of the videos for test, a tenth for validation."""
     try:
         places = [int(word) - 1 for word in read_text(mapping / "train_rand.txt").split(",") if word.strip()]
         lines = lines_of(mapping / "train_mapping.txt")

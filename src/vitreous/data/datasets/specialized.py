@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from vitreous.data.datasets.arrays import prepare_camelyon, read_camelyon
 from vitreous.data.datasets.entry import Dataset, File, Vtab
-from vitreous.data.datasets.pictures import read_eurosat, read_resisc45, read_retinopathy
+from vitreous.data.datasets.images import read_eurosat, read_resisc45, read_retinopathy
 
 _CAMELYON = "https://zenodo.org/record/2546921/files/"
 
@@ -59,7 +59,7 @@ CAMELYON = Dataset(
 _LISTS = "https://storage.googleapis.com/remote_sensing_representations/"
 _NEUMANN = (
     "the lists of Neumann et al., In-domain Representation Learning for Remote Sensing; the same sizes as VTAB's, "
-    "other pictures"
+    "other images"
 )
 
 EUROSAT = Dataset(
@@ -166,7 +166,7 @@ RETINOPATHY = Dataset(
     read=read_retinopathy,
     vtab=Vtab("specialized"),
     notes=(
-        "VTAB scales these pictures to an eye of 300 pixels radius and subtracts the local mean first; here they are "
+        "VTAB scales these images to an eye of 300 pixels radius and subtracts the local mean first; here they are "
         "as they are.",
     ),
 )

@@ -12,7 +12,7 @@ from vitreous.data.datasets.arrays import (
 )
 from vitreous.data.datasets.dmlab import prepare_dmlab
 from vitreous.data.datasets.entry import Dataset, File, Vtab
-from vitreous.data.datasets.pictures import read_split_folders
+from vitreous.data.datasets.images import read_split_folders
 from vitreous.data.datasets.scenes import read_clevr_count, read_clevr_distance, read_kitti
 
 CLEVR_COUNT = Dataset(
@@ -36,7 +36,7 @@ CLEVR_COUNT = Dataset(
     read=read_clevr_count,
     store="clevr",
     vtab=Vtab("structured", train_percent=90),
-    split_by="the owners' val pictures are the test split, as in VTAB: those of their test have no annotations",
+    split_by="the owners' val images are the test split, as in VTAB: those of their test have no annotations",
 )
 
 CLEVR_DISTANCE = replace(
@@ -119,8 +119,8 @@ NORB_AZIMUTH = Dataset(
     read=read_norb_azimuth,
     store="smallnorb",
     vtab=Vtab("structured"),
-    split_by="half of the owners' test pictures are for validation, as in VTAB; which ones, by a hash of the numbers",
-    notes=("Pictures of the left camera, 18 classes of 20 degrees.",),
+    split_by="half of the owners' test images are for validation, as in VTAB; which ones, by a hash of the numbers",
+    notes=("Images of the left camera, 18 classes of 20 degrees.",),
 )
 
 NORB_ELEVATION = replace(
@@ -129,14 +129,14 @@ NORB_ELEVATION = replace(
     title="smallNORB: from how high the toy is seen",
     classes=9,
     read=read_norb_elevation,
-    notes=("Pictures of the left camera, 9 classes of 5 degrees.",),
+    notes=("Images of the left camera, 9 classes of 5 degrees.",),
 )
 
 DMLAB = Dataset(
     name="dmlab",
     title="DeepMind Lab: how far things are",
     homepage="https://github.com/google-research/task_adaptation",
-    licence="none stated for the pictures; VTAB is Apache-2.0",
+    licence="none stated for the images; VTAB is Apache-2.0",
     citation="Zhai et al., The Visual Task Adaptation Benchmark, 2019; Beattie et al., DeepMind Lab, 2016",
     files=(
         File(
@@ -150,7 +150,7 @@ DMLAB = Dataset(
     splits={"train": 65_550, "val": 22_628, "test": 22_735},
     read=read_split_folders,
     prepare=prepare_dmlab,
-    prepared=2 * 10**9,  # the pictures of the train split, before its record file is removed
+    prepared=2 * 10**9,  # the images of the train split, before its record file is removed
     vtab=Vtab("structured"),
     notes=("Classes are close, far or very far from something of positive or negative reward; called 0 to 5.",),
 )

@@ -1,9 +1,9 @@
-"""VTAB-1k: 800 pictures to train on, 200 to choose by, and all of the test split.
+"""VTAB-1k: 800 images to train on, 200 to choose by, and all of the test split.
 
 The authors' code (google-research/task_adaptation) takes `train[:800]` and the first 200 of its val split in the order
-that TensorFlow Datasets stores the pictures in, which is a hash of its own keys. That order cannot be had without
-TensorFlow, so ours is a hash of the pictures' names, and the rest is the authors' rule. Who needs their very pictures
-can open a copy of the published lists instead: see `pictures.read_vtab_lists`. Any other data are cut alike.
+that TensorFlow Datasets stores the images in, which is a hash of its own keys. That order cannot be had without
+TensorFlow, so ours is a hash of the images' names, and the rest is the authors' rule. Who needs their very images
+can open a copy of the published lists instead: see `images.read_vtab_lists`. Any other data are cut alike.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SALT = "vtab-1k"
 
 @dataclass(frozen=True)
 class Vtab1k:
-    """The pictures of one task, and 64 hexadecimal digits that differ if another picture was chosen."""
+    """The images of one task, and 64 hexadecimal digits that differ if another image was chosen."""
 
     train: Source
     val: Source
@@ -33,10 +33,10 @@ class Vtab1k:
 
 
 def vtab_1k(data: Data, name: str, train_percent: int | None = None) -> Vtab1k:
-    """The task's pictures: train (800), val (200), test (all). name: what a refusal calls the data.
+    """The task's images: train (800), val (200), test (all). name: what a refusal calls the data.
 
     A val split is to choose by. Of data that have none: train_percent is how much of the train split is for training,
-    and the rest to choose by, where the authors say so (`entry.Vtab`); else the pictures after the 800 are.
+    and the rest to choose by, where the authors say so (`entry.Vtab`); else the images after the 800 are.
     """
     source = data.train
     order = _order(source)
@@ -48,7 +48,7 @@ def vtab_1k(data: Data, name: str, train_percent: int | None = None) -> Vtab1k:
         train, val = source.subset(order[:cut][:TRAIN]), source.subset(order[cut:][:VAL])
     if len(train) < TRAIN or len(val) < VAL:
         raise UserError(
-            f"{name}: {len(train)} and {len(val)} pictures to train on and to choose by, and VTAB-1k takes "
+            f"{name}: {len(train)} and {len(val)} images to train on and to choose by, and VTAB-1k takes "
             f"{TRAIN} and {VAL}; get the whole dataset."
         )
     return Vtab1k(train, val, data.splits["test"], _digest(train, val))

@@ -1,1 +1,1 @@
-"""WebDataset shards: tar files of pictures and labels, read in place, here or far away, and never unpacked."""
+"""WebDataset shards: tar files of images and labels, read in place, here or far away, and never unpacked."""

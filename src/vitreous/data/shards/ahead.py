@@ -1,4 +1,4 @@
-"""Pictures fetched from afar before they are needed, several at once: an answer's way takes longer than its bytes."""
+"""Images fetched from afar before they are needed, several at once: an answer's way takes longer than its bytes."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from vitreous.data.shards.places import is_address, read_range
 from vitreous.interrupt import Interrupted, signal_heard
 
 CONNECTIONS = 8
-"""Pictures that each process fetches at once."""
+"""Images that each process fetches at once."""
 MOST = 2**28
 """Bytes that are fetched ahead, at most."""
 LOOK = 0.5
-"""Seconds after which whoever waits for a picture looks whether the command is to end."""
+"""Seconds after which whoever waits for an image looks whether the command is to end."""
 
 
 class Piece(NamedTuple):

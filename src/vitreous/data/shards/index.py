@@ -1,7 +1,7 @@
-"""Which pictures are in which shard, and where: arrays and one block of names, some 40 bytes per picture and its name.
+"""Which images are in which shard, and where: arrays and one block of names, some 40 bytes per image and its name.
 
-`shards.json` says it for people and programs: classes, and of each shard its split, size, pictures and SHA-256.
-`shards.safetensors` beside it has one row per picture.
+`shards.json` says it for people and programs: classes, and of each shard its split, size, images and SHA-256.
+`shards.safetensors` beside it has one row per image.
 """
 
 from __future__ import annotations
@@ -40,23 +40,23 @@ class Shard:
     """Its name, without the folder."""
     split: Split
     bytes: int
-    pictures: int
+    images: int
     sha256: str | None = None
     """None where nobody has computed it."""
 
 
 @dataclass(frozen=True)
 class Rows:
-    """One row per picture, in the order of the shards."""
+    """One row per image, in the order of the shards."""
 
     offset: NDArray[np.int64]
-    """(n,) of the first byte of each picture in its shard."""
+    """(n,) of the first byte of each image in its shard."""
     length: NDArray[np.int32]
     label: NDArray[np.int32]
     """(n,), each an index of the classes, or -1."""
     names: Names
     crc: NDArray[np.uint32] | None = None
-    """(n,) CRC-32 of each picture; None where nobody has computed it."""
+    """(n,) CRC-32 of each image; None where nobody has computed it."""
 
     def save(self, path: Path, note: str) -> None:
         """As a .safetensors file, with a note in its header; only one, for safetensors writes several in any order."""
@@ -99,7 +99,7 @@ class ShardIndex:
     @property
     def starts(self) -> NDArray[np.int64]:
         """(shards + 1,): the row that each shard begins with."""
-        return np.cumsum([0, *(shard.pictures for shard in self.shards)], dtype=np.int64)
+        return np.cumsum([0, *(shard.images for shard in self.shards)], dtype=np.int64)
 
 
 def write_index(index: ShardIndex, path: Path) -> str:
@@ -163,7 +163,7 @@ def parse_index(text: str, where: str) -> IndexPage:
 
 def _is_right(shard: Shard) -> bool:
     plain = isinstance(shard.file, str) and PurePosixPath(shard.file).name == shard.file and "\\" not in shard.file
-    counts = _is_count(shard.bytes) and _is_count(shard.pictures)
+    counts = _is_count(shard.bytes) and _is_count(shard.images)
     digest = shard.sha256 is None or _is_digest(shard.sha256)
     return plain and counts and digest and shard.split in ("train", "val", "test")
 
@@ -201,7 +201,7 @@ def rows_note(path: Path) -> str:
 
 def check_rows(index: ShardIndex, where: object) -> None:
     """Refuse rows that do not fit the shards: another number of them, or places beyond the end of a shard."""
-    rows, counts = index.rows, [shard.pictures for shard in index.shards]
+    rows, counts = index.rows, [shard.images for shard in index.shards]
     blob, ends = rows.names.arrays()
     total = sum(counts)
     whole = total > 0 and all(len(array) == total for array in (rows.offset, rows.length, rows.label, ends))

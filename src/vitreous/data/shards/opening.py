@@ -18,7 +18,7 @@ from vitreous.data.shards.scan import file_name, scan_shards
 from vitreous.data.shards.source import ShardSource
 from vitreous.data.shards.web import is_web
 from vitreous.data.source import Data, NoClassesError, Source, Split, check_classes
-from vitreous.data.walk import entries, has_pictures
+from vitreous.data.walk import entries, has_images
 from vitreous.errors import UserError
 from vitreous.inputs import MOST_TEXT, read_text, reason, size_text
 
@@ -38,7 +38,7 @@ def is_shards(place: str | Path) -> bool:
     path = Path(text)
     try:
         if path.is_dir():
-            return (path / INDEX).is_file() or (_has_tars(path) and not has_pictures(path))
+            return (path / INDEX).is_file() or (_has_tars(path) and not has_images(path))
     except OSError:  # a name that is too long, or a folder that may not be read: who opens it will say so
         return False
     return is_address(text) or text.endswith(".tar") or file_name(text) == INDEX
@@ -50,7 +50,7 @@ def open_shards(place: str | Path, *, labelled: bool = True) -> Data:
     - a folder that `vitreous data pack` wrote, or its shards.json, here or at an address;
     - a folder of tar files, one tar file, or a pattern such as train-{000000..000009}.tar, here or at an address.
 
-    labelled: False takes pictures without labels too.
+    labelled: False takes images without labels too.
     """
     index = _find(str(place))
     data = _data(index)
@@ -68,7 +68,7 @@ def _check_labels(place: str | Path, data: Data) -> None:
         if len(without := np.flatnonzero(source.labels < 0)):
             raise NoClassesError(
                 f"{place}: {source.name(int(without[0]))} has no label (.cls), nor have {len(without) - 1:,} others of "
-                f"the {len(source):,} pictures of its split; give every picture a label, or leave these shards out."
+                f"the {len(source):,} images of its split; give every image a label, or leave these shards out."
             )
 
 
@@ -85,7 +85,7 @@ def _data(index: ShardIndex) -> Data:
         parts = [
             np.arange(starts[number], starts[number + 1])
             for number, shard in enumerate(index.shards)
-            if shard.split == split and shard.pictures
+            if shard.split == split and shard.images
         ]
         if parts:
             rows = np.concatenate(parts)
@@ -183,7 +183,7 @@ def _packed(folder: str) -> ShardIndex:
 
 
 def _check_shard(place: str, size: int) -> None:
-    """Refuse at once a shard that is missing or cut short, not when its pictures are read."""
+    """Refuse at once a shard that is missing or cut short, not when its images are read."""
     found = stat_place(place).size
     if found != size:
         cut = "cut short" if found < size else "changed"

@@ -15,7 +15,7 @@ from vitreous.errors import UserError
 from vitreous.inputs import open_input, reason
 
 NEAR, FAR = 2**12, 2**20
-"""Bytes that are read at a time where headers are looked for: a header and a label here, several pictures from afar."""
+"""Bytes that are read at a time where headers are looked for: a header and a label here, several images from afar."""
 OPEN = 64
 """Files that a process keeps open."""
 
@@ -109,9 +109,9 @@ class _Open:
 
 
 def _opened(place: str) -> _Open:
-    """The file that has this name now; to open it anew takes longer than to read a picture."""
+    """The file that has this name now; to open it anew takes longer than to read an image."""
     try:
-        status = os.stat(place)  # noqa: PTH116  it is asked for each picture, and a Path takes longer to make
+        status = os.stat(place)  # noqa: PTH116  it is asked for each image, and a Path takes longer to make
     except (OSError, ValueError):
         return _Open(place)  # which says what is wrong
     return _kept_open(place, status.st_dev, status.st_ino)

@@ -1,7 +1,7 @@
 """The index of shards that came without one: their headers are gone through once, and the result is kept.
 
 A sample is what webdataset takes for one: members one after the other whose names are the same up to the first dot of
-the last part. Its picture is the member that is called .jpg, .png...; its label is in .cls, else in .json, as "label"
+the last part. Its image is the member that is called .jpg, .png...; its label is in .cls, else in .json, as "label"
 or "cls".
 """
 
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from vitreous.data.decode import MAX_BYTES, PICTURE_SUFFIXES
+from vitreous.data.decode import IMAGE_SUFFIXES, MAX_BYTES
 from vitreous.data.folder import Names
 from vitreous.data.shards.index import Rows, Shard, ShardIndex, check_rows
 from vitreous.data.shards.kept import keep_index, kept_index
@@ -58,7 +58,7 @@ def scan_shards(places: Sequence[str]) -> ShardIndex:
             found.scan(place, size, read)
         shards.append(Shard(name, split_of(name), size, len(found.names) - before))
     if not len(found.names):
-        raise UserError(f"{places[0]}: no pictures in it, nor in the {len(places) - 1:,} shards after it; check them.")
+        raise UserError(f"{places[0]}: no images in it, nor in the {len(places) - 1:,} shards after it; check them.")
     classes, rows = found.finish()
     index = ShardIndex(tuple(places), tuple(shards), classes, rows)
     check_rows(index, places[0])
@@ -79,7 +79,7 @@ def file_name(place: str) -> str:
 
 @dataclass
 class _Found:
-    """What was found so far, without an object per picture."""
+    """What was found so far, without an object per image."""
 
     offset: array[int] = field(default_factory=lambda: array("q"))
     length: array[int] = field(default_factory=lambda: array("i"))
@@ -89,11 +89,11 @@ class _Found:
     """Of each label that was found, in the order in which they were."""
 
     def scan(self, shard: str, size: int, read: Read) -> None:
-        """Add the pictures of a shard of so many bytes."""
-        for picture, label in _samples(shard, size, read):
-            self.offset.append(picture.offset)
-            self.length.append(picture.size)
-            self.names.append(picture.name)
+        """Add the images of a shard of so many bytes."""
+        for image, label in _samples(shard, size, read):
+            self.offset.append(image.offset)
+            self.length.append(image.size)
+            self.names.append(image.name)
             self.label.append(-1 if label is None else self.numbers.setdefault(label, len(self.numbers)))
 
     def finish(self) -> tuple[tuple[str, ...], Rows]:
@@ -107,8 +107,8 @@ class _Found:
 
 
 def _samples(shard: str, size: int, read: Read) -> Iterator[tuple[Member, str | None]]:
-    """The picture of each sample, and its label if it has one."""
-    key, picture, label, described = "", None, None, None
+    """The image of each sample, and its label if it has one."""
+    key, image, label, described = "", None, None, None
     for member in members(shard, read):
         if member.offset + member.size > size:
             raise UserError(
@@ -118,20 +118,20 @@ def _samples(shard: str, size: int, read: Read) -> Iterator[tuple[Member, str | 
         if named is None or (member.name.startswith("__") and _META.match(member.name)):
             continue
         if named[1] != key:
-            if picture is not None:
-                yield picture, label if label is not None else _described(shard, described, read)
-            key, picture, label, described = named[1], None, None, None
+            if image is not None:
+                yield image, label if label is not None else _described(shard, described, read)
+            key, image, label, described = named[1], None, None, None
         suffix = f".{named[2].lower()}"
-        if suffix in PICTURE_SUFFIXES and picture is None:
+        if suffix in IMAGE_SUFFIXES and image is None:
             check_size(shard, member, MAX_BYTES)
-            picture = member
+            image = member
         elif suffix == ".cls":
             check_size(shard, member, MOST_LABEL)
             label = read(member.offset, member.size).decode("utf-8", "backslashreplace").strip() or None
         elif suffix == ".json":
             described = member
-    if picture is not None:
-        yield picture, label if label is not None else _described(shard, described, read)
+    if image is not None:
+        yield image, label if label is not None else _described(shard, described, read)
 
 
 def _described(shard: str, member: Member | None, read: Read) -> str | None:

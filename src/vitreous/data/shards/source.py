@@ -1,6 +1,6 @@
-"""Pictures in shards as a source: a picture is read by one read of its place, so any order and any process will do.
+"""Images in shards as a source: an image is read by one read of its place, so any order and any process will do.
 
-Only the order of an epoch differs from other sources: shards are shuffled, some are read side by side, and pictures
+Only the order of an epoch differs from other sources: shards are shuffled, some are read side by side, and images
 change places within a buffer, so that reading stays nearly sequential.
 """
 
@@ -15,7 +15,7 @@ import numpy as np
 from PIL import Image
 
 from vitreous.data.chance import ORDER, Index, permutation, uniforms
-from vitreous.data.decode import Header, PictureError, open_picture, read_header
+from vitreous.data.decode import Header, ImageError, open_image, read_header
 from vitreous.data.shards.ahead import Piece, fetch_ahead, read_piece
 from vitreous.data.shards.index import ShardIndex
 from vitreous.data.shards.places import read_range
@@ -24,54 +24,54 @@ from vitreous.data.source import Labels, Source
 from vitreous.errors import UserError
 
 BUFFER = 4096
-"""Pictures among which a picture changes places; data of no more are shuffled as a whole."""
+"""Images among which an image changes places; data of no more are shuffled as a whole."""
 TOGETHER = 16
 """Shards that are read side by side, so that what was packed class by class is mixed."""
 PIECE = 2**24
 
 
 class ShardSource(Source):
-    """Pictures in tar files, here or far away."""
+    """Images in tar files, here or far away."""
 
     def __init__(self, index: ShardIndex, rows: Index, labels: Labels, classes: tuple[str, ...]) -> None:
-        """rows (n,): which pictures of the index; labels: (n,)."""
+        """rows (n,): which images of the index; labels: (n,)."""
         self.index, self.labels, self.classes = index, labels, classes
         self._rows, self._starts = rows, index.starts
-        self._begins = self._starts.tolist()  # of one picture, NumPy's search takes longer than to read it
+        self._begins = self._starts.tolist()  # of one image, NumPy's search takes longer than to read it
 
     def name(self, index: int) -> str:
-        """The shard, and the picture's name in it."""
+        """The shard, and the image's name in it."""
         return f"{self.index.places[self._shard(index)]}#{self.key(index)}"
 
     def key(self, index: int) -> str:
-        """As the picture was called when it was packed."""
+        """As the image was called when it was packed."""
         return self.index.rows.names[int(self._rows[index])]
 
     def read(self, index: int, *, channels: int = 3, at_least: int | None = None) -> Image.Image:
-        """The decoded picture."""
-        return open_picture(self.content(index), channels=channels, at_least=at_least, name=self.name(index))
+        """The decoded image."""
+        return open_image(self.content(index), channels=channels, at_least=at_least, name=self.name(index))
 
     def header(self, index: int) -> Header:
         """What its first bytes say."""
         return read_header(self.content(index), name=self.name(index))
 
     def content(self, index: int) -> bytes:
-        """Its bytes, found to be those that the index is of; raises `PictureError` where the shard is damaged."""
+        """Its bytes, found to be those that the index is of; raises `ImageError` where the shard is damaged."""
         rows, piece = self.index.rows, self._piece(index)
         block = read_piece(piece)
         try:
             _, _, size = parse_header(piece.place, piece.start, block[:BLOCK])
         except UserError as error:
-            raise PictureError(self.name(index), str(error).removeprefix(f"{piece.place}: ")) from None
+            raise ImageError(self.name(index), str(error).removeprefix(f"{piece.place}: ")) from None
         content, offset, length = block[BLOCK:], piece.start + BLOCK, piece.length - BLOCK
         if size != length or len(content) != length:
             why = (
                 f"the shard is cut short, or not the one that was indexed, at byte {offset:,}; restore it from a copy."
             )
-            raise PictureError(self.name(index), why)
+            raise ImageError(self.name(index), why)
         if rows.crc is not None and crc32(content) != int(rows.crc[self._rows[index]]):
             why = f"damaged: the {length:,} bytes from byte {offset:,} of the shard on are not those that were packed;"
-            raise PictureError(self.name(index), f"{why} restore the shard from a copy.")
+            raise ImageError(self.name(index), f"{why} restore the shard from a copy.")
         return content
 
     def size(self, index: int) -> int:
@@ -79,12 +79,12 @@ class ShardSource(Source):
         return int(self.index.rows.length[int(self._rows[index])])
 
     def subset(self, indices: Sequence[int] | Labels) -> ShardSource:
-        """These pictures."""
+        """These images."""
         chosen = np.asarray(indices, dtype=np.int64)
         return ShardSource(self.index, self._rows[chosen], self.labels[chosen], self.classes)
 
     def with_labels(self, labels: Labels, classes: tuple[str, ...]) -> ShardSource:
-        """The same pictures with other labels."""
+        """The same images with other labels."""
         return ShardSource(self.index, self._rows, labels, classes)
 
     def order(self, seed: int, epoch: int) -> Index:
@@ -128,7 +128,7 @@ class ShardSource(Source):
         return bisect_right(self._begins, int(self._rows[index])) - 1
 
     def _piece(self, index: int) -> Piece:
-        """The picture with its header."""
+        """The image with its header."""
         row, shard = int(self._rows[index]), self._shard(index)
         start, length = int(self.index.rows.offset[row]) - BLOCK, int(self.index.rows.length[row])
         return Piece(self.index.places[shard], start, BLOCK + length, self.index.shards[shard].bytes)

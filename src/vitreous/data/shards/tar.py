@@ -62,7 +62,7 @@ def members(shard: str, read: Read) -> Iterator[Member]:
         elif kind != _PAX_ALL:
             what = _KINDS.get(kind, f"of the kind {kind.decode('ascii', 'backslashreplace')!r}")
             raise UserError(
-                f"{shard}: its member {_text(name)!r} is {what}, which no shard of pictures holds; do not use it."
+                f"{shard}: its member {_text(name)!r} is {what}, which no shard of images holds; do not use it."
             )
         at += BLOCK + padded(size)
 
@@ -114,7 +114,7 @@ def padded(size: int) -> int:
 
 
 def written_member(name: str, content: bytes) -> tuple[bytes, bytes]:
-    """Header and padded body of a member; who, when and where are left out, so the same pictures give the same bits."""
+    """Header and padded body of a member; who, when and where are left out, so the same images give the same bits."""
     return _header(name, len(content)), content + bytes(padded(len(content)) - len(content))
 
 
@@ -156,7 +156,7 @@ def _pax_path(shard: str, at: int, body: bytes) -> str | None:
             path = _text(value)
         elif key == b"size" or key.startswith(b"GNU.sparse"):
             raise UserError(
-                f"{shard}: a member at byte {at:,} is sparse or larger than 8 GB, which no picture is; do not use it."
+                f"{shard}: a member at byte {at:,} is sparse or larger than 8 GB, which no image is; do not use it."
             )
         body = body[len(record) :]
     return path

@@ -1,4 +1,4 @@
-"""One shard, written: pictures as they are, each with its label beside it, in the way of webdataset."""
+"""One shard, written: images as they are, each with its label beside it, in the way of webdataset."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from zlib import crc32
 
 import numpy as np
 
-from vitreous.data.decode import PICTURE_SUFFIXES, read_header
+from vitreous.data.decode import IMAGE_SUFFIXES, read_header
 from vitreous.data.folder import Names
 from vitreous.data.shards.index import Rows
 from vitreous.data.shards.tar import BLOCK, END, header_size, padded, written_member
@@ -34,7 +34,7 @@ class ShardWriter:
         return len(self._names)
 
     def add(self, key: str, suffix: str, content: bytes, label: int) -> None:
-        """One more picture, called `key` in the index; label: -1 for none."""
+        """One more image, called `key` in the index; label: -1 for none."""
         name = self._member_name(key)
         self._taken.add(name)
         header, body = written_member(name + suffix, content)
@@ -72,7 +72,7 @@ class ShardWriter:
         self.size += len(content)
 
     def _member_name(self, key: str) -> str:
-        """A name for the picture that no reader stumbles over, and that no other in this shard has."""
+        """A name for the image that no reader stumbles over, and that no other in this shard has."""
         name = member_name(key)
         number = 1
         while name in self._taken:
@@ -82,20 +82,20 @@ class ShardWriter:
 
 
 def suffix_of(key: str, content: bytes) -> str:
-    """How the member is called: as the picture's file was, in lower case, else after what it is.
+    """How the member is called: as the image's file was, in lower case, else after what it is.
 
-    Raises `PictureError` where the content is not a picture, and no name says so.
+    Raises `ImageError` where the content is not an image, and no name says so.
     """
     known = re.search(r"\.[^./]*$", key)
-    if known and known[0].lower() in PICTURE_SUFFIXES:
+    if known and known[0].lower() in IMAGE_SUFFIXES:
         return known[0].lower()
     kind = read_header(content, name=key).format
     return _SUFFIXES.get(kind, f".{kind.lower()}")
 
 
 def member_name(key: str) -> str:
-    """A picture's key as the name of a member, without the suffix: no dot in its last part, and nowhere `..`."""
-    stem = re.sub(r"\.[^./]*$", lambda found: "" if found[0].lower() in PICTURE_SUFFIXES else found[0], as_text(key))
+    """An image's key as the name of a member, without the suffix: no dot in its last part, and nowhere `..`."""
+    stem = re.sub(r"\.[^./]*$", lambda found: "" if found[0].lower() in IMAGE_SUFFIXES else found[0], as_text(key))
     *folders, last = _UNSAFE.sub(_escaped, stem).split("/")
     folders = [folder.replace(".", "%2E") if folder in (".", "..") else folder for folder in folders if folder]
     last = last.replace(".", "%2E") or "%"

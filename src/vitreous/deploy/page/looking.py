@@ -1,6 +1,6 @@
 """What the page asks about a model and a view, found by `vitreous.explain` and packed for the page.
 
-A view is (C, H, W) uint8, what the model sees of a picture. Letters in shapes: K classes, L layers, h heads, N patches.
+A view is (C, H, W) uint8, what the model sees of an image. Letters in shapes: K classes, L layers, h heads, N patches.
 """
 
 from __future__ import annotations
@@ -74,16 +74,16 @@ class ModelCard:
 
 
 @dataclass(frozen=True)
-class SeenPicture:
-    """What a model sees of a picture, and what it answers."""
+class SeenImage:
+    """What a model sees of an image, and what it answers."""
 
     width: int
     height: int
-    """Of the whole picture, upright, in pixels."""
+    """Of the whole image, upright, in pixels."""
     box: tuple[float, float, float, float]
     """Left, top, right and bottom of what is seen of it."""
     view: str
-    """Base64 of a PNG: to be sent with all other questions about the picture."""
+    """Base64 of a PNG: to be sent with all other questions about the image."""
     chances: str | None
     """Base64 of (K,) float32; null without a classifier."""
 
@@ -112,7 +112,7 @@ class PackedInside:
 
 
 def model_card(served: Served) -> ModelCard:
-    """What the page must know of a model before any picture."""
+    """What the page must know of a model before any image."""
     preprocess, bundle = served.preprocess, served.bundle
     about = f"{describe(served.deployed.config)}, {served.engine.name} {served.engine.precision}"
     grid, cell = cells_of(served)
@@ -154,7 +154,7 @@ def cells_of(served: Served) -> tuple[tuple[int, int], tuple[float, float]]:
 
 @dataclass(frozen=True)
 class SeenView:
-    """What a model sees of a picture, before it has answered."""
+    """What a model sees of an image, before it has answered."""
 
     width: int
     height: int
@@ -163,14 +163,14 @@ class SeenView:
     packed: str
     """The view as the page is given it."""
 
-    def answered(self, scores: Tensor | None) -> SeenPicture:
-        """The reply to the picture; scores: (K,), None without a classifier."""
-        return SeenPicture(self.width, self.height, self.box, self.packed, pack_chances(scores))
+    def answered(self, scores: Tensor | None) -> SeenImage:
+        """The reply to the image; scores: (K,), None without a classifier."""
+        return SeenImage(self.width, self.height, self.box, self.packed, pack_chances(scores))
 
 
-def see_picture(picture: bytes, preprocess: Preprocess) -> SeenView:
-    """The view of a picture's file. A large JPEG is read at a smaller scale: the page has the whole of it already."""
-    decoded = read_for_view(picture, preprocess)
+def see_image(image: bytes, preprocess: Preprocess) -> SeenView:
+    """The view of an image's file. A large JPEG is read at a smaller scale: the page has the whole of it already."""
+    decoded = read_for_view(image, preprocess)
     height, width, _ = extent(decoded)
     view = eval_view(decoded, preprocess)
     return SeenView(width, height, seen_box(height, width, preprocess), view, pack_view(view))
@@ -229,7 +229,7 @@ def patch_attention_maps(bundle: Bundle, view: Tensor, layer: int, merge: int | 
 def scores_covered(bundle: Bundle, view: Tensor, covered: Tensor, merge: int | None) -> Tensor:
     """(K,): the scores with some cells (rows, columns) covered: left out where the network can, painted over else."""
     if covered.all():
-        raise UserError("cells: the whole picture is covered, so there is nothing to look at; uncover some.")
+        raise UserError("cells: the whole image is covered, so there is nothing to look at; uncover some.")
     network, image = _merging(bundle.model, merge), _image(bundle, view)
     with torch.inference_mode(), evaluating(network):
         scores = scores_without(network, image, covered.reshape(1, -1).to(image.device))[0]

@@ -1,4 +1,4 @@
-"""Numbers and pictures as text that a page can unpack quickly."""
+"""Numbers and images as text that a page can unpack quickly."""
 
 from __future__ import annotations
 

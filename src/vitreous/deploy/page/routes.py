@@ -1,7 +1,7 @@
 """The routes of the page: `/`, its files, and what it asks for.
 
 Every question but the first is about a view, which the first one gave: the page sends it back as the request's body.
-So the server keeps nothing of anybody's picture, and a stroke of the brush costs no upload of a photograph.
+So the server keeps nothing of anybody's image, and a stroke of the brush costs no upload of a photograph.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from pydantic_core import to_json
 from torch import Tensor
 
 from vitreous.data.augment import to_pixels
-from vitreous.data.decode import PictureError, open_picture, read_header
+from vitreous.data.decode import ImageError, open_image, read_header
 from vitreous.deploy.page.files import page_files
 from vitreous.deploy.page.looking import (
     Chances,
     ModelCard,
     PackedInside,
-    SeenPicture,
+    SeenImage,
     cells_of,
     class_maps,
     inside,
@@ -32,10 +32,10 @@ from vitreous.deploy.page.looking import (
     pack_chances,
     patch_attention_maps,
     scores_covered,
-    see_picture,
+    see_image,
 )
 from vitreous.deploy.page.packing import PackedMaps, pack
-from vitreous.deploy.page.samples import sample_pictures
+from vitreous.deploy.page.samples import sample_images
 from vitreous.deploy.server.bodies import read_body
 from vitreous.deploy.server.choosing import choose_model
 from vitreous.deploy.server.refusal import RefusedError
@@ -62,7 +62,7 @@ class Start:
     colours: str
     """Base64 of (256, 3) uint8: the colour of each level of a map."""
     cover: str
-    """Base64 of (256,) uint8: how much of the picture it covers."""
+    """Base64 of (256,) uint8: how much of the image it covers."""
 
 
 def page_router(models: Mapping[str, Served]) -> APIRouter:
@@ -87,7 +87,7 @@ def page_router(models: Mapping[str, Served]) -> APIRouter:
 
 def _start(models: Iterable[Served]) -> Response:
     cards = [model_card(served) for served in models]
-    return _packed(Start(cards, list(sample_pictures()), pack(COLOURS), pack(COVER)))
+    return _packed(Start(cards, list(sample_images()), pack(COLOURS), pack(COVER)))
 
 
 def _add_files(router: APIRouter) -> None:
@@ -103,7 +103,7 @@ def _add_files(router: APIRouter) -> None:
 
     @router.get("/page/samples/{number}")
     async def sample(number: int) -> Response:
-        files = list((await asyncio.to_thread(sample_pictures)).values())
+        files = list((await asyncio.to_thread(sample_images)).values())
         if not 0 <= number < len(files):
             raise RefusedError(404, f"sample {number}: there are samples 0 to {len(files) - 1}.")
         kind = "image/png" if files[number].startswith(b"\x89PNG") else "image/jpeg"
@@ -111,14 +111,14 @@ def _add_files(router: APIRouter) -> None:
 
 
 def _add_questions(router: APIRouter, models: Mapping[str, Served]) -> None:
-    @router.post("/page/picture")
-    async def picture(request: Request, model: str | None = None) -> SeenPicture:
-        """The body is a picture's file."""
+    @router.post("/page/image")
+    async def image(request: Request, model: str | None = None) -> SeenImage:
+        """The body is an image's file."""
         served = choose_model(models, model)
         with served.places.arriving():
             body = await read_body(request, served.settings)
         with served.places.take(1):
-            seen = await served.see(body, see_picture)
+            seen = await served.see(body, see_image)
             return seen.answered(await served.scores_of_view(seen.view))
 
     @router.post("/page/inside")
@@ -184,15 +184,15 @@ async def _read_view(request: Request, served: Served) -> Tensor:
 
 
 def _decode_view(body: bytes, served: Served) -> Tensor:
-    """Of nothing but a PNG of the right size, which its header tells: a stranger's picture is not decoded here."""
+    """Of nothing but a PNG of the right size, which its header tells: a stranger's image is not decoded here."""
     expected, header = served.preprocess, read_header(body, name="the view")
     if header.format != "PNG" or (header.height, header.width) != expected.size:
         height, width = expected.size
         raise UserError(
             f"the view is a {header.format} of {header.width} x {header.height} pixels, and {served.name} sees "
-            f"{width} x {height}; send the PNG that /page/picture gave."
+            f"{width} x {height}; send the PNG that /page/image gave."
         )
-    pixels = to_pixels(open_picture(body, channels=expected.channels, name="the view"))
+    pixels = to_pixels(open_image(body, channels=expected.channels, name="the view"))
     return torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1)))
 
 
@@ -218,7 +218,7 @@ async def _refusing(work: Awaitable[T]) -> T:
     """The same, with a mistake of whoever asked told as such."""
     try:
         return await work
-    except PictureError as error:
+    except ImageError as error:
         raise RefusedError(422, error.reason) from None
     except DamagedModelError:
         raise

@@ -1,4 +1,4 @@
-"""Pictures to try a model on, for whoever has none at hand."""
+"""Images to try a model on, for whoever has none at hand."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ PHOTOGRAPH = "grace_hopper.jpg"
 
 
 @cache
-def sample_pictures() -> Mapping[str, bytes]:
-    """Files by name: one picture of each class that comes with the package, and a photograph where there is one."""
-    pictures = {}
+def sample_images() -> Mapping[str, bytes]:
+    """Files by name: one image of each class that comes with the package, and a photograph where there is one."""
+    images = {}
     if (photograph := _photograph()) is not None:
-        pictures["Grace Hopper"] = photograph
+        images["Grace Hopper"] = photograph
     source = builtin_data().splits["test"]
     for label, name in enumerate(source.classes):
         file = io.BytesIO()
         source.read(int((source.labels == label).nonzero()[0][0]), channels=1).save(file, "PNG")
-        pictures[name] = file.getvalue()
-    return pictures
+        images[name] = file.getvalue()
+    return images
 
 
 def _photograph() -> bytes | None:

@@ -29,7 +29,7 @@ from vitreous.deploy.server.served import ModelToServe, Served
 from vitreous.deploy.server.tensors import InferRequest
 
 ABOUT = (
-    "Answers for models of pictures: their classes, what they looked at, and the numbers that stand for a picture. "
+    "Answers for models of images: their classes, what they looked at, and the numbers that stand for an image. "
     "Every refusal is JSON with one sentence, error."
 )
 
@@ -46,7 +46,7 @@ def make_app(models: Sequence[ModelToServe], settings: ServerSettings) -> FastAP
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        # Pictures are decoded in these threads: more would need more memory, and gain nothing.
+        # Images are decoded in these threads: more would need more memory, and gain nothing.
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(os.cpu_count(), "decode"))
         yield
         for model in served.values():
@@ -86,7 +86,7 @@ class _App(FastAPI):
 
 
 def _check_places(models: Iterable[Served]) -> None:
-    """Refuse where no model has a place for another picture."""
+    """Refuse where no model has a place for another image."""
     refused: RefusedError | None = None
     for model in models:
         try:

@@ -1,4 +1,4 @@
-"""Pictures of many requests, computed together.
+"""Images of many requests, computed together.
 
 Nothing waits for company: whatever is there when the engine is free is the next batch. While the engine is busy the
 next one gathers, so batches grow with the load by themselves, up to what is fastest for the engine. One that may begin
@@ -25,28 +25,28 @@ from vitreous.deploy.server.threads import Workers
 Answer = Callable[[Tensor], Tensor]
 """(B, C, H, W) uint8 to (B, ...): an engine's scores or representations."""
 FIRST_GUESS = 0.02
-"""Seconds per picture before any was computed."""
+"""Seconds per image before any was computed."""
 ARRIVING = 0.25
-"""Seconds for which a place is kept for a picture that is being sent. Whoever takes longer holds none meanwhile."""
+"""Seconds for which a place is kept for an image that is being sent. Whoever takes longer holds none meanwhile."""
 
 
 class Places:
-    """How many pictures may wait or be computed at once; who finds none free is refused at once."""
+    """How many images may wait or be computed at once; who finds none free is refused at once."""
 
     def __init__(self, most: int, seconds: float) -> None:
-        """seconds: in which a picture must be answered, or it is not worth beginning."""
+        """seconds: in which an image must be answered, or it is not worth beginning."""
         self.most, self.seconds = most, seconds
         self.taken = 0
         self._arriving: list[float] = []
-        """When each picture that is being sent was let in, the latest last."""
+        """When each image that is being sent was let in, the latest last."""
         self.measured(FIRST_GUESS)
 
     def measured(self, seconds_each: float) -> None:
-        """So long does a picture take where nothing else goes on."""
+        """So long does an image take where nothing else goes on."""
         self.seconds_each = self._at_best = seconds_each
 
     def check(self, count: int = 1) -> None:
-        """Refuse so many pictures where they would find no place, or not all be answered in time.
+        """Refuse so many images where they would find no place, or not all be answered in time.
 
         Where nothing else is computed a single one is always let in, however slow the model is, and several are where
         they were ever fast enough: only what is computed shows that a slow hour is over.
@@ -56,7 +56,7 @@ class Places:
         if count > 1 and count * self._at_best > self.seconds:
             raise RefusedError(
                 413,
-                f"{count} pictures would take longer here than the {self.seconds:g} s that an answer may take; send at "
+                f"{count} images would take longer here than the {self.seconds:g} s that an answer may take; send at "
                 f"most {max(1, int(self.seconds / self._at_best))} at once.",
             )
         self._check_room(self.taken, count)
@@ -65,15 +65,15 @@ class Places:
         last = (taken + count) * self.seconds_each  # when the last of them would be answered
         if taken + count > self.most or (taken and last > self.seconds):
             wait = taken * self.seconds_each
-            raise RefusedError(503, f"{taken} pictures are waiting already; try again later.", retry_after=wait)
+            raise RefusedError(503, f"{taken} images are waiting already; try again later.", retry_after=wait)
 
     def check_before_reading(self) -> None:
-        """Refuse a picture that has not been sent yet where it, and those that are just being sent, find no place."""
+        """Refuse an image that has not been sent yet where it, and those that are just being sent, find no place."""
         self._check_room(self.taken + self._just_arriving(), 1)
 
     @contextmanager
     def arriving(self) -> Iterator[None]:
-        """Within, a picture is read that is expected to find a place: others are refused before they send theirs."""
+        """Within, an image is read that is expected to find a place: others are refused before they send theirs."""
         self.check_before_reading()
         since = time.monotonic()
         self._arriving.append(since)
@@ -88,7 +88,7 @@ class Places:
 
     @contextmanager
     def take(self, count: int) -> Iterator[None]:
-        """Places for so many pictures, free again afterwards."""
+        """Places for so many images, free again afterwards."""
         self.check(count)
         self.taken += count
         ahead, started = self.taken, time.monotonic()
@@ -111,7 +111,7 @@ class _Waiting:
 
 
 class Batcher:
-    """Has an engine answer the pictures that wait, first come first served."""
+    """Has an engine answer the images that wait, first come first served."""
 
     def __init__(self, engine: Engine, places: Places, metrics: ModelMetrics, grace: float) -> None:
         """grace: seconds that a batch may take once it has begun; then whoever waits is told so."""
@@ -144,7 +144,7 @@ class Batcher:
                 one.answer.cancel()
 
     async def _work(self) -> None:
-        """Have batches computed as long as there are pictures that wait."""
+        """Have batches computed as long as there are images that wait."""
         try:
             while batch := self._next_batch():
                 started = time.monotonic()
@@ -160,7 +160,7 @@ class Batcher:
             self._busy -= 1
 
     def _next_batch(self) -> list[_Waiting]:
-        """The pictures that wait for longest, as many as fit and ask for the same; none where none wait."""
+        """The images that wait for longest, as many as fit and ask for the same; none where none wait."""
         now = time.monotonic()
         for one in self._waiting:
             if one.until < now:

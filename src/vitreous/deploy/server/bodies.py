@@ -100,7 +100,7 @@ async def _next_part(request: Request, settings: ServerSettings) -> tuple[bytes,
 
 def _too_large(settings: ServerSettings) -> RefusedError:
     limit = size_text(settings.most_bytes)
-    return RefusedError(413, f"the request has more than {limit}, the limit; send a smaller picture.")
+    return RefusedError(413, f"the request has more than {limit}, the limit; send a smaller image.")
 
 
 def _too_slow() -> RefusedError:
@@ -108,11 +108,11 @@ def _too_slow() -> RefusedError:
 
 
 def is_json(request: Request) -> bool:
-    """Whether the body is JSON. Whatever else it is called, but a form, it is taken for a picture's own bytes."""
+    """Whether the body is JSON. Whatever else it is called, but a form, it is taken for an image's own bytes."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "multipart/form-data":
         raise RefusedError(
-            415, "forms are not read; send the picture's bytes as the body: curl --data-binary @cat.jpg ADDRESS."
+            415, "forms are not read; send the image's bytes as the body: curl --data-binary @cat.jpg ADDRESS."
         )
     return kind == "application/json"
 
@@ -135,12 +135,10 @@ async def parse_fields(body: bytes, kind: type[Fields], most_items: int) -> Fiel
 def decode_base64(text: str, field: str) -> bytes:
     """The bytes that a text stands for, be it plain base64 or an address that holds its data itself."""
     if text.startswith(("http:", "https:", "file:")):
-        raise RefusedError(400, f"{field}: addresses are not fetched; send the picture itself, in base64.")
+        raise RefusedError(400, f"{field}: addresses are not fetched; send the image itself, in base64.")
     if text.startswith("data:"):
         text = text.partition(",")[2]
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
-        raise RefusedError(
-            400, f"{field}: this is not base64; send the bytes of the picture's file in base64."
-        ) from None
+        raise RefusedError(400, f"{field}: this is not base64; send the bytes of the image's file in base64.") from None

@@ -133,7 +133,7 @@ class BoundedConnection(H11Protocol):
             self._draining = True
 
     def _refuse_without_place(self, request: h11.Request) -> bool:
-        """Answer a picture for which there is no place; whether that was done.
+        """Answer an image for which there is no place; whether that was done.
 
         Under overload nearly all requests end here. By the usual way each would cost a task, a scope and a response
         whose headers are checked one by one: several times as much, taken from what could be answered. But who sends

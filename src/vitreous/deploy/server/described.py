@@ -22,7 +22,7 @@ REFUSAL_SENTENCES = {
     413: "The request is too large.",
     415: "The body is a form, or compressed.",
     421: "The server does not answer to this name.",
-    422: "The picture cannot be read.",
+    422: "The image cannot be read.",
     503: "Too much is waiting; Retry-After says when to try again.",
 }
 REFUSALS: dict[int | str, dict[str, Any]] = {
@@ -30,18 +30,18 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
 }
 
 
-def picture_body(parameters: type[BaseModel]) -> dict[str, Any]:
-    """The body of a question about one picture, with these parameters beside it in JSON."""
+def image_body(parameters: type[BaseModel]) -> dict[str, Any]:
+    """The body of a question about one image, with these parameters beside it in JSON."""
     fields = {
         "type": "object",
         "required": ["inputs"],
         "additionalProperties": False,
         "properties": {
-            "inputs": {"type": "string", "description": "The bytes of the picture's file, in base64."},
+            "inputs": {"type": "string", "description": "The bytes of the image's file, in base64."},
             "parameters": parameters.model_json_schema(),
         },
     }
-    about = "A picture: the bytes of its file (JPEG, PNG, WEBP, GIF, BMP, TIFF or PPM), or base64 in JSON."
+    about = "An image: the bytes of its file (JPEG, PNG, WEBP, GIF, BMP, TIFF or PPM), or base64 in JSON."
     return _body(about, {"application/octet-stream": _BYTES, "application/json": fields})
 
 

@@ -1,4 +1,4 @@
-"""`POST /explain` and `POST /embed`: what a model saw in a picture, and what it makes of it."""
+"""`POST /explain` and `POST /embed`: what a model saw in an image, and what it makes of it."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from pydantic import BaseModel, Field
 
 from vitreous.config.server import ServerSettings
-from vitreous.data.decode import PictureError
+from vitreous.data.decode import ImageError
 from vitreous.deploy.server.choosing import ModelName, choose_model
-from vitreous.deploy.server.described import REFUSALS, picture_body
-from vitreous.deploy.server.pictures import NoParameters, read_picture
+from vitreous.deploy.server.described import REFUSALS, image_body
+from vitreous.deploy.server.images import NoParameters, read_image
 from vitreous.deploy.server.refusal import RefusedError, check_query
 from vitreous.deploy.server.served import Served, check_extent
 from vitreous.errors import DamagedModelError, UserError
@@ -21,11 +21,11 @@ from vitreous.explain.explanation import Explanation, Head, Layer, Question
 from vitreous.explain.methods import Method
 
 LONGEST_SIDE = 2048
-"""Pixels of an overlay: a larger picture is drawn smaller."""
+"""Pixels of an overlay: a larger image is drawn smaller."""
 
 
 class Explained(BaseModel):
-    """What a model saw in a picture."""
+    """What a model saw in an image."""
 
     model: str
     method: Method
@@ -33,14 +33,14 @@ class Explained(BaseModel):
     score: float | None = Field(description="How likely the model holds that class.")
     layers: list[int] = Field(description="The layers of `maps`; empty where a map belongs to no single one.")
     heads: list[int] = Field(description="The heads of `maps`; empty where it joins them.")
-    height: int = Field(description="Of the picture, in pixels.")
+    height: int = Field(description="Of the image, in pixels.")
     width: int
     box: list[float] = Field(description="Left, top, right and bottom of what the model saw of it.")
     maps: list[list[list[list[float]]]] = Field(description="(layers or 1, heads or 1, rows, columns) of patches.")
 
 
 class Embedded(BaseModel):
-    """What a model makes of a picture, before any classifier."""
+    """What a model makes of an image, before any classifier."""
 
     model: str
     embedding: list[float]
@@ -48,9 +48,9 @@ class Embedded(BaseModel):
 
 def explain_router(models: Mapping[str, Served], settings: ServerSettings) -> APIRouter:
     """`/explain` and `/embed`."""
-    router = APIRouter(tags=["pictures"], responses=REFUSALS, dependencies=[Depends(check_query)])
+    router = APIRouter(tags=["images"], responses=REFUSALS, dependencies=[Depends(check_query)])
 
-    @router.post("/explain", openapi_extra=picture_body(NoParameters), response_model=Explained, responses=_OVERLAY)
+    @router.post("/explain", openapi_extra=image_body(NoParameters), response_model=Explained, responses=_OVERLAY)
     async def explain(
         request: Request,
         model: ModelName = None,
@@ -60,39 +60,37 @@ def explain_router(models: Mapping[str, Served], settings: ServerSettings) -> AP
         target: Annotated[
             str | None, Query(alias="class", description="The class to explain; default: the likeliest.")
         ] = None,
-        x: Annotated[
-            float | None, Query(description="With y, a place in the picture: what it attends to.", ge=0)
-        ] = None,
+        x: Annotated[float | None, Query(description="With y, a place in the image: what it attends to.", ge=0)] = None,
         y: Annotated[float | None, Query(description="In pixels from the top.", ge=0)] = None,
         format: Annotated[Literal["png", "json"], Query(description="An overlay, or its numbers.")] = "png",
     ) -> Response:
-        """What the model looked at, as an overlay on the picture or as numbers."""
+        """What the model looked at, as an overlay on the image or as numbers."""
         served = choose_model(models, model)
         if (bundle := served.bundle) is None:
             raise RefusedError(400, f"{served.name} is an exported model, which cannot be looked into.")
         if (x is None) != (y is None):
-            raise RefusedError(400, "x and y: give both, in pixels of the picture, or none.")
+            raise RefusedError(400, "x and y: give both, in pixels of the image, or none.")
         query = None if x is None or y is None else (x, y)
         served.check_looks()
-        picture, _ = await read_picture(request, settings, NoParameters)
+        image, _ = await read_image(request, settings, NoParameters)
 
         def ask() -> Explanation:
             """With the look for what suits the model, which may take a pass through it, and for names alike."""
             question = Question(
                 bundle, method=method, layer=_layer(layer), head=_head(head), target=target, query=query
             )
-            check_extent(picture, settings)
-            return question.answer(picture)
+            check_extent(image, settings)
+            return question.answer(image)
 
         return await served.look(lambda: _answer(served.name, ask, format))
 
-    @router.post("/embed", openapi_extra=picture_body(NoParameters))
+    @router.post("/embed", openapi_extra=image_body(NoParameters))
     async def embed(request: Request, model: ModelName = None) -> Embedded:
-        """The numbers that stand for a picture: near ones for pictures that are alike to the model."""
+        """The numbers that stand for an image: near ones for images that are alike to the model."""
         served = choose_model(models, model)
         with served.places.arriving():
-            picture, _ = await read_picture(request, settings, NoParameters)
-        return Embedded(model=served.name, embedding=(await served.representations([picture]))[0].tolist())
+            image, _ = await read_image(request, settings, NoParameters)
+        return Embedded(model=served.name, embedding=(await served.representations([image]))[0].tolist())
 
     return router
 
@@ -115,11 +113,11 @@ def _answer(name: str, ask: Callable[[], Explanation], format: Literal["png", "j
     """What a question to the model of this name finds, as it is sent."""
     try:
         explanation = ask()
-    except PictureError as error:
+    except ImageError as error:
         raise RefusedError(422, error.reason) from None
     except DamagedModelError:
         raise
-    except UserError as error:  # a method that the model has not, a place outside of the picture
+    except UserError as error:  # a method that the model has not, a place outside of the image
         raise RefusedError(400, str(error)) from None
     if format == "json":
         return Response(_numbers(name, explanation).model_dump_json(), media_type="application/json")
@@ -136,8 +134,8 @@ def _numbers(name: str, explanation: Explanation) -> Explained:
         score=explanation.score,
         layers=list(explanation.layers),
         heads=list(explanation.heads),
-        height=explanation.picture.height,
-        width=explanation.picture.width,
+        height=explanation.image.height,
+        width=explanation.image.width,
         box=list(explanation.place.box),
         maps=explanation.maps.tolist(),
     )

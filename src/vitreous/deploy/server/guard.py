@@ -32,8 +32,8 @@ OPEN = ("/", "/v2/health/live", "/v2/health/ready", "/docs", "/docs.css", "/open
 OPEN_BELOW = "/page/static/"
 """What is read without a token: the page, which holds no secret and asks for it, the documentation, which is the same
 for everybody, and whether the server lives."""
-ABOUT_PICTURES = ("/predict", "/", "/embed")
-"""What is not worth routing when nothing has a place for another picture."""
+ABOUT_IMAGES = ("/predict", "/", "/embed")
+"""What is not worth routing when nothing has a place for another image."""
 GONE = 499
 """What is counted for a client that left before its request was read; nginx's number."""
 
@@ -57,20 +57,20 @@ class Policy:
     """Who may ask, and whether it is worth asking now."""
 
     def __init__(self, settings: ServerSettings, check_places: Callable[[], None]) -> None:
-        """check_places: refuses where no model has a place for a picture."""
+        """check_places: refuses where no model has a place for an image."""
         self._host, self._check_places = settings.host, check_places
         self._token = None if settings.token is None else _digest(settings.token.encode())
 
     def check(self, method: str, path: str, headers: Iterable[tuple[bytes, bytes]]) -> None:
         """Refuse a request by what its first lines say."""
         self._check_sender(method, path, headers)
-        if method == "POST" and path in ABOUT_PICTURES:
+        if method == "POST" and path in ABOUT_IMAGES:
             self._check_places()  # here too, as a refusal must cost next to nothing when there are many
 
     def no_place(self, method: bytes, target: bytes, headers: Iterable[tuple[bytes, bytes]]) -> RefusedError | None:
-        """What is said to somebody who may ask, about a picture, when there is no place for it; None for all others."""
+        """What is said to somebody who may ask, about an image, when there is no place for it; None for all others."""
         path = target.partition(b"?")[0].decode("latin-1")
-        if method != b"POST" or path not in ABOUT_PICTURES:
+        if method != b"POST" or path not in ABOUT_IMAGES:
             return None
         try:
             self._check_places()
@@ -199,5 +199,5 @@ def is_loopback(address: str) -> bool:
 
 def _route(scope: Scope) -> str:
     """The route as the application knows it: what clients write would make ever new counters."""
-    known = scope["path"] if scope["path"] in ABOUT_PICTURES else "other"
+    known = scope["path"] if scope["path"] in ABOUT_IMAGES else "other"
     return str(getattr(scope.get("route"), "path", known))

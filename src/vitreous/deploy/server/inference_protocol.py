@@ -15,19 +15,19 @@ from torch import Tensor
 
 from vitreous import __version__
 from vitreous.config.server import ServerSettings
-from vitreous.data.view import Picture
+from vitreous.data.view import ImageInput
 from vitreous.deploy.server.bodies import LARGE, parse_fields, read_body
 from vitreous.deploy.server.choosing import choose_model
 from vitreous.deploy.server.described import JSON_LENGTH, REFUSALS, infer_body
 from vitreous.deploy.server.refusal import RefusedError
 from vitreous.deploy.server.served import Served, probabilities
 from vitreous.deploy.server.tensors import (
-    PICTURES,
+    IMAGES,
     PIXELS,
     InferRequest,
     InferResponse,
     RequestedOutput,
-    read_pictures,
+    read_images,
     write_tensor,
 )
 
@@ -35,7 +35,7 @@ PROBABILITIES, LABELS, REPRESENTATION = "probabilities", "labels", "representati
 VERSION = "1"
 """Of every model: a server holds what it was started with."""
 MOST_ITEMS = 2**18
-"""Most items of JSON: the pixels of one picture of 256 x 256, and something more; what has more of them sends bytes."""
+"""Most items of JSON: the pixels of one image of 256 x 256, and something more; what has more of them sends bytes."""
 LARGE_ANSWER = 16_384
 """Numbers of an answer that is written in a thread, so that nobody else waits for it."""
 
@@ -92,7 +92,7 @@ def protocol_router(models: Mapping[str, Served], settings: ServerSettings) -> A
     )
     @router.post("/models/{name}/versions/{version}/infer", include_in_schema=False)
     async def infer(request: Request, name: str) -> Response:
-        """What a model makes of pictures."""
+        """What a model makes of images."""
         served = _find(models, request)
         with served.places.arriving():
             asked, binary = await _read(request, settings)
@@ -143,7 +143,7 @@ def _describe(served: Served) -> ModelMetadata:
         versions=[VERSION],
         platform=f"vitreous_{served.engine.name}",
         inputs=[
-            TensorMetadata(name=PICTURES, datatype="BYTES", shape=[-1]),
+            TensorMetadata(name=IMAGES, datatype="BYTES", shape=[-1]),
             TensorMetadata(name=PIXELS, datatype="UINT8", shape=[-1, channels, -1, -1]),
         ],
         outputs=[
@@ -180,15 +180,15 @@ class _Answer:
                 raise RefusedError(400, f"output {output.name[:40]!r}: {served.name} gives {', '.join(sorted(known))}.")
 
     async def response(self, binary: bytes) -> Response:
-        """The answer to the pictures of the request; binary: what follows its JSON."""
+        """The answer to the images of the request; binary: what follows its JSON."""
         most = self.served.places.most
         if len(binary) < LARGE and not any(one.data for one in self.asked.inputs):
-            pictures: Sequence[Picture] = read_pictures(self.asked, binary, most)
+            images: Sequence[ImageInput] = read_images(self.asked, binary, most)
         else:
-            pictures = await asyncio.to_thread(read_pictures, self.asked, binary, most)
+            images = await asyncio.to_thread(read_images, self.asked, binary, most)
         names = {output.name for output in self.wanted}
-        chances = probabilities(await self.served.scores(pictures)) if names & {PROBABILITIES, LABELS} else None
-        features = torch.stack(await self.served.representations(pictures)) if REPRESENTATION in names else None
+        chances = probabilities(await self.served.scores(images)) if names & {PROBABILITIES, LABELS} else None
+        features = torch.stack(await self.served.representations(images)) if REPRESENTATION in names else None
         if sum(tensor.numel() for tensor in (chances, features) if tensor is not None) < LARGE_ANSWER:
             return self._written(chances, features)
         return await asyncio.to_thread(self._written, chances, features)

@@ -32,21 +32,21 @@ class Metrics:
         )
         self._stages = Histogram(
             "vitreous_stage_seconds",
-            "Of one picture: decode, wait for the engine; of a batch: compute; of a look inside: explain.",
+            "Of one image: decode, wait for the engine; of a batch: compute; of a look inside: explain.",
             ["model", "stage"],
             buckets=SECONDS,
             registry=registry,
         )
         self._batches = Histogram(
-            "vitreous_batch_pictures", "Pictures computed together.", ["model"], buckets=BATCHES, registry=registry
+            "vitreous_batch_images", "Images computed together.", ["model"], buckets=BATCHES, registry=registry
         )
         self._waiting = Gauge(
-            "vitreous_queue_pictures", "Pictures that wait or are computed.", ["model"], registry=registry
+            "vitreous_queue_images", "Images that wait or are computed.", ["model"], registry=registry
         )
         ProcessCollector(registry=self.registry)
 
     def of_model(self, name: str, waiting: Callable[[], int]) -> ModelMetrics:
-        """The counters of one model. waiting: how many of its pictures wait or are computed."""
+        """The counters of one model. waiting: how many of its images wait or are computed."""
         self._waiting.labels(name).set_function(waiting)
         stages = {stage: self._stages.labels(name, stage) for stage in ("decode", "wait", "compute", "explain")}
         return ModelMetrics(stages, self._batches.labels(name))
@@ -76,12 +76,12 @@ class ModelMetrics:
         self._stages, self._batches = stages, batches
 
     def batch(self, count: int, seconds: float) -> None:
-        """So many pictures were computed together, in so many seconds."""
+        """So many images were computed together, in so many seconds."""
         self._batches.observe(count)
         self._stages["compute"].observe(seconds)
 
     def waited(self, seconds: float) -> None:
-        """So long did a picture wait for the engine."""
+        """So long did an image wait for the engine."""
         self._stages["wait"].observe(seconds)
 
     @contextmanager

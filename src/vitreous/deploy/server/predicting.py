@@ -1,4 +1,4 @@
-"""`POST /predict`: the classes of a picture, in Hugging Face's form for image classification."""
+"""`POST /predict`: the classes of an image, in Hugging Face's form for image classification."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from torch import Tensor
 
 from vitreous.config.server import ServerSettings
 from vitreous.deploy.server.choosing import ModelName, choose_model
-from vitreous.deploy.server.described import REFUSALS, picture_body
-from vitreous.deploy.server.pictures import read_picture
+from vitreous.deploy.server.described import REFUSALS, image_body
+from vitreous.deploy.server.images import read_image
 from vitreous.deploy.server.refusal import check_query
 from vitreous.deploy.server.served import Served
 
@@ -28,7 +28,7 @@ DEFAULT_TOP = 5
 
 
 class Parameters(BaseModel):
-    """How the classes of a picture are given."""
+    """How the classes of an image are given."""
 
     model_config = ConfigDict(extra="forbid")
     top_k: int | None = Field(None, ge=1, description="How many classes; 5 by default.")
@@ -44,25 +44,25 @@ class ClassScore(BaseModel):
 
 def predict_router(models: Mapping[str, Served], settings: ServerSettings) -> APIRouter:
     """`/predict`; and `/`, for clients that are given the server's address alone."""
-    router = APIRouter(tags=["pictures"], dependencies=[Depends(check_query)])
+    router = APIRouter(tags=["images"], dependencies=[Depends(check_query)])
 
     async def predict(
         request: Request,
         model: ModelName = None,
         top_k: Annotated[int | None, Query(ge=1, description="How many classes; 5 by default.")] = None,
     ) -> JSONResponse:
-        """The likeliest classes of a picture, best first."""
+        """The likeliest classes of an image, best first."""
         served = choose_model(models, model)
         served.check_classifier()
         with served.places.arriving():
-            picture, parameters = await read_picture(request, settings, Parameters)
-        scores = (await served.scores([picture]))[0]
+            image, parameters = await read_image(request, settings, Parameters)
+        scores = (await served.scores([image]))[0]
         chances = FUNCTIONS[parameters.function_to_apply or "softmax"](scores)
         return JSONResponse(best_classes(chances, served.labels, top_k or parameters.top_k or DEFAULT_TOP))
 
-    router.post(
-        "/predict", response_model=list[ClassScore], openapi_extra=picture_body(Parameters), responses=REFUSALS
-    )(predict)
+    router.post("/predict", response_model=list[ClassScore], openapi_extra=image_body(Parameters), responses=REFUSALS)(
+        predict
+    )
     router.post("/", include_in_schema=False)(predict)
     return router
 

@@ -48,12 +48,12 @@ class RefusedError(Exception):
 
 
 def too_many(most: int) -> RefusedError:
-    """What is said of a request with more pictures than are ever taken at once."""
-    return RefusedError(413, f"at most {most} pictures are taken at once; send them in several requests.")
+    """What is said of a request with more images than are ever taken at once."""
+    return RefusedError(413, f"at most {most} images are taken at once; send them in several requests.")
 
 
 def too_late() -> RefusedError:
-    """What is said of a picture that waited until nobody wants to know any more."""
+    """What is said of an image that waited until nobody wants to know any more."""
     return RefusedError(503, "there was no time for it soon enough; try again later.", retry_after=1)
 
 

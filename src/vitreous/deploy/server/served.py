@@ -16,8 +16,8 @@ from torch import Tensor
 
 from vitreous.config.data import Preprocess
 from vitreous.config.server import ServerSettings
-from vitreous.data.decode import PictureError, read_header
-from vitreous.data.view import Picture, make_view
+from vitreous.data.decode import ImageError, read_header
+from vitreous.data.view import ImageInput, make_view
 from vitreous.deploy.engine import Deployed, Engine
 from vitreous.deploy.server.batching import Batcher, Places
 from vitreous.deploy.server.metrics import Metrics
@@ -47,7 +47,7 @@ class Served:
     def __init__(self, model: ModelToServe, settings: ServerSettings, metrics: Metrics) -> None:
         self.name, self.deployed, self.bundle = model.name, model.deployed, model.bundle
         self.settings = settings
-        self.places = Places(settings.most_pictures, settings.answer_seconds)
+        self.places = Places(settings.most_images, settings.answer_seconds)
         self.metrics = metrics.of_model(self.name, lambda: self.places.taken)
         self.batcher = Batcher(self.engine, self.places, self.metrics, settings.grace_seconds)
         self._looking = Workers(1, "look")
@@ -65,7 +65,7 @@ class Served:
 
     @property
     def preprocess(self) -> Preprocess:
-        """How pictures become views."""
+        """How images become views."""
         return self.engine.preprocess
 
     def warm_up(self) -> None:
@@ -89,19 +89,19 @@ class Served:
         if not self.labels:
             raise RefusedError(400, f"{self.name} has no classifier and so no labels to give; ask /embed.")
 
-    async def scores(self, pictures: Sequence[Picture]) -> list[Tensor]:
-        """(K,) for each picture, one score for each class (logits)."""
+    async def scores(self, images: Sequence[ImageInput]) -> list[Tensor]:
+        """(K,) for each image, one score for each class (logits)."""
         self.check_classifier()
-        return await self._ask(self.engine.scores, pictures)
+        return await self._ask(self.engine.scores, images)
 
-    async def representations(self, pictures: Sequence[Picture]) -> list[Tensor]:
-        """(D,) for each picture: what the model makes of it, before any classifier."""
-        return await self._ask(self.engine.representations, pictures)
+    async def representations(self, images: Sequence[ImageInput]) -> list[Tensor]:
+        """(D,) for each image: what the model makes of it, before any classifier."""
+        return await self._ask(self.engine.representations, images)
 
-    async def _ask(self, function: Callable[[Tensor], Tensor], pictures: Sequence[Picture]) -> list[Tensor]:
-        with self.places.take(len(pictures)):
+    async def _ask(self, function: Callable[[Tensor], Tensor], images: Sequence[ImageInput]) -> list[Tensor]:
+        with self.places.take(len(images)):
             until = time.monotonic() + self.settings.answer_seconds
-            views = await self._views(pictures, until)
+            views = await self._views(images, until)
             return await self.batcher.ask(function, views, until - time.monotonic())
 
     async def scores_of_view(self, view: Tensor) -> Tensor | None:
@@ -110,44 +110,44 @@ class Served:
             return None
         return (await self.batcher.ask(self.engine.scores, [view], self.settings.answer_seconds))[0]
 
-    async def _views(self, pictures: Sequence[Picture], until: float) -> list[Tensor]:
-        """(C, H, W) uint8 of each picture. Not all threads decode those of one request: others' come in between."""
+    async def _views(self, images: Sequence[ImageInput], until: float) -> list[Tensor]:
+        """(C, H, W) uint8 of each image. Not all threads decode those of one request: others' come in between."""
         turn = asyncio.Semaphore(max(1, (os.cpu_count() or 1) // 2))
 
-        async def decode(picture: Picture) -> Tensor:
+        async def decode(image: ImageInput) -> Tensor:
             async with turn:
-                return await asyncio.to_thread(self._view, picture, until)
+                return await asyncio.to_thread(self._view, image, until)
 
         views = []
         # All are waited for, whatever becomes of one: its place is free when its work is done, not before.
-        for number, view in enumerate(await asyncio.gather(*map(decode, pictures), return_exceptions=True)):
-            if isinstance(view, PictureError):
-                which = f"picture {number}: " if len(pictures) > 1 else ""
+        for number, view in enumerate(await asyncio.gather(*map(decode, images), return_exceptions=True)):
+            if isinstance(view, ImageError):
+                which = f"image {number}: " if len(images) > 1 else ""
                 raise RefusedError(422, f"{which}{view.reason}")
             if isinstance(view, BaseException):
                 raise view
             views.append(view)
         return views
 
-    def _view(self, picture: Picture, until: float) -> Tensor:
+    def _view(self, image: ImageInput, until: float) -> Tensor:
         if time.monotonic() > until:
             raise too_late()
         with self.metrics.timed("decode"):
-            if isinstance(picture, bytes):
-                check_extent(picture, self.settings)
-            return make_view(picture, self.preprocess)
+            if isinstance(image, bytes):
+                check_extent(image, self.settings)
+            return make_view(image, self.preprocess)
 
-    async def see(self, picture: bytes, look: Callable[[bytes, Preprocess], T]) -> T:
-        """What a function finds in a picture's file, in a thread; a file beyond the limits, or none, is refused."""
+    async def see(self, image: bytes, look: Callable[[bytes, Preprocess], T]) -> T:
+        """What a function finds in an image's file, in a thread; a file beyond the limits, or none, is refused."""
 
         def begin() -> T:
             with self.metrics.timed("decode"):
-                check_extent(picture, self.settings)
-                return look(picture, self.preprocess)
+                check_extent(image, self.settings)
+                return look(image, self.preprocess)
 
         try:
             return await asyncio.to_thread(begin)
-        except PictureError as error:
+        except ImageError as error:
             raise RefusedError(422, error.reason) from None
 
     def check_looks(self) -> None:
@@ -186,17 +186,17 @@ class Served:
         self._looking.close()
 
 
-def check_extent(picture: bytes, settings: ServerSettings) -> None:
+def check_extent(image: bytes, settings: ServerSettings) -> None:
     """Refuse a file with more pixels than a server decodes for a stranger: a PNG of nothing is small, and takes long.
 
     A large JPEG is read at a smaller scale.
     """
-    if not picture:
-        raise PictureError("the picture", "it has no bytes; send the bytes of its file.")
-    header = read_header(picture)
+    if not image:
+        raise ImageError("the image", "it has no bytes; send the bytes of its file.")
+    header = read_header(image)
     if header.format != "JPEG" and header.width * header.height > settings.most_pixels:
         limit = f"{settings.most_pixels / 1e6:.0f} million"
-        raise PictureError("the picture", f"it has more pixels than the limit of {limit}; make it smaller.")
+        raise ImageError("the image", f"it has more pixels than the limit of {limit}; make it smaller.")
 
 
 def _yield_to_others() -> None:
@@ -206,5 +206,5 @@ def _yield_to_others() -> None:
 
 
 def probabilities(scores: Sequence[Tensor]) -> Tensor:
-    """(B, K): how likely each class is, by the scores (K,) of each picture."""
+    """(B, K): how likely each class is, by the scores (K,) of each image."""
     return torch.stack(list(scores)).softmax(dim=1)

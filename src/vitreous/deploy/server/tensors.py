@@ -18,8 +18,8 @@ from vitreous.deploy.server.bodies import decode_base64
 from vitreous.deploy.server.refusal import RefusedError, too_many
 from vitreous.wording import shown
 
-PICTURES, PIXELS = "pictures", "pixels"
-"""Names of the inputs: files of pictures, and their pixels."""
+IMAGES, PIXELS = "images", "pixels"
+"""Names of the inputs: files of images, and their pixels."""
 
 
 class InputTensor(BaseModel):
@@ -67,14 +67,14 @@ class InferResponse(BaseModel):
     outputs: list[OutputTensor]
 
 
-def read_pictures(request: InferRequest, binary: bytes, most: int) -> list[bytes | NDArray[np.uint8]]:
-    """The pictures of a request: files' bytes, or arrays (H, W, C).
+def read_images(request: InferRequest, binary: bytes, most: int) -> list[bytes | NDArray[np.uint8]]:
+    """The images of a request: files' bytes, or arrays (H, W, C).
 
-    More than `most` are refused before they are taken apart: a few bytes can claim to be millions of pictures.
+    More than `most` are refused before they are taken apart: a few bytes can claim to be millions of images.
     """
     if len(request.inputs) != 1:
         raise RefusedError(
-            400, f"inputs: give one, {PICTURES} (BYTES) or {PIXELS} (UINT8); there are {len(request.inputs)}."
+            400, f"inputs: give one, {IMAGES} (BYTES) or {PIXELS} (UINT8); there are {len(request.inputs)}."
         )
     given = request.inputs[0]
     size = given.parameters.get("binary_data_size")
@@ -87,13 +87,13 @@ def read_pictures(request: InferRequest, binary: bytes, most: int) -> list[bytes
         )
     if size is None and given.data is None:
         raise RefusedError(400, f"{shown(given.name)}: it has no data.")
-    if (given.name, given.datatype) == (PICTURES, "BYTES"):
+    if (given.name, given.datatype) == (IMAGES, "BYTES"):
         return [*(_read_files(given, most) if size is None else _split(given, binary, most))]
     if (given.name, given.datatype) == (PIXELS, "UINT8"):
         return [*_read_pixels(given, binary if size is not None else None, most)]
     raise RefusedError(
         400,
-        f"{shown(given.name)} {shown(given.datatype)}: give {PICTURES} (BYTES, files of pictures) or {PIXELS} (UINT8).",
+        f"{shown(given.name)} {shown(given.datatype)}: give {IMAGES} (BYTES, files of images) or {PIXELS} (UINT8).",
     )
 
 
@@ -101,11 +101,11 @@ def _read_files(given: InputTensor, most: int) -> list[bytes]:
     """The files of a tensor (N,) or (N, 1) in JSON, which holds no bytes: they are in base64."""
     texts = [one for row in given.data or () for one in (row if isinstance(row, list) else [row])]
     if not all(isinstance(text, str) for text in texts):
-        raise RefusedError(400, f"{PICTURES}: in JSON they are texts, the bytes of files in base64.")
+        raise RefusedError(400, f"{IMAGES}: in JSON they are texts, the bytes of files in base64.")
     if len(texts) > most:
         raise too_many(most)
     _check_count(given, len(texts))
-    return [decode_base64(text, PICTURES) for text in texts]
+    return [decode_base64(text, IMAGES) for text in texts]
 
 
 def _split(given: InputTensor, binary: bytes, most: int) -> list[bytes]:
@@ -118,7 +118,7 @@ def _split(given: InputTensor, binary: bytes, most: int) -> list[bytes]:
         end = place + 4
         length = struct.unpack_from("<I", binary, place)[0] if end <= len(binary) else len(binary)
         if end + length > len(binary):
-            raise RefusedError(400, f"{PICTURES}: the bytes end before the picture does; check the lengths.")
+            raise RefusedError(400, f"{IMAGES}: the bytes end before the image does; check the lengths.")
         texts.append(binary[end : end + length])
         place = end + length
     _check_count(given, len(texts))
@@ -128,12 +128,12 @@ def _split(given: InputTensor, binary: bytes, most: int) -> list[bytes]:
 def _check_count(given: InputTensor, count: int) -> None:
     if not given.shape or min(given.shape) < 1 or math.prod(given.shape) != count:
         raise RefusedError(
-            400, f"{given.name}: shape {shown(given.shape)} and {count} pictures do not fit; give [{max(count, 1)}]."
+            400, f"{given.name}: shape {shown(given.shape)} and {count} images do not fit; give [{max(count, 1)}]."
         )
 
 
 def _read_pixels(given: InputTensor, binary: bytes | None, most: int) -> list[NDArray[np.uint8]]:
-    """Each picture (H, W, C) of a tensor (N, C, H, W)."""
+    """Each image (H, W, C) of a tensor (N, C, H, W)."""
     shape = given.shape
     if len(shape) != 4 or min(shape) < 1 or shape[1] not in (1, 3):
         raise RefusedError(400, f"{PIXELS}: shape {shown(shape)}; give [count, 3, height, width], or 1 for grey.")

@@ -1,1 +1,1 @@
-"""What models learned, depth by depth, over many pictures: for the comparison of models."""
+"""What models learned, depth by depth, over many images: for the comparison of models."""

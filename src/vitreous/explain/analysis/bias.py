@@ -1,7 +1,7 @@
-"""Which inductive bias a network has, measured: what moving, shuffling and filtering pictures do to its answers.
+"""Which inductive bias a network has, measured: what moving, shuffling and filtering images do to its answers.
 
 For a network of any family. What it cannot tell, for it has no places or no attention, is None. Letters in shapes:
-B pictures, C channels, H x W pixels, K classes, D features.
+B images, C channels, H x W pixels, K classes, D features.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from vitreous.explain.attention import attention_distance
 from vitreous.model.network import HasFeatureMap, Network, TracesAttention, evaluating
 from vitreous.model.trace import Trace
 
-FIELD_PICTURES, DISTANCE_PICTURES = 32, 64
-"""Gradients and attention are costly and hardly differ between pictures: so many are enough."""
+FIELD_IMAGES, DISTANCE_IMAGES = 32, 64
+"""Gradients and attention are costly and hardly differ between images: so many are enough."""
 
 Change = Callable[[Tensor, Sequence[int]], Tensor]
 Progress = Callable[[int, int], None]
@@ -48,22 +48,22 @@ Progress = Callable[[int, int], None]
 def measure_bias(
     network: Network,
     preprocess: Preprocess,
-    pictures: Source,
+    images: Source,
     *,
     seed: int = 0,
     batch_size: int = 32,
     workers: int = 0,
     progress: Progress | None = None,
 ) -> Bias:
-    """What moving, shuffling and filtering these pictures do to the network's answers, and how far it looks.
+    """What moving, shuffling and filtering these images do to the network's answers, and how far it looks.
 
-    A few hundred pictures are enough, of which each is looked at some 30 times.
-    pictures: their labels count in the network's classes (`Source.relabelled`); -1 for all where they are not known.
+    A few hundred images are enough, of which each is looked at some 30 times.
+    images: their labels count in the network's classes (`Source.relabelled`); -1 for all where they are not known.
     batch_size: how many are looked at at once; it changes nothing in the result.
-    progress: called with pictures done and in all; each counts twice, for it is decoded twice.
+    progress: called with images done and in all; each counts twice, for it is decoded twice.
     """
     with evaluating(network):
-        measuring = _Measuring(network, preprocess, pictures, seed, batch_size, workers, progress)
+        measuring = _Measuring(network, preprocess, images, seed, batch_size, workers, progress)
         return measuring.measure()
 
 
@@ -77,7 +77,7 @@ class Answer(NamedTuple):
 
 
 def ask(network: Network, images: Tensor) -> Answer:
-    """The network's answer to pictures (B, C, H, W), in one pass."""
+    """The network's answer to images (B, C, H, W), in one pass."""
     with torch.inference_mode():
         if isinstance(network, TracesAttention):
             trace = Trace((), attention=False, tokens=False)
@@ -113,7 +113,7 @@ def patch_side(network: Network, size: tuple[int, int]) -> int | None:
 
 
 class _Responses:
-    """The answers to changed pictures, beside those to the same pictures unchanged."""
+    """The answers to changed images, beside those to the same images unchanged."""
 
     def __init__(self, at: float, change: Change, count: int) -> None:
         self.at, self.change, self._rows = at, change, Rows(count)
@@ -131,7 +131,7 @@ class _Responses:
         self._rows.add(torch.stack([likeness, same.double(), moved, predicted.double()], dim=1))
 
     def effect(self, labels: Tensor | None) -> Effect:
-        """The means over pictures; labels: (n,), None if they are not known."""
+        """The means over images; labels: (n,), None if they are not known."""
         rows = self._rows.all()
         likeness = _rounded(rows[:, 0].mean())
         if rows.shape[1] == 1:
@@ -142,26 +142,26 @@ class _Responses:
 
 
 class _Measuring:
-    """One network on one set of pictures."""
+    """One network on one set of images."""
 
     def __init__(
         self,
         network: Network,
         preprocess: Preprocess,
-        pictures: Source,
+        source: Source,
         seed: int,
         batch_size: int,
         workers: int,
         progress: Progress | None,
     ) -> None:
-        self.network, self.preprocess, self.pictures, self.seed = network, preprocess, pictures, seed
+        self.network, self.preprocess, self.source, self.seed = network, preprocess, source, seed
         self.batch_size, self.workers, self.progress = batch_size, workers, progress
         self.patch = patch_side(network, preprocess.size)
         self.unreadable: dict[str, str] = {}
         self._done = 0
 
     def measure(self) -> Bias:
-        """Everything, in two passes over the pictures: as they are, and enlarged, to be moved."""
+        """Everything, in two passes over the images: as they are, and enlarged, to be moved."""
         size, seed = self.preprocess.size, self.seed
         counts, cutoffs = changes.piece_counts(size, self.patch), changes.cutoffs(size)
         shuffled = [self._asking(n, partial(changes.shuffled, pieces=n, seed=seed)) for n in counts]
@@ -180,7 +180,7 @@ class _Measuring:
         labels = self._labels(index)
         low_effects, high_effects = (tuple(one.effect(labels) for one in part) for part in (low, high))
         return Bias(
-            pictures=len(index),
+            images=len(index),
             size=self.preprocess.size,
             patch=self.patch,
             accuracy=plain.effect(labels).accuracy,
@@ -213,43 +213,43 @@ class _Measuring:
         return Shifts(still.effect(labels).accuracy, curve, mean_effect(within), mean_effect(whole))
 
     def _asking(self, at: float, change: Change) -> _Responses:
-        return _Responses(at, change, len(self.pictures))
+        return _Responses(at, change, len(self.source))
 
     def _batches(self, preprocess: Preprocess) -> Iterator[tuple[Tensor, list[int]]]:
         """Images (B, C, H, W) and their numbers; what cannot be read is left out."""
-        loader = Loader(self.pictures, preprocess, batch_size=self.batch_size, workers=self.workers, cache_bytes=0)
+        loader = Loader(self.source, preprocess, batch_size=self.batch_size, workers=self.workers, cache_bytes=0)
         try:
             for made in loader.batches():
                 yield made.images, made.index.tolist()
                 self._done += len(made.index)
                 if self.progress is not None:
-                    self.progress(self._done, 2 * len(self.pictures))
+                    self.progress(self._done, 2 * len(self.source))
         finally:
             loader.close()
         self.unreadable |= loader.unreadable
 
     def _labels(self, index: list[int]) -> Tensor | None:
-        """(n,) labels of these pictures; None if there is one that is not known, or nobody to know it."""
-        labels = torch.from_numpy(self.pictures.labels)[index]
+        """(n,) labels of these images; None if there is one that is not known, or nobody to know it."""
+        labels = torch.from_numpy(self.source.labels)[index]
         return labels if self.network.config.classes and len(labels) and bool((labels >= 0).all()) else None
 
 
 class _Looking:
-    """How far a network looks, on the first pictures that come."""
+    """How far a network looks, on the first images that come."""
 
     def __init__(self, network: Network, size: tuple[int, int], seed: int) -> None:
         self.network, self.size, self.seed = network, size, seed
-        self._fields, self._field_pictures = np.zeros(size), 0
-        self._distances = Rows(DISTANCE_PICTURES)
+        self._fields, self._field_images = np.zeros(size), 0
+        self._distances = Rows(DISTANCE_IMAGES)
 
     def look(self, images: Tensor, index: Sequence[int]) -> None:
         """Take in a batch."""
-        wanted = FIELD_PICTURES - self._field_pictures
+        wanted = FIELD_IMAGES - self._field_images
         if wanted > 0 and has_places(self.network):
             maps = gradient_maps(self.network, images[:wanted], self.seed, index[:wanted])
             self._fields += maps.sum(axis=0)
-            self._field_pictures += len(maps)
-        wanted = DISTANCE_PICTURES - self._distances.done
+            self._field_images += len(maps)
+        wanted = DISTANCE_IMAGES - self._distances.done
         if wanted > 0 and isinstance(self.network, TracesAttention):
             c = self.network.config
             tokens = c.prefix + (self.size[0] // c.patch + 1) * (self.size[1] // c.patch + 1)
@@ -258,15 +258,15 @@ class _Looking:
                 self._distances.add(torch.from_numpy(attention_distance(self.network, part)))
 
     def attention_distance(self) -> Values | None:
-        """(layers,): the mean over pictures and heads, as a share of the longer side."""
+        """(layers,): the mean over images and heads, as a share of the longer side."""
         found = self._distances.all()
         if not len(found):
             return None
         return tuple(_rounded(value) for value in found.double().mean(dim=(0, 2)) / max(self.size))
 
     def receptive_field(self) -> ReceptiveField | None:
-        """Of the mean over pictures."""
-        return receptive_field(self._fields) if self._field_pictures else None
+        """Of the mean over images."""
+        return receptive_field(self._fields) if self._field_images else None
 
 
 def _right(predicted: Tensor, labels: Tensor | None) -> float | None:

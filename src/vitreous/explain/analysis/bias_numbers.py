@@ -13,12 +13,12 @@ from vitreous.explain.analysis.numbers import MeasuredOn, Values
 
 @dataclass(frozen=True)
 class Effect:
-    """What one change of the pictures does to a model's answers: means over pictures."""
+    """What one change of the images does to a model's answers: means over images."""
 
     at: float
     """How strong the change is, in the unit of its curve: pixels, pieces along a side, or a frequency."""
     same: float | None
-    """The share of pictures whose prediction stays. This and the next are None without a classifier."""
+    """The share of images whose prediction stays. This and the next are None without a classifier."""
     moved: float | None
     """Probability that moves from classes to others, half of the sum of all absolute changes: 0 none, 1 all of it."""
     likeness: float
@@ -29,16 +29,16 @@ class Effect:
 
 @dataclass(frozen=True)
 class Shifts:
-    """What happens when the picture moves."""
+    """What happens when the image moves."""
 
     accuracy: float | None
-    """Before it moves. The windows that move are cut from a picture enlarged by a quarter, so this is not `Bias`'s."""
+    """Before it moves. The windows that move are cut from an image enlarged by a quarter, so this is not `Bias`'s."""
     curve: tuple[Effect, ...]
     """At so many pixels."""
     within: Effect | None
     """The mean of the shifts by less than a patch; of all shifts where there are no patches; None if there is none."""
     whole: Effect | None
-    """The mean of the shifts by whole patches; None where a patch is more than a quarter of the picture."""
+    """The mean of the shifts by whole patches; None where a patch is more than a quarter of the image."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class ReceptiveField:
     """Which pixels the features of the central place depend on, by their gradient: shares of the longer side."""
 
     radius: float
-    """Half of the gradient lies so near. 0: one pixel; 0.4: all of a square picture counts alike."""
+    """Half of the gradient lies so near. 0: one pixel; 0.4: all of a square image counts alike."""
     radii: Values
     mass: Values
     """The share of the gradient that lies within each of `radii`."""
@@ -54,15 +54,15 @@ class ReceptiveField:
 
 @dataclass(frozen=True)
 class Bias:
-    """How a model changes its answers with what is done to the picture, and how far it looks."""
+    """How a model changes its answers with what is done to the image, and how far it looks."""
 
-    pictures: int
+    images: int
     size: tuple[int, int]
     """Height and width of the model's input, in pixels."""
     patch: int | None
     """Side of a patch, or the stride of a convolutional network's last map; None of a network without places."""
     accuracy: float | None
-    """On the pictures as they are; None without labels."""
+    """On the images as they are; None without labels."""
     shifts: Shifts
     attention_distance: Values | None
     """(layers,): how far a patch looks, mean of the heads, as a share of the longer side; None without attention."""
@@ -74,11 +74,11 @@ class Bias:
     high_pass: tuple[Effect, ...]
     """With frequencies above these only, and the mean colour."""
     low_needed: float | None
-    """The lowest frequency from which on, with all below it, half of the pictures keep their prediction."""
+    """The lowest frequency from which on, with all below it, half of the images keep their prediction."""
     high_enough: float | None
-    """Up to which frequency all can be taken away before half of the pictures lose their prediction."""
+    """Up to which frequency all can be taken away before half of the images lose their prediction."""
     unreadable: tuple[str, ...] = ()
-    """Pictures that were left out, with the reason."""
+    """Images that were left out, with the reason."""
 
     def to_json(self) -> dict[str, Any]:
         """As dicts, lists, texts and numbers."""
@@ -100,7 +100,7 @@ class Bias:
 
 @dataclass(frozen=True)
 class BiasNumbers:
-    """The bias of several models on the same pictures."""
+    """The bias of several models on the same images."""
 
     data: MeasuredOn
     models: tuple[tuple[str, Bias], ...]

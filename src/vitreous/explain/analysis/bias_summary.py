@@ -15,7 +15,7 @@ NORMAL = 1.959963984540054
 
 
 PIXELS = (1, 2, 4, 8)
-"""Distances that have a row of their own, where the picture is large enough to move so far (`changes.margin`)."""
+"""Distances that have a row of their own, where the image is large enough to move so far (`changes.margin`)."""
 
 
 class BiasRow(NamedTuple):
@@ -65,7 +65,7 @@ def _moved_by(pixels: int) -> _Measure:
 
 _MEASURES = (
     _Measure(
-        "accuracy on these pictures",
+        "accuracy on these images",
         True,
         "Of those that the bias is measured on, as they are: fewer than an evaluation looks at.",
         lambda b: b.accuracy,
@@ -117,7 +117,7 @@ _MEASURES = (
     _Measure(
         "effective receptive field, radius",
         True,
-        "Half of the gradient of the central features lies so near, of the longer side. 40 %: the whole picture alike.",
+        "Half of the gradient of the central features lies so near, of the longer side. 40 %: the whole image alike.",
         lambda b: None if b.receptive_field is None else b.receptive_field.radius,
     ),
     _Measure(
@@ -155,11 +155,11 @@ _MEASURES = (
 
 
 def tell_margin(models: Sequence[Bias]) -> str:
-    """How far a share of predictions may be off for so few pictures: 95 % of a binomial distribution."""
-    pictures = min(bias.pictures for bias in models)
-    half, tail = (100 * NORMAL * math.sqrt(share * (1 - share) / pictures) for share in (0.5, 0.1))
+    """How far a share of predictions may be off for so few images: 95 % of a binomial distribution."""
+    images = min(bias.images for bias in models)
+    half, tail = (100 * NORMAL * math.sqrt(share * (1 - share) / images) for share in (0.5, 0.1))
     return (
-        f"Shares of predictions are of {pictures:,} pictures: with 95 %, ± {half:.1f} points at 50 %, ± {tail:.1f} at "
+        f"Shares of predictions are of {images:,} images: with 95 %, ± {half:.1f} points at 50 %, ± {tail:.1f} at "
         "10 or 90 % (binomial)."
     )
 

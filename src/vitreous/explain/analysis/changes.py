@@ -1,6 +1,6 @@
-"""Pictures moved, shuffled and filtered, each by a chance of its own.
+"""Images moved, shuffled and filtered, each by a chance of its own.
 
-Letters in shapes: B pictures, C channels, H x W pixels. `index` holds the numbers of a batch's pictures: what is random
+Letters in shapes: B images, C channels, H x W pixels. `index` holds the numbers of a batch's images: what is random
 about one follows from the seed and its number, whatever batch it is in.
 """
 
@@ -19,7 +19,7 @@ from vitreous.data.chance import generator
 from vitreous.explain.analysis.noise import band_mask
 
 SHIFT, SHUFFLE = 1, 2
-"""Numbers of views of `generator`: for where a picture moves, and for how its pieces are mixed."""
+"""Numbers of views of `generator`: for where an image moves, and for how its pieces are mixed."""
 MOST_PIECES = 16
 CUTOFFS = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.6, 0.8, 1.0)
 """Frequencies as shares of the highest that a row of pixels can hold (Nyquist's), in any direction."""
@@ -29,17 +29,17 @@ Index = Sequence[int]
 
 
 def margin(size: Size) -> int:
-    """How far a picture may move, in pixels: a quarter of its shorter side.
+    """How far an image may move, in pixels: a quarter of its shorter side.
 
-    It depends on nothing but the size, so that models which see pictures of one size are moved on the same pixels.
+    It depends on nothing but the size, so that models which see images of one size are moved on the same pixels.
     """
     return max(1, min(size) // 4)
 
 
 def enlarged(preprocess: Preprocess) -> Preprocess:
-    """How to see `margin` pixels more of a picture each way, so that windows of the model's size can move within.
+    """How to see `margin` pixels more of an image each way, so that windows of the model's size can move within.
 
-    Pixels that the centre crop leaves out are used first; where they are not enough, the picture is enlarged.
+    Pixels that the centre crop leaves out are used first; where they are not enough, the image is enlarged.
     """
     more = margin(preprocess.size)
     size = preprocess.size[0] + more, preprocess.size[1] + more
@@ -56,10 +56,10 @@ def distances(size: Size, patch: int | None) -> list[int]:
 
 
 def moved_windows(images: Tensor, index: Index, *, size: Size, distance: int, seed: int) -> Tensor:
-    """(B, C, *size): of each enlarged picture a window, moved by so many pixels from where it is at distance 0.
+    """(B, C, *size): of each enlarged image a window, moved by so many pixels from where it is at distance 0.
 
-    It moves up, down, left or right, by the picture's chance, from one border of the enlarged picture towards the
-    other; the other way it is in the middle. So each window has only pixels of the picture.
+    It moves up, down, left or right, by the image's chance, from one border of the enlarged image towards the
+    other; the other way it is in the middle. So each window has only pixels of the image.
     """
     windows = []
     for image, number in zip(images, index, strict=True):
@@ -74,7 +74,7 @@ def moved_windows(images: Tensor, index: Index, *, size: Size, distance: int, se
 def piece_counts(size: Size, patch: int | None) -> list[int]:
     """In how many pieces along each side to cut: each at least twice the one before, and as many as there are patches.
 
-    All divide both sides, so that all pieces are alike; none is a single pixel. A picture that is not square has
+    All divide both sides, so that all pieces are alike; none is a single pixel. An image that is not square has
     pieces of its own shape, and never as many along both sides as patches.
     """
     common = math.gcd(*size)
@@ -88,7 +88,7 @@ def piece_counts(size: Size, patch: int | None) -> list[int]:
 
 
 def shuffled(images: Tensor, index: Index, *, pieces: int, seed: int) -> Tensor:
-    """(B, C, H, W): each picture cut into pieces x pieces, of which none stays in its place."""
+    """(B, C, H, W): each image cut into pieces x pieces, of which none stays in its place."""
     channels, height, width = images.shape[1:]
     rows, columns = height // pieces, width // pieces
     cut = images.reshape(-1, channels, pieces, rows, pieces, columns).permute(0, 2, 4, 1, 3, 5)
@@ -109,7 +109,7 @@ def _derangement(pieces: int, seed: int, number: int) -> np.ndarray[tuple[int], 
 
 
 def cutoffs(size: Size) -> list[float]:
-    """Those of CUTOFFS that differ in what they keep of a picture of this size."""
+    """Those of CUTOFFS that differ in what they keep of an image of this size."""
     kept = [int(low_mask(size, cutoff).sum()) for cutoff in CUTOFFS]
     return [cutoff for number, cutoff in enumerate(CUTOFFS) if number == 0 or kept[number] > kept[number - 1]]
 

@@ -1,8 +1,8 @@
 """How alike the attention of different queries, heads and depths is.
 
 As in Park et al., "What Do Self-Supervised Vision Transformers Learn?". All measures look at attention among patches:
-class token and registers have no place on the picture, so they are left out as queries, and what a patch gives to them
-is shared among the patches in proportion. Letters in shapes: B pictures, h heads, T tokens, N patches, L layers.
+class token and registers have no place on the image, so they are left out as queries, and what a patch gives to them
+is shared among the patches in proportion. Letters in shapes: B images, h heads, T tokens, N patches, L layers.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def head_similarity(attention: Tensor) -> Tensor:
 
 
 def query_similarity(attention: Tensor) -> Tensor:
-    """(B, h): the mean cosine similarity of two queries' attention, that is between places of the picture."""
+    """(B, h): the mean cosine similarity of two queries' attention, that is between places of the image."""
     return mean_cosine(attention)
 
 

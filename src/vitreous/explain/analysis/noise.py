@@ -15,10 +15,10 @@ BANDS = ((0.0, 0.2), (0.2, 0.4), (0.4, 0.6), (0.6, 0.8), (0.8, 1.0))
 
 
 def band_noise(size: tuple[int, int, int], band: tuple[float, float], seed: int, index: int) -> NDArray[np.float32]:
-    """(C, H, W) random noise of these frequencies only, root mean square 1, for one picture; the same every time."""
+    """(C, H, W) random noise of these frequencies only, root mean square 1, for one image; the same every time."""
     inside = band_mask(size[1:], band)
     if not inside.any():
-        raise ValueError(f"a picture of {size[1]}x{size[2]} has no frequency between {band[0]} and {band[1]}")
+        raise ValueError(f"an image of {size[1]}x{size[2]} has no frequency between {band[0]} and {band[1]}")
     white = generator(seed, 0, index).standard_normal(size)
     filtered = np.fft.irfft2(np.fft.rfft2(white) * inside[:, : size[2] // 2 + 1], size[1:])
     noise: NDArray[np.float32] = (filtered / np.sqrt(np.mean(filtered**2))).astype(np.float32)

@@ -21,12 +21,12 @@ class Accuracy:
     interval: tuple[float, float]
     """95 %."""
     n: int
-    """How many pictures were asked about."""
+    """How many images were asked about."""
 
 
 @dataclass(frozen=True)
 class Measures:
-    """The means over pictures of what needs no labels; `vitreous.explain.analysis` has a function for each."""
+    """The means over images of what needs no labels; `vitreous.explain.analysis` has a function for each."""
 
     attention_distance: Table
     """(L, h), in pixels of the input."""
@@ -48,8 +48,8 @@ class Measures:
     """(L, L), of the layers' attention."""
     frequencies: Values
     """(F,), as shares of the highest along the diagonal of the grid."""
-    picture_rank: Values
-    """(L + 1,), of the pictures' mean tokens."""
+    image_rank: Values
+    """(L + 1,), of the images' mean tokens."""
     representation_rank: float
     representation_spectrum: Values
     """(R,), as `token_spectrum`."""
@@ -57,7 +57,7 @@ class Measures:
 
 @dataclass(frozen=True)
 class Shape:
-    """How large a model is, and what pictures it takes."""
+    """How large a model is, and what images it takes."""
 
     width: int
     depth: int
@@ -80,7 +80,7 @@ class Probes:
 
 @dataclass(frozen=True)
 class UnderNoise:
-    """How well a model answers when pictures carry noise of some frequencies."""
+    """How well a model answers when images carry noise of some frequencies."""
 
     clean: Accuracy
     """Without noise."""
@@ -139,14 +139,14 @@ class Likeness:
 
 @dataclass(frozen=True)
 class MeasuredOn:
-    """The pictures of an analysis."""
+    """The images of an analysis."""
 
     source: str
     """Where they are from; "from" in JSON."""
     split: str
-    pictures: int
+    images: int
     learned_from: int | None
-    """Pictures that the probes learned from. This and the next are None without labels."""
+    """Images that the probes learned from. This and the next are None without labels."""
     classes: int | None
     seed: int
 

@@ -1,4 +1,4 @@
-"""One model after another read on the pictures of an analysis: its depths, its probes, and its answers under noise."""
+"""One model after another read on the images of an analysis: its depths, its probes, and its answers under noise."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Judge(NamedTuple):
 
 
 class Chosen(NamedTuple):
-    """The pictures of an analysis."""
+    """The images of an analysis."""
 
     split: str
     measured: Source
@@ -51,7 +51,7 @@ class Chosen(NamedTuple):
 
 
 class Learned(NamedTuple):
-    """Features of the pictures to learn from."""
+    """Features of the images to learn from."""
 
     depths: Tensor
     """(m, L + 1, D), the mean of the patch tokens at each depth."""
@@ -62,7 +62,7 @@ class Learned(NamedTuple):
 
 
 class ModelReader:
-    """Reads models one after another, all on the same pictures."""
+    """Reads models one after another, all on the same images."""
 
     def __init__(
         self, chosen: Chosen, judge: Judge, seed: int, workers: int | None, progress: Progress | None, total: int
@@ -71,16 +71,16 @@ class ModelReader:
         self.progress, self.total = progress, total
         self.remarks: list[str] = []
         self.index: list[int] | None = None
-        """The measured pictures that can be read: the same for every model."""
+        """The measured images that can be read: the same for every model."""
         self._done = 0
 
     def read(self, name: str, bundle: Bundle) -> tuple[ModelNumbers, Tensor]:
-        """All numbers of a model, and its pictures' mean tokens (n, L + 1, D)."""
+        """All numbers of a model, and its images' mean tokens (n, L + 1, D)."""
         model = require(bundle.model, ViT, f"analysis of {name}")
         config = model.config
         patches = math.prod(grid_of(bundle.preprocess.size, config.patch))
         if patches < 2:
-            raise UserError(f"{name}: sees a picture as one patch, so there is nothing to compare within it.")
+            raise UserError(f"{name}: sees an image as one patch, so there is nothing to compare within it.")
         tokens = config.prefix + patches
         batch = min(32, max(1, ELEMENTS // (config.heads * tokens**2)))
         learned = None if self.chosen.learned is None else self._learn(name, bundle, model, self.chosen.learned, batch)
@@ -123,7 +123,7 @@ class ModelReader:
                 self.remarks.append(remark)
 
     def _learn(self, name: str, bundle: Bundle, model: ViT, source: Source, batch: int) -> Learned:
-        """Look at the pictures to learn from."""
+        """Look at the images to learn from."""
         depths, representations, index = Rows(len(source)), Rows(len(source)), []
         for images, at in self._batches(bundle, source, batch):
             with naming(name):
@@ -141,7 +141,7 @@ class ModelReader:
             number = {label: k for k, label in enumerate(classes)}
             own = torch.tensor([number.get(label, -1) for label in bundle.labels])
             return lambda images: own[bundle.model(images).argmax(dim=1)]
-        self.remarks.append(f"{name}: its accuracy under noise is that of a linear probe on clean pictures' features.")
+        self.remarks.append(f"{name}: its accuracy under noise is that of a linear probe on clean images' features.")
         probe = self.judge.fit(learned.representations, learned.labels, len(classes))
         return lambda images: probe(bundle.model.representation(images)).argmax(dim=1)
 
@@ -169,7 +169,7 @@ def naming(name: str) -> Iterator[None]:
 
 
 class _Noise:
-    """Answers to pictures as they are, and with noise of one band after another."""
+    """Answers to images as they are, and with noise of one band after another."""
 
     def __init__(self, bundle: Bundle, seed: int, count: int) -> None:
         self.seed = seed

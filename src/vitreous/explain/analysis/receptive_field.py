@@ -1,6 +1,6 @@
 """The effective receptive field: how much each pixel moves the features of the central place (Luo et al. 2016).
 
-Letters in shapes: B pictures, C channels, H x W pixels, N patches, D features, h x w places.
+Letters in shapes: B images, C channels, H x W pixels, N patches, D features, h x w places.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Map = NDArray[np.float64]
 
 
 def has_places(network: Network) -> bool:
-    """Whether its last features still have a place on the picture."""
+    """Whether its last features still have a place on the image."""
     return isinstance(network, TracesAttention | HasFeatureMap)
 
 
@@ -36,7 +36,7 @@ def gradient_maps(network: Network, images: Tensor, seed: int, index: Sequence[i
     """(B, H, W), each of sum 1: the absolute gradient of the central features with respect to the pixels.
 
     The gradient is that of a sum of the features with random signs: plain sums of features after a LayerNorm never
-    change, whatever the pixels do. index: the pictures' numbers, of which their signs follow.
+    change, whatever the pixels do. index: the images' numbers, of which their signs follow.
     """
     # one at a time: what a backward pass keeps of a batch may not fit
     return np.concatenate([_gradient_map(network, images[i : i + 1], seed, index[i]) for i in range(len(images))])

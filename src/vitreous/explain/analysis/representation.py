@@ -1,6 +1,6 @@
 """What tokens and representations are like: their frequencies, their dimensions, and how alike two models are.
 
-Letters in shapes: B or n pictures, N patches on a grid of rows x columns, D width.
+Letters in shapes: B or n images, N patches on a grid of rows x columns, D width.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ def effective_rank(values: Tensor) -> Tensor:
 
 
 def linear_cka(one: Tensor, other: Tensor) -> float:
-    """Centred kernel alignment of representations (n, D1) and (n, D2) of the same n > 3 pictures, at most 1.
+    """Centred kernel alignment of representations (n, D1) and (n, D2) of the same n > 3 images, at most 1.
 
     1: the same up to rotation and scale; 0: nothing in common. With linear kernels (Kornblith et al.), and estimated
-    without bias (HSIC_1 of Song et al.), since else a few pictures with many features look alike whatever they are.
+    without bias (HSIC_1 of Song et al.), since else a few images with many features look alike whatever they are.
     """
     x, y = one.double() - one.double().mean(dim=0), other.double() - other.double().mean(dim=0)
     own = _hsic(x, x), _hsic(y, y)

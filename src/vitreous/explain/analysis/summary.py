@@ -46,7 +46,7 @@ _ALWAYS = (
         False,
         lambda m: _late(tuple(depth[-1] for depth in m.measures.log_amplitude)),
     ),
-    _Measure("dimensions in use by a picture's tokens", False, lambda m: _late(m.measures.token_rank)),
+    _Measure("dimensions in use by an image's tokens", False, lambda m: _late(m.measures.token_rank)),
     _Measure("dimensions in use by representations", False, lambda m: m.measures.representation_rank),
 )
 _LABELLED = (

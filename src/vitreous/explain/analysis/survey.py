@@ -1,8 +1,8 @@
-"""A model looked at depth by depth, while pictures stream through it.
+"""A model looked at depth by depth, while images stream through it.
 
-Each layer's attention and tokens are reduced as soon as they exist. What stays of a batch are numbers, of a picture the
+Each layer's attention and tokens are reduced as soon as they exist. What stays of a batch are numbers, of an image the
 mean of its patch tokens at each depth. Depth 0 is the embedding, depth l the output of block l. Letters in shapes:
-B pictures, h heads, N patches, D width, L layers.
+B images, h heads, N patches, D width, L layers.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from vitreous.explain.attention import cell_distances, mean_distance
 from vitreous.model.trace import Trace
 from vitreous.model.vit import ViT
 
-SPECTRUM_PICTURES = 64
-"""The tokens' singular values are costly and hardly differ between pictures: so many are enough."""
+SPECTRUM_IMAGES = 64
+"""The tokens' singular values are costly and hardly differ between images: so many are enough."""
 
 
 class _Pooling(Trace):
@@ -61,16 +61,16 @@ class _Pooling(Trace):
 
 
 class _Reading(_Pooling):
-    """Reduces each layer to sums over the batch's pictures."""
+    """Reduces each layer to sums over the batch's images."""
 
     def __init__(self, patch: int, spectra: int) -> None:
         super().__init__()
         self.wants_attention = True
         self.patch = patch
         self.spectra = spectra
-        """Of how many pictures of this batch the singular values are wanted."""
+        """Of how many images of this batch the singular values are wanted."""
         self.sums: dict[str, dict[int, Tensor]] = defaultdict(dict)
-        """Name and depth to a sum over pictures."""
+        """Name and depth to a sum over images."""
 
     def record_attention(self, layer: int, attention: Tensor) -> None:
         among = patch_attention(attention, self.prefix)
@@ -109,8 +109,8 @@ class Survey:
 
     model: ViT
     count: int
-    """Pictures that will come at most."""
-    pictures: int = 0
+    """Images that will come at most."""
+    seen: int = 0
     grid: tuple[int, int] = (0, 0)
     _spectra: int = 0
     _sums: dict[str, dict[int, Tensor]] = field(default_factory=lambda: defaultdict(dict))
@@ -119,8 +119,8 @@ class Survey:
         self._depths, self._representations = Rows(self.count), Rows(self.count)
 
     def look(self, images: Tensor) -> None:
-        """Take in a batch of pictures (B, C, H, W)."""
-        wanted = min(len(images), SPECTRUM_PICTURES - self._spectra)
+        """Take in a batch of images (B, C, H, W)."""
+        wanted = min(len(images), SPECTRUM_IMAGES - self._spectra)
         trace = _Reading(self.model.config.patch, wanted)
         with torch.inference_mode():
             y = self.model.representation(images, trace=trace)
@@ -130,13 +130,13 @@ class Survey:
                 before = self._sums[name].get(depth)
                 self._sums[name][depth] = value.double() if before is None else before + value
         self.grid = trace.grid
-        self.pictures += len(images)
+        self.seen += len(images)
         self._spectra += wanted
         self._depths.add(trace.depths())
         self._representations.add(y)
 
     def depths(self) -> Tensor:
-        """(n, L + 1, D): of each picture the mean of its patch tokens at each depth."""
+        """(n, L + 1, D): of each image the mean of its patch tokens at each depth."""
         return self._depths.all()
 
     def representations(self) -> Tensor:
@@ -144,27 +144,27 @@ class Survey:
         return self._representations.all()
 
     def measures(self) -> Measures:
-        """The means over pictures."""
+        """The means over images."""
         steps = len(diagonal(self.grid)) - 1
         spectrum = singular_values(self.representations())
         return Measures(
-            attention_distance=_table(self._mean("attention_distance", self.pictures)),
-            mutual_information=_table(self._mean("mutual_information", self.pictures)),
-            head_similarity=_values(self._mean("head_similarity", self.pictures)),
-            query_similarity=_values(self._mean("query_similarity", self.pictures)),
-            log_amplitude=_table(self._mean("log_amplitude", self.pictures)),
-            token_similarity=_values(self._mean("token_similarity", self.pictures)),
+            attention_distance=_table(self._mean("attention_distance", self.seen)),
+            mutual_information=_table(self._mean("mutual_information", self.seen)),
+            head_similarity=_values(self._mean("head_similarity", self.seen)),
+            query_similarity=_values(self._mean("query_similarity", self.seen)),
+            log_amplitude=_table(self._mean("log_amplitude", self.seen)),
+            token_similarity=_values(self._mean("token_similarity", self.seen)),
             token_spectrum=_table(self._mean("token_spectrum", self._spectra)),
             token_rank=_values(self._mean("token_rank", self._spectra)),
-            depth_similarity=_table(self._mean("depth_similarity", self.pictures)[0]),
+            depth_similarity=_table(self._mean("depth_similarity", self.seen)[0]),
             frequencies=tuple(round(i / steps, 4) for i in range(steps + 1)),
-            picture_rank=_values(effective_rank(singular_values(self.depths().transpose(0, 1)))),
+            image_rank=_values(effective_rank(singular_values(self.depths().transpose(0, 1)))),
             representation_rank=_rounded(effective_rank(spectrum)).item(),
             representation_spectrum=_values(log_spectrum(spectrum)),
         )
 
     def _mean(self, name: str, count: int) -> Tensor:
-        """(depths, ...): the sums of this name over so many pictures, divided by their number."""
+        """(depths, ...): the sums of this name over so many images, divided by their number."""
         sums = self._sums[name]
         return torch.stack([sums[depth] / count for depth in sorted(sums)])
 

@@ -1,1 +1,1 @@
-"""A time that the person chose: what fits into it, and as many pictures and steps as do."""
+"""A time that the person chose: what fits into it, and as many images and steps as do."""

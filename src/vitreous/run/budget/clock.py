@@ -1,4 +1,4 @@
-"""The time that a person gave: how much of it is gone, and what the first pictures say about the rest."""
+"""The time that a person gave: how much of it is gone, and what the first images say about the rest."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STARTING = 2.2
 LEAVING = 0.7
 """Seconds from the last file written to the end of the process."""
 TELLING = 1.0
-"""Seconds after which the cost of looking at a picture is known well enough."""
+"""Seconds after which the cost of looking at an image is known well enough."""
 
 
 class Clock:
@@ -40,7 +40,7 @@ class Clock:
 
 
 class Outlook:
-    """What fits into the time, judged again whenever pictures were looked at; said once, as soon as not all does."""
+    """What fits into the time, judged again whenever images were looked at; said once, as soon as not all does."""
 
     def __init__(self, work: Work, clock: Clock, say: Callable[[str], None], learn: float = 0.0) -> None:
         self.work, self.clock, self.say, self.learn = work, clock, say, learn
@@ -48,7 +48,7 @@ class Outlook:
         self.plan: StagePlan
 
     def judge(self, looked: int, last: bool = False) -> bool:
-        """Whether enough is known after so many pictures; `last`: there are no more, so it must be."""
+        """Whether enough is known after so many images; `last`: there are no more, so it must be."""
         taken = self.clock.now() - self.began
         self.look = taken / looked
         costs = Costs(self.began, self.look, self.clock.writing, self.learn)

@@ -1,4 +1,4 @@
-"""Looking at as many pictures as there is time for: to know what one costs, to learn from, to be judged by."""
+"""Looking at as many images as there is time for: to know what one costs, to learn from, to be judged by."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from vitreous.run.budget.clock import SLOWEST, Clock, Outlook
 from vitreous.run.budget.looking import class_by_class, until
 
 Function = Callable[[Tensor], Tensor]
-"""(B, C, H, W) normalised pictures to (B, D) features or scores."""
+"""(B, C, H, W) normalised images to (B, D) features or scores."""
 
 
 def look_around(function: Function, loader: Loader, outlook: Outlook) -> None:
-    """Look at pictures until the outlook knows what one costs."""
+    """Look at images until the outlook knows what one costs."""
     looked = 0
 
     def known(batch: Batch) -> bool:
@@ -41,7 +41,7 @@ def features_in_time(
     outlook: Outlook | None,
     progress: Callable[[int], None] | None = None,
 ) -> tuple[Labelled, int]:
-    """Features and labels of training pictures, class by class, and how many pictures of that order were tried.
+    """Features and labels of training images, class by class, and how many images of that order were tried.
 
     count: so many, all if None. outlook: it is asked after each batch whether there is time for more.
     """
@@ -64,9 +64,9 @@ def features_in_time(
 def answers_in_time(
     function: Function, loader: Loader, clock: Clock, look: float, progress: Callable[[int], None] | None = None
 ) -> tuple[Labelled, int]:
-    """Scores and labels of pictures in their order, and how many were tried: all, or until it is time to write.
+    """Scores and labels of images in their order, and how many were tried: all, or until it is time to write.
 
-    look: the seconds that a picture was to take; where it takes longer now, so will writing.
+    look: the seconds that an image was to take; where it takes longer now, so will writing.
     """
     tried, first = 0, (0, 0.0)
 

@@ -1,4 +1,4 @@
-"""Looking at part of the pictures where the time allows no more: in which order, and until when."""
+"""Looking at part of the images where the time allows no more: in which order, and until when."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ PART = 2**31
 
 
 def random_part(source: Source, seed: int, count: int | None = None) -> Source:
-    """The first so many pictures of a random order, all if None; whatever is seen first is a random sample."""
+    """The first so many images of a random order, all if None; whatever is seen first is a random sample."""
     return source.subset(permutation(seed, PART, len(source))[:count])
 
 
 def class_by_class(labels: Labels, seed: int, draw: int = PART) -> Index:
-    """A random order of all pictures that gives one of each class, then another of each, as long as there are any.
+    """A random order of all images that gives one of each class, then another of each, as long as there are any.
 
     draw: which of a seed's orders it is.
     """

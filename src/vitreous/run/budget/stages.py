@@ -1,8 +1,8 @@
 """What fits into a budget: a pure function from what the first seconds cost to how much is looked at.
 
-A training with a budget goes through these stages: start-up, features of training pictures for a first classifier (with
-weights), steps, validation and test pictures, and writing. Measuring gets at most a quarter of the time; the classifier
-comes before the steps; what does not fit is done with fewer pictures, chosen at random.
+A training with a budget goes through these stages: start-up, features of training images for a first classifier (with
+weights), steps, validation and test images, and writing. Measuring gets at most a quarter of the time; the classifier
+comes before the steps; what does not fit is done with fewer images, chosen at random.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from vitreous.data.source import Split
 MARGIN = 0.97
 """The share of the time left that is planned for: a machine is never as quiet as while it is measured."""
 MEASURING = 0.25
-"""The share of the whole time that validation and test pictures may take together."""
+"""The share of the whole time that validation and test images may take together."""
 FEW = 16
-"""Validation or test pictures that are looked at however short the time is."""
+"""Validation or test images that are looked at however short the time is."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """The pictures that a training would look at, if it had the time."""
+    """The images that a training would look at, if it had the time."""
 
     features: int
-    """Training pictures for a classifier on frozen features; 0 where there is none."""
+    """Training images for a classifier on frozen features; 0 where there is none."""
     val: int
     test: int
     passes: int
-    """How often the validation pictures are gone over, at least."""
+    """How often the validation images are gone over, at least."""
     fewest: int = 1
-    """Training pictures that the classifier cannot do without."""
+    """Training images that the classifier cannot do without."""
     steps: int = 0
     """Looks that the fewest steps worth taking cost."""
 
@@ -41,25 +41,25 @@ class Costs:
     """What the first seconds have shown, in seconds."""
 
     spent: float
-    """Before the first picture was looked at."""
+    """Before the first image was looked at."""
     look: float
-    """At one picture: decoded, and once through the network."""
+    """At one image: decoded, and once through the network."""
     writing: float
     """The bundle, the report, and the end of the process."""
     learn: float = 0.0
-    """For each picture that a classifier is fitted to."""
+    """For each image that a classifier is fitted to."""
 
 
 @dataclass(frozen=True)
 class StagePlan:
-    """How many pictures are looked at, and what is left for steps."""
+    """How many images are looked at, and what is left for steps."""
 
     work: Work
     features: int
     val: int
     test: int
     training: float
-    """Seconds for steps; below 0 where even the fewest pictures take longer than the budget."""
+    """Seconds for steps; below 0 where even the fewest images take longer than the budget."""
     worth: float
     """Seconds below which no step is worth taking."""
     enough: float
@@ -67,13 +67,13 @@ class StagePlan:
 
     @property
     def complete(self) -> bool:
-        """Whether every picture is looked at, and there is time for steps."""
+        """Whether every image is looked at, and there is time for steps."""
         asked = (self.work.features, self.work.val, self.work.test)
         return (self.features, self.val, self.test) == asked and self.training > self.worth
 
     @property
     def parts(self) -> dict[Split, int]:
-        """Of the splits that are not looked at as a whole, how many pictures are."""
+        """Of the splits that are not looked at as a whole, how many images are."""
         asked: dict[Split, tuple[int, int]] = {
             "train": (self.features, self.work.features),
             "val": (self.val, self.work.val),
@@ -83,7 +83,7 @@ class StagePlan:
 
 
 def plan_stages(work: Work, costs: Costs, budget: float) -> StagePlan:
-    """The pictures that fit into the budget: val and test within their share, then features, then time for steps."""
+    """The images that fit into the budget: val and test within their share, then features, then time for steps."""
     free = MARGIN * budget - costs.spent - costs.writing
     looks = max(0.0, min(MEASURING * budget, free / 2)) / costs.look
     val, test = _divide(looks, work)
@@ -95,20 +95,20 @@ def plan_stages(work: Work, costs: Costs, budget: float) -> StagePlan:
 
 
 def _divide(looks: float, work: Work) -> tuple[float, float]:
-    """Pictures of (val, test): half of the looks for each, and what one of them does not need for the other."""
+    """Images of (val, test): half of the looks for each, and what one of them does not need for the other."""
     for_val = min(work.passes * work.val, max(looks / 2, looks - work.test))
     for_test = min(work.test, looks - for_val)
     return max(min(FEW, work.val), for_val / work.passes), max(min(FEW, work.test), for_test)
 
 
 def _enough(work: Work, costs: Costs) -> float:
-    """The least budget that looks at every picture, and leaves as long for steps as the features take."""
+    """The least budget that looks at every image, and leaves as long for steps as the features take."""
     looks = costs.look * (work.passes * work.val + work.test)
     fixed = costs.spent + costs.writing
     features = (costs.look + costs.learn) * work.features
     steps = max(features, costs.look * work.steps)
     least = max(looks / MEASURING, (fixed + 2 * looks) / MARGIN, (fixed + looks + features + steps) / MARGIN)
-    return least * (1 + 1e-6) + 1e-3  # so that rounding leaves no picture out
+    return least * (1 + 1e-6) + 1e-3  # so that rounding leaves no image out
 
 
 def _whole(number: float) -> int:

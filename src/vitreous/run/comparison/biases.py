@@ -1,4 +1,4 @@
-"""Which bias the models of a comparison have: measured on the same pictures, as many as there is time for."""
+"""Which bias the models of a comparison have: measured on the same images, as many as there is time for."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from vitreous.weights.bundle import Bundle
 from vitreous.weights.files import write_file
 
 MOST, FEWEST = 200, 16
-"""Pictures; more hardly change a mean, fewer say little."""
+"""Images; more hardly change a mean, fewer say little."""
 LOOKS = 40
 """How often each is looked at, roughly, gradients counted in."""
 
 
 def count_that_fit(seconds: float | None, looks_per_second: Mapping[str, float]) -> int:
-    """So many pictures can be looked at by every model within the time; without a limit, as many as are useful.
+    """So many images can be looked at by every model within the time; without a limit, as many as are useful.
 
-    looks_per_second: pictures that each model sees in a second.
+    looks_per_second: images that each model sees in a second.
     """
     if seconds is None:
         return MOST
@@ -36,22 +36,22 @@ def count_that_fit(seconds: float | None, looks_per_second: Mapping[str, float])
 
 
 def some_of_each_class(source: Source, count: int) -> Source:
-    """So many pictures, of all classes alike; the same ones for every model."""
+    """So many images, of all classes alike; the same ones for every model."""
     return source.subset(class_by_class(source.labels, 0)[:count])
 
 
-def bias_of(bundle: Bundle, pictures: Source, kept: Path, workers: int) -> Bias:
-    """What the model's bias is on these pictures; read from the file `kept` if it was measured before.
+def bias_of(bundle: Bundle, images: Source, kept: Path, workers: int) -> Bias:
+    """What the model's bias is on these images; read from the file `kept` if it was measured before.
 
     bundle: opened for this alone, as its network may be moved and follows gradients.
     """
-    about = {"weights": weights_digest(bundle.model), "pictures": [pictures.key(i) for i in range(len(pictures))]}
+    about = {"weights": weights_digest(bundle.model), "images": [images.key(i) for i in range(len(images))]}
     if (found := _read(kept, about)) is not None:
         return found
     bias = measure_bias(
         bundle.model,
         bundle.preprocess,
-        pictures.relabelled(bundle.labels),
+        images.relabelled(bundle.labels),
         batch_size=choose_bias_batch(bundle),
         workers=workers,
     )

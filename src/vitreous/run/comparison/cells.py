@@ -55,7 +55,7 @@ RECIPE = "plain"
 MEASURED, DIVERGED = "measured.json", "diverged.json"
 """What a comparison adds to a run folder."""
 LOOKED_AT, TELLING = 4, 0.5
-"""Batches and seconds, at most, that tell how long a picture takes."""
+"""Batches and seconds, at most, that tell how long an image takes."""
 COUNTED = 100
 """Steps over which the cost of one is averaged, as a keep schedule changes it on the way."""
 
@@ -63,12 +63,12 @@ COUNTED = 100
 class CellTraining(LabelledTraining):
     """A training without a page of its own, on data that are open already: what all share is not paid for by each.
 
-    No clock decides which validation pictures it looks at, nor how often; a test split is left for when it has ended.
+    No clock decides which validation images it looks at, nor how often; a test split is left for when it has ended.
     """
 
     writing = 1.0
     shared: Data
-    val_pictures: int
+    val_images: int
 
     def open_data(self) -> Data:
         """Those of the comparison."""
@@ -77,11 +77,11 @@ class CellTraining(LabelledTraining):
     def split_data(self, data: Data) -> Data:
         """Without a test split."""
         splits = super().split_data(data).splits
-        self.parts = {"val": self.val_pictures} if self.val_pictures < len(splits["val"]) else {}
+        self.parts = {"val": self.val_images} if self.val_images < len(splits["val"]) else {}
         return replace(data, splits={"train": splits["train"], "val": splits["val"]})
 
     def part(self, split: Split) -> Source:
-        """The same pictures for every training."""
+        """The same images for every training."""
         return random_part(self.data.splits[split], SPLIT_SEED, self.parts.get(split))
 
     def afterwards(self, clock: Clock) -> Afterwards:
@@ -107,9 +107,9 @@ class Cells:
         """The training that a model would get, refused now if it cannot be: not when it is its turn, hours later."""
         assert candidate.model is not None
         trainings = [self.choose(candidate, fraction, 0) for fraction in sorted(self.request.fractions)]
-        training = trainings[-1]  # on the most pictures
+        training = trainings[-1]  # on the most images
         if not training.validation and "val" not in self.data.splits:
-            raise UserError("validation=0: without validation pictures no learning rate can be chosen; leave it out.")
+            raise UserError("validation=0: without validation images no learning rate can be chosen; leave it out.")
         check_training_memory(training, len(split_for(training, self.data).train), self.machine.world)
         return training
 
@@ -123,11 +123,11 @@ class Cells:
         return [float(f"{factor * usual:.3g}") for factor in GRID]
 
     def judged_on(self, training: Training) -> tuple[Split, Source]:
-        """All pictures that accuracies may be of."""
+        """All images that accuracies may be of."""
         return measured_split(split_for(training, self.data))
 
     def seconds_per_look(self, training: Training) -> float:
-        """How long a network of this kind takes for a picture that it is measured on, decoding included."""
+        """How long a network of this kind takes for an image that it is measured on, decoding included."""
         network = build_network(training.model, seed=0).to(self.machine.device).eval()
         batch = inference_batch(training.model)
         some = random_part(self.judged_on(training)[1], SPLIT_SEED, LOOKED_AT * batch)
@@ -145,7 +145,7 @@ class Cells:
         return (time.perf_counter() - began) / max(1, looked)
 
     def try_rate(self, candidate: Candidate, learning_rate: float, plan: ComparePlan) -> FitResult | None:
-        """A short training, to be judged by its validation pictures; None where it diverged."""
+        """A short training, to be judged by its validation images; None where it diverged."""
         assert plan.cell_seconds is not None
         asked = self._asked(candidate, plan.tuned_on, 0, _same_for_all(learning_rate, plan))
         asked = replace(asked, budget=f"{TRYING * plan.cell_seconds:.2f}s")
@@ -163,21 +163,19 @@ class Cells:
         return self._run(asked, self.place(key, candidate), plan)
 
     def measure(self, key: CellKey, candidate: Candidate, plan: ComparePlan) -> ClassificationResult:
-        """How well a finished cell does on the pictures that all are measured on; it is kept beside its weights."""
+        """How well a finished cell does on the images that all are measured on; it is kept beside its weights."""
         kept = self.place(key, candidate) / MEASURED
         if kept.exists():
             return ClassificationResult.from_json(read_json(kept))
-        _, pictures = self.judged_on(self.choose(candidate, key.fraction, key.seed))
-        result = self.measure_model(
-            open_classifier(kept.parent), random_part(pictures, SPLIT_SEED, plan.measured_pictures)
-        )
+        _, images = self.judged_on(self.choose(candidate, key.fraction, key.seed))
+        result = self.measure_model(open_classifier(kept.parent), random_part(images, SPLIT_SEED, plan.measured_images))
         write_file(kept, json.dumps(result.to_json()) + "\n")
         return result
 
-    def measure_model(self, bundle: Bundle, pictures: Source) -> ClassificationResult:
+    def measure_model(self, bundle: Bundle, images: Source) -> ClassificationResult:
         """How well any classifier does."""
         deployed = in_torch(bundle, str(self.machine.device))
-        return measure_classifier(deployed, pictures, workers=self.machine.workers)[0]
+        return measure_classifier(deployed, images, workers=self.machine.workers)[0]
 
     def trial_place(self, candidate: Candidate, learning_rate: float) -> Path:
         """The run folder of a trial."""
@@ -207,10 +205,10 @@ class Cells:
         """What came of a training; None where it diverged, now or before: once more it would do so again."""
         if (place / DIVERGED).exists():
             return None
-        assert plan.val_pictures is not None
+        assert plan.val_images is not None
         quiet = replace(self.listeners, say=lambda text: None, began=None)
         training = CellTraining(asked, place, self.machine, quiet, lambda folder, seconds=None: None)
-        training.shared, training.val_pictures = self.data, plan.val_pictures
+        training.shared, training.val_images = self.data, plan.val_images
         try:
             return training.run()
         except DivergedError as error:
@@ -227,11 +225,11 @@ def is_done(run: Path) -> bool:
     return (run / RESULT).exists() or (run / DIVERGED).exists()
 
 
-def equal_epochs(training: Training, pictures: int, flops: float) -> float:
-    """Epochs after which a training on so many pictures has done about so many operations, forward and backward."""
-    batch = min(training.batch_size, pictures)
+def equal_epochs(training: Training, images: int, flops: float) -> float:
+    """Epochs after which a training on so many images has done about so many operations, forward and backward."""
+    batch = min(training.batch_size, images)
     each = training_work(training, COUNTED * batch, Pace(COUNTED), COUNTED).flops / COUNTED
-    return max(1, round(flops / each)) / (pictures // batch)
+    return max(1, round(flops / each)) / (images // batch)
 
 
 def equal_flops(seconds: Mapping[str, float], speeds: Mapping[str, float]) -> float:
@@ -252,13 +250,13 @@ def step_speed(trials: Sequence[Tried], validating: float) -> float:
 
 
 def diverged_cell(key: CellKey, place: Path, n: int) -> Cell:
-    """A training whose loss left the numbers: it is counted as one that has none of the pictures right."""
+    """A training whose loss left the numbers: it is counted as one that has none of the images right."""
     return Cell(
         model=key.model,
         fraction=key.fraction,
         seed=key.seed,
         place=str(place),
-        pictures=None,
+        images=None,
         accuracy=0.0,
         interval=wilson(0, n),
         n=n,
@@ -269,7 +267,7 @@ def diverged_cell(key: CellKey, place: Path, n: int) -> Cell:
 
 
 def cell_of(key: CellKey, result: FitResult, found: ClassificationResult, place: Path) -> Cell:
-    """What a finished training came to; found: on the pictures that all are measured on.
+    """What a finished training came to; found: on the images that all are measured on.
 
     place: where it lies now; the folder may have been moved since.
     """
@@ -280,7 +278,7 @@ def cell_of(key: CellKey, result: FitResult, found: ClassificationResult, place:
         "optimizer": t.optimizer.name,
         "learning_rate": t.optimizer.learning_rate,
         "weight_decay": t.optimizer.weight_decay,
-        "batch_size": min(t.batch_size, result.pictures),
+        "batch_size": min(t.batch_size, result.images),
         "steps": result.steps,
         "best_step": result.best_step,
     }
@@ -289,7 +287,7 @@ def cell_of(key: CellKey, result: FitResult, found: ClassificationResult, place:
         fraction=key.fraction,
         seed=key.seed,
         place=str(place),
-        pictures=result.pictures,
+        images=result.images,
         accuracy=found.top1,
         interval=found.top1_interval,
         n=found.n,
@@ -302,8 +300,8 @@ def cell_of(key: CellKey, result: FitResult, found: ClassificationResult, place:
 def trial_of(model: str, learning_rate: float, result: FitResult | None, plan: ComparePlan) -> Tried:
     """What a trial came to; None: it diverged."""
     if result is None:
-        assert plan.val_pictures is not None
-        return Tried(model, learning_rate, 0.0, None, plan.val_pictures, Spent(), diverged=True)
+        assert plan.val_images is not None
+        return Tried(model, learning_rate, 0.0, None, plan.val_images, Spent(), diverged=True)
     found = result.validation
     assert found is not None
     return Tried(model, learning_rate, found.top1, found.loss, found.n, result.spent)

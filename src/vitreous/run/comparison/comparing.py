@@ -29,7 +29,7 @@ class Comparing:
         """Whether all is done; False where it was stopped between two steps."""
         if not self.candidates:
             return True
-        self._settle_pictures()
+        self._settle_images()
         self._say_time()
         for candidate in self.candidates:
             if not self._tune(candidate):
@@ -37,9 +37,9 @@ class Comparing:
         self._settle_flops()
         return self._train()
 
-    def _settle_pictures(self) -> None:
-        """Which pictures all are validated and measured on; as soon as it is known it is kept."""
-        if self.plan.val_pictures is None:
+    def _settle_images(self) -> None:
+        """Which images all are validated and measured on; as soon as it is known it is kept."""
+        if self.plan.val_images is None:
             largest = max(self.plan.request.fractions)
             trainings = {one.name: self.cells.choose(one, largest, 0) for one in self.candidates}
             any_of_them = next(iter(trainings.values()))
@@ -51,8 +51,8 @@ class Comparing:
             )
             self.plan.write(self.cells.folder)
         self._say(
-            f"Every training looks {self.plan.evaluations} times at the same {self.plan.val_pictures:,} validation "
-            f"pictures; accuracies are of the same {self.plan.measured_pictures:,} pictures."
+            f"Every training looks {self.plan.evaluations} times at the same {self.plan.val_images:,} validation "
+            f"images; accuracies are of the same {self.plan.measured_images:,} images."
         )
 
     @property
@@ -122,8 +122,8 @@ class Comparing:
             before = is_done(place)
             result = self.cells.train(key, candidate, self.chosen[key.model], self.plan)
             if result is None:
-                assert self.plan.measured_pictures is not None
-                cell = diverged_cell(key, place, self.plan.measured_pictures)
+                assert self.plan.measured_images is not None
+                cell = diverged_cell(key, place, self.plan.measured_images)
             elif not result.finished:
                 return False
             else:
@@ -135,16 +135,16 @@ class Comparing:
 
 
 def _called(cell: Cell) -> str:
-    return f"{cell.model}, {share_text(cell.fraction)} of the pictures, seed {cell.seed}"
+    return f"{cell.model}, {share_text(cell.fraction)} of the images, seed {cell.seed}"
 
 
 def _trial_text(trial: Tried) -> str:
     if trial.diverged:
         return "diverged"
-    return f"{trial.accuracy:.1%} of {trial.n:,} validation pictures, {trial.spent.seconds:.0f} s"
+    return f"{trial.accuracy:.1%} of {trial.n:,} validation images, {trial.spent.seconds:.0f} s"
 
 
 def _cell_text(cell: Cell) -> str:
     if cell.spent is None:
         return "diverged"
-    return f"{cell.accuracy:.1%} of {cell.n:,} pictures, {cell.settings['steps']:,} steps, {cell.spent.seconds:.0f} s"
+    return f"{cell.accuracy:.1%} of {cell.n:,} images, {cell.settings['steps']:,} steps, {cell.spent.seconds:.0f} s"

@@ -31,8 +31,8 @@ class Judged:
     set_aside: bool
     """Whether they are part of what the data have for training."""
     there: int
-    """Pictures of the split."""
-    pictures: int
+    """Images of the split."""
+    images: int
     """Of these, how many are measured."""
 
 
@@ -74,9 +74,9 @@ def remarks(models: Sequence[Compared], cells: Sequence[Cell], tried: Sequence[T
     trained, finished = ([m for m in models if m.trained is kind] for kind in (True, False))
     if judged.split != "test":
         where = (
-            f"{judged.there:,} of the pictures that were set aside at random, the same for all"
+            f"{judged.there:,} of the images that were set aside at random, the same for all"
             if judged.set_aside
-            else "the validation pictures"
+            else "the validation images"
         )
         chose = ", which also chose the weights and the learning rates: expect somewhat less on new ones" * bool(
             trained
@@ -86,22 +86,22 @@ def remarks(models: Sequence[Compared], cells: Sequence[Cell], tried: Sequence[T
     yield from _diverged(models, cells, tried)
     if len({model.image_size for model in models}) > 1:
         sizes = ", ".join(f"{model.name} {model.image_size[0]}x{model.image_size[1]}" for model in models)
-        yield f"The models look at pictures of different sizes: {sizes}."
+        yield f"The models look at images of different sizes: {sizes}."
     for model in models:
         rates = [trial.learning_rate for trial in tried if trial.model == model.name and not trial.diverged]
         if len(rates) == len(GRID) and model.learning_rate in (min(rates), max(rates)):
             end = "lowest" if model.learning_rate == min(rates) else "highest"
             yield f"{model.name}: the {end} learning rate that was tried, {model.learning_rate:g}, was the best."
-    if judged.pictures < judged.there:
+    if judged.images < judged.there:
         yield (
-            f"The time was too short to measure all {judged.there:,} pictures: all models are measured on the same "
-            f"{judged.pictures:,}, chosen at random."
+            f"The time was too short to measure all {judged.there:,} images: all models are measured on the same "
+            f"{judged.images:,}, chosen at random."
         )
-    if unread := [cell for cell in cells if not cell.diverged and cell.n < judged.pictures]:
+    if unread := [cell for cell in cells if not cell.diverged and cell.n < judged.images]:
         least = min(cell.n for cell in unread)
         yield (
-            f"In {len(unread)} of {len(cells)} cells some pictures could not be read and were left out: {least:,} of "
-            f"{judged.pictures:,} are left."
+            f"In {len(unread)} of {len(cells)} cells some images could not be read and were left out: {least:,} of "
+            f"{judged.images:,} are left."
         )
     yield from _unequal_steps(models, cells)
     if trained and len({cell.seed for cell in cells if cell.seed is not None}) == 1:
@@ -116,7 +116,7 @@ def _unequal_steps(models: Sequence[Compared], cells: Sequence[Cell]) -> Iterato
             steps = [int(cell.settings["steps"]) for cell in own if "steps" in cell.settings]
             if steps and max(steps) > STEPS_APART * min(steps):
                 yield (
-                    f"{model.name}, {share_text(fraction)} of the pictures: {min(steps):,} to {max(steps):,} steps, as "
+                    f"{model.name}, {share_text(fraction)} of the images: {min(steps):,} to {max(steps):,} steps, as "
                     "the machine was not equally fast for all seeds."
                 )
 
@@ -132,13 +132,13 @@ def _diverged(models: Sequence[Compared], cells: Sequence[Cell], tried: Sequence
     for cell in cells:
         if cell.diverged:
             yield (
-                f"{cell.model}, {share_text(cell.fraction)} of the pictures, seed {cell.seed}: the training diverged; "
-                "it counts as one with no picture right."
+                f"{cell.model}, {share_text(cell.fraction)} of the images, seed {cell.seed}: the training diverged; "
+                "it counts as one with no image right."
             )
 
 
 def full_cells(cells: Sequence[Cell]) -> list[Cell]:
-    """Of each model the first training on most pictures that did not diverge, or the finished model itself."""
+    """Of each model the first training on most images that did not diverge, or the finished model itself."""
     largest = max((cell.fraction for cell in cells if cell.fraction is not None), default=None)
     found: dict[str, Cell] = {}
     for cell in sorted(cells, key=lambda cell: cell.seed or 0):
@@ -148,7 +148,7 @@ def full_cells(cells: Sequence[Cell]) -> list[Cell]:
 
 
 def looks_per_second(trials: Sequence[Tried], forward_flops: Mapping[str, float]) -> dict[str, float]:
-    """Pictures that each model sees in a second, judged by its trials; a finished model has none and is left out."""
+    """Images that each model sees in a second, judged by its trials; a finished model has none and is left out."""
     return {
         name: max(t.spent.flops / t.spent.seconds for t in trials if t.model == name and not t.diverged) / flops
         for name, flops in forward_flops.items()

@@ -1,6 +1,6 @@
 """A comparison as it was asked for: its cells, the time of each, and the file that keeps both.
 
-A cell is one training: a model, a share of the training pictures, a seed. All cells get the same time, or the same
+A cell is one training: a model, a share of the training images, a seed. All cells get the same time, or the same
 floating-point operations; that is settled once, at the start, and kept, so that cells added later are equal too.
 """
 
@@ -18,7 +18,7 @@ from vitreous.inputs import read_json, reason
 from vitreous.report.compared import Equal
 from vitreous.run.budget.stages import FEW, say_budget
 from vitreous.run.budget.steps import parse_budget
-from vitreous.run.folder import count_pictures, digest_splits
+from vitreous.run.folder import count_images, digest_splits
 from vitreous.run.lock import LOCK
 from vitreous.weights.files import is_unfinished, write_file
 
@@ -34,11 +34,11 @@ AFTERWARDS = 0.05
 TESTING = 0.1
 """The share of the whole time in which all trained models are measured, outside the time of each."""
 VALIDATING = 0.25
-"""What validation pictures may take of a trial, the shortest training."""
+"""What validation images may take of a trial, the shortest training."""
 SPLIT_SEED = 0
-"""By which pictures are set aside and parts of them are chosen: the same for all, whatever the seed of a training."""
+"""By which images are set aside and parts of them are chosen: the same for all, whatever the seed of a training."""
 ASIDE = 0.1
-"""The share of the pictures that finished models are measured on, where the data are in no splits."""
+"""The share of the images that finished models are measured on, where the data are in no splits."""
 LEAST = 5.0
 """Seconds below which a training teaches nothing that is worth comparing."""
 
@@ -93,7 +93,7 @@ def check_fractions(fractions: Sequence[float]) -> tuple[float, ...]:
         raise UserError("fractions: none given; give some, such as 0.1 and 1.")
     for fraction in fractions:
         if not 0 < fraction <= 1:
-            raise UserError(f"fractions: {fraction:g} is no share of the pictures; give numbers above 0, at most 1.")
+            raise UserError(f"fractions: {fraction:g} is no share of the images; give numbers above 0, at most 1.")
         if list(fractions).count(fraction) > 1:
             raise UserError(f"fractions: {fraction:g} is given twice; give each once.")
     return tuple(sorted(fractions))
@@ -110,23 +110,23 @@ class ComparePlan:
     cell_seconds: float | None
     """None where nothing is trained."""
     tuned_on: float
-    """The share of the pictures on which learning rates are tried: the largest that was asked for at first."""
+    """The share of the images on which learning rates are tried: the largest that was asked for at first."""
     looks: dict[str, float] = field(default_factory=dict)
-    """Seconds in which each model looks at a picture."""
+    """Seconds in which each model looks at an image."""
     evaluations: int | None = None
-    """How often each training looks at its validation pictures; this and the next two hold for every training, and are
+    """How often each training looks at its validation images; this and the next two hold for every training, and are
     None until one is to be done."""
-    val_pictures: int | None = None
-    """The validation pictures that choose weights and learning rates, a random part of all."""
-    measured_pictures: int | None = None
-    """The pictures that accuracies are of, a random part of all."""
+    val_images: int | None = None
+    """The validation images that choose weights and learning rates, a random part of all."""
+    measured_images: int | None = None
+    """The images that accuracies are of, a random part of all."""
     cell_flops: float | None = None
     """With equal FLOPs; it is known when the trials have shown how fast each model is."""
 
     @staticmethod
     def of(request: CompareRequest, data: Data) -> ComparePlan:
         """With what the data are now, and no time settled yet."""
-        counts, digests = count_pictures(data), digest_splits(data)
+        counts, digests = count_images(data), digest_splits(data)
         return ComparePlan(request, data.classes, counts, digests, None, max(request.fractions))
 
     def timed(self, models: int) -> ComparePlan:
@@ -139,9 +139,9 @@ class ComparePlan:
         return replace(self, cell_seconds=seconds, tuned_on=max(request.fractions))
 
     def looking(self, looks: dict[str, float], evaluations: int, val: int, measured: int) -> ComparePlan:
-        """With the pictures that every training is validated and measured on: as many as there is time for.
+        """With the images that every training is validated and measured on: as many as there is time for.
 
-        looks: seconds for one picture of each model to train. val, measured: how many pictures there are.
+        looks: seconds for one image of each model to train. val, measured: how many images there are.
         """
         assert self.cell_seconds is not None
         request, passes = self.request, evaluations + 1  # once more at the end
@@ -153,16 +153,16 @@ class ComparePlan:
             self,
             looks=looks,
             evaluations=evaluations,
-            val_pictures=min(val, max(FEW, fit)),
-            measured_pictures=min(measured, max(FEW, fit_measured)),
+            val_images=min(val, max(FEW, fit)),
+            measured_images=min(measured, max(FEW, fit_measured)),
         )
 
     def validating(self, model: str) -> float:
-        """Seconds that a training of this model spends on its validation pictures."""
+        """Seconds that a training of this model spends on its validation images."""
         assert self.evaluations is not None
-        assert self.val_pictures is not None
+        assert self.val_images is not None
         look = self.looks.get(model, max(self.looks.values()))  # one that was added since
-        return (self.evaluations + 1) * self.val_pictures * look
+        return (self.evaluations + 1) * self.val_images * look
 
     def write(self, folder: Path) -> None:
         """Keep it."""
@@ -190,14 +190,14 @@ class ComparePlan:
             )
         if data.classes != self.classes or digest_splits(data) != self.digests:
             raise UserError(
-                f"{request.data}: has other pictures, or other labels, than when {folder} began; bring those back to "
+                f"{request.data}: has other images, or other labels, than when {folder} began; bring those back to "
                 "go on with it, or write to another folder."
             )
         return replace(self, request=request)
 
 
 def measured_split(data: Data) -> tuple[Split, Source]:
-    """What accuracies are measured on: the test split, else the validation pictures, else some that are set aside."""
+    """What accuracies are measured on: the test split, else the validation images, else some that are set aside."""
     data = data if "test" in data.splits else data.with_validation(ASIDE, SPLIT_SEED)
     split: Split = "test" if "test" in data.splits else "val"
     return split, data.splits[split]

@@ -23,15 +23,15 @@ from vitreous.world import find_device
 log = logging.getLogger("vitreous")
 
 FEW = 16
-"""Pictures for which it is not worth looking what else there is."""
+"""Images for which it is not worth looking what else there is."""
 MANY = 1000
-"""Pictures for which somebody without OpenVINO wants to know that there is such a thing."""
+"""Images for which somebody without OpenVINO wants to know that there is such a thing."""
 OPENING_SECONDS = 1.0
-"""What it takes to open and compile a small converted model, about; of a larger one each picture takes longer, too."""
+"""What it takes to open and compile a small converted model, about; of a larger one each image takes longer, too."""
 MAX_DROP = 0.5
 """Points of accuracy that int8 may lose, where nobody says otherwise."""
 ENOUGH = 200
-"""Judged pictures below which int8 is not chosen of itself: `MAX_DROP` is then less than one picture."""
+"""Judged images below which int8 is not chosen of itself: `MAX_DROP` is then less than one image."""
 OPENVINO = Variant("openvino", "fp32")
 WORTH_SECONDS = 60.0
 """Of PyTorch's time, above which converting a model, some ten seconds, is expected to pay."""
@@ -45,14 +45,14 @@ def deploy(
     preprocess: Preprocess | str | None = None,
     merge: int | None = None,
     device: str = "auto",
-    pictures: int = 1,
+    images: int = 1,
     classifier: bool = True,
 ) -> Deployed:
-    """The model, ready to be asked about so many pictures.
+    """The model, ready to be asked about so many images.
 
     model: a bundle, a run, an exported model, or anything else that `open_weights` takes.
     engine: "auto" takes the fastest that was verified for this model on this machine. Where none was yet, that is
-        PyTorch, unless there are so many pictures that converting the model first pays.
+        PyTorch, unless there are so many images that converting the model first pays.
     merge: how many tokens the model merges per block; None for as many as it does of itself.
     precision: None for the fastest that "auto" knows, and for fp32 of an engine that is named.
     classifier: refuse a model that has none.
@@ -72,7 +72,7 @@ def deploy(
         engine = "openvino"  # nobody else has it, so its speed decides nothing
     if engine == "auto":
         on_processor = find_device(device).type == "cpu"
-        return _fastest(bundle, precision, pictures) if on_processor else in_torch(bundle, device)
+        return _fastest(bundle, precision, images) if on_processor else in_torch(bundle, device)
     runtime, variant = find_runtime(engine, "engine"), Variant(engine, precision or "fp32")
     if precision == "int8" and runtime.quantise is None:
         raise UserError(f"precision='int8': there is none for {runtime.title} here; choose the engine openvino.")
@@ -111,47 +111,47 @@ def _open_exported(
 
 def _no_int8(bundle: Bundle) -> UserError:
     return UserError(
-        f"precision='int8': {bundle.path or 'the model'} has not been quantised here; do it with labelled pictures: "
+        f"precision='int8': {bundle.path or 'the model'} has not been quantised here; do it with labelled images: "
         "vitreous export MODEL OUT --to openvino --int8 --calibrate DATA."
     )
 
 
-def _fastest(bundle: Bundle, precision: Precision | None, pictures: int) -> Deployed:
+def _fastest(bundle: Bundle, precision: Precision | None, images: int) -> Deployed:
     """The fastest of those whose answers are as good as the network's; precision: fp32, or None for any."""
     plain = in_torch(bundle, "cpu")
-    if pictures < FEW:
+    if images < FEW:
         return plain
     prepared = PreparedEngines(bundle)
     speeds = prepared.speeds
-    if OPENVINO not in speeds and _worth_converting(plain, pictures):
+    if OPENVINO not in speeds and _worth_converting(plain, images):
         speeds = _prepare(prepared, plain.engine) or speeds
     fitting = {variant: speed for variant, speed in speeds.items() if precision in (None, variant.precision)}
-    for variant in sorted(fitting, key=lambda variant: _seconds(prepared, variant, fitting[variant], pictures)):
+    for variant in sorted(fitting, key=lambda variant: _seconds(prepared, variant, fitting[variant], images)):
         if variant == TORCH:
             break
         kept = prepared.get(variant)
         if kept is not None and _is_trusted(kept[1]):
             log.info(_why(variant, speeds, kept[1]))
             return kept[0]
-    _say_torch(speeds, pictures)
+    _say_torch(speeds, images)
     return plain
 
 
 def _is_trusted(about: About) -> bool:
-    """Whether its answers are as good as the network's: of int8 enough pictures must have shown it."""
+    """Whether its answers are as good as the network's: of int8 enough images must have shown it."""
     judged = about.accuracy
-    return judged is None or (judged.pictures >= ENOUGH and judged.drop <= MAX_DROP)
+    return judged is None or (judged.images >= ENOUGH and judged.drop <= MAX_DROP)
 
 
-def _seconds(prepared: PreparedEngines, variant: Variant, speed: float, pictures: int) -> float:
+def _seconds(prepared: PreparedEngines, variant: Variant, speed: float, images: int) -> float:
     """How long it would take, opening included where that was not done yet."""
     ready = variant == TORCH or prepared.is_open(variant)
-    return pictures / speed + (0.0 if ready else OPENING_SECONDS)
+    return images / speed + (0.0 if ready else OPENING_SECONDS)
 
 
 def _prepare(prepared: PreparedEngines, plain: Engine) -> dict[Variant, float] | None:
     """The speeds, after the model was converted for OpenVINO; None where that is impossible, for PyTorch can do it."""
-    log.info("engine: there are many pictures, so the model is converted for OpenVINO once; it is kept.")
+    log.info("engine: there are many images, so the model is converted for OpenVINO once; it is kept.")
     try:
         if prepared.get(OPENVINO) is None:
             prepared.put(convert_model(prepared.bundle, "openvino", builtin_views(prepared.bundle.preprocess)))
@@ -168,26 +168,26 @@ def _why(variant: Variant, speeds: Mapping[Variant, float], about: About) -> str
     )
     proof = ""
     if (a := about.accuracy) is not None:
-        proof = f"; of {a.pictures:,} pictures {a.int8:.1%} are right, {a.fp32:.1%} in float32"
+        proof = f"; of {a.images:,} images {a.int8:.1%} are right, {a.fp32:.1%} in float32"
     return f"engine: {RUNTIMES[variant.engine].title} {variant.precision}, {faster}{proof}."
 
 
-def _say_torch(speeds: Mapping[Variant, float], pictures: int) -> None:
+def _say_torch(speeds: Mapping[Variant, float], images: int) -> None:
     """One line: why it is PyTorch, where somebody may wonder."""
     if speeds:
-        log.info(f"engine: PyTorch, the fastest here for {pictures:,} pictures.")
-    elif pictures >= MANY and RUNTIMES["openvino"].installed:
+        log.info(f"engine: PyTorch, the fastest here for {images:,} images.")
+    elif images >= MANY and RUNTIMES["openvino"].installed:
         log.info("engine: PyTorch, as no other was prepared for this model; vitreous bench does that.")
-    elif pictures >= MANY:
+    elif images >= MANY:
         log.info("engine: PyTorch; OpenVINO may be faster here: pip install 'vitreous[openvino]', then vitreous bench.")
 
 
-def _worth_converting(plain: Deployed, pictures: int) -> bool:
+def _worth_converting(plain: Deployed, images: int) -> bool:
     engine = plain.engine
-    if not RUNTIMES["openvino"].installed or pictures < 10 * engine.batch_size:
+    if not RUNTIMES["openvino"].installed or images < 10 * engine.batch_size:
         return False
     try:
         check_inference_memory(plain.config, engine.preprocess, engine.batch_size)
     except UserError:  # it cannot be tried; asked about fewer at once, it may answer all the same
         return False
-    return pictures / measure_speeds({TORCH: engine}, rounds=1, seconds=0.2)[TORCH] > WORTH_SECONDS
+    return images / measure_speeds({TORCH: engine}, rounds=1, seconds=0.2)[TORCH] > WORTH_SECONDS

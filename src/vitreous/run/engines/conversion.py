@@ -17,7 +17,7 @@ from vitreous.config.data import Preprocess
 from vitreous.config.engine import EngineName
 from vitreous.config.model import ViTConfig, model_to_json
 from vitreous.data.builtin import builtin_data
-from vitreous.data.decode import PictureError
+from vitreous.data.decode import ImageError
 from vitreous.data.source import Source
 from vitreous.data.view import Sample, make_view
 from vitreous.deploy.engine import Engine, TorchEngine
@@ -34,19 +34,19 @@ from vitreous.weights.bundle import Bundle
 from vitreous.weights.markdown import code
 
 CALIBRATED = 300
-"""Pictures from which int8 learns the ranges of activations: NNCF's own default."""
+"""Images from which int8 learns the ranges of activations: NNCF's own default."""
 JUDGED = 1000
-"""Labelled pictures, at most, on which int8 must be as good."""
+"""Labelled images, at most, on which int8 must be as good."""
 NEAR_TIES = 0.05
-"""The share of pictures for which a network that merges tokens may differ: of two pairs of tokens that are alike to the
+"""The share of images for which a network that merges tokens may differ: of two pairs of tokens that are alike to the
 last digits, another runtime may merge the other."""
 BUILTIN = 16
-"""Pictures of the package's own, where none were given to verify with."""
+"""Images of the package's own, where none were given to verify with."""
 SEED = 0
 
 
 class LabelledViews(NamedTuple):
-    """What a model sees of some pictures, (n, C, H, W) uint8, and their classes (n,) int64, -1 where not known."""
+    """What a model sees of some images, (n, C, H, W) uint8, and their classes (n,) int64, -1 where not known."""
 
     views: Tensor
     labels: Tensor
@@ -123,8 +123,8 @@ def _first_difference(program: ExportedProgram, runtime: Runtime, model: Any, vi
 def _refused(bundle: Bundle, runtime: Runtime, found: Agreement, layer: str | None) -> UserError:
     where = f"; the first layer that differs is {layer}" if layer else ""
     return UserError(
-        f"{bundle.path or 'the model'}: {runtime.title} does not compute what the network does (of {found.pictures} "
-        f"pictures {found.equal} have the same answer, scores differ by up to {found.worst_score:.2g} of the "
+        f"{bundle.path or 'the model'}: {runtime.title} does not compute what the network does (of {found.images} "
+        f"images {found.equal} have the same answer, scores differ by up to {found.worst_score:.2g} of the "
         f"largest, allowed is {TOLERANCE:g}){where}. Nothing was written; use another runtime, or report it."
     )
 
@@ -140,7 +140,7 @@ def quantise_model(
 ) -> Converted:
     """The same in int8; where plain quantisation costs more than `max_drop` points, the costliest parts stay in fp32.
 
-    calibration: (n, C, H, W) uint8, from which ranges are read; judged: labelled pictures, on which accuracy before and
+    calibration: (n, C, H, W) uint8, from which ranges are read; judged: labelled images, on which accuracy before and
     after is measured. Refused if even so more is lost.
     to_be_faster: refuse at once what loses too much and is not even faster than fp32 on this machine: to find the
     costliest parts takes minutes.
@@ -165,7 +165,7 @@ def quantise_model(
         found = _judged(bundle, converted, model, judged, accuracy_aware=True)
     if (a := found.accuracy).drop > max_drop:
         raise UserError(
-            f"{bundle.path or 'the model'}: int8 loses {a.drop:.2f} points of accuracy on {a.pictures:,} pictures "
+            f"{bundle.path or 'the model'}: int8 loses {a.drop:.2f} points of accuracy on {a.images:,} images "
             f"({a.fp32:.2%} before, {a.int8:.2%} after), and max_drop allows {max_drop:g}. Nothing was written; allow "
             "more, or stay with fp32."
         )
@@ -177,7 +177,7 @@ def _check_faster(bundle: Bundle, converted: Converted, quantised: Converted) ->
     if speeds["int8"] <= speeds["fp32"]:
         raise UserError(
             f"{bundle.path or 'the model'}: int8 loses {quantised.accuracy.drop:.2f} points of accuracy and is no "
-            f"faster here ({speeds['int8']:.1f} pictures a second, {speeds['fp32']:.1f} in fp32); stay with fp32."
+            f"faster here ({speeds['int8']:.1f} images a second, {speeds['fp32']:.1f} in fp32); stay with fp32."
         )
 
 
@@ -194,13 +194,13 @@ def _judged(
 
 
 def count_right(engine: Engine, judged: LabelledViews) -> int:
-    """How many of the labelled pictures an engine names rightly."""
+    """How many of the labelled images an engine names rightly."""
     scores = batched(engine.scores, judged.views, engine.batch_size)
     return int((scores.argmax(dim=1) == judged.labels).sum())
 
 
 def sample_views(source: Source, preprocess: Preprocess, count: int, labels: tuple[str, ...] = ()) -> LabelledViews:
-    """Views of so many pictures of the source, chosen at random but always the same; all, where it has no more.
+    """Views of so many images of the source, chosen at random but always the same; all, where it has no more.
 
     labels: the model's, to which classes are matched by name. What cannot be read is left out.
     """
@@ -216,18 +216,18 @@ def sample_views(source: Source, preprocess: Preprocess, count: int, labels: tup
             break
         try:
             views.append(make_view(Sample(source, index), preprocess))
-        except PictureError:
+        except ImageError:
             continue
         kept.append(index)
     if not views:
-        raise UserError("none of the pictures can be read; give others.")
+        raise UserError("none of the images can be read; give others.")
     return LabelledViews(torch.stack(views), torch.from_numpy(source.labels)[kept])
 
 
 def builtin_views(preprocess: Preprocess) -> Tensor:
-    """(n, C, H, W) uint8: what a model sees of some of the pictures that come with the package.
+    """(n, C, H, W) uint8: what a model sees of some of the images that come with the package.
 
-    These are grey. So that channels that were exchanged would be noticed, each channel shows another picture.
+    These are grey. So that channels that were exchanged would be noticed, each channel shows another image.
     """
     views = sample_views(builtin_data().train, preprocess, BUILTIN).views
     return torch.stack([views[:, channel].roll(channel, dims=0) for channel in range(views.shape[1])], dim=1)
@@ -245,7 +245,7 @@ def engine_card(bundle: Bundle, about: About) -> str:
     height, width = about.preprocess.size
     checked, precision = about.verified, "float32" if about.precision == "fp32" else "int8"
     proof = (
-        f"Beside the network in PyTorch, on {checked.pictures:,} pictures: {checked.same_label:,} have the same label, "
+        f"Beside the network in PyTorch, on {checked.images:,} images: {checked.same_label:,} have the same label, "
         f"{checked.equal:,} the same numbers up to rounding. Probabilities differ by at most "
         f"{checked.worst_probability:.2g}, representations by {checked.worst_representation:.2g} of the largest number."
     )
@@ -264,7 +264,7 @@ def engine_card(bundle: Bundle, about: About) -> str:
         a = about.accuracy
         lines += [
             "",
-            f"Accuracy on {a.pictures:,} pictures: {a.fp32:.2%} in float32, {a.int8:.2%} in int8"
+            f"Accuracy on {a.images:,} images: {a.fp32:.2%} in float32, {a.int8:.2%} in int8"
             + (", with the costliest operations left in float32." if about.accuracy_aware else "."),
         ]
     if about.labels:
@@ -272,7 +272,7 @@ def engine_card(bundle: Bundle, about: About) -> str:
         lines += ["", f"{len(about.labels)} classes: {some}."]
     lines += [
         "",
-        "    vitreous predict FOLDER_OF_THIS_FILE picture.jpg",
+        "    vitreous predict FOLDER_OF_THIS_FILE image.jpg",
         "",
         "Class names and preprocessing are in `engine.json` and in the model file's own metadata. `manifest.json` has "
         "the SHA-256 of every file; loading checks it.",

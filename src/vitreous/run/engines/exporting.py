@@ -1,4 +1,4 @@
-"""An export for another runtime: which pictures it is calibrated with and which judge it, and what is kept of it."""
+"""An export for another runtime: which images it is calibrated with and which judge it, and what is kept of it."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from vitreous.run.engines.conversion import (
     sample_views,
 )
 from vitreous.run.engines.prepared import PreparedEngines
-from vitreous.run.opening import check_classifier, choose_split, open_dataset, open_pictures
+from vitreous.run.opening import check_classifier, choose_split, open_dataset, open_images
 from vitreous.weights.bundle import Bundle
 from vitreous.weights.ours import real_path
 
 VERIFIED = 200
-"""Pictures, at most, on which a conversion is compared with the network."""
+"""Images, at most, on which a conversion is compared with the network."""
 
 
 def prepare_export(
@@ -39,16 +39,16 @@ def prepare_export(
     verify: str | Path | Data | None = None,
     max_drop: float | None = None,
 ) -> Converted:
-    """The model in another runtime, verified; in int8 where there are pictures to calibrate with.
+    """The model in another runtime, verified; in int8 where there are images to calibrate with.
 
     It is also kept on this machine, with its speed, so that `auto` may take it.
     """
     calibration, judged = None, None
     if calibrate is not None:
         check_classifier(bundle)
-        calibration, judged = split_pictures(bundle, calibrate, verify)
+        calibration, judged = split_images(bundle, calibrate, verify)
     elif verify is not None:
-        judged = sample_views(choose_split(open_pictures(verify), None)[1], bundle.preprocess, VERIFIED)
+        judged = sample_views(choose_split(open_images(verify), None)[1], bundle.preprocess, VERIFIED)
     views = builtin_views(bundle.preprocess) if judged is None else judged.views[:VERIFIED]
     prepared, found = PreparedEngines(bundle), convert_model(bundle, to, views)
     prepared.put(found)
@@ -59,13 +59,13 @@ def prepare_export(
     return found
 
 
-def split_pictures(
+def split_images(
     bundle: Bundle, calibrate: str | Path | Data, verify: str | Path | Data | None
 ) -> tuple[Tensor, LabelledViews]:
     """Views to calibrate int8 with, and labelled ones that judge it: those given to verify, else the val split.
 
     The test split judges only where there is no other: what it decides, it can no longer measure. Of data with one
-    split only, which are to serve for both, they are never the same pictures.
+    split only, which are to serve for both, they are never the same images.
     """
     data = open_dataset(calibrate)
     other = data if verify is None or _same_place(calibrate, verify) else open_dataset(verify)
@@ -73,7 +73,7 @@ def split_pictures(
     judged = choose_split(other, "val" if verify is None and "val" in other.splits else None)[1]
     if judged is learned:
         if len(learned) < 2:
-            raise UserError("calibrate: one picture cannot calibrate and judge; give more.")
+            raise UserError("calibrate: one image cannot calibrate and judge; give more.")
         order = np.random.default_rng(SEED).permutation(len(learned))
         half = min(CALIBRATED, (len(order) + 1) // 2)
         learned, judged = learned.subset(order[:half]), judged.subset(order[half:])

@@ -26,7 +26,7 @@ LIMIT = 120.0
 
 
 def measure_memory(engine: Engine) -> float | None:
-    """Megabytes that a process holds at most which opens the engine and asks about as many pictures as it likes best.
+    """Megabytes that a process holds at most which opens the engine and asks about as many images as it likes best.
 
     Python and its libraries are among them. None where the system does not tell, it took too long, the engine is in no
     folder, or there is no room for a network to be put into one.
@@ -61,9 +61,9 @@ def _in_process(folder: Path) -> float | None:
 def main(folder: Path) -> None:
     """In the process: open, ask, and print the bytes."""
     engine = (load_engine(folder)[0] if is_engine(folder) else in_torch(load_bundle(folder), "cpu")).engine
-    pictures = noise(engine, engine.batch_size)
+    images = noise(engine, engine.batch_size)
     for _ in range(2):
-        (engine.scores if engine.classes else engine.representations)(pictures)
+        (engine.scores if engine.classes else engine.representations)(images)
     print(peak_bytes())
 
 

@@ -59,7 +59,7 @@ CONVERTED = tuple(
 
 @dataclass(frozen=True)
 class Speeds:
-    """As they are kept: of each machine, pictures a second of each variant."""
+    """As they are kept: of each machine, images a second of each variant."""
 
     machines: dict[str, dict[str, float]] = field(default_factory=dict)
 
@@ -127,7 +127,7 @@ class PreparedEngines:
 
     @property
     def speeds(self) -> dict[Variant, float]:
-        """Pictures a second of each variant, as far as they were measured on a machine like this one."""
+        """Images a second of each variant, as far as they were measured on a machine like this one."""
         known = self._all_speeds().machines.get(describe_machine(), {})
         return {variant: known[str(variant)] for variant in (TORCH, *CONVERTED) if str(variant) in known}
 

@@ -27,7 +27,7 @@ from vitreous.run.engines.conversion import (
     count_right,
     quantise_model,
 )
-from vitreous.run.engines.exporting import split_pictures
+from vitreous.run.engines.exporting import split_images
 from vitreous.run.engines.memory import measure_memory
 from vitreous.run.engines.prepared import CONVERTED, TORCH, PreparedEngines, Variant
 from vitreous.run.opening import with_merge
@@ -38,10 +38,10 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Latency:
-    """Seconds from pictures to answers."""
+    """Seconds from images to answers."""
 
     batch: int
-    """Pictures at once."""
+    """Images at once."""
     median: float
     p99: float
 
@@ -54,15 +54,15 @@ class EngineTiming:
     precision: Precision
     merge: int
     """Tokens that are merged in each block."""
-    pictures_per_second: float
+    images_per_second: float
     """With as many at once as it likes best, `best_batch`."""
     best_batch: int
     latencies: tuple[Latency, ...]
     megabytes: float | None
-    """That a process holds at most which asks nothing but this engine, `best_batch` pictures at once; Python and its
+    """That a process holds at most which asks nothing but this engine, `best_batch` images at once; Python and its
     libraries are among them. None where that cannot be told."""
     right: int | None = None
-    """Labelled pictures that it names rightly; None where there are none."""
+    """Labelled images that it names rightly; None where there are none."""
     judged: int = 0
     """Of so many."""
 
@@ -94,7 +94,7 @@ class Candidates:
 
     engines: dict[Way, Engine] = field(default_factory=dict)
     judged: LabelledViews | None = None
-    """Labelled pictures that judge all of them."""
+    """Labelled images that judge all of them."""
     remarks: list[str] = field(default_factory=list)
     """What was left out, and why."""
 
@@ -104,7 +104,7 @@ def gather_engines(
 ) -> Candidates:
     """Every engine that is installed, in each precision it has; converted first where it is not yet kept here.
 
-    data: labelled pictures; None: no int8 but what is kept already, and no accuracy.
+    data: labelled images; None: no int8 but what is kept already, and no accuracy.
     """
     found = Candidates()
     maker = _Maker(bundle, data, MAX_DROP if max_drop is None else max_drop, say)
@@ -125,10 +125,10 @@ def gather_engines(
     missing = [name for name, runtime in RUNTIMES.items() if not runtime.installed]
     found.remarks += [f"{name}: not installed; pip install 'vitreous[{name}]'." for name in missing]
     if found.judged is not None and len(found.judged.labels) < ENOUGH:
-        few = f"int8: judged on {len(found.judged.labels)} pictures; auto takes it only with {ENOUGH} or more."
+        few = f"int8: judged on {len(found.judged.labels)} images; auto takes it only with {ENOUGH} or more."
         found.remarks.append(few)
     if data is None:
-        found.remarks.append("int8 and accuracy: need labelled pictures; give data.")
+        found.remarks.append("int8 and accuracy: need labelled images; give data.")
     return found
 
 
@@ -153,10 +153,10 @@ class _Maker:
         self.calibration: Tensor | None = None
         self.judged: LabelledViews | None = None
         if data is not None:
-            self.calibration, self.judged = split_pictures(bundle, data, None)
+            self.calibration, self.judged = split_images(bundle, data, None)
 
     def engine(self, model: Bundle, way: Way) -> Engine | None:
-        """What answers so; None for int8 that cannot be made for want of pictures."""
+        """What answers so; None for int8 that cannot be made for want of images."""
         prepared, int8 = PreparedEngines(model), way.variant.precision == "int8"
         kept = prepared.get(way.variant)
         if kept is not None and self._is_good(kept[1]):
@@ -176,11 +176,11 @@ class _Maker:
     def _is_good(self, about: About) -> bool:
         """Whether what is kept need not be made again: of int8, whether it was judged well enough, and loses little.
 
-        Well enough is on `ENOUGH` pictures, where there are so many now: else auto would never take it.
+        Well enough is on `ENOUGH` images, where there are so many now: else auto would never take it.
         """
         judged = 0 if self.judged is None else len(self.judged.labels)
         accuracy = about.accuracy
-        return accuracy is None or (accuracy.pictures >= min(judged, ENOUGH) and accuracy.drop <= self.max_drop)
+        return accuracy is None or (accuracy.images >= min(judged, ENOUGH) and accuracy.drop <= self.max_drop)
 
 
 def measure_engines(found: Candidates, batches: Sequence[int], rounds: int, say: Say) -> list[EngineTiming]:
@@ -195,7 +195,7 @@ def measure_engines(found: Candidates, batches: Sequence[int], rounds: int, say:
                 engine=way.variant.engine,
                 precision=way.variant.precision,
                 merge=way.merge,
-                pictures_per_second=speeds[way],
+                images_per_second=speeds[way],
                 best_batch=engine.batch_size,
                 latencies=tuple(Latency(batch, *measure_latency(engine, batch)) for batch in batches),
                 megabytes=measure_memory(engine),
@@ -203,4 +203,4 @@ def measure_engines(found: Candidates, batches: Sequence[int], rounds: int, say:
                 judged=0 if found.judged is None else len(found.judged.labels),
             )
         )
-    return sorted(rows, key=lambda row: -row.pictures_per_second)
+    return sorted(rows, key=lambda row: -row.images_per_second)

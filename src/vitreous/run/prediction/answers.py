@@ -1,4 +1,4 @@
-"""What an engine says of pictures, one answer for each, in order, whatever became of its neighbours."""
+"""What an engine says of images, one answer for each, in order, whatever became of its neighbours."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from vitreous.data.decode import PictureError
+from vitreous.data.decode import ImageError
 from vitreous.data.pipeline import Viewed, ViewPipeline, map_ahead
-from vitreous.data.view import Picture
+from vitreous.data.view import ImageInput
 from vitreous.deploy.engine import Deployed
 
 Progress = Callable[[int, int], None]
-"""Called with pictures done and pictures in all."""
+"""Called with images done and images in all."""
 
 
 @dataclass(frozen=True)
@@ -28,11 +28,11 @@ class Score:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the model says of one picture, or why it could not be read."""
+    """What the model says of one image, or why it could not be read."""
 
     path: str
-    """The picture's path. What has none is called by its kind and its place among the pictures given, from 0: bytes#0,
-    image#1 for a picture of Pillow's, array#2, tensor#3."""
+    """The image's path. What has none is called by its kind and its place among the images given, from 0: bytes#0,
+    image#1 for an image of Pillow's, array#2, tensor#3."""
     top: tuple[Score, ...] = ()
     """The likeliest labels, best first; none where there is an error, or the model has no classifier."""
     error: str | None = None
@@ -55,15 +55,15 @@ class Prediction:
         return {"path": self.path, "label": self.label, "score": self.score, "top": top}
 
 
-class NamedPicture(NamedTuple):
-    """A picture, and what its prediction calls it."""
+class NamedImage(NamedTuple):
+    """An image, and what its prediction calls it."""
 
     name: str
-    picture: Picture
+    image: ImageInput
 
 
 class Answer(NamedTuple):
-    """A prediction, and the picture's representation (D,) where it was asked for and the picture could be read."""
+    """A prediction, and the image's representation (D,) where it was asked for and the image could be read."""
 
     prediction: Prediction
     representation: Tensor | None
@@ -71,7 +71,7 @@ class Answer(NamedTuple):
 
 def answer_each(
     deployed: Deployed,
-    named: Sequence[NamedPicture],
+    named: Sequence[NamedImage],
     *,
     top: int,
     batch_size: int,
@@ -79,7 +79,7 @@ def answer_each(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> Iterator[Answer]:
-    """Answers as they are made, in order. Memory does not grow with the number of pictures.
+    """Answers as they are made, in order. Memory does not grow with the number of images.
 
     embed: give representations too; the model is then asked twice. threads: that decode; None for one per core.
     """
@@ -94,11 +94,11 @@ def answer_each(
         return chances, engine.representations(views) if embed else ()
 
     pipeline = ViewPipeline(engine.preprocess, batch_size, threads=threads)
-    batches = pipeline.batches(one.picture for one in named)
+    batches = pipeline.batches(one.image for one in named)
     for batch, answers in map_ahead(ask, batches, engine.calls_at_once):
         chances, vectors = map(iter, answers)
         for (name, _), view in zip(named[done : done + len(batch)], batch, strict=True):
-            if isinstance(view, PictureError):
+            if isinstance(view, ImageError):
                 yield Answer(Prediction(name, error=view.reason), None)
             else:
                 best = _best(next(chances), labels, top) if labels else ()

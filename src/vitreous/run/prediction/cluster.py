@@ -1,6 +1,6 @@
 """Parts of a large prediction done by a Ray cluster: each of its workers opens the model once and writes its parts.
 
-Ray Data hands out parts, not pictures: it starts as many workers as there is room for, more when machines join, and has
+Ray Data hands out parts, not images: it starts as many workers as there is room for, more when machines join, and has
 a part of a worker that died done by another. What must outlive all of that is in the parts' own files.
 """
 
@@ -68,7 +68,7 @@ class Cluster:
         missing: Sequence[int],
         batch_size: int | None,
     ) -> Iterator[PartRecord]:
-        """Have the missing parts of the pictures in `sources` done, and give the record of each as soon as it is."""
+        """Have the missing parts of the images in `sources` done, and give the record of each as soon as it is."""
         import ray.data
         from ray.exceptions import RayError
 
@@ -117,7 +117,7 @@ class ClusterWorker:
     def __init__(
         self, folder: PartFolder, request: ModelRequest, listing: list[Any], batch_size: int | None, threads: int
     ) -> None:
-        """listing: [where Ray keeps the sources of all pictures]."""
+        """listing: [where Ray keeps the sources of all images]."""
         self.folder, self.request, self.listing = folder, request, listing[0]
         self.batch_size, self.threads = batch_size, threads
 
@@ -125,8 +125,8 @@ class ClusterWorker:
         """Do a part, unless another process has done it meanwhile."""
         part = int(row["part"])
         try:
-            pictures = cut_out(self.sources, self.folder.plan.range_of(part))
-            record = self.folder.finished(part, pictures) or self.worker.do(part, pictures)
+            images = cut_out(self.sources, self.folder.plan.range_of(part))
+            record = self.folder.finished(part, images) or self.worker.do(part, images)
         except UserError as error:
             return {"mistake": str(error)}
         except MachineError as error:
@@ -135,7 +135,7 @@ class ClusterWorker:
 
     @cached_property
     def sources(self) -> list[Source]:
-        """All pictures."""
+        """All images."""
         import ray
 
         found: list[Source] = ray.get(self.listing)

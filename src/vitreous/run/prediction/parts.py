@@ -26,7 +26,7 @@ from vitreous.run.engines.choice import deploy
 from vitreous.run.engines.conversion import model_digest
 from vitreous.run.needs import check_inference_memory
 from vitreous.run.opening import open_model
-from vitreous.run.prediction.answers import NamedPicture, Progress, answer_each
+from vitreous.run.prediction.answers import NamedImage, Progress, answer_each
 from vitreous.run.prediction.plan import NOTES, Plan
 from vitreous.run.prediction.table import encode_answers
 from vitreous.weights.files import write_file
@@ -42,9 +42,9 @@ class PartRecord:
     file: str
     bytes: int
     sha256: str
-    pictures: int
+    images: int
     sizes: str
-    """What `digest_sizes` says of the pictures: where it says something else now, the part is done again."""
+    """What `digest_sizes` says of the images: where it says something else now, the part is done again."""
     unreadable: dict[str, str]
     """Path to reason."""
 
@@ -56,8 +56,8 @@ class PartFolder:
     out: Path
     plan: Plan
 
-    def finished(self, part: int, pictures: Sequence[Source]) -> PartRecord | None:
-        """The record of a part that is done; None if it is not, or if its file, or `digest_sizes` of its pictures, is
+    def finished(self, part: int, images: Sequence[Source]) -> PartRecord | None:
+        """The record of a part that is done; None if it is not, or if its file, or `digest_sizes` of its images, is
         another by now."""
         place = self._record(part)
         if not place.is_file():
@@ -68,19 +68,19 @@ class PartFolder:
             whole = file.stat().st_size == record.bytes and sha256_file(file) == record.sha256
         except (UserError, OSError):  # damaged, or removed
             return None
-        if whole and record.sizes == digest_sizes(pictures):
+        if whole and record.sizes == digest_sizes(images):
             return record
-        log.info(f"{file}: {'its pictures have changed' if whole else 'damaged'} since, so it is done again.")
+        log.info(f"{file}: {'its images have changed' if whole else 'damaged'} since, so it is done again.")
         return None
 
-    def keep(self, part: int, content: bytes, pictures: Sequence[Source], unreadable: dict[str, str]) -> PartRecord:
+    def keep(self, part: int, content: bytes, images: Sequence[Source], unreadable: dict[str, str]) -> PartRecord:
         """Write a part: first its file, then the record that it is done."""
         record = PartRecord(
             file=self.plan.file_of(part),
             bytes=len(content),
             sha256=sha256(content).hexdigest(),
-            pictures=sum(map(len, pictures)),
-            sizes=digest_sizes(pictures),
+            images=sum(map(len, images)),
+            sizes=digest_sizes(images),
             unreadable=unreadable,
         )
         write_file(self.out / record.file, content)
@@ -91,14 +91,14 @@ class PartFolder:
         return self.out / NOTES / f"part-{part:06d}.json"
 
 
-def digest_sizes(pictures: Sequence[Source]) -> str:
-    """32 hexadecimal digits that differ if the size of a picture's file does; of an array, any of its pixels."""
-    known = [_known(source, index) for source in pictures for index in range(len(source))]
+def digest_sizes(images: Sequence[Source]) -> str:
+    """32 hexadecimal digits that differ if the size of an image's file does; of an array, any of its pixels."""
+    known = [_known(source, index) for source in images for index in range(len(source))]
     return sha256(json.dumps(known).encode()).hexdigest()[:32]
 
 
 def _known(source: Source, index: int) -> int | str:
-    """What tells a picture from another in its place, at little cost: those of an array have all the same size."""
+    """What tells an image from another in its place, at little cost: those of an array have all the same size."""
     return sha256(source.content(index)).hexdigest() if isinstance(source, ArraySource) else source.size(index)
 
 
@@ -133,8 +133,8 @@ class ModelRequest:
             return self
         return replace(self, engine=engine, precision=precision)
 
-    def open(self, pictures: int = 1) -> IdentifiedModel:
-        """The model, ready to be asked about so many pictures."""
+    def open(self, images: int = 1) -> IdentifiedModel:
+        """The model, ready to be asked about so many images."""
         path, exported = Path(self.model), self.exported
         bundle = None if exported else open_model(self.model, self.preprocess, self.merge)
         deployed = deploy(
@@ -143,7 +143,7 @@ class ModelRequest:
             precision=self.precision,
             preprocess=self.preprocess if exported else None,
             merge=self.merge if exported else None,
-            pictures=pictures,
+            images=images,
             classifier=self.classifier,
         )
         return IdentifiedModel(deployed, sha256_file(path / MANIFEST) if bundle is None else model_digest(bundle))
@@ -155,7 +155,7 @@ class PartWorker:
     def __init__(
         self, folder: PartFolder, model: IdentifiedModel, batch_size: int | None = None, threads: int | None = None
     ) -> None:
-        """threads: that decode pictures; None for one per core."""
+        """threads: that decode images; None for one per core."""
         self.folder, self.deployed, self.threads = folder, model.deployed, threads
         if model.digest != folder.plan.model:
             raise UserError(f"{self.deployed.path}: not the model that {folder.out} holds answers of; give that one.")
@@ -163,15 +163,13 @@ class PartWorker:
         self.batch_size = min(batch_size or engine.batch_size, folder.plan.part_size)
         check_inference_memory(self.deployed.config, engine.preprocess, self.batch_size)
 
-    def do(self, part: int, pictures: Sequence[Source], progress: Progress | None = None) -> PartRecord:
-        """Answer for the pictures of a part, and write it."""
+    def do(self, part: int, images: Sequence[Source], progress: Progress | None = None) -> PartRecord:
+        """Answer for the images of a part, and write it."""
         plan = self.folder.plan
-        for number, source in enumerate(pictures):
+        for number, source in enumerate(images):
             source.expect(np.arange(len(source), dtype=np.int64), besides=number > 0)
         named = [
-            NamedPicture(source.name(index), Sample(source, index))
-            for source in pictures
-            for index in range(len(source))
+            NamedImage(source.name(index), Sample(source, index)) for source in images for index in range(len(source))
         ]
         answers = list(
             answer_each(
@@ -187,4 +185,4 @@ class PartWorker:
         found = [answer.prediction for answer in answers]
         unreadable = {one.path: one.error for one in found if one.error is not None}
         content = encode_answers(answers, plan.format, embed=plan.embed)
-        return self.folder.keep(part, content, pictures, unreadable)
+        return self.folder.keep(part, content, images, unreadable)

@@ -1,6 +1,6 @@
 """How a large prediction is divided into parts, and what all who work on it must agree on.
 
-The pictures have a fixed order, and each part is so many of them in a row. So any number of processes, one after the
+The images have a fixed order, and each part is so many of them in a row. So any number of processes, one after the
 other or at once, can do whichever parts are missing.
 """
 
@@ -34,7 +34,7 @@ NOTES = "_vitreous"
 over names with an underscore."""
 PLAN = "plan.json"
 FEWEST, MOST = 64, 4096
-"""Pictures in a part: few enough that little is lost with a process, and many enough that parts are not files without
+"""Images in a part: few enough that little is lost with a process, and many enough that parts are not files without
 end."""
 PARTS = 256
 """How many parts to make while they are neither too small nor too large: enough for many workers."""
@@ -53,23 +53,23 @@ class Plan:
     top: Count
     embed: bool
     format: Format
-    pictures: Count
+    images: Count
     names: str
-    """A digest of the names of all pictures, in their order."""
+    """A digest of the names of all images, in their order."""
     part_size: Count
     generator: str = GENERATOR
 
     @property
     def parts(self) -> int:
         """How many there are."""
-        return math.ceil(self.pictures / self.part_size)
+        return math.ceil(self.images / self.part_size)
 
     def range_of(self, part: int) -> range:
-        """Which pictures a part holds."""
-        return range(part * self.part_size, min((part + 1) * self.part_size, self.pictures))
+        """Which images a part holds."""
+        return range(part * self.part_size, min((part + 1) * self.part_size, self.images))
 
     def file_of(self, part: int) -> str:
-        """The name of the file with its answers; names are in the order of the pictures."""
+        """The name of the file with its answers; names are in the order of the images."""
         return f"part-{part:06d}.{self.format}"
 
     def parts_of(self, share: Share) -> range:
@@ -93,13 +93,13 @@ class Share:
         raise UserError(f"part={text!r}: give a share i/n of the work, from 1/n to n/n, such as 1/8.")
 
 
-def choose_part_size(pictures: int) -> int:
-    """How many pictures to put into a part."""
-    return max(FEWEST, min(MOST, math.ceil(pictures / PARTS)))
+def choose_part_size(images: int) -> int:
+    """How many images to put into a part."""
+    return max(FEWEST, min(MOST, math.ceil(images / PARTS)))
 
 
 def digest_names(sources: Sequence[Source]) -> str:
-    """64 hexadecimal digits that differ if the name or the place of any picture does."""
+    """64 hexadecimal digits that differ if the name or the place of any image does."""
     digest = sha256()
     for source in sources:
         for index in range(len(source)):
@@ -108,7 +108,7 @@ def digest_names(sources: Sequence[Source]) -> str:
 
 
 def cut_out(sources: Sequence[Source], wanted: range) -> list[Source]:
-    """The pictures with these numbers, counted through all the sources."""
+    """The images with these numbers, counted through all the sources."""
     return list(_cut_out(sources, wanted))
 
 
@@ -167,7 +167,7 @@ DIFFERENCES = {
     "model": "of another model",
     "top": "with top={there.top}, not {asked.top}",
     "embed": "with embed={there.embed}, not {asked.embed}",
-    "pictures": "for {there.pictures:,} pictures, and there are {asked.pictures:,} now",
-    "names": "for pictures with other names or in another order",
+    "images": "for {there.images:,} images, and there are {asked.images:,} now",
+    "names": "for images with other names or in another order",
 }
 """How the answers in a folder may differ from what is asked for, the most telling difference first."""

@@ -1,7 +1,7 @@
 """The answers of one part as the bytes of a file: Parquet, or JSON lines where pyarrow is not installed.
 
 Every row has the same columns: path, label, score, top (a list of labels with their scores), error, and embedding where
-it was asked for. Of a picture that cannot be read all but path and error are null.
+it was asked for. Of an image that cannot be read all but path and error are null.
 """
 
 from __future__ import annotations

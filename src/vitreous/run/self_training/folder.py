@@ -30,7 +30,7 @@ class SelfTrainConfig:
 
     request: SelfTrainRequest
     unlabelled: str
-    """Digest of the names of the unlabelled pictures."""
+    """Digest of the names of the unlabelled images."""
     labelled: dict[Split, str]
     """Of each split of the labelled ones, as all rounds have them, a digest of names and labels."""
 
@@ -44,16 +44,16 @@ class SelfTrainConfig:
                 "repeat its command to go on with it, or write to another folder."
             )
 
-    def check_pictures(self, now: SelfTrainConfig, folder: Path) -> None:
-        """Refuse to go on with other pictures, or with others set aside for validation: rounds would not compare."""
+    def check_images(self, now: SelfTrainConfig, folder: Path) -> None:
+        """Refuse to go on with other images, or with others set aside for validation: rounds would not compare."""
         if self.unlabelled != now.unlabelled:
             raise UserError(
-                f"{self.request.unlabelled}: has other pictures than when {folder} began, or others of them are "
+                f"{self.request.unlabelled}: has other images than when {folder} began, or others of them are "
                 "labelled; bring those back to go on with it, or write to another folder."
             )
         if self.labelled != now.labelled:
             raise UserError(
-                f"{self.request.labelled}: its pictures, or which of them are set aside for validation, are not those "
+                f"{self.request.labelled}: its images, or which of them are set aside for validation, are not those "
                 f"of when {folder} began; bring those back, on the same device, or write to another folder."
             )
 
@@ -102,19 +102,19 @@ class SelfTrainResult:
     finished: bool
     classes: tuple[str, ...]
     labelled: int
-    """Pictures with labels that were learned from, those for validation and test aside."""
+    """Images with labels that were learned from, those for validation and test aside."""
     unlabelled: int
     copies: int
-    """Unlabelled pictures that were left out, as they are among the labelled ones."""
+    """Unlabelled images that were left out, as they are among the labelled ones."""
     rounds: tuple[Round, ...]
     best: int
     """The number of the kept round: the one with the highest validation accuracy."""
     changed: int
-    """Pictures that the kept model labels otherwise than the teacher it learned from, or than the last teacher where
+    """Images that the kept model labels otherwise than the teacher it learned from, or than the last teacher where
     the first is kept."""
     spent: Spent
     against_teacher: Paired | None = None
-    """The first teacher and the kept student on the same pictures; None where the teacher is kept."""
+    """The first teacher and the kept student on the same images; None where the teacher is kept."""
     remarks: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""A teacher's labels of pictures without any: how they are made, and how they are kept.
+"""A teacher's labels of images without any: how they are made, and how they are kept.
 
-A folder of labels has labels.csv, one line per picture that a person or `fit` can read, and labels.safetensors with all
-probabilities, which is what students learn from. Letters: n pictures, K classes.
+A folder of labels has labels.csv, one line per image that a person or `fit` can read, and labels.safetensors with all
+probabilities, which is what students learn from. Letters: n images, K classes.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ COLUMNS = ("path", "label", "probability", "second", "second_probability", "take
 
 @dataclass(frozen=True)
 class Labelling:
-    """What a teacher says of pictures."""
+    """What a teacher says of images."""
 
     index: Labels
-    """(n,) which pictures of the source these are, in rising order; those that could not be read are missing."""
+    """(n,) which images of the source these are, in rising order; those that could not be read are missing."""
     probabilities: Shares
     """(n, K)."""
     temperature: float
-    """By which the teacher's scores were divided, fitted to the validation pictures; 1 without any."""
+    """By which the teacher's scores were divided, fitted to the validation images; 1 without any."""
     asked: int
-    """Pictures of the source that there was time to look at."""
+    """Images of the source that there was time to look at."""
 
     @property
     def labels(self) -> Labels:
@@ -62,7 +62,7 @@ class Labelling:
         return found
 
     def before(self, earlier: Labelling | None) -> Labels:
-        """(n,) the class that an earlier teacher gave each of these pictures; -1 where it gave none."""
+        """(n,) the class that an earlier teacher gave each of these images; -1 where it gave none."""
         found = np.full(len(self.index), -1, dtype=np.int64)
         if earlier is not None:
             _, here, there = np.intersect1d(self.index, earlier.index, assume_unique=True, return_indices=True)
@@ -79,7 +79,7 @@ class Labelling:
 def ask_teacher(
     teacher: Teacher, source: Source, workers: int, late: Callable[[], bool] = lambda: False
 ) -> tuple[Tensor, Tensor]:
-    """(n, K) scores and (n,) labels of the pictures that can be read, as evaluation sees them.
+    """(n, K) scores and (n,) labels of the images that can be read, as evaluation sees them.
 
     late: asked after each batch whether it is time to stop.
     """
@@ -92,7 +92,7 @@ def ask_teacher(
     return scores.all(), torch.from_numpy(source.labels)[index.all()]
 
 
-def label_pictures(
+def label_images(
     teacher: Teacher,
     source: Source,
     validation: Source | None,
@@ -101,14 +101,14 @@ def label_pictures(
     workers: int,
     late: Callable[[], bool] = lambda: False,
 ) -> Labelling:
-    """The probabilities that a teacher gives the classes of each picture.
+    """The probabilities that a teacher gives the classes of each image.
 
-    validation: pictures with right labels, which set the temperature.
-    late: asked after each batch whether it is time to stop; the pictures come in a random order, so that those which
+    validation: images with right labels, which set the temperature.
+    late: asked after each batch whether it is time to stop; the images come in a random order, so that those which
         were looked at are a random part.
     """
     width = teacher.network.config.classes
-    check_memory(8.0 * len(source) * width, f"labels of {len(source):,} pictures", "give fewer pictures")
+    check_memory(8.0 * len(source) * width, f"labels of {len(source):,} images", "give fewer images")
     temperature = 1.0 if validation is None else fit_temperature(*ask_teacher(teacher, validation, workers))
     numbered = source.with_labels(np.arange(len(source), dtype=np.int64), ())
     asked = 0
@@ -133,7 +133,7 @@ def write_labels(
     choice: Choice | None = None,
     earlier: Labelling | None = None,
 ) -> None:
-    """Keep them in a folder that is complete or not there; choice: how often a student meets each picture."""
+    """Keep them in a folder that is complete or not there; choice: how often a student meets each image."""
     facts = {"temperature": labelling.temperature, "asked": labelling.asked}
     with new_folder(folder) as place:
         (place / TABLE).write_bytes(_table(labelling, source, classes, choice, earlier).encode())
@@ -155,7 +155,7 @@ def read_labels(folder: Path) -> Labelling | None:
 def _table(
     labelling: Labelling, source: Source, classes: Sequence[str], choice: Choice | None, earlier: Labelling | None
 ) -> str:
-    """One line per picture: `vitreous fit labels.csv` takes it as it is."""
+    """One line per image: `vitreous fit labels.csv` takes it as it is."""
     before = labelling.before(earlier)
     written = io.StringIO()
     table = csv.writer(written, lineterminator="\n")

@@ -1,4 +1,4 @@
-"""The page of a self-training, with the pictures that a person should look at."""
+"""The page of a self-training, with the images that a person should look at."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from vitreous.data.decode import PictureError
+from vitreous.data.decode import ImageError
 from vitreous.data.source import Labels, Source
-from vitreous.report.rounds import DoubtfulPicture, LikelyClass, SelfTrainingContent
+from vitreous.report.rounds import DoubtfulImage, LikelyClass, SelfTrainingContent
 from vitreous.report.self_training import SIDE, self_training_page
 from vitreous.run.request import SelfTrainRequest
 from vitreous.run.self_training.folder import SelfTrainResult
@@ -17,7 +17,7 @@ from vitreous.run.self_training.labelling import Labelling
 from vitreous.weights.files import write_file
 
 SHOWN = 24
-"""Pictures of each kind on the page."""
+"""Images of each kind on the page."""
 CANDIDATES = 3
 """Classes that are named for each."""
 
@@ -33,7 +33,7 @@ def write_rounds_page(
 ) -> Path:
     """Write the page.
 
-    final: what the kept model says of the unlabelled pictures of `source`; earlier: what the teacher of the round
+    final: what the kept model says of the unlabelled images of `source`; earlier: what the teacher of the round
         `compared` said, if another one did.
     """
     changed = final.changed(earlier)
@@ -65,16 +65,16 @@ def write_rounds_page(
 
 def _shown(
     rows: Labels, final: Labelling, earlier: Labelling | None, source: Source, classes: tuple[str, ...]
-) -> Iterable[DoubtfulPicture]:
-    """The first of these pictures, with the classes that they may be of."""
+) -> Iterable[DoubtfulImage]:
+    """The first of these images, with the classes that they may be of."""
     before = final.before(earlier)
     for row in rows[:SHOWN].tolist():
         index, shares = int(final.index[row]), final.probabilities[row]
         try:
-            picture = source.read(index, at_least=SIDE)
-        except PictureError:  # damaged since it was labelled
+            image = source.read(index, at_least=SIDE)
+        except ImageError:  # damaged since it was labelled
             continue
         best = np.argsort(-shares, kind="stable")[:CANDIDATES].tolist()
         candidates = tuple(LikelyClass(classes[k], float(shares[k])) for k in best)
         other = before[row] >= 0 and before[row] != best[0]
-        yield DoubtfulPicture(source.name(index), picture, candidates, classes[before[row]] if other else None)
+        yield DoubtfulImage(source.name(index), image, candidates, classes[before[row]] if other else None)

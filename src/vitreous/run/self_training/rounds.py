@@ -36,7 +36,7 @@ def tell_round(
         run=str(folder),
         model=describe(config),
         parameters=count_parameters(config),
-        pictures=result.pictures,
+        images=result.images,
         validation=Score.of(result.validation),
         test=Score.of(result.test),
         labels=_tell_labels(result.classes, request, labels, earlier),
@@ -63,7 +63,7 @@ def _tell_labels(
 
 
 def best_round(rounds: tuple[Round, ...]) -> int:
-    """The round with the highest validation accuracy, of equals the last; the last of all without validation pictures.
+    """The round with the highest validation accuracy, of equals the last; the last of all without validation images.
 
     The loss is no judge here: a student of soft labels is less sure than its teacher, be it right more often or not.
     """
@@ -74,7 +74,7 @@ def best_round(rounds: tuple[Round, ...]) -> int:
 def compare_rounds(
     folders: tuple[Path, Path], data: Data, machine: Machine, seed: int, seconds: float | None
 ) -> Paired | None:
-    """Two rounds on the test pictures, or where there are none the validation pictures; None without either.
+    """Two rounds on the test images, or where there are none the validation images; None without either.
 
     seconds: how long it may take; where that is too short, a random part is looked at by both.
     """
@@ -88,7 +88,7 @@ def compare_rounds(
         model = open_teacher(folder, data.classes, machine.device)
         scores, labels = ask_teacher(model, source, machine.workers, _past(end))
         right.append((scores.argmax(dim=1) == labels).numpy())
-    both = min(map(len, right))  # both saw the pictures in one order
+    both = min(map(len, right))  # both saw the images in one order
     return pair_answers(split, right[0][:both], right[1][:both]) if both else None
 
 
@@ -97,14 +97,14 @@ def _past(end: float | None) -> Callable[[], bool]:
 
 
 def given_teacher_kept(rounds: tuple[Round, ...], best: int) -> tuple[str, ...]:
-    """What to say where a given teacher did better than the students on the validation pictures."""
+    """What to say where a given teacher did better than the students on the validation images."""
     students = [one for one in rounds[1:] if one.validation is not None]
     if best or not students:
         return ()
     student = max(students, key=lambda one: (one.validation.accuracy if one.validation else 0.0, one.number))
     return (
-        "The teacher that was given is kept: no student was better on the validation pictures. If it has learned from "
-        f"these pictures before, its accuracy on them says nothing; the best student is round {student.number}.",
+        "The teacher that was given is kept: no student was better on the validation images. If it has learned from "
+        f"these images before, its accuracy on them says nothing; the best student is round {student.number}.",
     )
 
 

@@ -38,7 +38,7 @@ from vitreous.run.self_training.folder import (
     open_self_training,
     read_self_training,
 )
-from vitreous.run.self_training.labelling import Labelling, ask_teacher, label_pictures, read_labels, write_labels
+from vitreous.run.self_training.labelling import Labelling, ask_teacher, label_images, read_labels, write_labels
 from vitreous.run.self_training.page import write_rounds_page
 from vitreous.run.self_training.rounds import (
     best_round,
@@ -67,14 +67,14 @@ LEAST = 1.0
 
 
 @dataclass(frozen=True)
-class Pictures:
+class Images:
     """What is learned from."""
 
     labelled: Data
-    """Divided as all rounds have it: with its val split, and of the training pictures the share that is learned."""
+    """Divided as all rounds have it: with its val split, and of the training images the share that is learned."""
     unlabelled: Source
     copies: int
-    """Unlabelled pictures that were left out, as they are among the labelled ones."""
+    """Unlabelled images that were left out, as they are among the labelled ones."""
     notes: tuple[str, ...]
 
 
@@ -96,7 +96,7 @@ class SelfTraining:
         self.meter = Meter(began=listeners.began)
         self.seconds = None if request.budget is None else parse_budget(request.budget)
         self.earlier = 0.0  # seconds that rounds took which an earlier process finished
-        self.pictures: Pictures
+        self.images: Images
 
     def run(self) -> SelfTrainResult:
         """Do what is left to do."""
@@ -107,11 +107,11 @@ class SelfTraining:
         if finished and (self.folder / REPORT).exists():
             self.listeners.say(f"{self.folder} is finished; nothing to do.")
             return read_self_training(self.folder)
-        self.pictures = self._open_pictures()
-        labelled = digest_splits(self.pictures.labelled)
-        config = SelfTrainConfig(self.request, source_digest(self.pictures.unlabelled), labelled)
+        self.images = self._open_images()
+        labelled = digest_splits(self.images.labelled)
+        config = SelfTrainConfig(self.request, source_digest(self.images.unlabelled), labelled)
         if saved is not None:
-            saved.check_pictures(config, self.folder)
+            saved.check_images(config, self.folder)
         with ExitStack() as held:
             if saved is None:
                 self._check_request()
@@ -126,28 +126,28 @@ class SelfTraining:
 
     # What is learned from
 
-    def _open_pictures(self) -> Pictures:
+    def _open_images(self) -> Images:
         whole = note_copies(open_dataset(self.request.labelled))
         unlabelled, notes = open_unlabelled(self.request.unlabelled)
         notes = (*whole.notes, *notes)
         others = without_copies(unlabelled, list(whole.splits.values()))
         if not len(others):
             raise UserError(
-                f"{self.request.unlabelled}: all {len(unlabelled):,} pictures are among the labelled ones "
-                f"({self.request.labelled}), so there is nothing to label; give other pictures."
+                f"{self.request.unlabelled}: all {len(unlabelled):,} images are among the labelled ones "
+                f"({self.request.labelled}), so there is nothing to label; give other images."
             )
         copies = len(unlabelled) - len(others)
         if copies:
-            notes = (*notes, f"{copies:,} of {self.request.unlabelled}'s pictures are labelled ones, and left out.")
+            notes = (*notes, f"{copies:,} of {self.request.unlabelled}'s images are labelled ones, and left out.")
         training = choose_training(self.request.dividing(), whole, self._base(), self.machine.device.type)
-        return Pictures(replace(split_for(training, whole), notes=()), others, copies, notes)
+        return Images(replace(split_for(training, whole), notes=()), others, copies, notes)
 
     def _base(self) -> Bundle | None:
         return None if self.request.weights is None else open_weights(self.request.weights, self.request.preprocess)
 
     def _check_request(self) -> None:
         """Refuse what no round could do, before anything is written."""
-        data, base, budget = self.pictures.labelled, self._base(), self.request.budget
+        data, base, budget = self.images.labelled, self._base(), self.request.budget
         asked: list[FitRequest] = [self.request.student_round(1, budget)]
         if self.request.teacher is not None:
             open_teacher(self.request.teacher, data.classes)
@@ -160,7 +160,7 @@ class SelfTraining:
     # The rounds
 
     def _rounds(self) -> SelfTrainResult:
-        for note in self.pictures.notes:
+        for note in self.images.notes:
             self.listeners.say(note)
         self.earlier = sum(self._fitted(k).spent.seconds for k in range(self.request.rounds + 1) if self._measured(k))
         done = [self._first_round()]
@@ -180,7 +180,7 @@ class SelfTraining:
         copy_bundle(self._round(best) / "bundle", self.folder / "bundle")
         changed = len(final.changed(earlier))
         result = self._result(rounds, best, finished=True, changed=changed, paired=paired)
-        others = self.pictures.unlabelled
+        others = self.images.unlabelled
         write_rounds_page(self.folder / REPORT, self.request, result, others, final, earlier, compared)
         result.write(self.folder)
         return result
@@ -209,19 +209,19 @@ class SelfTraining:
         return found
 
     def _first_round(self) -> FitResult:
-        """The first teacher: what `fit` makes of the labelled pictures, or the one that was given."""
+        """The first teacher: what `fit` makes of the labelled images, or the one that was given."""
         if self._is_done(0):
             return self._fitted(0)
         if self.request.teacher is not None:
             return self._given_teacher(self.request.teacher)
-        self.listeners.say(f"Round 0 of {self.request.rounds}: the teacher learns from the labelled pictures.")
+        self.listeners.say(f"Round 0 of {self.request.rounds}: the teacher learns from the labelled images.")
         request = self.request.first_round(self._budget(0))
         given = (request, self._round(0), self.machine, self.listeners, self.report)
-        return FirstTeacherTraining(*given, self.pictures.labelled).run()
+        return FirstTeacherTraining(*given, self.images.labelled).run()
 
     def _given_teacher(self, place: str) -> FitResult:
         """The given teacher as round 0: copied, so that nothing depends on it any more, and measured."""
-        meter, data, folder = Meter(), self.pictures.labelled, self._round(0)
+        meter, data, folder = Meter(), self.images.labelled, self._round(0)
         bundle = open_classifier(place)
         teacher = teacher_of(bundle, data.classes, place, self.machine.device)
         measured = {
@@ -235,7 +235,7 @@ class SelfTraining:
             bundle=str(folder / "bundle"),
             finished=True,
             classes=data.classes,
-            pictures=0,
+            images=0,
             steps=0,
             best_step=0,
             validation=measured.get("val"),
@@ -252,8 +252,8 @@ class SelfTraining:
             return self._fitted(number)
         self.listeners.say(f"Round {number} of {self.request.rounds}: a noised student.")
         lesson = Lesson(
-            labelled=self.pictures.labelled,
-            unlabelled=self.pictures.unlabelled,
+            labelled=self.images.labelled,
+            unlabelled=self.images.unlabelled,
             teacher=self._round(number - 1),
             labels=self._labels(number),
             earlier=self._earlier(number),
@@ -288,25 +288,25 @@ class SelfTraining:
         left = None if self.seconds is None else self.seconds - self.earlier - WRITING - self.meter.seconds
         seconds = None if left is None else max(0.0, PAIRING * left)
         folders = self._round(0), self._round(best)
-        return compare_rounds(folders, self.pictures.labelled, self.machine, self.request.seed, seconds)
+        return compare_rounds(folders, self.images.labelled, self.machine, self.request.seed, seconds)
 
     def _final_labels(self, best: int, earlier: Labelling | None) -> Labelling:
-        """What the kept model says of the unlabelled pictures."""
+        """What the kept model says of the unlabelled images."""
         place = self.folder / "labels" / "final"
         if (kept := read_labels(place)) is not None:
             return kept
-        data = self.pictures.labelled
+        data = self.images.labelled
         teacher = open_teacher(self._round(best), data.classes, self.machine.device)
         end = None if self.seconds is None else max(self.seconds - self.earlier - WRITING, self.meter.seconds + 1)
-        final = label_pictures(
+        final = label_images(
             teacher,
-            self.pictures.unlabelled,
+            self.images.unlabelled,
             data.splits.get("val"),
             seed=self.request.seed,
             workers=self.machine.workers,
             late=lambda: end is not None and self.meter.seconds > end,
         )
-        write_labels(place, final, self.pictures.unlabelled, data.classes, earlier=earlier)
+        write_labels(place, final, self.images.unlabelled, data.classes, earlier=earlier)
         return final
 
     def _result(
@@ -318,7 +318,7 @@ class SelfTraining:
         changed: int = 0,
         paired: Paired | None = None,
     ) -> SelfTrainResult:
-        data = self.pictures.labelled
+        data = self.images.labelled
         kept = given_teacher_kept(rounds, best) if self.request.teacher is not None and finished else ()
         return SelfTrainResult(
             run=str(self.folder),
@@ -326,12 +326,12 @@ class SelfTraining:
             finished=finished,
             classes=data.classes,
             labelled=len(data.train),
-            unlabelled=len(self.pictures.unlabelled),
-            copies=self.pictures.copies,
+            unlabelled=len(self.images.unlabelled),
+            copies=self.images.copies,
             rounds=rounds,
             best=best,
             changed=changed,
             spent=sum((one.spent for one in rounds), Spent()),
             against_teacher=paired,
-            remarks=(*self.pictures.notes, *kept, *smaller_students(rounds)),
+            remarks=(*self.images.notes, *kept, *smaller_students(rounds)),
         )

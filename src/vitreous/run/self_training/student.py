@@ -1,4 +1,4 @@
-"""One round of Noisy Student (Xie et al. 2020): a teacher labels pictures, and a noised student learns from both."""
+"""One round of Noisy Student (Xie et al. 2020): a teacher labels images, and a noised student learns from both."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from vitreous.errors import UserError
 from vitreous.run.ending import WriteReport
 from vitreous.run.labelled import LabelledTraining
 from vitreous.run.request import FitRequest, Listeners, Machine, StudentRequest
-from vitreous.run.self_training.labelling import Labelling, label_pictures, read_labels, write_labels
+from vitreous.run.self_training.labelling import Labelling, label_images, read_labels, write_labels
 from vitreous.run.start import choose_training
 from vitreous.run.teaching.teacher import open_teacher
 
 LABELLED = 1 / 15
-"""The least share of the pictures that a person labelled: with fewer they come several times. The paper's batches have
-14 unlabelled pictures for each labelled one."""
+"""The least share of the images that a person labelled: with fewer they come several times. The paper's batches have
+14 unlabelled images for each labelled one."""
 LABELLING = 0.3
-"""The share of a round's time after which the teacher labels no more pictures."""
+"""The share of a round's time after which the teacher labels no more images."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Lesson:
 
 
 class FirstTeacherTraining(LabelledTraining):
-    """What differs from `fit`: the pictures are given, with the val split that all rounds share."""
+    """What differs from `fit`: the images are given, with the val split that all rounds share."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class FirstTeacherTraining(LabelledTraining):
         return self.labelled
 
     def choose_training(self, data: Data) -> Training:
-        """What the recipe makes of these pictures."""
+        """What the recipe makes of these images."""
         self.base = self._open_weights()
         return choose_training(self.request, data, self.base, self.world.device.type, divided=True)
 
@@ -73,7 +73,7 @@ class FirstTeacherTraining(LabelledTraining):
 
 
 class StudentTraining(LabelledTraining):
-    """What differs from `fit`: the training pictures, most of which a teacher labelled."""
+    """What differs from `fit`: the training images, most of which a teacher labelled."""
 
     request: StudentRequest
 
@@ -94,15 +94,15 @@ class StudentTraining(LabelledTraining):
         return f"a noised student of round {self.request.round}, {self.request.labels} labels"
 
     def open_data(self) -> Data:
-        """The labelled pictures, and those of the others whose label is taken."""
+        """The labelled images, and those of the others whose label is taken."""
         lesson = self.lesson
         labelling = self._labelling()
         choice = choose_labels(labelling.probabilities, confidence=lesson.confidence, each=lesson.each)
         if not choice.copies.any():
             raise UserError(
                 f"confidence={lesson.confidence:g}: the teacher is not as sure of any of {len(labelling.index):,} "
-                f"pictures; write to another folder with a lower confidence (teacher={str(lesson.teacher)!r} need not "
-                "be trained again), or label more pictures."
+                f"images; write to another folder with a lower confidence (teacher={str(lesson.teacher)!r} need not "
+                "be trained again), or label more images."
             )
         if not lesson.labels.is_dir():
             self._keep(labelling, choice)
@@ -111,13 +111,13 @@ class StudentTraining(LabelledTraining):
         return Data(splits, lesson.labelled.classes)
 
     def choose_training(self, data: Data) -> Training:
-        """What the recipe makes of so many pictures, of the size of the labelled ones: by such it will be judged."""
+        """What the recipe makes of so many images, of the size of the labelled ones: by such it will be judged."""
         self.base = self._open_weights()
         device, typical = self.world.device.type, self.lesson.labelled.train
         return choose_training(self.request, data, self.base, device, typical=typical, divided=True)
 
     def split_data(self, data: Data) -> Data:
-        """They are divided already: the validation pictures are labelled ones, the same in all rounds."""
+        """They are divided already: the validation images are labelled ones, the same in all rounds."""
         return data
 
     def _labelling(self) -> Labelling:
@@ -126,8 +126,8 @@ class StudentTraining(LabelledTraining):
         if (kept := read_labels(lesson.labels)) is not None:
             return kept
         teacher = open_teacher(lesson.teacher, lesson.labelled.classes, self.machine.device)
-        self.listeners.say(f"The teacher of round {self.request.round} labels {len(lesson.unlabelled):,} pictures.")
-        return label_pictures(
+        self.listeners.say(f"The teacher of round {self.request.round} labels {len(lesson.unlabelled):,} images.")
+        return label_images(
             teacher,
             lesson.unlabelled,
             lesson.labelled.splits.get("val"),
@@ -147,23 +147,21 @@ class StudentTraining(LabelledTraining):
         different = int((choice.copies > 0).sum())
         if labelling.asked < len(self.lesson.unlabelled):
             self.listeners.say(
-                f"There was time to label {labelling.asked:,} of {len(self.lesson.unlabelled):,} pictures, chosen at "
+                f"There was time to label {labelling.asked:,} of {len(self.lesson.unlabelled):,} images, chosen at "
                 "random; a longer budget would label them all."
             )
         if unreadable := labelling.asked - len(labelling.index):
-            self.listeners.say(
-                f"{unreadable:,} pictures of {self.request.unlabelled} cannot be read, and have no label."
-            )
+            self.listeners.say(f"{unreadable:,} images of {self.request.unlabelled} cannot be read, and have no label.")
         self.listeners.say(
             f"{different:,} of {len(labelling.index):,} labels are taken, {choice.each:,} of each class at most; with "
             f"copies for rare classes {len(choice.rows):,}."
         )
         if none := [classes[label] for label in np.flatnonzero(choice.sure == 0)]:
             more = f" and {len(none) - 1} more" if len(none) > 1 else ""
-            self.listeners.say(f"No picture is surely {none[0]}{more}: of these the student sees labelled ones only.")
+            self.listeners.say(f"No image is surely {none[0]}{more}: of these the student sees labelled ones only.")
 
     def _joined(self, labelling: Labelling, choice: Choice) -> Source:
-        """Labelled pictures, often enough to count, then the others, each as often as it is taken."""
+        """Labelled images, often enough to count, then the others, each as often as it is taken."""
         lesson, rows = self.lesson, choice.rows
         train, classes = lesson.labelled.train, lesson.labelled.classes
         times = max(1, int(np.ceil(LABELLED / (1 - LABELLED) * len(rows) / len(train))))

@@ -1,1 +1,1 @@
-"""A model as a teacher: how it is opened and asked, about pictures and their places."""
+"""A model as a teacher: how it is opened and asked, about images and their places."""

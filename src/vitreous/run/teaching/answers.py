@@ -1,4 +1,4 @@
-"""A teacher's answers for a training: asked in every step, or once for each picture and kept with cached features."""
+"""A teacher's answers for a training: asked in every step, or once for each image and kept with cached features."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vitreous.config.train import Training
 from vitreous.data.source import Source
 from vitreous.evaluate.feature_cache import FeatureCache, StoredFeatures, answers_key, default_folder
 from vitreous.memory import check_memory
-from vitreous.objectives.answers import Answers, PictureAnswers, ViewAnswers
+from vitreous.objectives.answers import Answers, ImageAnswers, ViewAnswers
 from vitreous.run.budget.clock import Clock
 from vitreous.run.request import Listeners
 from vitreous.run.teaching.asking import Asking, ask
@@ -27,13 +27,13 @@ def teacher_answers(
     clock: Clock | None,
     listeners: Listeners,
 ) -> Answers:
-    """What a student asks: the teacher itself, or what it said of each picture of the source."""
+    """What a student asks: the teacher itself, or what it said of each image of the source."""
     assert isinstance(training.objective, Distill)
     if training.objective.answers == "view":
         here = present(teacher, "it is asked in every step")
         return ViewAnswers(here.scores, here.preprocess, training.preprocess)
     cache = FeatureCache(default_folder())
-    told = partial(listeners.look, "reading the training pictures")
+    told = partial(listeners.look, "reading the training images")
     key = answers_key(teacher.digest, source, told)
     if (stored := cache.get(key)) is None:
         here = present(teacher, "its answers are not kept any more")
@@ -42,13 +42,13 @@ def teacher_answers(
         cache.put(key, stored)
     for remark in cache.remarks:
         listeners.say(remark)
-    return PictureAnswers(stored.features.to(teacher.device))
+    return ImageAnswers(stored.features.to(teacher.device))
 
 
 def _look(teacher: Teacher, source: Source, how: Asking) -> Tensor:
-    """(n, K) float32: its scores of each picture as evaluation sees it; zeros where one cannot be read."""
+    """(n, K) float32: its scores of each image as evaluation sees it; zeros where one cannot be read."""
     count, classes = len(source), len(teacher.columns)
-    check_memory(4 * count * classes, f"a teacher's answers for {count:,} pictures", "set objective.answers=view")
+    check_memory(4 * count * classes, f"a teacher's answers for {count:,} images", "set objective.answers=view")
     scores = torch.zeros(count, classes)
     for index, found in ask(teacher, source, teacher.scores, how):
         scores[index] = found

@@ -1,4 +1,4 @@
-"""A teacher asked about many pictures, each once, as long as enough time is left for whoever learns from it."""
+"""A teacher asked about many images, each once, as long as enough time is left for whoever learns from it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from vitreous.run.request import Listeners
 from vitreous.run.teaching.teacher import Teacher
 
 MOST = 0.5
-"""The share of a budget that may be gone when a teacher has looked at all pictures; the student needs the rest."""
+"""The share of a budget that may be gone when a teacher has looked at all images; the student needs the rest."""
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,9 @@ def ask(
     preprocess: Preprocess | None = None,
     unreadable_limit: float | None = 1.0,
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """(B,) int64 numbers of pictures and (B, ...) what `answer` says of them, batch by batch, on the processor.
+    """(B,) int64 numbers of images and (B, ...) what `answer` says of them, batch by batch, on the processor.
 
-    Pictures that cannot be read are left out. answer: of (B, C, H, W) on the teacher's device, normalised by
+    Images that cannot be read are left out. answer: of (B, C, H, W) on the teacher's device, normalised by
     `preprocess`, which is the teacher's own if None is given.
     """
     began, done = 0.0 if how.clock is None else how.clock.now(), 0
@@ -64,7 +64,7 @@ def ask(
             check_numbers(answers, "scores", Path(teacher.place))
             yield batch.index, answers
             done += len(batch.index)
-            how.listeners.look("the teacher looks at the training pictures", done, len(source))
+            how.listeners.look("the teacher looks at the training images", done, len(source))
             if how.clock is not None and (taken := how.clock.now() - began) >= TELLING:
                 check_time(taken / done * (len(source) - done), how.clock, teacher.place, how.advice)
 
@@ -73,6 +73,6 @@ def check_time(left: float, clock: Clock, place: str, advice: str) -> None:
     """Refuse a teacher that needs so many more seconds that too little time remains for the student."""
     if left and (end := clock.now() + left) > MOST * clock.deadline:
         raise UserError(
-            f"budget {clock.text}: the teacher {place} needs about {left:.0f} s more to look at all pictures "
+            f"budget {clock.text}: the teacher {place} needs about {left:.0f} s more to look at all images "
             f"once, which leaves too little time to learn from it; give {say_budget(end / MOST)} or more, {advice}."
         )

@@ -22,7 +22,7 @@ from vitreous.weights.source import open_weights
 
 @dataclass(frozen=True)
 class Teacher:
-    """A frozen network that knows the data's classes, and how it wants to see pictures."""
+    """A frozen network that knows the data's classes, and how it wants to see images."""
 
     place: str
     """Where it was opened, as the person wrote it."""
@@ -38,7 +38,7 @@ class Teacher:
     """Where it computes; None: on the processor."""
 
     def scores(self, images: Tensor) -> Tensor:
-        """(B, K) scores of the data's classes, in their order, of pictures (B, C, H, W) normalised as it has them."""
+        """(B, K) scores of the data's classes, in their order, of images (B, C, H, W) normalised as it has them."""
         with torch.no_grad():
             found: Tensor = self.network(images)[:, self.columns]
         return found

@@ -1,4 +1,4 @@
-"""Token labels for a training: the teacher is asked about every training picture once, and what it says is kept."""
+"""Token labels for a training: the teacher is asked about every training image once, and what it says is kept."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from vitreous.data.token_labels import ScoreMaps, TokenLabels
 from vitreous.errors import UserError
 from vitreous.evaluate.feature_cache import default_folder
 from vitreous.evaluate.places import place_scores
-from vitreous.evaluate.score_maps import FORMAT, Digest, MapStore, StoredMaps, picture_digest, picture_digests
+from vitreous.evaluate.score_maps import FORMAT, Digest, MapStore, StoredMaps, image_digest, image_digests
 from vitreous.inputs import read_json
 from vitreous.run.budget.clock import Clock
 from vitreous.run.budget.looking import class_by_class
@@ -33,7 +33,7 @@ from vitreous.weights.files import write_file
 
 EXAMPLES = "token-labels.json"
 SHOWN = 8
-"""Training pictures whose token labels a page shows."""
+"""Training images whose token labels a page shows."""
 
 
 def label_tokens(
@@ -44,24 +44,24 @@ def label_tokens(
     clock: Clock | None,
     listeners: Listeners,
 ) -> TokenLabels:
-    """Labels for the patches of these pictures, made as far as they are not there yet."""
+    """Labels for the patches of these images, made as far as they are not there yet."""
     objective, model = training.objective, training.model
     assert isinstance(objective, TokenLabel)
     assert isinstance(model, ViTConfig)
     store = MapStore(_folder(teacher.digest, source.classes, objective.top), len(source.classes), objective.top)
-    digests = picture_digests(source, partial(listeners.look, "reading the training pictures"))
+    digests = image_digests(source, partial(listeners.look, "reading the training images"))
     known = store.known(partial(listeners.look, "reading the token labels that are kept"))
     new = {digest: index for index, digest in enumerate(digests) if digest is not None and digest not in known}
     if new:
         here = present(teacher, "not all of its token labels are kept any more")
         made = len(set(digests) - {None}) - len(new)
         more = f" ({made:,} more are known already)" if made else ""
-        listeners.say(f"Token labels: {teacher.place} looks at {len(new):,} training pictures once{more}.")
+        listeners.say(f"Token labels: {teacher.place} looks at {len(new):,} training images once{more}.")
         how = Asking(workers, clock, listeners, "or a smaller teacher; what it has said so far is kept")
         known |= store.write(_scored(here, source.subset(list(new.values())), list(new), how))
-        # of those that it could not look at, what can still be read is no picture, now and ever after
+        # of those that it could not look at, what can still be read is no image, now and ever after
         tried = {digest: index for digest, index in new.items() if digest not in known}
-        known |= store.write_unreadable([key for key, index in tried.items() if picture_digest(source, index) == key])
+        known |= store.write_unreadable([key for key, index in tried.items() if image_digest(source, index) == key])
     store.touch()
     for remark in store.remarks:
         listeners.say(remark)
@@ -70,7 +70,7 @@ def label_tokens(
 
 
 def whole_view(preprocess: Preprocess) -> Preprocess:
-    """How a teacher is shown a whole picture: squeezed to its input size, for crops may lie anywhere in the picture."""
+    """How a teacher is shown a whole image: squeezed to its input size, for crops may lie anywhere in the image."""
     return replace(preprocess, resize="stretch", crop=1.0)
 
 
@@ -83,7 +83,7 @@ def _folder(teacher: str, classes: Sequence[str], kept: int) -> Path:
 def _scored(
     teacher: Teacher, source: Source, digests: Sequence[Digest], how: Asking
 ) -> Iterator[tuple[list[Digest], Tensor]]:
-    """Digests and scores (B, h, w, K) of all pictures that can be read, batch by batch."""
+    """Digests and scores (B, h, w, K) of all images that can be read, batch by batch."""
 
     def answer(images: Tensor) -> Tensor:
         return place_scores(teacher.network, images)[..., teacher.columns]
@@ -95,9 +95,9 @@ def _scored(
 
 @dataclass(frozen=True)
 class Taught:
-    """A training picture and what the teacher says of its places."""
+    """A training image and what the teacher says of its places."""
 
-    picture: str
+    image: str
     """Its name."""
     classes: list[list[int]]
     """(h, w) the likeliest class."""
@@ -106,7 +106,7 @@ class Taught:
 
 
 def write_examples(folder: Path, maps: ScoreMaps, source: Source, seed: int) -> None:
-    """Keep a handful of training pictures with their token labels for the run's page."""
+    """Keep a handful of training images with their token labels for the run's page."""
     found = []
     for index in class_by_class(source.labels, seed)[:SHOWN].tolist():
         try:
@@ -115,7 +115,7 @@ def write_examples(folder: Path, maps: ScoreMaps, source: Source, seed: int) -> 
             continue
         shares = [[round(share, 4) for share in row] for row in likeliest.values.tolist()]
         found.append(Taught(source.name(index), likeliest.indices.tolist(), shares))
-    write_file(folder / EXAMPLES, json.dumps({"pictures": [asdict(one) for one in found]}) + "\n")
+    write_file(folder / EXAMPLES, json.dumps({"images": [asdict(one) for one in found]}) + "\n")
 
 
 def read_examples(folder: Path) -> tuple[Taught, ...]:
@@ -123,7 +123,7 @@ def read_examples(folder: Path) -> tuple[Taught, ...]:
     path = folder / EXAMPLES
     try:
         kept = read_json(path)
-        pictures = kept.get("pictures") if isinstance(kept, dict) else None
-        return tuple(from_fields(Taught, one, path) for one in pictures) if isinstance(pictures, list) else ()
+        images = kept.get("images") if isinstance(kept, dict) else None
+        return tuple(from_fields(Taught, one, path) for one in images) if isinstance(images, list) else ()
     except UserError:
         return ()

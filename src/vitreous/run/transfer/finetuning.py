@@ -31,7 +31,7 @@ from vitreous.train.loop import DivergedError
 
 TUNED: tuple[Protocol, ...] = ("vtab-1k", "full")
 RATES = (2e-4, 6e-4)
-"""The light sweep: learning rates that are tried on 800 pictures and judged on 200."""
+"""The light sweep: learning rates that are tried on 800 images and judged on 200."""
 TRYING = 0.25
 """What each trial may take of the time for trainings; the rest is for the final one."""
 TESTING = 0.4
@@ -39,9 +39,9 @@ TESTING = 0.4
 CONVERTING = 20.0
 """Seconds that an engine takes to be made and proved, where the test split is so large that it pays."""
 ASIDE = 0.1
-"""The share of the pictures that chooses the weights under the protocol full, where the data have no val split."""
+"""The share of the images that chooses the weights under the protocol full, where the data have no val split."""
 FEW = 50
-"""Test pictures that are measured at least."""
+"""Test images that are measured at least."""
 WHOLE = {
     "augment.crop_scale": "none",
     "augment.pad": "0",
@@ -59,7 +59,7 @@ class _Trained:
     result: FitResult
     place: Path
     digests: dict[str, str]
-    pictures: int
+    images: int
     """That are learned from."""
     trials: tuple[Trial, ...] = ()
     tried: tuple[FitResult, ...] = ()
@@ -72,7 +72,7 @@ class FineTuning:
     trainings: TaskTrainings
     folder: TransferFolder
     looks: dict[str, float] = field(default_factory=dict)
-    """By task: seconds in which the model looks at a picture, where that is known."""
+    """By task: seconds in which the model looks at an image, where that is known."""
 
     def measure(self, task: OpenTask, protocol: Protocol, seconds: float | None) -> Score | None:
         """The score, in about so many seconds; None where it was stopped between two steps."""
@@ -97,7 +97,7 @@ class FineTuning:
         return min(TESTING * seconds, 1.2 * whole + (CONVERTING if whole > WORTH_SECONDS else 2.0))
 
     def _vtab_1k(self, task: OpenTask, seconds: float | None) -> _Trained | None:
-        """On 800 pictures, judged on 200, to choose; then on all 1,000. The published choice needs no trial."""
+        """On 800 images, judged on 200, to choose; then on all 1,000. The published choice needs no trial."""
         vtab = task.named.vtab
         cut = vtab_1k(task.data, task.named.name, None if vtab is None else vtab.train_percent)
         classes, start = task.data.classes, StartFeatures()
@@ -117,7 +117,7 @@ class FineTuning:
         return _Trained(result, place, digests, len(labels), trials, tried) if result.finished else None
 
     def _sweep(
-        self, task: OpenTask, pictures: Data, start: StartFeatures, seconds: float
+        self, task: OpenTask, images: Data, start: StartFeatures, seconds: float
     ) -> tuple[float, tuple[Trial, ...], tuple[FitResult, ...]] | None:
         """The learning rate with the best validation accuracy, of equal ones that with the lower loss; and all trials.
 
@@ -128,10 +128,10 @@ class FineTuning:
         for rate in RATES:
             try:
                 plan = _at_rate(rate, seconds)
-                result, _ = self._train(task, "vtab-1k", f"trial-{rate:g}", pictures, plan, start)
+                result, _ = self._train(task, "vtab-1k", f"trial-{rate:g}", images, plan, start)
             except DivergedError:
                 settings: dict[str, Setting] = {"optimizer.learning_rate": rate, "diverged": True}
-                trials.append(Trial(settings, 0.0, len(pictures.splits["val"])))
+                trials.append(Trial(settings, 0.0, len(images.splits["val"])))
                 continue
             if not result.finished:
                 return None
@@ -143,47 +143,47 @@ class FineTuning:
         return best, tuple(trials), tuple(tried.values())
 
     def _full(self, task: OpenTask, seconds: float | None) -> _Trained | None:
-        """On all training pictures; the val split, or a tenth that is set aside, chooses the weights."""
+        """On all training images; the val split, or a tenth that is set aside, chooses the weights."""
         splits: dict[Split, Source] = {
             split: source for split, source in task.data.splits.items() if split in ("train", "val")
         }
         data = Data(splits, task.data.classes).with_validation(ASIDE, SEED)
-        pictures = len(data.train)
+        images = len(data.train)
         plan = TaskPlan("auto", seconds)
         if seconds is None:
-            epochs = paper_steps(pictures) / max(1, pictures // 512)
+            epochs = paper_steps(images) / max(1, images // 512)
             side = self.trainings.image_size or published_side(self.trainings.given.model.config)
             plan = TaskPlan("paper-finetune", epochs=epochs, image_size=side)
         result, place = self._train(task, "full", "final", data, plan)
         digests = {str(split): source_digest(source) for split, source in data.splits.items()}
-        return _Trained(result, place, digests, pictures) if result.finished else None
+        return _Trained(result, place, digests, images) if result.finished else None
 
     def _train(
         self,
         task: OpenTask,
         protocol: Protocol,
         name: str,
-        pictures: Data,
+        images: Data,
         plan: TaskPlan,
         start: StartFeatures | None = None,
     ) -> tuple[FitResult, Path]:
         place = self.folder.run_place(task.named.name, protocol, name)
         if not task.named.varied:
             plan = replace(plan, changes={**plan.changes, **WHOLE}, whole=True)
-        return self.trainings.run(task.named.place, pictures, place, plan, start), place
+        return self.trainings.run(task.named.place, images, place, plan, start), place
 
     def _test(self, task: OpenTask, protocol: Protocol, trained: _Trained, seconds: float | None) -> Score:
-        """How many of the test pictures the trained network has right; of as many as there is time for."""
+        """How many of the test images the trained network has right; of as many as there is time for."""
         test, machine = task.data.splits["test"], self.trainings.machine
         began = time.perf_counter()
         look = self.looks.get(task.named.name)
         wanted = len(test) if seconds is None or look is None else min(len(test), int(seconds / look))
-        model = deploy(trained.place / "bundle", precision="fp32", device=str(machine.device), pictures=wanted)
+        model = deploy(trained.place / "bundle", precision="fp32", device=str(machine.device), images=wanted)
         if seconds is not None:
             look = seconds_per_look(lambda some: measure_classifier(model, some, workers=0), test)
             wanted = min(len(test), max(FEW, int((began + seconds - time.perf_counter()) / look)))
         part = test if wanted == len(test) else random_part(test, SEED, wanted)
-        what = f"{task.named.name}: {protocol}, test pictures"
+        what = f"{task.named.name}: {protocol}, test images"
         told = self.trainings.listeners.look
         found, unreadable = measure_classifier(
             model, part, workers=machine.workers, progress=lambda done: told(what, done, len(part))
@@ -199,8 +199,8 @@ class FineTuning:
             interval=found.top1_interval,
             n=found.n,
             of=len(test),
-            trained_on=trained.pictures,
-            trained_of=trained.pictures,
+            trained_on=trained.images,
+            trained_of=trained.images,
             digests={**trained.digests, "test": source_digest(part)},
             settings={"steps": trained.result.steps, **dict(flattened(training_to_json(saved.training)))},
             flops=float(flops),
@@ -211,10 +211,10 @@ class FineTuning:
         )
 
 
-def paper_steps(pictures: int) -> int:
+def paper_steps(images: int) -> int:
     """Of a fine-tuning on so many: table 4 has 500 for Pets and Flowers, 10,000 for CIFAR, 20,000 for ImageNet; BiT's
     rule, which agrees with it, says where one ends and the next begins."""
-    return 500 if pictures < 20_000 else 10_000 if pictures < 500_000 else 20_000
+    return 500 if images < 20_000 else 10_000 if images < 500_000 else 20_000
 
 
 def _at_rate(rate: float, seconds: float) -> TaskPlan:
@@ -227,8 +227,8 @@ def _all(trained: _Trained) -> Iterator[FitResult]:
 
 
 def _flops(result: FitResult, forward: int, evaluations: int) -> float:
-    """Of a training: its steps; one pass over its pictures for a first classifier; and its evaluations."""
-    start = result.pictures if result.probe is not None else 0
+    """Of a training: its steps; one pass over its images for a first classifier; and its evaluations."""
+    start = result.images if result.probe is not None else 0
     looks = 0 if result.validation is None else (evaluations + 1) * result.validation.n
     return result.spent.flops + forward * (start + looks)
 

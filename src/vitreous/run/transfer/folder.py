@@ -96,7 +96,7 @@ class TransferFolder:
         for task in tasks:
             if known.get(task.name, task).digests != task.digests:
                 raise UserError(
-                    f"{task.place}: has other pictures, or other labels, than when {self.path} began; bring those back "
+                    f"{task.place}: has other images, or other labels, than when {self.path} began; bring those back "
                     "to go on with it, or write to another folder."
                 )
 

@@ -1,4 +1,4 @@
-"""The protocols on frozen features: a linear classifier, nearest neighbours, and least squares from five pictures."""
+"""The protocols on frozen features: a linear classifier, nearest neighbours, and least squares from five images."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from vitreous.deploy.engine import Deployed
 from vitreous.errors import UserError
 from vitreous.evaluate.fewshot import DRAWS, STRENGTH
 from vitreous.evaluate.knn import TEMPERATURE
-from vitreous.evaluate.probe import seconds_per_picture
+from vitreous.evaluate.probe import seconds_per_image
 from vitreous.model.family import count_flops
 from vitreous.report.transferred import Absent, Protocol, Score, Setting
 from vitreous.run.budget.looking import class_by_class, random_part
@@ -33,20 +33,20 @@ SHOTS = 5
 NEIGHBOURS = 20
 """Which of the k is reported: the one that DINO's authors found best throughout. The others are in the settings."""
 FEW = 50
-"""Pictures of which features are wanted at least, of each split."""
+"""Images of which features are wanted at least, of each split."""
 TESTING = 0.5
-"""The share of the time that test pictures may take."""
+"""The share of the time that test images may take."""
 
 
 @dataclass
 class FrozenFeatures:
-    """A model whose features are asked for: task after task, each picture once."""
+    """A model whose features are asked for: task after task, each image once."""
 
     model: Deployed
     workers: int
     listeners: Listeners
     looks: dict[str, float] = field(default_factory=dict)
-    """By task: seconds for a picture, decoding included, where that was measured."""
+    """By task: seconds for an image, decoding included, where that was measured."""
 
     def measure(
         self, task: OpenTask, protocols: Sequence[Protocol], seconds: float | None, *, counted: bool = False
@@ -67,10 +67,10 @@ class FrozenFeatures:
         flops = float((reader.computed if counted else used) * count_flops(self.model.config))
         remarks = [*reader.cache.remarks]
         if kept := used - reader.computed:
-            said = f"features of {kept:,} pictures were kept from an earlier command; the time is without them."
+            said = f"features of {kept:,} images were kept from an earlier command; the time is without them."
             remarks.append(said)
         if reader.unreadable:
-            remarks.append(f"{len(reader.unreadable)} pictures could not be read and were left out.")
+            remarks.append(f"{len(reader.unreadable)} images could not be read and were left out.")
         found: list[Score | Absent] = []
         for protocol in protocols:
             try:
@@ -110,18 +110,18 @@ class FrozenFeatures:
         )
 
     def _part(self, task: OpenTask, seconds: float, protocols: Sequence[Protocol]) -> Data:
-        """As many pictures of each split as fit into the time: random ones to measure, alike of each class to learn."""
+        """As many images of each split as fit into the time: random ones to measure, alike of each class to learn."""
         began, data, linear = time.perf_counter(), task.data, "linear" in protocols
         test = data.splits["test"]
         reader = FeatureReader(self.model, None, self.workers, None)
         look = self.looks[task.named.name] = seconds_per_look(reader.compute, test)
-        learn = seconds_per_picture(self.model.config.features, len(data.classes)) if linear else 0.0
+        learn = seconds_per_image(self.model.config.features, len(data.classes)) if linear else 0.0
         known: dict[Split, Source] = {split: source for split, source in data.splits.items() if split != "test"}
         if not linear:
             known.pop("val", None)
         total = sum(map(len, known.values()))
         left = seconds - (time.perf_counter() - began)
-        tested, learned = pictures_in_time(left, look, learn, len(test), total)
+        tested, learned = images_in_time(left, look, learn, len(test), total)
         if (tested, learned) == (len(test), total):
             return data
         splits: dict[Split, Source] = {"test": random_part(test, SEED, tested)}
@@ -132,10 +132,10 @@ class FrozenFeatures:
         return replace(data, splits=splits)
 
 
-def pictures_in_time(seconds: float, look: float, learn: float, test: int, known: int) -> tuple[int, int]:
-    """Of so many test pictures and known ones, how many there is time for: half of it for each, or what one leaves.
+def images_in_time(seconds: float, look: float, learn: float, test: int, known: int) -> tuple[int, int]:
+    """Of so many test images and known ones, how many there is time for: half of it for each, or what one leaves.
 
-    look: seconds for a picture. learn: seconds more for one that is learned from. `FEW` of each are taken in any case.
+    look: seconds for an image. learn: seconds more for one that is learned from. `FEW` of each are taken in any case.
     """
     testing = max(TESTING * seconds, seconds - known * (look + learn))
     tested = min(test, max(FEW, int(testing / look)))
@@ -143,7 +143,7 @@ def pictures_in_time(seconds: float, look: float, learn: float, test: int, known
 
 
 def preprocess_settings(model: Deployed) -> dict[str, Setting]:
-    """How pictures are prepared for it."""
+    """How images are prepared for it."""
     fields = asdict(model.engine.preprocess)
     return {
         f"preprocess.{name}": value if isinstance(value, float | str) else str(value) for name, value in fields.items()

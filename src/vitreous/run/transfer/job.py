@@ -92,20 +92,20 @@ class TransferJob:
     def _open_frozen(self, looks: dict[str, float]) -> FrozenFeatures | None:
         """The model, ready to be asked for features; None where no protocol that is left asks for any.
 
-        looks: by task, filled with the seconds for a picture.
+        looks: by task, filled with the seconds for an image.
         """
         every = self._units()
         units = [unit for unit in every if unit.protocols[0] in FROZEN]
         if not units:
             return None
-        pictures = sum(len(source) for unit in units for source in unit.task.data.splits.values())
+        images = sum(len(source) for unit in units for source in unit.task.data.splits.values())
         hurried = self.clock is not None and self.clock.share(len(every)) * len(units) < 2 * WORTH_SECONDS
         model = deploy(
             self.bundle,
             engine="torch" if hurried else "auto",
             precision="fp32",  # the model itself is judged, not what int8 leaves of it
             device=str(self.machine.device),
-            pictures=pictures,
+            images=images,
             classifier=False,
         )
         return FrozenFeatures(model, self.machine.workers, self.listeners, looks)
@@ -144,7 +144,7 @@ class TransferJob:
 
 
 def at_resolution(bundle: Bundle, image_size: int | None) -> Bundle:
-    """The model for pictures of this side; as it is if None."""
+    """The model for images of this side; as it is if None."""
     if image_size is None:
         return bundle
     network, preprocess = adapt(bundle.model, bundle.preprocess, image_size=image_size)

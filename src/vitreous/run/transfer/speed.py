@@ -1,4 +1,4 @@
-"""How long a model takes to look at a picture of a task."""
+"""How long a model takes to look at an image of a task."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from vitreous.run.budget.looking import random_part
 from vitreous.run.transfer.tasks import SEED
 
 SOME = 32
-"""Pictures at once."""
+"""Images at once."""
 MOST, TELLING = 256, 1.5
-"""Pictures and seconds, at most, that tell."""
+"""Images and seconds, at most, that tell."""
 
 
 def seconds_per_look(look: Callable[[Source], object], source: Source) -> float:
-    """Seconds for a picture, decoding included; the first pictures warm up."""
+    """Seconds for an image, decoding included; the first images warm up."""
     some = random_part(source, SEED, MOST)
     parts = [some.subset(range(start, min(start + SOME, len(some)))) for start in range(0, len(some), SOME)]
     look(parts[0])

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from vitreous.data.copies import note_copies
 from vitreous.data.datasets.entry import Dataset, Vtab
-from vitreous.data.datasets.pictures import has_vtab_lists
+from vitreous.data.datasets.images import has_vtab_lists
 from vitreous.data.datasets.place import PREFIX, data_root, is_here, read_card
 from vitreous.data.datasets.table import DATASETS
 from vitreous.data.datasets.vtab import TRAIN, VAL
@@ -19,14 +19,14 @@ from vitreous.data.shards.places import without_query
 from vitreous.data.source import Data, Source, Split, split_validation
 from vitreous.errors import UserError
 from vitreous.report.transferred import GROUPS, Absent, Task
-from vitreous.run.folder import count_pictures, digest_splits
+from vitreous.run.folder import count_images, digest_splits
 from vitreous.run.opening import BUILTIN, open_dataset
 from vitreous.run.probing import HELD_OUT, check_labelled
 from vitreous.run.request import run_name, same_place
 
 ALL = "all"
 SEED = 0
-"""By which pictures are set aside, and random parts of them are taken: the same for every model."""
+"""By which images are set aside, and random parts of them are taken: the same for every model."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class NamedTask:
 
     @property
     def varied(self) -> bool:
-        """Whether training pictures may be cropped and mirrored without changing the answer, as far as is known."""
+        """Whether training images may be cropped and mirrored without changing the answer, as far as is known."""
         return self.dataset is None or self.dataset.varied
 
     @property
@@ -62,7 +62,7 @@ class NamedTask:
 
 @dataclass(frozen=True)
 class OpenTask:
-    """A task with its pictures."""
+    """A task with its images."""
 
     named: NamedTask
     data: Data
@@ -125,14 +125,14 @@ def open_task(named: NamedTask) -> OpenTask:
     opened = note_copies(open_dataset(named.place))
     check_labelled(opened)
     data, remarks = _with_test(opened)
-    counts = count_pictures(opened)
+    counts = count_images(opened)
     published = None if named.dataset is None else counts == dict(named.dataset.splits)
     own_draw = _is_own_draw(named, counts)
     if named.dataset is not None and not published:
         there = ", ".join(f"{count:,} {split}" for split, count in counts.items())
         meant = ", ".join(f"{count:,} {split}" for split, count in named.dataset.splits.items())
-        only = " Protocols other than vtab-1k learn from VTAB-1k's pictures alone." if own_draw else ""
-        remarks = (*remarks, f"{there} pictures; as published there are {meant}.{only}")
+        only = " Protocols other than vtab-1k learn from VTAB-1k's images alone." if own_draw else ""
+        remarks = (*remarks, f"{there} images; as published there are {meant}.{only}")
     task = Task(
         name=named.name,
         place=without_query(named.place),  # which may be a key, and the page is shown to others
@@ -159,7 +159,7 @@ def _remarks_of_row(named: NamedTask) -> tuple[str, ...]:
 
 
 def _is_own_draw(named: NamedTask, counts: Mapping[Split, int]) -> bool:
-    """Whether the data are VTAB-1k's very pictures, by its lists, with all test pictures that were published."""
+    """Whether the data are VTAB-1k's very images, by its lists, with all test images that were published."""
     if named.dataset is None or named.vtab is None or named.place == BUILTIN or not has_vtab_lists(Path(named.place)):
         return False
     return counts == {"train": TRAIN, "val": VAL, "test": named.dataset.splits.get("test")}
@@ -170,7 +170,7 @@ def _with_test(data: Data) -> tuple[Data, tuple[str, ...]]:
         return data, ()
     train = data.train  # refused where there is none
     if "val" in data.splits:
-        said = "no test split: the validation pictures are measured, and choose nothing."
+        said = "no test split: the validation images are measured, and choose nothing."
         return replace(data, splits={"train": train, "test": data.splits["val"]}), (said,)
     train, test = split_validation(train, HELD_OUT, SEED)
     splits: dict[Split, Source] = {"train": train, "test": test}

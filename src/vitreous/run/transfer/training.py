@@ -1,4 +1,4 @@
-"""One fine-tuning on the pictures of a task: the same run as `fit`, on pictures that are open and divided already."""
+"""One fine-tuning on the images of a task: the same run as `fit`, on images that are open and divided already."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ class StartFeatures:
     train: Labelled | None = None
     val: Labelled | None = None
     look: float = 0.0
-    """Seconds that a picture took."""
+    """Seconds that an image took."""
 
 
 @dataclass(frozen=True)
 class OpenedTask:
     """What a training on a task is given open, where `fit` would open it itself."""
 
-    pictures: Data
+    images: Data
     """Divided."""
     weights: Bundle
     warn: Callable[[str], None]
     """Told what a person should know before it starts."""
     start: StartFeatures
-    """What it shares with the other trainings on the same pictures."""
+    """What it shares with the other trainings on the same images."""
 
 
 class TaskTraining(LabelledTraining):
@@ -59,7 +59,7 @@ class TaskTraining(LabelledTraining):
 
     def open_data(self) -> Data:
         """They are open."""
-        return self.opened.pictures
+        return self.opened.images
 
     def _open_weights(self) -> Bundle:
         """They are open, too."""
@@ -67,7 +67,7 @@ class TaskTraining(LabelledTraining):
         return self.opened.weights
 
     def choose_training(self, data: Data) -> Training:
-        """What the recipe makes of these pictures, none of which is set aside."""
+        """What the recipe makes of these images, none of which is set aside."""
         self.base = self._open_weights()
         return choose_training(self.request, data, self.base, self.world.device.type, divided=True)
 
@@ -77,17 +77,17 @@ class TaskTraining(LabelledTraining):
 
     def say_start(self, steps: int) -> None:
         """That published settings are meant for accelerators, where there is none."""
-        pictures = steps * self.training.batch_size
-        hours = 3 * count_flops(self.training.model) * pictures / HOUR
+        images = steps * self.training.batch_size
+        hours = 3 * count_flops(self.training.model) * images / HOUR
         if self.request.budget is None and self.world.device.type == "cpu" and hours >= 1:
             self.opened.warn(
-                f"{self.request.data}: {steps:,} steps, {pictures:,} pictures, are about {hours:,.0f} hours of two "
+                f"{self.request.data}: {steps:,} steps, {images:,} images, are about {hours:,.0f} hours of two "
                 "cores; a budget shortens that."
             )
 
 
 class Vtab1kTraining(TaskTraining):
-    """On 800 pictures that are judged by 200, or on all 1,000: however short the time, each of them is looked at."""
+    """On 800 images that are judged by 200, or on all 1,000: however short the time, each of them is looked at."""
 
     def start_features(self, function: Callable[[Tensor], Tensor]) -> tuple[Labelled, Labelled | None]:
         """Those of an earlier training of the task, where there was one in this process."""
@@ -122,7 +122,7 @@ class TaskPlan:
     changes: Mapping[str, str] = field(default_factory=dict)
     """Fields of the recipe that are set otherwise, as `--set` writes them."""
     whole: bool = False
-    """Pictures are made square by stretching, so that nothing of them is cut off."""
+    """Images are made square by stretching, so that nothing of them is cut off."""
 
 
 @dataclass(frozen=True)
@@ -138,11 +138,11 @@ class TaskTrainings:
     listeners: Listeners
 
     def run(
-        self, task: str, pictures: Data, place: Path, plan: TaskPlan, start: StartFeatures | None = None
+        self, task: str, images: Data, place: Path, plan: TaskPlan, start: StartFeatures | None = None
     ) -> FitResult:
         """Train, or go on: one that was begun keeps to the time that it was given then.
 
-        start: of VTAB-1k, what its trainings share; None for other pictures.
+        start: of VTAB-1k, what its trainings share; None for other images.
         """
         given = self.given
         if plan.whole:
@@ -162,5 +162,5 @@ class TaskTrainings:
             asked = replace(asked, budget=begun.request.budget)
         quiet = replace(self.listeners, say=lambda text: None, began=None)
         kind = TaskTraining if start is None else Vtab1kTraining
-        opened = OpenedTask(pictures, given, self.listeners.say, start or StartFeatures())
+        opened = OpenedTask(images, given, self.listeners.say, start or StartFeatures())
         return kind(asked, place, self.machine, quiet, opened).run()

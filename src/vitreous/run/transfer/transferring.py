@@ -71,7 +71,7 @@ class Transferring:
         """False where it was stopped."""
         try:
             found = self._found(unit, seconds)
-        except UserError as error:  # too few pictures for this protocol, say: the other tasks can be measured
+        except UserError as error:  # too few images for this protocol, say: the other tasks can be measured
             self._leave_out(unit, str(error).rstrip("."))
             return True
         if found is None:
@@ -103,6 +103,6 @@ class Transferring:
 def _said(score: Score) -> str:
     low, high = score.interval
     return (
-        f"{score.task}, {score.protocol}: {score.accuracy:.1%} (95 % interval {low:.1%} to {high:.1%}; test pictures: "
+        f"{score.task}, {score.protocol}: {score.accuracy:.1%} (95 % interval {low:.1%} to {high:.1%}; test images: "
         f"{score.tested}), {score.seconds:.0f} s"
     )

@@ -20,7 +20,7 @@ export class Bars {
     this.rows = new Map();
   }
 
-  // chances: as the picture is; now: with what is covered. The order stays, so that eyes need not search.
+  // chances: as the image is; now: with what is covered. The order stays, so that eyes need not search.
   show(labels, chances, now, target) {
     if (!chances) return this.list.replaceChildren();
     const shown = likeliest(chances);

@@ -1,4 +1,4 @@
-// The state of the page as the fragment of its address, and back. A picture is in it only where it is a sample.
+// The state of the page as the fragment of its address, and back. An image is in it only where it is a sample.
 
 const MOST_CELLS = 2 ** 14; // the same as in routes.py
 const FIELDS = ["model", "method", "layer", "head", "target", "merge"];

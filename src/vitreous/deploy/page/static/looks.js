@@ -1,13 +1,13 @@
-// What is known of one picture and one model: each question is asked once, and its answer kept.
+// What is known of one image and one model: each question is asked once, and its answer kept.
 
 import { ask, askJson } from "./server.js";
 import { Maps, bytes, field, floats, shorts } from "./maps.js";
 
 const GREY = 512;
-const KEPT = 4; // pictures whose answers and maps are kept
-const recent = []; // the pictures that were looked at, the last one first
+const KEPT = 4; // images whose answers and maps are kept
+const recent = []; // the images that were looked at, the last one first
 
-export class Picture {
+export class InputImage {
   constructor(name, file, sample = null) {
     Object.assign(this, { name, file, sample });
     this.looks = new Map();
@@ -29,27 +29,27 @@ export class Picture {
 }
 
 export async function fetchSample(number, name) {
-  return new Picture(name, await (await ask(`/page/samples/${number}`)).blob(), number);
+  return new InputImage(name, await (await ask(`/page/samples/${number}`)).blob(), number);
 }
 
 class Look {
-  constructor(picture, card) {
-    Object.assign(this, { picture, card });
+  constructor(image, card) {
+    Object.assign(this, { image, card });
     this.kept = new Map();
     this.seen = this.#see();
   }
 
   async #see() {
-    const found = await askJson("/page/picture", { params: { model: this.card.name }, body: this.picture.file });
+    const found = await askJson("/page/image", { params: { model: this.card.name }, body: this.image.file });
     const view = new Blob([bytes(found.view)], { type: "image/png" });
     const viewed = await createImageBitmap(view);
-    const whole = await createImageBitmap(this.picture.file).catch(() => null); // a format that the browser does not know
+    const whole = await createImageBitmap(this.image.file).catch(() => null); // a format that the browser does not know
     const [colour, grey] = this.#bases(whole, viewed, found);
     for (const drawn of [viewed, whole]) drawn?.close();
     return { ...found, view, colour, grey, chances: found.chances && floats(found.chances) };
   }
 
-  // The part that the model sees, as sharp as the picture is: in colour, and in the grey that maps lie on.
+  // The part that the model sees, as sharp as the image is: in colour, and in the grey that maps lie on.
   #bases(whole, viewed, found) {
     const [left, top, right, bottom] = found.box;
     const ratio = (bottom - top) / (right - left);
@@ -58,7 +58,7 @@ class Look {
     const colour = new OffscreenCanvas(width, Math.max(1, Math.round(width * ratio)));
     const pen = colour.getContext("2d", { willReadFrequently: true });
     if (whole && !tiny) {
-      const fit = whole.width / found.width; // a browser may ignore or apply what turned the picture
+      const fit = whole.width / found.width; // a browser may ignore or apply what turned the image
       pen.drawImage(whole, left * fit, top * fit, (right - left) * fit, (bottom - top) * fit, 0, 0, colour.width, colour.height);
     } else {
       pen.drawImage(viewed, 0, 0, colour.width, colour.height);
@@ -127,7 +127,7 @@ class Look {
     return found.chances && floats(found.chances);
   }
 
-  // What the network that answers for covered pictures says with nothing covered: the engine may compute in coarser numbers.
+  // What the network that answers for covered images says with nothing covered: the engine may compute in coarser numbers.
   uncovered(merge) {
     return this.#once(`uncovered ${merge}`, () => this.covered([], merge));
   }

@@ -1,8 +1,8 @@
-// The page: pictures come in, panels show them, and the address says what is shown.
+// The page: images come in, panels show them, and the address says what is shown.
 
 import { offerCamera } from "./camera.js";
 import { Heads } from "./heads.js";
-import { fetchSample, Picture } from "./looks.js";
+import { fetchSample, InputImage } from "./looks.js";
 import { read, write } from "./link.js";
 import { likeliest, percent } from "./bars.js";
 import { Painter } from "./maps.js";
@@ -20,7 +20,7 @@ class App {
     this.painter = new Painter(start.colours, start.cover);
     this.covered = new Covered();
     this.panels = [];
-    this.picture = null;
+    this.image = null;
     this.pinned = null;
     this.hovered = null;
     this.heads = new Heads(this);
@@ -67,9 +67,9 @@ class App {
   }
 
   // state: what an address says of panels, covered cells and a patch; null for what is shown already.
-  use(picture, state = this.waiting) {
+  use(image, state = this.waiting) {
     this.waiting = null;
-    this.picture = picture;
+    this.image = image;
     this.covered.cells = new Set(state?.covered);
     this.covered.grid = state?.grid ?? this.covered.grid;
     document.body.classList.add("looking");
@@ -128,7 +128,7 @@ class App {
     panel.change(this.startView(model));
   }
 
-  // What is drawn over a picture: the patch pointed at, and the one that is kept.
+  // What is drawn over an image: the patch pointed at, and the one that is kept.
   paintMarks(pen, panel, width, height) {
     const { grid, cell } = panel.card;
     for (const [mark, colour] of [[this.hovered, "#ffffff"], [this.pinned, "#6fe3f5"]]) {
@@ -212,7 +212,7 @@ class App {
 
   state() {
     return {
-      sample: this.picture.sample,
+      sample: this.image.sample,
       views: this.panels.map((panel) => panel.view),
       grid: this.covered.grid,
       covered: this.covered.cellsOn(this.covered.grid),
@@ -220,12 +220,12 @@ class App {
     };
   }
 
-  // What an address says, of the sample that it names or of the picture that is here; else it waits for one.
+  // What an address says, of the sample that it names or of the image that is here; else it waits for one.
   async restore(fragment) {
     const state = read(fragment);
     state.views = state.views.map((view) => this.soundView(view)).filter(Boolean);
     if (state.sample !== null && state.sample in this.samples) this.use(await this.samples[state.sample], state);
-    else if (state.views.length && this.picture) this.use(this.picture, state);
+    else if (state.views.length && this.image) this.use(this.image, state);
     else if (state.views.length) this.waiting = state;
   }
 
@@ -251,11 +251,11 @@ class App {
     get("problem").textContent = error?.message ?? "";
   }
 
-  // A picture that cannot be read is not kept; after any other failure it can be tried again.
-  forget(picture, error) {
+  // An image that cannot be read is not kept; after any other failure it can be tried again.
+  forget(image, error) {
     const unreadable = [413, 422].includes(error.status);
-    for (const button of document.querySelectorAll("#given button")) if (unreadable && button.picture === picture) button.remove();
-    this.fail(new Error(`${picture.name}: ${error.message}`));
+    for (const button of document.querySelectorAll("#given button")) if (unreadable && button.image === image) button.remove();
+    this.fail(new Error(`${image.name}: ${error.message}`));
   }
 
   note(text) {
@@ -266,27 +266,27 @@ class App {
 
   markCurrent() {
     for (const button of document.querySelectorAll(".strip button")) {
-      button.setAttribute("aria-pressed", String(button.picture === this.picture));
+      button.setAttribute("aria-pressed", String(button.image === this.image));
     }
   }
 
   take(files) {
-    const pictures = [...files].filter((file) => file.type.startsWith("image/") || file.type === "").map((file) => new Picture(file.name || "picture", file));
-    if (!pictures.length) return this.fail(files.length ? new Error("That is no picture; give a JPEG, PNG or another kind of picture.") : null);
-    for (const picture of pictures) get("given").append(this.thumbnail(picture));
+    const images = [...files].filter((file) => file.type.startsWith("image/") || file.type === "").map((file) => new InputImage(file.name || "image", file));
+    if (!images.length) return this.fail(files.length ? new Error("That is no image; give a JPEG, PNG or another kind of image.") : null);
+    for (const image of images) get("given").append(this.thumbnail(image));
     get("given").hidden = false;
-    this.use(pictures[0]);
+    this.use(images[0]);
   }
 
-  thumbnail(picture) {
+  thumbnail(image) {
     const button = document.createElement("button"), image = document.createElement("img");
     button.type = "button";
-    button.picture = picture;
-    image.src = URL.createObjectURL(picture.file);
+    button.image = image;
+    image.src = URL.createObjectURL(image.file);
     for (const end of ["load", "error"]) image.addEventListener(end, () => URL.revokeObjectURL(image.src), { once: true });
-    image.alt = picture.name;
+    image.alt = image.name;
     button.append(image);
-    button.addEventListener("click", () => this.use(picture));
+    button.addEventListener("click", () => this.use(image));
     return button;
   }
 
@@ -329,7 +329,7 @@ async function copyLink(app) {
     await navigator.clipboard.writeText(location.href);
     done = "Link copied.";
   } catch { /* no permission, or no secure origin */ }
-  app.note(app.picture.sample === null ? `${done} It keeps everything but your picture, which stays with you: whoever opens it adds one.` : done);
+  app.note(app.image.sample === null ? `${done} It keeps everything but your image, which stays with you: whoever opens it adds one.` : done);
 }
 
 async function begin() {

@@ -1,4 +1,4 @@
-// One picture seen by one model in one way, with its controls and the answers.
+// One image seen by one model in one way, with its controls and the answers.
 
 import { Bars, highest } from "./bars.js";
 import { SIDE, blend, outlineGroups, paintCells } from "./maps.js";
@@ -6,7 +6,7 @@ import { Slider } from "./slider.js";
 import { listenToPatches } from "./patches.js";
 
 export const ABOUT_A_CLASS = ["relevance", "gradcam", "occlusion"];
-const NAMES = { attention: "Attention", rollout: "Attention rollout", relevance: "Relevance", gradcam: "Grad-CAM", occlusion: "Occlusion", tokens: "Tokens as colours", none: "Plain picture" };
+const NAMES = { attention: "Attention", rollout: "Attention rollout", relevance: "Relevance", gradcam: "Grad-CAM", occlusion: "Occlusion", tokens: "Tokens as colours", none: "Plain image" };
 const HINTS = {
   attention: "Where the answer looks in this layer.",
   rollout: "Attention from the first layer up to this one.",
@@ -14,7 +14,7 @@ const HINTS = {
   gradcam: "What spoke for the class at the entrance of this layer.",
   occlusion: "How much evidence for the class is lost without each place.",
   tokens: "Like colours: alike to the model, after this layer.",
-  none: "The picture as it is.",
+  none: "The image as it is.",
 };
 
 // As much as is of use, or as the model merges of itself.
@@ -44,7 +44,7 @@ export class Panel {
     return this.app.cards.get(this.view.model);
   }
 
-  // Whether what it holds is of its model and its picture, not of those before.
+  // Whether what it holds is of its model and its image, not of those before.
   get ready() {
     return Boolean(this.seen) && this.drawnFor === this.look;
   }
@@ -108,7 +108,7 @@ export class Panel {
 
   async load() {
     const turn = (this.turn = (this.turn ?? 0) + 1);
-    this.look = this.app.picture.look(this.card);
+    this.look = this.app.image.look(this.card);
     this.root.setAttribute("aria-busy", "true");
     this.#showControls();
     try {
@@ -137,14 +137,14 @@ export class Panel {
     }
   }
 
-  // A picture that cannot be shown leaves nothing of the one before it.
+  // An image that cannot be shown leaves nothing of the one before it.
   #failed(error) {
     if (this.drawnFor === this.look) return this.app.fail(error);
     this.seen = this.data = this.inside = this.answered = this.before = this.drawnFor = null;
     this.pen.clearRect(0, 0, this.canvas.width, this.canvas.height);
     this.#part(".saw").textContent = "";
     this.bars.show([], null);
-    this.app.forget(this.look.picture, error);
+    this.app.forget(this.look.image, error);
     this.app.changed(this);
   }
 
@@ -162,7 +162,7 @@ export class Panel {
   async recover() {
     const { look, seen, card } = this, { merge } = this.view;
     const cells = this.app.covered.cellsOn(card.grid);
-    const wish = (this.wish = [look, cells.join(), merge]); // a look is one model's at one picture
+    const wish = (this.wish = [look, cells.join(), merge]); // a look is one model's at one image
     if (this.recovering || this.drawnFor !== look) return; // what is loading asks when it is here
     this.recovering = true;
     try {
@@ -230,10 +230,10 @@ export class Panel {
       const groups = this.groups();
       hint += ` ${groups.length} patches are ${new Set(groups).size} tokens after it.`;
     }
-    if (this.app.covered.cells.size && view.method !== "none") hint += " The map is of the picture with nothing covered.";
+    if (this.app.covered.cells.size && view.method !== "none") hint += " The map is of the image with nothing covered.";
     this.#part(".hint").textContent = hint;
     this.root.setAttribute("aria-label", this.title);
-    this.canvas.setAttribute("aria-label", `${this.app.picture?.name ?? "Picture"}, ${NAMES[view.method]}, ${card.name}: ${card.grid[0]} by ${card.grid[1]} patches`);
+    this.canvas.setAttribute("aria-label", `${this.app.image?.name ?? "Image"}, ${NAMES[view.method]}, ${card.name}: ${card.grid[0]} by ${card.grid[1]} patches`);
   }
 
   groups() {
@@ -242,7 +242,7 @@ export class Panel {
     return this.inside.groups.subarray(layer * cells, (layer + 1) * cells);
   }
 
-  // Until another model, or another picture, has answered, what was painted last stays.
+  // Until another model, or another image, has answered, what was painted last stays.
   draw() {
     this.frame ??= requestAnimationFrame(() => {
       this.frame = null;

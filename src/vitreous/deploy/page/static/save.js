@@ -1,4 +1,4 @@
-// The panels as one picture, with what they show and the answers below.
+// The panels as one image, with what they show and the answers below.
 
 import { likeliest, percent } from "./bars.js";
 import { ABOUT_A_CLASS } from "./panel.js";
@@ -32,7 +32,7 @@ export async function savePng(app) {
   });
   const blob = await new Promise((resolve) => page.toBlob(resolve, "image/png"));
   const link = document.createElement("a");
-  link.download = `${app.picture.name.replace(/\.\w+$/, "")}-${panels[0].view.method}.png`;
+  link.download = `${app.image.name.replace(/\.\w+$/, "")}-${panels[0].view.method}.png`;
   link.href = URL.createObjectURL(blob);
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 10_000);

@@ -1,4 +1,4 @@
-"""Readers of datasets that are picture files, with lists of what belongs to which class and split."""
+"""Readers of datasets that are image files, with lists of what belongs to which class and split."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from vitreous.data.walk import Walk, entries, is_folder
 from vitreous.errors import UserError
 from vitreous.inputs import read_text
 
-Picture = tuple[str, int]
+ListedImage = tuple[str, int]
 """A path below the dataset's folder, and the number of its class."""
 
 
-def listed_data(root: Path, splits: Mapping[Split, Iterable[Picture]], classes: Sequence[str]) -> Data:
-    """Data of picture files below `root`."""
+def listed_data(root: Path, splits: Mapping[Split, Iterable[ListedImage]], classes: Sequence[str]) -> Data:
+    """Data of image files below `root`."""
     made: dict[Split, Source] = {}
-    for split, pictures in splits.items():
+    for split, images in splits.items():
         names, labels = Names(), []
-        for name, label in pictures:
+        for name, label in images:
             if not 0 <= label < len(classes):
                 raise UserError(f"{root / name}: class {label} of {len(classes)}; get the lists again.")
             names.append(name.replace("/", os.sep))
@@ -45,7 +45,7 @@ def read_pets(root: Path) -> Data:
     """annotations/trainval.txt and test.txt: NAME CLASS SPECIES BREED, classes from 1; the class is in the name."""
     classes: dict[int, str] = {}
 
-    def pictures(path: Path) -> Iterator[Picture]:
+    def images(path: Path) -> Iterator[ListedImage]:
         for line in lines_of(path):
             if line.startswith("#"):
                 continue
@@ -56,22 +56,20 @@ def read_pets(root: Path) -> Data:
             yield f"images/{name}.jpg", int(number) - 1
 
     lists: dict[Split, str] = {"train": "trainval.txt", "test": "test.txt"}
-    found = {split: list(pictures(root / "annotations" / name)) for split, name in lists.items()}
+    found = {split: list(images(root / "annotations" / name)) for split, name in lists.items()}
     return listed_data(root, found, [classes.get(number, str(number)) for number in range(1 + max(classes, default=0))])
 
 
 def read_flowers(root: Path) -> Data:
-    """imagelabels.mat has each picture's class, setid.mat which pictures are in which split; both count from 1."""
+    """imagelabels.mat has each image's class, setid.mat which images are in which split; both count from 1."""
     (labels,) = read_numbers(root / "imagelabels.mat", "labels")
     ids = dict(zip(("train", "val", "test"), read_numbers(root / "setid.mat", "trnid", "valid", "tstid"), strict=True))
     labels = labels.ravel().astype(np.int64)
-    splits: dict[Split, list[Picture]] = {}
+    splits: dict[Split, list[ListedImage]] = {}
     for split in ("train", "val", "test"):
         chosen = ids[split].ravel().astype(np.int64)
         if len(chosen) and not 1 <= chosen.min() <= chosen.max() <= len(labels):
-            raise UserError(
-                f"{root / 'setid.mat'}: names a picture that imagelabels.mat does not have; get both again."
-            )
+            raise UserError(f"{root / 'setid.mat'}: names an image that imagelabels.mat does not have; get both again.")
         splits[split] = [(f"jpg/image_{number:05d}.jpg", int(labels[number - 1]) - 1) for number in chosen.tolist()]
     return listed_data(root, splits, [str(number) for number in range(1, int(labels.max(initial=0)) + 1)])
 
@@ -101,14 +99,14 @@ def _by_folder(base: Path, lists: Mapping[Split, Sequence[str]]) -> Data:
                 raise UserError(f"{base}: {name[:80]!r} in a list is not CLASS/NAME; get the list again.")
     classes = order_classes(name.rpartition("/")[0] for names in lists.values() for name in names)
     number = {label: place for place, label in enumerate(classes)}
-    found: dict[Split, list[Picture]] = {
+    found: dict[Split, list[ListedImage]] = {
         split: [(name, number[name.rpartition("/")[0]]) for name in names] for split, names in lists.items()
     }
     return listed_data(base, found, classes)
 
 
 def read_caltech101(root: Path) -> Data:
-    """A folder for each class, the background too; 30 pictures of each are for training.
+    """A folder for each class, the background too; 30 images of each are for training.
 
     The owners made no splits. Thirty of each class is what everybody takes; which ones is the order of a hash of the
     names here, so it is the same everywhere.
@@ -117,7 +115,7 @@ def read_caltech101(root: Path) -> Data:
     train: list[str] = []
     test: list[str] = []
     for label in [entry.name for entry in entries(base) if is_folder(entry)]:
-        names = sorted(f"{name}".replace(os.sep, "/") for name in Walk().pictures(base, label))
+        names = sorted(f"{name}".replace(os.sep, "/") for name in Walk().images(base, label))
         order = hash_order(names, "caltech101").tolist()
         train += sorted(names[place] for place in order[:30])
         test += sorted(names[place] for place in order[30:])
@@ -147,7 +145,7 @@ def _by_prefix(root: Path, base: Path, lists: str) -> Data:
 def read_retinopathy(root: Path) -> Data:
     """trainLabels.csv for train/, retinopathy_solution.csv for test/, whose public part is for validation."""
     solution = root / "retinopathy_solution.csv"
-    splits: dict[Split, list[Picture]] = {
+    splits: dict[Split, list[ListedImage]] = {
         "train": [_graded(row, "train", root / "trainLabels.csv") for row in _table(root / "trainLabels.csv")],
         "val": [_graded(row, "test", solution) for row in _table(solution) if row.get("Usage") == "Public"],
         "test": [_graded(row, "test", solution) for row in _table(solution) if row.get("Usage") == "Private"],
@@ -162,7 +160,7 @@ def _table(path: Path) -> Iterator[dict[str, str | None]]:
         raise UserError(f"{path}: not CSV ({error}); get it again.") from None
 
 
-def _graded(row: Mapping[str, str | None], folder: str, path: Path) -> Picture:
+def _graded(row: Mapping[str, str | None], folder: str, path: Path) -> ListedImage:
     name, level = row.get("image"), row.get("level") or ""
     if not name or "/" in name or not level.isascii() or not level.isdigit():
         raise UserError(f"{path}: has no columns image and level, or a row without them; get it again.")
@@ -190,19 +188,19 @@ def has_vtab_lists(folder: Path) -> bool:
 
 def read_vtab_lists(root: Path) -> Data:
     """One task of VTAB-1k as others have written it out: train800.txt, val200.txt and test.txt with PATH LABEL."""
-    splits: dict[Split, list[Picture]] = {}
+    splits: dict[Split, list[ListedImage]] = {}
     names: tuple[Split, ...] = ("train", "val", "test")
     for split, name in zip(names, LISTS, strict=True):
         splits[split] = []
         for line in lines_of(root / name):
-            picture, _, label = line.rpartition(" ")
-            if not picture or not label.isascii() or not label.isdigit() or ".." in picture.split("/"):
+            image, _, label = line.rpartition(" ")
+            if not image or not label.isascii() or not label.isdigit() or ".." in image.split("/"):
                 raise UserError(f"{root / name}: {line[:80]!r} is not PATH LABEL; check the list.")
-            splits[split].append((picture, int(label)))
-    classes = 1 + max((label for pictures in splits.values() for _, label in pictures), default=0)
+            splits[split].append((image, int(label)))
+    classes = 1 + max((label for images in splits.values() for _, label in images), default=0)
     number = [str(label) for label in range(classes)]
     made: dict[Split, Source] = {}
-    for split, pictures in splits.items():
-        labels = np.array([label for _, label in pictures], dtype=np.int64)
-        made[split] = FolderSource(root, Names(name for name, _ in pictures), labels, tuple(number))
+    for split, images in splits.items():
+        labels = np.array([label for _, label in images], dtype=np.int64)
+        made[split] = FolderSource(root, Names(name for name, _ in images), labels, tuple(number))
     return Data(made, tuple(number), (f"{root}: VTAB-1k as in its lists, {', '.join(LISTS)}.",))

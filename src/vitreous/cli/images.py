@@ -1,4 +1,4 @@
-"""What the verbs that go picture by picture share: what they are told, and what they write."""
+"""What the verbs that go image by image share: what they are told, and what they write."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from vitreous.cli.terminal import printable
 from vitreous.errors import UserError
 
 if TYPE_CHECKING:
-    from vitreous.data.decode import PictureError
+    from vitreous.data.decode import ImageError
 
 
-def name_outputs(folder: str, pictures: Sequence[Path], *endings: str) -> list[list[Path]]:
-    """For each picture the files to write: one per ending, below the folder, named after the picture.
+def name_outputs(folder: str, images: Sequence[Path], *endings: str) -> list[list[Path]]:
+    """For each image the files to write: one per ending, below the folder, named after the image.
 
-    Every name is given only once, and never that of a given picture: a number makes it another. If there is a file of
-    such a name that is not ours, it is refused here, before any picture is looked at.
+    Every name is given only once, and never that of a given image: a number makes it another. If there is a file of
+    such a name that is not ours, it is refused here, before any image is looked at.
     """
     from vitreous.weights.ours import check_file, output_folder
 
     place = output_folder(folder)
-    taken = set(map(os.path.realpath, pictures))  # `Path.resolve` fails at a link to itself
+    taken = set(map(os.path.realpath, images))  # `Path.resolve` fails at a link to itself
 
     def name(stem: str) -> list[Path]:
         for number in count(1):
@@ -35,11 +35,11 @@ def name_outputs(folder: str, pictures: Sequence[Path], *endings: str) -> list[l
         taken.update(map(os.path.realpath, files))
         return [check_file(file) for file in files]
 
-    return [name(picture.stem) for picture in pictures]
+    return [name(image.stem) for image in images]
 
 
 def parse_point(text: str | None) -> tuple[float, float] | None:
-    """The place in a picture that `--query X,Y` names."""
+    """The place in an image that `--query X,Y` names."""
     if text is None:
         return None
     try:
@@ -49,6 +49,6 @@ def parse_point(text: str | None) -> tuple[float, float] | None:
     return x, y
 
 
-def say_unreadable(error: PictureError) -> None:
-    """Name on standard error a picture that could not be read, and why."""
+def say_unreadable(error: ImageError) -> None:
+    """Name on standard error an image that could not be read, and why."""
     print(f"vitreous: {printable(error.name)}: {error.reason}", file=sys.stderr)

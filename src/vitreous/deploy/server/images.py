@@ -1,4 +1,4 @@
-"""One picture of a request: its own bytes, or base64 in JSON."""
+"""One image of a request: its own bytes, or base64 in JSON."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from vitreous.deploy.server.bodies import LARGE, decode_base64, is_json, parse_f
 Parameters = TypeVar("Parameters", bound=BaseModel)
 
 FEW_ITEMS = 1000
-"""Most items of JSON in which a picture is one of them."""
+"""Most items of JSON in which an image is one of them."""
 
 
-class PictureFields(BaseModel, Generic[Parameters]):
-    """A picture in JSON, in Hugging Face's form. What is not known is refused: nobody should take it for heeded."""
+class ImageFields(BaseModel, Generic[Parameters]):
+    """An image in JSON, in Hugging Face's form. What is not known is refused: nobody should take it for heeded."""
 
     model_config = ConfigDict(extra="forbid")
-    inputs: str = Field(description="The bytes of the picture's file, in base64.")
+    inputs: str = Field(description="The bytes of the image's file, in base64.")
     parameters: Parameters | None = None
 
 
@@ -31,17 +31,17 @@ class NoParameters(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-async def read_picture(
+async def read_image(
     request: Request, settings: ServerSettings, parameters: type[Parameters]
 ) -> tuple[bytes, Parameters]:
-    """The bytes of the picture's file, and the parameters beside it."""
+    """The bytes of the image's file, and the parameters beside it."""
     as_json = is_json(request)
     body = await read_body(request, settings)
     if not as_json:
         return body, parameters()
-    fields = await parse_fields(body, PictureFields[parameters], FEW_ITEMS)  # type: ignore[valid-type]
+    fields = await parse_fields(body, ImageFields[parameters], FEW_ITEMS)  # type: ignore[valid-type]
     if len(fields.inputs) < LARGE:
-        picture = decode_base64(fields.inputs, "inputs")
+        image = decode_base64(fields.inputs, "inputs")
     else:
-        picture = await asyncio.to_thread(decode_base64, fields.inputs, "inputs")
-    return picture, fields.parameters or parameters()
+        image = await asyncio.to_thread(decode_base64, fields.inputs, "inputs")
+    return image, fields.parameters or parameters()

@@ -1,4 +1,4 @@
-"""Small pictures and files that the tests of the data room share."""
+"""Small images and files that the tests of the data room share."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ def noise(height: int, width: int, channels: int = 3, seed: int = 0) -> np.ndarr
 
 
 def smooth(height: int, width: int, seed: int = 0) -> Image.Image:
-    """A picture with large soft shapes, as photographs have."""
+    """An image with large soft shapes, as photographs have."""
     small = Image.fromarray(noise(6, 6, seed=seed))
     return small.resize((width, height), Image.Resampling.BICUBIC)
 
 
 def make_tree(root: Path, counts: dict[str, int], suffix: str = ".png", size: tuple[int, int] = (24, 20)) -> Path:
-    """Class folders with so many pictures each, all different."""
+    """Class folders with so many images each, all different."""
     seed = 0
     for name, count in counts.items():
         (root / name).mkdir(parents=True)
