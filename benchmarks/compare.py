@@ -21,7 +21,7 @@ from measure import write_result
 from vitreous.explain.analysis.bias_summary import summarise_bias
 from vitreous.jobs.compare import compare
 from vitreous.report.compared import Cell, Comparison
-from vitreous.run.request import Listeners
+from vitreous.training.request import Listeners
 
 FRACTIONS = (0.01, 0.1, 1.0)
 SEEDS = 3

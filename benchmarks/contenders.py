@@ -112,7 +112,7 @@ class Vitreous:
 
     def engine_for(self, images: int) -> str:
         """What answers for so many, as `predict` chooses it."""
-        from vitreous.run.engines.choice import deploy
+        from vitreous.inference.choice import deploy
 
         chosen = deploy(self.bundle, engine=self.engine, images=images).engine
         return f"{chosen.name}-{chosen.precision}"

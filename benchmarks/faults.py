@@ -49,9 +49,9 @@ from pair import (
     stop,
     stop_early,
 )
+from vitreous.distributed.world import World
 from vitreous.objectives.supervised import Supervised
-from vitreous.train.saving import Saver
-from vitreous.world import World
+from vitreous.training.saving import Saver
 
 LIMIT = 60.0
 """Seconds in which all must have ended or gone on."""

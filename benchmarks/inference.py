@@ -40,19 +40,19 @@ from contenders import CALIBRATED, Exports, take_turns
 from measure import Sections, best_seconds, compare_in_turns, gemm_gflops, instructions, measure_sections
 from vitreous.config.data import Preprocess
 from vitreous.data.source import Data, open_data
-from vitreous.deploy.engine import Engine, TorchEngine
-from vitreous.deploy.folder import read_about
-from vitreous.deploy.speed import measure_speeds
-from vitreous.deploy.verify import batched
+from vitreous.inference.choice import MAX_DROP
+from vitreous.inference.conversion import LabelledViews, convert_model, count_right, quantise_model, sample_views
+from vitreous.inference.engine import Engine, TorchEngine
+from vitreous.inference.folder import read_about
+from vitreous.inference.speed import measure_speeds
+from vitreous.inference.verify import batched
 from vitreous.jobs.bench import bench
 from vitreous.jobs.evaluate import evaluate
 from vitreous.jobs.export import export_weights
 from vitreous.jobs.fit import fit
 from vitreous.model.family import build_network, named_config
-from vitreous.run.engines.choice import MAX_DROP
-from vitreous.run.engines.conversion import LabelledViews, convert_model, count_right, quantise_model, sample_views
-from vitreous.run.request import Listeners
-from vitreous.train.precision import avoid_broken_amx
+from vitreous.model.precision import avoid_broken_amx
+from vitreous.training.request import Listeners
 from vitreous.weights.bundle import Bundle, load_bundle
 
 SAY = Listeners(say=lambda text: print(text, flush=True))
@@ -145,7 +145,7 @@ def model_section(args: argparse.Namespace) -> dict[str, Any]:
 
 def quantise_unjudged(ours: Any, views: Tensor) -> Any:
     """int8 of a network with random weights: it has no accuracy to lose."""
-    from vitreous.deploy.int8 import quantise
+    from vitreous.inference.int8 import quantise
 
     return quantise(ours.model, views, transformer=True)
 

@@ -27,13 +27,13 @@ from vitreous.config.train import Training
 from vitreous.data.batch import Batch
 from vitreous.data.loader import Loader
 from vitreous.data.source import open_data
+from vitreous.distributed.world import World
 from vitreous.objectives.build import build_objective
 from vitreous.objectives.setting import Setting
-from vitreous.run.request import FitRequest
-from vitreous.run.start import choose_training, starting_network
-from vitreous.train.step import Learner, train_step
+from vitreous.training.request import FitRequest
+from vitreous.training.start import choose_training, starting_network
+from vitreous.training.step import Learner, train_step
 from vitreous.weights.source import open_weights
-from vitreous.world import World
 
 PREPROCESS = "mean=0.5,std=0.5,crop=0.9"
 BATCH, STEPS, ROUNDS = 32, 6, 12

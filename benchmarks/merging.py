@@ -24,10 +24,10 @@ from measure import write_result
 from vitreous.config.model import ViTConfig
 from vitreous.data.augment import normalise
 from vitreous.data.source import open_data
+from vitreous.inference.conversion import sample_views
 from vitreous.model.family import count_flops
+from vitreous.model.precision import avoid_broken_amx
 from vitreous.model.vit import ViT
-from vitreous.run.engines.conversion import sample_views
-from vitreous.train.precision import avoid_broken_amx
 from vitreous.weights.source import open_weights
 
 IMAGES = 370

@@ -43,7 +43,7 @@ from vitreous.jobs.evaluate import evaluate
 from vitreous.jobs.fit import fit
 from vitreous.jobs.self_train import self_train
 from vitreous.model.family import named_config
-from vitreous.run.request import Listeners
+from vitreous.training.request import Listeners
 
 SAY = Listeners(say=lambda text: print(text, flush=True))
 RECIPE = "scratch-small"

@@ -4,7 +4,7 @@ python benchmarks/scale_table.py [--out benchmarks/results/scale_table.json]
 
 Each measurement is a process of its own (two for `shard`), with one thread, in float32: the most memory that it held
 beyond what it held before the network was built, and the least processor time of two steps. Beside it stands what
-`vitreous.run.parallelism` computes. The rest of the table is computed only, and says so.
+`vitreous.training.parallelism` computes. The rest of the table is computed only, and says so.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from vitreous.config.data import Preprocess
 from vitreous.config.objective import Supervised as Settings
 from vitreous.config.train import Optimizer, Training
 from vitreous.data.batch import Batch
+from vitreous.distributed.world import World
 from vitreous.memory import resident_bytes
 from vitreous.model.family import count_flops
 from vitreous.model.presets import preset
 from vitreous.model.vit import ViT
 from vitreous.objectives.supervised import Supervised
-from vitreous.run.parallelism import WAYS, Parallelism, fit_on, step_memory
-from vitreous.train.step import Learner, train_step
-from vitreous.world import World
+from vitreous.training.parallelism import WAYS, Parallelism, fit_on, step_memory
+from vitreous.training.step import Learner, train_step
 
 MEASURED = {"Ti/16": 8, "S/16": 4, "B/16": 2}
 """With so many images at once, per process."""

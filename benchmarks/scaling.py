@@ -31,9 +31,9 @@ from vitreous.config.data import Preprocess
 from vitreous.config.objective import Supervised as Settings
 from vitreous.config.train import Optimizer, Training
 from vitreous.data.batch import Batch
+from vitreous.distributed.world import World
 from vitreous.objectives.supervised import Supervised
-from vitreous.train.step import Learner, train_step
-from vitreous.world import World
+from vitreous.training.step import Learner, train_step
 
 BATCH, SIDE = 32, 224
 ROUNDS = 3

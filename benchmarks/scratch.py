@@ -12,7 +12,7 @@ import argparse
 
 from measure import write_result
 from vitreous.jobs.fit import fit
-from vitreous.run.request import Listeners
+from vitreous.training.request import Listeners
 
 
 def main() -> None:

@@ -47,9 +47,9 @@ from vitreous.model.network import require
 from vitreous.model.presets import SIZES
 from vitreous.model.vit import ViT
 from vitreous.objectives.mae import MaskedAutoencoder
-from vitreous.recipes.pretrain import PRETRAINING, mae
-from vitreous.recipes.situation import Situation
-from vitreous.run.request import Listeners
+from vitreous.training.recipes.pretrain import PRETRAINING, mae
+from vitreous.training.recipes.situation import Situation
+from vitreous.training.request import Listeners
 from vitreous.weights.bundle import Bundle, load_bundle
 
 DOCS = Path(__file__).parent.parent / "docs"

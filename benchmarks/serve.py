@@ -47,10 +47,10 @@ from serving import Server, Summary, apply_load, finish_load, group, running, st
 from vitreous.config.data import Preprocess
 from vitreous.config.server import ServerSettings
 from vitreous.data.pipeline import ViewPipeline
-from vitreous.deploy.engine import Deployed, Engine
-from vitreous.deploy.speed import noise
+from vitreous.inference.choice import deploy
+from vitreous.inference.engine import Deployed, Engine
+from vitreous.inference.speed import noise
 from vitreous.model.vit import ViT
-from vitreous.run.engines.choice import deploy
 from vitreous.weights.bundle import save_bundle
 
 CLIENTS = 32

@@ -18,8 +18,8 @@ import uvicorn
 from fastapi import Body, FastAPI
 
 from vitreous.data.view import make_view
-from vitreous.deploy.engine import Deployed
-from vitreous.run.engines.choice import deploy
+from vitreous.inference.choice import deploy
+from vitreous.inference.engine import Deployed
 
 MANY = 100_000
 BATCH, BATCH_SECONDS = 16, 0.01

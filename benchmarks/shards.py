@@ -31,7 +31,7 @@ from vitreous.config.data import Augment, Preprocess
 from vitreous.data.loader import Loader
 from vitreous.data.shards.tar import BLOCK, END, padded, written_member
 from vitreous.data.source import Source, open_data
-from vitreous.weights.files import fsync_folder
+from vitreous.storage.files import fsync_folder
 
 ROUNDS, BATCHES = 8, 12
 IMAGE = 110_000

@@ -23,8 +23,8 @@ import numpy as np
 from measure import write_result
 from vitreous.data.source import Source, open_data
 from vitreous.jobs.fit import fit
-from vitreous.run.request import Listeners
-from vitreous.run.result import FitResult
+from vitreous.training.request import Listeners
+from vitreous.training.result import FitResult
 
 SAY = Listeners(say=lambda text: print(text, flush=True))
 WAYS: dict[str, tuple[str | None, dict[str, object]]] = {

@@ -23,7 +23,7 @@ from vitreous.data.datasets.table import DATASETS
 from vitreous.inputs import size_text
 from vitreous.jobs.data_list import list_data
 from vitreous.jobs.models import models
-from vitreous.recipes.supervised import RECIPES
+from vitreous.training.recipes.supervised import RECIPES
 
 DOCS = Path(__file__).parent
 RESULTS = DOCS.parent / "benchmarks" / "results"

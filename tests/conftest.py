@@ -19,7 +19,7 @@ from filelock import FileLock
 from hypothesis import HealthCheck, settings
 
 from support.commands import Processes
-from vitreous.train.precision import avoid_broken_amx
+from vitreous.model.precision import avoid_broken_amx
 
 # Under nohup, and in the background of a shell, these are ignored, and would be in every child.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)

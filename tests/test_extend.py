@@ -21,8 +21,8 @@ from support.killing import check_killed_and_resumed
 from vitreous.data.batch import Batch, ViewBatch
 from vitreous.model.family import FAMILIES
 from vitreous.objectives.build import OBJECTIVES
-from vitreous.recipes.pretrain import PRETRAINING
-from vitreous.recipes.supervised import RECIPES
+from vitreous.training.recipes.pretrain import PRETRAINING
+from vitreous.training.recipes.supervised import RECIPES
 
 HERE = Path(__file__).parent
 
@@ -158,7 +158,7 @@ def test_measuring_before_the_training_changes_no_statistics(tmp_path, images, c
         seen.extend(int(tensor) for name, tensor in objective.state_dict().items() if "num_batches" in name)
         return replace(training, epochs=1), None
 
-    monkeypatch.setattr("vitreous.run.training.plan", plan)
+    monkeypatch.setattr("vitreous.training.train.plan", plan)
     vitreous.fit(tmp_path / "data", model="tiny-conv-8", budget="1m", out=tmp_path / "run", workers=0)
     assert seen == [0, 0]
 

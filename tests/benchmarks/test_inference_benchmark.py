@@ -8,8 +8,8 @@ from contenders import Exports, Vitreous
 from measure import compare_in_turns
 from support.colours import make_bundle
 from support.tiny_networks import random_images
-from vitreous.run.engines.conversion import convert_model
-from vitreous.run.engines.prepared import TORCH, PreparedEngines, Variant
+from vitreous.inference.conversion import convert_model
+from vitreous.inference.prepared import TORCH, PreparedEngines, Variant
 from vitreous.weights.bundle import load_bundle
 
 

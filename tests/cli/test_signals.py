@@ -82,22 +82,22 @@ def interrupted(processes, flag, where, name, *argv, call=1, **more):
 
 
 STAGES = {
-    "opening the data": ("vitreous.run.labelled", "open_dataset", 1),
+    "opening the data": ("vitreous.training.labelled", "open_dataset", 1),
     "decoding": ("PIL.Image", "open", 5),
-    "features": ("vitreous.run.labelled", "compute_features", 2),
-    "the classifier": ("vitreous.run.frozen", "fit_linear", 1),
-    "the configuration": ("vitreous.run.folder:RunConfig", "write", 1),
-    "the first evaluation": ("vitreous.train.loop:Loop", "_evaluate", 1),
+    "features": ("vitreous.training.labelled", "compute_features", 2),
+    "the classifier": ("vitreous.training.frozen", "fit_linear", 1),
+    "the configuration": ("vitreous.training.folder:RunConfig", "write", 1),
+    "the first evaluation": ("vitreous.training.loop:Loop", "_evaluate", 1),
     "a step": ("torch.nn.utils", "clip_grad_norm_", 2),
-    "an evaluation": ("vitreous.train.loop:Loop", "_evaluate", 3),
+    "an evaluation": ("vitreous.training.loop:Loop", "_evaluate", 3),
     "within an evaluation": ("vitreous.objectives.supervised:Supervised", "evaluate", 4),
-    "a log line": ("vitreous.train.loop:Loop", "_log", 6),
-    "saving": ("vitreous.train.saving", "save_checkpoint", 2),
-    "replacing a folder": ("vitreous.weights.files", "replace_folder", 3),
-    "the last evaluation": ("vitreous.train.loop:Loop", "_evaluate", 10),
-    "measuring": ("vitreous.run.labelled", "score_classes", 1),
-    "the bundle": ("vitreous.run.ending", "save_bundle", 1),
-    "the result": ("vitreous.run.ending", "write_file", 1),
+    "a log line": ("vitreous.training.loop:Loop", "_log", 6),
+    "saving": ("vitreous.training.saving", "save_checkpoint", 2),
+    "replacing a folder": ("vitreous.storage.files", "replace_folder", 3),
+    "the last evaluation": ("vitreous.training.loop:Loop", "_evaluate", 10),
+    "measuring": ("vitreous.training.labelled", "score_classes", 1),
+    "the bundle": ("vitreous.training.ending", "save_bundle", 1),
+    "the result": ("vitreous.training.ending", "write_file", 1),
     "the report": ("vitreous.jobs.report", "page", 1),
 }
 
@@ -128,7 +128,7 @@ STATUSES = {"SIGINT": 130, "SIGHUP": 129, "SIGTERM": 143}
 @pytest.mark.slow
 @pytest.mark.parametrize("signal", STATUSES)
 def test_the_status_says_which_signal(processes, words, tmp_path, signal):
-    place, run = ("vitreous.train.loop", "train_step"), tmp_path / "run"
+    place, run = ("vitreous.training.loop", "train_step"), tmp_path / "run"
     options = ["--out", run, "--workers", 0]
     outcome = interrupted(processes, tmp_path / "flag", *place, *words, *options, call=2, signal=signal)
     assert outcome.status == STATUSES[signal]
@@ -139,7 +139,7 @@ def test_the_status_says_which_signal(processes, words, tmp_path, signal):
 def test_pretraining_stops_too(processes, images, tmp_path):
     run = tmp_path / "run"
     words = ["pretrain", images, "--model", "P/4@16", "--epochs", 1, "--workers", 2, "--out", run]
-    outcome = interrupted(processes, tmp_path / "flag", "vitreous.train.loop", "train_step", *words)
+    outcome = interrupted(processes, tmp_path / "flag", "vitreous.training.loop", "train_step", *words)
     assert outcome.status == 143
     assert str(run) in outcome.stdout
     assert list(run.glob("checkpoints/step-*"))
@@ -149,7 +149,7 @@ def test_pretraining_stops_too(processes, images, tmp_path):
 @pytest.mark.parametrize("signal", ["SIGINT", "SIGTERM"])
 def test_a_comparison_stops_in_a_cell(processes, images, tmp_path, signal):
     words = ["compare", images, "--models", "F/4@16", "--budget", "1h", "--workers", 0, "--out", tmp_path / "out"]
-    place = ("vitreous.train.loop", "train_step")
+    place = ("vitreous.training.loop", "train_step")
     outcome = interrupted(processes, tmp_path / "flag", *place, *words, signal=signal, call=2)
     assert outcome.status == STATUSES[signal], outcome.stderr
     assert outcome.stdout.endswith(".\n")

@@ -4,9 +4,9 @@ import pytest
 
 from vitreous.config.change import change, parse_changes
 from vitreous.errors import UserError
-from vitreous.recipes.pretrain import PRETRAINING
-from vitreous.recipes.situation import Situation
-from vitreous.recipes.supervised import recipe
+from vitreous.training.recipes.pretrain import PRETRAINING
+from vitreous.training.recipes.situation import Situation
+from vitreous.training.recipes.supervised import recipe
 
 TRAINING = recipe("scratch-small", Situation(10, 50_000, 32, 3))
 

@@ -35,7 +35,7 @@ from vitreous.data.shards.scan import split_of
 from vitreous.data.shards.source import ShardSource
 from vitreous.data.shards.write import member_name
 from vitreous.data.source import open_data
-from vitreous.world import World
+from vitreous.distributed.world import World
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # webdataset leaves shards open
 SIZE = Preprocess(size=(16, 16))

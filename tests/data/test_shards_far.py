@@ -28,7 +28,7 @@ from vitreous.data.loader import Loader
 from vitreous.data.shards import ahead
 from vitreous.data.shards import web as shard_web
 from vitreous.data.source import open_data
-from vitreous.run.request import run_name, same_place
+from vitreous.training.request import run_name, same_place
 
 SIZE = Preprocess(size=(16, 16))
 

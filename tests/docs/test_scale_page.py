@@ -10,7 +10,7 @@ import yaml
 
 from vitreous.cli import VERBS, load_verb
 from vitreous.cli.parsing import parse
-from vitreous.run.prediction.plan import Share
+from vitreous.inference.prediction.plan import Share
 
 PAGE = (Path(__file__).parents[2] / "docs" / "scale.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", PAGE, flags=re.S | re.M)

@@ -22,7 +22,7 @@ from vitreous.errors import UserError
 from vitreous.fetch.download import Patience
 from vitreous.fetch.install import check_space, install
 from vitreous.jobs.data_get import get_data
-from vitreous.run.lock import hold_folder
+from vitreous.storage.lock import hold_folder
 
 QUICK = Patience(seconds=60, pause=0.0, tries=2)
 

@@ -18,13 +18,13 @@ from vitreous.config.train import Optimizer, Training
 from vitreous.data.augment import normalise
 from vitreous.data.batch import Batch
 from vitreous.data.mix import mix
+from vitreous.distributed.world import World
 from vitreous.model.family import build_network
 from vitreous.objectives.answers import ImageAnswers, ViewAnswers, prepared_anew
 from vitreous.objectives.build import build_objective
 from vitreous.objectives.distill import Distillation
 from vitreous.objectives.setting import Setting
-from vitreous.train.step import Learner, train_step
-from vitreous.world import World
+from vitreous.training.step import Learner, train_step
 
 MODEL = ViTConfig(width=16, depth=2, heads=2, mlp_width=32, patch=4, image_size=(16, 16), classes=3)
 PREPROCESS = Preprocess(size=(16, 16))

@@ -13,11 +13,11 @@ from vitreous.config.data import Preprocess
 from vitreous.config.objective import Supervised as Settings
 from vitreous.config.train import Optimizer, Training
 from vitreous.data.batch import Batch
+from vitreous.distributed.world import World
 from vitreous.objectives.build import build_objective
 from vitreous.objectives.setting import Setting
 from vitreous.objectives.supervised import Supervised, balance
-from vitreous.train.step import Learner, train_step
-from vitreous.world import World
+from vitreous.training.step import Learner, train_step
 
 MODEL = ViTConfig(width=16, depth=3, heads=2, mlp_width=32, patch=4, image_size=(16, 16), classes=3)
 SCHEDULE = ((0.5, 0.5),)

@@ -1,8 +1,8 @@
 """A comparison by hand: accuracies that are known, so that what a page or a verdict says of them is known too."""
 
+from vitreous.distributed.meter import Cost
 from vitreous.explain.analysis.bias_numbers import Bias, Effect, ReceptiveField, Shifts
 from vitreous.report.compared import Cell, Compared, Comparison, Tried
-from vitreous.train.meter import Spent
 
 CONV, PLAIN, DONE = "C+P/4@32", "P/4@32", "runs/<b>old"
 # With few images the convolutions are ahead by ten points, with all the two are level.
@@ -43,7 +43,7 @@ def cells() -> tuple[Cell, ...]:
             interval=(accuracy - 0.01, accuracy + 0.01),
             n=10_000,
             validation=accuracy + 0.01,
-            spent=Spent(60.0 if seed else 57.0, 0.03, 10_000, 3e12 if model == CONV else 2e12),
+            spent=Cost(60.0 if seed else 57.0, 0.03, 10_000, 3e12 if model == CONV else 2e12),
             settings={"steps": 100, "learning_rate": 0.001},
         )
         for (model, fraction), values in ACCURACIES.items()
@@ -79,9 +79,9 @@ def comparison(**changes) -> Comparison:
         ),
         "cells": cells(),
         "tried": (
-            Tried(PLAIN, 0.001, 0.6, 1.0, 500, Spent(30.0, flops=1e12)),
-            Tried(PLAIN, 0.003, 0.5, 1.1, 500, Spent(30.0, flops=1e12)),
-            Tried(CONV, 0.003, 0.65, 0.9, 500, Spent(30.0, flops=1e12)),
+            Tried(PLAIN, 0.001, 0.6, 1.0, 500, Cost(30.0, flops=1e12)),
+            Tried(PLAIN, 0.003, 0.5, 1.1, 500, Cost(30.0, flops=1e12)),
+            Tried(CONV, 0.003, 0.65, 0.9, 500, Cost(30.0, flops=1e12)),
         ),
         "machine": {"cores": 2},
         "biases": {PLAIN: bias(0.8125, attention=True), CONV: bias(0.9375, attention=False)},

@@ -9,13 +9,13 @@ from PIL import Image
 from vitreous import ViT, ViTConfig
 from vitreous.config.data import Preprocess
 from vitreous.config.train import Optimizer, Training
+from vitreous.distributed.meter import Cost
 from vitreous.evaluate.classify import score_classes
 from vitreous.evaluate.paired import Paired
 from vitreous.jobs.plot_weights import WeightsView
 from vitreous.report.content import Content, Example, Run, SplitScores
 from vitreous.report.page import looks, page
 from vitreous.report.rounds import DoubtfulImage, LikelyClass, Round, RoundLabels, Score, SelfTrainingContent
-from vitreous.train.meter import Spent
 from vitreous.weights.bundle import Bundle
 
 NASTY = ("<script>alert(1)</script>", "a & b \"quoted\" 'name'", "$x^2$", "猫と犬 🐈", "<b>bold", "long " * 40)
@@ -68,7 +68,7 @@ def run(classes=6):
         planned=40,
         best_step=30,
         frozen=(0.625, 4.2),
-        spent=Spent(seconds=754.2, core_hours=0.41, images=12345, flops=2.5e13, joules=7200.0),
+        spent=Cost(seconds=754.2, core_hours=0.41, images=12345, flops=2.5e13, joules=7200.0),
         records=records,
     )
 
@@ -92,7 +92,7 @@ def self_training(name="colours", rounds=2):
     """The page of a self-training in which all has this name."""
     labels = RoundLabels(9, 1.5, {name: 4}, {name: 3}, {name: 6}, 2)
     score = Score(9, 0.5, (0.2, 0.8), 1.0)
-    done = [Round(k, name, name, 10**6, 9, score, None, labels if k else None, Spent(3.0)) for k in range(rounds)]
+    done = [Round(k, name, name, 10**6, 9, score, None, labels if k else None, Cost(3.0)) for k in range(rounds)]
     doubtful = DoubtfulImage(name, Image.new("RGB", (20, 20)), (LikelyClass(name, 0.6), LikelyClass(name, 0.4)), name)
     words = dict.fromkeys(("name", "place", "labelled", "unlabelled", "kind"), name)
     counts = dict.fromkeys(("labelled_count", "unlabelled_count", "copies", "doubtful_of", "changed_of"), 7)

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from vitreous.train.step import train_step
+from vitreous.training.step import train_step
 
 
 @contextmanager
@@ -34,7 +34,7 @@ def fake_clock(step_seconds=0.5, reading_seconds=1e-4):
         for name, module in list(sys.modules.items()):
             if name.startswith("vitreous.") and vars(module).get("time") is time:
                 patch.setattr(module, "time", fake)
-        patch.setattr("vitreous.train.meter._cpu_seconds", read)
-        for module in ("vitreous.run.budget.steps", "vitreous.train.loop"):
+        patch.setattr("vitreous.distributed.meter._cpu_seconds", read)
+        for module in ("vitreous.training.budget.steps", "vitreous.training.loop"):
             patch.setattr(f"{module}.train_step", slow_step)
         yield read

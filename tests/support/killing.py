@@ -7,7 +7,7 @@ from safetensors.torch import load_file
 
 DIES_WHILE_SAVING = """
 import os, signal
-from vitreous.train import saving
+from vitreous.training import saving
 
 write, written = saving.save_checkpoint, []
 

@@ -13,8 +13,8 @@ from PIL import Image
 from support.tiny_networks import LABELS
 from vitreous.data.augment import normalise
 from vitreous.data.view import look_at
-from vitreous.deploy.server.served import ModelToServe
-from vitreous.run.engines.choice import in_torch
+from vitreous.inference.choice import in_torch
+from vitreous.server.served import ModelToServe
 
 IMAGE = Image.fromarray(
     np.kron(np.random.default_rng(5).integers(0, 256, (8, 12, 3), dtype=np.uint8), np.ones((30, 30, 1), np.uint8))

@@ -13,9 +13,9 @@ from PIL import Image
 from support.colours import COLOURS, PREPROCESS, pixels
 from vitreous import ViTConfig
 from vitreous.config.server import ServerSettings
-from vitreous.deploy.engine import Deployed, TorchEngine
-from vitreous.deploy.server.running import address_of, listen, make_server
-from vitreous.deploy.server.served import ModelToServe
+from vitreous.inference.engine import Deployed, TorchEngine
+from vitreous.server.running import address_of, listen, make_server
+from vitreous.server.served import ModelToServe
 from vitreous.weights.bundle import load_bundle
 
 PATIENCE = 60.0

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from vitreous.config.data import Preprocess
-from vitreous.deploy.engine import TorchEngine
+from vitreous.inference.engine import TorchEngine
 from vitreous.model.family import build_network, named_config
 from vitreous.weights.bundle import Bundle
 

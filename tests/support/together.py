@@ -11,7 +11,7 @@ import vitreous.jobs.fit
 import vitreous.jobs.pretrain
 from support.ports import free_port
 from vitreous import fit, pretrain
-from vitreous.run.request import Listeners
+from vitreous.training.request import Listeners
 
 SECONDS = 900
 TINY = {"model.width": 16, "model.depth": 2, "model.heads": 2, "model.mlp_width": 32, "save_seconds": 1e9}

@@ -10,8 +10,8 @@ from safetensors.torch import load_file, save_file
 
 from support.tiny_models import LABELS, VARIANTS, preprocess_for, random_images, random_model
 from vitreous import UserError
+from vitreous.storage.manifest import check_manifest, write_manifest
 from vitreous.weights.bundle import load_bundle, save_bundle
-from vitreous.weights.manifest import check_manifest, write_manifest
 
 FILES = ("README.md", "config.json", "manifest.json", "model.safetensors")
 

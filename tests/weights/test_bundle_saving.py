@@ -13,8 +13,8 @@ from test_bundle import FILES, names, save
 
 from support.tiny_models import random_model
 from vitreous import UserError
+from vitreous.storage import files
 from vitreous.weights import bundle as bundles
-from vitreous.weights import files
 from vitreous.weights.bundle import load_bundle
 
 
@@ -187,7 +187,7 @@ import torch
 sys.path.insert(0, sys.argv[2])
 from weights.test_bundle import save
 from support.tiny_models import random_model
-from vitreous.weights import files
+from vitreous.storage import files
 from vitreous.weights.bundle import load_bundle
 
 torch.set_num_threads(1)

@@ -13,9 +13,9 @@ from support.tiny_models import LABELS, preprocess_for, random_images, random_mo
 from vitreous import UserError
 from vitreous.config.data import Preprocess
 from vitreous.model.family import build_network
+from vitreous.storage.manifest import write_manifest
 from vitreous.weights.adapt import adapt
 from vitreous.weights.bundle import load_bundle, save_bundle
-from vitreous.weights.manifest import write_manifest
 from vitreous.weights.mapping import build_model
 from vitreous.weights.source import open_weights
 

@@ -18,9 +18,9 @@ from safetensors.torch import save
 
 from vitreous import UserError, ViT, ViTConfig
 from vitreous.config.data import Preprocess
+from vitreous.storage.manifest import write_manifest
 from vitreous.weights.bundle import load_bundle, save_bundle
 from vitreous.weights.labels import read_labels
-from vitreous.weights.manifest import write_manifest
 from vitreous.weights.source import open_weights
 
 CONFIG = ViTConfig(width=8, depth=1, heads=2, mlp_width=8, patch=2, image_size=(4, 4), classes=2)

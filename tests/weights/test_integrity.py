@@ -13,8 +13,8 @@ from support.commands import MB, check_ended_well, check_refused, run_command
 from support.greys import draw_images, make_weights
 from vitreous import UserError
 from vitreous.jobs.export import export_weights
+from vitreous.storage.manifest import write_manifest
 from vitreous.weights.bundle import load_bundle
-from vitreous.weights.manifest import write_manifest
 
 KINDS = ("bundle", "timm", "huggingface")
 

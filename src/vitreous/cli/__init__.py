@@ -16,10 +16,10 @@ from vitreous import __version__
 from vitreous.cli.failures import explain_failure
 from vitreous.cli.processes import first_speaks, say
 from vitreous.cli.streams import reliable_streams
+from vitreous.distributed.launcher import TOGETHER, refuse_many
 from vitreous.errors import MachineError, UserError
 from vitreous.interrupt import Interrupted, interruptible
 from vitreous.memory import check_address_space
-from vitreous.run.launcher import TOGETHER, refuse_many
 
 GROUPS = {
     "train and use": {

@@ -56,8 +56,8 @@ def explain(
     """
     from vitreous.explain.explanation import Explanation
     from vitreous.explain.methods import default_method
+    from vitreous.inference.opening import list_images, open_model
     from vitreous.jobs.explain import explain_each
-    from vitreous.run.opening import list_images, open_model
 
     layer_asked, head_asked = _number(layer, "--layer", ("all",)), _number(head, "--head", ("mean", "all"))
     point, failed, paths = parse_point(query), False, list_images(images)
@@ -87,7 +87,7 @@ def explain(
 def _write(found: Explanation, named: list[Path], save_arrays: bool) -> list[Path]:
     """The overlay, a grid if there are several maps, and the numbers if wanted; the files that were written."""
     from vitreous.explain.draw import encode
-    from vitreous.weights.files import write_output
+    from vitreous.storage.files import write_output
 
     overlay, grid, arrays = named
     found.save(overlay)

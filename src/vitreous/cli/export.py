@@ -52,8 +52,8 @@ def export(
         merge: For openvino and onnx, how many tokens to merge per block. Default: as the model says.
         preprocess: For openvino and onnx, changes to the model's preprocessing, such as "size=384".
     """
+    from vitreous.inference.opening import open_model
     from vitreous.jobs.export import export_weights
-    from vitreous.run.opening import open_model
 
     opened = open_model(bundle)
     written = export_weights(
@@ -77,7 +77,7 @@ def export(
 
 def _show_proof(folder: Path) -> None:
     """How its answers compare with the network's."""
-    from vitreous.deploy.folder import read_about
+    from vitreous.inference.folder import read_about
 
     about = read_about(folder)
     checked = about.verified

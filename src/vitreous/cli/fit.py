@@ -11,7 +11,7 @@ from vitreous.cli.listening import closing_text, listening, show_ending
 from vitreous.cli.terminal import Flag, option
 
 if TYPE_CHECKING:
-    from vitreous.run.result import FitResult
+    from vitreous.training.result import FitResult
 
 
 def fit(
@@ -96,7 +96,7 @@ def fit(
 
 
 def _text(result: FitResult) -> str:
-    from vitreous.run.result import accuracy_lines
+    from vitreous.training.result import accuracy_lines
 
     found = [f"{split} accuracy: {line}" for split, line in accuracy_lines(result).items()]
     found += [] if found else [f"{name}: {value:.4g}" for name, value in result.metrics.items()]

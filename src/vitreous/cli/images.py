@@ -22,7 +22,7 @@ def name_outputs(folder: str, images: Sequence[Path], *endings: str) -> list[lis
     Every name is given only once, and never that of a given image: a number makes it another. If there is a file of
     such a name that is not ours, it is refused here, before any image is looked at.
     """
-    from vitreous.weights.ours import check_file, output_folder
+    from vitreous.storage.overwrite import check_file, output_folder
 
     place = output_folder(folder)
     taken = set(map(os.path.realpath, images))  # `Path.resolve` fails at a link to itself

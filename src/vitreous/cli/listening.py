@@ -13,10 +13,10 @@ from vitreous.cli.terminal import Reminder, print_json, printable
 from vitreous.interrupt import Interrupted, signal_heard
 
 if TYPE_CHECKING:
-    from vitreous.run.request import Listeners
-    from vitreous.run.result import FitResult, PretrainResult
-    from vitreous.run.self_training.folder import SelfTrainResult
-    from vitreous.train.loop import Event
+    from vitreous.studies.self_training.folder import SelfTrainResult
+    from vitreous.training.loop import Event
+    from vitreous.training.request import Listeners
+    from vitreous.training.result import FitResult, PretrainResult
 
     Ended = FitResult | PretrainResult | SelfTrainResult
 
@@ -31,8 +31,8 @@ def listening(*, steps: bool = True) -> Iterator[Listeners]:
     steps: whether such plain lines tell of single steps, too.
     A signal stops between two steps, and all is saved; elsewhere it ends the command, which may be repeated.
     """
-    from vitreous.run.request import Listeners
-    from vitreous.train.meter import process_began
+    from vitreous.distributed.meter import process_began
+    from vitreous.training.request import Listeners
 
     began = process_began() if cli.whole_process else None
     with _shown() as (say, step, look):

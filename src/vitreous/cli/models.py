@@ -12,7 +12,7 @@ from vitreous.cli.terminal import Flag, console, option, print_json, table
 
 if TYPE_CHECKING:
     from vitreous.jobs.models import ModelRow
-    from vitreous.run.parallelism import Fit
+    from vitreous.training.parallelism import Fit
 
 
 def models(
@@ -70,7 +70,7 @@ def _print_costs(rows: list[ModelRow]) -> None:
 
 def _print_fits(rows: list[ModelRow]) -> None:
     """The largest batch per GPU of each way to divide a training, and which way to choose."""
-    from vitreous.run.parallelism import RESERVE, WAYS
+    from vitreous.training.parallelism import RESERVE, WAYS
 
     ways = [str(way) for way in WAYS]
     listed = table("model", "pixels#", "weights GB#", "image MB#", *(f"{way}#" for way in ways), "choose")

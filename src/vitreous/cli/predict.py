@@ -15,7 +15,7 @@ from vitreous.config.engine import EngineChoice, Precision
 from vitreous.errors import UserError
 
 if TYPE_CHECKING:
-    from vitreous.run.prediction.answers import Prediction
+    from vitreous.inference.prediction.answers import Prediction
 
 
 def predict(

@@ -11,7 +11,7 @@ from vitreous.cli.listening import closing_text, listening, show_ending
 from vitreous.cli.terminal import Flag, option
 
 if TYPE_CHECKING:
-    from vitreous.run.result import PretrainResult
+    from vitreous.training.result import PretrainResult
 
 
 def pretrain(

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from vitreous.run.launcher import launched, own_rank
+from vitreous.distributed.launcher import launched, own_rank
 
 
 @contextmanager
@@ -26,7 +26,7 @@ def first_speaks() -> Iterator[None]:
             yield
         finally:
             sys.stdout, sys.stderr = before
-            if (joining := sys.modules.get("vitreous.run.joining")) is not None:
+            if (joining := sys.modules.get("vitreous.distributed.joining")) is not None:
                 joining.leave()
 
 
@@ -35,7 +35,7 @@ def say(sentence: str) -> None:
     if launched() == 1:
         print(sentence, file=sys.stderr)
         return
-    from vitreous.run.joining import speaks
+    from vitreous.distributed.joining import speaks
 
     if speaks():
         print(sentence, file=sys.__stderr__, flush=True)

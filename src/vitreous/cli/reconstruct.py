@@ -29,9 +29,9 @@ def reconstruct(
     from PIL import Image
 
     from vitreous.explain.draw import encode
+    from vitreous.inference.opening import list_images
     from vitreous.jobs.reconstruct import reconstruct as reconstruct_images
-    from vitreous.run.opening import list_images
-    from vitreous.weights.files import write_output
+    from vitreous.storage.files import write_output
 
     failed, paths = False, list_images(images)
     files = name_outputs(out, paths, "-reconstructed.png")

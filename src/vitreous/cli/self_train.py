@@ -13,7 +13,7 @@ from vitreous.wording import Range
 
 if TYPE_CHECKING:
     from vitreous.report.rounds import Round
-    from vitreous.run.self_training.folder import SelfTrainResult
+    from vitreous.studies.self_training.folder import SelfTrainResult
 
 
 def self_train(

@@ -35,8 +35,8 @@ def walkthrough(
         preprocess: Changes to the model's preprocessing, such as "mean=0.5,std=0.5,crop=0.9,interpolation=bicubic".
     """
     from vitreous.data.decode import ImageError
+    from vitreous.inference.opening import list_images
     from vitreous.jobs.walkthrough import write_walkthrough
-    from vitreous.run.opening import list_images
     from vitreous.weights.source import open_weights
 
     point, paths, failed = parse_point(query), list_images(images), False

@@ -24,9 +24,9 @@ from vitreous.data.source import Source
 from vitreous.data.token_labels import TokenLabels
 from vitreous.data.unreadable import LIMIT, check_unreadable, most_unreadable
 from vitreous.data.workers import Workers, WorkersDiedError
+from vitreous.distributed.world import ALONE, World
 from vitreous.errors import UserError
 from vitreous.memory import check_memory
-from vitreous.world import ALONE, World
 
 PLAIN: Mapping[str, View] = {"image": View()}
 FEW = 256

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from vitreous.errors import UserError
 from vitreous.inputs import as_text
-from vitreous.weights.files import new_file
-from vitreous.weights.ours import GENERATOR, check_file
+from vitreous.storage.files import new_file
+from vitreous.storage.overwrite import GENERATOR, check_file
 
 TOP = 5
 """So many of the best answers are written, or all of fewer classes."""

@@ -27,7 +27,7 @@ from vitreous.data.decode import ImageError
 from vitreous.data.source import Source
 from vitreous.errors import UserError
 from vitreous.model.network import Network
-from vitreous.weights.files import write_file
+from vitreous.storage.files import write_file
 
 if TYPE_CHECKING:
     from hashlib import _Hash as HASH

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from vitreous.data.rows import Rows
+from vitreous.distributed.world import ALONE, World
 from vitreous.errors import nothing_readable
-from vitreous.world import ALONE, World
 
 
 class LabelledBatch(Protocol):

@@ -30,7 +30,7 @@ from vitreous.data.decode import ImageError
 from vitreous.data.source import Source
 from vitreous.errors import UserError
 from vitreous.evaluate.feature_cache import Progress, tell
-from vitreous.weights.files import write_file
+from vitreous.storage.files import write_file
 
 Records = NDArray[Any]
 Digest = bytes

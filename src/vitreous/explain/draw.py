@@ -10,7 +10,7 @@ from matplotlib import colormaps
 from numpy.typing import NDArray
 from PIL import ExifTags, Image, ImageDraw, ImageFont
 
-from vitreous.weights.ours import GENERATOR
+from vitreous.storage.overwrite import GENERATOR
 
 UNSEEN = 0.35
 """Brightness of what the model did not see."""

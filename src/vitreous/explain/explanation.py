@@ -20,9 +20,9 @@ from vitreous.explain.methods import Maps, Method, check_request, compute_maps, 
 from vitreous.explain.place import Place, place_cells, place_patches
 from vitreous.inputs import as_text
 from vitreous.model.network import TracesAttention, check_numbers, evaluating
+from vitreous.storage.files import new_file, write_output
+from vitreous.storage.overwrite import check_file, sign_zip
 from vitreous.weights.bundle import Bundle
-from vitreous.weights.files import new_file, write_output
-from vitreous.weights.ours import check_file, sign_zip
 from vitreous.wording import shown
 
 Layer = int | Literal["all"]

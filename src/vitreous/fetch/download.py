@@ -21,7 +21,7 @@ from urllib.request import Request, urlopen
 from vitreous import __version__
 from vitreous.errors import UserError
 from vitreous.inputs import reason, size_text
-from vitreous.weights.files import readable_errors, write_file
+from vitreous.storage.files import readable_errors, write_file
 
 PIECE = 2**16
 MOST = 2**40

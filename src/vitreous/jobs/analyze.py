@@ -25,16 +25,16 @@ from vitreous.explain.analysis.numbers import Accuracy, Likeness, MeasuredOn, Mo
 from vitreous.explain.analysis.reading import NOISE, Chosen, Judge, ModelReader, Progress, naming
 from vitreous.explain.analysis.representation import linear_cka
 from vitreous.explain.analysis.summary import summarise
+from vitreous.inference.needs import check_explanation_memory, choose_bias_batch
+from vitreous.inference.opening import open_images, open_model
 from vitreous.model.network import evaluating, require
 from vitreous.model.vit import ViT
 from vitreous.report.analysis import analysis_page
 from vitreous.report.bias import bias_page
-from vitreous.run.budget.looking import class_by_class
-from vitreous.run.needs import check_explanation_memory, choose_bias_batch
-from vitreous.run.opening import open_images, open_model
+from vitreous.storage.files import readable_errors, write_output
+from vitreous.storage.overwrite import GENERATOR, check_file, output_folder
+from vitreous.training.budget.looking import class_by_class
 from vitreous.weights.bundle import Bundle
-from vitreous.weights.files import readable_errors, write_output
-from vitreous.weights.ours import GENERATOR, check_file, output_folder
 
 WEIGHT_DECAY = 1e-2
 """The same at every depth and for every model, so that only the features differ."""

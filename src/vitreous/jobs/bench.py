@@ -11,13 +11,8 @@ from typing import Annotated, Any
 from vitreous.arguments import Count, checked
 from vitreous.config.data import Preprocess
 from vitreous.data.source import Data
-from vitreous.deploy.folder import is_engine, load_engine
-from vitreous.deploy.speed import describe_machine
 from vitreous.errors import UserError
-from vitreous.report.speeds import speed_plot
-from vitreous.run.engines.conversion import JUDGED, sample_views
-from vitreous.run.engines.prepared import PreparedEngines, Variant
-from vitreous.run.engines.timing import (
+from vitreous.inference.bench import (
     Candidates,
     EngineTiming,
     Way,
@@ -26,10 +21,15 @@ from vitreous.run.engines.timing import (
     measure_engines,
     own_merge,
 )
-from vitreous.run.opening import check_classifier, choose_split, open_dataset, open_model
+from vitreous.inference.conversion import JUDGED, sample_views
+from vitreous.inference.folder import is_engine, load_engine
+from vitreous.inference.opening import check_classifier, choose_split, open_dataset, open_model
+from vitreous.inference.prepared import PreparedEngines, Variant
+from vitreous.inference.speed import describe_machine
+from vitreous.report.speeds import speed_plot
+from vitreous.storage.files import write_output
+from vitreous.storage.overwrite import GENERATOR, check_file, output_folder
 from vitreous.weights.bundle import Bundle
-from vitreous.weights.files import write_output
-from vitreous.weights.ours import GENERATOR, check_file, output_folder
 from vitreous.wording import Range
 
 NUMBERS, PLOT = "bench.json", "bench.svg"

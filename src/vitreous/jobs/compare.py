@@ -13,19 +13,23 @@ from vitreous.config.change import as_texts
 from vitreous.config.train import Training
 from vitreous.data.copies import note_copies
 from vitreous.data.source import Data, Source, Split
+from vitreous.distributed.meter import Cost
 from vitreous.errors import UserError
 from vitreous.explain.analysis.bias_numbers import Bias
+from vitreous.inference.machine import machine_features
+from vitreous.inference.opening import open_classifier, open_dataset
 from vitreous.interrupt import Interrupted
 from vitreous.report.compared import Cell, Comparison, Equal
 from vitreous.report.comparison import comparison_page
-from vitreous.run.budget.looking import random_part
-from vitreous.run.budget.steps import parse_budget
-from vitreous.run.comparison.biases import bias_of, count_that_fit, some_of_each_class
-from vitreous.run.comparison.candidates import Candidate, read_candidates
-from vitreous.run.comparison.cells import Cells
-from vitreous.run.comparison.comparing import Comparing
-from vitreous.run.comparison.facts import Judged, compared, full_cells, looks_per_second, remarks, shared_settings
-from vitreous.run.comparison.plan import (
+from vitreous.storage.files import write_output
+from vitreous.storage.lock import claim_folder
+from vitreous.storage.overwrite import GENERATOR
+from vitreous.studies.comparison.biases import bias_of, count_that_fit, some_of_each_class
+from vitreous.studies.comparison.candidates import Candidate, read_candidates
+from vitreous.studies.comparison.cells import Cells
+from vitreous.studies.comparison.comparing import Comparing
+from vitreous.studies.comparison.facts import Judged, compared, full_cells, looks_per_second, remarks, shared_settings
+from vitreous.studies.comparison.plan import (
     AFTERWARDS,
     BIAS,
     PAGE,
@@ -37,16 +41,12 @@ from vitreous.run.comparison.plan import (
     measured_split,
     open_plan,
 )
-from vitreous.run.folder import run_place
-from vitreous.run.lock import claim_folder
-from vitreous.run.machine import machine_features
-from vitreous.run.opening import open_classifier, open_dataset
-from vitreous.run.request import Listeners, machine_of, run_name, same_place
-from vitreous.run.result import NAMES
-from vitreous.train.meter import Spent
+from vitreous.training.budget.looking import random_part
+from vitreous.training.budget.steps import parse_budget
+from vitreous.training.folder import run_place
+from vitreous.training.request import Listeners, machine_of, run_name, same_place
+from vitreous.training.result import NAMES
 from vitreous.weights.bundle import Bundle
-from vitreous.weights.files import write_output
-from vitreous.weights.ours import GENERATOR
 
 OWN = ("optimizer.learning_rate", "share", "split_seed")
 """Fields of a training that a comparison sets itself."""
@@ -167,7 +167,7 @@ class _Job:
             interval=found.top1_interval,
             n=found.n,
             validation=None,
-            spent=Spent(**spent) if isinstance(spent, dict) else None,
+            spent=Cost(**spent) if isinstance(spent, dict) else None,
         )
 
     def _result(self, comparing: Comparing, measured: Sequence[Cell]) -> Comparison:

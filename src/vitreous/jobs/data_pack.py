@@ -7,11 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from vitreous.arguments import checked
+from vitreous.data.shards.packing import Packed, pack
 from vitreous.data.source import Data
+from vitreous.inference.opening import open_images
 from vitreous.inputs import parse_size
-from vitreous.run.opening import open_images
-from vitreous.run.packing import Packed, pack
-from vitreous.weights.ours import check_apart, output_folder
+from vitreous.storage.overwrite import check_apart, output_folder
 
 log = logging.getLogger("vitreous")
 

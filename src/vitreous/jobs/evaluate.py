@@ -16,11 +16,11 @@ from vitreous.data.source import Data, Split
 from vitreous.evaluate.answer_file import Write, answer_file, check_answer_file
 from vitreous.evaluate.classify import ClassificationResult
 from vitreous.evaluate.label_sets import LabelSetResult, read_label_sets
-from vitreous.run.engines.choice import deploy
-from vitreous.run.matching import Among, check_imagenet, match_classes
-from vitreous.run.measuring import choose_labelled, measure_classifier, measure_label_sets
-from vitreous.run.opening import choose_split, open_dataset, open_images
-from vitreous.run.yardsticks import find_labels
+from vitreous.inference.benchmarks import find_labels
+from vitreous.inference.choice import deploy
+from vitreous.inference.matching import Among, check_imagenet, match_classes
+from vitreous.inference.measuring import choose_labelled, measure_classifier, measure_label_sets
+from vitreous.inference.opening import choose_split, open_dataset, open_images
 from vitreous.weights.bundle import Bundle
 
 
@@ -115,7 +115,7 @@ def evaluate(
     answers: a .csv, .jsonl or .parquet file to write what the model says of each image to.
     batch_size: images that the model sees at once; if None, as many as is fastest.
     workers: processes that decode; if None, one per core, at most 4, or none for a few images.
-    engine, precision: what computes, and in what numbers; `vitreous.run.engines.choice.deploy` says how it is chosen.
+    engine, precision: what computes, and in what numbers; `vitreous.inference.choice.deploy` says how it is chosen.
     merge: how many tokens the model merges per block (docs/merging.md); None for as many as it does of itself.
     progress: called with images done and images in all.
     """

@@ -18,18 +18,18 @@ from vitreous.config.data import Preprocess
 from vitreous.config.engine import EngineChoice, Precision
 from vitreous.data.corrupt import CORRUPTIONS, STRENGTHS, Corrupting, Levels
 from vitreous.data.source import Data, Source, Split
-from vitreous.deploy.engine import Deployed
 from vitreous.errors import UserError
 from vitreous.evaluate.corruptions import CorruptionResult
+from vitreous.inference.choice import deploy
+from vitreous.inference.corruptions import measure_corruptions
+from vitreous.inference.engine import Deployed
+from vitreous.inference.matching import Among, match_classes
+from vitreous.inference.opening import choose_split, open_dataset
 from vitreous.report.corruptions import CorruptionContent, CorruptionExample, corruptions_page
-from vitreous.run.budget.looking import random_part
-from vitreous.run.corruptions import measure_corruptions
-from vitreous.run.engines.choice import deploy
-from vitreous.run.matching import Among, match_classes
-from vitreous.run.opening import choose_split, open_dataset
+from vitreous.storage.files import readable_errors, write_output
+from vitreous.storage.overwrite import GENERATOR, check_file, output_folder
+from vitreous.training.budget.looking import random_part
 from vitreous.weights.bundle import Bundle
-from vitreous.weights.files import readable_errors, write_output
-from vitreous.weights.ours import GENERATOR, check_file, output_folder
 from vitreous.wording import Range
 
 FILES = ("corruptions.json", "corruptions.html")

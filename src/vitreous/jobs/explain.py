@@ -11,8 +11,8 @@ from vitreous.data.decode import ImageError
 from vitreous.data.view import ImageInput
 from vitreous.explain.explanation import Explanation, Head, Layer, Question
 from vitreous.explain.methods import Method
-from vitreous.run.needs import check_explanation_memory
-from vitreous.run.opening import list_images, open_model
+from vitreous.inference.needs import check_explanation_memory
+from vitreous.inference.opening import list_images, open_model
 from vitreous.weights.bundle import Bundle
 
 

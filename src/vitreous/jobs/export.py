@@ -9,18 +9,18 @@ from typing import Annotated, Literal
 from vitreous.arguments import Merge, checked
 from vitreous.config.data import Preprocess
 from vitreous.data.source import Data
-from vitreous.deploy.folder import ABOUT, CARD, save_engine
-from vitreous.deploy.runtime import RUNTIMES
 from vitreous.errors import UserError
-from vitreous.run.engines.conversion import engine_card
-from vitreous.run.engines.exporting import prepare_export
-from vitreous.run.opening import open_model
+from vitreous.inference.conversion import engine_card
+from vitreous.inference.export import prepare_export
+from vitreous.inference.folder import ABOUT, CARD, save_engine
+from vitreous.inference.opening import open_model
+from vitreous.inference.runtime import RUNTIMES
+from vitreous.storage.overwrite import check_apart, check_elsewhere, check_file, check_folder
 from vitreous.weights.bit import write_google_bit, write_huggingface_bit
 from vitreous.weights.bundle import Bundle
 from vitreous.weights.efficientnet import write_huggingface_efficientnet
 from vitreous.weights.google import write_google
 from vitreous.weights.huggingface import write_huggingface
-from vitreous.weights.ours import check_apart, check_elsewhere, check_file, check_folder
 from vitreous.weights.timm import write_timm
 from vitreous.wording import Range
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 from vitreous.arguments import Budget, Epochs, Merge, Pixels, Seed, Workers, checked
 from vitreous.config.change import as_texts
+from vitreous.distributed.launcher import launched
 from vitreous.errors import UserError
 from vitreous.jobs.report import write_report
-from vitreous.run.folder import run_place
-from vitreous.run.labelled import LabelledTraining
-from vitreous.run.launcher import launched
-from vitreous.run.request import FitRequest, Listeners, check_request, machines_of, run_name, same_place
-from vitreous.run.result import FitResult
+from vitreous.training.folder import run_place
+from vitreous.training.labelled import LabelledTraining
+from vitreous.training.request import FitRequest, Listeners, check_request, machines_of, run_name, same_place
+from vitreous.training.result import FitResult
 
 
 @checked

@@ -12,13 +12,13 @@ from vitreous.arguments import Count, Merge, Pixels, checked
 from vitreous.config.data import Preprocess
 from vitreous.errors import UserError
 from vitreous.model.network import MergesTokens, require
+from vitreous.storage.overwrite import check_apart, check_elsewhere, check_folder
 from vitreous.weights import hub
 from vitreous.weights.adapt import adapt
 from vitreous.weights.bundle import Bundle, save_bundle
 from vitreous.weights.foreign import describe
 from vitreous.weights.labels import read_labels, repeated_names
 from vitreous.weights.markdown import code
-from vitreous.weights.ours import check_apart, check_elsewhere, check_folder
 from vitreous.weights.source import open_weights, preprocess_text
 from vitreous.wording import Range
 

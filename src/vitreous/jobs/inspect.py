@@ -8,7 +8,7 @@ from pathlib import Path
 from vitreous.arguments import checked
 from vitreous.data.health import HealthReport, inspect_data
 from vitreous.data.source import Data
-from vitreous.run.opening import open_dataset
+from vitreous.inference.opening import open_dataset
 
 
 @checked

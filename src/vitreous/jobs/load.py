@@ -14,14 +14,14 @@ from vitreous.data.view import IMAGE_TYPES, ImageInput
 from vitreous.errors import UserError
 from vitreous.explain.explanation import Explanation, Head, Layer
 from vitreous.explain.methods import Method
+from vitreous.inference.opening import open_model
+from vitreous.inference.prediction.answers import Prediction
 from vitreous.jobs.evaluate import Evaluation
 from vitreous.jobs.evaluate import evaluate as evaluate_model
 from vitreous.jobs.explain import explain as explain_image
 from vitreous.jobs.predict import predict
 from vitreous.model.network import Network, require
 from vitreous.model.vit import ViT
-from vitreous.run.opening import open_model
-from vitreous.run.prediction.answers import Prediction
 from vitreous.weights.bundle import Bundle
 
 

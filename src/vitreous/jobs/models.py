@@ -17,7 +17,7 @@ from vitreous.model.family import (
     count_parameters,
     named_config,
 )
-from vitreous.run.parallelism import Fit, fit_on
+from vitreous.training.parallelism import Fit, fit_on
 
 
 @dataclass(frozen=True)

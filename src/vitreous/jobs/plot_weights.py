@@ -30,13 +30,13 @@ from vitreous.explain.plots import (
     position_similarity,
     positions_figure,
 )
+from vitreous.inference.needs import check_explanation_memory
+from vitreous.inference.opening import choose_split, open_images, open_model
 from vitreous.model.network import Network, evaluating, require
 from vitreous.model.vit import ViT
-from vitreous.run.needs import check_explanation_memory
-from vitreous.run.opening import choose_split, open_images, open_model
+from vitreous.storage.files import write_output
+from vitreous.storage.overwrite import GENERATOR, check_file, output_folder
 from vitreous.weights.bundle import Bundle
-from vitreous.weights.files import write_output
-from vitreous.weights.ours import GENERATOR, check_file, output_folder
 
 IMAGES = 64
 """Enough: of a real ViT-Ti/16, even 8 images give every head's mean to within 7 pixels of that of 64."""

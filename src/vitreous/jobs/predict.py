@@ -13,10 +13,10 @@ from vitreous.arguments import Count, Merge, checked
 from vitreous.config.data import Preprocess
 from vitreous.config.engine import EngineChoice, Precision
 from vitreous.data.view import IMAGE_TYPES, ImageInput, Sample, check_image
-from vitreous.run.engines.choice import deploy
-from vitreous.run.needs import check_inference_memory
-from vitreous.run.opening import check_found, find_images, find_samples
-from vitreous.run.prediction.answers import NamedImage, Prediction, Progress, answer_each
+from vitreous.inference.choice import deploy
+from vitreous.inference.needs import check_inference_memory
+from vitreous.inference.opening import check_found, find_images, find_samples
+from vitreous.inference.prediction.answers import NamedImage, Prediction, Progress, answer_each
 from vitreous.weights.bundle import Bundle
 
 
@@ -68,7 +68,7 @@ def predict_each(
         shards; the bytes of files; images of Pillow's; arrays (H, W) or (H, W, C) and tensors (H, W) or (C, H, W),
         uint8.
     top: how many labels to give for each.
-    engine, precision: what computes, and in what numbers; `vitreous.run.engines.choice.deploy` says how it is chosen.
+    engine, precision: what computes, and in what numbers; `vitreous.inference.choice.deploy` says how it is chosen.
     merge: how many tokens the model merges per block (docs/merging.md); None for as many as it does of itself.
     progress: called with images done and images in all.
     """

@@ -13,11 +13,11 @@ from vitreous.config.data import Preprocess
 from vitreous.config.engine import EngineChoice, Precision
 from vitreous.data.source import Source
 from vitreous.data.unreadable import check_unreadable
-from vitreous.run.opening import check_found, open_all
-from vitreous.run.prediction.answers import Progress
-from vitreous.run.prediction.cluster import Cluster, open_cluster, require_ray
-from vitreous.run.prediction.parts import IdentifiedModel, ModelRequest, PartFolder, PartRecord, PartWorker
-from vitreous.run.prediction.plan import (
+from vitreous.inference.opening import check_found, open_all
+from vitreous.inference.prediction.answers import Progress
+from vitreous.inference.prediction.cluster import Cluster, open_cluster, require_ray
+from vitreous.inference.prediction.parts import IdentifiedModel, ModelRequest, PartFolder, PartRecord, PartWorker
+from vitreous.inference.prediction.plan import (
     Format,
     Plan,
     Share,
@@ -28,8 +28,8 @@ from vitreous.run.prediction.plan import (
     digest_names,
     read_plan,
 )
-from vitreous.run.prediction.table import choose_format
-from vitreous.weights.ours import output_folder
+from vitreous.inference.prediction.table import choose_format
+from vitreous.storage.overwrite import output_folder
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,11 @@ from vitreous.config.change import as_texts
 from vitreous.errors import UserError
 from vitreous.jobs.fit import fit
 from vitreous.jobs.report import write_report
-from vitreous.recipes.pretrain import PRETRAINING
-from vitreous.run.folder import run_place
-from vitreous.run.request import Listeners, PretrainRequest, check_request, machines_of, run_name, same_place
-from vitreous.run.result import PretrainResult
-from vitreous.run.unlabelled import UnlabelledTraining
+from vitreous.training.folder import run_place
+from vitreous.training.recipes.pretrain import PRETRAINING
+from vitreous.training.request import Listeners, PretrainRequest, check_request, machines_of, run_name, same_place
+from vitreous.training.result import PretrainResult
+from vitreous.training.unlabelled import UnlabelledTraining
 
 
 @checked

@@ -12,11 +12,11 @@ from vitreous.arguments import Count, Seed, Workers, checked
 from vitreous.config.data import Preprocess
 from vitreous.config.engine import EngineChoice, Precision
 from vitreous.data.source import Data
-from vitreous.deploy.folder import is_engine
 from vitreous.errors import UserError
-from vitreous.run.engines.choice import deploy
-from vitreous.run.opening import open_dataset
-from vitreous.run.probing import (
+from vitreous.inference.choice import deploy
+from vitreous.inference.folder import is_engine
+from vitreous.inference.opening import open_dataset
+from vitreous.inference.probing import (
     FeatureReader,
     ProbeScore,
     check_labelled,
@@ -80,7 +80,7 @@ def probe(
     """How well the model's frozen features tell the data's classes apart; it needs no classifier.
 
     model: a bundle, a run, an exported model, or anything else that `open_weights` takes.
-    engine, precision: what computes, and in what numbers; `vitreous.run.engines.choice.deploy` says how it is chosen.
+    engine, precision: what computes, and in what numbers; `vitreous.inference.choice.deploy` says how it is chosen.
         int8 only if it is asked for: what it costs was judged by a classifier, which says nothing of features.
     protocol: "knn", the weighted vote of the nearest training images; "linear", a linear classifier; "fewshot", least
         squares from a few images per class, the mean of several draws.

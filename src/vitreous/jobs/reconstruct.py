@@ -15,10 +15,10 @@ from vitreous.data.decode import ImageError
 from vitreous.data.view import make_view
 from vitreous.errors import UserError
 from vitreous.explain.reconstruct import draw_reconstructions
+from vitreous.inference.opening import list_images
 from vitreous.model.network import require
 from vitreous.model.vit import ViT
 from vitreous.objectives.mae import load_autoencoder
-from vitreous.run.opening import list_images
 from vitreous.weights.bundle import load_bundle
 
 

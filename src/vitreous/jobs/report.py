@@ -18,10 +18,12 @@ from vitreous.data.decode import ImageError
 from vitreous.data.loader import Loader
 from vitreous.data.source import Data, Source, Split
 from vitreous.data.view import Sample, look_at
+from vitreous.distributed.meter import Cost
 from vitreous.errors import UserError
 from vitreous.evaluate.classify import Answer
 from vitreous.explain.methods import can_explain_classes
 from vitreous.explain.reconstruct import draw_reconstructions
+from vitreous.inference.opening import open_dataset, open_images, open_model
 from vitreous.jobs.evaluate import evaluate
 from vitreous.jobs.explain import explain
 from vitreous.jobs.plot_weights import plot_weights
@@ -30,17 +32,15 @@ from vitreous.objectives.mae import load_autoencoder
 from vitreous.report.content import Content, Example, Run, SplitScores, TaughtImage
 from vitreous.report.page import looks, page
 from vitreous.report.pretraining import pretraining_page
-from vitreous.run.folder import METRICS, REPORT, RESULT, RunConfig, read_config, records_of
-from vitreous.run.opening import open_dataset, open_images, open_model
-from vitreous.run.request import FitRequest, PretrainRequest
-from vitreous.run.result import FitResult, PretrainResult, read_result
-from vitreous.run.self_training.folder import is_self_training
-from vitreous.run.start import set_aside, some_of
-from vitreous.run.teaching.token_labels import read_examples
-from vitreous.train.meter import Spent
+from vitreous.storage.files import write_file, write_output
+from vitreous.storage.overwrite import check_file
+from vitreous.studies.self_training.folder import is_self_training
+from vitreous.training.folder import METRICS, REPORT, RESULT, RunConfig, read_config, records_of
+from vitreous.training.request import FitRequest, PretrainRequest
+from vitreous.training.result import FitResult, PretrainResult, read_result
+from vitreous.training.start import set_aside, some_of
+from vitreous.training.teaching.token_labels import read_examples
 from vitreous.weights.bundle import CARD, Bundle
-from vitreous.weights.files import write_file, write_output
-from vitreous.weights.ours import check_file
 
 EACH = 6
 """Images of each kind on a page."""
@@ -236,10 +236,10 @@ def _measured(finished: Finished) -> list[SplitScores]:
     return found
 
 
-def _spent(bundle: Bundle) -> Spent | None:
+def _spent(bundle: Bundle) -> Cost | None:
     """What the training of a bundle cost, where it says so."""
     said = bundle.info.get("spent")
-    return Spent(**said) if isinstance(said, dict) else None
+    return Cost(**said) if isinstance(said, dict) else None
 
 
 def _data_of(config: RunConfig) -> Data | None:

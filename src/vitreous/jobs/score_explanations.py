@@ -24,10 +24,10 @@ from vitreous.errors import UserError
 from vitreous.explain.methods import METHODS, Method, check_request, compute_maps
 from vitreous.explain.place import Map, Place, place_patches
 from vitreous.explain.score import centre_map, centre_patches, localise, removal_curves, seen_centre_map
+from vitreous.inference.needs import check_explanation_memory
+from vitreous.inference.opening import choose_split, open_classifier, open_images
 from vitreous.model.network import LeavesPatchesOut, check_numbers, evaluating, require
 from vitreous.model.vit import ViT
-from vitreous.run.needs import check_explanation_memory
-from vitreous.run.opening import choose_split, open_classifier, open_images
 from vitreous.weights.bundle import Bundle
 
 BASELINES = ("even", "centre", "centre of what is seen")

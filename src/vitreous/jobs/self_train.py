@@ -10,10 +10,10 @@ from vitreous.arguments import Budget, Count, Epochs, Pixels, Seed, Workers, che
 from vitreous.config.change import as_texts
 from vitreous.errors import UserError
 from vitreous.jobs.report import write_report
-from vitreous.run.folder import run_place
-from vitreous.run.request import Listeners, SelfTrainRequest, check_request, machine_of, run_name, same_place
-from vitreous.run.self_training.folder import SelfTrainResult
-from vitreous.run.self_training.self_training import SelfTraining
+from vitreous.studies.self_training.folder import SelfTrainResult
+from vitreous.studies.self_training.self_training import SelfTraining
+from vitreous.training.folder import run_place
+from vitreous.training.request import Listeners, SelfTrainRequest, check_request, machine_of, run_name, same_place
 from vitreous.wording import Range
 
 

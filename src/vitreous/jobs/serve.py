@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Annotated
 from vitreous.arguments import checked
 from vitreous.config.engine import EngineChoice, Precision
 from vitreous.config.server import ServerSettings
-from vitreous.deploy.folder import is_engine
 from vitreous.errors import UserError
-from vitreous.run.engines.choice import deploy
-from vitreous.run.needs import check_inference_memory
-from vitreous.run.opening import open_model
+from vitreous.inference.choice import deploy
+from vitreous.inference.folder import is_engine
+from vitreous.inference.needs import check_inference_memory
+from vitreous.inference.opening import open_model
 from vitreous.weights.bundle import Bundle
 from vitreous.wording import Range
 
 if TYPE_CHECKING:
-    from vitreous.deploy.server.served import ModelToServe
+    from vitreous.server.served import ModelToServe
 
 EXPECTED_IMAGES = 100_000
 """Images that a server is expected to be asked about: it is worth opening, and making, the fastest engine."""
@@ -56,13 +56,13 @@ def serve(
     host: the address to listen at; any but this machine's own for itself needs a token.
     port: 0 for any that is free.
     token: what requests must show ("Authorization: Bearer TOKEN"); None for the variable VITREOUS_TOKEN, if it is set.
-    engine, precision: what computes, and in what numbers; `vitreous.run.engines.choice.deploy` says how it is chosen.
+    engine, precision: what computes, and in what numbers; `vitreous.inference.choice.deploy` says how it is chosen.
     ready: told the address and the models' names once requests are answered.
     """
     if missing := [name for name in NEEDS if find_spec(name) is None]:
         raise UserError(f"serve: {', '.join(missing)} is not installed; pip install 'vitreous[serve]'.")
     _check_no_loop()
-    from vitreous.deploy.server.running import address_of, listen, run_server
+    from vitreous.server.running import address_of, listen, run_server
 
     given = [models] if isinstance(models, str | Path) else models
     if not given:
@@ -88,7 +88,7 @@ def _check_no_loop() -> None:
 
 
 def _check_token(settings: ServerSettings) -> None:
-    from vitreous.deploy.server.guard import is_loopback
+    from vitreous.server.guard import is_loopback
 
     if settings.token is None:
         if settings.host != "localhost" and not is_loopback(settings.host):
@@ -109,7 +109,7 @@ def _deploy(
     precision: Precision | None,
 ) -> list[ModelToServe]:
     """The models with what answers for them; bundles: None for an exported model."""
-    from vitreous.deploy.server.served import ModelToServe
+    from vitreous.server.served import ModelToServe
 
     opened: list[ModelToServe] = []
     for model, bundle in zip(given, bundles, strict=True):

@@ -7,15 +7,16 @@ from pathlib import Path
 
 from vitreous.arguments import Budget, Pixels, Workers, checked
 from vitreous.errors import UserError
+from vitreous.inference.opening import open_model
 from vitreous.report.transferred import Protocol, Transfer
-from vitreous.run.folder import run_place, weights_digest
-from vitreous.run.lock import claim_folder
-from vitreous.run.opening import open_model
-from vitreous.run.request import Listeners, machine_of, run_name, same_place
-from vitreous.run.transfer.clock import TransferClock
-from vitreous.run.transfer.folder import PAGE, RESULT, TransferFolder, TransferRequest
-from vitreous.run.transfer.job import TransferJob, at_resolution
-from vitreous.run.transfer.tasks import ALL, OpenTask, name_tasks, open_task
+from vitreous.storage.lock import claim_folder
+from vitreous.studies.transfer.clock import TransferClock
+from vitreous.studies.transfer.folder import PAGE, RESULT, TransferFolder, TransferRequest
+from vitreous.studies.transfer.job import TransferJob, at_resolution
+from vitreous.studies.transfer.tasks import ALL, OpenTask, name_tasks, open_task
+from vitreous.training.folder import run_place
+from vitreous.training.request import Listeners, machine_of, run_name, same_place
+from vitreous.weights.bundle import weights_digest
 
 
 @checked

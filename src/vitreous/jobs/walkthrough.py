@@ -13,14 +13,14 @@ from vitreous.data.view import look_at
 from vitreous.errors import UserError
 from vitreous.explain.place import place_patches
 from vitreous.explain.steps import follow
+from vitreous.inference.needs import check_explanation_memory
+from vitreous.inference.opening import open_model
 from vitreous.model.network import check_numbers, evaluating, has_stem, require
 from vitreous.model.vit import ViT
 from vitreous.report.steps import Walk, steps_page
-from vitreous.run.needs import check_explanation_memory
-from vitreous.run.opening import open_model
+from vitreous.storage.files import write_output
+from vitreous.storage.overwrite import check_file
 from vitreous.weights.bundle import Bundle
-from vitreous.weights.files import write_output
-from vitreous.weights.ours import check_file
 
 
 @checked

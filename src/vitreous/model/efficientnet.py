@@ -14,11 +14,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitreous.config.efficientnet import EfficientNetConfig, Stage
+from vitreous.distributed.world import ALONE, World
 from vitreous.model.convolution import PaddedConvolution, check_images, initialise_convolutions
 from vitreous.model.draws import draw
 from vitreous.model.initialise import Convolution, Linear
 from vitreous.model.network import Network
-from vitreous.world import ALONE, World
 
 DROPOUT, BLOCKS = 0, 1
 """Streams of `draw`: for dropout, and for the stochastic depth of block 0, then of block 1 and so on."""

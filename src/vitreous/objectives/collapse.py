@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitreous.world import ALONE, World
+from vitreous.distributed.world import ALONE, World
 
 WINDOW = 100
 """So many steps in a row must look collapsed before it is said: half of what a person should have to wait."""

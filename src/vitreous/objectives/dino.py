@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from vitreous.config.objective import Dino
 from vitreous.data.batch import Batch
+from vitreous.distributed.world import ALONE, World
 from vitreous.errors import UserError
 from vitreous.model.draws import draw, fold
 from vitreous.model.network import LeavesPatchesOut, Network, require
@@ -32,7 +33,6 @@ from vitreous.objectives.dino_loss import (
 )
 from vitreous.objectives.objective import Metrics, Objective, move_average
 from vitreous.objectives.setting import Setting
-from vitreous.world import ALONE, World
 
 KEEP, MASKS = 2**32, 2**32 + 1
 """Streams of `draw` for the patches that the student looks at and for masks; a network's own begin at 0."""

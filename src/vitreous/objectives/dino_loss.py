@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitreous.world import ALONE, World
+from vitreous.distributed.world import ALONE, World
 
 
 def teacher_answers(scores: Tensor, centre: Tensor, temperature: float) -> Tensor:

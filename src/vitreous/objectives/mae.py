@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from vitreous.config.model import ViTConfig, grid_of
 from vitreous.config.objective import Mae
 from vitreous.data.batch import Batch
+from vitreous.distributed.world import ALONE, World
 from vitreous.errors import UserError
 from vitreous.model.draws import draw
 from vitreous.model.initialise import Linear
@@ -25,8 +26,7 @@ from vitreous.model.vit import Block, ViT
 from vitreous.objectives.collapse import feature_std
 from vitreous.objectives.objective import Metrics, Objective
 from vitreous.objectives.setting import Setting
-from vitreous.weights.manifest import check_manifest
-from vitreous.world import ALONE, World
+from vitreous.storage.manifest import check_manifest
 
 EVERY, SOME = 10, 32
 """Every so many steps, the features of so many images are compared."""

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from vitreous.data.batch import Batch
+from vitreous.distributed.world import ALONE, World
 from vitreous.errors import nothing_readable
 from vitreous.model.family import parameter_roles
 from vitreous.model.network import Network, Role
-from vitreous.world import ALONE, World
 
 Metrics = dict[str, Tensor]
 """Named numbers of a batch, each a tensor without axes."""
@@ -22,7 +22,7 @@ Metrics = dict[str, Tensor]
 class Objective(nn.Module, ABC):
     """A module that holds the network to train and says what it should learn from a batch.
 
-    It takes no gradient steps itself: `vitreous.train.step` does. Its state is its state_dict.
+    It takes no gradient steps itself: `vitreous.training.step` does. Its state is its state_dict.
     """
 
     model: Network

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from vitreous.config.data import Preprocess
+from vitreous.distributed.world import World
 from vitreous.objectives.answers import Answers
-from vitreous.world import World
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,13 @@ from torch import Tensor
 
 from vitreous.config import objective as config
 from vitreous.data.batch import Batch
+from vitreous.distributed.world import ALONE, World
 from vitreous.model.draws import draw
 from vitreous.model.network import LeavesPatchesOut, Network, require
 from vitreous.model.position import draw_cells
 from vitreous.model.trace import Trace
 from vitreous.objectives.objective import Metrics, Objective
 from vitreous.objectives.setting import Setting
-from vitreous.world import ALONE, World
 
 KEEP = 2**32
 """Stream of `draw` for the keep schedule; a network's own begin at 0."""

@@ -7,9 +7,9 @@ from statistics import fmean
 from typing import Any, Literal
 
 from vitreous.data.source import Split
+from vitreous.distributed.meter import Cost
 from vitreous.evaluate.spread import Accuracies, Difference, Gaps, Verdict, difference, judge
 from vitreous.explain.analysis.bias_numbers import Bias
-from vitreous.train.meter import Spent
 
 Equal = Literal["time", "flops"]
 
@@ -50,7 +50,7 @@ class Cell:
     """Images that it was measured on."""
     validation: float | None
     """Accuracy on the validation images, which chose the weights."""
-    spent: Spent | None
+    spent: Cost | None
     settings: dict[str, float | int | str] = field(default_factory=dict)
     diverged: bool = False
     """Whether its loss left the numbers: it has nothing right, and there are no weights."""
@@ -67,7 +67,7 @@ class Tried:
     loss: float | None
     """Cross-entropy on the same, in nats; None where it diverged."""
     n: int
-    spent: Spent
+    spent: Cost
     diverged: bool = False
 
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from PIL import Image
 
 from vitreous.config.train import Training
+from vitreous.distributed.meter import Cost
 from vitreous.evaluate.classify import Answer, ClassificationResult
 from vitreous.report.html import Html
-from vitreous.train.meter import Spent
 from vitreous.weights.bundle import Bundle
 
 
@@ -77,7 +77,7 @@ class Run:
     best_step: int | None
     frozen: tuple[float, float] | None
     """Validation accuracy of a classifier on frozen features, and the seconds it took."""
-    spent: Spent
+    spent: Cost
     records: list[dict[str, float]]
     """metrics.jsonl."""
     frozen_images: int | None = None
@@ -119,7 +119,7 @@ class Content:
     """What the splits were measured on, where it was not in the training."""
     splits: tuple[SplitScores, ...] = ()
     """The one to look at first comes first."""
-    spent: Spent | None = None
+    spent: Cost | None = None
     """What the training cost, where that is known."""
     looks: tuple[Look, ...] = ()
     taught: tuple[TaughtImage, ...] = ()

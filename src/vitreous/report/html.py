@@ -10,8 +10,8 @@ from importlib import resources
 
 from PIL import Image
 
+from vitreous.storage.overwrite import GENERATOR
 from vitreous.weights.markdown import visible
-from vitreous.weights.ours import GENERATOR
 
 STYLE = "page.css"
 

@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 
 from vitreous import __version__
 from vitreous.config.model import ModelConfig
+from vitreous.distributed.meter import Cost
 from vitreous.model import family
 from vitreous.model.family import count_flops, count_parameters
 from vitreous.report.content import Content, Look, Run
@@ -17,7 +18,6 @@ from vitreous.report.numbers import parameters
 from vitreous.report.plots import Series, curves, page_style, to_svg
 from vitreous.report.scores import calibration, classes, examples, mistakes, percent, scores
 from vitreous.report.token_labels import token_labels
-from vitreous.train.meter import Spent
 
 DRAWN = frozenset({"step", "loss", "accuracy", "standard_error", "learning_rate", "norm"})
 """Keys of records that have a plot of their own, or none."""
@@ -163,7 +163,7 @@ def inside(c: ModelConfig, looks: Iterable[Look]) -> list[Html]:
     return [*drawn, tag("h3", "Architecture"), facts(family.facts(c))]
 
 
-def cost(c: ModelConfig, spent: Spent | None) -> dict[str, str]:
+def cost(c: ModelConfig, spent: Cost | None) -> dict[str, str]:
     """What the training took, where it is known, and what an answer takes."""
     found = {}
     if spent is not None:

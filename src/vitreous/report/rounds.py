@@ -7,9 +7,9 @@ from typing import Any
 
 from PIL import Image
 
+from vitreous.distributed.meter import Cost
 from vitreous.evaluate.classify import ClassificationResult
 from vitreous.evaluate.paired import Paired
-from vitreous.train.meter import Spent
 
 
 @dataclass(frozen=True)
@@ -65,14 +65,14 @@ class Round:
     test: Score | None
     labels: RoundLabels | None
     """None for the first teacher."""
-    spent: Spent
+    spent: Cost
 
     @staticmethod
     def from_json(fields: dict[str, Any]) -> Round:
         """From what `asdict` gave."""
         scores = {split: Score.from_json(fields[split]) for split in ("validation", "test")}
         labels = None if fields["labels"] is None else RoundLabels(**fields["labels"])
-        return Round(**{**fields, **scores, "labels": labels, "spent": Spent(**fields["spent"])})
+        return Round(**{**fields, **scores, "labels": labels, "spent": Cost(**fields["spent"])})
 
 
 @dataclass(frozen=True)

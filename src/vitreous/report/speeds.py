@@ -9,7 +9,7 @@ from typing import Protocol
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from vitreous.weights.ours import GENERATOR
+from vitreous.storage.overwrite import GENERATOR
 
 COLOURS = {"torch": "#c8553d", "openvino": "#2a6f97", "onnx": "#6a994e"}
 MARKS = {"fp32": "o", "int8": "s"}

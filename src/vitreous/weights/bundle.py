@@ -10,6 +10,7 @@ Whatever else is in the folder is never read.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -24,8 +25,8 @@ from vitreous.inputs import as_text, read_json
 from vitreous.memory import check_memory
 from vitreous.model.family import called, check_size, config_from_json, described
 from vitreous.model.network import Network
-from vitreous.weights.files import new_folder, restore_folder, write_tensors
-from vitreous.weights.manifest import MANIFEST, check_manifest, has_manifest, read_manifest, unlisted
+from vitreous.storage.files import new_folder, restore_folder, write_tensors
+from vitreous.storage.manifest import MANIFEST, check_manifest, has_manifest, read_manifest, unlisted
 from vitreous.weights.mapping import build_model, relaid
 from vitreous.weights.markdown import code
 from vitreous.weights.reading import read_safetensors
@@ -204,3 +205,12 @@ def _plain_card(config: ModelConfig, labels: Sequence[str]) -> str:
         f"{len(labels)} classes: {some or 'none; it gives representations'}.\n\n"
         "Saved by vitreous: `vitreous predict THIS_FOLDER image.jpg`.\n"
     )
+
+
+def weights_digest(network: Network) -> str:
+    """16 hexadecimal digits that differ if a tensor differs."""
+    digest = hashlib.sha256()
+    for name, tensor in network.state_dict().items():
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()[:16]

@@ -17,7 +17,8 @@ from vitreous.config.model import ViTConfig
 from vitreous.config.stem import ConvStem, ResNetStem
 from vitreous.errors import UserError
 from vitreous.model.vit import ViT
-from vitreous.weights.files import new_file
+from vitreous.storage.files import new_file
+from vitreous.storage.overwrite import check_file, sign_zip
 from vitreous.weights.foreign import (
     Foreign,
     Raw,
@@ -31,7 +32,6 @@ from vitreous.weights.foreign import (
 )
 from vitreous.weights.hybrid import google_stem_rules, read_google_stem
 from vitreous.weights.mapping import Rule, same, to_theirs
-from vitreous.weights.ours import check_file, sign_zip
 
 _PREFIXES = ("", "opt/target/")
 _QUERY = "Transformer/encoderblock_0/MultiHeadDotProductAttention_1/query/kernel"

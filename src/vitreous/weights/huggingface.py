@@ -21,7 +21,7 @@ from vitreous.config.data import Preprocess
 from vitreous.config.model import ViTConfig
 from vitreous.errors import UserError
 from vitreous.model.vit import ViT
-from vitreous.weights.files import new_folder, write_tensors
+from vitreous.storage.files import new_folder, write_tensors
 from vitreous.weights.foreign import (
     Foreign,
     Raw,

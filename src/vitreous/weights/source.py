@@ -12,16 +12,16 @@ from vitreous.config.data import Preprocess
 from vitreous.config.model import ModelConfig, ViTConfig
 from vitreous.errors import UserError
 from vitreous.inputs import reason
+from vitreous.storage.files import restore_folder
+from vitreous.storage.manifest import has_manifest
 from vitreous.weights import hub
 from vitreous.weights.bit import read_bit
 from vitreous.weights.bundle import WEIGHTS, Bundle, check_parts, check_whole, is_bundle, load_bundle
 from vitreous.weights.efficientnet import read_efficientnet
-from vitreous.weights.files import restore_folder
 from vitreous.weights.foreign import MALFORMED, Foreign, Raw, describe
 from vitreous.weights.google import read_google
 from vitreous.weights.huggingface import FAMILIES, read_huggingface
 from vitreous.weights.labels import IMAGENET, imagenet_names, repeated_names
-from vitreous.weights.manifest import has_manifest
 from vitreous.weights.mapping import build_model
 from vitreous.weights.meta import read_meta
 from vitreous.weights.reading import no_entry, read_raw

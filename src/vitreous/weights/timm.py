@@ -17,9 +17,9 @@ from vitreous.config.model import ModelConfig, Pool, PositionScope, ViTConfig
 from vitreous.errors import UserError
 from vitreous.model.network import Network
 from vitreous.model.presets import SIZES
+from vitreous.storage.files import new_folder, write_tensors
 from vitreous.weights.bit import bit_in_timm
 from vitreous.weights.efficientnet import efficientnet_in_timm
-from vitreous.weights.files import new_folder, write_tensors
 from vitreous.weights.foreign import (
     Foreign,
     Raw,

@@ -1,0 +1,259 @@
+"""Data packed into shards: a folder that is complete or not there, taken up where it was when it was interrupted.
+
+While it is written, `.NAME.new` has the shards that are finished, each with a record of what is in it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+from safetensors import SafetensorError
+
+from vitreous.data.chance import Index
+from vitreous.data.decode import ImageError
+from vitreous.data.pipeline import usable_cores
+from vitreous.data.shards.index import (
+    INDEX,
+    ROWS,
+    Rows,
+    Shard,
+    ShardIndex,
+    join_rows,
+    load_rows,
+    rows_note,
+    write_index,
+)
+from vitreous.data.shards.tar import END
+from vitreous.data.shards.write import ShardWriter, suffix_of
+from vitreous.data.source import Data, Source, Split, draws
+from vitreous.data.unreadable import check_unreadable
+from vitreous.errors import UserError
+from vitreous.inputs import reason
+from vitreous.storage.files import fsync_file, fsync_folder, new_file, readable_errors, replace_folder, write_file
+from vitreous.storage.lock import LOCK, hold_folder
+from vitreous.storage.overwrite import real_path
+
+log = logging.getLogger("vitreous")
+
+AHEAD = 64
+"""Images that are read, or made PNG, before they are written."""
+
+Progress = Callable[[int, int], None]
+"""Told images done and in all."""
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Shards that were written."""
+
+    folder: Path
+    shards: tuple[Shard, ...]
+    left_out: dict[str, str]
+    """Images that could not be read: name to reason."""
+
+
+def pack(data: Data, out: Path, shard_size: int, progress: Progress | None = None) -> Packed:
+    """Write all splits as shards of at most `shard_size` bytes, unless a single image has more, with an index."""
+    final = real_path(out)
+    _check_new(final)
+    temporary = final.with_name(f".{final.name}.new")
+    with readable_errors(out):
+        temporary.mkdir(parents=True, exist_ok=True)
+        with hold_folder(temporary, log.info, "packing data into it"):
+            _check_new(final)  # another command may have finished meanwhile
+            finished, total = list[_Finished](), sum(len(source) for source in data.splits.values())
+            done = 0
+            for split, source in data.splits.items():
+                packer = _SplitPacker(temporary, split, source, shard_size)
+                for shard, images in packer.shards():
+                    if progress is not None:
+                        progress(done + images, total)
+                    finished += [shard] if shard is not None else []
+                done += len(source)
+            left_out = {name: why for one in finished for name, why in one.left_out.items()}
+            check_unreadable(left_out, total)
+            _write_index(temporary, finished, data.classes)
+            replace_folder(temporary, final)  # with the lock, so that nobody takes up what is finished
+            (final / LOCK).unlink(missing_ok=True)
+    return Packed(out, tuple(one.shard for one in finished), left_out)
+
+
+def _check_new(final: Path) -> None:
+    try:
+        taken = final.exists() and (not final.is_dir() or any(final.iterdir()))
+        packed = taken and (final / INDEX).is_file()
+    except OSError as error:
+        raise UserError(f"{final}: cannot be used ({reason(error)}); choose another folder.") from None
+    if taken:
+        what = "holds shards already; remove them to pack anew, or choose" if packed else "is not empty; choose"
+        raise UserError(f"{final}: {what} a folder that is new or empty.")
+
+
+@dataclass(frozen=True)
+class _Finished:
+    """A shard that is whole."""
+
+    shard: Shard
+    rows: Rows
+    end: int
+    """Images of the split, in the order of packing, that it and those before it have dealt with."""
+    left_out: dict[str, str]
+
+
+@dataclass(frozen=True)
+class _Image:
+    """What is packed next, or why it is not."""
+
+    index: int
+    size: int
+    """Of what it was made from, before it was read."""
+    content: bytes = b""
+    suffix: str = ""
+    error: str | None = None
+
+
+class _SplitPacker:
+    """Packs one split. A train split is shuffled once, so that each shard has a bit of everything."""
+
+    def __init__(self, folder: Path, split: Split, source: Source, shard_size: int) -> None:
+        self.folder, self.split, self.source, self.shard_size = folder, split, source, shard_size
+        self.order: Index = np.argsort(draws(source, 0)) if split == "train" else np.arange(len(source))
+
+    def shards(self) -> Iterator[tuple[_Finished | None, int]]:
+        """Each shard when it is whole, else None, and how many images were dealt with."""
+        at = number = 0
+        while (known := self._taken_up(number, at)) is not None:
+            number, at = number + 1, known.end
+            yield known, at
+        with _prepared(self.source, self.order[at:]) as images:
+            waiting = next(images, None)
+            while waiting is not None:
+                left_out: dict[str, str] = {}
+                sizes: list[int] = []
+                path = self._path(number)
+                path.with_suffix(".safetensors").unlink(missing_ok=True)
+                with new_file(path) as file:
+                    writer = ShardWriter(file)
+                    while waiting is not None and self._fits(writer, waiting):
+                        self._add(writer, waiting, left_out)
+                        sizes.append(waiting.size)
+                        at += 1
+                        yield None, at
+                        waiting = next(images, None)
+                    rows, digest = writer.finish()
+                shard = Shard(path.name, self.split, writer.size, len(rows.offset), digest)
+                finished = _Finished(shard, rows, at, left_out)
+                self._record(finished, sizes)
+                number += 1
+                yield finished, at
+
+    def _path(self, number: int) -> Path:
+        return self.folder / f"{self.split}-{number:06d}.tar"
+
+    def _fits(self, writer: ShardWriter, image: _Image) -> bool:
+        if not len(writer) or image.error is not None:
+            return True
+        return writer.size + writer.room(*self._member(image)) + END <= self.shard_size
+
+    def _add(self, writer: ShardWriter, image: _Image, left_out: dict[str, str]) -> None:
+        if image.error is not None:
+            left_out[self.source.name(image.index)] = image.error
+            return
+        writer.add(*self._member(image))
+
+    def _member(self, image: _Image) -> tuple[str, str, bytes, int]:
+        """Key, suffix, content and label."""
+        label = int(self.source.labels[image.index])
+        return self.source.key(image.index), image.suffix, image.content, label
+
+    def _record(self, finished: _Finished, sizes: list[int]) -> None:
+        """Note what is in a shard, for a command that takes the packing up, and for the index.
+
+        sizes: of the images as they were read, by which one that is changed later is noticed.
+        """
+        note = {
+            "shard": asdict(finished.shard),
+            "end": finished.end,
+            "left_out": finished.left_out,
+            "sizes": sizes,
+        }
+        new = self.folder / ".record"
+        finished.rows.save(new, json.dumps({**note, "shard_size": self.shard_size}))
+        fsync_file(new)
+        new.replace((self.folder / finished.shard.file).with_suffix(".safetensors"))
+
+    def _taken_up(self, number: int, start: int) -> _Finished | None:
+        """The shard of this number, if an interrupted command finished it and it has the same images and labels.
+
+        One that images were left out of is made anew, as they may have been mended, and so is one of whose images
+        any has another size by now.
+        """
+        path = self._path(number)
+        record = path.with_suffix(".safetensors")
+        try:
+            note = json.loads(rows_note(record))
+            found = _Finished(Shard(**note["shard"]), load_rows(record), note["end"], left_out={})
+            sizes = list(note["sizes"])
+            same_size = path.stat().st_size == found.shard.bytes and note["shard_size"] == self.shard_size
+            whole = same_size and not note["left_out"]
+        except (OSError, SafetensorError, UserError, ValueError, KeyError, TypeError):
+            return None
+        taken = self.order[start : found.end].tolist()
+        same = len(taken) == len(found.rows.names) == len(sizes) and all(
+            self.source.key(i) == found.rows.names[row]
+            and self.source.labels[i] == found.rows.label[row]
+            and self.source.size(i) == sizes[row]
+            for row, i in enumerate(taken)
+        )
+        return found if whole and same else None
+
+
+@contextmanager
+def _prepared(source: Source, order: Index) -> Iterator[Iterator[_Image]]:
+    """Images in this order, read ahead by threads; what waits for the disk or makes a PNG needs no Python lock."""
+    pool = ThreadPoolExecutor(max(4, usable_cores()), thread_name_prefix="pack")
+    waiting: deque[Future[_Image]] = deque()
+
+    def images() -> Iterator[_Image]:
+        for index in order.tolist():
+            waiting.append(pool.submit(_prepare, source, index))
+            if len(waiting) >= AHEAD:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+    try:
+        yield images()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _prepare(source: Source, index: int) -> _Image:
+    size = source.size(index)
+    try:
+        content = source.encoded(index)
+        return _Image(index, size, content, suffix_of(source.key(index), content))
+    except ImageError as error:
+        return _Image(index, size, error=error.reason)
+
+
+def _write_index(folder: Path, finished: list[_Finished], classes: tuple[str, ...]) -> None:
+    """Write the index of all shards, and remove whatever else is there."""
+    shards = tuple(one.shard for one in finished)
+    files = tuple(shard.file for shard in shards)
+    index = ShardIndex(files, shards, classes, join_rows([one.rows for one in finished]))
+    write_file(folder / INDEX, write_index(index, folder / ROWS))
+    wanted = {ROWS, INDEX, LOCK, *files}
+    for path in folder.iterdir():
+        if path.name not in wanted:
+            with suppress(OSError):
+                path.unlink()
+    fsync_folder(folder)

@@ -1,0 +1,98 @@
+"""What a training costs while it runs: time, processor time, and energy where the machine tells it."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from vitreous.distributed.world import ALONE, World
+
+_ENERGY = Path("/sys/class/powercap")
+
+
+@dataclass(frozen=True)
+class Cost:
+    """A training's price so far."""
+
+    seconds: float = 0.0
+    core_hours: float = 0.0
+    """Processor time of all processes, in hours; a decoding process counts when it has ended."""
+    images: int = 0
+    """Seen in training."""
+    flops: float = 0.0
+    """Of the training steps, forward and backward; 0 where they are not counted."""
+    joules: float | None = None
+    """Of the processor packages, where the machine tells it."""
+
+    def __add__(self, other: Cost) -> Cost:
+        joules = None if self.joules is None and other.joules is None else (self.joules or 0) + (other.joules or 0)
+        return Cost(
+            self.seconds + other.seconds,
+            self.core_hours + other.core_hours,
+            self.images + other.images,
+            self.flops + other.flops,
+            joules,
+        )
+
+
+class Meter:
+    """Reads the clocks from its making on, or from earlier.
+
+    It adds what was spent `before`, by a process that was interrupted. What a process that was killed did after its
+    last checkpoint is lost, and its cost is not known.
+    """
+
+    def __init__(self, energy: Path = _ENERGY, began: float | None = None) -> None:
+        """`began`: when the time began to count, by `time.monotonic`; now if None."""
+        self.before = Cost()
+        self._start = time.monotonic() if began is None else began
+        self._cpu = _cpu_seconds() if began is None else 0.0
+        self._folder, self._energy, self._microjoules = energy, _counters(energy), 0
+
+    @property
+    def seconds(self) -> float:
+        """Since the start of this process's part."""
+        return time.monotonic() - self._start
+
+    def spent(self, world: World = ALONE) -> Cost:
+        """The clocks; images and operations are counted elsewhere. To be read now and then: energy counters wrap.
+
+        world: the processes whose processor time counts.
+        """
+        now = _counters(self._folder)
+        for place, (value, wrap) in now.items():
+            last = self._energy.get(place, (value, wrap))[0]
+            self._microjoules += value - last if value >= last else value - last + wrap
+        self._energy = now
+        joules = self._microjoules / 1e6 if now else None
+        core_seconds = world.size * world.mean_number(_cpu_seconds() - self._cpu)
+        return self.before + Cost(self.seconds, core_seconds / 3600, joules=joules)
+
+
+def process_began() -> float:
+    """When this process was started, by `time.monotonic`; where the system does not tell, when Python was ready."""
+    try:
+        fields = Path("/proc/self/stat").read_text().rsplit(")", 1)[1].split()
+        since_boot = int(fields[19]) / os.sysconf("SC_CLK_TCK")
+        return time.monotonic() - max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - since_boot)
+    except (OSError, AttributeError, IndexError, ValueError):  # not Linux
+        return time.monotonic() - time.process_time()
+
+
+def _cpu_seconds() -> float:
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
+def _counters(folder: Path) -> dict[str, tuple[int, int]]:
+    """For each processor package its energy counter and where that wraps, in microjoules; none where not readable."""
+    found = {}
+    for place in folder.glob("intel-rapl:?"):
+        try:
+            value, wrap = ((place / name).read_text() for name in ("energy_uj", "max_energy_range_uj"))
+        except OSError:  # not there, or for the administrator only
+            continue
+        found[place.name] = int(value), int(wrap)
+    return found

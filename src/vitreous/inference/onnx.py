@@ -1,0 +1,173 @@
+"""ONNX: a network's graph as a file that many programs open, computed here by ONNX Runtime.
+
+Whatever is imported from onnx and onnxruntime is imported when it is needed: they are an extra.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.export import Dim, ExportedProgram
+from torch.fx import Graph
+
+from vitreous.config.data import Preprocess
+from vitreous.config.engine import EngineName, Precision
+from vitreous.errors import UserError
+from vitreous.inference.engine import check_images, no_classifier
+from vitreous.inference.graph import INPUT, MOST, REPRESENTATION, SCORES
+from vitreous.inference.quiet import quiet
+from vitreous.model.network import check_numbers
+
+FILE = "model.onnx"
+OPSET = 23
+"""The first version of ONNX that has attention as one operation."""
+LARGEST = 2**31 - 2**24
+"""Bytes of weights that one file can hold beside its graph."""
+BATCH = 8
+"""Images at once: more gain nothing on a processor."""
+
+
+def convert(program: ExportedProgram, names: Sequence[str], facts: Mapping[str, str]) -> Any:
+    """The graph as an `onnx.ModelProto`. names: of its outputs; facts: what it should say of itself."""
+    if sum(tensor.nbytes for tensor in program.state_dict.values()) >= LARGEST:
+        raise UserError("onnx: the model has more than 2 GB, the most that one ONNX file holds; export to openvino.")
+    keep_zeros_in_pools(program.graph)
+    with quiet(), torch.no_grad():  # as it was traced: with gradients, attention lays its result out otherwise
+        exported = torch.onnx.export(
+            program,
+            tuple(program.example_inputs[0]),
+            input_names=[INPUT],
+            output_names=list(names),
+            opset_version=OPSET,
+            dynamo=True,
+            verbose=False,
+            dynamic_shapes=({0: Dim("batch", min=1, max=MOST)},),
+        )
+    assert exported is not None
+    exported.model.metadata_props.update(facts)
+    return exported.model_proto
+
+
+def keep_zeros_in_pools(graph: Graph) -> None:
+    """Put something between zeros around a tensor and a pooling by maximum, as in BiT.
+
+    ONNX Runtime (1.31) would make them one, and then negative numbers win at the edge: a pooling's own padding is less
+    than any number. The operation between them changes nothing.
+    """
+    for pool in list(graph.nodes):
+        if pool.target != torch.ops.aten.max_pool2d.default or pool.args[0].target != torch.ops.aten.pad.default:
+            continue
+        padded = pool.args[0]
+        with graph.inserting_after(padded):
+            same = graph.call_function(torch.ops.aten.clamp.default, (padded, torch.finfo(torch.float32).min))
+        same.meta = dict(padded.meta)
+        pool.replace_input_with(padded, same)
+
+
+def write(model: Any, folder: Path) -> None:
+    """One file."""
+    (folder / FILE).write_bytes(model.SerializeToString())
+
+
+def read(folder: Path) -> Any:
+    """The content of the file that `write` wrote."""
+    return (folder / FILE).read_bytes()
+
+
+def intermediate(model: Any, images: Tensor) -> dict[str, NDArray[Any]]:
+    """What each node of the graph gives for the images, under the name that it had in the traced graph."""
+    import onnx
+
+    looked_at = onnx.ModelProto()
+    looked_at.CopyFrom(model)
+    known = {output.name for output in looked_at.graph.output}
+    names = [name for node in looked_at.graph.node for name in node.output if name and name not in known]
+    looked_at.graph.output.extend(onnx.helper.make_empty_tensor_value_info(name) for name in names)
+    session = _session(looked_at.SerializeToString(), 1)
+    return dict(zip(names, _run(session, names, images), strict=True))
+
+
+class OnnxEngine:
+    """A model in ONNX Runtime, on the processor. It is opened when it is first asked."""
+
+    name: EngineName = "onnx"
+    calls_at_once = 1
+
+    def __init__(self, model: Any, preprocess: Preprocess, precision: Precision, *, path: Path | None = None) -> None:
+        """model: an `onnx.ModelProto` or its bytes; path: where it was read from, for errors to say so."""
+        self.model, self.preprocess, self.precision, self.path = model, preprocess, precision, path
+        self._opened: Any = None
+        self._lock = Lock()
+
+    @property
+    def batch_size(self) -> int:
+        """How many images at once are fastest."""
+        return BATCH
+
+    def scores(self, images: Tensor) -> Tensor:
+        """(B, K) float32, one score for each class (logits), of images (B, C, H, W) uint8."""
+        return self._answer(images, SCORES)
+
+    def representations(self, images: Tensor) -> Tensor:
+        """(B, D) float32, one representation for each of images (B, C, H, W) uint8, before any classifier."""
+        return self._answer(images, REPRESENTATION)
+
+    @property
+    def classes(self) -> int:
+        """K; 0 for a model without a classifier."""
+        return next((output.shape[1] for output in self._session().get_outputs() if output.name == SCORES), 0)
+
+    def _answer(self, images: Tensor, what: str) -> Tensor:
+        check_images(images, self.preprocess)
+        if what == SCORES and not self.classes:
+            raise no_classifier(self.path)
+        answers = torch.from_numpy(_run(self._session(), [what], images)[0])
+        check_numbers(answers, what, self.path)
+        return answers
+
+    def _session(self) -> Any:
+        with self._lock:
+            if self._opened is None:
+                content = self.model if isinstance(self.model, bytes) else self.model.SerializeToString()
+                try:
+                    self._opened = _session(content, torch.get_num_threads())
+                except RuntimeError as error:
+                    if self.path is None:  # it is just being made
+                        raise
+                    raise UserError(f"{self.path}: ONNX Runtime cannot open it ({error}); export it again.") from None
+        return self._opened
+
+
+def _session(content: bytes, threads: int) -> Any:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.log_severity_level = 4  # what goes wrong is raised
+    with _runtime_errors():
+        return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+
+
+def _run(session: Any, names: list[str], images: Tensor) -> list[NDArray[Any]]:
+    """The outputs of these names for the images."""
+    with _runtime_errors():
+        found: list[NDArray[Any]] = session.run(names, {INPUT: images.numpy()})
+    return found
+
+
+@contextmanager
+def _runtime_errors() -> Iterator[None]:
+    """Within, errors of ONNX Runtime, which have no class in common but `Exception`, are RuntimeErrors of one line."""
+    try:
+        yield
+    except Exception as error:
+        if not type(error).__module__.startswith("onnxruntime"):
+            raise
+        raise RuntimeError(str(error).splitlines()[0]) from error

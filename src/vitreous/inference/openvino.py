@@ -1,0 +1,221 @@
+"""OpenVINO: a network's graph converted and computed on the processor, one stream for each core.
+
+Whatever is imported from openvino is imported when it is needed: it is an extra.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import lru_cache
+from pathlib import Path
+from queue import SimpleQueue
+from threading import Lock
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.export import ExportedProgram
+
+from vitreous.config.data import Preprocess
+from vitreous.config.engine import EngineName, Precision
+from vitreous.errors import UserError
+from vitreous.inference.engine import check_images, no_classifier
+from vitreous.inference.graph import INPUT, REPRESENTATION, SCORES
+from vitreous.inference.quiet import quiet
+from vitreous.model.network import check_numbers
+from vitreous.model.precision import INSTRUCTIONS, amx_allowed, amx_works, avoid_broken_amx
+
+XML, BIN = "model.xml", "model.bin"
+_OPENING = Lock()
+CHUNK = 4
+"""Images that one stream computes at once: their activations stay in a core's cache, and products are large."""
+
+
+def convert(program: ExportedProgram, names: Sequence[str], facts: Mapping[str, str]) -> Any:
+    """The graph as OpenVINO's model. names: of its outputs; facts: what it should say of itself."""
+    import openvino as ov
+
+    avoid_broken_amx()
+    size = program.example_inputs[0][0].shape[1:]
+    with quiet(), torch.no_grad():
+        model = ov.convert_model(program)
+    model.reshape([-1, *size])
+    model.inputs[0].get_tensor().set_names({INPUT})
+    for output, name in zip(model.outputs, names, strict=True):
+        output.get_tensor().set_names({name})
+    for name, text in facts.items():
+        model.set_rt_info(text, ["vitreous", name])
+    return model
+
+
+def write(model: Any, folder: Path) -> None:
+    """Two files: the graph, and its numbers in full precision."""
+    import openvino as ov
+
+    ov.save_model(model, folder / XML, compress_to_fp16=False)
+
+
+def read(folder: Path) -> Any:
+    """What `write` wrote."""
+    try:
+        return _core().read_model(folder / XML)
+    except RuntimeError as error:
+        raise UserError(
+            f"{folder / XML}: OpenVINO cannot read it ({str(error).splitlines()[-1]}); export the model again."
+        ) from None
+
+
+def intermediate(model: Any, images: Tensor) -> dict[str, NDArray[Any]]:
+    """What the nodes of the graph give for the images, each under the name that it had in the traced graph."""
+    looked_at = model.clone()
+    last: dict[str, Any] = {}
+    for node in looked_at.get_ordered_ops():
+        if node.get_type_name() not in ("Constant", "Parameter", "Result") and node.get_output_size() == 1:
+            last[node.get_friendly_name().partition("/")[0]] = node  # of those that one became, the last
+    looked_at.add_outputs([node.output(0) for node in last.values()])
+    friendly = {node.get_friendly_name(): name for name, node in last.items()}
+    producers = [result.input_value(0).get_node().get_friendly_name() for result in looked_at.get_results()]
+    answers = _compile(looked_at, 1, 1)(images.numpy())
+    return {friendly[name]: answers[number] for number, name in enumerate(producers) if name in friendly}
+
+
+class OpenVinoEngine:
+    """A model in OpenVINO. It is compiled when it is first asked."""
+
+    name: EngineName = "openvino"
+    calls_at_once = 2
+    """While the last images of one batch are computed, streams that are done with it begin the next."""
+
+    def __init__(self, model: Any, preprocess: Preprocess, precision: Precision, *, path: Path | None = None) -> None:
+        """path: where the model was read from, for errors to say so."""
+        if precision == "int8":
+            check_int8()
+        self.model, self.preprocess, self.precision, self.path = model, preprocess, precision, path
+        self.threads = torch.get_num_threads()
+        self._outputs = {
+            name: (number, output.get_partial_shape()[1].get_length())
+            for number, output in enumerate(model.outputs)
+            for name in output.names
+        }
+        self._opened: dict[int, _Streams] = {}
+        self._lock = Lock()
+
+    @property
+    def classes(self) -> int:
+        """K; 0 for a model without a classifier."""
+        return self._outputs[SCORES][1] if SCORES in self._outputs else 0
+
+    @property
+    def batch_size(self) -> int:
+        """How many images at once are fastest: enough that no stream waits for the others' last one for long."""
+        return CHUNK * self.threads * 4
+
+    def scores(self, images: Tensor) -> Tensor:
+        """(B, K) float32, one score for each class (logits), of images (B, C, H, W) uint8."""
+        return self._answer(images, SCORES)
+
+    def representations(self, images: Tensor) -> Tensor:
+        """(B, D) float32, one representation for each of images (B, C, H, W) uint8, before any classifier."""
+        return self._answer(images, REPRESENTATION)
+
+    def _answer(self, images: Tensor, what: str) -> Tensor:
+        check_images(images, self.preprocess)
+        if what == SCORES and not self.classes:
+            raise no_classifier(self.path)
+        wanted, width = self._outputs[what]
+        found = np.empty((len(images), width), dtype=np.float32)
+        given = np.ascontiguousarray(images.numpy())
+        streams = self._streams(CHUNK if len(given) > 1 else 1)
+        parts = [(part, streams.submit(chunk, wanted)) for part, chunk in cut(given, CHUNK)]
+        for part, rows in parts:
+            found[part] = rows.result()[: part.stop - part.start]
+        answers = torch.from_numpy(found)
+        check_numbers(answers, what, self.path)
+        return answers
+
+    def _streams(self, size: int) -> _Streams:
+        """For so many images at once: a stream for each core, and a request that waits; of one image, all cores."""
+        with self._lock:
+            if size not in self._opened:
+                model = self.model.clone()
+                model.reshape(_with_batch(model, size))
+                count = self.threads if size > 1 else 1
+                self._opened[size] = _Streams(_compile(model, self.threads, count), count + 1)
+            return self._opened[size]
+
+
+class _Streams:
+    """A compiled model that is asked from several threads, so that no stream of it waits for the next images."""
+
+    def __init__(self, compiled: Any, requests: int) -> None:
+        self._idle = SimpleQueue[Any]()
+        for _ in range(requests):
+            self._idle.put(compiled.create_infer_request())
+        self._pool = ThreadPoolExecutor(requests, thread_name_prefix="openvino")
+
+    def submit(self, images: NDArray[np.uint8], output: int) -> Future[NDArray[np.float32]]:
+        """What the output of this number will be for the images."""
+        return self._pool.submit(self._infer, images, output)
+
+    def _infer(self, images: NDArray[np.uint8], output: int) -> NDArray[np.float32]:
+        request = self._idle.get()
+        try:
+            request.start_async({0: images})
+            request.wait()
+            rows: NDArray[np.float32] = request.get_output_tensor(output).data.copy()
+            return rows
+        finally:
+            self._idle.put(request)
+
+
+def check_int8() -> None:
+    """Refuse int8 where AMX is announced, cannot be used, and oneDNN may: the first product would end the process."""
+    if torch.cpu.get_capabilities().get("amx_int8", False) and amx_allowed() and not amx_works():
+        raise UserError(
+            f"int8: this machine announces AMX and dies of its instructions, which {INSTRUCTIONS} allows; unset it."
+        )
+
+
+def cut(images: NDArray[np.uint8], chunk: int) -> Iterator[tuple[slice, NDArray[np.uint8]]]:
+    """Which images (n, ...), and these, chunk by chunk; the last chunk is padded, but one image is left alone."""
+    for start in range(0, len(images), chunk):
+        part = slice(start, min(start + chunk, len(images)))
+        missing = start + chunk - part.stop if len(images) > 1 else 0
+        some = images[part]
+        yield part, np.concatenate([some, np.zeros((missing, *some.shape[1:]), np.uint8)]) if missing else some
+
+
+def _with_batch(model: Any, size: int) -> list[int]:
+    return [size, *(side.get_length() for side in list(model.inputs[0].get_partial_shape())[1:])]
+
+
+def _core() -> Any:
+    with _OPENING:
+        return _open_core()
+
+
+@lru_cache(maxsize=1)
+def _open_core() -> Any:
+    import openvino as ov
+
+    avoid_broken_amx()
+    # The first look at a tensor's data opens OpenVINO's way to NumPy. Two threads that do so at once wait for each
+    # other for ever: one has Python's lock, the other the C++ library's.
+    assert ov.Tensor(np.zeros(1, np.uint8)).data.shape == (1,)
+    core = ov.Core()
+    core.set_property({"ENABLE_MMAP": False})  # what was verified is what is computed, whatever becomes of the file
+    return core
+
+
+def _compile(model: Any, threads: int, streams: int) -> Any:
+    """The model for this processor, in float32 where it is not quantised: some processors would take bfloat16."""
+    settings = {
+        "PERFORMANCE_HINT": "THROUGHPUT" if streams > 1 else "LATENCY",
+        "NUM_STREAMS": streams,
+        "INFERENCE_NUM_THREADS": threads,
+        "INFERENCE_PRECISION_HINT": "f32",
+    }
+    return _core().compile_model(model, "CPU", settings)

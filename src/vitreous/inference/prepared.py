@@ -1,0 +1,170 @@
+"""Converted forms of a model that are kept on this machine, and how fast each is.
+
+They lie beside the features (`VITREOUS_CACHE`), in a folder named after a digest of the model.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import secrets
+import shutil
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import NamedTuple, cast
+from weakref import WeakKeyDictionary
+
+from vitreous.config.engine import EngineName, Precision
+from vitreous.config.fields import from_fields
+from vitreous.errors import UserError
+from vitreous.evaluate.feature_cache import default_folder
+from vitreous.inference.conversion import Converted, engine_card, model_digest
+from vitreous.inference.engine import Deployed, Engine
+from vitreous.inference.folder import About, is_engine, load_engine, save_engine
+from vitreous.inference.runtime import RUNTIMES
+from vitreous.inference.speed import describe_machine, describe_software, measure_speeds
+from vitreous.inputs import read_json
+from vitreous.model.network import Network
+from vitreous.storage.files import replace_folder, write_file
+from vitreous.weights.bundle import Bundle
+
+LIMIT = 8 * 2**30
+"""Bytes that converted models may take: beyond that, those of the model that was not used for longest are removed."""
+SPEEDS = "speeds.json"
+
+log = logging.getLogger("vitreous")
+
+
+class Variant(NamedTuple):
+    """One way to compute a model."""
+
+    engine: EngineName
+    precision: Precision
+
+    def __str__(self) -> str:
+        return f"{self.engine}-{self.precision}"
+
+
+TORCH = Variant("torch", "fp32")
+CONVERTED = tuple(
+    Variant(cast("EngineName", name), precision)
+    for name, runtime in RUNTIMES.items()
+    for precision in (("fp32", "int8") if runtime.quantise else ("fp32",))
+)
+"""All that a model can be converted to."""
+
+
+@dataclass(frozen=True)
+class Speeds:
+    """As they are kept: of each machine, images a second of each variant."""
+
+    machines: dict[str, dict[str, float]] = field(default_factory=dict)
+
+
+_opened: WeakKeyDictionary[Network, dict[Path, tuple[Deployed, About]]] = WeakKeyDictionary()
+"""What was opened for a network, by its place: whoever keeps a model need not open and compile its engine again."""
+
+
+class PreparedEngines:
+    """The converted forms of one model."""
+
+    def __init__(self, bundle: Bundle) -> None:
+        self.bundle = bundle
+        self.folder = default_folder().with_name("engines") / model_digest(bundle)
+
+    def get(self, variant: Variant) -> tuple[Deployed, About] | None:
+        """What was kept of this kind; None if there is none, its runtime is not installed, or it is damaged.
+
+        What other versions of the software made counts as none, as does int8 that was judged on another machine.
+        """
+        place = self.folder / str(variant)
+        if variant not in CONVERTED or not RUNTIMES[variant.engine].installed or not is_engine(place):
+            return None
+        opened = _opened.setdefault(self.bundle.model, {})
+        if place not in opened:
+            try:
+                deployed, about = load_engine(place)
+            except (UserError, OSError) as error:  # damaged, or just being removed by another process
+                log.info(f"{str(error).rstrip('.')}; it counts as not there.")
+                return None
+            # It is the person's model that answers; where its converted form is kept concerns nobody.
+            opened[place] = replace(deployed, path=self.bundle.path), about
+        deployed, about = opened[place]
+        if about.versions != describe_software():
+            return None
+        if about.precision == "int8" and about.machine != describe_machine():
+            return None  # other processors add up bytes otherwise
+        with suppress(OSError):
+            os.utime(self.folder)
+        return deployed, about
+
+    def is_open(self, variant: Variant) -> bool:
+        """Whether this process has opened it for this very network, so that it answers at once."""
+        return self.folder / str(variant) in _opened.get(self.bundle.model, {})
+
+    def put(self, converted: Converted) -> Deployed:
+        """Keep a converted model, where that is possible, and open it. Speeds must be measured again."""
+        about = converted.about
+        variant = Variant(about.runtime, about.precision)
+        # A name of its own: another process may be keeping the same model.
+        beside = self.folder / f"{variant}-{secrets.token_hex(8)}"
+        try:
+            save_engine(beside, converted.model, about, engine_card(self.bundle, about))
+            replace_folder(beside, self.folder / str(variant))
+        except (UserError, OSError) as error:
+            log.info(f"the converted model could not be kept ({str(error).rstrip('.')}); set VITREOUS_CACHE elsewhere.")
+        else:
+            _opened.get(self.bundle.model, {}).pop(self.folder / str(variant), None)
+            _shrink(self.folder)
+        kept = self.get(variant)
+        if kept is not None:
+            return kept[0]
+        identity = f"{about.source}-{variant}"
+        return Deployed(converted.engine, self.bundle.model.config, about.labels, self.bundle.path, identity)
+
+    @property
+    def speeds(self) -> dict[Variant, float]:
+        """Images a second of each variant, as far as they were measured on a machine like this one."""
+        known = self._all_speeds().machines.get(describe_machine(), {})
+        return {variant: known[str(variant)] for variant in (TORCH, *CONVERTED) if str(variant) in known}
+
+    def _all_speeds(self) -> Speeds:
+        place = self.folder / SPEEDS
+        try:
+            return from_fields(Speeds, read_json(place), place)
+        except UserError:  # none, or damaged: they are measured again
+            return Speeds()
+
+    def measure(self, plain: Engine) -> dict[Variant, float]:
+        """Measure all that are kept beside PyTorch, in turns, and remember it."""
+        engines = {TORCH: plain}
+        for variant in CONVERTED:
+            if (found := self.get(variant)) is not None:
+                engines[variant] = found[0].engine
+        speeds = measure_speeds(engines)
+        self.remember(speeds)
+        return speeds
+
+    def remember(self, speeds: Mapping[Variant, float]) -> None:
+        """Keep speeds that were measured on this machine; they replace all earlier ones of it."""
+        known = self._all_speeds().machines
+        known[describe_machine()] = {str(variant): speed for variant, speed in speeds.items()}
+        with suppress(UserError):  # a cache that cannot be written is none
+            write_file(self.folder / SPEEDS, json.dumps(asdict(Speeds(known)), indent=2) + "\n")
+
+
+def _shrink(keep: Path) -> None:
+    """Remove converted models beyond the limit, those of the longest unused model first, never those in `keep`."""
+    used: list[tuple[float, int, Path]] = []
+    for path in keep.parent.iterdir():
+        with suppress(OSError):  # another process may be removing the same files
+            size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+            used.append((path.stat().st_mtime, size, path))
+    total = sum(size for _, size, _ in used)
+    for _, size, path in sorted(used):
+        if total > LIMIT and path != keep:
+            shutil.rmtree(path, ignore_errors=True)
+            total -= size

@@ -1,0 +1,202 @@
+"""What frozen features are worth: features of data by any engine, from the cache, and classifiers fitted to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vitreous.data.batch import Batch
+from vitreous.data.loader import Loader, choose_workers
+from vitreous.data.source import Data, Source, Split
+from vitreous.errors import UserError
+from vitreous.evaluate.classify import wilson
+from vitreous.evaluate.feature_cache import FeatureCache, StoredFeatures, default_folder, features_key
+from vitreous.evaluate.features import compute_features
+from vitreous.evaluate.fewshot import DRAWS, SHOTS, draw_shots, fit_least_squares, mean_interval
+from vitreous.evaluate.knn import NEIGHBOURS, TEMPERATURE, vote_neighbours
+from vitreous.evaluate.probe import WEIGHT_DECAYS, Labelled, fit_linear, held_out
+from vitreous.inference.engine import Deployed
+from vitreous.inference.needs import check_inference_memory
+from vitreous.model.network import check_numbers
+
+HELD_OUT = 0.2
+"""The share that is judged where the data have one split only."""
+
+
+@dataclass(frozen=True)
+class ProbeScore:
+    """One accuracy, from 0 to 1."""
+
+    setting: dict[str, float]
+    """{"k": 10}, {"weight_decay": 0.01} or {"shots": 5}."""
+    accuracy: float
+    interval: tuple[float, float]
+    """95 %."""
+    draws: tuple[float, ...] = ()
+    """Few-shot: the accuracies of which `accuracy` is the mean."""
+
+    @property
+    def std(self) -> float | None:
+        """The standard deviation over the draws."""
+        return float(np.std(self.draws, ddof=1)) if self.draws else None
+
+
+class ProbeSplits(NamedTuple):
+    """What a probe learns from and what it is judged on."""
+
+    train: Labelled
+    val: Labelled | None
+    test: Labelled
+    classes: int
+    judged: str
+
+
+def check_labelled(data: Data) -> None:
+    """Refuse data without labels."""
+    if not data.classes or any((source.labels < 0).any() for source in data.splits.values()):
+        raise UserError(
+            "the images have no labels, so nothing says what their features should tell apart; put each class in a "
+            "folder of its own, or give a .csv with the columns path,label."
+        )
+
+
+class FeatureReader:
+    """Features of sources by one model, from the cache where they are there."""
+
+    def __init__(
+        self, model: Deployed, batch_size: int | None, workers: int | None, progress: Callable[[int, int], None] | None
+    ) -> None:
+        self.model, self.workers, self.progress = model, workers, progress
+        self.engine = model.engine
+        self.batch_size = self.engine.batch_size if batch_size is None else batch_size
+        self.cache = FeatureCache(default_folder())
+        self.computed = 0
+        self.unreadable: dict[str, str] = {}
+
+    def splits(self, data: Data, seed: int, *, validate: bool) -> ProbeSplits:
+        """What to learn from and what to judge: test if there is one, else val, else a fifth of all, of each class.
+
+        validate: the val split is wanted too, if it is not the one to be judged.
+        """
+        classes = len(data.classes)
+        if len(data.splits) == 1:
+            ((name, source),) = data.splits.items()
+            features, labels = self.labelled(source)
+            held = held_out(labels, HELD_OUT, seed)
+            if not held.any():
+                raise UserError(f"{len(labels)} images, one of each class: none can be set aside to judge; add more.")
+            said = f"a fifth of the {name} split, set aside"
+            return ProbeSplits((features[~held], labels[~held]), None, (features[held], labels[held]), classes, said)
+        judged: Split = "test" if "test" in data.splits else "val"
+        train, test = self.labelled(data.train), self.labelled(data.splits[judged])
+        val = self.labelled(data.splits["val"]) if validate and judged == "test" and "val" in data.splits else None
+        return ProbeSplits(train, val, test, classes, judged)
+
+    def labelled(self, source: Source) -> Labelled:
+        """Features (n, D) and labels (n,) of all images that can be read."""
+        key = features_key(self.model.identity, self.engine.preprocess, source)
+        found = self.cache.get(key)
+        if found is None:
+            found = self.compute(source)
+            self.cache.put(key, found)
+        self.unreadable |= {source.name(index): reason for index, reason in found.unreadable.items()}
+        check_numbers(found.features, "features", self.model.path)  # an older version kept any in the cache
+        return found.features, torch.from_numpy(source.labels)[found.index]
+
+    def compute(self, source: Source) -> StoredFeatures:
+        """Features of all images that can be read, whatever is in the cache."""
+        images = min(self.batch_size, len(source))
+        check_inference_memory(self.model.config, self.engine.preprocess, images)
+        workers = choose_workers(self.workers, len(source))
+        loader = Loader(
+            source,
+            self.engine.preprocess,
+            batch_size=self.batch_size,
+            workers=workers,
+            cache_bytes=0,
+            normalised=False,
+        )
+        progress, seen = self.progress, torch.zeros(len(source), dtype=torch.bool)
+
+        def batches() -> Iterator[Batch]:
+            for batch in loader.batches():
+                seen[batch.index] = True
+                yield batch
+
+        told = None if progress is None else lambda done: progress(done, len(source))
+        try:
+            features, _ = compute_features(self.engine.representations, batches(), len(source), told)
+        finally:
+            loader.close()
+        index = seen.nonzero()[:, 0]  # images come in their order
+        self.computed += len(index)
+        missing = (~seen).nonzero()[:, 0].tolist()
+        return StoredFeatures(features, index, {i: loader.unreadable[source.name(i)] for i in missing})
+
+
+def _score(scores: Tensor, labels: Tensor, setting: dict[str, float]) -> ProbeScore:
+    right = int((scores.argmax(dim=1) == labels).sum())
+    return ProbeScore(setting, right / len(labels), wilson(right, len(labels)))
+
+
+def score_neighbours(splits: ProbeSplits, remarks: list[str]) -> list[ProbeScore]:
+    """The vote of the nearest training images, for each number of them that there are."""
+    known, labels = splits.train
+    fitting = [k for k in NEIGHBOURS if k <= len(known)] or [len(known)]
+    if left := [k for k in NEIGHBOURS if k > len(known)]:
+        remarks.append(f"k = {', '.join(map(str, left))} left out: there are only {len(known)} training images.")
+    votes = vote_neighbours(known, labels, splits.test[0], splits.classes, fitting, TEMPERATURE)
+    return [_score(found, splits.test[1], {"k": k}) for k, found in votes.items()]
+
+
+def score_linear(splits: ProbeSplits, seed: int, remarks: list[str]) -> ProbeScore:
+    """The regularisation is chosen on validation images; then all that are not judged are learned from."""
+    (x, y), classes = splits.train, splits.classes
+    every = (x, y)
+    strengths: Sequence[float] = WEIGHT_DECAYS
+    if splits.val is not None:
+        strengths = [fit_linear(x, y, classes, validation=splits.val).weight_decay]
+        every = torch.cat([x, splits.val[0]]), torch.cat([y, splits.val[1]])
+    elif int(torch.bincount(y)[torch.bincount(y) > 0].min()) >= 2:
+        held = held_out(y, 0.1, seed)
+        strengths = [fit_linear(x[~held], y[~held], classes, validation=(x[held], y[held])).weight_decay]
+    else:
+        remarks.append("a class has one training image only, so the regularisation could not be chosen by validation.")
+    found = fit_linear(*every, classes, weight_decays=strengths)
+    return _score(found(splits.test[0]), splits.test[1], {"weight_decay": found.weight_decay})
+
+
+def score_few_shot(
+    splits: ProbeSplits, shots: Sequence[int] | None, names: tuple[str, ...], seed: int, remarks: list[str]
+) -> list[ProbeScore]:
+    """Least squares from so many images of each class; what the data allow if None. names: of the classes."""
+    (known, labels), (asked, truth) = splits.train, splits.test
+    counts = torch.bincount(labels, minlength=splits.classes)
+    fewest = int(counts[counts > 0].min())
+    name = names[int(torch.where(counts == fewest)[0][0])]
+    if shots is None:
+        shots = [count for count in SHOTS if count <= fewest]
+        if left := [str(count) for count in SHOTS if count > fewest]:
+            remarks.append(f"{', '.join(left)} shots left out: class {name!r} has only {fewest} training images.")
+    for count in shots:
+        if not 1 <= count <= fewest:
+            raise UserError(
+                f"shots={count}: class {name!r} has {fewest} training images; give numbers from 1 to {fewest}."
+            )
+    if not shots:
+        raise UserError("shots: give at least one number of images per class, such as 1,5,10.")
+    accuracies: dict[int, list[float]] = {count: [] for count in shots}
+    for draw in range(DRAWS):
+        for count, index in draw_shots(labels, list(accuracies), seed + draw).items():
+            scores = F.linear(asked, *fit_least_squares(known[index], labels[index], splits.classes))
+            accuracies[count].append((scores.argmax(dim=1) == truth).double().mean().item())
+    return [
+        ProbeScore({"shots": count}, float(np.mean(found)), mean_interval(found, len(truth)), tuple(found))
+        for count, found in accuracies.items()
+    ]

@@ -1,0 +1,80 @@
+"""The runtimes beside PyTorch: what each can do, one line each in `RUNTIMES`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vitreous.errors import UserError
+from vitreous.inference import int8, onnx, openvino
+from vitreous.inference.engine import Engine
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """What converts, keeps and computes a graph. `model` in the functions is whatever the runtime calls so."""
+
+    title: str
+    needs: tuple[str, ...]
+    """Packages without which nothing works; the extra of vitreous that brings them has the runtime's name."""
+    files: tuple[str, ...]
+    """What `write` leaves in a folder."""
+    convert: Callable[..., Any]
+    """(program, names of outputs, facts) to a model."""
+    write: Callable[[Any, Path], None]
+    read: Callable[[Path], Any]
+    engine: Callable[..., Engine]
+    """(model, preprocess, precision, path=) to what answers."""
+    intermediate: Callable[[Any, Tensor], dict[str, NDArray[Any]]]
+    """What the graph's nodes give for images, by the name of the node."""
+    quantise: Callable[..., Any] | None = None
+    """(model, images, transformer=) to the same in int8; None where it cannot."""
+    quantise_within: Callable[..., Any] | None = None
+    """The same, losing at most so many points: also judged=, labels=, max_drop=."""
+
+    @property
+    def installed(self) -> bool:
+        """Whether it can be used here."""
+        return all(find_spec(name) is not None for name in self.needs)
+
+
+RUNTIMES: dict[str, Runtime] = {
+    "openvino": Runtime(
+        title="OpenVINO",
+        needs=("openvino", "nncf"),
+        files=(openvino.XML, openvino.BIN),
+        convert=openvino.convert,
+        write=openvino.write,
+        read=openvino.read,
+        engine=openvino.OpenVinoEngine,
+        intermediate=openvino.intermediate,
+        quantise=int8.quantise,
+        quantise_within=int8.quantise_within,
+    ),
+    "onnx": Runtime(
+        title="ONNX",
+        needs=("onnx", "onnxscript", "onnxruntime"),
+        files=(onnx.FILE,),
+        convert=onnx.convert,
+        write=onnx.write,
+        read=onnx.read,
+        engine=onnx.OnnxEngine,
+        intermediate=onnx.intermediate,
+    ),
+}
+
+
+def find_runtime(name: str, asked: str) -> Runtime:
+    """The runtime of a name, if it is installed. asked: the argument that names it, for the error to say so."""
+    runtime = RUNTIMES[name]
+    if not runtime.installed:
+        missing = [package for package in runtime.needs if find_spec(package) is None]
+        be = "is" if len(missing) == 1 else "are"
+        raise UserError(f"{asked}={name!r}: {', '.join(missing)} {be} not installed; pip install 'vitreous[{name}]'.")
+    return runtime

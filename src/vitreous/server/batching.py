@@ -1,0 +1,201 @@
+"""Images of many requests, computed together.
+
+Nothing waits for company: whatever is there when the engine is free is the next batch. While the engine is busy the
+next one gathers, so batches grow with the load by themselves, up to what is fastest for the engine. One that may begin
+a batch before the last has ended is handed several.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from vitreous.inference.engine import Engine
+from vitreous.server.metrics import ModelMetrics
+from vitreous.server.refusal import RefusedError, too_late, too_many
+from vitreous.server.threads import Workers
+
+Answer = Callable[[Tensor], Tensor]
+"""(B, C, H, W) uint8 to (B, ...): an engine's scores or representations."""
+FIRST_GUESS = 0.02
+"""Seconds per image before any was computed."""
+ARRIVING = 0.25
+"""Seconds for which a place is kept for an image that is being sent. Whoever takes longer holds none meanwhile."""
+
+
+class Places:
+    """How many images may wait or be computed at once; who finds none free is refused at once."""
+
+    def __init__(self, most: int, seconds: float) -> None:
+        """seconds: in which an image must be answered, or it is not worth beginning."""
+        self.most, self.seconds = most, seconds
+        self.taken = 0
+        self._arriving: list[float] = []
+        """When each image that is being sent was let in, the latest last."""
+        self.measured(FIRST_GUESS)
+
+    def measured(self, seconds_each: float) -> None:
+        """So long does an image take where nothing else goes on."""
+        self.seconds_each = self._at_best = seconds_each
+
+    def check(self, count: int = 1) -> None:
+        """Refuse so many images where they would find no place, or not all be answered in time.
+
+        Where nothing else is computed a single one is always let in, however slow the model is, and several are where
+        they were ever fast enough: only what is computed shows that a slow hour is over.
+        """
+        if count > self.most:
+            raise too_many(self.most)
+        if count > 1 and count * self._at_best > self.seconds:
+            raise RefusedError(
+                413,
+                f"{count} images would take longer here than the {self.seconds:g} s that an answer may take; send at "
+                f"most {max(1, int(self.seconds / self._at_best))} at once.",
+            )
+        self._check_room(self.taken, count)
+
+    def _check_room(self, taken: int, count: int) -> None:
+        last = (taken + count) * self.seconds_each  # when the last of them would be answered
+        if taken + count > self.most or (taken and last > self.seconds):
+            wait = taken * self.seconds_each
+            raise RefusedError(503, f"{taken} images are waiting already; try again later.", retry_after=wait)
+
+    def check_before_reading(self) -> None:
+        """Refuse an image that has not been sent yet where it, and those that are just being sent, find no place."""
+        self._check_room(self.taken + self._just_arriving(), 1)
+
+    @contextmanager
+    def arriving(self) -> Iterator[None]:
+        """Within, an image is read that is expected to find a place: others are refused before they send theirs."""
+        self.check_before_reading()
+        since = time.monotonic()
+        self._arriving.append(since)
+        try:
+            yield
+        finally:
+            self._arriving.remove(since)
+
+    def _just_arriving(self) -> int:
+        since = time.monotonic() - ARRIVING
+        return len(self._arriving) - bisect_left(self._arriving, since)
+
+    @contextmanager
+    def take(self, count: int) -> Iterator[None]:
+        """Places for so many images, free again afterwards."""
+        self.check(count)
+        self.taken += count
+        ahead, started = self.taken, time.monotonic()
+        try:
+            yield
+            # Whatever holds them up, decoding or the engine: so long for so many, by Little's law.
+            self.seconds_each += 0.1 * ((time.monotonic() - started) / ahead - self.seconds_each)
+            self._at_best = min(self._at_best, self.seconds_each)
+        finally:
+            self.taken -= count
+
+
+@dataclass
+class _Waiting:
+    view: Tensor
+    function: Answer
+    answer: asyncio.Future[Tensor]
+    until: float
+    since: float = field(default_factory=time.monotonic)
+
+
+class Batcher:
+    """Has an engine answer the images that wait, first come first served."""
+
+    def __init__(self, engine: Engine, places: Places, metrics: ModelMetrics, grace: float) -> None:
+        """grace: seconds that a batch may take once it has begun; then whoever waits is told so."""
+        self.grace = grace
+        self.most = min(engine.batch_size, places.most)
+        self.places, self.metrics = places, metrics
+        self._waiting: list[_Waiting] = []
+        self._calls = engine.calls_at_once
+        self._threads = Workers(self._calls, "engine")
+        self._busy = 0
+        self._workers: set[asyncio.Task[None]] = set()  # held, as the event loop holds tasks by weak references alone
+
+    async def ask(self, function: Answer, views: Sequence[Tensor], seconds: float) -> list[Tensor]:
+        """What the function says of each view; refused if that takes longer than so many seconds to begin."""
+        loop, until = asyncio.get_running_loop(), time.monotonic() + seconds
+        waiting = [_Waiting(view, function, loop.create_future(), until) for view in views]
+        self._waiting += waiting
+        if self._busy < self._calls:
+            self._busy += 1
+            worker = loop.create_task(self._work())
+            self._workers.add(worker)
+            worker.add_done_callback(self._workers.discard)
+        try:
+            async with asyncio.timeout(max(seconds, 0) + self.grace):
+                return list(await asyncio.gather(*(one.answer for one in waiting)))
+        except TimeoutError:
+            raise too_late() from None
+        finally:
+            for one in waiting:
+                one.answer.cancel()
+
+    async def _work(self) -> None:
+        """Have batches computed as long as there are images that wait."""
+        try:
+            while batch := self._next_batch():
+                started = time.monotonic()
+                for one in batch:
+                    self.metrics.waited(started - one.since)
+                answers = await self._threads.run(_compute, batch)
+                seconds = time.monotonic() - started
+                self.metrics.batch(len(batch), seconds)
+                for one, answer in zip(batch, answers, strict=True):
+                    _tell(one.answer, answer)
+        finally:
+            # With no await since nothing was found to wait: whoever asks from now on starts a worker.
+            self._busy -= 1
+
+    def _next_batch(self) -> list[_Waiting]:
+        """The images that wait for longest, as many as fit and ask for the same; none where none wait."""
+        now = time.monotonic()
+        for one in self._waiting:
+            if one.until < now:
+                _tell(one.answer, too_late())
+        waiting = [one for one in self._waiting if not one.answer.done()]
+        same = [one for one in waiting if one.function == waiting[0].function]
+        batch = same[: self.most]
+        taken = set(map(id, batch))
+        self._waiting = [one for one in waiting if id(one) not in taken]
+        return batch
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is being computed."""
+        return self._threads.idle
+
+    def close(self) -> None:
+        """Compute nothing more; a batch that has begun goes on in its thread."""
+        self._threads.close()
+
+
+def _tell(future: asyncio.Future[Tensor], answer: Tensor | Exception) -> None:
+    if future.done():
+        return
+    if isinstance(answer, Exception):
+        future.set_exception(answer)
+    else:
+        future.set_result(answer)
+
+
+def _compute(batch: Sequence[_Waiting]) -> Iterable[Tensor | Exception]:
+    """An answer for each; where they fail together each is asked alone, so that nobody suffers for another."""
+    try:
+        return list(batch[0].function(torch.stack([one.view for one in batch])))
+    except Exception as error:
+        if len(batch) == 1:
+            return [error]
+        return [answer for one in batch for answer in _compute([one])]

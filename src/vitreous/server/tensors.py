@@ -1,0 +1,173 @@
+"""Tensors as the Open Inference Protocol sends them: numbers in JSON, or bytes that follow the JSON.
+
+The second is the binary tensor data extension: the header Inference-Header-Content-Length says where the JSON ends, and
+each tensor how many of the bytes that follow are its own. A tensor of BYTES is a row of texts, each after its length.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, Field
+
+from vitreous.server.bodies import decode_base64
+from vitreous.server.refusal import RefusedError, too_many
+from vitreous.wording import shown
+
+IMAGES, PIXELS = "images", "pixels"
+"""Names of the inputs: files of images, and their pixels."""
+
+
+class InputTensor(BaseModel):
+    """A tensor that a request brings."""
+
+    name: str
+    datatype: str
+    shape: list[int] = Field(max_length=8)
+    data: list[Any] | None = None
+    parameters: dict[str, Any] = {}
+
+
+class RequestedOutput(BaseModel):
+    """A tensor that a request wants."""
+
+    name: str
+    parameters: dict[str, Any] = {}
+
+
+class InferRequest(BaseModel):
+    """A request of the protocol."""
+
+    id: str | None = None
+    inputs: list[InputTensor] = Field(max_length=8)
+    outputs: list[RequestedOutput] | None = Field(None, max_length=8)
+    parameters: dict[str, Any] = {}
+
+
+class OutputTensor(BaseModel):
+    """A tensor of an answer."""
+
+    name: str
+    datatype: Literal["FP32", "BYTES"]
+    shape: list[int]
+    data: list[Any] | None = None
+    parameters: dict[str, Any] | None = None
+
+
+class InferResponse(BaseModel):
+    """An answer of the protocol."""
+
+    model_name: str
+    model_version: str
+    id: str | None = None
+    outputs: list[OutputTensor]
+
+
+def read_images(request: InferRequest, binary: bytes, most: int) -> list[bytes | NDArray[np.uint8]]:
+    """The images of a request: files' bytes, or arrays (H, W, C).
+
+    More than `most` are refused before they are taken apart: a few bytes can claim to be millions of images.
+    """
+    if len(request.inputs) != 1:
+        raise RefusedError(
+            400, f"inputs: give one, {IMAGES} (BYTES) or {PIXELS} (UINT8); there are {len(request.inputs)}."
+        )
+    given = request.inputs[0]
+    size = given.parameters.get("binary_data_size")
+    if size is None:
+        if binary:
+            raise RefusedError(400, f"{shown(given.name)}: bytes follow the JSON, and no binary_data_size tells whose.")
+    elif size != len(binary):
+        raise RefusedError(
+            400, f"{shown(given.name)}: binary_data_size says {shown(size)}, and {len(binary)} bytes follow the JSON."
+        )
+    if size is None and given.data is None:
+        raise RefusedError(400, f"{shown(given.name)}: it has no data.")
+    if (given.name, given.datatype) == (IMAGES, "BYTES"):
+        return [*(_read_files(given, most) if size is None else _split(given, binary, most))]
+    if (given.name, given.datatype) == (PIXELS, "UINT8"):
+        return [*_read_pixels(given, binary if size is not None else None, most)]
+    raise RefusedError(
+        400,
+        f"{shown(given.name)} {shown(given.datatype)}: give {IMAGES} (BYTES, files of images) or {PIXELS} (UINT8).",
+    )
+
+
+def _read_files(given: InputTensor, most: int) -> list[bytes]:
+    """The files of a tensor (N,) or (N, 1) in JSON, which holds no bytes: they are in base64."""
+    texts = [one for row in given.data or () for one in (row if isinstance(row, list) else [row])]
+    if not all(isinstance(text, str) for text in texts):
+        raise RefusedError(400, f"{IMAGES}: in JSON they are texts, the bytes of files in base64.")
+    if len(texts) > most:
+        raise too_many(most)
+    _check_count(given, len(texts))
+    return [decode_base64(text, IMAGES) for text in texts]
+
+
+def _split(given: InputTensor, binary: bytes, most: int) -> list[bytes]:
+    """The texts of a tensor of BYTES: each after its length, four bytes, the lowest first."""
+    texts: list[bytes] = []
+    place = 0
+    while place < len(binary):
+        if len(texts) == most:
+            raise too_many(most)
+        end = place + 4
+        length = struct.unpack_from("<I", binary, place)[0] if end <= len(binary) else len(binary)
+        if end + length > len(binary):
+            raise RefusedError(400, f"{IMAGES}: the bytes end before the image does; check the lengths.")
+        texts.append(binary[end : end + length])
+        place = end + length
+    _check_count(given, len(texts))
+    return texts
+
+
+def _check_count(given: InputTensor, count: int) -> None:
+    if not given.shape or min(given.shape) < 1 or math.prod(given.shape) != count:
+        raise RefusedError(
+            400, f"{given.name}: shape {shown(given.shape)} and {count} images do not fit; give [{max(count, 1)}]."
+        )
+
+
+def _read_pixels(given: InputTensor, binary: bytes | None, most: int) -> list[NDArray[np.uint8]]:
+    """Each image (H, W, C) of a tensor (N, C, H, W)."""
+    shape = given.shape
+    if len(shape) != 4 or min(shape) < 1 or shape[1] not in (1, 3):
+        raise RefusedError(400, f"{PIXELS}: shape {shown(shape)}; give [count, 3, height, width], or 1 for grey.")
+    if shape[0] > most:
+        raise too_many(most)
+    values = _numbers(given.data or []) if binary is None else np.frombuffer(binary, np.uint8)
+    if values.size != math.prod(shape):
+        raise RefusedError(400, f"{PIXELS}: shape {shown(shape)} and {values.size} numbers do not fit.")
+    return list(values.reshape(shape).transpose(0, 2, 3, 1))
+
+
+def _numbers(data: list[Any]) -> NDArray[np.uint8]:
+    """The numbers of nested lists, row by row. Texts are not gone into: one may have millions of letters."""
+    while data and set(map(type, data)) == {list} and len(set(map(len, data))) == 1:
+        data = [one for row in data for one in row]
+    try:
+        if set(map(type, data)) == {int}:  # not the truth values that Python takes for numbers
+            return np.frombuffer(bytes(data), np.uint8)
+    except ValueError:  # beyond 255
+        pass
+    raise RefusedError(400, f"{PIXELS}: give whole numbers from 0 to 255, nested as the shape or in one row.")
+
+
+def write_tensor(name: str, values: NDArray[Any], *, binary: bool) -> tuple[OutputTensor, bytes]:
+    """A tensor of float32 or of texts for an answer, and the bytes that follow the JSON, if any."""
+    texts = values.dtype.kind in "OU"
+    tensor = OutputTensor(name=name, datatype="BYTES" if texts else "FP32", shape=list(values.shape))
+    if not binary:
+        tensor.data = values.reshape(-1).tolist()
+        return tensor, b""
+    content = (
+        b"".join(struct.pack("<I", len(text)) + text for text in (one.encode() for one in values.reshape(-1).tolist()))
+        if texts
+        else np.ascontiguousarray(values, "<f4").tobytes()
+    )
+    tensor.parameters = {"binary_data_size": len(content)}
+    return tensor, content

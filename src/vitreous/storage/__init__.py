@@ -1,0 +1,1 @@
+"""Files that are whole or absent, manifests, locks, and what may be overwritten."""

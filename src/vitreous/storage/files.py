@@ -1,0 +1,263 @@
+"""Folders and files that are complete or not there: written beside their place, made durable, then renamed.
+
+Folders get a manifest of digests too; the pieces serve bundles and checkpoints alike. For a folder called NAME,
+`.NAME.new` is being written, and `.NAME.old` is the one that it replaces where the file system cannot exchange two
+names in one step.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import re
+import secrets
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+from torch import Tensor
+
+from vitreous.errors import UserError
+from vitreous.inputs import as_text, reason
+from vitreous.storage.manifest import write_manifest
+from vitreous.storage.overwrite import check_file, check_folder, real_path
+
+_UNFINISHED = ".new-"
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
+_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
+_NOT_A_FOLDER = (errno.ENOTDIR, errno.EEXIST)
+_TAKEN = (errno.ENOTEMPTY, errno.EEXIST)
+TRIES = 20
+"""Times that a folder is put in another's place, where readers take that one back meanwhile."""
+
+
+@contextmanager
+def new_folder(final: Path) -> Iterator[Path]:
+    """An empty folder to fill, which takes the place of `final` when the block ends well.
+
+    Then it has a manifest and is on the disk to the last byte. What is there before must be empty or ours. If anything
+    fails, `final` is as it was, and a full disk or a missing permission is a `UserError`.
+    """
+    final = real_path(final)  # a link stays, and what it points to is replaced
+    check_folder(final)
+    temporary = final.with_name(f".{final.name}.new")
+    try:
+        with readable_errors(final):
+            final.parent.mkdir(parents=True, exist_ok=True)
+            if final.exists() and not final.is_dir():
+                raise UserError(f"{final}: there is a file of this name; remove it, or choose another name.")
+            remove_folder(temporary)  # left by a process that was killed
+            temporary.mkdir()
+            yield temporary
+            write_manifest(temporary)
+            fsync_folder(temporary)
+            check_folder(final)  # whatever came there meanwhile
+            replace_folder(temporary, final)
+    except BaseException as error:
+        with suppress(OSError):
+            remove_folder(temporary)
+        if isinstance(error, OSError):
+            raise _unwritable(final, error) from error
+        raise
+
+
+def write_file(path: Path, content: str | bytes) -> Path:
+    """Write a file that is whole or as it was before, as `new_file` does, and return its path. Text becomes UTF-8."""
+    data = as_text(content).encode() if isinstance(content, str) else content  # it may name files of any bytes
+    with new_file(path) as file:
+        file.write(data)
+    return path
+
+
+def write_output(path: Path, content: str | bytes) -> Path:
+    """The same for a file that a person named, whose content has our mark: no file of anybody else's is replaced."""
+    return write_file(check_file(path), content)
+
+
+@contextmanager
+def new_file(path: Path) -> Iterator[BinaryIO]:
+    """A file to fill, which takes the place of `path` when the block ends well, and is then on the disk for good.
+
+    If anything fails, what was there is as it was, and whatever the system refuses is a `UserError`. Its folder is made
+    if need be. Several processes may write at once: the last one wins. A device or a pipe, such as /dev/stdout, is
+    written to and not replaced.
+    """
+    final = real_path(path)  # a link stays, and what it points to is replaced
+    temporary = final.with_name(f"{_UNFINISHED}{secrets.token_hex(8)}")
+    try:
+        with readable_errors(path):
+            final.parent.mkdir(parents=True, exist_ok=True)
+            if final.is_dir():
+                raise UserError(f"{path}: there is a folder of this name; remove it, or choose another name.")
+            if path.exists() and not path.is_file():
+                with path.open("wb") as file:
+                    yield file
+                return
+            with temporary.open("xb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(final)
+            fsync_file(final.parent)
+    except OSError as error:
+        raise _unwritable(path, error) from error
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def create_file(path: Path, content: str) -> bool:
+    """Write a text file that is not there yet, whole from its first moment; False where there is one already.
+
+    Of several processes that do it at once, on several machines even, one does it and the others hear that it is done.
+    """
+    temporary = path.with_name(f"{_UNFINISHED}{secrets.token_hex(8)}")
+    try:
+        write_file(temporary, content)
+        try:
+            path.hardlink_to(temporary)
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            with path.open("x", encoding="utf-8") as file:  # for a moment it is there and empty
+                file.write(content)
+        fsync_file(path.parent)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        raise _unwritable(path, error) from error
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+    return True
+
+
+def is_unfinished(path: Path) -> bool:
+    """Whether this is what `new_file` was writing when its process was killed."""
+    return path.name.startswith(_UNFINISHED) and path.is_file()
+
+
+def _unwritable(path: Path, error: Exception) -> UserError:
+    return UserError(f"{path}: cannot be written ({reason(error)}); choose another place.")
+
+
+@contextmanager
+def readable_errors(place: Path) -> Iterator[None]:
+    """Within, a full disk or a missing permission becomes a `UserError` that names `place`."""
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        number = _number(error)
+        if number in _FULL:
+            raise UserError(
+                f"{place}: the disk is full; free some space and repeat the command: what was saved before is intact."
+            ) from error
+        if number in _FORBIDDEN:
+            raise UserError(
+                f"{place}: no permission to write here; change its mode or owner, or choose another place."
+            ) from error
+        if number in _NOT_A_FOLDER:
+            raise UserError(f"{place}: a part of this path is a file, not a folder; choose another place.") from error
+        raise
+
+
+def _number(error: OSError | SafetensorError) -> int | None:
+    """The system's number of an error; safetensors has it in its message only."""
+    if isinstance(error, OSError):
+        return error.errno
+    found = re.search(r"os error (\d+)", str(error))
+    return int(found[1]) if found else None
+
+
+def fsync_file(path: Path) -> None:
+    """Return when the disk has the file, or the names in a folder."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def fsync_folder(folder: Path) -> None:
+    """Return when the disk has all files in the folder and below, and their names."""
+    for path in folder.rglob("*"):
+        fsync_file(path)
+    fsync_file(folder)
+
+
+def replace_folder(temporary: Path, final: Path) -> None:
+    """Put a folder in another's place, by renaming only; then remove what was there.
+
+    At every moment one of the two is complete at `final`, or, where the file system cannot exchange names, at
+    `.NAME.old`, from where `restore_folder` takes it back.
+    """
+    for tries_left in reversed(range(TRIES)):
+        try:
+            old = _put_in_place(temporary, final)
+            break
+        except OSError as error:
+            if error.errno not in _TAKEN or not tries_left:
+                raise
+    fsync_file(final.parent)
+    remove_folder(old)
+
+
+def _put_in_place(temporary: Path, final: Path) -> Path:
+    """Rename a folder to `final`, and say where what was there is now.
+
+    Fails with one of `_TAKEN` where a reader restores the old one just before: for all it knows, we were killed.
+    """
+    old = final.with_name(f".{final.name}.old")
+    if not final.exists():
+        temporary.rename(final)
+    elif _exchange(temporary, final):
+        return temporary
+    else:
+        remove_folder(old)
+        final.rename(old)
+        temporary.rename(final)
+    return old
+
+
+def restore_folder(final: Path) -> None:
+    """Take back what a replacement that was killed between its two renames had set aside."""
+    final = final.resolve()
+    if not final.name:  # the root has nothing beside it
+        return
+    old = final.with_name(f".{final.name}.old")
+    if old.is_dir() and not final.exists():
+        with suppress(OSError):
+            old.rename(final)
+
+
+def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
+    """Write a .safetensors file that may be read by whoever may read a new file here."""
+    path.touch()
+    mode = path.stat().st_mode
+    save_file(tensors, path, metadata={"format": "pt"})
+    path.chmod(mode)  # safetensors lets only the owner read it
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a folder with all that is in it, if it is there."""
+    with suppress(FileNotFoundError):
+        shutil.rmtree(folder)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Swap two names in one step; False where the system cannot."""
+    if sys.platform != "linux":
+        return False
+    here, swap = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    try:
+        rename = ctypes.CDLL(None, use_errno=True).renameat2
+    except AttributeError:  # an old C library
+        return False
+    return bool(rename(here, os.fsencode(one), here, os.fsencode(other), swap) == 0)

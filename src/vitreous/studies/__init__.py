@@ -1,0 +1,1 @@
+"""Grids and sequences of trainings: compare, transfer, self-train."""

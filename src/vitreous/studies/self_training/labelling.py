@@ -1,0 +1,183 @@
+"""A teacher's labels of images without any: how they are made, and how they are kept.
+
+A folder of labels has labels.csv, one line per image that a person or `fit` can read, and labels.safetensors with all
+probabilities, which is what students learn from. Letters: n images, K classes.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vitreous.data.folder import FolderSource
+from vitreous.data.pseudo_labels import Choice
+from vitreous.data.rows import Rows
+from vitreous.data.source import Labels, Shares, Source
+from vitreous.evaluate.temperature import fit_temperature
+from vitreous.inputs import as_text, read_json
+from vitreous.memory import check_memory
+from vitreous.model.family import inference_batch
+from vitreous.storage.files import new_folder, write_tensors
+from vitreous.storage.manifest import check_manifest
+from vitreous.training.budget.looking import random_part
+from vitreous.training.teaching.asking import Asking, ask
+from vitreous.training.teaching.teacher import Teacher
+from vitreous.weights.reading import read_safetensors
+
+TABLE, TENSORS, FACTS = "labels.csv", "labels.safetensors", "labels.json"
+COLUMNS = ("path", "label", "probability", "second", "second_probability", "taken", "changed", "before")
+
+
+@dataclass(frozen=True)
+class Labelling:
+    """What a teacher says of images."""
+
+    index: Labels
+    """(n,) which images of the source these are, in rising order; those that could not be read are missing."""
+    probabilities: Shares
+    """(n, K)."""
+    temperature: float
+    """By which the teacher's scores were divided, fitted to the validation images; 1 without any."""
+    asked: int
+    """Images of the source that there was time to look at."""
+
+    @property
+    def labels(self) -> Labels:
+        """(n,) the likeliest class of each."""
+        found: Labels = self.probabilities.argmax(axis=1).astype(np.int64)
+        return found
+
+    def margins(self) -> Shares:
+        """(n,) how much likelier the first class is than the second: where it is small, the label is doubtful."""
+        first, second = np.sort(self.probabilities, axis=1)[:, -1:-3:-1].T
+        found: Shares = first - second
+        return found
+
+    def before(self, earlier: Labelling | None) -> Labels:
+        """(n,) the class that an earlier teacher gave each of these images; -1 where it gave none."""
+        found = np.full(len(self.index), -1, dtype=np.int64)
+        if earlier is not None:
+            _, here, there = np.intersect1d(self.index, earlier.index, assume_unique=True, return_indices=True)
+            found[here] = earlier.labels[there]
+        return found
+
+    def changed(self, earlier: Labelling | None) -> Labels:
+        """The rows whose label differs from the one that an earlier teacher gave."""
+        before = self.before(earlier)
+        found: Labels = np.flatnonzero((before >= 0) & (before != self.labels))
+        return found
+
+
+def ask_teacher(
+    teacher: Teacher, source: Source, workers: int, late: Callable[[], bool] = lambda: False
+) -> tuple[Tensor, Tensor]:
+    """(n, K) scores and (n,) labels of the images that can be read, as evaluation sees them.
+
+    late: asked after each batch whether it is time to stop.
+    """
+    scores, index = Rows(len(source)), Rows(len(source))
+    for numbers, found in ask(teacher, source, teacher.scores, Asking(workers)):
+        index.add(numbers)
+        scores.add(found)
+        if late():
+            break
+    return scores.all(), torch.from_numpy(source.labels)[index.all()]
+
+
+def label_images(
+    teacher: Teacher,
+    source: Source,
+    validation: Source | None,
+    *,
+    seed: int,
+    workers: int,
+    late: Callable[[], bool] = lambda: False,
+) -> Labelling:
+    """The probabilities that a teacher gives the classes of each image.
+
+    validation: images with right labels, which set the temperature.
+    late: asked after each batch whether it is time to stop; the images come in a random order, so that those which
+        were looked at are a random part.
+    """
+    width = teacher.network.config.classes
+    check_memory(8.0 * len(source) * width, f"labels of {len(source):,} images", "give fewer images")
+    temperature = 1.0 if validation is None else fit_temperature(*ask_teacher(teacher, validation, workers))
+    numbered = source.with_labels(np.arange(len(source), dtype=np.int64), ())
+    asked = 0
+
+    def stop() -> bool:
+        nonlocal asked
+        asked += inference_batch(teacher.network.config)
+        return late()
+
+    found, index = ask_teacher(teacher, random_part(numbered, seed), workers, stop)
+    order = index.argsort()
+    shares = (found[order] / temperature).double().softmax(dim=1).float()
+    return Labelling(index[order].numpy(), shares.numpy(), temperature, min(asked, len(source)))
+
+
+def write_labels(
+    folder: Path,
+    labelling: Labelling,
+    source: Source,
+    classes: Sequence[str],
+    *,
+    choice: Choice | None = None,
+    earlier: Labelling | None = None,
+) -> None:
+    """Keep them in a folder that is complete or not there; choice: how often a student meets each image."""
+    facts = {"temperature": labelling.temperature, "asked": labelling.asked}
+    with new_folder(folder) as place:
+        (place / TABLE).write_bytes(_table(labelling, source, classes, choice, earlier).encode())
+        (place / FACTS).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+        tensors = {"index": labelling.index, "probabilities": labelling.probabilities}
+        write_tensors(place / TENSORS, {name: torch.from_numpy(array) for name, array in tensors.items()})
+
+
+def read_labels(folder: Path) -> Labelling | None:
+    """What was kept there, after every file's digest was checked; None if nothing was."""
+    if not folder.is_dir():
+        return None
+    check_manifest(folder)
+    tensors, facts = read_safetensors(folder / TENSORS), read_json(folder / FACTS)
+    index, shares = (tensors[name].numpy() for name in ("index", "probabilities"))
+    return Labelling(index, shares, facts["temperature"], facts["asked"])
+
+
+def _table(
+    labelling: Labelling, source: Source, classes: Sequence[str], choice: Choice | None, earlier: Labelling | None
+) -> str:
+    """One line per image: `vitreous fit labels.csv` takes it as it is."""
+    before = labelling.before(earlier)
+    written = io.StringIO()
+    table = csv.writer(written, lineterminator="\n")
+    table.writerow(COLUMNS)
+    for row, shares in enumerate(labelling.probabilities):
+        first, second = np.argsort(-shares, kind="stable")[:2].tolist()
+        earlier_label = "" if before[row] < 0 else classes[before[row]]
+        table.writerow(
+            [
+                as_text(_path(source, int(labelling.index[row]))),
+                classes[first],
+                f"{shares[first]:.4f}",
+                classes[second],
+                f"{shares[second]:.4f}",
+                "" if choice is None else int(choice.copies[row]),
+                int(earlier_label not in ("", classes[first])),
+                earlier_label,
+            ]
+        )
+    return written.getvalue()
+
+
+def _path(source: Source, index: int) -> str:
+    """The whole path of a file, so that the list can be read from anywhere."""
+    return str(source.path(index).absolute()) if isinstance(source, FolderSource) else source.name(index)

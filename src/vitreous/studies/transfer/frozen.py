@@ -1,0 +1,171 @@
+"""The protocols on frozen features: a linear classifier, nearest neighbours, and least squares from five images."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+
+from vitreous.data.source import Data, Source, Split
+from vitreous.errors import UserError
+from vitreous.evaluate.fewshot import DRAWS, STRENGTH
+from vitreous.evaluate.knn import TEMPERATURE
+from vitreous.evaluate.probe import seconds_per_image
+from vitreous.inference.engine import Deployed
+from vitreous.inference.probing import (
+    FeatureReader,
+    ProbeScore,
+    ProbeSplits,
+    score_few_shot,
+    score_linear,
+    score_neighbours,
+)
+from vitreous.model.family import count_flops
+from vitreous.report.transferred import Absent, Protocol, Score, Setting
+from vitreous.studies.transfer.speed import seconds_per_look
+from vitreous.studies.transfer.tasks import SEED, OpenTask
+from vitreous.training.budget.looking import class_by_class, random_part
+from vitreous.training.folder import source_digest
+from vitreous.training.request import Listeners
+
+FROZEN: tuple[Protocol, ...] = ("linear", "knn", "fewshot-5")
+SHOTS = 5
+NEIGHBOURS = 20
+"""Which of the k is reported: the one that DINO's authors found best throughout. The others are in the settings."""
+FEW = 50
+"""Images of which features are wanted at least, of each split."""
+TESTING = 0.5
+"""The share of the time that test images may take."""
+
+
+@dataclass
+class FrozenFeatures:
+    """A model whose features are asked for: task after task, each image once."""
+
+    model: Deployed
+    workers: int
+    listeners: Listeners
+    looks: dict[str, float] = field(default_factory=dict)
+    """By task: seconds for an image, decoding included, where that was measured."""
+
+    def measure(
+        self, task: OpenTask, protocols: Sequence[Protocol], seconds: float | None, *, counted: bool = False
+    ) -> list[Score | Absent]:
+        """What these protocols come to on a task, in about so many seconds; None for all the time it takes.
+
+        counted: the operations of features that are kept are with an earlier score of the same transfer.
+        """
+        began = time.perf_counter()
+        what = f"{task.named.name}: features"
+        reader = FeatureReader(
+            self.model, None, self.workers, lambda done, total: self.listeners.look(what, done, total)
+        )
+        linear = "linear" in protocols
+        data = task.data if seconds is None else self._part(task, seconds, protocols)
+        splits = reader.splits(data, SEED, validate=linear)
+        used = sum(len(part[1]) for part in (splits.train, splits.val, splits.test) if part is not None)
+        flops = float((reader.computed if counted else used) * count_flops(self.model.config))
+        remarks = [*reader.cache.remarks]
+        if kept := used - reader.computed:
+            said = f"features of {kept:,} images were kept from an earlier command; the time is without them."
+            remarks.append(said)
+        if reader.unreadable:
+            remarks.append(f"{len(reader.unreadable)} images could not be read and were left out.")
+        found: list[Score | Absent] = []
+        for protocol in protocols:
+            try:
+                one = self._score(task, protocol, data, splits, remarks)
+            except UserError as error:
+                found.append(Absent(task.named.name, task.task.group, protocol, str(error).rstrip(".")))
+                continue
+            found.append(replace(one, flops=flops, seconds=time.perf_counter() - began))
+            flops, began = 0.0, time.perf_counter()  # features are paid for by the first
+        return found
+
+    def _score(
+        self, task: OpenTask, protocol: Protocol, data: Data, splits: ProbeSplits, remarks: Sequence[str]
+    ) -> Score:
+        """data: what there was time for; splits: its features."""
+        said: list[str] = []
+        score, settings = _fit(protocol, splits, data.classes, said)
+        learned: list[Split] = ["train", "val"] if protocol == "linear" and splits.val is not None else ["train"]
+        few = protocol == "fewshot-5"
+        return Score(
+            task=task.named.name,
+            protocol=protocol,
+            accuracy=score.accuracy,
+            interval=score.interval,
+            n=len(splits.test[1]),
+            unreadable=len(data.splits["test"]) - len(splits.test[1]),
+            of=len(task.data.splits["test"]),
+            trained_on=SHOTS * splits.classes if few else sum(len(data.splits[split]) for split in learned),
+            trained_of=SHOTS * splits.classes if few else sum(len(task.data.splits[split]) for split in learned),
+            digests={str(split): source_digest(data.splits[split]) for split in (*learned, "test")},
+            settings={**settings, **preprocess_settings(self.model)},
+            flops=0.0,
+            seconds=0.0,
+            engine=f"{self.model.engine.name} {self.model.engine.precision}",
+            draws=score.draws,
+            remarks=(*remarks, *said),
+        )
+
+    def _part(self, task: OpenTask, seconds: float, protocols: Sequence[Protocol]) -> Data:
+        """As many images of each split as fit into the time: random ones to measure, alike of each class to learn."""
+        began, data, linear = time.perf_counter(), task.data, "linear" in protocols
+        test = data.splits["test"]
+        reader = FeatureReader(self.model, None, self.workers, None)
+        look = self.looks[task.named.name] = seconds_per_look(reader.compute, test)
+        learn = seconds_per_image(self.model.config.features, len(data.classes)) if linear else 0.0
+        known: dict[Split, Source] = {split: source for split, source in data.splits.items() if split != "test"}
+        if not linear:
+            known.pop("val", None)
+        total = sum(map(len, known.values()))
+        left = seconds - (time.perf_counter() - began)
+        tested, learned = images_in_time(left, look, learn, len(test), total)
+        if (tested, learned) == (len(test), total):
+            return data
+        splits: dict[Split, Source] = {"test": random_part(test, SEED, tested)}
+        for split, source in known.items():
+            least = SHOTS * len(data.classes) if split == "train" and "fewshot-5" in protocols else 1
+            count = min(len(source), max(least, round(learned * len(source) / total)))
+            splits[split] = source.subset(class_by_class(source.labels, SEED)[:count])
+        return replace(data, splits=splits)
+
+
+def images_in_time(seconds: float, look: float, learn: float, test: int, known: int) -> tuple[int, int]:
+    """Of so many test images and known ones, how many there is time for: half of it for each, or what one leaves.
+
+    look: seconds for an image. learn: seconds more for one that is learned from. `FEW` of each are taken in any case.
+    """
+    testing = max(TESTING * seconds, seconds - known * (look + learn))
+    tested = min(test, max(FEW, int(testing / look)))
+    return tested, min(known, max(FEW, int((seconds - tested * look) / (look + learn))))
+
+
+def preprocess_settings(model: Deployed) -> dict[str, Setting]:
+    """How images are prepared for it."""
+    fields = asdict(model.engine.preprocess)
+    return {
+        f"preprocess.{name}": value if isinstance(value, float | str) else str(value) for name, value in fields.items()
+    }
+
+
+def _fit(
+    protocol: Protocol, splits: ProbeSplits, classes: tuple[str, ...], remarks: list[str]
+) -> tuple[ProbeScore, dict[str, Setting]]:
+    """The score that is reported, and how it came about."""
+    if protocol == "linear":
+        score = score_linear(splits, SEED, remarks)
+        return score, {"classifier": "logistic regression, L-BFGS, standardised features", **score.setting}
+    if protocol == "knn":
+        scores = score_neighbours(splits, remarks)
+        score = next((one for one in scores if one.setting["k"] == NEIGHBOURS), scores[-1])
+        others: dict[str, Setting] = {f"accuracy with k={one.setting['k']:g}": one.accuracy for one in scores}
+        return score, {"k": score.setting["k"], "temperature": TEMPERATURE, "similarity": "cosine", **others}
+    (score,) = score_few_shot(splits, [SHOTS], classes, SEED, remarks)
+    return score, {
+        "classifier": "regularised least squares, closed form",
+        "shots": SHOTS,
+        "draws": DRAWS,
+        "strength": STRENGTH,
+    }

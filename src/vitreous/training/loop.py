@@ -1,0 +1,349 @@
+"""The only training loop. It knows no objective by name, no data format and no screen.
+
+Everything random in a step is a function of the seed, the epoch and the image (dropout: of the step), so a training
+that is interrupted and resumed ends with the same bits as one that was not.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vitreous.config.train import Training
+from vitreous.data.batch import Batch
+from vitreous.data.loader import Loader
+from vitreous.distributed.meter import Cost, Meter
+from vitreous.distributed.world import World
+from vitreous.errors import UserError
+from vitreous.interrupt import Interrupted, uninterrupted
+from vitreous.objectives.objective import Objective, move_average
+from vitreous.storage.files import readable_errors, write_file
+from vitreous.training.pace import Pace, crossed
+from vitreous.training.parallel import begin_alike, load_whole
+from vitreous.training.saving import Saver
+from vitreous.training.state import Checkpoint, pack_optimizers, unpack_optimizers
+from vitreous.training.step import Learner, train_step
+
+Kept = dict[str, dict[str, Tensor]]
+"""Tensors by name, of "model" and of what an objective saves beside it."""
+
+
+Evaluate = Callable[[Objective], dict[str, float]]
+"""Metrics on the validation split of an objective with the weights that would be kept."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """What the loop tells a listener after each step."""
+
+    step: int
+    steps: int
+    epoch: int
+    record: dict[str, float]
+    images_per_second: float
+    evaluation: dict[str, float] | None = None
+
+
+class DivergedError(UserError):
+    """The loss left the numbers; nothing of that step was kept."""
+
+
+@dataclass
+class Outcome:
+    """What a training came to."""
+
+    best: Kept
+    """What to keep, as it was at the best evaluation."""
+    best_step: int
+    best_metrics: dict[str, float]
+    images: int
+    """Seen in all, resumed parts included."""
+    steps: int
+    """Taken so far."""
+    finished: bool
+    """Whether that is all."""
+    remarks: list[str] = field(default_factory=list)
+
+
+class Loop:
+    """One training in a run folder; `run` does it, or what is left of it."""
+
+    def __init__(
+        self,
+        objective: Objective,
+        loader: Loader,
+        training: Training,
+        pace: Pace,
+        folder: Path,
+        *,
+        evaluate: Evaluate | None,
+        keep_last: bool = False,
+        name_of: Callable[[int], str] = str,
+        meter: Meter | None = None,
+        check_clock: Callable[[int], None] = lambda step: None,
+        world: World | None = None,
+    ) -> None:
+        """Without `evaluate`, or with `keep_last`, the last weights count as the best.
+
+        `name_of` says what a person calls an image. `meter` is told what was spent before an interruption.
+        `check_clock` is called after each step and may bend the pace.
+        """
+        self.meter, self.world = meter or Meter(), world or World()
+        self.objective, self.loader, self.training, self.pace = objective, loader, training, pace
+        self.check_clock, self.keep_last = check_clock, keep_last
+        self.folder, self.evaluate, self.name_of = folder, evaluate, name_of
+        begin_alike(objective, self.world)  # before it is copied
+        self.ema = copy.deepcopy(objective).requires_grad_(False) if training.ema else None
+        blends = training.wise_ft_alpha < 1 and not training.lora
+        self.start = _copied(objective.model) if blends else {}
+        self.learner = Learner(objective, training, self.world)
+        if self.ema is not None:
+            self.learner.parallel.hold_alike(self.ema)
+        self.saver = Saver(folder / "checkpoints", self.world)
+        self.step = 0
+        self.images = 0
+        self.best: Kept = {}
+        self.best_step, self.best_metrics = -1, dict[str, float]()
+        self.evaluated = -1  # the last step after which the validation split was looked at
+        self.history: list[dict[str, float]] = []  # metrics of all evaluations so far
+        self.first_loss: float | None = None
+        self.remarks: list[str] = []
+
+    @property
+    def steps(self) -> int:
+        """To take in all, as far as is known now."""
+        return self.pace.steps
+
+    def run(
+        self, listener: Callable[[Event], None] = lambda event: None, stop: Callable[[], bool] = lambda: False
+    ) -> Outcome:
+        """Train to the end, or until `stop` or a signal says so, in which case all is saved to go on later."""
+        self._resume()
+        try:
+            # a signal comes to one process a step before it comes to another: several stop where they agree to
+            with uninterrupted() if self.world.size > 1 else nullcontext():
+                finished = self._take_steps(listener, stop)
+        except Interrupted:  # never within a step, so what is saved now is whole
+            finished = self.world.size > 1 and self.step == self.steps
+        if not finished or not self.steps:
+            self.save()
+        self.saver.finish()
+        if not self.best or self.keep_last:  # there was no evaluation yet, or not at this step
+            self._keep(self._result(), self.best_metrics)
+        return Outcome(
+            self.best,
+            self.best_step,
+            self.best_metrics,
+            self.images,
+            self.step,
+            finished,
+            self.remarks,
+        )
+
+    def _take_steps(self, listener: Callable[[Event], None], stop: Callable[[], bool]) -> bool:
+        """Take all steps that are left, and say whether it came to the last."""
+        if self._due():  # before the first step, or where an interruption came between
+            self._evaluate()
+            if self.step == self.steps:  # no step will save what was found
+                self.save()
+        saved, timer = time.monotonic(), _Timer(self.loader.batch_size)
+        for epoch, batch in self._batches():
+            late = time.monotonic() - saved >= self.training.save_seconds
+            # one question to the others a step, with all that there is to ask
+            stopped, unreadable, due = self.world.agree_each(
+                stop(), self.loader.has_unshared, late and self.world.first
+            )
+            if unreadable:
+                self.loader.share_unreadable()
+            if stopped:
+                return False
+            with uninterrupted():
+                record = self._train_step(batch)
+            evaluation = self._evaluate() if self._due() else None
+            listener(Event(self.step, self.steps, epoch, record, timer.tick(evaluation is None), evaluation))
+            with uninterrupted():
+                if self.step == self.steps or due:
+                    self.save()
+                    saved = time.monotonic()
+                self.check_clock(self.step)
+        return True
+
+    def _due(self) -> bool:
+        """Whether the validation split is to be looked at now, after the step that was just taken."""
+        if self.evaluate is None or self.evaluated >= self.step:
+            return False
+        if self.step == 0:  # a good start is the first candidate
+            return self.training.probe and self.steps > 0
+        before, now = self.pace.progress(self.step - 1), self.pace.progress(self.step)
+        return crossed(now, self.training.evaluations) > crossed(before, self.training.evaluations)
+
+    def _batches(self) -> Iterator[tuple[int, Batch]]:
+        """The batches from the present step on, with their epoch."""
+        while self.step < self.steps:
+            epoch, start = divmod(self.step, self.loader.steps_per_epoch)
+            for batch in self.loader.batches(epoch, start):
+                yield epoch, batch
+                if self.step == self.steps:
+                    return
+
+    def _train_step(self, batch: Batch) -> dict[str, float]:
+        progress, after = self.pace.progress(self.step), self.pace.progress(self.step + 1)
+        check = partial(self._check, batch)
+        found = train_step(self.learner, batch, self.step, progress, after, check)
+        self.step += 1
+        self.images += self.loader.batch_size
+        if self.ema is not None and self.training.ema is not None:
+            # faster at first, when there is little to average
+            move_average(self.ema, self.objective, 1 - min(self.training.ema, (1 + self.step) / (10 + self.step)))
+        record = {"step": self.step, **found}
+        self._log(record)
+        return record
+
+    def _check(self, batch: Batch, loss: float, norm: float) -> None:
+        """Stop before a step that would spoil the weights."""
+        if self.first_loss is None:
+            self.first_loss = loss
+        limit = 20 * max(1.0, self.first_loss)
+        if not self.world.agree(not (math.isfinite(loss) and math.isfinite(norm) and loss < limit)):
+            return
+        index = self.world.gather(batch.index)
+        names = ", ".join(self.name_of(int(i)) for i in index[:4])
+        raise DivergedError(
+            f"step {self.step + 1}: the loss is {loss:.4g} and the gradient's norm {norm:.4g}, on the images {names}"
+            f"{', ...' if len(index) > 4 else ''}; nothing of this step was kept, and the last checkpoint is "
+            "whole. Train with a lower learning rate, or look at these images."
+        )
+
+    def _result(self) -> Objective:
+        """What would be kept now: averaged over the last steps, its network blended with the one at the start."""
+        found = self.learner.parallel.whole(self.ema or self.objective)
+        if not self.start:
+            return found
+        blended = copy.deepcopy(found)
+        with torch.no_grad():
+            for name, tensor in blended.model.state_dict().items():
+                if tensor.is_floating_point():
+                    tensor.copy_(torch.lerp(self.start[name].to(tensor.device), tensor, self.training.wise_ft_alpha))
+        return blended
+
+    def _evaluate(self) -> dict[str, float]:
+        found = self._result().eval()
+        assert self.evaluate is not None
+        with torch.inference_mode():
+            metrics = self.evaluate(found)
+        if not all(map(math.isfinite, metrics.values())):
+            raise self._diverged("the metrics on the validation images are no numbers any more")
+        with uninterrupted():
+            self._log({"step": self.step, **{f"val_{name}": value for name, value in metrics.items()}})
+            self.history.append(metrics)
+            if self.keep_last or not self.best or self._is_better(found, metrics):
+                self._keep(found, metrics)
+            self.evaluated = self.step
+        self.learner.parallel.set_aside()
+        return metrics
+
+    def _is_better(self, found: Objective, metrics: dict[str, float]) -> bool:
+        """Whether to keep these weights rather than the best so far; never where they are worse than a good start."""
+        if self.training.probe and found.is_worse(metrics, self.history[0]):
+            return False
+        return found.is_better(metrics, self.best_metrics, self.history)
+
+    def _keep(self, objective: Objective, metrics: dict[str, float]) -> None:
+        """Remember the present weights as the best."""
+        kept = {"model": objective.model, **objective.extras()}
+        self.best = {name: _copied(module) for name, module in kept.items()}
+        if not all(bool(tensor.isfinite().all()) for tensors in self.best.values() for tensor in tensors.values()):
+            raise self._diverged("the weights are no finite numbers any more")
+        self.best_step, self.best_metrics = self.step, metrics
+
+    def _diverged(self, what: str) -> DivergedError:
+        return DivergedError(f"step {self.step}: {what}: the training diverged; train with a lower learning rate.")
+
+    def _log(self, record: dict[str, float]) -> None:
+        if not self.world.first:
+            return
+        path = self.folder / "metrics.jsonl"
+        with readable_errors(path), path.open("a") as file:
+            file.write(json.dumps(record) + "\n")
+
+    def save(self) -> None:
+        """Write a checkpoint of the present step; before the first, the weights that the result is blended with.
+
+        All processes come to it after the same step.
+        """
+        facts: dict[str, Any] = {
+            "images": self.images,
+            "best_step": self.best_step,
+            "best_metrics": self.best_metrics,
+            "history": self.history,
+            "evaluated": self.evaluated,
+            "first_loss": self.first_loss,
+            "spent": asdict(self.meter.spent(self.world)),
+        }
+        ema = {} if self.ema is None else self.ema.state_dict()
+        optimizers = pack_optimizers(self.learner.optimizers, self.objective)
+        point = Checkpoint(self.step, self.objective.state_dict(), optimizers, ema, self.best, facts)
+        self.saver.save(point, self.start)
+
+    def _resume(self) -> None:
+        """Take up the newest whole checkpoint, and forget what was logged after it."""
+        point, self.remarks, start = self.saver.load(with_start=bool(self.start))
+        if point is not None:
+            self.step, self.best = point.step, point.best
+            self.images, self.history = point.facts["images"], point.facts["history"]
+            self.first_loss, self.meter.before = point.facts["first_loss"], Cost(**point.facts["spent"])
+            self.best_step, self.best_metrics = point.facts["best_step"], point.facts["best_metrics"]
+            self.evaluated = point.facts.get("evaluated", point.step)  # as it was before this was noted
+            load_whole(self.objective, point.module)
+            unpack_optimizers(point.optimizers, self.learner.optimizers, self.objective)
+            if self.ema is not None:
+                load_whole(self.ema, point.ema)
+            if self.start:
+                self.start = start
+        if self.world.first:
+            self._cut_log(resumed=point is not None)
+
+    def _cut_log(self, resumed: bool) -> None:
+        """Forget what was logged after the present step."""
+        log = self.folder / "metrics.jsonl"
+        lines = log.read_text().splitlines(keepends=True) if log.exists() else []
+        write_file(log, "".join(line for line in lines if resumed and _logged_step(line) <= self.step))
+
+
+def _copied(model: nn.Module) -> dict[str, Tensor]:
+    """Its tensors on the processor: a device's memory is for the training."""
+    return {name: tensor.detach().to("cpu", copy=True) for name, tensor in model.state_dict().items()}
+
+
+def _logged_step(line: str) -> float:
+    """The step a line is about; a line that was cut short by a crash counts as never written."""
+    try:
+        return float(json.loads(line)["step"])
+    except (ValueError, KeyError):
+        return math.inf
+
+
+class _Timer:
+    """Images a second, over the last steps."""
+
+    def __init__(self, batch_size: int) -> None:
+        self.batch_size, self.last, self.average = batch_size, time.monotonic(), 0.0
+
+    def tick(self, counts: bool) -> float:
+        now = time.monotonic()
+        speed = self.batch_size / max(1e-9, now - self.last)
+        self.last = now
+        if counts:
+            self.average = speed if not self.average else 0.9 * self.average + 0.1 * speed
+        return self.average

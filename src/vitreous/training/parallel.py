@@ -1,0 +1,170 @@
+"""An objective that several processes train together: replicated (DDP) or, where it is too large, sharded (FSDP2).
+
+Either way each process works on its part of a batch, gradients are averaged, and the objective's parameters keep their
+names. Sharded ones are `DTensor`s, of which a process holds some rows.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
+
+from vitreous.distributed.world import World
+from vitreous.model.efficientnet import Norm
+from vitreous.model.vit import Block
+from vitreous.objectives.objective import Objective
+
+
+class Single:
+    """One process: the objective as it is, or compiled."""
+
+    def __init__(self, objective: Objective, compiled: bool) -> None:
+        self.call: Callable[..., Any] = torch.compile(objective) if compiled else objective
+
+    def averaged(self, last: bool) -> AbstractContextManager[None]:
+        """Around a part of a batch; `last`: gradients are complete after it."""
+        return nullcontext()
+
+    def hold_alike(self, twin: Objective) -> None:
+        """Hold a copy of the objective, made before, in the same way."""
+
+    def whole(self, objective: Objective) -> Objective:
+        """The objective, or a copy that is held alike, with all its weights in this process."""
+        return objective
+
+    def set_aside(self) -> None:
+        """Say that what `whole` gave is not needed until it is asked for again."""
+
+
+class Replicated(Single):
+    """Every process has all weights, beginning with the first one's."""
+
+    def __init__(self, objective: Objective, compiled: bool, world: World) -> None:
+        super().__init__(objective, compiled)
+        join_norms(objective, world)
+        assert isinstance(self.call, nn.Module)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # the name of the first option changes in torch 2.13
+            self.wrapped = DistributedDataParallel(
+                self.call,
+                broadcast_buffers=False,  # they follow from the same numbers in every process
+                find_unused_parameters=True,  # DINO's prototypes have no gradient at first
+                gradient_as_bucket_view=True,
+            )
+        self.call = self.wrapped
+
+    def averaged(self, last: bool) -> AbstractContextManager[None]:
+        """Only the last part of a batch is worth talking about."""
+        return nullcontext() if last else self.wrapped.no_sync()
+
+
+class Sharded(Single):
+    """Every process has a part of each parameter, and of what the optimizer keeps; blocks are put together in turn."""
+
+    def __init__(self, objective: Objective, compiled: bool, world: World) -> None:
+        join_norms(objective, world)
+        begin_alike(objective, world)
+        self.device = world.device
+        self.mesh = init_device_mesh(world.device.type, (world.size,))  # left to itself, torch takes the accelerator
+        self.plain = copy.deepcopy(objective).requires_grad_(False)  # for `whole`
+        self.set_aside()
+        self.hold_alike(objective)
+        self.objective = objective
+        super().__init__(objective, compiled)
+
+    def hold_alike(self, twin: Objective) -> None:
+        """Shard it: every block for itself, and the rest as one."""
+        from torch.distributed.fsdp import fully_shard
+
+        for module in twin.modules():
+            if isinstance(module, Block):
+                fully_shard(module, mesh=self.mesh)
+        fully_shard(twin, mesh=self.mesh)
+
+    def averaged(self, last: bool) -> AbstractContextManager[None]:
+        """The gradients of earlier parts stay where they are, unreduced."""
+        set_sync: Callable[[bool], None] = self.objective.set_requires_gradient_sync  # type: ignore[assignment]
+        set_sync(last)
+        return nullcontext()
+
+    def whole(self, objective: Objective) -> Objective:
+        """A plain copy, on this process's device; there is one, so it is good until the next."""
+        tensors = objective.state_dict()
+        for name, tensor in tensors.items():
+            full = gathered_one(tensor)
+            tensors[name] = full.clone() if full is tensor else full  # what is not divided is still the objective's
+        self.plain.load_state_dict(tensors, assign=True)
+        return self.plain.to(self.device)
+
+    def set_aside(self) -> None:
+        """Give back the memory, which the weights were divided to save."""
+        nothing = {name: tensor.to("meta") for name, tensor in self.plain.state_dict().items()}
+        self.plain.load_state_dict(nothing, assign=True)
+
+
+def parallelise(objective: Objective, world: World, compiled: bool) -> Single:
+    """How this objective is called in a training of so many processes."""
+    if world.size == 1:
+        return Single(objective, compiled)
+    return (Sharded if world.sharded else Replicated)(objective, compiled, world)
+
+
+def begin_alike(objective: nn.Module, world: World) -> None:
+    """Give every process the first one's weights: what is computed before a training may differ by rounding."""
+    if world.size == 1:
+        return
+    with torch.no_grad():
+        for tensor in objective.state_dict().values():
+            sent = tensor.contiguous()
+            torch.distributed.broadcast(sent, src=0)
+            if sent is not tensor:
+                tensor.copy_(sent)
+
+
+def recompute_blocks(objective: nn.Module) -> None:
+    """Let blocks forget their activations, and compute them once more on the way back."""
+    for module in objective.modules():
+        if isinstance(module, Block):
+            module.forward = partial(checkpoint, module.forward, use_reentrant=False)  # type: ignore[method-assign]
+
+
+def join_norms(objective: nn.Module, world: World) -> None:
+    """Let batch norms have the statistics of the whole batch, not of a process's part."""
+    for module in objective.modules():
+        if isinstance(module, Norm):
+            module.world = world
+
+
+def gathered_one(tensor: Tensor) -> Tensor:
+    """A tensor with all its rows."""
+    full: Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+    return full
+
+
+def divided_like(tensor: Tensor, like: Tensor) -> Tensor:
+    """This process's part of a whole tensor, as another of its shape is divided."""
+    if not hasattr(like, "full_tensor") or tensor.shape != like.shape:
+        return tensor.to(like.device, copy=True)
+    from torch.distributed.tensor import distribute_tensor
+
+    sharded: Any = like
+    part: Tensor = distribute_tensor(
+        tensor.to(like.device), sharded.device_mesh, sharded.placements, src_data_rank=None
+    )
+    return part
+
+
+def load_whole(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Give a module, sharded or not, the weights of a whole one."""
+    own = module.state_dict()
+    module.load_state_dict({name: divided_like(tensor, own[name]) for name, tensor in tensors.items()})

@@ -1,0 +1,269 @@
+"""Complete ways to train, by name. A recipe is a function from the situation to a training; nothing inherits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+from vitreous.config.bit import BiTConfig
+from vitreous.config.data import Augment
+from vitreous.config.model import ViTConfig
+from vitreous.config.objective import Supervised
+from vitreous.config.train import Optimizer, Training
+from vitreous.errors import UserError
+from vitreous.model.family import count_flops, named_config
+from vitreous.training.recipes.situation import (
+    MANY,
+    SMALL_SIDE,
+    Situation,
+    labelled,
+    published_side,
+    small_side,
+    starts_with_patches,
+    with_fields,
+)
+
+
+def notebook(s: Situation) -> Training:
+    """The lecture notes' experiment: AdamW 2e-4 falling linearly, batch 16, 4 epochs, on all training images."""
+    model, preprocess = s.built("Ti/16")
+    return Training(
+        model=model,
+        preprocess=preprocess,
+        augment=Augment(crop_scale=(0.08, 1.0)),
+        optimizer=Optimizer(learning_rate=2e-4, weight_decay=0.01, warmup=0.0, decay="linear", clip=None),
+        epochs=4,
+        batch_size=16,
+        validation=0.0,
+    )
+
+
+def paper_finetune(s: Situation) -> Training:
+    """The paper's fine-tuning (appendix B.1.1): SGD, momentum 0.9, batch 512, no decay; its 500 steps for Pets."""
+    model, preprocess = s.built("B/16@384")
+    batch = min(512, s.images)
+    return Training(
+        model=model,
+        preprocess=preprocess,
+        augment=Augment(crop_scale=(0.25, 1.0)),
+        optimizer=Optimizer(name="sgd", learning_rate=0.03, weight_decay=0.0, warmup=0.1, decay="cosine", clip=1.0),
+        epochs=500 / (s.images // batch),
+        batch_size=batch,
+        accumulate=max(1, batch // 32),
+    )
+
+
+def vtab(s: Situation) -> Training:
+    """The paper's fine-tuning for VTAB-1k (appendix B.1.1, table 4): SGD 0.01, batch 512, 2,500 steps, 384 pixels.
+
+    As in BiT, whose preprocessing it takes, crops are square and of a fixed share of an image that was made square.
+    """
+    model, preprocess = replace(s, image_size=s.image_size or published_side(s.base)).built("B/16@384")
+    batch, share = min(512, s.images), (480 / 512) ** 2
+    return Training(
+        model=model,
+        preprocess=replace(preprocess, crop=1.0, resize="stretch"),
+        augment=Augment(crop_scale=(share, share), crop_ratio=(1.0, 1.0)),
+        optimizer=Optimizer(name="sgd", learning_rate=0.01, weight_decay=0.0, warmup=0.1, decay="cosine", clip=1.0),
+        epochs=2500 / (s.images // batch),
+        batch_size=batch,
+        accumulate=max(1, batch // 32),
+    )
+
+
+def paper_pretrain(s: Situation) -> Training:
+    """The paper's pre-training on ImageNet (table 3): Adam 3e-3, batch 4096, decay 0.3, dropout 0.1, a tanh layer."""
+    model, preprocess = s.built("B/16", dropout=0.1)
+    batch = min(4096, s.images)
+    return Training(
+        model=with_fields(model, classifier="mlp"),
+        preprocess=preprocess,
+        augment=Augment(crop_scale=(0.08, 1.0)),
+        optimizer=Optimizer(learning_rate=3e-3, weight_decay=0.3, warmup=0.03, decay="cosine", clip=1.0),
+        epochs=300,
+        batch_size=batch,
+        accumulate=max(1, batch // 64),
+    )
+
+
+def bit(s: Situation) -> Training:
+    """BiT-HyperRule, how BiT is fine-tuned whatever the data: SGD, batch 512, steps, resolution and MixUp by its size.
+
+    Images under 96 x 96 pixels are looked at with 128, others with 480. Crops are square and of a fixed size, of
+    images a little larger (160 and 512); the published ones are of images made square first.
+    """
+    side, larger = (128, 160) if s.side < 96 else (480, 512)
+    model, preprocess = replace(s, image_size=s.image_size or side).built("bit-r50x1")
+    steps, warmup = next(rule for most, rule in _HYPER_RULE.items() if s.images < most)
+    batch = min(512, s.images)
+    share = (side / larger) ** 2
+    return Training(
+        model=model,
+        preprocess=replace(preprocess, crop=1.0, interpolation="bilinear", resize="stretch"),
+        augment=Augment(crop_scale=(share, share), crop_ratio=(1.0, 1.0), mixup=0.0 if s.images < BIT_SMALL else 0.1),
+        optimizer=Optimizer(
+            name="sgd",
+            learning_rate=0.003 * batch / 512,
+            weight_decay=0.0,
+            warmup=warmup / steps,
+            decay="steps",
+            clip=None,
+        ),
+        epochs=steps / (s.images // batch),
+        batch_size=batch,
+        accumulate=max(1, batch // 16),
+    )
+
+
+BIT_SMALL = 20_000
+_HYPER_RULE: dict[float, tuple[int, int]] = {BIT_SMALL: (500, 100), 500_000: (10_000, 500), math.inf: (20_000, 500)}
+"""Images, fewer than: (steps, of them for the learning rate to rise)."""
+
+
+def small_data(s: Situation) -> Training:
+    """Good weights, few images: the classifier first, on frozen features; then the upper half of the blocks.
+
+    The lower half stays, and half the patches are left out until the last steps: three times the images a second.
+    With a supervised start, the result lies half-way between it and what was trained. Crops make things look larger in
+    training; so that they look as large later, the middle of an image is taken, as wide as the mean crop (Touvron et
+    al. 2019); a higher resolution sees more of it, a lower one no less. Where a test split tells how good the result
+    is, fewer images are set aside to choose the weights.
+    """
+    model, preprocess = s.built("Ti/16")
+    crops = (0.35, 1.0)
+    higher = 1.0 if s.base is None else max(1.0, model.image_size[0] / s.base.image_size[0])
+    return Training(
+        model=model,
+        preprocess=replace(preprocess, crop=min(1.0, round(higher * math.sqrt(sum(crops) / 2), 2))),
+        augment=Augment(crop_scale=crops),
+        optimizer=Optimizer(learning_rate=2e-4, weight_decay=0.05, layer_decay=0.85, warmup=0.1),
+        epochs=8,
+        batch_size=32,
+        ema=0.99,
+        wise_ft_alpha=0.5 if s.base is not None and s.base.classes and s.images < MANY else 1.0,
+        objective=labelled(model, ((0.85, 0.5),)),
+        freeze=model.layers // 2 if s.base is not None else 0,
+        probe=s.base is not None,
+        validation=0.05 if s.tested else 0.1,
+    )
+
+
+def mae_finetune(s: Situation) -> Training:
+    """A masked autoencoder, fine-tuned as in its paper: mean of all tokens, slower early layers, stochastic depth."""
+    if s.base is None:
+        raise UserError("recipe mae-finetune: needs weights, the run or bundle of a masked autoencoder.")
+    model, preprocess = s.built("Ti/16", pool="mean", drop_path=0.1)
+    small = max(model.image_size) <= SMALL_SIDE
+    return Training(
+        model=model,
+        preprocess=preprocess,
+        augment=Augment(crop_scale=(0.5, 1.0) if small else (0.2, 1.0)),
+        optimizer=Optimizer(learning_rate=1e-3, weight_decay=0.05, layer_decay=0.75, warmup=0.1),
+        epochs=30,
+        batch_size=64,
+        objective=labelled(model, ((0.6, 0.5),) if small else (), smoothing=0.1),
+    )
+
+
+def scratch_small(s: Situation) -> Training:
+    """Small images (CIFAR, MNIST) from scratch on few cores: a narrow model, Muon, and few tokens at first.
+
+    In minutes, many cheap steps teach more than few expensive ones. Positions are fixed, and for many images the
+    patch projection starts whitened: what need not be learned is worth several points in a short training
+    (docs/log.md).
+    """
+    _from_nothing(s, "scratch-small")
+    side = small_side(s)
+    few = s.images < MANY
+    name = f"F/{side // 4}@{side}" if few else f"P/4@{side}"
+    model, preprocess = s.built(name, position="sincos-2d", pool="mean", class_token=False)
+    return Training(
+        model=model,
+        preprocess=preprocess,
+        augment=Augment(crop_scale=None, pad=1 if few else max(1, side // 8)),
+        optimizer=Optimizer(name="muon", weight_decay=0.05, warmup=0.05, decay="linear"),
+        epochs=30,
+        batch_size=64 if few else 128,
+        objective=labelled(model) if few else labelled(model, ((0.6, 0.375), (0.9, 0.625)), smoothing=0.1),
+        whiten=not few and starts_with_patches(model),
+        validation=0.1 if few else 0.02,
+        evaluations=10 if few else 5,
+    )
+
+
+def scratch(s: Situation) -> Training:
+    """Photographs from scratch: a small model, strong variation, and few tokens at first."""
+    _from_nothing(s, "scratch")
+    model, preprocess = s.built("Ti/16@160", drop_path=0.05)
+    return Training(
+        model=model,
+        preprocess=preprocess,
+        augment=Augment(crop_scale=(0.2, 1.0), policy="trivial", erase=0.1, mixup=0.2),
+        optimizer=Optimizer(name="muon", weight_decay=0.05, warmup=0.05),
+        epochs=100,
+        batch_size=64,
+        objective=labelled(model, ((0.4, 0.4), (0.75, 0.65)), smoothing=0.1),
+    )
+
+
+def plain(s: Situation) -> Training:
+    """A network of any family from scratch: AdamW, random crops, nothing that only some networks can do."""
+    _from_nothing(s, "plain")
+    model, preprocess = s.built("Ti/16@160")
+    small = max(model.image_size) <= SMALL_SIDE
+    return Training(
+        model=model,
+        preprocess=preprocess,
+        objective=Supervised(label_smoothing=0.1),
+        augment=Augment(crop_scale=None) if small else Augment(crop_scale=(0.2, 1.0), policy="trivial"),
+        optimizer=Optimizer(weight_decay=0.05, warmup=0.05),
+        epochs=30 if small else 100,
+        batch_size=64,
+    )
+
+
+def _from_nothing(s: Situation, name: str) -> None:
+    if s.base is not None:
+        raise UserError(
+            f"recipe {name}: trains a new model and cannot start from weights; take small-data, notebook or "
+            "paper-finetune, or leave the weights out."
+        )
+
+
+def auto(s: Situation) -> Training:
+    """The default: what an expert would do with these images and weights."""
+    if s.base is not None:
+        rule = bit(s) if isinstance(s.base, BiTConfig) else None
+        return rule if rule is not None and _work(rule, s.images) <= s.affordable else small_data(s)
+    if s.model is not None and not isinstance(named_config(s.model), ViTConfig):
+        return plain(s)
+    return scratch_small(s) if s.side <= SMALL_SIDE and s.model is None else scratch(s)
+
+
+def _work(training: Training, images: int) -> float:
+    """Floating-point operations of all steps: each a forward pass, and twice as much for the gradients."""
+    steps = training.epochs * (images // training.batch_size)
+    return 3 * count_flops(training.model) * steps * training.batch_size
+
+
+RECIPES: dict[str, Callable[[Situation], Training]] = {
+    "auto": auto,
+    "plain": plain,
+    "notebook": notebook,
+    "paper-finetune": paper_finetune,
+    "vtab": vtab,
+    "paper-pretrain": paper_pretrain,
+    "bit": bit,
+    "scratch": scratch,
+    "scratch-small": scratch_small,
+    "small-data": small_data,
+    "mae-finetune": mae_finetune,
+}
+
+
+def recipe(name: str, situation: Situation) -> Training:
+    """The training that a recipe makes of a situation."""
+    if name not in RECIPES:
+        raise UserError(f"recipe {name!r}: choose one of {', '.join(RECIPES)}.")
+    return RECIPES[name](situation)

@@ -1,0 +1,152 @@
+"""What a training came to, in memory and as a run folder's result.json."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from vitreous.data.source import Split
+from vitreous.distributed.meter import Cost
+from vitreous.errors import UserError
+from vitreous.evaluate.classify import ClassificationResult
+
+NAMES: dict[Split, str] = {"train": "training", "val": "validation", "test": "test"}
+"""What a person reads of each split."""
+
+
+@dataclass(frozen=True)
+class FrozenProbe:
+    """A classifier on the frozen network's features, with which a training may begin."""
+
+    seconds: float
+    accuracy: float | None = None
+    """Share of the validation images that it has right; None without any."""
+    images: int | None = None
+    """Training images that it was fitted to, chosen at random; None for all."""
+
+
+@dataclass(frozen=True)
+class FitResult:
+    """What a training with labels came to."""
+
+    run: str
+    bundle: str
+    finished: bool
+    classes: tuple[str, ...]
+    images: int
+    """In the train split."""
+    steps: int
+    best_step: int
+    validation: ClassificationResult | None
+    """Of the kept weights on the val split, which chose them: expect somewhat less of other images."""
+    test: ClassificationResult | None
+    """The same on the test split, which chose nothing."""
+    metrics: dict[str, float]
+    """Of the last evaluation that counted, as the objective gives them."""
+    probe: FrozenProbe | None
+    spent: Cost
+    remarks: tuple[str, ...] = ()
+    parts_of: dict[str, int] = field(default_factory=dict)
+    """Of "validation" and "test", where the time was too short for all of it and a random part was measured: how many
+    images there are."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Every field, for `json.dumps`."""
+        measured = {"validation": self.validation, "test": self.test}
+        found = {**asdict(self), **{name: None if one is None else one.to_json() for name, one in measured.items()}}
+        if found["validation"] is not None:
+            found["validation"]["chose_the_weights"] = True  # so its interval promises too much
+        return found
+
+    def images_seen(self, name: str) -> str:
+        """How many images of "validation" or "test" were measured: "1,110 images", "a random 150 of 1,110 images"."""
+        found = self.test if name == "test" else self.validation
+        assert found is not None
+        part = f"a random {found.n:,} of {self.parts_of[name]:,}" if name in self.parts_of else f"{found.n:,}"
+        return f"{part} images"
+
+    @staticmethod
+    def from_json(fields: dict[str, Any]) -> FitResult:
+        """The same again."""
+        measured = {
+            name: None if fields[name] is None else ClassificationResult.from_json(fields[name])
+            for name in ("validation", "test")
+        }
+        probe = None if fields["probe"] is None else FrozenProbe(**fields["probe"])
+        lists = {name: tuple(fields[name]) for name in ("classes", "remarks")}
+        return FitResult(**{**fields, **measured, **lists, "probe": probe, "spent": Cost(**fields["spent"])})
+
+
+@dataclass(frozen=True)
+class PretrainResult:
+    """What a training without labels came to. The last weights are kept: no label chose them."""
+
+    run: str
+    bundle: str
+    method: str
+    finished: bool
+    images: int
+    """In the train split."""
+    steps: int
+    metrics: dict[str, float]
+    """Of the last live evaluation: "knn", an accuracy, where there are labels, else "loss" for mae and
+    masked-patch and "information" for dino and dinov2; supervised: "accuracy"."""
+    alarms: tuple[str, ...]
+    """What was said of a collapse."""
+    spent: Cost
+    remarks: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Every field, for `json.dumps`."""
+        return asdict(self)
+
+    @staticmethod
+    def from_json(fields: dict[str, Any]) -> PretrainResult:
+        """The same again."""
+        lists = {name: tuple(fields[name]) for name in ("alarms", "remarks")}
+        return PretrainResult(**{**fields, **lists, "spent": Cost(**fields["spent"])})
+
+    @staticmethod
+    def of_fit(result: FitResult) -> PretrainResult:
+        """The same said of a training with labels."""
+        found = result.test or result.validation
+        return PretrainResult(
+            run=result.run,
+            bundle=result.bundle,
+            method="supervised",
+            finished=result.finished,
+            images=result.images,
+            steps=result.steps,
+            metrics={} if found is None else {"accuracy": found.top1},
+            alarms=(),
+            spent=result.spent,
+            remarks=result.remarks,
+        )
+
+
+def accuracy_lines(result: FitResult) -> dict[str, str]:
+    """The accuracy on each split that was measured."""
+    lines = {}
+    if (test := result.test) is not None:
+        low, high = test.top1_interval
+        seen = result.images_seen("test")
+        lines["test"] = f"{test.top1:.1%} of {seen} (95 % confidence interval {low:.1%} to {high:.1%})"
+    if (val := result.validation) is not None:
+        seen = result.images_seen("validation")
+        lines["validation"] = f"{val.top1:.1%} of {seen} (optimistic: the same images selected the weights)"
+    return lines
+
+
+def read_result(folder: Path) -> FitResult | PretrainResult:
+    """What a finished training came to, wherever its folder is now."""
+    path = folder / "result.json"
+    try:
+        fields = json.loads(path.read_text(encoding="utf-8"))
+        found = PretrainResult.from_json(fields) if "method" in fields else FitResult.from_json(fields)
+        return replace(found, run=str(folder), bundle=str(folder / Path(found.bundle).name))
+    except (ValueError, KeyError, TypeError):
+        raise UserError(
+            f"{path}: damaged, or of an older vitreous; delete it and repeat the command: what is trained is kept."
+        ) from None

@@ -1,0 +1,204 @@
+"""Where a training begins: the configuration that the data and the weights call for, and the model."""
+
+from __future__ import annotations
+
+from contextlib import closing, suppress
+from dataclasses import replace
+from statistics import median
+
+import numpy as np
+import torch
+
+from vitreous.config.change import change
+from vitreous.config.model import ModelConfig, ViTConfig
+from vitreous.config.train import Training
+from vitreous.data.decode import Header, ImageError
+from vitreous.data.loader import Loader
+from vitreous.data.source import Data, Source, take_share
+from vitreous.errors import UserError
+from vitreous.model.family import build_network, count_flops, parameter_roles, resize, without_classifier
+from vitreous.model.initialise import whiten_patches
+from vitreous.model.lora import add_lora
+from vitreous.model.network import Network, has_stem, require
+from vitreous.model.vit import ViT
+from vitreous.training.recipes.distill import decide_answers, distilled
+from vitreous.training.recipes.noise import noised
+from vitreous.training.recipes.situation import Situation
+from vitreous.training.recipes.supervised import recipe
+from vitreous.training.recipes.token_label import token_labelled
+from vitreous.training.request import FitRequest, StudentRequest
+from vitreous.weights.bundle import Bundle
+
+ASIDE = 500
+"""Images that a training without labels sets aside, where that is less than a tenth and enough for all classes."""
+WHITENING = 20_000_000
+"""Pixels that a whitened start is made from, so that large images fit into the memory too."""
+HOUR, FAST_HOUR = 2e14, 4e16
+"""Floating-point operations that two cores, and an accelerator, do in about an hour of training."""
+
+
+def choose_training(
+    request: FitRequest,
+    data: Data,
+    base: Bundle | None,
+    device: str = "cpu",
+    *,
+    teacher: ModelConfig | None = None,
+    typical: Source | None = None,
+    divided: bool = False,
+) -> Training:
+    """What the recipe makes of these data, weights and kind of device, with what the person set otherwise.
+
+    teacher: the model that is learned from, where there is one. typical: the images whose sizes count; None for all
+    that are trained on. divided: nothing is set aside of these data, for they are divided already.
+    """
+    situation = situation_of(typical or data.train, len(data.classes), request.model, request.image_size)
+    situation = replace(situation, images=len(data.train), tested="test" in data.splits)
+    if request.budget is None and request.epochs is None:
+        situation = replace(situation, affordable=HOUR if device == "cpu" else FAST_HOUR)
+    if base is not None:
+        situation = replace(situation, base=base.model.config, base_preprocess=base.preprocess)
+    training = _from_recipe(request, situation, teacher)
+    if divided:
+        training = replace(training, validation=0.0, share=1.0)
+    if training.validation or training.share < 1:  # what is left out is not trained on, which some recipes count
+        left = len(split_for(training, data).train)
+        training = _from_recipe(request, replace(situation, images=left), teacher)
+    for name in ("validation", "split_seed"):
+        if name in request.changes and "val" in data.splits:
+            raise UserError(f"{name}: the data have a val split of their own; leave it out.")
+    if training.wise_ft_alpha < 1 and base is None:
+        raise UserError("wise_ft_alpha: there is nothing to stay near to without weights to start from; leave it out.")
+    return training
+
+
+def split_for(training: Training, data: Data) -> Data:
+    """The data as they are trained on: with a val split where one is wanted, and the training's share of the rest."""
+    if training.validation:
+        seed = training.seed if training.split_seed is None else training.split_seed
+        data = data.with_validation(training.validation, seed)
+    if training.share == 1:
+        return data
+    return replace(data, splits={**data.splits, "train": take_share(data.train, training.share, training.seed)})
+
+
+def situation_of(source: Source, classes: int, model: str | None, image_size: int | None) -> Situation:
+    """What is known of images before a training from scratch."""
+    headers = some_headers(source)
+    return Situation(
+        classes=classes,
+        images=len(source),
+        side=int(median(min(header.width, header.height) for header in headers)),
+        channels=1 if all(header.mode in ("1", "L") for header in headers) else 3,
+        model=model,
+        image_size=image_size,
+    )
+
+
+def _from_recipe(request: FitRequest, situation: Situation, teacher: ModelConfig | None) -> Training:
+    training, given = replace(recipe(request.recipe, situation), seed=request.seed), situation.base is not None
+    if request.distill is not None:
+        training = distilled(training, scratch=not given)
+    if request.token_labels is not None:
+        training = token_labelled(training)
+    if isinstance(request, StudentRequest):
+        training = noised(training, soft=request.labels == "soft")
+
+    def settle(changed: Training) -> Training:
+        if request.distill is None or teacher is None:
+            return changed
+        return decide_answers(changed, teacher, request.changes)
+
+    training = change(training, request.changes, weights=given, settle=settle)
+    return _as_long(training) if request.epochs is None else replace(training, epochs=request.epochs)
+
+
+def _as_long(training: Training) -> Training:
+    """With as many epochs as take as long as the recipe's would without token merging, which makes each cheaper.
+
+    A network has to get used to merging: what it saves of a training is better spent on that (docs/log.md).
+    """
+    model = training.model
+    if not isinstance(model, ViTConfig) or not model.merge:
+        return training
+    saved = count_flops(replace(model, merge=0)) / count_flops(model)
+    return replace(training, epochs=max(training.epochs, round(saved * training.epochs)))
+
+
+def starting_network(training: Training, base: Bundle | None) -> Network:
+    """The network to train: new, or the given one at the training's resolution with a new classifier of zeros."""
+    network = build_network(training.model, seed=training.seed)
+    roles = parameter_roles(network)
+    if base is not None:
+        given = base.model
+        state = resize(given.state_dict(), given.config, training.model.image_size)
+        own = without_classifier(network, network.state_dict())
+        fresh = {name: tensor for name, tensor in network.state_dict().items() if name not in own}
+        network.load_state_dict({**without_classifier(given, state), **fresh})
+    if training.freeze:
+        for name, parameter in network.named_parameters():
+            if roles[name].layer < training.freeze:
+                parameter.requires_grad_(False)
+    if training.lora:
+        add_lora(network, training.lora, training.seed)
+    return network
+
+
+def crop_note(training: Training, base: Bundle) -> str | None:
+    """What to say where the model will look at another share of an image than the weights came with."""
+    seen, came = training.preprocess.crop, base.preprocess.crop
+    if seen == came:
+        return None
+    return (
+        f"The model will look at the middle {seen:.0%} of an image; the weights came with {came:.0%}. Set "
+        "preprocess.crop to change that."
+    )
+
+
+def whiten(network: Network, training: Training, source: Source, workers: int) -> None:
+    """Let the network's patch projection start whitened, from at most 2000 images of all over the source."""
+    vit = require(network, ViT, "whiten")
+    if has_stem(vit):
+        raise UserError("whiten=true: a hybrid's stem looks at the pixels, not the patch projection; set whiten=false.")
+    height, width = training.model.image_size
+    most = max(1, min(2000, WHITENING // (height * width)))
+    some = source.subset(list(range(0, len(source), -(-len(source) // most))))
+    loader = Loader(some, training.preprocess, batch_size=64, workers=workers, unreadable_limit=1.0)
+    with closing(loader):
+        images = torch.cat([batch.images for batch in loader.batches()])
+    whiten_patches(vit, images, training.seed)
+
+
+def set_aside(data: Data, seed: int) -> Data:
+    """The data with a small val split, for a training without labels.
+
+    Where a class is too small to be split, the images are split without regard to their classes, and have none.
+    """
+    if "val" in data.splits:
+        return data
+    train = data.train
+    _, counts = np.unique(train.labels, return_counts=True)
+    if data.classes and counts.min() < 2:
+        data = Data({"train": train.with_labels(np.full(len(train), -1), ())}, (), data.notes)
+    return data.with_validation(min(0.1, max(ASIDE, 2 * len(data.classes)) / len(train)), seed)
+
+
+def some_of(source: Source, most: int, seed: int) -> Source:
+    """At most so many images, from all over the source."""
+    if len(source) <= most:
+        return source
+    order = torch.randperm(len(source), generator=torch.Generator().manual_seed(seed))
+    return source.subset(sorted(order[:most].tolist()))
+
+
+def some_headers(source: Source, most: int = 32) -> list[Header]:
+    """Sizes and kinds of some images, from all over the source; those that cannot be read are reported later."""
+    headers = []
+    for index in range(0, len(source), max(1, len(source) // most)):
+        with suppress(ImageError):
+            headers.append(source.header(index))
+    if not headers:
+        raise UserError(
+            f"{source.name(0)}: neither this nor any other image that was tried can be read; check the data."
+        )
+    return headers

@@ -1,0 +1,174 @@
+"""Checkpoints: what a training needs to go on exactly where it was, complete or not there at all.
+
+A checkpoint is a folder `step-00000120` with safetensors files, `state.json` and a manifest of SHA-256 sums. It is
+written under another name, fsynced, and renamed when complete. The two newest are kept; a damaged one is passed over
+by name.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from vitreous.errors import UserError
+from vitreous.storage.files import new_folder, remove_folder
+from vitreous.storage.manifest import check_manifest
+from vitreous.training.parallel import divided_like
+
+KEPT = 2
+FILES = ("module", "optimizers", "ema")
+START, SHARDS = "start", "shards"
+
+Read = Callable[[Path], dict[str, dict[str, Tensor]]]
+
+
+@dataclass
+class Checkpoint:
+    """A point in a training."""
+
+    step: int
+    module: dict[str, Tensor]
+    optimizers: dict[str, Tensor]
+    ema: dict[str, Tensor]
+    best: dict[str, dict[str, Tensor]]
+    """Of the network and of what is saved beside it, the tensors at the best evaluation so far; empty before that."""
+    facts: dict[str, Any] = field(default_factory=dict)
+    """What else the loop remembers, as JSON."""
+
+
+def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
+    """Write a checkpoint below `folder`, then remove those that are no longer needed."""
+    final = step_folder(folder, checkpoint.step)
+    remove_damaged(final)
+    with new_folder(final) as place:
+        for name in FILES:
+            _save(place / f"{name}.safetensors", getattr(checkpoint, name))
+        save_best(place, checkpoint.best)
+        (place / "state.json").write_text(json.dumps({"step": checkpoint.step, **checkpoint.facts}, indent=1))
+    prune(folder)
+    return final
+
+
+def step_folder(folder: Path, step: int) -> Path:
+    """Where a checkpoint after so many steps lies."""
+    return folder / f"step-{step:08d}"
+
+
+def save_best(place: Path, best: dict[str, dict[str, Tensor]]) -> None:
+    """The best weights so far, of all modules in one file."""
+    flat = {f"{module}|{name}": tensor for module, found in best.items() for name, tensor in found.items()}
+    _save(place / "best.safetensors", flat)
+
+
+def _save(file: Path, tensors: dict[str, Tensor]) -> None:
+    if tensors:
+        save_file({key: tensor.contiguous() for key, tensor in tensors.items()}, file)
+
+
+def prune(folder: Path) -> None:
+    """Remove checkpoints that are no longer needed."""
+    for old in _folders(folder)[:-KEPT]:
+        remove_folder(old)
+
+
+def read_files(path: Path) -> dict[str, dict[str, Tensor]]:
+    """The tensors of a checkpoint that one process wrote."""
+    return {name: _load(path / f"{name}.safetensors") for name in FILES}
+
+
+def _load(file: Path) -> dict[str, Tensor]:
+    return load_file(file) if file.exists() else {}
+
+
+def load_newest(folder: Path, read: Read = read_files) -> tuple[Checkpoint | None, list[str]]:
+    """The newest checkpoint that is whole, if any, and a sentence about each damaged one that was passed over.
+
+    read: what reads the tensors of one that has been found whole.
+    """
+    damaged: list[str] = []
+    for path in reversed(_folders(folder)):
+        try:
+            check_manifest(path)
+            facts = json.loads((path / "state.json").read_text())
+            files = read(path)
+            best: dict[str, dict[str, Tensor]] = {}
+            for key, tensor in _load(path / "best.safetensors").items():
+                module, name = key.split("|")
+                best.setdefault(module, {})[name] = tensor
+            return Checkpoint(step=facts.pop("step"), facts=facts, best=best, **files), damaged
+        except (UserError, OSError, ValueError, KeyError) as error:
+            damaged.append(f"{path}: damaged, the one before is used ({error})")
+    return None, damaged
+
+
+def has_checkpoint(folder: Path) -> bool:
+    """Whether there is one that is whole, by its digests."""
+    for path in _folders(folder):
+        with suppress(UserError):
+            check_manifest(path)
+            return True
+    return False
+
+
+def save_start(folder: Path, tensors: dict[str, Tensor]) -> None:
+    """Keep the network's tensors before the first step, once: they do not change."""
+    if _folders(folder):
+        return
+    remove_damaged(folder / START)
+    with new_folder(folder / START) as place:
+        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, place / f"{START}.safetensors")
+
+
+def load_start(folder: Path) -> dict[str, Tensor]:
+    """What `save_start` kept."""
+    check_manifest(folder / START)
+    return load_file(folder / START / f"{START}.safetensors")
+
+
+def remove_damaged(path: Path) -> None:
+    """Forget a checkpoint that is not whole: the training has come to it again."""
+    try:
+        check_manifest(path)
+    except UserError:
+        remove_folder(path)
+
+
+def remove_partial(folder: Path) -> None:
+    """Forget what a save left behind that was killed."""
+    for path in folder.glob(".*.new"):
+        remove_folder(path)
+
+
+def _folders(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.glob("step-*") if path.is_dir())
+
+
+def pack_optimizers(optimizers: Sequence[torch.optim.Optimizer], module: nn.Module) -> dict[str, Tensor]:
+    """All state of the optimizers as named tensors: "parameter|key"."""
+    names: dict[Tensor, str] = {parameter: name for name, parameter in module.named_parameters()}
+    packed = {}
+    for optimizer in optimizers:
+        for parameter, state in optimizer.state.items():
+            for key, value in state.items():
+                packed[f"{names[parameter]}|{key}"] = value if isinstance(value, Tensor) else torch.tensor(value)
+    return packed
+
+
+def unpack_optimizers(
+    packed: dict[str, Tensor], optimizers: Iterable[torch.optim.Optimizer], module: nn.Module
+) -> None:
+    """Give the optimizers their state back."""
+    parameters = dict(module.named_parameters())
+    owner = {p: optimizer for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
+    for name, value in packed.items():
+        parameter_name, key = name.split("|")
+        parameter = parameters[parameter_name]
+        owner[parameter].state[parameter][key] = divided_like(value, parameter)

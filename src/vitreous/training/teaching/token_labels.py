@@ -1,0 +1,129 @@
+"""Token labels for a training: the teacher is asked about every training image once, and what it says is kept."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from vitreous.config.data import Preprocess
+from vitreous.config.fields import from_fields
+from vitreous.config.model import ViTConfig
+from vitreous.config.objective import TokenLabel
+from vitreous.config.train import Training
+from vitreous.data.source import Source
+from vitreous.data.token_labels import ScoreMaps, TokenLabels
+from vitreous.errors import UserError
+from vitreous.evaluate.feature_cache import default_folder
+from vitreous.evaluate.places import place_scores
+from vitreous.evaluate.score_maps import FORMAT, Digest, MapStore, StoredMaps, image_digest, image_digests
+from vitreous.inputs import read_json
+from vitreous.storage.files import write_file
+from vitreous.training.budget.clock import Clock
+from vitreous.training.budget.looking import class_by_class
+from vitreous.training.request import Listeners
+from vitreous.training.teaching.asking import Asking, ask
+from vitreous.training.teaching.teacher import MissingTeacher, Teacher, present
+
+EXAMPLES = "token-labels.json"
+SHOWN = 8
+"""Training images whose token labels a page shows."""
+
+
+def label_tokens(
+    teacher: Teacher | MissingTeacher,
+    training: Training,
+    source: Source,
+    workers: int,
+    clock: Clock | None,
+    listeners: Listeners,
+) -> TokenLabels:
+    """Labels for the patches of these images, made as far as they are not there yet."""
+    objective, model = training.objective, training.model
+    assert isinstance(objective, TokenLabel)
+    assert isinstance(model, ViTConfig)
+    store = MapStore(_folder(teacher.digest, source.classes, objective.top), len(source.classes), objective.top)
+    digests = image_digests(source, partial(listeners.look, "reading the training images"))
+    known = store.known(partial(listeners.look, "reading the token labels that are kept"))
+    new = {digest: index for index, digest in enumerate(digests) if digest is not None and digest not in known}
+    if new:
+        here = present(teacher, "not all of its token labels are kept any more")
+        made = len(set(digests) - {None}) - len(new)
+        more = f" ({made:,} more are known already)" if made else ""
+        listeners.say(f"Token labels: {teacher.place} looks at {len(new):,} training images once{more}.")
+        how = Asking(workers, clock, listeners, "or a smaller teacher; what it has said so far is kept")
+        known |= store.write(_scored(here, source.subset(list(new.values())), list(new), how))
+        # of those that it could not look at, what can still be read is no image, now and ever after
+        tried = {digest: index for digest, index in new.items() if digest not in known}
+        known |= store.write_unreadable([key for key, index in tried.items() if image_digest(source, index) == key])
+    store.touch()
+    for remark in store.remarks:
+        listeners.say(remark)
+    maps = StoredMaps(known, digests, len(source.classes), source.name)
+    return TokenLabels(maps, model.patch, reflected=training.augment.crop_scale is None)
+
+
+def whole_view(preprocess: Preprocess) -> Preprocess:
+    """How a teacher is shown a whole image: squeezed to its input size, for crops may lie anywhere in the image."""
+    return replace(preprocess, resize="stretch", crop=1.0)
+
+
+def _folder(teacher: str, classes: Sequence[str], kept: int) -> Path:
+    """Where maps of the teacher with this digest are kept, for any data of these classes: beside cached features."""
+    facts = json.dumps([FORMAT, teacher, list(classes), kept])
+    return default_folder().with_name("token-labels") / sha256(facts.encode()).hexdigest()[:32]
+
+
+def _scored(
+    teacher: Teacher, source: Source, digests: Sequence[Digest], how: Asking
+) -> Iterator[tuple[list[Digest], Tensor]]:
+    """Digests and scores (B, h, w, K) of all images that can be read, batch by batch."""
+
+    def answer(images: Tensor) -> Tensor:
+        return place_scores(teacher.network, images)[..., teacher.columns]
+
+    view = whole_view(teacher.preprocess)
+    for index, scores in ask(teacher, source, answer, how, preprocess=view, unreadable_limit=None):
+        yield [digests[number] for number in index.tolist()], scores
+
+
+@dataclass(frozen=True)
+class Taught:
+    """A training image and what the teacher says of its places."""
+
+    image: str
+    """Its name."""
+    classes: list[list[int]]
+    """(h, w) the likeliest class."""
+    shares: list[list[float]]
+    """(h, w) its probability."""
+
+
+def write_examples(folder: Path, maps: ScoreMaps, source: Source, seed: int) -> None:
+    """Keep a handful of training images with their token labels for the run's page."""
+    found = []
+    for index in class_by_class(source.labels, seed)[:SHOWN].tolist():
+        try:
+            likeliest = maps.read(torch.tensor([index]))[0].max(dim=-1)
+        except UserError:  # it could not be read
+            continue
+        shares = [[round(share, 4) for share in row] for row in likeliest.values.tolist()]
+        found.append(Taught(source.name(index), likeliest.indices.tolist(), shares))
+    write_file(folder / EXAMPLES, json.dumps({"images": [asdict(one) for one in found]}) + "\n")
+
+
+def read_examples(folder: Path) -> tuple[Taught, ...]:
+    """What `write_examples` kept; nothing where there is nothing, or nothing that is whole."""
+    path = folder / EXAMPLES
+    try:
+        kept = read_json(path)
+        images = kept.get("images") if isinstance(kept, dict) else None
+        return tuple(from_fields(Taught, one, path) for one in images) if isinstance(images, list) else ()
+    except UserError:
+        return ()

@@ -1,0 +1,212 @@
+"""The queue: what is computed together, and what becomes of what cannot be."""
+
+import asyncio
+import threading
+from concurrent import futures
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from support.serving import GatedEngine, gated, make_image, running
+from vitreous.server import batching
+from vitreous.server.batching import Batcher, Places
+from vitreous.server.metrics import Metrics
+from vitreous.server.refusal import RefusedError
+
+
+def make_batcher(calls=1):
+    """Of batches of four."""
+    engine = GatedEngine()
+    engine.calls_at_once = calls
+    return Batcher(engine, Places(100, 30), Metrics().of_model("m", lambda: 0), grace=10.0)
+
+
+def views(*numbers):
+    return [torch.full((1, 1, 1), number) for number in numbers]
+
+
+def ask_each(batcher, function, *numbers, seconds=30):
+    """What becomes of single questions that are asked at once."""
+
+    async def ask():
+        asked = (batcher.ask(function, views(number), seconds) for number in numbers)
+        found = await asyncio.gather(*asked, return_exceptions=True)
+        return [one if isinstance(one, Exception) else int(one[0]) for one in found]
+
+    return asyncio.run(ask())
+
+
+def test_what_waits_is_computed_together_up_to_the_best_batch():
+    sizes = []
+
+    def double(images):
+        sizes.append(len(images))
+        return 2 * images[:, 0, 0, 0]
+
+    assert ask_each(make_batcher(), double, *range(10)) == [2 * number for number in range(10)]
+    assert sizes == [4, 4, 2]
+
+
+def test_an_engine_that_takes_two_batches_at_once_is_given_two():
+    both = threading.Barrier(2)
+
+    def meet(images):
+        both.wait(60)
+        return images[:, 0, 0, 0]
+
+    assert ask_each(make_batcher(calls=2), meet, *range(8)) == list(range(8))
+
+
+def test_one_bad_image_fails_alone():
+    def fail_of_three(images):
+        if (images == 3).any():
+            raise ValueError("three")
+        return images[:, 0, 0, 0]
+
+    found = ask_each(make_batcher(), fail_of_three, *range(8))
+    assert [one for one in found if not isinstance(one, Exception)] == [0, 1, 2, 4, 5, 6, 7]
+    assert isinstance(found[3], ValueError)
+
+
+def test_different_questions_are_not_mixed():
+    batches = []
+
+    def first(images):
+        batches.append("first")
+        return images[:, 0, 0, 0]
+
+    def second(images):
+        batches.append("second")
+        return -images[:, 0, 0, 0]
+
+    async def ask():
+        batcher = make_batcher()
+        return await asyncio.gather(
+            *(batcher.ask(function, views(n), 30) for n, function in enumerate([first, second, first, second]))
+        )
+
+    assert [int(one[0]) for one in asyncio.run(ask())] == [0, -1, 2, -3]
+    assert batches == ["first", "second"]
+
+
+def test_whoever_waited_too_long_is_told_so():
+    found = ask_each(make_batcher(), lambda images: images[:, 0, 0, 0], 1, 2, seconds=-1)
+    assert all(isinstance(one, RefusedError) and one.status == 503 and "Retry-After" in one.headers for one in found)
+
+
+def test_who_asks_just_when_the_worker_ends_is_answered_too():
+    def same(images):
+        return images[:, 0, 0, 0]
+
+    async def ask_twice():
+        batcher, ending = make_batcher(), asyncio.Event()
+        count = batcher.metrics.batch
+
+        def batch(*figures):  # the worker's last step, so whoever waits for this goes on before anything else does
+            count(*figures)
+            ending.set()
+
+        batcher.metrics.batch = batch
+        first = asyncio.ensure_future(batcher.ask(same, views(1), 30))
+        await ending.wait()
+        async with asyncio.timeout(20):
+            second = await batcher.ask(same, views(2), 30)
+        return int((await first)[0]), int(second[0])
+
+    assert asyncio.run(ask_twice()) == (1, 2)
+
+
+def test_places_are_counted_and_given_back():
+    places = Places(3, 30)
+    with places.take(2):
+        places.check(1)
+        with pytest.raises(RefusedError, match=r"^2 "):
+            places.check(2)
+    places.check(3)
+    with pytest.raises(RefusedError, match="3") as refused:
+        places.check(4)
+    assert refused.value.status == 413
+
+
+def test_nobody_is_let_in_who_would_wait_too_long():
+    """A slow model has fewer places: what is accepted is answered in time."""
+    places = Places(100, 30)
+    places.seconds_each = 40.0
+    with places.take(1), pytest.raises(RefusedError) as refused:
+        places.check()
+    assert refused.value.status == 503
+    assert int(refused.value.headers["Retry-After"]) > 30
+
+
+def test_a_request_of_several_counts_its_own_images():
+    """Let in, they would keep the engine busy for half a minute, and be given up then."""
+    places = Places(100, 30)
+    places.measured(1.0)
+    places.check(30)
+    with pytest.raises(RefusedError, match=r"^31 .* 30 ") as refused:
+        places.check(31)
+    assert refused.value.status == 413
+    with places.take(10), pytest.raises(RefusedError, match=r"^10 ") as refused:
+        places.check(21)
+    assert refused.value.status == 503
+    with places.take(10):
+        places.check(20)
+
+
+def test_one_image_is_let_in_however_slow_the_model_is():
+    places = Places(100, 30)
+    places.measured(40.0)
+    places.check()
+    with pytest.raises(RefusedError, match=" 1 "):
+        places.check(2)
+
+
+def test_a_slow_hour_does_not_refuse_large_requests_for_ever():
+    """Nothing would be computed that shows that it is over."""
+    places = Places(100, 30)
+    places.measured(0.1)
+    places.seconds_each = 5.0
+    with places.take(8), pytest.raises(RefusedError) as refused:
+        places.check(8)
+    assert refused.value.status == 503
+    assert places.seconds_each < 5.0
+
+
+def test_a_place_is_kept_for_a_image_that_is_being_sent(monkeypatch):
+    """Others are refused before they have sent theirs; but whoever dawdles keeps no place."""
+    now = 100.0
+    monkeypatch.setattr(batching, "time", SimpleNamespace(monotonic=lambda: now))
+    places = Places(2, 30)
+    with places.take(1), places.arriving():
+        with pytest.raises(RefusedError, match=r"^2 "):
+            places.check_before_reading()
+        places.check(1)  # one that has been read takes what is free
+        now += 1
+        places.check_before_reading()
+        with places.arriving(), pytest.raises(RefusedError):
+            places.check_before_reading()
+    with places.take(1):
+        places.check_before_reading()
+
+
+def test_a_full_queue_refuses_at_once_and_answers_what_it_accepted():
+    engine = GatedEngine()
+    with running(gated(engine), most_images=4) as server:
+        engine.batches.clear()
+        while engine.entered.acquire(blocking=False):
+            pass
+        engine.gate.clear()
+        with futures.ThreadPoolExecutor(12) as pool:
+            jobs = [pool.submit(server.client.post, "/predict", content=make_image(seed=seed)) for seed in range(12)]
+            done, waiting = set(), set(jobs)
+            while len(done) < 8:  # the engine stands still, so these are refusals
+                finished, waiting = futures.wait(waiting, return_when=futures.FIRST_COMPLETED)
+                done |= finished
+            assert {job.result().status_code for job in done} == {503}
+            for job in done:
+                assert int(job.result().headers["Retry-After"]) >= 1
+                assert list(job.result().json()) == ["error"]
+            engine.gate.set()
+            assert [job.result().status_code for job in waiting] == [200] * 4
+    assert sum(engine.batches) == 4

@@ -1,0 +1,170 @@
+"""`vitreous serve` as a process: how it begins, and how a signal ends it."""
+
+import asyncio
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+
+import httpx
+import pytest
+
+from support.colours import make_bundle
+from support.live_server import serving
+from support.serving import make_image, opened, read_answer, wait_until_refused
+from vitreous.config.server import ServerSettings
+from vitreous.errors import UserError
+from vitreous.jobs.serve import name_model, serve
+from vitreous.server.running import listen, run_server
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory):
+    return make_bundle(tmp_path_factory.mktemp("runs") / "colours" / "bundle")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.exhaustive)])
+def test_a_signal_under_load_loses_nothing_that_was_accepted(bundle, number):
+    """Every request that was sent is answered, or its connection was never taken; also one that is still being sent."""
+    content = make_image("blue")
+    with serving(bundle) as server:
+        assert server.said.startswith(f"vitreous: colours at {server.url} ")
+        outcomes, sent = [], threading.Semaphore(0)
+
+        def ask(seed):
+            with httpx.Client(base_url=server.url, timeout=120) as client:
+                while True:
+                    try:
+                        outcomes.append(client.post("/predict", content=make_image("green", seed)).status_code)
+                    except httpx.ConnectError:
+                        return  # nobody listens any more
+                    except httpx.HTTPError as error:
+                        outcomes.append(error)
+                        return
+                    sent.release()
+
+        with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
+            head = f"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(content)}\r\n"
+            connection.sendall(f"{head}Expect: 100-continue\r\n\r\n".encode())
+            interim = b""
+            while not interim.endswith(b"\r\n\r\n"):  # the server has read the head, and waits for the body
+                part = connection.recv(1)
+                assert part, interim
+                interim += part
+            assert interim.startswith(b"HTTP/1.1 100")
+            connection.sendall(content[:50])
+            threads = [threading.Thread(target=ask, args=(seed,)) for seed in range(8)]
+            for thread in threads:
+                thread.start()
+            for _ in range(24):
+                assert sent.acquire(timeout=120)
+            server.process.send_signal(number)
+            wait_until_refused(server.url)
+            connection.sendall(content[50:])
+            answer = read_answer(connection)
+        assert answer.startswith(b"HTTP/1.1 200")
+        assert b'"label":"blue"' in answer
+        assert b"connection: close" in answer  # so that a pool of connections sends nothing more here
+        for thread in threads:
+            thread.join(120)
+        assert server.process.wait(120) == 0
+        assert server.process.stderr.read() == ""
+        lost = [one for one in outcomes if one != 200]
+        # A request may cross the end of an idle connection: it was never read, and HTTP lets a client send it again.
+        assert all(isinstance(one, httpx.RemoteProtocolError | httpx.ReadError | httpx.WriteError) for one in lost)
+        assert len(lost) <= len(threads)
+
+
+def test_a_port_that_is_taken(bundle):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(UserError, match=rf"^port={port}: "):
+            serve(bundle, port=port)
+
+
+def test_a_port_that_is_taken_while_the_models_are_opened(bundle):
+    """Two servers that start at once both have the address, until the first of them listens."""
+    with listen(ServerSettings(port=0)) as first:
+        port = first.getsockname()[1]
+        settings = ServerSettings(port=port)
+        with listen(settings) as second:
+            first.listen()
+            with pytest.raises(UserError, match=rf"^port={port}: "):
+                run_server([opened(bundle)], settings, second, lambda: None)
+
+
+def test_other_machines_need_a_token(bundle, monkeypatch):
+    monkeypatch.delenv("VITREOUS_TOKEN", raising=False)
+    for host in ("0.0.0.0", "::", "192.0.2.1", "example.invalid"):
+        with pytest.raises(UserError, match=rf"^host='{re.escape(host)}': .*VITREOUS_TOKEN"):
+            serve(bundle, host=host, port=0)
+
+
+def test_a_token_must_be_hard_to_guess(bundle, monkeypatch):
+    with pytest.raises(UserError, match=r"^token: 6 .*16"):
+        serve(bundle, port=0, token="secret")
+    monkeypatch.setenv("VITREOUS_TOKEN", "x" * 16)
+    # an empty token was given on purpose: the variable does not replace it
+    for nothing in ("", "   ", " " * 20):
+        with pytest.raises(UserError, match=rf"^token='{nothing}': "):
+            serve(bundle, port=0, token=nothing)
+    with pytest.raises(UserError, match=r"^token: 16 "):
+        serve(bundle, port=0, token="ü" * 16)
+    monkeypatch.setenv("VITREOUS_TOKEN", "short\n")
+    with pytest.raises(UserError, match=r"^token: 5 "):
+        serve(bundle, host="0.0.0.0", port=0)
+
+
+def test_an_address_that_does_not_exist(bundle):
+    with pytest.raises(UserError, match=r"^host='example\.invalid': "):
+        serve(bundle, host="example.invalid", port=0, token="x" * 16)
+
+
+def test_a_notebook_is_told_what_to_do(bundle):
+    async def cell():
+        serve(bundle, port=0)
+
+    with pytest.raises(UserError, match="`vitreous serve`"):
+        asyncio.run(cell())
+
+
+def test_no_models():
+    with pytest.raises(UserError, match="models"):
+        serve([])
+
+
+def test_the_extra_is_named_where_it_is_missing(bundle, monkeypatch):
+    monkeypatch.setattr("vitreous.jobs.serve.find_spec", lambda name: None if name == "fastapi" else object())
+    with pytest.raises(UserError, match=r"fastapi.*'vitreous\[serve\]'"):
+        serve(bundle)
+
+
+@pytest.mark.slow
+def test_without_the_extra_all_else_works():
+    """Nothing but `serve` imports FastAPI, uvicorn or Prometheus' client."""
+    code = (
+        "import sys; sys.modules.update(dict.fromkeys(['fastapi', 'starlette', 'uvicorn', 'prometheus_client']));"
+        "import vitreous; vitreous.predict, vitreous.load;"
+        "vitreous.serve; import vitreous.cli.serve, vitreous.jobs.load"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_names_of_models():
+    for given, name in {
+        "runs/pets": "pets",
+        "runs/pets/bundle": "pets",
+        "runs/pets/bundle/model.safetensors": "pets",
+        "weights/vit_ti16.safetensors": "vit_ti16",
+        "exported v1.2/": "exported-v1.2",
+        "hf:google/vit-base-patch16-224": "vit-base-patch16-224",
+        "…": "model",
+    }.items():
+        assert name_model(given) == name
+        assert name_model(given, [name]) == f"{name}-2"
+        assert name_model(given, [name, f"{name}-2"]) == f"{name}-3"

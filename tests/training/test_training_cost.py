@@ -1,0 +1,58 @@
+"""Floating-point operations of a training, against PyTorch's own counter."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from vitreous.config.data import Preprocess
+from vitreous.config.model import ViTConfig
+from vitreous.config.objective import Supervised
+from vitreous.config.train import Training
+from vitreous.data.batch import Batch
+from vitreous.objectives.build import build_objective
+from vitreous.objectives.setting import Setting
+from vitreous.training.cost import training_work
+from vitreous.training.pace import Pace
+from vitreous.training.start import starting_network
+
+MODEL = ViTConfig(width=64, depth=4, heads=2, mlp_width=256, patch=4, image_size=(32, 32), classes=10, pool="mean")
+TRAINING = Training(MODEL, Preprocess(size=(32, 32)))
+
+
+def counted(training, progress):
+    """Operations of one image's step, forward and backward, by `torch.utils.flop_counter`."""
+    objective = build_objective(starting_network(training, None), training.objective, Setting())
+    batch = Batch.of(torch.rand(4, 3, 32, 32), torch.arange(4))
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:  # the fused one is not counted
+        objective(batch, progress)[0].backward()
+    return counter.get_total_flops() / 4
+
+
+def test_operations_of_a_step(subtests):
+    for changes, tolerance in (({}, 0.03), ({"freeze": 2}, 0.03), ({"freeze": 4}, 0.03), ({"lora": 2}, 0.03)):
+        with subtests.test(changes=changes, tolerance=tolerance):
+            training = replace(TRAINING, **changes)
+            assert training_work(training, 1, Pace(1), 1).flops == pytest.approx(counted(training, 0.5), rel=tolerance)
+
+
+def test_the_keep_schedule_counts_as_far_as_it_went():
+    training = replace(TRAINING, objective=Supervised(keep_schedule=((0.5, 0.25),)))
+    few, all_ = counted(training, 0.0), counted(training, 1.0)
+    assert few < 0.4 * all_
+    assert training_work(training, 100, Pace(10), 5).flops == pytest.approx(100 * few, rel=0.05)
+    assert training_work(training, 100, Pace(10), 10).flops == pytest.approx(50 * (few + all_), rel=0.05)
+
+
+def test_a_bent_pace_counts_the_steps_that_were_taken():
+    """Half the training in five steps with few patches, the other half in one with all."""
+    training = replace(TRAINING, objective=Supervised(keep_schedule=((0.5, 0.25),)))
+    few, all_ = counted(training, 0.0), counted(training, 1.0)
+    work = training_work(training, 6, Pace(10, [(5, 6)]), 6)
+    assert work.flops == pytest.approx(5 * few + all_, rel=0.05)
+
+
+def test_nothing_done_nothing_spent():
+    assert training_work(TRAINING, 0, Pace(10), 0).flops == 0

@@ -1,0 +1,372 @@
+"""`compare` as a person uses it: tiny trainings, cells that are kept, and a folder that goes on where it was."""
+
+import itertools
+import json
+import re
+import shutil
+import signal
+
+import numpy as np
+import pytest
+
+from support.fake_clock import fake_clock
+from support.greys import stop_after
+from vitreous import UserError
+from vitreous.cli import main
+from vitreous.data.source import open_data
+from vitreous.inference.choice import in_torch
+from vitreous.inference.measuring import measure_classifier
+from vitreous.interrupt import Interrupted
+from vitreous.jobs.compare import compare
+from vitreous.jobs.fit import fit
+from vitreous.model.family import count_flops
+from vitreous.studies.comparison.cells import Cells, CellTraining
+from vitreous.training.folder import read_config
+from vitreous.training.request import Listeners
+from vitreous.training.start import split_for
+from vitreous.weights.bundle import load_bundle
+
+BUDGET, ONE_MODEL = "25s", "9s"
+"""A few steps in each training."""
+MODELS = ["F/4@16", "F/4@16:attention=neighbourhood:window=3"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def short():
+    """Trainings may be so short that they teach nothing, and a step takes 0.2 seconds whatever the machine does."""
+    with fake_clock(step_seconds=0.2), pytest.MonkeyPatch.context() as patch:
+        patch.setattr("vitreous.studies.comparison.plan.LEAST", 0.01)
+        patch.setattr("vitreous.studies.comparison.biases.FEWEST", 4)
+        patch.setattr("vitreous.studies.comparison.biases.MOST", 4)
+        yield
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    """Light and dark, 120 to learn from and 20 to be judged by."""
+    draw = np.random.default_rng(0)
+
+    def some(count):
+        labels = np.arange(count) % 2
+        return (draw.integers(0, 100, (count, 16, 16, 3)) + 100 * labels[:, None, None, None]).astype(np.uint8), labels
+
+    path = tmp_path_factory.mktemp("data") / "images.npz"
+    (images, labels), (others, truth) = some(120), some(20)
+    np.savez(path, x_train=images, y_train=labels, x_test=others, y_test=truth)
+    return path
+
+
+def run(images, out, models=MODELS, **more):
+    given = {"budget": BUDGET if len(models) > 1 else ONE_MODEL, "fractions": [0.25, 1], "seeds": 1, "equal": "flops"}
+    return compare(images, models, workers=0, out=out, **{**given, **more})
+
+
+@pytest.fixture(scope="module")
+def finished(images, tmp_path_factory):
+    """A comparison that several tests look at: its folder and its result."""
+    out = tmp_path_factory.mktemp("compared") / "out"
+    return out, run(images, out)
+
+
+def cells_below(out):
+    return {str(path.parent.relative_to(out)): path.read_bytes() for path in out.rglob("cells/**/model.safetensors")}
+
+
+def says_unfinished(out):
+    """Whether the page has a warning in its header."""
+    return "<strong>" in (out / "compare.html").read_text().partition("</header>")[0]
+
+
+@pytest.mark.slow
+def test_every_cell_has_its_run_and_its_numbers(finished, images):
+    out, found = finished
+    assert found.finished
+    assert {path.name for path in out.iterdir()} == {
+        "config.json", "compare.json", "compare.html", "cells", "tuning", "bias",
+    }  # fmt: skip
+    assert [(cell.model, cell.fraction, cell.seed, cell.images) for cell in found.cells] == [
+        (MODELS[0], 0.25, 0, 28), (MODELS[1], 0.25, 0, 28), (MODELS[0], 1.0, 0, 108), (MODELS[1], 1.0, 0, 108),
+    ]  # fmt: skip
+    assert all(cell.n == 20 and cell.settings["steps"] > 1 for cell in found.cells)
+    assert [found.settings[name] for name in ("evaluations", "val_images", "measured_images")] == [10, 12, 20]
+    assert len(found.tried) == 6
+    saved = json.loads((out / "compare.json").read_text())
+    assert saved.pop("generator").startswith("vitreous ")
+    assert saved == json.loads(json.dumps(found.to_json()))
+    assert saved["machine"]["cores"] >= 1
+    assert len(saved["digests"]["test"]) == 16
+    assert set(saved["biases"]) == set(MODELS)
+    assert (out / "compare.html").exists()
+    near = load_bundle(out / "cells" / "F-4@16_attention=neighbourhood_window=3" / "1" / "seed-0").model.config
+    assert (near.attention, near.window) == ("neighbourhood", 3)
+
+
+@pytest.mark.slow
+def test_operations_are_equal_but_for_a_step(finished):
+    _, found = finished
+    for cell in found.cells:
+        forward = next(model.forward_flops for model in found.models if model.name == cell.model)
+        step = 3 * min(64, cell.images) * forward
+        assert cell.spent.flops == pytest.approx(cell.settings["steps"] * step, rel=1e-9)
+        assert cell.settings["steps"] > 1
+        assert abs(cell.spent.flops - found.cell_flops) <= step / 2
+    config = load_bundle(found.cells[0].place).model.config
+    assert forward == count_flops(load_bundle(found.cells[1].place).model.config)
+    assert found.models[0].forward_flops == count_flops(config)
+
+
+@pytest.mark.slow
+def test_splits_are_the_same_for_all_and_shares_are_nested(finished, images):
+    out, found = finished
+    data = open_data(images)
+    seen = {}
+    for cell in found.cells:
+        split = split_for(read_config(out / cell.place).training, data)
+        seen[cell.model, cell.fraction] = {
+            name: {source.key(i) for i in range(len(source))} for name, source in split.splits.items()
+        }
+    whole = seen[MODELS[0], 1.0]
+    assert seen[MODELS[1], 1.0] == whole
+    for model in MODELS:
+        part = seen[model, 0.25]
+        assert (part["val"], part["test"]) == (whole["val"], whole["test"])
+        assert part["train"] < whole["train"]
+    assert not whole["train"] & whole["val"]
+
+
+@pytest.mark.slow
+def test_repeating_it_trains_nothing(finished, images, monkeypatch):
+    out, found = finished
+    monkeypatch.setattr(CellTraining, "_run", lambda *_: pytest.fail("a finished cell was trained again"))
+    monkeypatch.setattr(
+        "vitreous.studies.comparison.biases.measure_bias", lambda *_, **__: pytest.fail("measured again")
+    )
+    (out / "compare.html").unlink()
+    assert run(images, out) == found
+    assert (out / "compare.html").exists()
+
+
+@pytest.mark.slow
+def test_one_that_was_stopped_goes_on_to_the_same_models(finished, images, tmp_path):
+    """With equal operations no clock decides anything once the trials are done: the same bits are expected."""
+    out, whole = finished
+    again = tmp_path / "again"
+    shutil.copytree(out, again)
+    shutil.rmtree(again / "cells")
+    (again / "compare.json").unlink()
+    counts = []
+    for steps in itertools.count(1):
+        result = run(images, again, listeners=Listeners(stop=stop_after(steps)))
+        if result.finished:
+            break
+        counts.append(len(result.cells))
+        written = again / "compare.json"
+        assert written.exists() == bool(result.cells)
+        if result.cells:
+            assert json.loads(written.read_text())["finished"] is False
+            assert says_unfinished(again)
+    assert 0 in counts
+    assert max(counts) > 0
+    assert json.loads((again / "compare.json").read_text())["finished"] is True
+    assert not says_unfinished(again)
+    assert cells_below(again) == cells_below(out)
+    assert [cell.accuracy for cell in result.cells] == [cell.accuracy for cell in whole.cells]
+
+
+@pytest.mark.slow
+def test_seeds_and_models_may_be_added(finished, images, tmp_path):
+    out, whole = finished
+    more = tmp_path / "more"
+    shutil.copytree(out, more)
+    before = cells_below(more)
+    found = run(images, more, seeds=2, fractions=[1, 0.25, 0.5])
+    assert len(found.cells) == 12
+    assert {name: content for name, content in cells_below(more).items() if name in before} == before
+    assert found.cell_flops == whole.cell_flops
+    with pytest.raises(UserError, match=r"seeds=2\b.* 1\b"):
+        run(images, more, fractions=[1, 0.25, 0.5])
+
+
+@pytest.mark.slow
+def test_equal_time_and_a_finished_model_beside_it(finished, images, tmp_path):
+    out, _ = finished
+    done = out / "cells" / "F-4@16" / "1" / "seed-0"
+    heard = []
+    found = run(
+        images, tmp_path / "out", models=[MODELS[0], str(done)], equal="time", fractions=[1], seeds=2, budget="12s",
+        listeners=Listeners(say=heard.append),
+    )  # fmt: skip
+    assert len(found.cells) == 3
+    assert [row.model for row in found.rows] == [MODELS[0], str(done)]
+    assert found.cells[-1].n == 20
+    assert (
+        read_config(tmp_path / "out" / "cells" / "F-4@16" / "1" / "seed-1").request.budget == f"{found.cell_seconds}s"
+    )
+    assert [number for line in heard for number in re.findall(r"\b(\d) of 2 \(", line)] == ["1", "2"]
+    assert any(re.search(rf"\b2 \w+ of {found.cell_seconds:g} s\b", line) for line in heard)
+
+
+@pytest.mark.slow
+def test_finished_models_alone_need_no_budget(finished, images, tmp_path, capsys):
+    out, _ = finished
+    places = [str(out / "cells" / "F-4@16" / share / "seed-0") for share in ("1", "0.25")]
+    main(["compare", str(images), "--models", ",".join(places), "--out", str(tmp_path / "out"), "--workers", "0"])
+    printed = capsys.readouterr().out
+    assert "compare.html" in printed
+    found = json.loads((tmp_path / "out" / "compare.json").read_text())
+    assert [cell["n"] for cell in found["cells"]] == [20, 20]
+    assert found["tried"] == []
+
+
+@pytest.mark.slow
+def test_without_a_test_split_the_validation_images_judge_and_that_is_said(packed, tmp_path):
+    found = run(packed, tmp_path / "out", models=MODELS[:1], equal="time", fractions=[1])
+    assert found.split == "val"
+    assert [cell.n for cell in found.cells] == [12]
+    assert any("test split" in remark for remark in found.remarks)
+    changes = read_config(tmp_path / "out/cells/F-4@16/1/seed-0").request.changes
+    assert "split_seed" not in changes  # they have a val split
+    with pytest.raises(UserError, match="split_seed"):
+        fit(packed, epochs=1, changes={"split_seed": 1}, out=tmp_path / "run", workers=0)
+
+
+@pytest.mark.slow
+def test_finished_models_are_not_measured_on_all_images_of_data_without_splits(finished, images, tmp_path):
+    out, _ = finished
+    with np.load(images) as arrays:
+        np.savez(tmp_path / "whole.npz", images=arrays["x_train"], labels=arrays["y_train"])
+    done = str(out / "cells" / "F-4@16" / "1" / "seed-0")
+    found = compare(tmp_path / "whole.npz", [done], out=tmp_path / "out", workers=0)
+    assert [cell.n for cell in found.cells] == [12]
+    (remark,) = (remark for remark in found.remarks if "test split" in remark)
+    assert "12 of " in remark
+    assert "validation" not in remark  # they chose nothing
+
+
+@pytest.mark.slow
+def test_every_cell_is_measured_on_the_same_images(images, tmp_path, monkeypatch):
+    """However fast a model is and whatever its seed; finished models too."""
+    seen = []
+
+    def measured(bundle, source, **more):
+        seen.append([source.key(i) for i in range(len(source))])
+        return measure_classifier(bundle, source, **more)
+
+    monkeypatch.setattr("vitreous.studies.comparison.cells.measure_classifier", measured)
+    monkeypatch.setattr("vitreous.studies.comparison.plan.TESTING", 1e-9)
+    monkeypatch.setattr("vitreous.studies.comparison.plan.VALIDATING", 1e-9)
+    changes = {"validation": 0.2, "evaluations": 2}
+    found = run(images, tmp_path / "out", fractions=[1], seeds=2, equal="time", changes=changes)
+    assert len(seen) == 4
+    assert all(keys == seen[0] for keys in seen)
+    assert [cell.n for cell in found.cells] == [16] * 4  # the fewest
+    assert any(" 16" in remark for remark in found.remarks)
+    runs = [read_config(tmp_path / "out" / cell.place) for cell in found.cells]
+    assert [one.parts for one in runs] == [{"val": 16}] * 4
+    assert [one.training.evaluations for one in runs] == [2] * 4
+
+
+@pytest.mark.slow
+def test_a_training_that_diverges_ends_nothing_but_itself(images, tmp_path, monkeypatch):
+    """A rate of 1e30 overflows in the first steps; 0.3 and 1 times the recipe's do not."""
+    monkeypatch.setattr("vitreous.studies.comparison.cells.GRID", (1.0, 1e33))
+    found = run(images, tmp_path / "out", models=MODELS[:1], fractions=[1])
+    assert found.finished
+    assert [trial.diverged for trial in found.tried] == [False, True]
+    assert found.tried[1].accuracy == 0
+    assert found.models[0].learning_rate == found.tried[0].learning_rate
+    assert any("diverged" in remark for remark in found.remarks)
+    monkeypatch.setattr(CellTraining, "_run", lambda *_: pytest.fail("a diverged trial was trained again"))
+    assert run(images, tmp_path / "out", models=MODELS[:1], fractions=[1]) == found
+
+
+@pytest.mark.slow
+def test_a_model_that_always_diverges_fails_alone(images, tmp_path, monkeypatch):
+    usual = Cells.learning_rates
+
+    def rates(cells, candidate):
+        found = usual(cells, candidate)
+        return [1e30 * rate for rate in found] if "neighbourhood" in candidate.name else found
+
+    monkeypatch.setattr(Cells, "learning_rates", rates)
+    found = run(images, tmp_path / "out", fractions=[1])
+    assert found.finished
+    assert [cell.model for cell in found.cells] == MODELS[:1]
+    assert set(found.biases) == set(MODELS[:1])
+    assert any(remark.startswith(f"{MODELS[1]}: ") for remark in found.remarks)
+
+
+@pytest.mark.slow
+def test_a_cell_that_diverges_counts_as_nothing_right(images, tmp_path, monkeypatch):
+    usual = Cells.train
+
+    def train(cells, key, candidate, rate, plan):
+        return usual(cells, key, candidate, 1e30 if key.seed == 1 else rate, plan)
+
+    monkeypatch.setattr(Cells, "train", train)
+    found = run(images, tmp_path / "out", models=MODELS[:1], fractions=[1], seeds=2)
+    assert found.finished
+    assert [(cell.diverged, cell.n) for cell in found.cells] == [(False, 20), (True, 20)]
+    assert found.rows[0].accuracies.mean == found.cells[0].accuracy / 2
+    assert any("seed 1: " in remark for remark in found.remarks)
+
+
+@pytest.mark.slow
+def test_a_signal_between_trainings_leaves_a_page_of_what_there_is(finished, images, tmp_path, monkeypatch):
+    again = tmp_path / "again"
+    shutil.copytree(finished[0], again)
+    usual = Cells.measure
+
+    def measure(cells, key, *more):
+        if key.fraction == 1:
+            raise Interrupted(signal.SIGINT)
+        return usual(cells, key, *more)
+
+    monkeypatch.setattr(Cells, "measure", measure)
+    found = run(images, again)
+    assert not found.finished
+    assert [cell.fraction for cell in found.cells] == [0.25, 0.25]
+    saved = json.loads((again / "compare.json").read_text())
+    assert (saved["finished"], len(saved["cells"])) == (False, 2)
+    assert says_unfinished(again)
+
+
+@pytest.mark.slow
+def test_the_device_that_was_named_is_used(finished, images, tmp_path, monkeypatch):
+    out, _ = finished
+    asked = []
+
+    def opened(bundle, device="auto"):
+        asked.append(device)
+        return in_torch(bundle, device)
+
+    monkeypatch.setattr("vitreous.studies.comparison.cells.in_torch", opened)
+    done = str(out / "cells" / "F-4@16" / "1" / "seed-0")
+    compare(images, [done], out=tmp_path / "out", workers=0, device="cpu")
+    assert asked == ["cpu"]
+
+
+REFUSED = {
+    "no budget": ({"budget": None}, "budget"),
+    "too short": ({"budget": "0.01s"}, r"budget '0\.01s': .* 4 .*\ds"),
+    "a share that leaves a class empty": ({"fractions": [0.001]}, r"share=0\.001: "),
+    "a fraction of 2": ({"fractions": [2]}, "fractions: 2"),
+    "no seeds": ({"seeds": 0}, "seeds=0"),
+    "two sizes": ({"image_size": 16}, "image_size=16"),
+    "another size": ({"models": ["F/4@16", "F/4@128"]}, "128"),
+    "the learning rate": ({"changes": {"optimizer.learning_rate": 1}}, r"optimizer\.learning_rate: "),
+    "a share": ({"changes": {"share": 0.5}}, "share: "),
+    "no validation": ({"changes": {"validation": 0}}, "validation=0"),
+    "no such field": ({"changes": {"wings": 1}}, "wings"),
+}
+
+
+def test_what_is_refused_leaves_nothing(images, weights, tmp_path, subtests):
+    for case, (changes, named) in REFUSED.items():
+        with subtests.test(case):
+            with pytest.raises(UserError, match=named):
+                run(images, tmp_path / "out", **changes)
+            assert not (tmp_path / "out").exists()
+    with pytest.raises(UserError, match="class"):  # a finished model must know the classes
+        compare(images, [weights], out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()

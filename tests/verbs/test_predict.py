@@ -1,0 +1,159 @@
+"""Prediction: every image gets its answer, in order, and a bad one stops nobody."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from support.colours import COLOURS, PREPROCESS, make_bundle, make_images
+from vitreous import UserError
+from vitreous.data.source import open_data
+from vitreous.data.view import Sample
+from vitreous.inference.engine import Deployed
+from vitreous.jobs import predict as predicting
+from vitreous.jobs.predict import predict, predict_each
+from vitreous.weights.bundle import load_bundle, save_bundle
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory):
+    return load_bundle(make_bundle(tmp_path_factory.mktemp("bundle") / "b"))
+
+
+def test_a_folder_in_the_order_of_its_paths(bundle, tmp_path, subtests):
+    make_images(tmp_path / "p")
+    for batch_size in (1, 5, 64):
+        with subtests.test(batch_size=batch_size):
+            found = predict(bundle, tmp_path / "p", batch_size=batch_size)
+            assert [one.path for one in found] == sorted(str(path) for path in (tmp_path / "p").rglob("*.png"))
+            assert [one.label for one in found] == [colour for colour in COLOURS for _ in range(4)]
+            for one in found:
+                assert len(one.top) == 3, "there are only three labels"
+                assert sum(entry.score for entry in one.top) == pytest.approx(1, abs=1e-5)
+                assert one.score == one.top[0].score >= one.top[1].score
+
+
+def test_files_and_folders_in_the_order_given(bundle, tmp_path):
+    make_images(tmp_path / "p", count=2)
+    red = tmp_path / "p" / "red" / "1.png"
+    found = predict(bundle, [red, str(tmp_path / "p" / "green"), red], top=1)
+    assert [one.label for one in found] == ["red", "green", "green", "red"]
+    assert all(len(one.top) == 1 for one in found)
+
+
+def test_what_cannot_be_read_does_not_stop_the_others(bundle, tmp_path):
+    make_images(tmp_path / "p", count=2)
+    (tmp_path / "p" / "green" / "text.jpg").write_text("not an image")
+    (tmp_path / "p" / "empty.png").touch()
+    found = {Path(one.path).name: one for one in predict(bundle, [tmp_path / "p", tmp_path / "none.png"])}
+    assert len(found) == 2 + 3  # names repeat between colours
+    reasons = {found[name].error for name in ("text.jpg", "empty.png", "none.png")}
+    assert None not in reasons
+    assert len(reasons) == 3, "each has its own"
+    assert found["text.jpg"].label is None
+    assert found["text.jpg"].score is None
+    assert found["1.png"].error is None
+
+
+def test_a_whole_batch_that_cannot_be_read(bundle, tmp_path):
+    for i in range(3):
+        (tmp_path / f"{i}.png").touch()
+    assert all(one.error for one in predict(bundle, tmp_path, batch_size=2))
+
+
+def test_json_of_both_kinds(bundle, tmp_path):
+    make_images(tmp_path / "p", count=1, colours=("red",))
+    good, bad = predict(bundle, [tmp_path / "p" / "red" / "0.png", tmp_path / "none.png"], top=2)
+    said = json.loads(json.dumps(good.to_json()))
+    assert list(said) == ["path", "label", "score", "top"]
+    assert said["top"][0] == {"label": "red", "score": said["score"]}
+    assert list(bad.to_json()) == ["path", "error"]
+
+
+def test_files_bytes_images_and_arrays(bundle, tmp_path):
+    """All of one list, in order; what has no path is called by its kind and place."""
+    make_images(tmp_path / "p", count=1)
+    path = tmp_path / "p" / "green" / "0.png"
+    with Image.open(path) as opened:  # not loaded yet, and given twice
+        given = [path, path.read_bytes(), opened, opened, np.array(Image.open(path)), tmp_path / "p", b"cut short"]
+        found = predict(bundle, given, batch_size=3)
+        assert [one.path for one in predict(bundle, tuple(given))] == [one.path for one in found]
+    all_of_p = [str(tmp_path / "p" / colour / "0.png") for colour in COLOURS]
+    assert [one.path for one in found] == [str(path), "bytes#1", "image#2", "image#3", "array#4", *all_of_p, "bytes#6"]
+    for one in found[:5]:  # the same image, in other batches
+        assert one.score == pytest.approx(found[6].score, abs=1e-5)
+        assert one.label == "green"
+    assert found[-1].error
+    for one in given[1:5]:
+        (alone,) = predict(bundle, one)
+        assert alone.score == pytest.approx(found[0].score, abs=1e-5)
+        assert alone.path.endswith("#0")
+
+
+def test_images_of_a_dataset(bundle, tmp_path):
+    source = open_data(make_images(tmp_path / "p", count=2)).train
+    found = predict(bundle, [Sample(source, 5), Sample(source, 0)])
+    assert [(one.path, one.label) for one in found] == [(source.name(5), "red"), (source.name(0), "blue")]
+
+
+def test_what_is_no_image_is_told_before_any_is_read(tmp_path):
+    """Not even the model is opened."""
+    with pytest.raises(UserError, match="float32"):
+        predict(tmp_path / "no-model", [tmp_path / "none.png", np.zeros((5, 5), np.float32)])
+    with pytest.raises(UserError, match="images=5"):
+        predict(tmp_path / "no-model", 5)
+    with pytest.raises(UserError, match=r"images\[1\]=None"):
+        predict(tmp_path / "no-model", ["x.png", None])
+    with pytest.raises(UserError, match=r"\(2, 5, 5, 3\)"):
+        predict(tmp_path / "no-model", np.zeros((2, 5, 5, 3), np.uint8))
+
+
+def test_only_the_engine_is_asked(bundle, tmp_path, monkeypatch):
+    """Whatever answers for a model answers for prediction: here by the colour that is brightest."""
+
+    asked = []
+
+    class Brightest:
+        preprocess, batch_size, calls_at_once = PREPROCESS, 2, 1
+
+        def scores(self, images):
+            asked.append(len(images))
+            return images.float().mean(dim=(2, 3)).flip(1)  # the labels are blue, green, red
+
+    config = bundle.model.config
+    monkeypatch.setattr(predicting, "deploy", lambda *given, **more: Deployed(Brightest(), config, COLOURS, None, "it"))
+    found = predict(bundle, make_images(tmp_path / "p", count=1))
+    assert [one.label for one in found] == list(COLOURS)
+    assert asked == [2, 1], "at its best batch"
+
+
+def test_predictions_come_as_they_are_made(bundle, tmp_path):
+    """At most two batches are decoded ahead, so memory is bounded and the first answer does not wait for the last."""
+    make_images(tmp_path / "p", count=4)
+    done = []
+    each = predict_each(bundle, tmp_path / "p", batch_size=2, progress=lambda *counts: done.append(counts))
+    next(each)
+    assert done == []
+    last = tmp_path / "p" / "red" / "3.png"
+    last.unlink()
+    *_, end = each
+    assert end.error
+    assert done == [(n, 12) for n in range(2, 13, 2)]
+
+
+def test_mistakes(bundle, tmp_path):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match="empty: "):
+        predict(bundle, tmp_path / "empty")
+    with pytest.raises(UserError):
+        predict(bundle, [])
+    with pytest.raises(UserError, match="top=0"):
+        predict(bundle, "x.png", top=0)
+    headless = type(bundle.model)(
+        type(bundle.model.config)(width=32, depth=1, heads=2, mlp_width=64, patch=8, image_size=(16, 16), classes=0)
+    )
+    save_bundle(tmp_path / "features", headless, PREPROCESS, ())
+    with pytest.raises(UserError, match="features: "):
+        predict(tmp_path / "features", "x.png")
