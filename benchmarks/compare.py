@@ -18,10 +18,10 @@ import os
 from typing import Any
 
 from measure import write_result
+from vitreous.callbacks import Callbacks
 from vitreous.explain.analysis.bias_summary import summarise_bias
 from vitreous.jobs.compare import compare
 from vitreous.report.compared import Cell, Comparison
-from vitreous.training.request import Listeners
 
 FRACTIONS = (0.01, 0.1, 1.0)
 SEEDS = 3
@@ -60,7 +60,7 @@ def main() -> None:
         seeds=args.seeds,
         changes=CHANGES,
         out=args.out,
-        listeners=Listeners(say=lambda text: print(text, flush=True)),
+        callbacks=Callbacks(message=lambda text: print(text, flush=True)),
     )
     for fraction, verdict in found.verdicts.items():
         print(fraction, verdict)

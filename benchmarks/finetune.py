@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from measure import peak_megabytes, write_result
+from vitreous.callbacks import Callbacks
 from vitreous.jobs.fit import fit
-from vitreous.training.request import Listeners
 
 PREPROCESS = "mean=0.5,std=0.5,crop=0.9"
 
@@ -38,7 +38,7 @@ def run(data: str, weights: str, **ways: Any) -> dict[str, Any]:
             weights=weights,
             preprocess=PREPROCESS,
             out=Path(folder) / "run",
-            listeners=Listeners(step=note),
+            callbacks=Callbacks(step=note),
             **ways,
         )
     assert result.test is not None

@@ -38,6 +38,7 @@ from torch import Tensor, nn
 
 from contenders import CALIBRATED, Exports, take_turns
 from measure import Sections, best_seconds, compare_in_turns, gemm_gflops, instructions, measure_sections
+from vitreous.callbacks import Callbacks
 from vitreous.config.data import Preprocess
 from vitreous.data.source import Data, open_data
 from vitreous.inference.choice import MAX_DROP
@@ -52,10 +53,9 @@ from vitreous.jobs.export import export_weights
 from vitreous.jobs.fit import fit
 from vitreous.model.family import build_network, named_config
 from vitreous.model.precision import avoid_broken_amx
-from vitreous.training.request import Listeners
 from vitreous.weights.bundle import Bundle, load_bundle
 
-SAY = Listeners(say=lambda text: print(text, flush=True))
+SAY = Callbacks(message=lambda text: print(text, flush=True))
 ROUNDS = 5
 SPEED_VIEWS = 32
 """Images that int8 is calibrated with where only its speed counts, which does not depend on them."""
@@ -74,7 +74,7 @@ THROUGHPUT = {
 def fitted(args: argparse.Namespace, data: Path, **how: Any) -> Bundle:
     """A model for the data, fine-tuned as is said; taken up again where it is finished."""
     name = "-".join([data.name, *(f"{key}-{value}" for key, value in how.items())])
-    result = fit(data, weights=args.weights, out=args.runs / name, listeners=SAY, **how)
+    result = fit(data, weights=args.weights, out=args.runs / name, callbacks=SAY, **how)
     return load_bundle(result.bundle)
 
 

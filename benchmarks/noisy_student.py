@@ -36,6 +36,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from measure import RESULTS, write_result
+from vitreous.callbacks import Callbacks
 from vitreous.data.copies import without_copies
 from vitreous.data.source import Labels, Source, open_data
 from vitreous.evaluate.spread import Accuracies, difference
@@ -43,9 +44,8 @@ from vitreous.jobs.evaluate import evaluate
 from vitreous.jobs.fit import fit
 from vitreous.jobs.self_train import self_train
 from vitreous.model.family import named_config
-from vitreous.training.request import Listeners
 
-SAY = Listeners(say=lambda text: print(text, flush=True))
+SAY = Callbacks(message=lambda text: print(text, flush=True))
 RECIPE = "scratch-small"
 ALIKE: dict[str, object] = {
     "whiten": True,
@@ -174,7 +174,7 @@ def _fitted(place: Place, way: str, setting: Setting, minutes: float, **more: ob
         budget=_budget(minutes),
         seed=place.seed,
         out=place.run(way),
-        listeners=SAY,
+        callbacks=SAY,
     )
     assert found.finished
     return {
@@ -222,7 +222,7 @@ def student(place: Place, setting: Setting) -> dict[str, Any]:
         confidence=setting.confidence,
         seed=place.seed,
         out=place.run("student"),
-        listeners=SAY,
+        callbacks=SAY,
     )
     assert found.finished
     rounds = [

@@ -65,7 +65,12 @@ def measure_here(name: str, way: Parallelism, batch: int) -> dict[str, float]:
 def train(name: str, way: Parallelism, batch: int) -> float:
     """Seconds of processor time of the fastest of some steps, taken as every training takes them."""
     config = preset(name, classes=1000)
-    training = Training(config, Preprocess(size=config.image_size), optimizer=Optimizer(), recompute=way.recompute)
+    training = Training(
+        config,
+        Preprocess(size=config.image_size),
+        optimizer=Optimizer(),
+        activation_checkpointing=way.activation_checkpointing,
+    )
     world = World(dist.get_rank(), dist.get_world_size(), sharded=way.shard)
     learner = Learner(Supervised(ViT(config), Settings()), training, world)
     seconds = []
@@ -85,7 +90,7 @@ def measure(name: str, way: Parallelism, batch: int) -> dict[str, float]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(size), "OMP_NUM_THREADS": "1"}
-    asked = [name, str(int(way.shard)), str(int(way.recompute)), str(batch)]
+    asked = [name, str(int(way.shard)), str(int(way.activation_checkpointing)), str(batch)]
     processes = [
         subprocess.Popen(
             [sys.executable, __file__, "--one", *asked],

@@ -44,7 +44,7 @@ def make_learner(world: World) -> tuple[Learner, Batch]:
     model = ViT("Ti/16", classes=1000)
     training = Training(model.config, Preprocess(size=(SIDE, SIDE)), optimizer=Optimizer(), batch_size=BATCH)
     images = torch.randn(BATCH, 3, SIDE, SIDE, generator=torch.Generator().manual_seed(0))
-    own = world.share(BATCH)
+    own = world.rank_slice(BATCH)
     batch = Batch.of(images[own], torch.arange(BATCH)[own] % 1000, torch.arange(BATCH)[own])
     return Learner(Supervised(model, Settings()), training, world), batch
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 import argparse
 
 from measure import write_result
+from vitreous.callbacks import Callbacks
 from vitreous.jobs.fit import fit
-from vitreous.training.request import Listeners
 
 
 def main() -> None:
@@ -21,7 +21,7 @@ def main() -> None:
     parser.add_argument("--budget", default="20m")
     parser.add_argument("--out", default="runs/cifar10")
     args = parser.parse_args()
-    result = fit(args.data, budget=args.budget, out=args.out, listeners=Listeners(say=print))
+    result = fit(args.data, budget=args.budget, out=args.out, callbacks=Callbacks(message=print))
     assert result.test is not None
     row = {
         "data": "CIFAR-10",

@@ -31,6 +31,7 @@ from transformers import ViTMAEConfig, ViTMAEForPreTraining
 
 import torchvision_on_cpu  # noqa: F401  (before transformers)
 from measure import RESULTS, best_seconds, machine, write_result
+from vitreous.callbacks import Callbacks
 from vitreous.config.data import Preprocess
 from vitreous.config.model import ViTConfig
 from vitreous.config.objective import Mae
@@ -47,16 +48,15 @@ from vitreous.model.network import require
 from vitreous.model.presets import SIZES
 from vitreous.model.vit import ViT
 from vitreous.objectives.mae import MaskedAutoencoder
+from vitreous.training.recipes.dataset_stats import DatasetStats
 from vitreous.training.recipes.pretrain import PRETRAINING, mae
-from vitreous.training.recipes.situation import Situation
-from vitreous.training.request import Listeners
 from vitreous.weights.bundle import Bundle, load_bundle
 
 DOCS = Path(__file__).parent.parent / "docs"
-CIFAR = Situation(classes=0, images=50_000, side=32, channels=3)
+CIFAR = DatasetStats(classes=0, images=50_000, side=32, channels=3)
 METHODS = {"mae": "#2a6f97", "dino": "#c8553d", "masked-patch": "#6a994e"}
 """What is compared, and its colour."""
-SAY = Listeners(say=lambda text: print(text, flush=True))
+SAY = Callbacks(message=lambda text: print(text, flush=True))
 
 
 def speed(rounds: int, batch: int = 128) -> dict[str, Any]:
@@ -148,7 +148,7 @@ def judge_pixels(data: str) -> dict[str, Any]:
 def train(data: str, method: str, budget: str, runs: Path, seed: int) -> dict[str, Any]:
     """One training without labels, what its features are worth, and the untrained network's beside it."""
     run = runs / f"{method}-{seed}"
-    result = pretrain(data, method=method, budget=budget, seed=seed, out=run, listeners=SAY)
+    result = pretrain(data, method=method, budget=budget, seed=seed, out=run, callbacks=SAY)
     training = PRETRAINING[method](CIFAR)
     network = build_network(training.model, seed=seed).eval()
     untrained = Bundle(network, Preprocess(size=training.model.image_size), ())
@@ -187,7 +187,7 @@ def finetune(data: str, budget: str, runs: Path, seed: int) -> dict[str, Any]:
     for name, way in ways.items():
         if name in METHODS and not _trained(runs, name, seed):
             continue
-        result = fit(tenth, budget=budget, seed=seed, out=runs / f"tenth-{name}-{seed}", listeners=SAY, **way)
+        result = fit(tenth, budget=budget, seed=seed, out=runs / f"tenth-{name}-{seed}", callbacks=SAY, **way)
         assert result.test is not None
         rows[name] = {
             "test_accuracy": result.test.top1,

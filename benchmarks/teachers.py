@@ -21,12 +21,12 @@ from typing import Any
 import numpy as np
 
 from measure import write_result
+from vitreous.callbacks import Callbacks
 from vitreous.data.source import Source, open_data
 from vitreous.jobs.fit import fit
-from vitreous.training.request import Listeners
 from vitreous.training.result import FitResult
 
-SAY = Listeners(say=lambda text: print(text, flush=True))
+SAY = Callbacks(message=lambda text: print(text, flush=True))
 WAYS: dict[str, tuple[str | None, dict[str, object]]] = {
     "plain": (None, {}),
     "plain, class token": (None, {"model.class_token": True, "model.pool": "class"}),
@@ -96,7 +96,7 @@ def chosen(only: str | None) -> Mapping[str, tuple[str | None, dict[str, object]
 def train(data: Path, place: Path, budget: str, seed: int, **more: Any) -> FitResult:
     """One cell: trained, gone on with, or read where it is finished."""
     os.environ["VITREOUS_CACHE"] = str(place.with_name(f"{place.name}-cache"))
-    result = fit(data, recipe="scratch-small", budget=budget, seed=seed, out=place, listeners=SAY, **more)
+    result = fit(data, recipe="scratch-small", budget=budget, seed=seed, out=place, callbacks=SAY, **more)
     if not result.finished:
         raise SystemExit("interrupted; repeat the command to go on.")
     return result

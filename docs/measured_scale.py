@@ -169,8 +169,8 @@ def gpus_table(found: dict[str, Any]) -> str:
         f"{assumed['gpus']} GPUs of {assumed['memory'] / 1e9:.0f} GB each, in mixed precision with AdamW. The speed "
         f"assumes that {used} are used, and nothing for communication.",
         "",
-        "| model | weights, gradients, moments GB | MB per image | with recompute | images per GPU at most "
-        "| choose | images/s per GPU | ms per step of 64 |",
+        "| model | weights, gradients, moments GB | MB per image | with activation checkpointing "
+        "| images per GPU at most | choose | images/s per GPU | ms per step of 64 |",
         "| --- | ---: | ---: | ---: | ---: | --- | ---: | ---: |",
     ]
     for row in found["computed"]:

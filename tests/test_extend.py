@@ -169,8 +169,8 @@ def test_measuring_before_the_training_changes_no_statistics(tmp_path, images, c
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["mae", "dino", "masked-patch"])
 def test_fit_trains_whatever_a_recipe_describes(tmp_path, images, monkeypatch, method):
-    def recipe(situation):
-        training = PRETRAINING[method](replace(situation, classes=0, model="F/8@24"))
+    def recipe(stats):
+        training = PRETRAINING[method](replace(stats, classes=0, model="F/8@24"))
         if method == "dino":
             small = {"hidden": 16, "bottleneck": 8, "prototypes": 16}
             return replace(training, batch_size=12, objective=replace(training.objective, **small))

@@ -4,11 +4,11 @@ import pytest
 
 from vitreous.config.change import change, parse_changes
 from vitreous.errors import UserError
+from vitreous.training.recipes.dataset_stats import DatasetStats
 from vitreous.training.recipes.pretrain import PRETRAINING
-from vitreous.training.recipes.situation import Situation
 from vitreous.training.recipes.supervised import recipe
 
-TRAINING = recipe("scratch-small", Situation(10, 50_000, 32, 3))
+TRAINING = recipe("scratch-small", DatasetStats(10, 50_000, 32, 3))
 
 
 def changed(*texts, **ways):
@@ -89,7 +89,7 @@ def test_given_weights_fix_the_model_but_not_its_dropout():
 
 
 def test_fields_of_other_objectives_and_fields_within_fields():
-    training = PRETRAINING["dino"](Situation(0, 50_000, 32, 3))
+    training = PRETRAINING["dino"](DatasetStats(0, 50_000, 32, 3))
     new = change(
         training, parse_changes(["objective.crops.local_views=2", "objective.teacher_temperature=[0.02,0.04]"])
     )
@@ -112,7 +112,7 @@ RENAMED = {
 
 
 def test_a_field_that_was_renamed_says_what_it_is_called_now(subtests):
-    training = recipe("scratch", Situation(3, 100, 100, 3))
+    training = recipe("scratch", DatasetStats(3, 100, 100, 3))
     for old, new in RENAMED.items():
         with subtests.test(old), pytest.raises(UserError, match=f"^{old}: .* {new} "):
             change(training, {old: "1"})

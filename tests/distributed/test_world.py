@@ -82,7 +82,7 @@ def refused(world, rank):
         raise UserError("no room")
 
     with pytest.raises(UserError, match="no room") as error:
-        world.first_does(function)
+        world.on_main(function)
     return str(error.value)
 
 
@@ -111,7 +111,7 @@ def told_of_all(world):
     images = torch.zeros(200, 1, 8, 8, dtype=torch.uint8)
     source = ArraySource("made", images, np.zeros(len(images), dtype=np.int64), ("a",))
     loader = Loader(source, Preprocess(size=(8, 8), mean=(0.5,), std=(0.5,)), Augment(), batch_size=8, world=world)
-    assert not world.agree(loader.has_unshared)
+    assert not world.any_rank(loader.has_unshared)
     loader._note({2 * world.rank: "gone", 2 * world.rank + 1: "cut short"})
     assert loader.has_unshared
     with pytest.raises(UserError) as error:
@@ -133,7 +133,7 @@ def trained(folder, world):
     found = {"average": loop.ema.model.state_dict(), "start": dict(loop.start)}
     found = {name: {key: tensor.clone() for key, tensor in kept.items()} for name, kept in found.items()}
     loop.run()
-    hours = world.first_does(lambda: load_newest(folder / "checkpoints")[0].facts["spent"]["core_hours"])
+    hours = world.on_main(lambda: load_newest(folder / "checkpoints")[0].facts["spent"]["core_hours"])
     point, _, start = Saver(folder / "checkpoints", world).load(with_start=True)
     kinds = {"module": point.module, "optimizers": point.optimizers, "ema": point.ema, "start": start}
     found["loaded"] = {(kind, name): tensor for kind, kept in kinds.items() for name, tensor in kept.items()}
@@ -173,12 +173,12 @@ def work(rank, folder):
         "gathered": world.gather(own),
         "numbers": world.gather(torch.arange(rank)),
         "none": world.gather(own if rank else None),
-        "largest": world.largest(torch.tensor([1.0, 10.0]) * (1 - 2 * rank)),
-        "slope": slope(lambda rows: weighed(*world.rows_of_all(rows)), own),
-        "agree": [world.agree(flag) for flag in (False, True, rank == 0, rank == 1)],
-        "first": world.first_does(lambda: f"said by {rank}"),
+        "largest": world.all_reduce_max(torch.tensor([1.0, 10.0]) * (1 - 2 * rank)),
+        "slope": slope(lambda rows: weighed(*world.all_gather(rows)), own),
+        "agree": [world.any_rank(flag) for flag in (False, True, rank == 0, rank == 1)],
+        "first": world.on_main(lambda: f"said by {rank}"),
         "refused": refused(world, rank),
-        "each": world.agree_each(rank == 0, False, rank == 1),
+        "each": world.any_rank_each(rank == 0, False, rank == 1),
         "no rows": refused_rows(world),
         "unreadable": told_of_all(world),
         "trained": trained(Path(folder), world),
@@ -249,11 +249,11 @@ def test_the_first_process_does_it_for_all_and_fails_for_all(found):
 
 def test_rows_are_shared_in_order_and_units_stay_whole():
     worlds = [World(rank, 3) for rank in range(3)]
-    assert [world.share(8) for world in worlds] == [slice(0, 2), slice(2, 5), slice(5, 8)]
-    assert [world.share(8, unit=2) for world in worlds] == [slice(0, 2), slice(2, 4), slice(4, 8)]
-    assert [world.share(7, unit=2) for world in worlds] == [slice(0, 2), slice(2, 4), slice(4, 7)]
-    assert [world.share(2) for world in worlds] == [slice(0, 0), slice(0, 1), slice(1, 2)]
-    assert World().share(7, unit=2) == slice(0, 7)
+    assert [world.rank_slice(8) for world in worlds] == [slice(0, 2), slice(2, 5), slice(5, 8)]
+    assert [world.rank_slice(8, unit=2) for world in worlds] == [slice(0, 2), slice(2, 4), slice(4, 8)]
+    assert [world.rank_slice(7, unit=2) for world in worlds] == [slice(0, 2), slice(2, 4), slice(4, 7)]
+    assert [world.rank_slice(2) for world in worlds] == [slice(0, 0), slice(0, 1), slice(1, 2)]
+    assert World().rank_slice(7, unit=2) == slice(0, 7)
 
 
 @pytest.mark.slow
@@ -359,10 +359,10 @@ def test_one_process_is_left_alone():
     assert (world.rank, world.size, world.device) == (0, 1, torch.device("cpu"))
     assert world.mean(rows) is rows
     assert world.gather(rows) is rows
-    assert world.rows_of_all(rows) == (rows, 0)
-    assert world.total(rows) is rows
-    assert world.first_does(lambda: "said") == "said"
-    assert [world.agree(flag) for flag in (False, True)] == [False, True]
+    assert world.all_gather(rows) == (rows, 0)
+    assert world.all_reduce(rows) is rows
+    assert world.on_main(lambda: "said") == "said"
+    assert [world.any_rank(flag) for flag in (False, True)] == [False, True]
     assert not torch.distributed.is_initialized()
 
 

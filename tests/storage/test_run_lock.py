@@ -15,11 +15,11 @@ import pytest
 from support.greys import draw_images, make_weights, stop_after
 from support.greys import quick_fit as quick
 from vitreous import UserError
+from vitreous.callbacks import Callbacks
 from vitreous.jobs.pretrain import pretrain
 from vitreous.storage import lock
 from vitreous.storage.lock import LOCK, hold_folder
 from vitreous.training.folder import open_run
-from vitreous.training.request import Listeners
 
 
 @pytest.fixture(scope="module")
@@ -96,11 +96,11 @@ def test_the_images_are_no_place_for_a_run(place, tmp_path):
 
 def test_a_bundle_that_was_changed_is_not_replaced_by_going_on(place, tmp_path):
     run = tmp_path / "run"
-    assert not quick(place / "images", place / "weights", run, listeners=Listeners(stop=stop_after(1))).finished
+    assert not quick(place / "images", place / "weights", run, callbacks=Callbacks(should_stop=stop_after(1))).finished
     (run / "bundle" / "notes.txt").write_text("precious")
     heard = []
     with pytest.raises(UserError, match=r"bundle: .*notes\.txt"):
-        quick(place / "images", place / "weights", run, listeners=Listeners(say=heard.append))
+        quick(place / "images", place / "weights", run, callbacks=Callbacks(message=heard.append))
     assert heard == []  # before anything is trained
     (run / "bundle" / "notes.txt").rename(run / "notes.txt")
     assert quick(place / "images", place / "weights", run).finished

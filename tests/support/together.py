@@ -11,7 +11,7 @@ import vitreous.jobs.fit
 import vitreous.jobs.pretrain
 from support.ports import free_port
 from vitreous import fit, pretrain
-from vitreous.training.request import Listeners
+from vitreous.callbacks import Callbacks
 
 SECONDS = 900
 TINY = {"model.width": 16, "model.depth": 2, "model.heads": 2, "model.mlp_width": 32, "save_seconds": 1e9}
@@ -26,7 +26,7 @@ KINDS = {
         "ema": 0.9,
         "accumulate": 2,
     },
-    "weighed": {"objective.class_weights": True, "optimizer.name": "adamw", "recompute": True},
+    "weighed": {"objective.class_weights": True, "optimizer.name": "adamw", "activation_checkpointing": True},
     "mae": {"objective.decoder_width": 16, "objective.decoder_heads": 2, "objective.decoder_depth": 1},
     "dino": {**VIEWS, "objective.sinkhorn_iterations": 0, "objective.freeze_last_layer": 0.3},
     "dinov2": {**VIEWS, "objective.sinkhorn_iterations": 3, "objective.koleo_weight": 0.1},
@@ -53,9 +53,11 @@ def draw_images(place):
 def train(kind, place, out, stop=None, settings=None, epochs=STEPS / 3, **more):
     """A training of this kind into the folder `out`; `stop`: after so many steps it is interrupted."""
     steps = []
-    listeners = Listeners(step=lambda event: steps.append(event.step), stop=lambda: bool(stop and len(steps) >= stop))
+    callbacks = Callbacks(
+        step=lambda event: steps.append(event.step), should_stop=lambda: bool(stop and len(steps) >= stop)
+    )
     settings = settings or {**TINY, **BATCH, **KINDS[kind]}
-    common = {"model": "Ti/4@16", "epochs": epochs, "out": out, "workers": 0, "listeners": listeners, "device": "cpu"}
+    common = {"model": "Ti/4@16", "epochs": epochs, "out": out, "workers": 0, "callbacks": callbacks, "device": "cpu"}
     if kind in ("supervised", "weighed"):
         return fit(place / "images.npz", changes=settings, **common, **more)
     return pretrain(place / "images.npz", method=kind, changes=settings, **common, **more)

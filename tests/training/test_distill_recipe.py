@@ -8,16 +8,16 @@ from vitreous import UserError, ViTConfig
 from vitreous.config.change import change
 from vitreous.config.objective import Distill, Mae, Supervised
 from vitreous.model.family import count_flops, named_config
+from vitreous.training.recipes.dataset_stats import DatasetStats
 from vitreous.training.recipes.distill import decide_answers, distilled
-from vitreous.training.recipes.situation import Situation
 from vitreous.training.recipes.supervised import RECIPES, recipe
 
 TINY = ViTConfig(width=16, depth=1, heads=2, mlp_width=32, patch=4, image_size=(16, 16), classes=3)
-SITUATION = Situation(3, 100, 100, 3)
+SITUATION = DatasetStats(3, 100, 100, 3)
 
 
-def fresh(name, situation=SITUATION, teacher=TINY):
-    return decide_answers(distilled(recipe(name, situation), scratch=True), teacher)
+def fresh(name, stats=SITUATION, teacher=TINY):
+    return decide_answers(distilled(recipe(name, stats), scratch=True), teacher)
 
 
 def changed(changes, training=None, teacher=TINY):
@@ -42,8 +42,8 @@ def test_what_cannot_have_the_token_learns_with_its_one_classifier(subtests):
     """A CNN, and a ViT with a hidden layer before its classifier."""
     for name, model in (("plain", "efficientnet-b0@32"), ("bit", "bit-r50x1"), ("paper-pretrain", None)):
         with subtests.test(name=name, model=model):
-            situation = replace(SITUATION, model=model)
-            assert fresh(name, situation).model == recipe(name, situation).model
+            stats = replace(SITUATION, model=model)
+            assert fresh(name, stats).model == recipe(name, stats).model
 
 
 def test_a_hybrid_gets_the_token():
@@ -52,9 +52,9 @@ def test_a_hybrid_gets_the_token():
 
 def test_given_weights_keep_the_tokens_that_they_have():
     for base in (TINY, replace(TINY, distilled=True)):
-        situation = replace(SITUATION, base=base, base_preprocess=recipe("plain", SITUATION).preprocess)
-        situation = replace(situation, base_preprocess=replace(situation.base_preprocess, size=(16, 16)))
-        training = distilled(recipe("small-data", situation), scratch=False)
+        stats = replace(SITUATION, base=base, base_preprocess=recipe("plain", SITUATION).preprocess)
+        stats = replace(stats, base_preprocess=replace(stats.base_preprocess, size=(16, 16)))
+        training = distilled(recipe("small-data", stats), scratch=False)
         assert training.model.distilled == base.distilled
         assert isinstance(training.objective, Distill)
 

@@ -40,7 +40,7 @@ def test_a_part_is_the_beginning_of_a_random_order_of_all():
     assert sorted(names) == sorted(source().name(i) for i in range(40))
 
 
-class Machine:
+class Runtime:
     """A clock that images move."""
 
     def __init__(self, budget, each, writing=1.0, start=2.0):
@@ -62,7 +62,7 @@ def loader(count=40, batch=4):
 
 
 def test_features_of_as_many_images_as_fit_and_the_same_again():
-    machine, said = Machine(20, lambda seen: 0.5), []
+    machine, said = Runtime(20, lambda seen: 0.5), []
     outlook = Outlook(Work(40, 0, 0, 1), machine, said.append)
     (features, labels), tried = features_in_time(machine.look, loader(), 4, 0, count=None, outlook=outlook)
     assert tried == len(features) == 32  # 19.4 - 2 - 1 = 16.4 s are enough for 32.8
@@ -76,7 +76,7 @@ def test_features_of_as_many_images_as_fit_and_the_same_again():
 
 
 def test_a_machine_that_becomes_slower_ends_the_features_earlier():
-    machine = Machine(20, lambda seen: 0.5 if seen < 8 else 2.0)
+    machine = Runtime(20, lambda seen: 0.5 if seen < 8 else 2.0)
     outlook = Outlook(Work(40, 0, 0, 1), machine, lambda text: None)
     features_in_time(machine.look, loader(), 4, 0, count=None, outlook=outlook)
     assert len(machine.seen) == 16
@@ -84,18 +84,18 @@ def test_a_machine_that_becomes_slower_ends_the_features_earlier():
 
 
 def test_test_images_end_when_it_is_time_to_write():
-    machine = Machine(20, lambda seen: 0.5)
+    machine = Runtime(20, lambda seen: 0.5)
     (answers, _), tried = answers_in_time(machine.look, loader(), machine, 0.5)
     assert tried == len(answers) == 36  # at 18 s not late yet, at 20 s it is
     assert machine.seen == list(range(36))
-    slow = Machine(20, lambda seen: 1.0)
+    slow = Runtime(20, lambda seen: 1.0)
     assert answers_in_time(slow.look, loader(), slow, 0.5)[1] == 20  # writing will take twice as long too
-    quick = Machine(20, lambda seen: 0.1)
+    quick = Runtime(20, lambda seen: 0.1)
     assert answers_in_time(quick.look, loader(), quick, 0.5)[1] == 40
 
 
 def test_looking_around_ends_as_soon_as_enough_is_known():
-    machine = Machine(20, lambda seen: 0.2)
+    machine = Runtime(20, lambda seen: 0.2)
     outlook = Outlook(Work(0, 40, 400, 2), machine, lambda text: None)
     look_around(machine.look, loader(), outlook)
     assert len(machine.seen) == 8

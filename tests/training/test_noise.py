@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
+from vitreous.training.recipes.dataset_stats import DatasetStats
 from vitreous.training.recipes.noise import noised
-from vitreous.training.recipes.situation import Situation
 from vitreous.training.recipes.supervised import recipe
 
-MANY = Situation(classes=5, images=40_000, side=32, channels=3)
+MANY = DatasetStats(classes=5, images=40_000, side=32, channels=3)
 
 
 def test_a_student_of_small_images_is_noised_in_all_three_ways():

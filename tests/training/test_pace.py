@@ -45,7 +45,7 @@ def test_the_timetable_knows_its_stages():
     assert table.evaluation_seconds(0.5, 1.0) == 3 * 2
 
 
-class Machine:
+class Runtime:
     """Steps take what the timetable says, times a slowness that may change."""
 
     def __init__(self, table, steps, slowness, stalls=()):
@@ -88,20 +88,20 @@ SLOWNESS = {
 def test_it_ends_in_time_on_a_machine_that_is_not_as_measured(subtests):
     for name, slowness in SLOWNESS.items():
         with subtests.test(name):
-            machine = Machine(TABLE, FITTING, slowness)
+            machine = Runtime(TABLE, FITTING, slowness)
             assert machine.run() == pytest.approx(300, rel=0.03)
             assert machine.written == len(machine.pace.bends) > 0
 
 
 def test_a_machine_as_measured_bends_nothing():
-    machine = Machine(TABLE, FITTING, lambda progress: 1.0)
+    machine = Runtime(TABLE, FITTING, lambda progress: 1.0)
     assert machine.run() == pytest.approx(300, rel=0.01)
     assert machine.pace.bends == []
     assert machine.written == 0
 
 
 def test_a_machine_that_is_slow_at_the_end_is_noticed():
-    machine = Machine(TABLE, FITTING, lambda progress: 1.0 if progress < 0.9 else 2.0)
+    machine = Runtime(TABLE, FITTING, lambda progress: 1.0 if progress < 0.9 else 2.0)
     assert machine.run() == pytest.approx(300, rel=0.05)
 
 
@@ -109,19 +109,19 @@ def test_time_that_a_stall_has_left_is_used(subtests):
     """Steps for what is left of the time, however slow the machine seemed for a moment."""
     for share, seconds in product((0.02, 0.2, 0.5, 0.7), (30, 60)):
         with subtests.test(share=share, seconds=seconds):
-            machine = Machine(TABLE, FITTING, lambda progress: 1.0, [(share, seconds)])
+            machine = Runtime(TABLE, FITTING, lambda progress: 1.0, [(share, seconds)])
             assert machine.run() == pytest.approx(300, rel=0.03)
             assert machine.pace.steps > 0.95 * FITTING * (300 - 10 - 15 - seconds) / (300 - 10 - 15)
 
 
 def test_a_training_is_not_ended_by_one_long_stall():
-    machine = Machine(TABLE, FITTING, lambda progress: 1.0, [(0.02, 120)])
+    machine = Runtime(TABLE, FITTING, lambda progress: 1.0, [(0.02, 120)])
     assert machine.run() == pytest.approx(300, rel=0.03)
     assert machine.pace.steps > FITTING / 2
 
 
 def test_past_the_deadline_it_ends_at_once():
-    machine = Machine(TABLE, FITTING, lambda progress: 1.0 if progress < 0.5 else 200.0)
+    machine = Runtime(TABLE, FITTING, lambda progress: 1.0 if progress < 0.5 else 200.0)
     machine.run()
     assert machine.pace.progress(machine.pace.steps) == 1.0
     late = [steps - step for step, steps in machine.pace.bends]

@@ -52,7 +52,8 @@ def test_checkpointed_blocks_keep_their_input(subtests):
             with torch.autocast("cpu", torch.bfloat16, enabled=mixed):
                 kept = kept_bytes(network, 3) - kept_bytes(network, 2)
             plain, saving = (
-                step_memory(preset("Ti/16"), Parallelism(recompute=way), 1, mixed=mixed) for way in (False, True)
+                step_memory(preset("Ti/16"), Parallelism(activation_checkpointing=way), 1, mixed=mixed)
+                for way in (False, True)
             )
             shallower = step_memory(preset("Ti/16", depth=11), DDP, 1, mixed=mixed)
             block = plain.activations - shallower.activations
@@ -94,7 +95,7 @@ def test_what_to_choose():
     assert roomy.largest_batch["DDP"] >= ENOUGH
     assert tight.largest_batch["DDP"] < ENOUGH <= tight.largest_batch["shard"]
     assert tight.choice == "shard"
-    assert fit_on(config, 8, 16 * 10**9).choice == "shard, recompute"
+    assert fit_on(config, 8, 16 * 10**9).choice == "shard, activation_checkpointing"
     assert tiny.choice is None
     large = fit_on(preset("B/16"), 8, 24 * 10**9, batch_size=8192)
     assert large.choice == "DDP"

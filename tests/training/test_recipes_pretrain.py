@@ -15,25 +15,25 @@ from vitreous.objectives.build import build_objective
 from vitreous.objectives.collapse import TELLS
 from vitreous.objectives.setting import Setting
 from vitreous.training.optimizer import make_optimizers
+from vitreous.training.recipes.dataset_stats import DatasetStats
 from vitreous.training.recipes.pretrain import PRETRAINING
-from vitreous.training.recipes.situation import Situation
 from vitreous.training.saved import training_from_json, training_to_json
 
 SITUATIONS = {
-    "cifar": Situation(classes=0, images=50_000, side=32, channels=3),
-    "mnist": Situation(classes=0, images=60_000, side=28, channels=1),
-    "photographs": Situation(classes=0, images=1_000, side=500, channels=3),
-    "asked": Situation(classes=0, images=1_000, side=500, channels=3, model="S/16"),
-    "sized": Situation(classes=0, images=1_000, side=500, channels=3, image_size=96),
+    "cifar": DatasetStats(classes=0, images=50_000, side=32, channels=3),
+    "mnist": DatasetStats(classes=0, images=60_000, side=28, channels=1),
+    "photographs": DatasetStats(classes=0, images=1_000, side=500, channels=3),
+    "asked": DatasetStats(classes=0, images=1_000, side=500, channels=3, model="S/16"),
+    "sized": DatasetStats(classes=0, images=1_000, side=500, channels=3, image_size=96),
 }
 
 
 def test_every_recipe_fits_every_situation(subtests):
-    for name, (title, situation) in product(PRETRAINING, SITUATIONS.items()):
+    for name, (title, stats) in product(PRETRAINING, SITUATIONS.items()):
         with subtests.test(title, name=name):
-            training = PRETRAINING[name](situation)
+            training = PRETRAINING[name](stats)
             assert training.model.classes == 0
-            assert training.model.channels == situation.channels
+            assert training.model.channels == stats.channels
             assert training.objective.kind == name.removesuffix("v2")
             if training.objective.kind == "dino":
                 side = training.objective.crops.local_size[0]
@@ -78,4 +78,4 @@ def test_what_dinov2_adds():
 
 def test_sizes_that_make_no_sense():
     with pytest.raises(UserError, match=r"30.*4"):
-        PRETRAINING["dino"](Situation(classes=0, images=10, side=32, channels=3, image_size=30))
+        PRETRAINING["dino"](DatasetStats(classes=0, images=10, side=32, channels=3, image_size=30))

@@ -1,4 +1,4 @@
-"""What the recipe for good weights and few images makes of a situation."""
+"""What the recipe for good weights and few images makes of a stats."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from vitreous.config.data import Preprocess
 from vitreous.model.presets import preset
-from vitreous.training.recipes.situation import Situation
+from vitreous.training.recipes.dataset_stats import DatasetStats
 from vitreous.training.recipes.supervised import small_data
 
-GIVEN = Situation(
+GIVEN = DatasetStats(
     classes=37,
     images=1480,
     side=240,

@@ -8,11 +8,11 @@ from safetensors.torch import save_file
 
 from support.colours import COLOURS, make_bundle, make_images
 from vitreous import UserError, ViT
+from vitreous.callbacks import Callbacks
 from vitreous.config.data import Preprocess
 from vitreous.config.objective import Distill
 from vitreous.config.train import Training
 from vitreous.data.source import open_data
-from vitreous.training.request import Listeners
 from vitreous.training.teaching.answers import teacher_answers
 from vitreous.training.teaching.teacher import match_classes, open_teacher, teacher_digest
 from vitreous.weights.bundle import load_bundle, save_bundle
@@ -101,7 +101,7 @@ ONCE = Distill(targets="soft", answers="image")
 
 def ask(teacher, data, clock=None, look=lambda what, done, total: None):
     training = Training(teacher.network.config, teacher.preprocess, ONCE)
-    return teacher_answers(teacher, training, data.train, 0, clock, Listeners(look=look))
+    return teacher_answers(teacher, training, data.train, 0, clock, Callbacks(progress=look))
 
 
 def test_answers_are_computed_once_and_kept(bundle, data, tmp_path, monkeypatch):

@@ -3,7 +3,7 @@
 import pytest
 
 from vitreous import UserError
-from vitreous.training.loop import Event
+from vitreous.callbacks import Event
 from vitreous.training.track import check_tensorboard, tracked
 
 

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 from vitreous.config.data import Preprocess
 from vitreous.model.presets import preset
-from vitreous.training.recipes.situation import Situation
+from vitreous.training.recipes.dataset_stats import DatasetStats
 from vitreous.training.recipes.supervised import recipe
 
-GIVEN = Situation(
+GIVEN = DatasetStats(
     classes=37,
     images=1000,
     side=240,

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from vitreous import ViT, ViTConfig
+from vitreous.callbacks import Callbacks
 from vitreous.config.data import Augment, MultiCrop, Preprocess
 from vitreous.config.objective import Dino, Mae
 from vitreous.config.train import Optimizer, Training
@@ -16,7 +17,6 @@ from vitreous.jobs.pretrain import pretrain
 from vitreous.objectives.build import build_objective
 from vitreous.objectives.setting import Setting
 from vitreous.training.recipes.pretrain import PRETRAINING
-from vitreous.training.request import Listeners
 
 BATCH = 12
 MODEL = ViTConfig(
@@ -44,9 +44,9 @@ def go(tmp_path, monkeypatch):
         if not path.exists():
             np.savez(path, images=images, labels=np.arange(len(images)) % 2)
         said, taken = [], []
-        listeners = Listeners(say=said.append, step=taken.append, stop=lambda: len(taken) >= stop_after)
+        callbacks = Callbacks(message=said.append, step=taken.append, should_stop=lambda: len(taken) >= stop_after)
         epochs = steps / (len(images) * 9 // 10 // BATCH)
-        result = pretrain(path, method="mae", epochs=epochs, out=tmp_path / run, workers=0, listeners=listeners)
+        result = pretrain(path, method="mae", epochs=epochs, out=tmp_path / run, workers=0, callbacks=callbacks)
         records = [json.loads(line) for line in (tmp_path / run / "metrics.jsonl").read_text().splitlines()]
         return result, [text for text in said if "optimizer.learning_rate" in text], taken, records
 

@@ -14,15 +14,15 @@ from support.commands import check_refused, run_command
 from support.greys import stop_after
 from support.killing import check_killed_and_resumed
 from support.random_networks import scrambled
+from vitreous.callbacks import Callbacks
 from vitreous.config.bit import BiTConfig
 from vitreous.config.data import Preprocess
 from vitreous.config.model import ViTConfig
 from vitreous.model.family import named_config
 from vitreous.training.folder import read_config
 from vitreous.training.optimizer import rate_factor
-from vitreous.training.recipes.situation import Situation
+from vitreous.training.recipes.dataset_stats import DatasetStats
 from vitreous.training.recipes.supervised import bit, recipe
-from vitreous.training.request import Listeners
 from vitreous.weights.bundle import load_bundle, save_bundle
 
 MODELS = {"bit": "bit-r11x0.5@16", "efficientnet": "efficientnet-b0@32"}
@@ -141,7 +141,7 @@ def test_the_hyper_rule(subtests):
         (500_000, 96, (480, 20_000, 0.025, 0.1)),
     ):
         with subtests.test(images=images):
-            training = bit(Situation(10, images, side, 3))
+            training = bit(DatasetStats(10, images, side, 3))
             steps = training.epochs * (images // training.batch_size)
             found = training.model.image_size[0], round(steps), training.optimizer.warmup, training.augment.mixup
             assert found == expected
@@ -152,34 +152,34 @@ def test_the_hyper_rule(subtests):
 
 
 def test_a_smaller_batch_learns_slower_in_proportion():
-    training = bit(Situation(10, 100, 64, 3))
+    training = bit(DatasetStats(10, 100, 64, 3))
     assert (training.batch_size, training.optimizer.learning_rate) == (100, pytest.approx(0.003 * 100 / 512))
-    assert bit(Situation(10, 100, 64, 3, image_size=64)).model.image_size == (64, 64)
+    assert bit(DatasetStats(10, 100, 64, 3, image_size=64)).model.image_size == (64, 64)
 
 
 def test_the_learning_rate_falls_in_steps():
-    o = bit(Situation(10, 1000, 64, 3)).optimizer
+    o = bit(DatasetStats(10, 1000, 64, 3)).optimizer
     rates = [rate_factor(o, at, at + 0.01) for at in (0.09, 0.25, 0.31, 0.59, 0.61, 0.89, 0.91)]
     assert rates == pytest.approx([0.5, 1, 0.1, 0.1, 0.01, 0.01, 0.001])
 
 
 def test_auto_takes_what_any_family_can():
-    training = recipe("auto", Situation(10, 1000, 32, 3, model="bit-r11x0.5"))
-    assert training == recipe("plain", Situation(10, 1000, 32, 3, model="bit-r11x0.5"))
-    assert isinstance(recipe("auto", Situation(10, 1000, 32, 3)).model, ViTConfig)
+    training = recipe("auto", DatasetStats(10, 1000, 32, 3, model="bit-r11x0.5"))
+    assert training == recipe("plain", DatasetStats(10, 1000, 32, 3, model="bit-r11x0.5"))
+    assert isinstance(recipe("auto", DatasetStats(10, 1000, 32, 3)).model, ViTConfig)
 
 
 HOUR = 2e14
 
 
 def weights_of(name, **more):
-    """A situation in which such weights are fine-tuned with small images."""
+    """A stats in which such weights are fine-tuned with small images."""
     config = named_config(name)
-    return Situation(10, 1000, 32, 3, base=config, base_preprocess=Preprocess(size=config.image_size), **more)
+    return DatasetStats(10, 1000, 32, 3, base=config, base_preprocess=Preprocess(size=config.image_size), **more)
 
 
 def test_auto_takes_bits_own_rule_for_its_weights_where_there_is_time_for_it():
-    for situation, name in (
+    for stats, name in (
         (weights_of("bit-r11x0.5", image_size=32, affordable=HOUR), "bit"),  # 500 steps of 512 images: 1.2e14
         (weights_of("bit-r11x0.5", image_size=32), "small-data"),  # a budget or a number of epochs
         (weights_of("bit-r50x1", affordable=HOUR), "small-data"),  # 2e15 at 128 pixels
@@ -187,7 +187,7 @@ def test_auto_takes_bits_own_rule_for_its_weights_where_there_is_time_for_it():
         (weights_of("efficientnet-b0", affordable=100 * HOUR), "small-data"),
         (weights_of("Ti/16", affordable=100 * HOUR), "small-data"),
     ):
-        assert recipe("auto", situation) == recipe(name, situation), situation
+        assert recipe("auto", stats) == recipe(name, stats), stats
 
 
 def test_fit_takes_bits_own_rule_unless_told_how_long_it_may_take(place, tmp_path, no_page):
@@ -199,7 +199,7 @@ def test_fit_takes_bits_own_rule_unless_told_how_long_it_may_take(place, tmp_pat
     for name, more in {"free": {}, "epochs": {"epochs": 1}}.items():
         vitreous.fit(
             place / "data", weights=weights, image_size=16, out=tmp_path / name, workers=0,
-            listeners=Listeners(stop=stop_after(1)), **more,
+            callbacks=Callbacks(should_stop=stop_after(1)), **more,
         )  # fmt: skip
         found[name] = read_config(tmp_path / name)
     assert (found["free"].steps, found["free"].training.optimizer.name) == (500, "sgd")

@@ -12,6 +12,7 @@ import pytest
 from support.fake_clock import fake_clock
 from support.greys import stop_after
 from vitreous import UserError
+from vitreous.callbacks import Callbacks
 from vitreous.cli import main
 from vitreous.data.source import open_data
 from vitreous.inference.choice import in_torch
@@ -22,7 +23,6 @@ from vitreous.jobs.fit import fit
 from vitreous.model.family import count_flops
 from vitreous.studies.comparison.cells import Cells, CellTraining
 from vitreous.training.folder import read_config
-from vitreous.training.request import Listeners
 from vitreous.training.start import split_for
 from vitreous.weights.bundle import load_bundle
 
@@ -156,7 +156,7 @@ def test_one_that_was_stopped_goes_on_to_the_same_models(finished, images, tmp_p
     (again / "compare.json").unlink()
     counts = []
     for steps in itertools.count(1):
-        result = run(images, again, listeners=Listeners(stop=stop_after(steps)))
+        result = run(images, again, callbacks=Callbacks(should_stop=stop_after(steps)))
         if result.finished:
             break
         counts.append(len(result.cells))
@@ -194,7 +194,7 @@ def test_equal_time_and_a_finished_model_beside_it(finished, images, tmp_path):
     heard = []
     found = run(
         images, tmp_path / "out", models=[MODELS[0], str(done)], equal="time", fractions=[1], seeds=2, budget="12s",
-        listeners=Listeners(say=heard.append),
+        callbacks=Callbacks(message=heard.append),
     )  # fmt: skip
     assert len(found.cells) == 3
     assert [row.model for row in found.rows] == [MODELS[0], str(done)]

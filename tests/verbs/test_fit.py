@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from support.greys import draw_images
 from support.greys import quick_fit as quick
 from vitreous import UserError, ViT
+from vitreous.callbacks import Callbacks
 from vitreous.cli import main
 from vitreous.data.folder import FolderSource
 from vitreous.data.loader import Loader
@@ -22,7 +23,6 @@ from vitreous.jobs.fit import fit
 from vitreous.jobs.report import write_report
 from vitreous.training.folder import read_config
 from vitreous.training.recipes.supervised import RECIPES
-from vitreous.training.request import Listeners
 from vitreous.weights.bundle import load_bundle
 
 
@@ -46,14 +46,14 @@ def finished(images, weights, tmp_path_factory):
         seen.update(decoded=Counter(decoded), passes=list(passes))
         return write_report(run, **more)
 
-    listeners = Listeners(
-        say=said.append, step=lambda event: passes.append("step"), look=lambda *told: looks.append(told)
+    callbacks = Callbacks(
+        message=said.append, step=lambda event: passes.append("step"), progress=lambda *told: looks.append(told)
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(FolderSource, "read", counted_read)
         patch.setattr(Loader, "batches", counted_batches)
         patch.setattr("vitreous.jobs.fit.write_report", report)
-        result = quick(images, weights, run, listeners=listeners)
+        result = quick(images, weights, run, callbacks=callbacks)
     return SimpleNamespace(run=run, result=result, said=said, looks=looks, **seen)
 
 

@@ -11,11 +11,11 @@ from support.commands import MB, check_ended_well, run_command
 from support.fake_clock import fake_clock
 from support.greys import draw_images, stop_after
 from vitreous import UserError
+from vitreous.callbacks import Callbacks
 from vitreous.cli import main
 from vitreous.jobs.fit import fit
 from vitreous.training.budget.steps import parse_budget
 from vitreous.training.folder import read_config
-from vitreous.training.request import Listeners
 
 
 def test_budgets_are_read():
@@ -40,7 +40,7 @@ def test_a_budget_becomes_steps_that_end_in_time_and_one_that_is_taken_up_again_
         assert 3 < clock() - began < 9 - 4.5  # so long is kept for the bundle and the page
         assert read_config(tmp_path / "whole").pace.steps == whole.steps > 10
         run = tmp_path / "stopped"
-        assert not fit(images, **ways, out=run, listeners=Listeners(stop=stop_after(2))).finished
+        assert not fit(images, **ways, out=run, callbacks=Callbacks(should_stop=stop_after(2))).finished
     planned, text = read_config(run), (run / "config.json").read_text()
     result = fit(images, **ways, out=run)  # by the real clock, which decides nothing any more
     assert result.finished
@@ -65,7 +65,7 @@ def test_a_time_that_is_up_before_the_training_takes_no_step(images, weights, tm
     """The classifier on frozen features is the result, and the folder is as complete as any."""
     heard = []
     ways = {"weights": weights, "budget": "0.1s", "out": tmp_path / "run", "workers": 0}
-    result = fit(images, **ways, listeners=Listeners(say=heard.append))
+    result = fit(images, **ways, callbacks=Callbacks(message=heard.append))
     assert result.finished
     assert (result.steps, result.best_step, result.spent.images) == (0, 0, 0)
     assert result.validation.n == 2

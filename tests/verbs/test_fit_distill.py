@@ -14,8 +14,8 @@ import vitreous
 from support.colours import COLOURS, make_bundle, make_images
 from support.greys import stop_after
 from vitreous import UserError
+from vitreous.callbacks import Callbacks
 from vitreous.jobs.fit import fit
-from vitreous.training.request import Listeners
 from vitreous.weights.bundle import load_bundle, save_bundle
 
 WAYS = {"view": {}, "image": {"objective.answers": "image"}}
@@ -144,7 +144,7 @@ def test_interrupted_it_ends_with_the_same_bits_by_the_same_teacher_only(
 ):
     """A teacher that is asked in every step must be there; one that was asked once, while its answers are kept."""
     own, run = shutil.copytree(teacher, tmp_path / "teacher"), tmp_path / "run"
-    assert not taught(data, own, run, way, listeners=Listeners(stop=stop_after(4))).finished
+    assert not taught(data, own, run, way, callbacks=Callbacks(should_stop=stop_after(4))).finished
     for exchange in EXCHANGED.values():
         shutil.rmtree(own)
         other = exchange(load_bundle(teacher))

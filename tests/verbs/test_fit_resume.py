@@ -12,9 +12,9 @@ from support.greys import make_weights, stop_after
 from support.greys import quick_fit as quick
 from support.killing import run_and_kill
 from vitreous import UserError
+from vitreous.callbacks import Callbacks
 from vitreous.jobs.fit import fit
 from vitreous.jobs.pretrain import pretrain
-from vitreous.training.request import Listeners
 from vitreous.weights.bundle import load_bundle
 
 
@@ -39,11 +39,11 @@ def crash(event):
 
 def test_the_same_command_again_has_nothing_to_do(whole, images, weights):
     heard = []
-    again = quick(images, weights, whole.run, listeners=Listeners(say=heard.append))
+    again = quick(images, weights, whole.run, callbacks=Callbacks(message=heard.append))
     assert again == whole.result
     page = (whole.run / "report.html").read_text()
     (whole.run / "report.html").unlink()
-    assert quick(images, weights, whole.run, listeners=Listeners(say=heard.append)) == whole.result
+    assert quick(images, weights, whole.run, callbacks=Callbacks(message=heard.append)) == whole.result
     assert (whole.run / "report.html").read_text() == page
     assert [str(whole.run) in said for said in heard] == [True, True]
     assert ["report.html" in said for said in heard] == [False, True]
@@ -53,14 +53,14 @@ def test_another_command_in_the_same_place_is_refused(whole, images, weights, tm
     with pytest.raises(UserError, match=f"{whole.run}: .*seed=0.* 1"):
         quick(images, weights, whole.run, seed=1)
     run = tmp_path / "pretraining"
-    pretrain(images, model="P/4@16", epochs=1, out=run, workers=0, listeners=Listeners(stop=stop_after(0)))
+    pretrain(images, model="P/4@16", epochs=1, out=run, workers=0, callbacks=Callbacks(should_stop=stop_after(0)))
     with pytest.raises(UserError, match=str(run)):
         quick(images, weights, run)
 
 
 def test_it_goes_on_with_the_same_data_only(images, weights, tmp_path, no_page):
     data = shutil.copytree(images, tmp_path / "data")
-    assert not quick(data, weights, tmp_path / "run", listeners=Listeners(stop=stop_after(1))).finished
+    assert not quick(data, weights, tmp_path / "run", callbacks=Callbacks(should_stop=stop_after(1))).finished
     (data / "dark/0.png").rename(data / "dark/another.png")
     with pytest.raises(UserError, match=rf"{data}: .*{tmp_path / 'run'}"):
         quick(data, weights, tmp_path / "run")
@@ -82,7 +82,7 @@ def test_a_place_is_the_same_however_it_is_written_and_another_version_is_anothe
     first = quick("photos.v1/", "base/", None)
     steps = []
     for data, base in (("photos.v1", "base"), ("./photos.v1", Path("base"))):
-        assert quick(data, base, None, listeners=Listeners(step=steps.append)) == first
+        assert quick(data, base, None, callbacks=Callbacks(step=steps.append)) == first
     assert not steps
     assert first.run == str(Path("runs/photos.v1"))
     assert quick("photos.v2", weights, None).run == str(Path("runs/photos.v2"))
@@ -94,9 +94,9 @@ def test_interrupted_before_and_after_the_first_checkpoint_it_ends_with_the_same
     """Exchanged weights are noticed; once there is a checkpoint, the weights are not needed any more."""
     base, stopped, crashed = tmp_path / "base", tmp_path / "stopped", tmp_path / "crashed"
     shutil.copytree(weights, base)
-    assert not quick(images, base, stopped, listeners=Listeners(stop=stop_after(1))).finished
+    assert not quick(images, base, stopped, callbacks=Callbacks(should_stop=stop_after(1))).finished
     with pytest.raises(RuntimeError):
-        quick(images, base, crashed, listeners=Listeners(step=crash))
+        quick(images, base, crashed, callbacks=Callbacks(step=crash))
     assert not list((crashed / "checkpoints").iterdir())
     shutil.rmtree(base)
     make_weights(base, seed=8)
@@ -124,7 +124,7 @@ def test_the_weights_at_the_start_are_written_once_and_watched(images, weights, 
             seen.add((found.st_ino, found.st_mtime_ns))
 
     ways = {"weights": weights, "epochs": 6, "out": tmp_path / "run", "workers": 0, "changes": {"save_seconds": 0}}
-    fit(images, **ways, listeners=Listeners(step=look, stop=stop_after(4)))
+    fit(images, **ways, callbacks=Callbacks(step=look, should_stop=stop_after(4)))
     assert len(saved) == 3  # those of the steps before each
     assert len(seen) == 1
     assert not list(folder.glob("step-*/start*"))

@@ -17,16 +17,16 @@ from support.fake_clock import fake_clock
 from support.greys import stop_after
 from support.tiny_conv import make_conv_bundle, register
 from vitreous import UserError, ViT
+from vitreous.callbacks import Callbacks
 from vitreous.config.objective import Supervised, TokenLabel
 from vitreous.data.source import open_data
 from vitreous.evaluate.places import place_scores
 from vitreous.jobs.fit import fit
 from vitreous.jobs.report import write_report
 from vitreous.training.folder import read_config
-from vitreous.training.recipes.situation import Situation
+from vitreous.training.recipes.dataset_stats import DatasetStats
 from vitreous.training.recipes.supervised import recipe
 from vitreous.training.recipes.token_label import token_labelled
-from vitreous.training.request import Listeners
 from vitreous.training.teaching.teacher import open_teacher
 from vitreous.training.teaching.token_labels import label_tokens, read_examples
 from vitreous.weights.bundle import load_bundle, save_bundle
@@ -54,8 +54,8 @@ def teacher(tmp_path_factory):
 
 def taught(data, teacher, out, heard=None, **more):
     said = [] if heard is None else heard
-    listeners = more.pop("listeners", Listeners(say=said.append))
-    given = {"model": "N/4@16", "epochs": 3, "workers": 0, "changes": PLAIN, "listeners": listeners, **more}
+    callbacks = more.pop("callbacks", Callbacks(message=said.append))
+    given = {"model": "N/4@16", "epochs": 3, "workers": 0, "changes": PLAIN, "callbacks": callbacks, **more}
     return fit(data, token_labels=teacher, out=out, **given)
 
 
@@ -131,7 +131,7 @@ def test_the_maps_are_the_teachers_answers_for_the_whole_image(data, teacher, tm
     other = save_bundle(tmp_path / "turned", turned.model, PREPROCESS, [COLOURS[i] for i in order])
     source = open_data(data).train
     found = {
-        place: label_tokens(open_teacher(place, source.classes), training(), source, 0, None, Listeners()).maps.read(
+        place: label_tokens(open_teacher(place, source.classes), training(), source, 0, None, Callbacks()).maps.read(
             torch.arange(len(source))
         )
         for place in (teacher, other)
@@ -148,14 +148,14 @@ def test_the_maps_are_the_teachers_answers_for_the_whole_image(data, teacher, tm
 
 def training():
     """A training with token labels, as a recipe has it."""
-    return token_labelled(recipe("plain", Situation(3, 24, 20, 3, model="N/4@16")))
+    return token_labelled(recipe("plain", DatasetStats(3, 24, 20, 3, model="N/4@16")))
 
 
 def test_a_convolutional_teacher(data, tmp_path, monkeypatch):
     register(monkeypatch)
     place, model = make_conv_bundle(tmp_path / "conv")
     source = open_data(data).train
-    labels = label_tokens(open_teacher(place, source.classes), training(), source, 0, None, Listeners())
+    labels = label_tokens(open_teacher(place, source.classes), training(), source, 0, None, Callbacks())
     found = labels.maps.read(torch.arange(len(source)))
     assert found.shape == (24, 8, 8, 3)  # its feature map
     image = Image.open(source.name(3)).resize((16, 16), Image.Resampling.BICUBIC)
@@ -185,7 +185,7 @@ def test_a_training_that_was_stopped_ends_with_the_same_bits(data, teacher, tmp_
     whole = taught(data, teacher, tmp_path / "whole", changes=changes)
     part = tmp_path / "part"
     for steps in (1, 2):
-        stopped = taught(data, teacher, part, changes=changes, listeners=Listeners(stop=stop_after(steps)))
+        stopped = taught(data, teacher, part, changes=changes, callbacks=Callbacks(should_stop=stop_after(steps)))
         assert not stopped.finished
     again = taught(data, teacher, part, changes=changes)
     assert again.finished
@@ -222,7 +222,7 @@ def test_making_that_was_killed_goes_on_and_ends_with_the_same_bits(
 
 def test_a_damaged_file_is_said_and_made_again(data, teacher, finished, tmp_path, cache, no_page):
     source = open_data(data).train
-    label_tokens(open_teacher(teacher, source.classes), training(), source, 0, None, Listeners())
+    label_tokens(open_teacher(teacher, source.classes), training(), source, 0, None, Callbacks())
     (path,) = cache.glob("*/*.npy")
     path.write_bytes(path.read_bytes()[:-1] + b"?")
     heard = []
@@ -235,8 +235,8 @@ def test_going_on_without_the_teacher_is_possible_while_its_labels_are_kept(
     data, teacher, finished, tmp_path, cache, no_page
 ):
     place = shutil.copytree(teacher, tmp_path / "teacher")
-    listeners = Listeners(stop=stop_after(2))
-    assert not taught(data, place, tmp_path / "run", listeners=listeners).finished
+    callbacks = Callbacks(should_stop=stop_after(2))
+    assert not taught(data, place, tmp_path / "run", callbacks=callbacks).finished
     place.rename(tmp_path / "elsewhere")
     shutil.rmtree(cache)
     for exchange in (lambda: None, lambda: make_other(place)):
@@ -245,7 +245,7 @@ def test_going_on_without_the_teacher_is_possible_while_its_labels_are_kept(
             taught(data, place, tmp_path / "run")
     shutil.rmtree(place)
     (tmp_path / "elsewhere").rename(place)
-    assert not taught(data, place, tmp_path / "run", listeners=Listeners(stop=stop_after(1))).finished
+    assert not taught(data, place, tmp_path / "run", callbacks=Callbacks(should_stop=stop_after(1))).finished
     shutil.rmtree(place)
     again = taught(data, place, tmp_path / "run")
     assert again.finished
@@ -273,10 +273,12 @@ def test_images_that_cannot_be_read_have_no_labels_and_need_none(teacher, tmp_pa
     assert len(looks(heard, place)) == 1
     heard.clear()
     assert taught(data, place, tmp_path / "two", heard, seed=1, **given).finished
-    stopped = taught(data, place, tmp_path / "three", listeners=Listeners(heard.append, stop=stop_after(2)), **given)
+    stopped = taught(
+        data, place, tmp_path / "three", callbacks=Callbacks(heard.append, should_stop=stop_after(2)), **given
+    )
     assert not stopped.finished
     assert not taught(
-        data, place, tmp_path / "three", listeners=Listeners(heard.append, stop=stop_after(1)), **given
+        data, place, tmp_path / "three", callbacks=Callbacks(heard.append, should_stop=stop_after(1)), **given
     ).finished
     shutil.rmtree(place)
     again = taught(data, place, tmp_path / "three", heard, **given)
@@ -288,7 +290,7 @@ def test_images_that_cannot_be_read_have_no_labels_and_need_none(teacher, tmp_pa
 def test_nothing_but_images_that_cannot_be_read_is_left_to_look_at(data, teacher, tmp_path, cache):
     """Of copies and all: the Loader of such a source has no batch, and that is no mistake."""
     source = open_data(shutil.copytree(data, tmp_path / "data")).train
-    made = label_tokens(open_teacher(teacher, source.classes), training(), source, 0, None, Listeners())
+    made = label_tokens(open_teacher(teacher, source.classes), training(), source, 0, None, Callbacks())
     broken = [Path(source.name(index)) for index in (0, 9)]
     for path in broken:
         path.write_bytes(b"not an image")
@@ -297,7 +299,7 @@ def test_nothing_but_images_that_cannot_be_read_is_left_to_look_at(data, teacher
     heard = []
     for _ in range(2):
         labels = label_tokens(
-            open_teacher(teacher, source.classes), training(), source, 0, None, Listeners(heard.append)
+            open_teacher(teacher, source.classes), training(), source, 0, None, Callbacks(heard.append)
         )
     assert looks(heard, teacher) == [["1", "21"]]
     kept = torch.tensor([1, 2, 20])

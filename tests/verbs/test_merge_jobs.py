@@ -12,12 +12,12 @@ from torch.utils.flop_counter import FlopCounterMode
 from support.greys import quick_fit as quick
 from support.greys import stop_after
 from vitreous import UserError, ViT
+from vitreous.callbacks import Callbacks
 from vitreous.config.data import Preprocess
 from vitreous.jobs.evaluate import evaluate
 from vitreous.jobs.explain import explain
 from vitreous.jobs.fit import fit
 from vitreous.jobs.predict import predict
-from vitreous.training.request import Listeners
 from vitreous.weights.bundle import load_bundle, save_bundle
 
 
@@ -48,7 +48,7 @@ def test_the_bundle_keeps_it_and_timm_is_told_the_plain_model(run):
 
 def test_stopped_and_resumed_to_the_same_bits(run, images, weights, tmp_path, no_page):
     again = tmp_path / "again"
-    assert not quick(images, weights, again, merge=2, listeners=Listeners(stop=stop_after(1))).finished
+    assert not quick(images, weights, again, merge=2, callbacks=Callbacks(should_stop=stop_after(1))).finished
     assert quick(images, weights, again, merge=2).finished
     one, two = (load_file(place / "bundle/model.safetensors") for place in (run, again))
     assert all(torch.equal(one[name], two[name]) for name in one)
@@ -62,13 +62,13 @@ def test_it_takes_as_long_as_a_training_without(images, weights, tmp_path, no_pa
         with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
             model.with_merge(merge)(torch.zeros(1, 3, 16, 16))
         work.append(counter.get_total_flops())
-    few = Listeners(stop=stop_after(1))
+    few = Callbacks(should_stop=stop_after(1))
     for name, expected, how in (
         ("plain", 8, {}),
         ("merged", round(8 * work[0] / work[1]), {"merge": 4}),
         ("given", 8, {"merge": 4, "epochs": 8}),
     ):
-        fit(images, weights=weights, out=tmp_path / name, workers=0, listeners=few, **how)
+        fit(images, weights=weights, out=tmp_path / name, workers=0, callbacks=few, **how)
         assert json.loads((tmp_path / name / "config.json").read_text())["training"]["epochs"] == expected, name
     assert round(8 * work[0] / work[1]) > 8
 

@@ -16,6 +16,7 @@ from support.greys import stop_after
 from support.tiny_pretraining import KEPT, LIVE, TINY, draw, last_checkpoint
 from support.tiny_pretraining import quick_pretrain as quick
 from vitreous import UserError
+from vitreous.callbacks import Callbacks
 from vitreous.data.decode import ImageError
 from vitreous.inference.opening import open_images
 from vitreous.jobs.fit import fit
@@ -24,7 +25,6 @@ from vitreous.jobs.reconstruct import reconstruct
 from vitreous.jobs.report import write_report
 from vitreous.objectives.mae import load_autoencoder
 from vitreous.training.folder import read_config
-from vitreous.training.request import Listeners
 from vitreous.training.start import ASIDE, set_aside
 from vitreous.weights.bundle import load_bundle
 
@@ -50,7 +50,7 @@ def finished(packed, tmp_path_factory):
         said = []
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("vitreous.jobs.pretrain.write_report", write_report)  # whoever asks first
-            result = quick(packed, place / method, method, listeners=Listeners(say=said.append))
+            result = quick(packed, place / method, method, callbacks=Callbacks(message=said.append))
         return SimpleNamespace(run=place / method, result=result, said=said)
 
     return train
@@ -79,7 +79,7 @@ def test_a_run_leaves_what_the_next_person_needs(finished, packed, method):
     assert page.count("<svg") >= 3
     assert "http" not in page.replace("http://www.w3.org", "")
     again, steps = [], []
-    assert quick(packed, run, method, listeners=Listeners(say=again.append, step=steps.append)) == result
+    assert quick(packed, run, method, callbacks=Callbacks(message=again.append, step=steps.append)) == result
     assert steps == []
     assert str(run) in again[0]
 
@@ -90,7 +90,7 @@ def test_a_lost_report_is_written_again_as_it_was(finished, packed, tmp_path, me
     page = (run / "report.html").read_text()
     (run / "report.html").unlink()
     said = []
-    assert quick(packed, run, method, listeners=Listeners(say=said.append)) == result
+    assert quick(packed, run, method, callbacks=Callbacks(message=said.append)) == result
     assert len(said) == 1
     assert "report.html" in said[0]
     assert (run / "report.html").read_text() == page
@@ -111,7 +111,7 @@ def test_without_its_images_a_report_is_written_without_them(flat, tmp_path):
 def test_interrupted_anywhere_it_ends_with_the_same_bits(finished, packed, tmp_path, no_page, method):
     """Stopped politely after two steps, then killed after the fourth; every step is saved."""
     whole, often = finished(method).run, {"save_seconds": "0"}
-    part = quick(packed, tmp_path / "part", method, changes=often, listeners=Listeners(stop=stop_after(2)))
+    part = quick(packed, tmp_path / "part", method, changes=often, callbacks=Callbacks(should_stop=stop_after(2)))
     assert not part.finished
 
     def crash(event):
@@ -119,7 +119,7 @@ def test_interrupted_anywhere_it_ends_with_the_same_bits(finished, packed, tmp_p
             raise RuntimeError("the power is gone")
 
     with pytest.raises(RuntimeError):
-        quick(packed, tmp_path / "part", method, changes=often, listeners=Listeners(step=crash))
+        quick(packed, tmp_path / "part", method, changes=often, callbacks=Callbacks(step=crash))
     assert quick(packed, tmp_path / "part", method, changes=often).finished
     assert (whole / "metrics.jsonl").read_text() == (tmp_path / "part/metrics.jsonl").read_text()
     last = last_checkpoint(whole)
@@ -216,7 +216,7 @@ def test_test_images_are_not_trained_on(tmp_path, no_page):
         for i, pixels in enumerate(draw(count)[0]):
             Image.fromarray(pixels).save(tmp_path / "data" / part / f"{i}.png")
     said = []
-    result = quick(tmp_path / "data", tmp_path / "run", listeners=Listeners(say=said.append))
+    result = quick(tmp_path / "data", tmp_path / "run", callbacks=Callbacks(message=said.append))
     assert result.images == 18
     assert any("20 train, 12 test" in text for text in said)
     for folder in (tmp_path / "data", tmp_path / "data/train"):  # neither has class folders
@@ -230,7 +230,7 @@ def test_it_goes_on_with_the_same_data_only(tmp_path):
 
     def begin(count, classes):
         np.savez(data, images=images[:count], labels=classes[:count])
-        return quick(data, run, listeners=Listeners(stop=stop_after(1)))
+        return quick(data, run, callbacks=Callbacks(should_stop=stop_after(1)))
 
     begin(40, labels)
     with pytest.raises(UserError, match=rf"{data}: .* 20 .* 40 .*{run}"):
@@ -294,7 +294,7 @@ def test_mistakes_are_refused(finished, packed, tmp_path, subtests):
 
 def test_single_fields_can_be_set(packed, tmp_path):
     changes = {"objective.mask": "0.5", "optimizer.learning_rate": "2e-3"}
-    quick(packed, tmp_path / "run", changes=changes, listeners=Listeners(stop=stop_after(1)))
+    quick(packed, tmp_path / "run", changes=changes, callbacks=Callbacks(should_stop=stop_after(1)))
     training = read_config(tmp_path / "run").training
     assert training.objective.mask == 0.5
     assert training.optimizer.learning_rate == 2e-3

@@ -11,11 +11,11 @@ from safetensors.torch import load_file
 from support.greys import stop_after
 from support.tiny_pretraining import DINO, TINY, TRAINING, draw, last_checkpoint
 from support.tiny_pretraining import quick_pretrain as quick
+from vitreous.callbacks import Callbacks
 from vitreous.config.data import Augment
 from vitreous.config.train import Optimizer
 from vitreous.jobs.pretrain import pretrain
 from vitreous.training.recipes.pretrain import PRETRAINING
-from vitreous.training.request import Listeners
 
 pytestmark = pytest.mark.usefixtures("tiny")
 
@@ -44,7 +44,7 @@ def test_what_goes_on_is_not_whitened_again(packed, tmp_path, monkeypatch, no_pa
     started = []
     monkeypatch.setattr("vitreous.training.unlabelled.whiten", lambda *args: started.append(args))
     for steps in (2, 9):
-        quick(packed, tmp_path, changes={"whiten": "true"}, listeners=Listeners(stop=stop_after(steps)))
+        quick(packed, tmp_path, changes={"whiten": "true"}, callbacks=Callbacks(should_stop=stop_after(steps)))
         assert len(started) == 1
 
 
@@ -56,7 +56,7 @@ def test_an_average_of_encoder_and_decoder_is_kept_together(packed, tmp_path, mo
         if event.step > 1:  # the checkpoint of the step before
             steps.append(load_file(last_checkpoint(tmp_path) / "module.safetensors"))
 
-    quick(packed, tmp_path, changes={"ema": "0.8", "save_seconds": "0"}, listeners=Listeners(step=look))
+    quick(packed, tmp_path, changes={"ema": "0.8", "save_seconds": "0"}, callbacks=Callbacks(step=look))
     steps.append(load_file(last_checkpoint(tmp_path) / "module.safetensors"))
     assert len(steps) == 6
     kept = {f"model.{name}": t for name, t in load_file(tmp_path / "bundle/model.safetensors").items()}
@@ -93,8 +93,8 @@ def watch(monkeypatch, packed, run, objective, steps=140):
     training = replace(TRAINING, objective=objective, augment=Augment(), optimizer=optimizer, evaluations=1)
     monkeypatch.setitem(PRETRAINING, "dino", lambda s: training)
     said, shown = [], []
-    listeners = Listeners(say=said.append, step=lambda event: shown.append("collapsed" in event.record))
-    result = pretrain(packed, method="dino", epochs=steps / 4, out=run, workers=0, listeners=listeners)
+    callbacks = Callbacks(message=said.append, step=lambda event: shown.append("collapsed" in event.record))
+    result = pretrain(packed, method="dino", epochs=steps / 4, out=run, workers=0, callbacks=callbacks)
     return result, said, shown
 
 

@@ -17,6 +17,7 @@ from support.fake_clock import fake_clock
 from support.greys import draw_images, stop_after
 from support.killing import run_and_kill
 from vitreous import UserError, self_train
+from vitreous.callbacks import Callbacks
 from vitreous.data.source import open_data, split_validation
 from vitreous.distributed.world import World
 from vitreous.studies.self_training.folder import read_self_training
@@ -24,7 +25,7 @@ from vitreous.studies.self_training.labelling import label_images
 from vitreous.studies.self_training.self_training import SelfTraining
 from vitreous.training.folder import source_digest
 from vitreous.training.recipes.supervised import recipe
-from vitreous.training.request import Listeners, Machine, SelfTrainRequest
+from vitreous.training.request import Runtime, SelfTrainRequest
 from vitreous.training.start import HOUR, choose_training
 
 QUICK = {"rounds": 2, "epochs": 4, "workers": 0, "model": "F/4@16"}
@@ -157,9 +158,9 @@ def config_of(out, number):
 def test_all_rounds_have_the_validation_images_that_a_budget_calls_for(place, tmp_path, no_page, monkeypatch):
     """With a recipe that sets a third aside with a budget and a half without, it must be 6 images of 18."""
 
-    def timed(name, situation):
-        training = recipe(name, situation)
-        return replace(training, validation=1 / 2 if situation.affordable == HOUR else 1 / 3)
+    def timed(name, stats):
+        training = recipe(name, stats)
+        return replace(training, validation=1 / 2 if stats.affordable == HOUR else 1 / 3)
 
     monkeypatch.setattr("vitreous.training.start.recipe", timed)
     with fake_clock():
@@ -179,8 +180,8 @@ def test_the_device_counts_in_what_is_set_aside(place, tmp_path, monkeypatch):
 
     for module in ("self_training", "student"):
         monkeypatch.setattr(f"vitreous.studies.self_training.{module}.choose_training", noted)
-    nowhere = Machine(0, World(device=torch.device("meta")))
-    monkeypatch.setattr("vitreous.jobs.self_train.machine_of", lambda *more, **others: nowhere)
+    nowhere = Runtime(0, World(device=torch.device("meta")))
+    monkeypatch.setattr("vitreous.jobs.self_train.local_runtime", lambda *more, **others: nowhere)
     with pytest.raises(Exception, match="meta"):  # where nothing can be computed
         quick(place, tmp_path / "out")
     assert set(asked) == {"meta"}
@@ -230,7 +231,7 @@ def test_a_moved_folder_is_finished_and_a_lost_page_is_written_again(place, tmp_
     for k in (0, 1):
         (out / f"round-{k}/report.html").touch()  # `no_page` wrote none
     heard = []
-    again = quick(place, out, rounds=1, epochs=1, listeners=Listeners(say=heard.append))
+    again = quick(place, out, rounds=1, epochs=1, callbacks=Callbacks(message=heard.append))
     assert len(heard) == 1
     assert str(out) in heard[0]
     assert again.run == str(out)
@@ -251,7 +252,7 @@ def test_stopped_and_repeated_equals_uninterrupted(place, whole, tmp_path, no_pa
     """In the first teacher, in the first student, in the second; and only with the same images."""
     labelled, unsorted = (shutil.copytree(place / name, tmp_path / name) for name in ("labelled", "unsorted"))
     for steps in (1, 4, 4):
-        assert not quick(tmp_path, tmp_path / "out", listeners=Listeners(stop=stop_after(steps))).finished
+        assert not quick(tmp_path, tmp_path / "out", callbacks=Callbacks(should_stop=stop_after(steps))).finished
     assert sorted(path.name for path in (tmp_path / "out").glob("round-*")) == ["round-0", "round-1", "round-2"]
     new = labelled / "train/red/new.png"
     Image.fromarray(pixels("red", 9999)).save(new)
@@ -316,7 +317,7 @@ def test_a_given_teacher_is_round_0(place, tmp_path, no_page):
     """Its classes are matched by name, in whatever order it has them; then it may go."""
     teacher = make_bundle(tmp_path / "teacher")
     ways = {"model": None, "student": "F/4@16", "rounds": 1, "epochs": 2, "teacher": teacher, "labels": "hard"}
-    stopped = quick(place, tmp_path / "out", **ways, listeners=Listeners(stop=stop_after(1)))
+    stopped = quick(place, tmp_path / "out", **ways, callbacks=Callbacks(should_stop=stop_after(1)))
     assert not stopped.finished
     shutil.rmtree(teacher)
     found = quick(place, tmp_path / "out", **ways)
@@ -361,7 +362,7 @@ def test_images_of_one_class_only(place, tmp_path, no_page):
         place / "labelled",
         tmp_path / "red",
         out=tmp_path / "out",
-        listeners=Listeners(say=heard.append),
+        callbacks=Callbacks(message=heard.append),
         **{**QUICK, "rounds": 1},
     )
     assert found.rounds[1].labels.taken == {"blue": 0, "green": 0, "red": 3}  # a third of eight, rounded up
@@ -420,7 +421,7 @@ def test_no_label_that_is_sure_enough(place, tmp_path, no_page):
 def test_a_budget_is_divided_over_the_rounds(place, tmp_path, monkeypatch):
     """What is left is shared by the rounds that are left, and a tenth kept for the end; a late one gets a second."""
     request = SelfTrainRequest("labelled", "unsorted", rounds=3, budget="100s")
-    training = SelfTraining(request, tmp_path / "out", Machine(0, World()), Listeners(), lambda folder, seconds: None)
+    training = SelfTraining(request, tmp_path / "out", Runtime(0, World()), Callbacks(), lambda folder, seconds: None)
     clock = iter([0.0, 0.0, 30.0, 80.0, 95.0])
     monkeypatch.setattr("vitreous.distributed.meter.Meter.seconds", property(lambda self: next(clock)))
     assert [training._budget(k) for k in (0, 1, 2)] == ["22.5s", "30.0s", "30.0s"]

@@ -17,6 +17,7 @@ from support.fake_clock import fake_clock
 from support.greys import stop_after
 from support.tiny_networks import random_images
 from vitreous import UserError, probe, transfer
+from vitreous.callbacks import Callbacks
 from vitreous.cli import main
 from vitreous.config.change import change
 from vitreous.data.builtin import builtin_data
@@ -33,8 +34,7 @@ from vitreous.studies.transfer import clock, finetuning, frozen, tasks, training
 from vitreous.studies.transfer.job import training_flops
 from vitreous.training.folder import read_config
 from vitreous.training.recipes import supervised
-from vitreous.training.recipes.situation import Situation
-from vitreous.training.request import Listeners
+from vitreous.training.recipes.dataset_stats import DatasetStats
 from vitreous.weights.bundle import load_bundle
 
 BUDGET = "24s"
@@ -241,7 +241,7 @@ def test_a_image_that_cannot_be_read_does_not_make_a_sample_of_the_rest(bundle, 
     broken.write_bytes(b"no image")
     said = []
     given = {"tasks": [tmp_path / "data"], "protocols": ["knn"], "workers": 0, "out": tmp_path / "out"}
-    (score,) = transfer(bundle, **given, listeners=Listeners(say=said.append)).scores
+    (score,) = transfer(bundle, **given, callbacks=Callbacks(message=said.append)).scores
     assert (score.n, score.unreadable, score.of) == (35, 1, 36)
     assert score.tested_all
     assert "35, 1 unreadable" in said[-1]
@@ -369,7 +369,7 @@ def test_nothing_is_left_out_of_images_whose_label_that_would_change(bundle, ima
         return SimpleNamespace(finished=False)
 
     monkeypatch.setattr(training.TaskTrainings, "run", stopped)
-    recipe = supervised.RECIPES["small-data"](Situation(classes=3, images=800, side=64, channels=3))
+    recipe = supervised.RECIPES["small-data"](DatasetStats(classes=3, images=800, side=64, channels=3))
     assert recipe.objective.keep_schedule, "half of the patches, for most of the steps"
     for name, whole in {"dmlab": True, "mnist": True, "pets": False}.items():
         with subtests.test(name):
@@ -384,7 +384,7 @@ def test_nothing_is_left_out_of_images_whose_label_that_would_change(bundle, ima
 @pytest.mark.usefixtures("shortened")
 def test_it_goes_on_where_it_was_stopped(bundle, images, tmp_path):
     given = {"tasks": [images], "image_size": 16, "workers": 0}
-    stopped = transfer(bundle, **given, out=tmp_path / "a", listeners=Listeners(stop=stop_after(5)))
+    stopped = transfer(bundle, **given, out=tmp_path / "a", callbacks=Callbacks(should_stop=stop_after(5)))
     assert (stopped.finished, stopped.scores) == (False, ())
     resumed = transfer(bundle, **given, out=tmp_path / "a")
     whole = transfer(bundle, **given, out=tmp_path / "b")
@@ -398,7 +398,7 @@ def test_a_training_that_was_stopped_keeps_to_the_time_it_was_given(bundle, imag
     given = {"tasks": [images], "protocols": ["vtab-1k"], "budget": "2m", "workers": 0, "out": tmp_path / "out"}
     begun = []
     for _ in range(2):
-        found = transfer(bundle, **given, listeners=Listeners(stop=lambda: True))
+        found = transfer(bundle, **given, callbacks=Callbacks(should_stop=lambda: True))
         assert not found.finished
         begun.append(read_config(tmp_path / "out" / "runs" / "colours-vtab-1k" / "trial-0.0002").request)
     assert begun[0] == begun[1]
@@ -430,7 +430,7 @@ def test_five_of_each_class_are_there_however_short_the_time(monkeypatch):
     )
     monkeypatch.setattr(frozen, "seconds_per_look", lambda *_: 1.0)
     monkeypatch.setattr(frozen, "FeatureReader", lambda *_: SimpleNamespace(compute=None))
-    features = frozen.FrozenFeatures(SimpleNamespace(config=SimpleNamespace(features=8)), 0, Listeners())
+    features = frozen.FrozenFeatures(SimpleNamespace(config=SimpleNamespace(features=8)), 0, Callbacks())
     for protocols in (("linear", "fewshot-5"), ("fewshot-5",), ("linear", "knn", "fewshot-5")):
         part = features._part(task, 60.0, protocols)
         assert np.bincount(part.train.labels).tolist() == [5] * 40

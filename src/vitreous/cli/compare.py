@@ -54,7 +54,7 @@ def compare(
     from vitreous.config.change import parse_changes
     from vitreous.jobs.compare import compare as compare_models
 
-    with listening(steps=False) as listeners:  # one line per cell is enough
+    with listening(steps=False) as callbacks:  # one line per cell is enough
         result = compare_models(
             data,
             models.split(","),
@@ -67,7 +67,7 @@ def compare(
             out=out,
             workers=workers,
             device=device,
-            listeners=listeners,
+            callbacks=callbacks,
         )
     if json:
         print_json(result.to_json())

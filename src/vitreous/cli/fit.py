@@ -70,7 +70,7 @@ def fit(
     from vitreous.config.change import parse_changes
     from vitreous.jobs.fit import fit as fit_model
 
-    with listening() as listeners:
+    with listening() as callbacks:
         result = fit_model(
             data,
             weights=weights,
@@ -90,7 +90,7 @@ def fit(
             shard=shard,
             tensorboard=tensorboard,
             changes=parse_changes(changes),
-            listeners=listeners,
+            callbacks=callbacks,
         )
     return show_ending(result, json, lambda: _text(result))
 

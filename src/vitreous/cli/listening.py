@@ -13,9 +13,8 @@ from vitreous.cli.terminal import Reminder, print_json, printable
 from vitreous.interrupt import Interrupted, signal_heard
 
 if TYPE_CHECKING:
+    from vitreous.callbacks import Callbacks, Event
     from vitreous.studies.self_training.folder import SelfTrainResult
-    from vitreous.training.loop import Event
-    from vitreous.training.request import Listeners
     from vitreous.training.result import FitResult, PretrainResult
 
     Ended = FitResult | PretrainResult | SelfTrainResult
@@ -25,21 +24,23 @@ SHOWN = {"accuracy": "val accuracy", "knn": "k-NN", "information": "information"
 
 
 @contextmanager
-def listening(*, steps: bool = True) -> Iterator[Listeners]:
+def listening(*, steps: bool = True) -> Iterator[Callbacks]:
     """Messages on stderr, and how far it is: on a terminal a live line, elsewhere a plain one now and then.
 
     steps: whether such plain lines tell of single steps, too.
     A signal stops between two steps, and all is saved; elsewhere it ends the command, which may be repeated.
     """
+    from vitreous.callbacks import Callbacks
     from vitreous.distributed.meter import process_began
-    from vitreous.training.request import Listeners
 
     began = process_began() if cli.whole_process else None
     with _shown() as (say, step, look):
         if not steps and not sys.stderr.isatty():
             step = _tell_nothing
         try:
-            yield Listeners(say=say, step=step, look=look, stop=lambda: signal_heard() is not None, began=began)
+            yield Callbacks(
+                message=say, step=step, progress=look, should_stop=lambda: signal_heard() is not None, started=began
+            )
         except Interrupted:
             say("Stopped. What was saved before is intact; repeat the same command to go on.")
             raise

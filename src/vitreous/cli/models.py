@@ -90,7 +90,7 @@ def _print_fits(rows: list[ModelRow]) -> None:
     page.print(
         "Images per GPU at most, for each way to divide a training with AdamW in mixed precision (bfloat16).\n"
         "DDP: every GPU holds all weights, as many gradients, and twice as many moments. shard (--shard): its share\n"
-        "of them. recompute (--set recompute=true): blocks are computed again on the way back, a third more time.\n"
+        "of them. activation_checkpointing: blocks are computed again in the backward pass, a third more time.\n"
         f"{RESERVE:.0%} of the memory is left free. Computed; docs/scale.md says how far it agrees with measurements."
     )
 

@@ -62,7 +62,7 @@ def pretrain(
     from vitreous.config.change import parse_changes
     from vitreous.jobs.pretrain import pretrain as pretrain_model
 
-    with listening() as listeners:
+    with listening() as callbacks:
         result = pretrain_model(
             data,
             method=method,
@@ -77,7 +77,7 @@ def pretrain(
             shard=shard,
             tensorboard=tensorboard,
             changes=parse_changes(changes),
-            listeners=listeners,
+            callbacks=callbacks,
         )
     return show_ending(result, json, lambda: _text(result))
 

@@ -77,7 +77,7 @@ def self_train(
     from vitreous.config.change import parse_changes
     from vitreous.jobs.self_train import self_train as train_students
 
-    with listening() as listeners:
+    with listening() as callbacks:
         result = train_students(
             labelled,
             unlabelled,
@@ -99,7 +99,7 @@ def self_train(
             workers=workers,
             device=device,
             changes=parse_changes(changes),
-            listeners=listeners,
+            callbacks=callbacks,
         )
     return show_ending(result, json, lambda: _text(result))
 

@@ -53,7 +53,7 @@ def transfer(
     from vitreous.jobs.transfer import transfer as transfer_model
     from vitreous.report.transferred import Protocol
 
-    with listening(steps=False) as listeners:  # one line per score is enough
+    with listening(steps=False) as callbacks:  # one line per score is enough
         result = transfer_model(
             model,
             tasks=tasks.split(","),
@@ -64,7 +64,7 @@ def transfer(
             out=out,
             workers=workers,
             device=device,
-            listeners=listeners,
+            callbacks=callbacks,
         )
     if json:
         print_json(result.to_json())

@@ -67,7 +67,7 @@ class Training:
     batch_size: int = 64
     accumulate: int = 1
     """A batch is worked through in this many parts, to save memory."""
-    recompute: bool = False
+    activation_checkpointing: bool = False
     """Save memory by computing the activations of each block once more on the way back (activation checkpointing)."""
     ema: float | None = None
     """Also keep an exponential average of the weights, and use that in the end."""
@@ -115,10 +115,9 @@ class Training:
                 f"accumulate={self.accumulate}: {joined} compares the images of a batch with each other, so a batch "
                 f"cannot be worked through in parts; set accumulate=1 with a smaller batch_size, or {joined}=0."
             )
-        if self.recompute and (not isinstance(self.model, ViTConfig) or self.model.merge):
+        if self.activation_checkpointing and (not isinstance(self.model, ViTConfig) or self.model.merge):
             raise UserError(
-                "recompute=true: computes the blocks of a Vision Transformer twice, which a network of another family "
-                "does not have, and which tokens that are merged do not allow; set recompute=false."
+                "activation_checkpointing=true: works with Vision Transformers that merge no tokens; set it to false."
             )
         if self.augment.mixtoken and not isinstance(self.model, ViTConfig):
             raise UserError(

@@ -139,9 +139,9 @@ class Loader:
         order = self.order(epoch)
         steps = range(start, self.steps_per_epoch)
         if self.shuffle:
-            own = self.world.share(self.batch_size, self._unit)
+            own = self.world.rank_slice(self.batch_size, self._unit)
         else:
-            own, steps = slice(None), steps[self.world.share(len(steps))]
+            own, steps = slice(None), steps[self.world.rank_slice(len(steps))]
         tasks = [Task(epoch, order[step * self.batch_size : (step + 1) * self.batch_size][own]) for step in steps]
         for made in self._made(tasks):
             if len(made.taken):
@@ -154,7 +154,7 @@ class Loader:
         """
         order = np.arange(len(self.source), dtype=np.int64) if order is None else order
         starts = range(0, len(order), batch_size)
-        tasks = [Task(None, order[start : start + batch_size]) for start in starts[world.share(len(starts))]]
+        tasks = [Task(None, order[start : start + batch_size]) for start in starts[world.rank_slice(len(starts))]]
         for made in self._made(tasks):
             if len(made.taken):
                 yield self._batch(made, None)

@@ -29,17 +29,17 @@ class World:
     """Whether a training divides the weights among the processes, rather than giving each a copy."""
 
     @property
-    def first(self) -> bool:
+    def is_main(self) -> bool:
         """Whether this process is the one that writes files and speaks."""
         return self.rank == 0
 
-    def share(self, count: int, unit: int = 1) -> slice:
+    def rank_slice(self, count: int, unit: int = 1) -> slice:
         """This process's rows of so many: in the order of ranks, as evenly as whole units allow."""
         units = -(-count // unit)
         first, last = (unit * (units * rank // self.size) for rank in (self.rank, self.rank + 1))
         return slice(min(first, count), min(last, count))
 
-    def total(self, tensor: Tensor) -> Tensor:
+    def all_reduce(self, tensor: Tensor) -> Tensor:
         """The sum over all processes of tensors of one shape; gradients flow back to each of them."""
         if self.size == 1:
             return tensor
@@ -48,9 +48,9 @@ class World:
 
     def mean(self, tensor: Tensor) -> Tensor:
         """The mean over all processes of tensors of one shape."""
-        return tensor if self.size == 1 else self.total(tensor) / self.size
+        return tensor if self.size == 1 else self.all_reduce(tensor) / self.size
 
-    def largest(self, tensor: Tensor) -> Tensor:
+    def all_reduce_max(self, tensor: Tensor) -> Tensor:
         """The largest over all processes, place by place; without gradients."""
         if self.size == 1:
             return tensor
@@ -77,7 +77,7 @@ class World:
         if self.size == 1:
             assert tensor is not None
             return tensor
-        kinds = self.gather_objects(None if tensor is None or not len(tensor) else (tensor.shape, tensor.dtype))
+        kinds = self.all_gather_object(None if tensor is None or not len(tensor) else (tensor.shape, tensor.dtype))
         if (some := next((found for found in kinds if found is not None), None)) is None:
             raise nothing_readable()
         shape, kind = some
@@ -89,7 +89,7 @@ class World:
         dist.all_gather(pieces, own)
         return torch.cat([piece[:count] for piece, count in zip(pieces, counts, strict=True)])
 
-    def gather_objects(self, value: Value) -> list[Value]:
+    def all_gather_object(self, value: Value) -> list[Value]:
         """A small value of each process, in the order of their ranks."""
         if self.size == 1:
             return [value]
@@ -99,37 +99,37 @@ class World:
 
     def union(self, found: dict[str, str]) -> dict[str, str]:
         """What any process has found."""
-        return {name: value for one in self.gather_objects(found) for name, value in one.items()}
+        return {name: value for one in self.all_gather_object(found) for name, value in one.items()}
 
-    def rows_of_all(self, tensor: Tensor) -> tuple[Tensor, int]:
+    def all_gather(self, tensor: Tensor) -> tuple[Tensor, int]:
         """(N, ...): the rows (n, ...) of all processes, in the order of their ranks, and where this one's begin.
 
         Gradients flow back to each.
         """
         if self.size == 1:
             return tensor, 0
-        counts = self.gather_objects(len(tensor))
+        counts = self.all_gather_object(len(tensor))
         others = [tensor.new_zeros(count, *tensor.shape[1:]) for count in counts]
-        rows = self.total(torch.cat([*others[: self.rank], tensor, *others[self.rank + 1 :]]))
+        rows = self.all_reduce(torch.cat([*others[: self.rank], tensor, *others[self.rank + 1 :]]))
         return rows, sum(counts[: self.rank])
 
-    def agree(self, flag: bool) -> bool:
+    def any_rank(self, flag: bool) -> bool:
         """Whether any process says so: then all act alike."""
-        return self.agree_each(flag)[0]
+        return self.any_rank_each(flag)[0]
 
-    def agree_each(self, *flags: bool) -> list[bool]:
+    def any_rank_each(self, *flags: bool) -> list[bool]:
         """The same of several questions at once, for the price of one."""
         if self.size == 1:
             return list(flags)
-        said: list[float] = self.largest(torch.tensor([float(flag) for flag in flags])).tolist()
+        said: list[float] = self.all_reduce_max(torch.tensor([float(flag) for flag in flags])).tolist()
         return [bool(one) for one in said]
 
-    def first_does(self, function: Callable[[], Value]) -> Value:
+    def on_main(self, function: Callable[[], Value]) -> Value:
         """What the function gives in the first process, for all; where it fails there, it has failed for all."""
         if self.size == 1:
             return function()
         told: list[Any] = [None, None]
-        if self.first:
+        if self.is_main:
             try:
                 told[0] = function()
             except UserError as error:
@@ -140,11 +140,11 @@ class World:
         value: Value = told[0]
         return value
 
-    def from_first(self, tensor: Tensor) -> Tensor:
+    def broadcast(self, tensor: Tensor) -> Tensor:
         """The first process's tensor; the others give one of its shape and type, which may be on no device (meta)."""
         if self.size == 1:
             return tensor
-        sent = tensor.contiguous() if self.first else torch.empty(tensor.shape, dtype=tensor.dtype)
+        sent = tensor.contiguous() if self.is_main else torch.empty(tensor.shape, dtype=tensor.dtype)
         dist.broadcast(sent, src=0)
         return sent
 

@@ -55,6 +55,6 @@ def compute_features(
             told(batch, found)
         if progress is not None:
             progress(labels.done)
-    if not world.agree(labels.done > 0):
+    if not world.any_rank(labels.done > 0):
         raise nothing_readable()
     return world.gather(features.all()), world.gather(labels.all())

@@ -62,7 +62,7 @@ def check_training_memory(training: Training, images: int, world: World = ALONE,
 def _smallest_share(training: Training, batch: int, processes: int) -> int:
     """Images of a batch that the process with fewest gets; pairs that are mixed stay together."""
     unit = 2 if training.augment.mixes else 1
-    shares = (World(rank, processes).share(batch, unit) for rank in range(processes))
+    shares = (World(rank, processes).rank_slice(batch, unit) for rank in range(processes))
     return min(int(share.stop - share.start) for share in shares)
 
 
@@ -84,7 +84,7 @@ def training_bytes(training: Training, images: int, shards: int = 1) -> float:
         labels = config.patches * config.classes * FLOAT
         views, activations = views + labels, activations + 2 * labels  # targets; scores and their logarithms
     part = max(1, batch // training.accumulate)
-    if training.recompute:
+    if training.activation_checkpointing:
         activations /= config.layers  # of one block at a time; what lies between blocks is little beside it
     weights = copies * FLOAT * count_parameters(config) / shards
     if shards > 1 and training.accumulate > 1:  # gradients stay whole until the last part

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from vitreous.arguments import Budget, Count, Pixels, Workers, checked
+from vitreous.callbacks import Callbacks
 from vitreous.config.change import as_texts
 from vitreous.config.train import Training
 from vitreous.data.copies import note_copies
@@ -44,7 +45,7 @@ from vitreous.studies.comparison.plan import (
 from vitreous.training.budget.looking import random_part
 from vitreous.training.budget.steps import parse_budget
 from vitreous.training.folder import run_place
-from vitreous.training.request import Listeners, machine_of, run_name, same_place
+from vitreous.training.request import local_runtime, run_name, same_place
 from vitreous.training.result import NAMES
 from vitreous.weights.bundle import Bundle
 
@@ -66,7 +67,7 @@ def compare(
     out: str | Path | None = None,
     workers: Workers | None = None,
     device: str = "auto",
-    listeners: Listeners | None = None,
+    callbacks: Callbacks | None = None,
 ) -> Comparison:
     """Train every model with every share of the images and every seed, or go on with that; say who is ahead.
 
@@ -76,7 +77,7 @@ def compare(
     seeds: how many. equal: what the trainings of all models have the same of. changes: fields of every training.
     out: the folder for all runs, `compare.html` and `compare.json`; by default runs/NAME-compare.
     """
-    listeners = listeners or Listeners()
+    callbacks = callbacks or Callbacks()
     candidates = read_candidates(models, image_size)
     to_train = [candidate for candidate in candidates if candidate.model is not None]
     if to_train and budget is None:
@@ -92,9 +93,9 @@ def compare(
     opened = note_copies(open_dataset(request.data))
     plan = ComparePlan.of(request, opened) if plan is None else plan.going_on(request, opened, folder)
     plan = plan.timed(len(to_train))
-    job = _Job(request, opened, Cells(request, opened, folder, machine_of(workers, device, False), listeners))
+    job = _Job(request, opened, Cells(request, opened, folder, local_runtime(workers, device, False), callbacks))
     job.check(candidates)
-    with claim_folder(folder, (RESULT, PAGE), listeners.say):
+    with claim_folder(folder, (RESULT, PAGE), callbacks.message):
         plan.write(folder)
         return job.run(plan)
 
@@ -155,7 +156,7 @@ class _Job:
         split, source = self._images()
         bundle = self.finished[name]
         found = self.cells.measure_model(bundle, random_part(source, SPLIT_SEED, plan.measured_images))
-        self.cells.listeners.say(f"{name}: {found.top1:.1%} of {found.n:,} {NAMES[split]} images")
+        self.cells.callbacks.message(f"{name}: {found.top1:.1%} of {found.n:,} {NAMES[split]} images")
         spent = bundle.info.get("spent")
         return Cell(
             model=name,

@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from vitreous.arguments import Budget, Epochs, Merge, Pixels, Seed, Workers, checked
+from vitreous.callbacks import Callbacks
 from vitreous.config.change import as_texts
 from vitreous.distributed.launcher import launched
 from vitreous.errors import UserError
 from vitreous.jobs.report import write_report
 from vitreous.training.folder import run_place
 from vitreous.training.labelled import LabelledTraining
-from vitreous.training.request import FitRequest, Listeners, check_request, machines_of, run_name, same_place
+from vitreous.training.request import FitRequest, check_request, join_runtime, run_name, same_place
 from vitreous.training.result import FitResult
 
 
@@ -37,7 +38,7 @@ def fit(
     device: str = "auto",
     shard: bool = False,
     tensorboard: bool = False,
-    listeners: Listeners | None = None,
+    callbacks: Callbacks | None = None,
 ) -> FitResult:
     """Train on a dataset, or go on with a training that the same call began; the result says how well it does.
 
@@ -80,5 +81,5 @@ def fit(
         None if token_labels is None else same_place(token_labels),
     )
     run = run_place(out, data, run_name(data))
-    machine = machines_of(workers, device, shard, tensorboard)
-    return LabelledTraining(request, run, machine, listeners or Listeners(), write_report).run()
+    machine = join_runtime(workers, device, shard, tensorboard)
+    return LabelledTraining(request, run, machine, callbacks or Callbacks(), write_report).run()

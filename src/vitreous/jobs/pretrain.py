@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from vitreous.arguments import Budget, Epochs, Pixels, Seed, Workers, checked
+from vitreous.callbacks import Callbacks
 from vitreous.config.change import as_texts
 from vitreous.errors import UserError
 from vitreous.jobs.fit import fit
 from vitreous.jobs.report import write_report
 from vitreous.training.folder import run_place
 from vitreous.training.recipes.pretrain import PRETRAINING
-from vitreous.training.request import Listeners, PretrainRequest, check_request, machines_of, run_name, same_place
+from vitreous.training.request import PretrainRequest, check_request, join_runtime, run_name, same_place
 from vitreous.training.result import PretrainResult
 from vitreous.training.unlabelled import UnlabelledTraining
 
@@ -33,7 +34,7 @@ def pretrain(
     device: str = "auto",
     shard: bool = False,
     tensorboard: bool = False,
-    listeners: Listeners | None = None,
+    callbacks: Callbacks | None = None,
 ) -> PretrainResult:
     """Learn features from images, or go on with what the same call began; `fit(weights=...)` then takes the run.
 
@@ -61,7 +62,7 @@ def pretrain(
             device=device,
             shard=shard,
             tensorboard=tensorboard,
-            listeners=listeners,
+            callbacks=callbacks,
         )
         return PretrainResult.of_fit(done)
     request = PretrainRequest(
@@ -74,5 +75,5 @@ def pretrain(
         seed,
         as_texts(changes),
     )
-    machine = machines_of(workers, device, shard, tensorboard)
-    return UnlabelledTraining(request, run, machine, listeners or Listeners(), write_report).run()
+    machine = join_runtime(workers, device, shard, tensorboard)
+    return UnlabelledTraining(request, run, machine, callbacks or Callbacks(), write_report).run()

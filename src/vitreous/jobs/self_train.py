@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from vitreous.arguments import Budget, Count, Epochs, Pixels, Seed, Workers, checked
+from vitreous.callbacks import Callbacks
 from vitreous.config.change import as_texts
 from vitreous.errors import UserError
 from vitreous.jobs.report import write_report
 from vitreous.studies.self_training.folder import SelfTrainResult
 from vitreous.studies.self_training.self_training import SelfTraining
 from vitreous.training.folder import run_place
-from vitreous.training.request import Listeners, SelfTrainRequest, check_request, machine_of, run_name, same_place
+from vitreous.training.request import SelfTrainRequest, check_request, local_runtime, run_name, same_place
 from vitreous.wording import Range
 
 
@@ -40,7 +41,7 @@ def self_train(
     out: str | Path | None = None,
     workers: Workers | None = None,
     device: str = "auto",
-    listeners: Listeners | None = None,
+    callbacks: Callbacks | None = None,
 ) -> SelfTrainResult:
     """Train a teacher on labelled images, then students on its labels of others; or go on with what this call began.
 
@@ -86,5 +87,5 @@ def self_train(
     )
     run = run_place(out, labelled, f"{run_name(labelled)}-self-train")
     run_place(out, unlabelled, run.name)
-    machine = machine_of(workers, device, tensorboard=False)
-    return SelfTraining(request, run, machine, listeners or Listeners(), write_report).run()
+    machine = local_runtime(workers, device, tensorboard=False)
+    return SelfTraining(request, run, machine, callbacks or Callbacks(), write_report).run()

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from vitreous.arguments import Budget, Pixels, Workers, checked
+from vitreous.callbacks import Callbacks
 from vitreous.errors import UserError
 from vitreous.inference.opening import open_model
 from vitreous.report.transferred import Protocol, Transfer
@@ -15,7 +16,7 @@ from vitreous.studies.transfer.folder import PAGE, RESULT, TransferFolder, Trans
 from vitreous.studies.transfer.job import TransferJob, at_resolution
 from vitreous.studies.transfer.tasks import ALL, OpenTask, name_tasks, open_task
 from vitreous.training.folder import run_place
-from vitreous.training.request import Listeners, machine_of, run_name, same_place
+from vitreous.training.request import local_runtime, run_name, same_place
 from vitreous.weights.bundle import weights_digest
 
 
@@ -31,7 +32,7 @@ def transfer(
     out: str | Path | None = None,
     workers: Workers | None = None,
     device: str = "auto",
-    listeners: Listeners | None = None,
+    callbacks: Callbacks | None = None,
 ) -> Transfer:
     """Transfer a model to every task under every protocol, or go on with that; what is done is not done again.
 
@@ -45,7 +46,7 @@ def transfer(
         are taken, and it is said of how many. None: the published settings, whatever they take.
     out: the folder for everything, `transfer.html` and `transfer.json` among it; by default runs/NAME-transfer.
     """
-    listeners = listeners or Listeners()
+    callbacks = callbacks or Callbacks()
     if not protocols:
         raise UserError("protocols: none given; give some, such as vtab-1k or linear.")
     named = name_tasks(tasks)
@@ -67,12 +68,12 @@ def transfer(
     )
     folder = _folder(out, model, opened)
     folder.check(request, tuple(one.task for one in opened))
-    clock = None if budget is None else TransferClock(budget, listeners.began)
-    machine = machine_of(workers, device, False)
+    clock = None if budget is None else TransferClock(budget, callbacks.started)
+    machine = local_runtime(workers, device, False)
     resized = at_resolution(bundle, image_size)
-    job = TransferJob(request, opened, missing, bundle, resized, folder, machine, listeners, clock)
+    job = TransferJob(request, opened, missing, bundle, resized, folder, machine, callbacks, clock)
     job.check()
-    with claim_folder(folder.path, (RESULT, PAGE), listeners.say):
+    with claim_folder(folder.path, (RESULT, PAGE), callbacks.message):
         folder.begin(request, tuple(one.task for one in opened))
         return job.run()
 

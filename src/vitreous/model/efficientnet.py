@@ -56,10 +56,10 @@ class Norm(nn.BatchNorm2d):
         assert self.num_batches_tracked is not None
         assert self.momentum is not None
         places, wide = (0, 2, 3), x.to(torch.promote_types(x.dtype, torch.float32))
-        count = self.world.total(wide.new_tensor(float(x[:, 0].numel())))
-        mean = self.world.total(wide.sum(dim=places)) / count
+        count = self.world.all_reduce(wide.new_tensor(float(x[:, 0].numel())))
+        mean = self.world.all_reduce(wide.sum(dim=places)) / count
         centred = wide - mean[:, None, None]
-        variance = self.world.total(centred.square().sum(dim=places)) / count
+        variance = self.world.all_reduce(centred.square().sum(dim=places)) / count
         with torch.no_grad():
             self.num_batches_tracked += 1
             for average, now in ((self.running_mean, mean), (self.running_var, variance * count / (count - 1))):

@@ -34,8 +34,8 @@ def information(answers: Tensor, world: World = ALONE) -> Tensor:
     """
     if world.size == 1:
         return entropy(answers.mean(dim=0)) - entropy(answers).mean()
-    count = world.total(answers.new_tensor(float(len(answers))))
-    return entropy(world.total(answers.sum(dim=0)) / count) - world.total(entropy(answers).sum()) / count
+    count = world.all_reduce(answers.new_tensor(float(len(answers))))
+    return entropy(world.all_reduce(answers.sum(dim=0)) / count) - world.all_reduce(entropy(answers).sum()) / count
 
 
 def feature_std(features: Tensor, world: World = ALONE) -> Tensor:
@@ -46,9 +46,9 @@ def feature_std(features: Tensor, world: World = ALONE) -> Tensor:
     direction = F.normalize(features.float(), dim=1)
     if world.size == 1:
         return direction.std(dim=0, correction=0).mean() * math.sqrt(features.shape[1])
-    count = world.total(direction.new_tensor(float(len(direction))))
-    mean = world.total(direction.sum(dim=0)) / count
-    variance = world.total((direction - mean).square().sum(dim=0)) / count
+    count = world.all_reduce(direction.new_tensor(float(len(direction))))
+    mean = world.all_reduce(direction.sum(dim=0)) / count
+    variance = world.all_reduce((direction - mean).square().sum(dim=0)) / count
     return variance.sqrt().mean() * math.sqrt(features.shape[1])
 
 

@@ -114,8 +114,8 @@ class SelfDistillation(Objective):
         for centre, heard in ((self.centre, self._heard), (self.patch_centre, self._heard_patches)):
             if heard:
                 scores = torch.cat(heard)  # of masked patches perhaps none, and elsewhere more than here
-                total = self.world.total(scores.sum(dim=0))
-                count = self.world.total(scores.new_tensor(float(len(scores))))
+                total = self.world.all_reduce(scores.sum(dim=0))
+                count = self.world.all_reduce(scores.new_tensor(float(len(scores))))
                 if count > 0:
                     centre.lerp_(total / count, 1 - self.settings.centre_momentum)
                 heard.clear()

@@ -37,8 +37,8 @@ def _column_log_softmax(logs: Tensor, world: World) -> Tensor:
     if world.size == 1:
         return logs.log_softmax(dim=0)
     floor = logs.new_full((1, logs.shape[1]), torch.finfo(logs.dtype).min)  # a process may have no rows
-    largest = world.largest(torch.cat([floor, logs]).amax(dim=0))
-    return logs - largest - world.total((logs - largest).exp().sum(dim=0)).log()
+    largest = world.all_reduce_max(torch.cat([floor, logs]).amax(dim=0))
+    return logs - largest - world.all_reduce((logs - largest).exp().sum(dim=0)).log()
 
 
 def distillation_loss(answers: Tensor, scores: Tensor, temperature: float) -> Tensor:
@@ -69,7 +69,7 @@ def koleo_loss(features: Tensor, world: World = ALONE) -> Tensor:
     nearest is looked for; the mean is over this one's.
     """
     direction = F.normalize(features, dim=1, eps=1e-8)
-    every, first = world.rows_of_all(direction)
+    every, first = world.all_gather(direction)
     with torch.no_grad(), torch.autocast(features.device.type, enabled=False):  # in half precision many are as near
         likeness = direction @ every.T
         own = torch.arange(len(direction), device=features.device)

@@ -202,7 +202,7 @@ def _settings(c: Comparison) -> dict[str, str]:
         "Recipe": f"{c.settings['recipe']}, batches of {c.settings['batch_size']}",
         "Optimizer": f"{optimizer['name']}, weight decay {optimizer['weight_decay']:g}, {optimizer['decay']} decay",
         "Augmentation": ", ".join(f"{name} {_plain(value)}" for name, value in augment.items()),
-        "Machine": ", ".join(f"{name} {value}" for name, value in c.machine.items()),
+        "Runtime": ", ".join(f"{name} {value}" for name, value in c.machine.items()),
         "Data": ", ".join(f"{split} {digest}" for split, digest in c.digests.items()),
     }
     if (seen := c.settings.get("val_images")) is not None:

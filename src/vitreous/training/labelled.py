@@ -104,7 +104,7 @@ class LabelledTraining(TrainingRun[FitRequest, FitResult]):
             self.saved.check_weights(self._given(), self.folder)
         network = starting_network(self.training, self.base)
         if self.base is not None and (note := crop_note(self.training, self.base)) is not None:
-            self.listeners.say(note)
+            self.callbacks.message(note)
         if self.training.whiten and self.base is None:
             whiten(network, self.training, self.data.train, self.machine.workers)
         if self.training.probe:
@@ -127,13 +127,13 @@ class LabelledTraining(TrainingRun[FitRequest, FitResult]):
         if found is None:  # the run goes on
             assert self.saved is not None
             found = reopen_teacher(place, self.data.classes, self.saved, self.folder, self.world.device)
-        self.listeners.say(f"Learning from {place} too: {objective.way}.")
-        images, how = self.data.train, (self.machine.workers, self.clock, self.listeners)
+        self.callbacks.message(f"Learning from {place} too: {objective.way}.")
+        images, how = self.data.train, (self.machine.workers, self.clock, self.callbacks)
         if isinstance(objective, TokenLabel):
             if self.world.size > 1:  # each makes its share, all take about as long, and what is made is kept for all
-                own = images.subset(range(len(images))[self.world.share(len(images))])
+                own = images.subset(range(len(images))[self.world.rank_slice(len(images))])
                 label_tokens(found, self.training, own, *how)
-                self.world.agree(False)  # until all have come so far
+                self.world.any_rank(False)  # until all have come so far
             self.loader.token_labels = label_tokens(found, self.training, images, *how)
         else:
             self.answers = teacher_answers(found, self.training, images, *how)
@@ -164,7 +164,7 @@ class LabelledTraining(TrainingRun[FitRequest, FitResult]):
         accuracy = fit_classifier(network, known, held_out, len(self.data.classes), self.training.objective)
         seconds = round(self.meter.seconds - began, 1)
         if accuracy is not None:
-            self.listeners.say(
+            self.callbacks.message(
                 f"A classifier on frozen features, after {seconds:.0f} s: {accuracy:.1%} of the validation images "
                 "right."
             )
@@ -185,7 +185,7 @@ class LabelledTraining(TrainingRun[FitRequest, FitResult]):
         outlook = None
         if self.clock is not None:
             learn = seconds_per_image(self.training.model.features, len(self.data.classes))
-            outlook = Outlook(self._work(passes=PASSES), self.clock, self.listeners.say, learn)
+            outlook = Outlook(self._work(passes=PASSES), self.clock, self.callbacks.message, learn)
         count, seed = self.parts.get("train"), self.training.seed
         told = self._told("train", len(self.data.train) if count is None else count)
         found, looked = features_in_time(
@@ -216,7 +216,7 @@ class LabelledTraining(TrainingRun[FitRequest, FitResult]):
         work = self._work(passes=2)
         if self.clock is None or not work.val + work.test:
             return
-        outlook = Outlook(work, self.clock, self.listeners.say)
+        outlook = Outlook(work, self.clock, self.callbacks.message)
         looking = copy.deepcopy(network).to(self.world.device).eval()
         with closing(self._plain_loader(self.part("test" if work.test else "val"))) as loader:
             look_around(self._on_device(looking), loader, outlook)
@@ -231,11 +231,11 @@ class LabelledTraining(TrainingRun[FitRequest, FitResult]):
             return
         frozen, layers = self.training.freeze, self.training.model.layers
         kept = f"; the first {frozen} of {layers} layers stay as they are" if frozen else ""
-        self.listeners.say(f"Training goes on from there for {steps:,} step{'s' if steps > 1 else ''}{kept}.")
+        self.callbacks.message(f"Training goes on from there for {steps:,} step{'s' if steps > 1 else ''}{kept}.")
 
     def _told(self, split: Split, total: int) -> Callable[[int], None]:
         """To be called with how many images of a split were looked at."""
-        return lambda done: self.listeners.look(f"measuring the {NAMES[split]} images", done, total)
+        return lambda done: self.callbacks.progress(f"measuring the {NAMES[split]} images", done, total)
 
     def _seen(self, function: Callable[[Tensor], Tensor], loader: Loader, split: Split) -> Labelled:
         """What a function says of all images of a loader, by all processes, and their labels."""
@@ -268,7 +268,7 @@ class LabelledTraining(TrainingRun[FitRequest, FitResult]):
 
     def end(self, network: Network, outcome: Outcome, pace: Pace) -> Ending[FitResult]:
         """How well the kept weights do on the val and the test split."""
-        if self.loader.token_labels is not None and self.world.first:
+        if self.loader.token_labels is not None and self.world.is_main:
             write_examples(self.folder, self.loader.token_labels.maps, self.data.train, self.training.seed)
         network.to(self.world.device)
         measured: dict[Split, ClassificationResult] = {}

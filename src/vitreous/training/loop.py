@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from vitreous.callbacks import Event
 from vitreous.config.train import Training
 from vitreous.data.batch import Batch
 from vitreous.data.loader import Loader
@@ -30,7 +31,7 @@ from vitreous.interrupt import Interrupted, uninterrupted
 from vitreous.objectives.objective import Objective, move_average
 from vitreous.storage.files import readable_errors, write_file
 from vitreous.training.pace import Pace, crossed
-from vitreous.training.parallel import begin_alike, load_whole
+from vitreous.training.parallel import broadcast_parameters, load_full_state
 from vitreous.training.saving import Saver
 from vitreous.training.state import Checkpoint, pack_optimizers, unpack_optimizers
 from vitreous.training.step import Learner, train_step
@@ -41,18 +42,6 @@ Kept = dict[str, dict[str, Tensor]]
 
 Evaluate = Callable[[Objective], dict[str, float]]
 """Metrics on the validation split of an objective with the weights that would be kept."""
-
-
-@dataclass(frozen=True)
-class Event:
-    """What the loop tells a listener after each step."""
-
-    step: int
-    steps: int
-    epoch: int
-    record: dict[str, float]
-    images_per_second: float
-    evaluation: dict[str, float] | None = None
 
 
 class DivergedError(UserError):
@@ -103,13 +92,13 @@ class Loop:
         self.objective, self.loader, self.training, self.pace = objective, loader, training, pace
         self.check_clock, self.keep_last = check_clock, keep_last
         self.folder, self.evaluate, self.name_of = folder, evaluate, name_of
-        begin_alike(objective, self.world)  # before it is copied
+        broadcast_parameters(objective, self.world)  # before it is copied
         self.ema = copy.deepcopy(objective).requires_grad_(False) if training.ema else None
         blends = training.wise_ft_alpha < 1 and not training.lora
         self.start = _copied(objective.model) if blends else {}
         self.learner = Learner(objective, training, self.world)
         if self.ema is not None:
-            self.learner.parallel.hold_alike(self.ema)
+            self.learner.parallel.shard_same(self.ema)
         self.saver = Saver(folder / "checkpoints", self.world)
         self.step = 0
         self.images = 0
@@ -161,8 +150,8 @@ class Loop:
         for epoch, batch in self._batches():
             late = time.monotonic() - saved >= self.training.save_seconds
             # one question to the others a step, with all that there is to ask
-            stopped, unreadable, due = self.world.agree_each(
-                stop(), self.loader.has_unshared, late and self.world.first
+            stopped, unreadable, due = self.world.any_rank_each(
+                stop(), self.loader.has_unshared, late and self.world.is_main
             )
             if unreadable:
                 self.loader.share_unreadable()
@@ -215,7 +204,7 @@ class Loop:
         if self.first_loss is None:
             self.first_loss = loss
         limit = 20 * max(1.0, self.first_loss)
-        if not self.world.agree(not (math.isfinite(loss) and math.isfinite(norm) and loss < limit)):
+        if not self.world.any_rank(not (math.isfinite(loss) and math.isfinite(norm) and loss < limit)):
             return
         index = self.world.gather(batch.index)
         names = ", ".join(self.name_of(int(i)) for i in index[:4])
@@ -227,7 +216,7 @@ class Loop:
 
     def _result(self) -> Objective:
         """What would be kept now: averaged over the last steps, its network blended with the one at the start."""
-        found = self.learner.parallel.whole(self.ema or self.objective)
+        found = self.learner.parallel.full_model(self.ema or self.objective)
         if not self.start:
             return found
         blended = copy.deepcopy(found)
@@ -271,7 +260,7 @@ class Loop:
         return DivergedError(f"step {self.step}: {what}: the training diverged; train with a lower learning rate.")
 
     def _log(self, record: dict[str, float]) -> None:
-        if not self.world.first:
+        if not self.world.is_main:
             return
         path = self.folder / "metrics.jsonl"
         with readable_errors(path), path.open("a") as file:
@@ -305,13 +294,13 @@ class Loop:
             self.first_loss, self.meter.before = point.facts["first_loss"], Cost(**point.facts["spent"])
             self.best_step, self.best_metrics = point.facts["best_step"], point.facts["best_metrics"]
             self.evaluated = point.facts.get("evaluated", point.step)  # as it was before this was noted
-            load_whole(self.objective, point.module)
+            load_full_state(self.objective, point.module)
             unpack_optimizers(point.optimizers, self.learner.optimizers, self.objective)
             if self.ema is not None:
-                load_whole(self.ema, point.ema)
+                load_full_state(self.ema, point.ema)
             if self.start:
                 self.start = start
-        if self.world.first:
+        if self.world.is_main:
             self._cut_log(resumed=point is not None)
 
     def _cut_log(self, resumed: bool) -> None:

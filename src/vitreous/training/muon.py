@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitreous.training.parallel import divided_like, gathered_one
+from vitreous.training.parallel import full_tensor, shard_like
 
 _A, _B, _C = 3.4445, -4.7750, 2.0315
 
@@ -38,7 +38,7 @@ class Muon(torch.optim.Optimizer):
                     state["momentum_buffer"] = torch.zeros_like(weight)
                 buffer = state["momentum_buffer"].lerp_(weight.grad, 1 - group["momentum"])
                 step = weight.grad.lerp(buffer, group["momentum"])
-                update = divided_like(orthogonalise(gathered_one(step)), step)
+                update = shard_like(orthogonalise(full_tensor(step)), step)
                 rows, columns = weight.shape
                 rate = group["lr"] * max(1.0, rows / columns) ** 0.5
                 weight.mul_(1 - group["lr"] * group["weight_decay"]).add_(update, alpha=-rate)

@@ -31,14 +31,14 @@ class Single:
     def __init__(self, objective: Objective, compiled: bool) -> None:
         self.call: Callable[..., Any] = torch.compile(objective) if compiled else objective
 
-    def averaged(self, last: bool) -> AbstractContextManager[None]:
+    def no_sync(self, last: bool) -> AbstractContextManager[None]:
         """Around a part of a batch; `last`: gradients are complete after it."""
         return nullcontext()
 
-    def hold_alike(self, twin: Objective) -> None:
+    def shard_same(self, twin: Objective) -> None:
         """Hold a copy of the objective, made before, in the same way."""
 
-    def whole(self, objective: Objective) -> Objective:
+    def full_model(self, objective: Objective) -> Objective:
         """The objective, or a copy that is held alike, with all its weights in this process."""
         return objective
 
@@ -63,7 +63,7 @@ class Replicated(Single):
             )
         self.call = self.wrapped
 
-    def averaged(self, last: bool) -> AbstractContextManager[None]:
+    def no_sync(self, last: bool) -> AbstractContextManager[None]:
         """Only the last part of a batch is worth talking about."""
         return nullcontext() if last else self.wrapped.no_sync()
 
@@ -73,16 +73,16 @@ class Sharded(Single):
 
     def __init__(self, objective: Objective, compiled: bool, world: World) -> None:
         join_norms(objective, world)
-        begin_alike(objective, world)
+        broadcast_parameters(objective, world)
         self.device = world.device
         self.mesh = init_device_mesh(world.device.type, (world.size,))  # left to itself, torch takes the accelerator
-        self.plain = copy.deepcopy(objective).requires_grad_(False)  # for `whole`
+        self.plain = copy.deepcopy(objective).requires_grad_(False)  # for `full_model`
         self.set_aside()
-        self.hold_alike(objective)
+        self.shard_same(objective)
         self.objective = objective
         super().__init__(objective, compiled)
 
-    def hold_alike(self, twin: Objective) -> None:
+    def shard_same(self, twin: Objective) -> None:
         """Shard it: every block for itself, and the rest as one."""
         from torch.distributed.fsdp import fully_shard
 
@@ -91,17 +91,17 @@ class Sharded(Single):
                 fully_shard(module, mesh=self.mesh)
         fully_shard(twin, mesh=self.mesh)
 
-    def averaged(self, last: bool) -> AbstractContextManager[None]:
+    def no_sync(self, last: bool) -> AbstractContextManager[None]:
         """The gradients of earlier parts stay where they are, unreduced."""
         set_sync: Callable[[bool], None] = self.objective.set_requires_gradient_sync  # type: ignore[assignment]
         set_sync(last)
         return nullcontext()
 
-    def whole(self, objective: Objective) -> Objective:
+    def full_model(self, objective: Objective) -> Objective:
         """A plain copy, on this process's device; there is one, so it is good until the next."""
         tensors = objective.state_dict()
         for name, tensor in tensors.items():
-            full = gathered_one(tensor)
+            full = full_tensor(tensor)
             tensors[name] = full.clone() if full is tensor else full  # what is not divided is still the objective's
         self.plain.load_state_dict(tensors, assign=True)
         return self.plain.to(self.device)
@@ -119,7 +119,7 @@ def parallelise(objective: Objective, world: World, compiled: bool) -> Single:
     return (Sharded if world.sharded else Replicated)(objective, compiled, world)
 
 
-def begin_alike(objective: nn.Module, world: World) -> None:
+def broadcast_parameters(objective: nn.Module, world: World) -> None:
     """Give every process the first one's weights: what is computed before a training may differ by rounding."""
     if world.size == 1:
         return
@@ -145,13 +145,13 @@ def join_norms(objective: nn.Module, world: World) -> None:
             module.world = world
 
 
-def gathered_one(tensor: Tensor) -> Tensor:
+def full_tensor(tensor: Tensor) -> Tensor:
     """A tensor with all its rows."""
     full: Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
     return full
 
 
-def divided_like(tensor: Tensor, like: Tensor) -> Tensor:
+def shard_like(tensor: Tensor, like: Tensor) -> Tensor:
     """This process's part of a whole tensor, as another of its shape is divided."""
     if not hasattr(like, "full_tensor") or tensor.shape != like.shape:
         return tensor.to(like.device, copy=True)
@@ -164,7 +164,7 @@ def divided_like(tensor: Tensor, like: Tensor) -> Tensor:
     return part
 
 
-def load_whole(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+def load_full_state(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     """Give a module, sharded or not, the weights of a whole one."""
     own = module.state_dict()
-    module.load_state_dict({name: divided_like(tensor, own[name]) for name, tensor in tensors.items()})
+    module.load_state_dict({name: shard_like(tensor, own[name]) for name, tensor in tensors.items()})

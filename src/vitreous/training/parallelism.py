@@ -2,8 +2,9 @@
 
 Counted from the configuration: float32 weights, gradients and AdamW's two moments; activations as autocast to bfloat16
 keeps them. Two things can be divided or saved: with `--shard` (FSDP2) each GPU holds its share of weights, gradients
-and moments, and whole blocks only while they are computed; with `recompute` (activation checkpointing) a block keeps
-its input only, and the backward pass computes the rest again, for about a third more time.
+and moments, and whole blocks only while they are computed; with
+`activation_checkpointing` a block keeps its input only, and the backward pass computes the rest again, for about a
+third more time.
 """
 
 from __future__ import annotations
@@ -29,13 +30,19 @@ class Parallelism:
     """A way to divide a training among GPUs."""
 
     shard: bool = False
-    recompute: bool = False
+    activation_checkpointing: bool = False
 
     def __str__(self) -> str:
-        return ("shard" if self.shard else "DDP") + (", recompute" if self.recompute else "")
+        return ("shard" if self.shard else "DDP") + (
+            ", activation_checkpointing" if self.activation_checkpointing else ""
+        )
 
 
-WAYS = tuple(Parallelism(shard, recompute) for recompute in (False, True) for shard in (False, True))
+WAYS = tuple(
+    Parallelism(shard, activation_checkpointing)
+    for activation_checkpointing in (False, True)
+    for shard in (False, True)
+)
 """From the fastest on, as a rule: what sharding sends can pass while something is computed, computing twice cannot."""
 
 
@@ -76,13 +83,13 @@ class StepMemory:
 def step_memory(
     config: ModelConfig, way: Parallelism, gpus: int, *, mixed: bool = True, in_parts: bool = False
 ) -> StepMemory | None:
-    """What a step takes on each of so many GPUs; None where a network has no blocks to recompute.
+    """What a step takes on each of so many GPUs; None where a network has no blocks to activation_checkpointing.
 
     mixed: matrix products in bfloat16 (autocast), as on a GPU; else all in float32.
     in_parts: the images of a step are gone through in several parts (`accumulate`).
     """
     sizes = _Sizes(config, mixed)
-    if way.recompute and not isinstance(config, ViTConfig):
+    if way.activation_checkpointing and not isinstance(config, ViTConfig):
         return None
     share = gpus if way.shard else 1
     weights = gradients = FLOAT * sizes.parameters / share
@@ -92,7 +99,7 @@ def step_memory(
     if way.shard:  # what is not in a block stays; of the blocks, one is computed and the next fetched
         blocks, rest = sizes.block_parameters, sizes.parameters - sizes.blocks * sizes.block_parameters
         copies = FLOAT * (rest + 2 * blocks) + FLOAT * max(rest, blocks) + (HALF * (rest + blocks) if mixed else 0)
-    kept = sizes.recomputed if way.recompute else sizes.activations
+    kept = sizes.recomputed if way.activation_checkpointing else sizes.activations
     return StepMemory(weights, gradients, 2 * weights, copies, kept, sizes.passing, sizes.pixels)
 
 
@@ -185,7 +192,7 @@ def fit_on(config: ModelConfig, gpus: int, memory: int, batch_size: int | None =
     batch_size: of all GPUs together; None for as many as fit.
     """
     plain = step_memory(config, Parallelism(), gpus)
-    saving = step_memory(config, Parallelism(recompute=True), gpus)
+    saving = step_memory(config, Parallelism(activation_checkpointing=True), gpus)
     assert plain is not None
     wanted = ENOUGH if batch_size is None else math.ceil(batch_size / gpus)
     largest = {}

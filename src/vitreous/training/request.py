@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -17,7 +16,6 @@ from vitreous.distributed.launcher import launched, local_processes, refuse_many
 from vitreous.distributed.world import World, find_device
 from vitreous.errors import UserError
 from vitreous.model.family import check_one_size
-from vitreous.training.loop import Event
 
 
 @dataclass(frozen=True)
@@ -140,20 +138,7 @@ Request = FitRequest | PretrainRequest
 
 
 @dataclass(frozen=True)
-class Listeners:
-    """Who is told what while it happens."""
-
-    say: Callable[[str], None] = lambda text: None
-    step: Callable[[Event], None] = lambda event: None
-    look: Callable[[str, int, int], None] = lambda what, done, total: None
-    """What images are looked at for, and how many of them were, before and after the steps."""
-    stop: Callable[[], bool] = lambda: False
-    began: float | None = None
-    """When the person began to wait, by `time.monotonic`; None: with the call."""
-
-
-@dataclass(frozen=True)
-class Machine:
+class Runtime:
     """How a run uses the machine; nothing here changes what is asked for."""
 
     workers: int
@@ -169,13 +154,13 @@ class Machine:
         return self.world.device
 
 
-def machine_of(workers: int | None, device: str, tensorboard: bool) -> Machine:
+def local_runtime(workers: int | None, device: str, tensorboard: bool) -> Runtime:
     """What a person said of the machine, with what they left open filled in; for one process."""
     refuse_many("a training of this kind")
-    return Machine(choose_workers(workers), World(device=find_device(device)), tensorboard)
+    return Runtime(choose_workers(workers), World(device=find_device(device)), tensorboard)
 
 
-def machines_of(workers: int | None, device: str, shard: bool, tensorboard: bool) -> Machine:
+def join_runtime(workers: int | None, device: str, shard: bool, tensorboard: bool) -> Runtime:
     """The same for a training of as many processes as torchrun has started; `shard` divides the weights among them."""
     if shard and launched() == 1:
         raise UserError(
@@ -183,7 +168,7 @@ def machines_of(workers: int | None, device: str, shard: bool, tensorboard: bool
             "several with torchrun."
         )
     workers = choose_workers(workers, beside=local_processes())  # what is wrong here is said before anybody is met
-    return Machine(workers, replace(join_world(device), sharded=shard), tensorboard)
+    return Runtime(workers, replace(join_world(device), sharded=shard), tensorboard)
 
 
 def check_request(budget: str | None, epochs: float | None, model: str | None, image_size: int | None) -> None:

@@ -41,11 +41,11 @@ class Saver:
 
     def save(self, point: Checkpoint, start: dict[str, Tensor]) -> None:
         """Write a checkpoint; before the first, the weights that the result is blended with."""
-        if start and self.world.first:
+        if start and self.world.is_main:
             save_start(self.folder, start)
         if self._sharded is not None:
             self._sharded.save(self.folder, point)
-        elif self.world.first:
+        elif self.world.is_main:
             save_checkpoint(self.folder, point)
 
     def finish(self) -> None:
@@ -66,8 +66,8 @@ class Saver:
             read.append(self._find(with_start))
             return _mapped(read[0], lambda tensor: tensor.to("meta"))
 
-        outlined = self.world.first_does(outline)
-        return _mapped(read[0] if read else outlined, self.world.from_first)
+        outlined = self.world.on_main(outline)
+        return _mapped(read[0] if read else outlined, self.world.broadcast)
 
     def _find(self, with_start: bool) -> Found:
         self.folder.mkdir(parents=True, exist_ok=True)

@@ -70,11 +70,11 @@ class ShardedSaver:
         self.finish()
         final = step_folder(folder, checkpoint.step)
         temporary = final.with_name(f".{final.name}.new")
-        self.world.first_does(lambda: _prepare(temporary, final, checkpoint))
+        self.world.on_main(lambda: _prepare(temporary, final, checkpoint))
         state = {part: getattr(checkpoint, part) for part in PARTS if getattr(checkpoint, part)}
         self._complete.clear()
         self._pending = async_save(state, checkpoint_id=temporary / SHARDS, process_group=self.group)
-        if self.world.first:  # done here means done by all: the list of contents comes last
+        if self.world.is_main:  # done here means done by all: the list of contents comes last
             self._pending.add_done_callback(lambda done: self._rename(done, temporary, final))
         else:
             self._pending.add_done_callback(lambda done: self._complete.set())

@@ -21,9 +21,9 @@ from vitreous.model.initialise import whiten_patches
 from vitreous.model.lora import add_lora
 from vitreous.model.network import Network, has_stem, require
 from vitreous.model.vit import ViT
+from vitreous.training.recipes.dataset_stats import DatasetStats
 from vitreous.training.recipes.distill import decide_answers, distilled
 from vitreous.training.recipes.noise import noised
-from vitreous.training.recipes.situation import Situation
 from vitreous.training.recipes.supervised import recipe
 from vitreous.training.recipes.token_label import token_labelled
 from vitreous.training.request import FitRequest, StudentRequest
@@ -52,18 +52,18 @@ def choose_training(
     teacher: the model that is learned from, where there is one. typical: the images whose sizes count; None for all
     that are trained on. divided: nothing is set aside of these data, for they are divided already.
     """
-    situation = situation_of(typical or data.train, len(data.classes), request.model, request.image_size)
-    situation = replace(situation, images=len(data.train), tested="test" in data.splits)
+    stats = dataset_stats(typical or data.train, len(data.classes), request.model, request.image_size)
+    stats = replace(stats, images=len(data.train), tested="test" in data.splits)
     if request.budget is None and request.epochs is None:
-        situation = replace(situation, affordable=HOUR if device == "cpu" else FAST_HOUR)
+        stats = replace(stats, affordable=HOUR if device == "cpu" else FAST_HOUR)
     if base is not None:
-        situation = replace(situation, base=base.model.config, base_preprocess=base.preprocess)
-    training = _from_recipe(request, situation, teacher)
+        stats = replace(stats, base=base.model.config, base_preprocess=base.preprocess)
+    training = _from_recipe(request, stats, teacher)
     if divided:
         training = replace(training, validation=0.0, share=1.0)
     if training.validation or training.share < 1:  # what is left out is not trained on, which some recipes count
         left = len(split_for(training, data).train)
-        training = _from_recipe(request, replace(situation, images=left), teacher)
+        training = _from_recipe(request, replace(stats, images=left), teacher)
     for name in ("validation", "split_seed"):
         if name in request.changes and "val" in data.splits:
             raise UserError(f"{name}: the data have a val split of their own; leave it out.")
@@ -82,10 +82,10 @@ def split_for(training: Training, data: Data) -> Data:
     return replace(data, splits={**data.splits, "train": take_share(data.train, training.share, training.seed)})
 
 
-def situation_of(source: Source, classes: int, model: str | None, image_size: int | None) -> Situation:
+def dataset_stats(source: Source, classes: int, model: str | None, image_size: int | None) -> DatasetStats:
     """What is known of images before a training from scratch."""
     headers = some_headers(source)
-    return Situation(
+    return DatasetStats(
         classes=classes,
         images=len(source),
         side=int(median(min(header.width, header.height) for header in headers)),
@@ -95,8 +95,8 @@ def situation_of(source: Source, classes: int, model: str | None, image_size: in
     )
 
 
-def _from_recipe(request: FitRequest, situation: Situation, teacher: ModelConfig | None) -> Training:
-    training, given = replace(recipe(request.recipe, situation), seed=request.seed), situation.base is not None
+def _from_recipe(request: FitRequest, stats: DatasetStats, teacher: ModelConfig | None) -> Training:
+    training, given = replace(recipe(request.recipe, stats), seed=request.seed), stats.base is not None
     if request.distill is not None:
         training = distilled(training, scratch=not given)
     if request.token_labels is not None:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from vitreous.errors import UserError
 from vitreous.storage.files import new_folder, remove_folder
 from vitreous.storage.manifest import check_manifest
-from vitreous.training.parallel import divided_like
+from vitreous.training.parallel import shard_like
 
 KEPT = 2
 FILES = ("module", "optimizers", "ema")
@@ -171,4 +171,4 @@ def unpack_optimizers(
     for name, value in packed.items():
         parameter_name, key = name.split("|")
         parameter = parameters[parameter_name]
-        owner[parameter].state[parameter][key] = divided_like(value, parameter)
+        owner[parameter].state[parameter][key] = shard_like(value, parameter)

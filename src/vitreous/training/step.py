@@ -15,7 +15,7 @@ from vitreous.distributed.world import World
 from vitreous.model.precision import precision
 from vitreous.objectives.objective import Objective
 from vitreous.training.optimizer import decay_now, make_optimizers, rate_factor, set_decay, set_rates
-from vitreous.training.parallel import Single, gathered_one, parallelise, recompute_blocks
+from vitreous.training.parallel import Single, full_tensor, parallelise, recompute_blocks
 
 
 @dataclass
@@ -31,7 +31,7 @@ class Learner:
 
     def __post_init__(self) -> None:
         self.objective.to(self.world.device)
-        if self.training.recompute:
+        if self.training.activation_checkpointing:
             recompute_blocks(self.objective)
         self.parallel = parallelise(self.objective, self.world, self.training.compile)
         self.optimizers = make_optimizers(self.objective, self.training.optimizer)
@@ -57,7 +57,7 @@ def train_step(
     learner.objective.train()
     record = _backward(learner, batch.to(learner.world.device), progress)
     parameters = [p for p in learner.objective.parameters() if p.grad is not None]
-    norm = gathered_one(nn.utils.clip_grad_norm_(parameters, training.optimizer.clip or math.inf)).item()
+    norm = full_tensor(nn.utils.clip_grad_norm_(parameters, training.optimizer.clip or math.inf)).item()
     check(record["loss"], norm)
     for optimizer in learner.optimizers:
         optimizer.step()
@@ -76,7 +76,7 @@ def _backward(learner: Learner, batch: Batch, progress: float) -> dict[str, floa
     parts = batch.split(learner.training.accumulate)
     for number, part in enumerate(parts, start=1):
         share = learner.objective.weigh(part) / weight
-        with learner.parallel.averaged(last=number == len(parts)):
+        with learner.parallel.no_sync(last=number == len(parts)):
             with precision(learner.world.device):
                 loss, metrics = learner.parallel.call(part, progress)
             (loss * share).backward()

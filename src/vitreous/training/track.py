@@ -7,8 +7,8 @@ from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
+from vitreous.callbacks import Event
 from vitreous.errors import UserError
-from vitreous.training.loop import Event
 
 Listener = Callable[[Event], None]
 

@@ -11,6 +11,7 @@ from typing import ClassVar, Generic, TypeVar
 
 import torch
 
+from vitreous.callbacks import Callbacks, Event
 from vitreous.config.train import Training
 from vitreous.data.loader import Loader
 from vitreous.data.source import Data, Source, Split
@@ -28,16 +29,16 @@ from vitreous.objectives.objective import Objective
 from vitreous.objectives.setting import Setting
 from vitreous.storage.lock import hold_folder
 from vitreous.storage.overwrite import check_folder
-from vitreous.training.alike import open_alike
 from vitreous.training.budget.clock import Clock
 from vitreous.training.budget.looking import random_part
 from vitreous.training.budget.steps import Afterwards, parse_budget, plan
+from vitreous.training.consistency import open_consistent
 from vitreous.training.ending import Ending, Result, WriteReport, write_ending
 from vitreous.training.folder import REPORT, RESULT, RunConfig, check_same_request, make_run_folder, open_run
 from vitreous.training.loaders import training_loader
-from vitreous.training.loop import Evaluate, Event, Loop, Outcome
+from vitreous.training.loop import Evaluate, Loop, Outcome
 from vitreous.training.pace import Pace, Timekeeper, Timetable
-from vitreous.training.request import Listeners, Machine, Request
+from vitreous.training.request import Request, Runtime
 from vitreous.training.result import FrozenProbe
 from vitreous.training.state import has_checkpoint
 from vitreous.training.track import check_tensorboard, tracked
@@ -60,15 +61,17 @@ class TrainingRun(ABC, Generic[Asked, Result]):
         self,
         request: Asked,
         folder: Path,
-        machine: Machine,
-        listeners: Listeners,
+        machine: Runtime,
+        callbacks: Callbacks,
         report: WriteReport,
     ) -> None:
-        self.meter = Meter(began=listeners.began)
+        self.meter = Meter(began=callbacks.started)
         self.request, self.folder, self.machine = request, folder, machine
         self.world, self.report = machine.world, report
         # only the first process of several speaks
-        self.listeners = listeners if self.world.first else Listeners(stop=listeners.stop, began=listeners.began)
+        self.callbacks = (
+            callbacks if self.world.is_main else Callbacks(should_stop=callbacks.should_stop, started=callbacks.started)
+        )
         self.clock: Clock | None = None
         if request.budget is not None:
             self.clock = Clock(request.budget, parse_budget(request.budget), self.writing, self.meter, self.world)
@@ -149,7 +152,7 @@ class TrainingRun(ABC, Generic[Asked, Result]):
     def run(self) -> Result:
         """Do what is left to do."""
         try:
-            saved, result = self.world.first_does(self._look_into_folder)
+            saved, result = self.world.on_main(self._look_into_folder)
             if result is not None:
                 return result
             if self.machine.tensorboard:
@@ -170,11 +173,11 @@ class TrainingRun(ABC, Generic[Asked, Result]):
         if not (self.folder / RESULT).exists():
             return saved, None
         result = self.read_result()
-        self.listeners.say(self._restore_report())
+        self.callbacks.message(self._restore_report())
         return saved, result
 
     def _run(self, saved: RunConfig | None) -> Result:
-        opened = open_alike(self.open_data, self.request.data, self.world)
+        opened = open_consistent(self.open_data, self.request.data, self.world)
         self.saved = saved
         if saved is None:
             self.training = self.choose_training(opened)
@@ -187,7 +190,7 @@ class TrainingRun(ABC, Generic[Asked, Result]):
         self.data = self.split_data(opened)
         check_training_memory(self.training, len(self.data.train), self.world, local_processes())
         # not before: a mistake in the request should leave nothing behind
-        self.checkpointed = self.world.first_does(lambda: self._claim_folder(saved))
+        self.checkpointed = self.world.on_main(lambda: self._claim_folder(saved))
         self._say_what(resumed=saved is not None)
         self.loader = self.keep_open(training_loader(self.data.train, self.training, self.machine.workers, self.world))
         network = self.start_network()
@@ -221,7 +224,7 @@ class TrainingRun(ABC, Generic[Asked, Result]):
         """
         check_folder(self.folder / "bundle")
         make_run_folder(self.folder)
-        self.held.enter_context(hold_folder(self.folder, self.listeners.say))
+        self.held.enter_context(hold_folder(self.folder, self.callbacks.message))
         if open_run(self.folder) != saved or (self.folder / RESULT).exists():
             raise UserError(f"{self.folder}: another process has just trained in it; repeat the command.")
         return has_checkpoint(self.folder / "checkpoints")
@@ -229,7 +232,7 @@ class TrainingRun(ABC, Generic[Asked, Result]):
     def _keep_config(self, config: RunConfig) -> None:
         """Write down what the clock has decided, before it counts."""
         self.config = config
-        if self.world.first:
+        if self.world.is_main:
             config.write(self.folder)
 
     def keep_part(self, split: Split, count: int) -> None:
@@ -262,12 +265,12 @@ class TrainingRun(ABC, Generic[Asked, Result]):
         c, splits = self.training.model, self.data.splits
         images = ", ".join(f"{len(source):,} {split}" for split, source in splits.items())
         classes = f" of {len(self.data.classes)} classes" if self.data.classes else ""
-        self.listeners.say(
+        self.callbacks.message(
             f"{'Resuming' if resumed else 'Training'}: {describe(c)} at {c.image_size[0]}x{c.image_size[1]} "
             f"({self.manner()}): {images} images{classes}."
         )
         for note in self.data.notes:
-            self.listeners.say(note)
+            self.callbacks.message(note)
 
     def _plan(self) -> Timetable | None:
         """With a budget, the training gets as many steps as fit."""
@@ -283,7 +286,7 @@ class TrainingRun(ABC, Generic[Asked, Result]):
             deadline=self.clock.deadline,
         )
         if table is None:
-            self.listeners.say(NO_STEPS if self.training.epochs == 0 else ONE_STEP)
+            self.callbacks.message(NO_STEPS if self.training.epochs == 0 else ONE_STEP)
         return table
 
     def _train(self, pace: Pace, table: Timetable | None) -> Outcome:
@@ -301,12 +304,12 @@ class TrainingRun(ABC, Generic[Asked, Result]):
             world=self.world,
         )
         with ExitStack() as stack:
-            listener = self.watch(self.listeners.step)
-            if self.machine.tensorboard and self.world.first:
+            listener = self.watch(self.callbacks.step)
+            if self.machine.tensorboard and self.world.is_main:
                 listener = stack.enter_context(tracked(listener, self.folder))
-            outcome = loop.run(listener, self.listeners.stop)
+            outcome = loop.run(listener, self.callbacks.should_stop)
         for remark in outcome.remarks:
-            self.listeners.say(remark)
+            self.callbacks.message(remark)
         return outcome
 
     def _clock_check(self, pace: Pace, table: Timetable | None) -> Callable[[int], None]:
@@ -327,7 +330,7 @@ class TrainingRun(ABC, Generic[Asked, Result]):
         network.load_state_dict(merge_lora(outcome.best["model"]))
         network.eval()
         ending = self.end(network, outcome, pace)
-        if self.world.first:
+        if self.world.is_main:
             write_ending(self.folder, self.request, self.training, network, outcome, ending)
             if outcome.finished:
                 self.report(self.folder, seconds=None if self.clock is None else self.clock.left())

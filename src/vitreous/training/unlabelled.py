@@ -10,6 +10,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from vitreous.callbacks import Event
 from vitreous.config.change import change
 from vitreous.config.train import Training
 from vitreous.data.loader import Loader
@@ -29,12 +30,12 @@ from vitreous.training.card import pretrain_card
 from vitreous.training.ending import Ending
 from vitreous.training.folder import records_of
 from vitreous.training.loaders import evaluation_loader
-from vitreous.training.loop import Evaluate, Event, Outcome
+from vitreous.training.loop import Evaluate, Outcome
 from vitreous.training.pace import Pace
 from vitreous.training.recipes.pretrain import PRETRAINING
 from vitreous.training.request import PretrainRequest
 from vitreous.training.result import PretrainResult, read_result
-from vitreous.training.start import ASIDE, set_aside, situation_of, some_of, whiten
+from vitreous.training.start import ASIDE, dataset_stats, set_aside, some_of, whiten
 from vitreous.training.train import TrainingRun
 
 NEIGHBOURS = 20
@@ -73,8 +74,8 @@ class UnlabelledTraining(TrainingRun[PretrainRequest, PretrainResult]):
         request = self.request
         if unused := sorted(UNUSED & set(request.changes)):
             raise UserError(f"{unused[0]}: has no part in learning without labels; leave it out.")
-        situation = situation_of(data.train, 0, request.model, request.image_size)
-        training = replace(change(PRETRAINING[request.method](situation), request.changes), seed=request.seed)
+        stats = dataset_stats(data.train, 0, request.model, request.image_size)
+        training = replace(change(PRETRAINING[request.method](stats), request.changes), seed=request.seed)
         return training if request.epochs is None else replace(training, epochs=request.epochs)
 
     def split_data(self, data: Data) -> Data:
@@ -105,7 +106,7 @@ class UnlabelledTraining(TrainingRun[PretrainRequest, PretrainResult]):
                 break
         plan = plan_stages(Work(0, most, 0, LIVE), Costs(clock.now(), look, clock.writing), clock.deadline)
         if not plan.complete:
-            self.listeners.say(describe_plan(plan, clock.text))
+            self.callbacks.message(describe_plan(plan, clock.text))
         self.parts, self.evaluation = plan.parts, look * plan.val
 
     def _evaluation_of(self, few: int) -> Evaluate:
@@ -131,7 +132,7 @@ class UnlabelledTraining(TrainingRun[PretrainRequest, PretrainResult]):
 
     def watch(self, listener: Callable[[Event], None]) -> Callable[[Event], None]:
         """A listener that also says when the features collapse; `collapsed` then stands in the events."""
-        if not self.world.first:
+        if not self.world.is_main:
             return listener
         alarm: Alarm | None = None
 
@@ -140,9 +141,9 @@ class UnlabelledTraining(TrainingRun[PretrainRequest, PretrainResult]):
             if alarm is None:  # the steps before an interruption were heard by another process
                 alarm = heard(self.folder)
                 for known in alarm.ringing:
-                    self.listeners.say(known)
+                    self.callbacks.message(known)
             elif (sentence := alarm.hear(event.record)) is not None:
-                self.listeners.say(sentence)
+                self.callbacks.message(sentence)
             listener(replace(event, record={**event.record, "collapsed": 1.0}) if alarm.ringing else event)
 
         return hear
@@ -158,7 +159,7 @@ class UnlabelledTraining(TrainingRun[PretrainRequest, PretrainResult]):
             images=len(self.data.train),
             steps=pace.steps,
             metrics=outcome.best_metrics,
-            alarms=self.world.first_does(lambda: heard(self.folder).sentences),
+            alarms=self.world.on_main(lambda: heard(self.folder).sentences),
             spent=self.spent(outcome, pace),
             remarks=(*outcome.remarks, *(f"{name}: {why}" for name, why in sorted(unreadable.items()))),
         )

@@ -48,8 +48,8 @@ def patch_targets(batch, grid):
     return (2 * lower[:, :, None] + right[:, None, :]).flatten(1)
 
 
-def recipe(situation):
-    model, preprocess = situation.built("F/4@24", position="sincos-2d", classes=0)
+def recipe(stats):
+    model, preprocess = stats.built("F/4@24", position="sincos-2d", classes=0)
     augment, optimizer = Augment(crop_scale=(0.3, 1.0)), Optimizer(learning_rate=3e-3)
     return Training(model, preprocess, Quadrants(), augment, optimizer, batch_size=16, evaluations=2)
 

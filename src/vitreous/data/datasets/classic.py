@@ -152,7 +152,7 @@ FASHION_MNIST = Dataset(
     title="Fashion-MNIST",
     homepage="https://github.com/zalandoresearch/fashion-mnist",
     licence="MIT",
-    citation="Xiao et al., Fashion-MNIST: a Novel Image Dataset for Benchmarking Machine Learning Algorithms, 2017",
+    citation="Xiao et al., Fashion-MNIST: a Novel Image Dataset for Benchmarking Runtime Learning Algorithms, 2017",
     files=(
         _idx(
             *(_FASHION, "train-images-idx3-ubyte.gz", 26_421_880),

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 
+from vitreous.callbacks import Callbacks
 from vitreous.config.train import Training
 from vitreous.data.source import Data, Source, Split
 from vitreous.distributed.meter import Cost
@@ -45,7 +46,7 @@ from vitreous.training.labelled import LabelledTraining
 from vitreous.training.loaders import plain_loader
 from vitreous.training.loop import DivergedError
 from vitreous.training.pace import Pace
-from vitreous.training.request import FitRequest, Listeners, Machine
+from vitreous.training.request import FitRequest, Runtime
 from vitreous.training.result import FitResult
 from vitreous.training.start import choose_training, split_for
 from vitreous.weights.bundle import Bundle
@@ -99,8 +100,8 @@ class Cells:
     request: CompareRequest
     data: Data
     folder: Path
-    machine: Machine
-    listeners: Listeners
+    machine: Runtime
+    callbacks: Callbacks
     """Of single trainings: what is said of each is not said; its steps are shown."""
 
     def check(self, candidate: Candidate) -> Training:
@@ -206,7 +207,7 @@ class Cells:
         if (place / DIVERGED).exists():
             return None
         assert plan.val_images is not None
-        quiet = replace(self.listeners, say=lambda text: None, began=None)
+        quiet = replace(self.callbacks, message=lambda text: None, started=None)
         training = CellTraining(asked, place, self.machine, quiet, lambda folder, seconds=None: None)
         training.shared, training.val_images = self.data, plan.val_images
         try:

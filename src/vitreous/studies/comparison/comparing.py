@@ -73,7 +73,7 @@ class Comparing:
         )
 
     def _say(self, text: str) -> None:
-        self.cells.listeners.say(text)
+        self.cells.callbacks.message(text)
 
     def _tune(self, candidate: Candidate) -> bool:
         """Choose the learning rate with the best validation accuracy; of equal ones, that with the lower loss."""

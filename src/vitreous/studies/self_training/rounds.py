@@ -15,7 +15,7 @@ from vitreous.report.rounds import Round, RoundLabels, Score
 from vitreous.studies.self_training.labelling import ask_teacher, read_labels
 from vitreous.training.budget.looking import random_part
 from vitreous.training.folder import read_config
-from vitreous.training.request import Machine, SelfTrainRequest
+from vitreous.training.request import Runtime, SelfTrainRequest
 from vitreous.training.result import FitResult
 from vitreous.training.teaching.teacher import open_teacher
 from vitreous.weights.bundle import load_bundle
@@ -72,7 +72,7 @@ def best_round(rounds: tuple[Round, ...]) -> int:
 
 
 def compare_rounds(
-    folders: tuple[Path, Path], data: Data, machine: Machine, seed: int, seconds: float | None
+    folders: tuple[Path, Path], data: Data, machine: Runtime, seed: int, seconds: float | None
 ) -> Paired | None:
     """Two rounds on the test images, or where there are none the validation images; None without either.
 

@@ -16,6 +16,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from vitreous.callbacks import Callbacks
 from vitreous.data.copies import note_copies, without_copies
 from vitreous.data.source import Data, Source
 from vitreous.distributed.meter import Cost, Meter
@@ -49,7 +50,7 @@ from vitreous.studies.self_training.student import FirstTeacherTraining, Lesson,
 from vitreous.training.budget.steps import parse_budget
 from vitreous.training.ending import WriteReport
 from vitreous.training.folder import REPORT, RESULT, digest_splits, read_config, source_digest
-from vitreous.training.request import FitRequest, Listeners, Machine, SelfTrainRequest
+from vitreous.training.request import FitRequest, Runtime, SelfTrainRequest
 from vitreous.training.result import FitResult, read_result
 from vitreous.training.start import choose_training, split_for
 from vitreous.training.teaching.teacher import open_teacher, teacher_of
@@ -85,15 +86,15 @@ class SelfTraining:
         self,
         request: SelfTrainRequest,
         folder: Path,
-        machine: Machine,
-        listeners: Listeners,
+        machine: Runtime,
+        callbacks: Callbacks,
         report: WriteReport,
     ) -> None:
         """`report` writes the page of a round's run."""
         self.request, self.folder, self.machine = request, folder, machine
         # a round's time counts from its own beginning: start-up is part of the whole
-        self.listeners, self.report = replace(listeners, began=None), report
-        self.meter = Meter(began=listeners.began)
+        self.callbacks, self.report = replace(callbacks, started=None), report
+        self.meter = Meter(began=callbacks.started)
         self.seconds = None if request.budget is None else parse_budget(request.budget)
         self.earlier = 0.0  # seconds that rounds took which an earlier process finished
         self.images: Images
@@ -105,7 +106,7 @@ class SelfTraining:
             saved.check_request(self.request, self.folder)
         finished = (self.folder / RESULT).exists()
         if finished and (self.folder / REPORT).exists():
-            self.listeners.say(f"{self.folder} is finished; nothing to do.")
+            self.callbacks.message(f"{self.folder} is finished; nothing to do.")
             return read_self_training(self.folder)
         self.images = self._open_images()
         labelled = digest_splits(self.images.labelled)
@@ -117,7 +118,7 @@ class SelfTraining:
                 self._check_request()
             check_folder(self.folder / "bundle")
             make_folder(self.folder)
-            held.enter_context(hold_folder(self.folder, self.listeners.say))
+            held.enter_context(hold_folder(self.folder, self.callbacks.message))
             if open_self_training(self.folder) != saved:
                 raise UserError(f"{self.folder}: another process has just trained in it; repeat the command.")
             if saved is None:
@@ -161,7 +162,7 @@ class SelfTraining:
 
     def _rounds(self) -> SelfTrainResult:
         for note in self.images.notes:
-            self.listeners.say(note)
+            self.callbacks.message(note)
         self.earlier = sum(self._fitted(k).spent.seconds for k in range(self.request.rounds + 1) if self._measured(k))
         done = [self._first_round()]
         while done[-1].finished and len(done) <= self.request.rounds:
@@ -214,9 +215,9 @@ class SelfTraining:
             return self._fitted(0)
         if self.request.teacher is not None:
             return self._given_teacher(self.request.teacher)
-        self.listeners.say(f"Round 0 of {self.request.rounds}: the teacher learns from the labelled images.")
+        self.callbacks.message(f"Round 0 of {self.request.rounds}: the teacher learns from the labelled images.")
         request = self.request.first_round(self._budget(0))
-        given = (request, self._round(0), self.machine, self.listeners, self.report)
+        given = (request, self._round(0), self.machine, self.callbacks, self.report)
         return FirstTeacherTraining(*given, self.images.labelled).run()
 
     def _given_teacher(self, place: str) -> FitResult:
@@ -250,7 +251,7 @@ class SelfTraining:
     def _student_round(self, number: int) -> FitResult:
         if self._is_done(number):
             return self._fitted(number)
-        self.listeners.say(f"Round {number} of {self.request.rounds}: a noised student.")
+        self.callbacks.message(f"Round {number} of {self.request.rounds}: a noised student.")
         lesson = Lesson(
             labelled=self.images.labelled,
             unlabelled=self.images.unlabelled,
@@ -261,7 +262,7 @@ class SelfTraining:
             each=self.request.per_class,
         )
         request = self.request.student_round(number, self._budget(number))
-        return StudentTraining(request, self._round(number), self.machine, self.listeners, self.report, lesson).run()
+        return StudentTraining(request, self._round(number), self.machine, self.callbacks, self.report, lesson).run()
 
     def _budget(self, number: int) -> str | None:
         """A round's time: what it was when the round began, else its share of what is left."""

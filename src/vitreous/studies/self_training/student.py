@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from vitreous.callbacks import Callbacks
 from vitreous.config.train import Training
 from vitreous.data.joined import join_sources
 from vitreous.data.pseudo_labels import Choice, choose_labels
@@ -15,7 +16,7 @@ from vitreous.errors import UserError
 from vitreous.studies.self_training.labelling import Labelling, label_images, read_labels, write_labels
 from vitreous.training.ending import WriteReport
 from vitreous.training.labelled import LabelledTraining
-from vitreous.training.request import FitRequest, Listeners, Machine, StudentRequest
+from vitreous.training.request import FitRequest, Runtime, StudentRequest
 from vitreous.training.start import choose_training
 from vitreous.training.teaching.teacher import open_teacher
 
@@ -50,12 +51,12 @@ class FirstTeacherTraining(LabelledTraining):
         self,
         request: FitRequest,
         folder: Path,
-        machine: Machine,
-        listeners: Listeners,
+        machine: Runtime,
+        callbacks: Callbacks,
         report: WriteReport,
         labelled: Data,
     ) -> None:
-        super().__init__(request, folder, machine, listeners, report)
+        super().__init__(request, folder, machine, callbacks, report)
         self.labelled = labelled
 
     def open_data(self) -> Data:
@@ -81,12 +82,12 @@ class StudentTraining(LabelledTraining):
         self,
         request: StudentRequest,
         folder: Path,
-        machine: Machine,
-        listeners: Listeners,
+        machine: Runtime,
+        callbacks: Callbacks,
         report: WriteReport,
         lesson: Lesson,
     ) -> None:
-        super().__init__(request, folder, machine, listeners, report)
+        super().__init__(request, folder, machine, callbacks, report)
         self.lesson = lesson
 
     def manner(self) -> str:
@@ -126,7 +127,7 @@ class StudentTraining(LabelledTraining):
         if (kept := read_labels(lesson.labels)) is not None:
             return kept
         teacher = open_teacher(lesson.teacher, lesson.labelled.classes, self.machine.device)
-        self.listeners.say(f"The teacher of round {self.request.round} labels {len(lesson.unlabelled):,} images.")
+        self.callbacks.message(f"The teacher of round {self.request.round} labels {len(lesson.unlabelled):,} images.")
         return label_images(
             teacher,
             lesson.unlabelled,
@@ -146,19 +147,21 @@ class StudentTraining(LabelledTraining):
         classes = self.lesson.labelled.classes
         different = int((choice.copies > 0).sum())
         if labelling.asked < len(self.lesson.unlabelled):
-            self.listeners.say(
+            self.callbacks.message(
                 f"There was time to label {labelling.asked:,} of {len(self.lesson.unlabelled):,} images, chosen at "
                 "random; a longer budget would label them all."
             )
         if unreadable := labelling.asked - len(labelling.index):
-            self.listeners.say(f"{unreadable:,} images of {self.request.unlabelled} cannot be read, and have no label.")
-        self.listeners.say(
+            self.callbacks.message(
+                f"{unreadable:,} images of {self.request.unlabelled} cannot be read, and have no label."
+            )
+        self.callbacks.message(
             f"{different:,} of {len(labelling.index):,} labels are taken, {choice.each:,} of each class at most; with "
             f"copies for rare classes {len(choice.rows):,}."
         )
         if none := [classes[label] for label in np.flatnonzero(choice.sure == 0)]:
             more = f" and {len(none) - 1} more" if len(none) > 1 else ""
-            self.listeners.say(f"No image is surely {none[0]}{more}: of these the student sees labelled ones only.")
+            self.callbacks.message(f"No image is surely {none[0]}{more}: of these the student sees labelled ones only.")
 
     def _joined(self, labelling: Labelling, choice: Choice) -> Source:
         """Labelled images, often enough to count, then the others, each as often as it is taken."""

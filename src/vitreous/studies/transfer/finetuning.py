@@ -25,7 +25,7 @@ from vitreous.studies.transfer.training import StartFeatures, TaskPlan, TaskTrai
 from vitreous.training.budget.looking import random_part
 from vitreous.training.folder import read_config, source_digest
 from vitreous.training.loop import DivergedError
-from vitreous.training.recipes.situation import published_side
+from vitreous.training.recipes.dataset_stats import published_side
 from vitreous.training.result import FitResult
 from vitreous.training.saved import training_to_json
 
@@ -184,7 +184,7 @@ class FineTuning:
             wanted = min(len(test), max(FEW, int((began + seconds - time.perf_counter()) / look)))
         part = test if wanted == len(test) else random_part(test, SEED, wanted)
         what = f"{task.named.name}: {protocol}, test images"
-        told = self.trainings.listeners.look
+        told = self.trainings.callbacks.progress
         found, unreadable = measure_classifier(
             model, part, workers=machine.workers, progress=lambda done: told(what, done, len(part))
         )

@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 
+from vitreous.callbacks import Callbacks
 from vitreous.data.source import Data, Source, Split
 from vitreous.errors import UserError
 from vitreous.evaluate.fewshot import DRAWS, STRENGTH
@@ -26,7 +27,6 @@ from vitreous.studies.transfer.speed import seconds_per_look
 from vitreous.studies.transfer.tasks import SEED, OpenTask
 from vitreous.training.budget.looking import class_by_class, random_part
 from vitreous.training.folder import source_digest
-from vitreous.training.request import Listeners
 
 FROZEN: tuple[Protocol, ...] = ("linear", "knn", "fewshot-5")
 SHOTS = 5
@@ -44,7 +44,7 @@ class FrozenFeatures:
 
     model: Deployed
     workers: int
-    listeners: Listeners
+    callbacks: Callbacks
     looks: dict[str, float] = field(default_factory=dict)
     """By task: seconds for an image, decoding included, where that was measured."""
 
@@ -58,7 +58,7 @@ class FrozenFeatures:
         began = time.perf_counter()
         what = f"{task.named.name}: features"
         reader = FeatureReader(
-            self.model, None, self.workers, lambda done, total: self.listeners.look(what, done, total)
+            self.model, None, self.workers, lambda done, total: self.callbacks.progress(what, done, total)
         )
         linear = "linear" in protocols
         data = task.data if seconds is None else self._part(task, seconds, protocols)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from vitreous.callbacks import Callbacks
 from vitreous.errors import UserError
 from vitreous.inference.choice import WORTH_SECONDS, deploy
 from vitreous.inference.machine import machine_features
@@ -23,7 +24,7 @@ from vitreous.studies.transfer.frozen import FROZEN, FrozenFeatures
 from vitreous.studies.transfer.tasks import OpenTask
 from vitreous.studies.transfer.training import TaskTrainings
 from vitreous.studies.transfer.transferring import Transferring, Unit, units_left
-from vitreous.training.request import Listeners, Machine, run_name
+from vitreous.training.request import Runtime, run_name
 from vitreous.weights.adapt import adapt
 from vitreous.weights.bundle import Bundle
 
@@ -40,8 +41,8 @@ class TransferJob:
     bundle: Bundle
     """The same at the resolution that was asked for."""
     folder: TransferFolder
-    machine: Machine
-    listeners: Listeners
+    machine: Runtime
+    callbacks: Callbacks
     clock: TransferClock | None
 
     def check(self) -> None:
@@ -54,7 +55,7 @@ class TransferJob:
         """Do what is left to do; what is there by then is written even where it was stopped."""
         complete, absent = False, list[Absent]()
         for one in self.missing:
-            self.listeners.say(f"{one.task}: missing, {one.reason}.")
+            self.callbacks.message(f"{one.task}: missing, {one.reason}.")
         try:
             work = self._open_work(absent)
             complete = work.run()
@@ -76,13 +77,13 @@ class TransferJob:
     def _open_work(self, absent: list[Absent]) -> Transferring:
         request, looks = self.request, dict[str, float]()
         trainings = TaskTrainings(
-            request.model, self.given, request.preprocess, request.image_size, self.machine, self.listeners
+            request.model, self.given, request.preprocess, request.image_size, self.machine, self.callbacks
         )
         return Transferring(
             tasks=self.tasks,
             protocols=request.protocols,
             folder=self.folder,
-            listeners=self.listeners,
+            callbacks=self.callbacks,
             frozen=self._open_frozen(looks),
             tuning=FineTuning(trainings, self.folder, looks),
             clock=self.clock,
@@ -108,7 +109,7 @@ class TransferJob:
             images=images,
             classifier=False,
         )
-        return FrozenFeatures(model, self.machine.workers, self.listeners, looks)
+        return FrozenFeatures(model, self.machine.workers, self.callbacks, looks)
 
     def _result(self, complete: bool, absent: Sequence[Absent]) -> Transfer:
         request, config = self.request, self.bundle.model.config

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from vitreous.callbacks import Callbacks
 from vitreous.config.train import Training
 from vitreous.data.source import Data
 from vitreous.evaluate.features import compute_features
@@ -17,7 +18,7 @@ from vitreous.evaluate.probe import Labelled
 from vitreous.model.family import count_flops, inference_batch
 from vitreous.training.folder import open_run
 from vitreous.training.labelled import LabelledTraining
-from vitreous.training.request import FitRequest, Listeners, Machine
+from vitreous.training.request import FitRequest, Runtime
 from vitreous.training.result import FitResult
 from vitreous.training.start import HOUR, choose_training
 from vitreous.weights.bundle import Bundle, weights_digest
@@ -52,9 +53,9 @@ class TaskTraining(LabelledTraining):
     writing = 1.0
 
     def __init__(
-        self, request: FitRequest, folder: Path, machine: Machine, listeners: Listeners, opened: OpenedTask
+        self, request: FitRequest, folder: Path, machine: Runtime, callbacks: Callbacks, opened: OpenedTask
     ) -> None:
-        super().__init__(request, folder, machine, listeners, lambda folder, seconds=None: None)
+        super().__init__(request, folder, machine, callbacks, lambda folder, seconds=None: None)
         self.opened = opened
 
     def open_data(self) -> Data:
@@ -134,8 +135,8 @@ class TaskTrainings:
     given: Bundle
     preprocess: str | None
     image_size: int | None
-    machine: Machine
-    listeners: Listeners
+    machine: Runtime
+    callbacks: Callbacks
 
     def run(
         self, task: str, images: Data, place: Path, plan: TaskPlan, start: StartFeatures | None = None
@@ -160,7 +161,7 @@ class TaskTrainings:
         begun = open_run(place)
         if begun is not None and isinstance(begun.request, FitRequest):
             asked = replace(asked, budget=begun.request.budget)
-        quiet = replace(self.listeners, say=lambda text: None, began=None)
+        quiet = replace(self.callbacks, message=lambda text: None, started=None)
         kind = TaskTraining if start is None else Vtab1kTraining
-        opened = OpenedTask(images, given, self.listeners.say, start or StartFeatures())
+        opened = OpenedTask(images, given, self.callbacks.message, start or StartFeatures())
         return kind(asked, place, self.machine, quiet, opened).run()

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from vitreous.callbacks import Callbacks
 from vitreous.errors import UserError
 from vitreous.report.transferred import Absent, Protocol, Score
 from vitreous.studies.transfer.clock import LEAST, TransferClock
@@ -13,7 +14,6 @@ from vitreous.studies.transfer.finetuning import TUNED, FineTuning
 from vitreous.studies.transfer.folder import TransferFolder
 from vitreous.studies.transfer.frozen import FROZEN, FrozenFeatures
 from vitreous.studies.transfer.tasks import OpenTask
-from vitreous.training.request import Listeners
 
 
 class Unit(NamedTuple):
@@ -42,7 +42,7 @@ class Transferring:
     tasks: Sequence[OpenTask]
     protocols: Sequence[Protocol]
     folder: TransferFolder
-    listeners: Listeners
+    callbacks: Callbacks
     frozen: FrozenFeatures | None
     """None where no protocol that is left asks for frozen features."""
     tuning: FineTuning
@@ -80,7 +80,7 @@ class Transferring:
             if isinstance(one, Score):
                 self.folder.write_score(one)
                 self.scores.append(one)
-                self.listeners.say(_said(one))
+                self.callbacks.message(_said(one))
             else:
                 self._leave_out(Unit(unit.task, (one.protocol,) if one.protocol else unit.protocols), one.reason)
         return True
@@ -97,7 +97,7 @@ class Transferring:
     def _leave_out(self, unit: Unit, reason: str) -> None:
         for protocol in unit.protocols:
             self.absent.append(Absent(unit.task.named.name, unit.task.task.group, protocol, reason))
-            self.listeners.say(f"{unit.task.named.name}, {protocol}: left out ({reason}).")
+            self.callbacks.message(f"{unit.task.named.name}, {protocol}: left out ({reason}).")
 
 
 def _said(score: Score) -> str:

@@ -130,6 +130,6 @@ def step_seconds(learner: Learner, batches: Iterator[Batch], progress: float, se
             started = time.perf_counter()  # the first step warms up
             continue
         steps += 1
-        if learner.world.agree(time.perf_counter() - started > seconds):
+        if learner.world.any_rank(time.perf_counter() - started > seconds):
             break
     return (time.perf_counter() - started) / max(1, steps)

@@ -11,10 +11,10 @@ from vitreous.config.model import ViTConfig
 from vitreous.config.objective import Dino, Mae, MaskedPatch
 from vitreous.config.train import Optimizer, Training
 from vitreous.errors import UserError
-from vitreous.training.recipes.situation import (
+from vitreous.training.recipes.dataset_stats import (
     MANY,
     SMALL_SIDE,
-    Situation,
+    DatasetStats,
     small_side,
     starts_with_patches,
     with_fields,
@@ -25,7 +25,7 @@ MEAN: dict[str, Any] = {"pool": "mean", "class_token": False}
 MUON = Optimizer(name="muon", weight_decay=0.05, warmup=0.05)
 
 
-def mae(s: Situation) -> Training:
+def mae(s: DatasetStats) -> Training:
     """A masked autoencoder: three quarters of the patches are hidden, and a decoder of a block or two rebuilds them.
 
     The features are the mean of the patches' tokens; a class token would learn nothing of its own here.
@@ -46,7 +46,7 @@ def mae(s: Situation) -> Training:
     )
 
 
-def dino(s: Situation) -> Training:
+def dino(s: DatasetStats) -> Training:
     """Self-distillation for few cores and small batches.
 
     What makes it affordable: views of few tokens, a student that sees half of each large one, few prototypes, and Muon.
@@ -86,7 +86,7 @@ def dino(s: Situation) -> Training:
     )
 
 
-def dinov2(s: Situation) -> Training:
+def dinov2(s: DatasetStats) -> Training:
     """DINO with what DINOv2 adds: registers, the spread of features (KoLeo), and masked patches (iBOT)."""
     training = dino(s)
     assert isinstance(training.objective, Dino)
@@ -94,7 +94,7 @@ def dinov2(s: Situation) -> Training:
     return replace(training, model=with_fields(training.model, registers=4), objective=objective)
 
 
-def masked_patch(s: Situation) -> Training:
+def masked_patch(s: DatasetStats) -> Training:
     """The paper's own self-supervision: half of the patches are corrupted, and their mean colours are predicted.
 
     Corruption and targets are the paper's. Its Adam (2e-4, batches of 4096, 1 % of the steps to warm up) is for a
@@ -105,7 +105,7 @@ def masked_patch(s: Situation) -> Training:
     return replace(training, objective=MaskedPatch(), batch_size=min(128, training.batch_size))
 
 
-PRETRAINING: dict[str, Callable[[Situation], Training]] = {
+PRETRAINING: dict[str, Callable[[DatasetStats], Training]] = {
     "mae": mae,
     "dino": dino,
     "dinov2": dinov2,
@@ -113,7 +113,7 @@ PRETRAINING: dict[str, Callable[[Situation], Training]] = {
 }
 
 
-def _built(s: Situation) -> tuple[ViTConfig, Preprocess]:
+def _built(s: DatasetStats) -> tuple[ViTConfig, Preprocess]:
     """The model: the one that was asked for, or for small images F in patches of 4, else Ti/16 at 160 pixels."""
     small = s.model is None and s.side <= SMALL_SIDE
     model, preprocess = s.built(f"F/4@{small_side(s)}" if small else "Ti/16@160", position="sincos-2d")

@@ -1,4 +1,4 @@
-"""Complete ways to train, by name. A recipe is a function from the situation to a training; nothing inherits."""
+"""Complete ways to train, by name. A recipe is a function from the stats to a training; nothing inherits."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from vitreous.config.objective import Supervised
 from vitreous.config.train import Optimizer, Training
 from vitreous.errors import UserError
 from vitreous.model.family import count_flops, named_config
-from vitreous.training.recipes.situation import (
+from vitreous.training.recipes.dataset_stats import (
     MANY,
     SMALL_SIDE,
-    Situation,
+    DatasetStats,
     labelled,
     published_side,
     small_side,
@@ -25,7 +25,7 @@ from vitreous.training.recipes.situation import (
 )
 
 
-def notebook(s: Situation) -> Training:
+def notebook(s: DatasetStats) -> Training:
     """The lecture notes' experiment: AdamW 2e-4 falling linearly, batch 16, 4 epochs, on all training images."""
     model, preprocess = s.built("Ti/16")
     return Training(
@@ -39,7 +39,7 @@ def notebook(s: Situation) -> Training:
     )
 
 
-def paper_finetune(s: Situation) -> Training:
+def paper_finetune(s: DatasetStats) -> Training:
     """The paper's fine-tuning (appendix B.1.1): SGD, momentum 0.9, batch 512, no decay; its 500 steps for Pets."""
     model, preprocess = s.built("B/16@384")
     batch = min(512, s.images)
@@ -54,7 +54,7 @@ def paper_finetune(s: Situation) -> Training:
     )
 
 
-def vtab(s: Situation) -> Training:
+def vtab(s: DatasetStats) -> Training:
     """The paper's fine-tuning for VTAB-1k (appendix B.1.1, table 4): SGD 0.01, batch 512, 2,500 steps, 384 pixels.
 
     As in BiT, whose preprocessing it takes, crops are square and of a fixed share of an image that was made square.
@@ -72,7 +72,7 @@ def vtab(s: Situation) -> Training:
     )
 
 
-def paper_pretrain(s: Situation) -> Training:
+def paper_pretrain(s: DatasetStats) -> Training:
     """The paper's pre-training on ImageNet (table 3): Adam 3e-3, batch 4096, decay 0.3, dropout 0.1, a tanh layer."""
     model, preprocess = s.built("B/16", dropout=0.1)
     batch = min(4096, s.images)
@@ -87,7 +87,7 @@ def paper_pretrain(s: Situation) -> Training:
     )
 
 
-def bit(s: Situation) -> Training:
+def bit(s: DatasetStats) -> Training:
     """BiT-HyperRule, how BiT is fine-tuned whatever the data: SGD, batch 512, steps, resolution and MixUp by its size.
 
     Images under 96 x 96 pixels are looked at with 128, others with 480. Crops are square and of a fixed size, of
@@ -121,7 +121,7 @@ _HYPER_RULE: dict[float, tuple[int, int]] = {BIT_SMALL: (500, 100), 500_000: (10
 """Images, fewer than: (steps, of them for the learning rate to rise)."""
 
 
-def small_data(s: Situation) -> Training:
+def small_data(s: DatasetStats) -> Training:
     """Good weights, few images: the classifier first, on frozen features; then the upper half of the blocks.
 
     The lower half stays, and half the patches are left out until the last steps: three times the images a second.
@@ -149,7 +149,7 @@ def small_data(s: Situation) -> Training:
     )
 
 
-def mae_finetune(s: Situation) -> Training:
+def mae_finetune(s: DatasetStats) -> Training:
     """A masked autoencoder, fine-tuned as in its paper: mean of all tokens, slower early layers, stochastic depth."""
     if s.base is None:
         raise UserError("recipe mae-finetune: needs weights, the run or bundle of a masked autoencoder.")
@@ -166,7 +166,7 @@ def mae_finetune(s: Situation) -> Training:
     )
 
 
-def scratch_small(s: Situation) -> Training:
+def scratch_small(s: DatasetStats) -> Training:
     """Small images (CIFAR, MNIST) from scratch on few cores: a narrow model, Muon, and few tokens at first.
 
     In minutes, many cheap steps teach more than few expensive ones. Positions are fixed, and for many images the
@@ -192,7 +192,7 @@ def scratch_small(s: Situation) -> Training:
     )
 
 
-def scratch(s: Situation) -> Training:
+def scratch(s: DatasetStats) -> Training:
     """Photographs from scratch: a small model, strong variation, and few tokens at first."""
     _from_nothing(s, "scratch")
     model, preprocess = s.built("Ti/16@160", drop_path=0.05)
@@ -207,7 +207,7 @@ def scratch(s: Situation) -> Training:
     )
 
 
-def plain(s: Situation) -> Training:
+def plain(s: DatasetStats) -> Training:
     """A network of any family from scratch: AdamW, random crops, nothing that only some networks can do."""
     _from_nothing(s, "plain")
     model, preprocess = s.built("Ti/16@160")
@@ -223,7 +223,7 @@ def plain(s: Situation) -> Training:
     )
 
 
-def _from_nothing(s: Situation, name: str) -> None:
+def _from_nothing(s: DatasetStats, name: str) -> None:
     if s.base is not None:
         raise UserError(
             f"recipe {name}: trains a new model and cannot start from weights; take small-data, notebook or "
@@ -231,7 +231,7 @@ def _from_nothing(s: Situation, name: str) -> None:
         )
 
 
-def auto(s: Situation) -> Training:
+def auto(s: DatasetStats) -> Training:
     """The default: what an expert would do with these images and weights."""
     if s.base is not None:
         rule = bit(s) if isinstance(s.base, BiTConfig) else None
@@ -247,7 +247,7 @@ def _work(training: Training, images: int) -> float:
     return 3 * count_flops(training.model) * steps * training.batch_size
 
 
-RECIPES: dict[str, Callable[[Situation], Training]] = {
+RECIPES: dict[str, Callable[[DatasetStats], Training]] = {
     "auto": auto,
     "plain": plain,
     "notebook": notebook,
@@ -262,8 +262,8 @@ RECIPES: dict[str, Callable[[Situation], Training]] = {
 }
 
 
-def recipe(name: str, situation: Situation) -> Training:
-    """The training that a recipe makes of a situation."""
+def recipe(name: str, stats: DatasetStats) -> Training:
+    """The training that a recipe makes of a stats."""
     if name not in RECIPES:
         raise UserError(f"recipe {name!r}: choose one of {', '.join(RECIPES)}.")
-    return RECIPES[name](situation)
+    return RECIPES[name](stats)

@@ -7,6 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from vitreous.callbacks import Callbacks
 from vitreous.config.objective import Distill
 from vitreous.config.train import Training
 from vitreous.data.source import Source
@@ -14,7 +15,6 @@ from vitreous.evaluate.feature_cache import FeatureCache, StoredFeatures, answer
 from vitreous.memory import check_memory
 from vitreous.objectives.answers import Answers, ImageAnswers, ViewAnswers
 from vitreous.training.budget.clock import Clock
-from vitreous.training.request import Listeners
 from vitreous.training.teaching.asking import Asking, ask
 from vitreous.training.teaching.teacher import MissingTeacher, Teacher, present
 
@@ -25,7 +25,7 @@ def teacher_answers(
     source: Source,
     workers: int,
     clock: Clock | None,
-    listeners: Listeners,
+    callbacks: Callbacks,
 ) -> Answers:
     """What a student asks: the teacher itself, or what it said of each image of the source."""
     assert isinstance(training.objective, Distill)
@@ -33,15 +33,15 @@ def teacher_answers(
         here = present(teacher, "it is asked in every step")
         return ViewAnswers(here.scores, here.preprocess, training.preprocess)
     cache = FeatureCache(default_folder())
-    told = partial(listeners.look, "reading the training images")
+    told = partial(callbacks.progress, "reading the training images")
     key = answers_key(teacher.digest, source, told)
     if (stored := cache.get(key)) is None:
         here = present(teacher, "its answers are not kept any more")
-        how = Asking(workers, clock, listeners, "a smaller teacher, or set objective.answers=view")
+        how = Asking(workers, clock, callbacks, "a smaller teacher, or set objective.answers=view")
         stored = StoredFeatures(_look(here, source, how), torch.arange(len(source)))
         cache.put(key, stored)
     for remark in cache.remarks:
-        listeners.say(remark)
+        callbacks.message(remark)
     return ImageAnswers(stored.features.to(teacher.device))
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from torch import Tensor
 
+from vitreous.callbacks import Callbacks
 from vitreous.config.data import Preprocess
 from vitreous.data.loader import Loader
 from vitreous.data.source import Source
@@ -17,7 +18,6 @@ from vitreous.model.family import inference_batch
 from vitreous.model.network import check_numbers
 from vitreous.training.budget.clock import TELLING, Clock
 from vitreous.training.budget.stages import say_budget
-from vitreous.training.request import Listeners
 from vitreous.training.teaching.teacher import Teacher
 
 MOST = 0.5
@@ -30,7 +30,7 @@ class Asking:
 
     workers: int
     clock: Clock | None = None
-    listeners: Listeners = field(default_factory=Listeners)
+    callbacks: Callbacks = field(default_factory=Callbacks)
     advice: str = "or a smaller teacher"
     """Ends the sentence "give 10m or more, ..."."""
 
@@ -64,7 +64,7 @@ def ask(
             check_numbers(answers, "scores", Path(teacher.place))
             yield batch.index, answers
             done += len(batch.index)
-            how.listeners.look("the teacher looks at the training images", done, len(source))
+            how.callbacks.progress("the teacher looks at the training images", done, len(source))
             if how.clock is not None and (taken := how.clock.now() - began) >= TELLING:
                 check_time(taken / done * (len(source) - done), how.clock, teacher.place, how.advice)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from vitreous.callbacks import Callbacks
 from vitreous.config.data import Preprocess
 from vitreous.config.fields import from_fields
 from vitreous.config.model import ViTConfig
@@ -27,7 +28,6 @@ from vitreous.inputs import read_json
 from vitreous.storage.files import write_file
 from vitreous.training.budget.clock import Clock
 from vitreous.training.budget.looking import class_by_class
-from vitreous.training.request import Listeners
 from vitreous.training.teaching.asking import Asking, ask
 from vitreous.training.teaching.teacher import MissingTeacher, Teacher, present
 
@@ -42,29 +42,29 @@ def label_tokens(
     source: Source,
     workers: int,
     clock: Clock | None,
-    listeners: Listeners,
+    callbacks: Callbacks,
 ) -> TokenLabels:
     """Labels for the patches of these images, made as far as they are not there yet."""
     objective, model = training.objective, training.model
     assert isinstance(objective, TokenLabel)
     assert isinstance(model, ViTConfig)
     store = MapStore(_folder(teacher.digest, source.classes, objective.top), len(source.classes), objective.top)
-    digests = image_digests(source, partial(listeners.look, "reading the training images"))
-    known = store.known(partial(listeners.look, "reading the token labels that are kept"))
+    digests = image_digests(source, partial(callbacks.progress, "reading the training images"))
+    known = store.known(partial(callbacks.progress, "reading the token labels that are kept"))
     new = {digest: index for index, digest in enumerate(digests) if digest is not None and digest not in known}
     if new:
         here = present(teacher, "not all of its token labels are kept any more")
         made = len(set(digests) - {None}) - len(new)
         more = f" ({made:,} more are known already)" if made else ""
-        listeners.say(f"Token labels: {teacher.place} looks at {len(new):,} training images once{more}.")
-        how = Asking(workers, clock, listeners, "or a smaller teacher; what it has said so far is kept")
+        callbacks.message(f"Token labels: {teacher.place} looks at {len(new):,} training images once{more}.")
+        how = Asking(workers, clock, callbacks, "or a smaller teacher; what it has said so far is kept")
         known |= store.write(_scored(here, source.subset(list(new.values())), list(new), how))
         # of those that it could not look at, what can still be read is no image, now and ever after
         tried = {digest: index for digest, index in new.items() if digest not in known}
         known |= store.write_unreadable([key for key, index in tried.items() if image_digest(source, index) == key])
     store.touch()
     for remark in store.remarks:
-        listeners.say(remark)
+        callbacks.message(remark)
     maps = StoredMaps(known, digests, len(source.classes), source.name)
     return TokenLabels(maps, model.patch, reflected=training.augment.crop_scale is None)
 

@@ -12,7 +12,7 @@ from vitreous.errors import UserError
 from vitreous.training.folder import digest_splits
 
 
-def open_alike(open_data: Callable[[], Data], place: str, world: World) -> Data:
+def open_consistent(open_data: Callable[[], Data], place: str, world: World) -> Data:
     """What `open_data` gives, refused where another process sees other images or labels at that place.
 
     Of shards one process per machine makes or fetches the index, which is then there for the others.
@@ -21,9 +21,9 @@ def open_alike(open_data: Callable[[], Data], place: str, world: World) -> Data:
         return open_data()
     waits = is_shards(place) and local_rank() > 0
     data = None if waits else open_data()
-    world.agree(False)  # until all have come so far
+    world.any_rank(False)  # until all have come so far
     opened = open_data() if data is None else data
-    found = world.gather_objects((opened.classes, digest_splits(opened)))
+    found = world.all_gather_object((opened.classes, digest_splits(opened)))
     for rank, other in enumerate(found):
         if other != found[0]:
             raise UserError(

@@ -11,7 +11,7 @@ from vitreous.data.packed import ArraySource
 from vitreous.data.source import Data
 from vitreous.distributed.world import World
 from vitreous.errors import UserError
-from vitreous.training.alike import open_alike
+from vitreous.training.consistency import open_consistent
 
 
 def data(last=1, classes=("a", "b")):
@@ -27,11 +27,11 @@ class Told(World):
     heard: object = None
     said: list = field(default_factory=list)
 
-    def agree(self, flag):
+    def any_rank(self, flag):
         self.said.append("met")
         return flag
 
-    def gather_objects(self, value):
+    def all_gather_object(self, value):
         self.said.append(value)
         return [value if self.heard is None else self.heard, value]
 
@@ -39,25 +39,25 @@ class Told(World):
 def test_other_images_labels_or_classes_are_refused():
     for other, same in ((data(), True), (data(last=0), False), (data(classes=("a", "c")), False)):
         first = Told()
-        open_alike(lambda other=other: other, "photos", first)
+        open_consistent(lambda other=other: other, "photos", first)
         second = Told(rank=1, heard=first.said[-1])
         if same:
-            assert open_alike(data, "photos", second).classes == ("a", "b")
+            assert open_consistent(data, "photos", second).classes == ("a", "b")
             continue
         with pytest.raises(UserError, match=r"photos: .*1"):
-            open_alike(data, "photos", second)
+            open_consistent(data, "photos", second)
 
 
 def test_of_shards_the_first_of_a_machine_makes_the_index(subtests, monkeypatch):
     for place, rank in product(("photos", "photos.tar"), (0, 1)):
         with subtests.test(place=place, rank=rank):
-            monkeypatch.setattr("vitreous.training.alike.local_rank", lambda rank=rank: rank)
+            monkeypatch.setattr("vitreous.training.consistency.local_rank", lambda rank=rank: rank)
             world = Told()
 
             def open_data(world=world):
                 world.said.append("opened")
                 return data()
 
-            open_alike(open_data, place, world)
+            open_consistent(open_data, place, world)
             waits = place == "photos.tar" and rank == 1
             assert world.said[:2] == (["met", "opened"] if waits else ["opened", "met"])

@@ -21,7 +21,7 @@ Schedule = tuple[tuple[float, float], ...]
 
 
 @dataclass(frozen=True)
-class Situation:
+class DatasetStats:
     """What is known before a training: the data, the weights to start from, and what the person asked for."""
 
     classes: int
@@ -82,7 +82,7 @@ def published_side(base: ModelConfig | None) -> int:
     return 384 // patch * patch
 
 
-def small_side(s: Situation) -> int:
+def small_side(s: DatasetStats) -> int:
     """The side at which small images are looked at, in whole patches of 4."""
     if s.image_size is None:
         return min(SMALL_SIDE, max(8, 4 * round(s.side / 4)))

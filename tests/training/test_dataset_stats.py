@@ -8,7 +8,7 @@ import torch
 from vitreous import UserError, ViT, ViTConfig, fit
 from vitreous.config.change import change
 from vitreous.config.data import Preprocess
-from vitreous.training.recipes.situation import Situation
+from vitreous.training.recipes.dataset_stats import DatasetStats
 from vitreous.training.recipes.supervised import recipe
 from vitreous.training.start import starting_network
 from vitreous.weights.bundle import Bundle
@@ -24,8 +24,8 @@ def test_at_another_size_positions_are_those_of_the_resized_model(subtests):
         with subtests.test(position=position):
             base = ViT(replace(BASE, position=position), seed=1)
             preprocess = Preprocess(size=(16, 16))
-            situation = Situation(5, 100, 40, 3, base=base.config, base_preprocess=preprocess, image_size=32)
-            network = starting_network(recipe("notebook", situation), Bundle(base, preprocess, ("a", "b", "c")))
+            stats = DatasetStats(5, 100, 40, 3, base=base.config, base_preprocess=preprocess, image_size=32)
+            network = starting_network(recipe("notebook", stats), Bundle(base, preprocess, ("a", "b", "c")))
             assert network.config.image_size == (32, 32)
             torch.testing.assert_close(network.cell_positions((8, 8)), base.resized(32).cell_positions((8, 8)))
             images = torch.randn(2, 3, 32, 32)
@@ -35,7 +35,7 @@ def test_at_another_size_positions_are_those_of_the_resized_model(subtests):
 
 
 def test_a_notebook_gives_values_and_a_shell_gives_texts():
-    training = recipe("scratch", Situation(3, 100, 100, 3))
+    training = recipe("scratch", DatasetStats(3, 100, 100, 3))
     values = {"ema": 0.9, "compile": True, "freeze": 1, "augment.crop_scale": (0.5, 1.0), "optimizer.clip": None}
     texts = {"ema": "0.9", "compile": "true", "freeze": "1", "augment.crop_scale": "[0.5, 1]", "optimizer.clip": "none"}
     assert change(training, values) == change(training, texts)

@@ -1,0 +1,33 @@
+"""How a long computation tells a person what it does, and how it is told to stop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Event:
+    """What the training loop tells after each step."""
+
+    step: int
+    steps: int
+    epoch: int
+    record: dict[str, float]
+    """The loss, and what else the objective says of this step."""
+    images_per_second: float
+    evaluation: dict[str, float] | None = None
+
+
+@dataclass(frozen=True)
+class Callbacks:
+    """Functions that are called while something is computed."""
+
+    message: Callable[[str], None] = lambda text: None
+    step: Callable[[Event], None] = lambda event: None
+    progress: Callable[[str, int, int], None] = lambda what, done, total: None
+    """What is being done, and how much of it is: images, or bytes of a download."""
+    should_stop: Callable[[], bool] = lambda: False
+    """Asked between two training steps; then everything is saved, and the same call resumes."""
+    started: float | None = None
+    """When the person began to wait, by `time.monotonic`; None: with the call."""
