@@ -58,7 +58,7 @@ def main() -> None:
         budget=args.budget,
         fractions=[float(share) for share in args.fractions.split(",")],
         seeds=args.seeds,
-        changes=CHANGES,
+        overrides=CHANGES,
         out=args.out,
         callbacks=Callbacks(message=lambda text: print(text, flush=True)),
     )

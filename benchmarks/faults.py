@@ -125,15 +125,15 @@ class Experiment:
 
     def argv(self, name: str, *more: str) -> list[str]:
         sizes = {"width": 16, "depth": 2, "heads": 2, "mlp_width": 32}
-        model = [word for key, value in sizes.items() for word in ("--set", f"model.{key}={value}")]
+        model = [word for key, value in sizes.items() for word in ("--overrides", f"model.{key}={value}")]
         fixed = [
-            "--set",
+            "--overrides",
             "batch_size=12",
-            "--set",
+            "--overrides",
             "save_seconds=0",
             "--epochs",
             "8",
-            "--set",
+            "--overrides",
             "augment.policy=trivial",
         ]
         data = ["fit", str(self.folder / "images.npz"), "--model", "Ti/4@16", *model, *fixed, "--workers", "1"]

@@ -19,7 +19,7 @@ from typing import Any
 
 from measure import peak_megabytes, write_result
 from vitreous.callbacks import Callbacks
-from vitreous.jobs.fit import fit
+from vitreous.verbs.fit import fit
 
 PREPROCESS = "mean=0.5,std=0.5,crop=0.9"
 

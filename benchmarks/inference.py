@@ -50,9 +50,9 @@ from vitreous.inference.verify import batched
 from vitreous.jobs.bench import bench
 from vitreous.jobs.evaluate import evaluate
 from vitreous.jobs.export import export_weights
-from vitreous.jobs.fit import fit
 from vitreous.model.family import build_network, named_config
 from vitreous.model.precision import avoid_broken_amx
+from vitreous.verbs.fit import fit
 from vitreous.weights.bundle import Bundle, load_bundle
 
 SAY = Callbacks(message=lambda text: print(text, flush=True))

@@ -57,7 +57,7 @@ def make_inputs(folder: Path) -> list[str]:
             Image.fromarray(pixels.astype(np.uint8)).save(folder / "data" / name / f"{i}.png")
     network = ViT("N/4@16", depth=1, width=32, heads=2, mlp_width=32, classes=3, seed=7)
     save_bundle(folder / "weights", network, Preprocess(size=(16, 16)), list("abc"))
-    fixed = ["--set", "save_seconds=0.2", "--set", "batch_size=12", "--epochs", "15", "--workers", "2"]
+    fixed = ["--overrides", "save_seconds=0.2", "--overrides", "batch_size=12", "--epochs", "15", "--workers", "2"]
     return ["fit", str(folder / "data"), "--weights", str(folder / "weights"), *fixed]
 
 

@@ -45,7 +45,7 @@ class Trainer:
     def __init__(self, data: str, weights: str) -> None:
         opened, base = open_data(data), open_weights(weights, PREPROCESS)
         changes = {"batch_size": str(BATCH)}
-        self.training: Training = choose_training(FitRequest(data, recipe="notebook", changes=changes), opened, base)
+        self.training: Training = choose_training(FitRequest(data, recipe="notebook", overrides=changes), opened, base)
         t = self.training
         objective = build_objective(starting_network(t, base), t.objective, Setting(t.seed))
         self.learner = Learner(objective, t, World())
@@ -93,7 +93,7 @@ def command(data: str, weights: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
         args = ["fit", data, "--weights", weights, "--preprocess", PREPROCESS, "--recipe", "notebook", "--epochs", "1"]
-        args += ["--set", f"batch_size={BATCH}", "--workers", "2", "--out", str(run)]
+        args += ["--overrides", f"batch_size={BATCH}", "--workers", "2", "--out", str(run)]
         start = time.monotonic()
         process = subprocess.Popen([Path(sys.executable).with_name("vitreous"), *args], stdout=subprocess.DEVNULL)
         first, most = 0.0, 0.0

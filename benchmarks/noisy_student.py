@@ -41,9 +41,9 @@ from vitreous.data.copies import without_copies
 from vitreous.data.source import Labels, Source, open_data
 from vitreous.evaluate.spread import Accuracies, difference
 from vitreous.jobs.evaluate import evaluate
-from vitreous.jobs.fit import fit
-from vitreous.jobs.self_train import self_train
 from vitreous.model.family import named_config
+from vitreous.verbs.fit import fit
+from vitreous.verbs.self_train import self_train
 
 SAY = Callbacks(message=lambda text: print(text, flush=True))
 RECIPE = "scratch-small"
@@ -170,7 +170,7 @@ def _fitted(place: Place, way: str, setting: Setting, minutes: float, **more: ob
         place.parts.labelled,
         model=setting.model,
         recipe=RECIPE,
-        changes={**setting.alike, **more},
+        overrides={**setting.alike, **more},
         budget=_budget(minutes),
         seed=place.seed,
         out=place.run(way),
@@ -215,7 +215,7 @@ def student(place: Place, setting: Setting) -> dict[str, Any]:
         teacher=place.run("teacher"),
         student=setting.model,
         recipe=RECIPE,
-        changes=setting.noised,
+        overrides=setting.noised,
         rounds=setting.rounds,
         budget=_budget(setting.student_minutes),
         labels=setting.labels,  # type: ignore[arg-type]

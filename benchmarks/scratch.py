@@ -12,7 +12,7 @@ import argparse
 
 from measure import write_result
 from vitreous.callbacks import Callbacks
-from vitreous.jobs.fit import fit
+from vitreous.verbs.fit import fit
 
 
 def main() -> None:

@@ -40,8 +40,6 @@ from vitreous.data.source import Source, open_data
 from vitreous.evaluate.knn import vote_neighbours
 from vitreous.evaluate.probe import fit_linear
 from vitreous.jobs.analyze import analyze
-from vitreous.jobs.fit import fit
-from vitreous.jobs.pretrain import pretrain
 from vitreous.jobs.probe import probe
 from vitreous.model.family import build_network
 from vitreous.model.network import require
@@ -50,6 +48,8 @@ from vitreous.model.vit import ViT
 from vitreous.objectives.mae import MaskedAutoencoder
 from vitreous.training.recipes.dataset_stats import DatasetStats
 from vitreous.training.recipes.pretrain import PRETRAINING, mae
+from vitreous.verbs.fit import fit
+from vitreous.verbs.pretrain import pretrain
 from vitreous.weights.bundle import Bundle, load_bundle
 
 DOCS = Path(__file__).parent.parent / "docs"

@@ -23,8 +23,8 @@ import numpy as np
 from measure import write_result
 from vitreous.callbacks import Callbacks
 from vitreous.data.source import Source, open_data
-from vitreous.jobs.fit import fit
 from vitreous.training.result import FitResult
+from vitreous.verbs.fit import fit
 
 SAY = Callbacks(message=lambda text: print(text, flush=True))
 WAYS: dict[str, tuple[str | None, dict[str, object]]] = {
@@ -75,7 +75,7 @@ def main() -> None:
         for name, (argument, changes) in ways.items():
             given = {} if argument is None else {argument: teacher}
             place = args.runs / f"{name.replace(', ', '-').replace(' ', '-')}-{seed}"
-            found = train(data, place, args.budget, seed, model=args.student, changes=changes, **given)
+            found = train(data, place, args.budget, seed, model=args.student, overrides=changes, **given)
             cells[name].append({"seed": seed, **cell(found)})
             print(name, cells[name][-1], flush=True)
             rows = {name: summary(some) for name, some in cells.items() if some}

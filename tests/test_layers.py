@@ -6,18 +6,20 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "src" / "vitreous"
 
 ROWS = [
-    ["cli"],
+    ["verbs"],
     ["jobs"],
+    ["cli"],
     ["studies"],
     ["training", "server"],
-    ["inference", "report"],
+    ["report"],
+    ["inference"],
     ["evaluate", "explain", "fetch"],
     ["objectives"],
     ["weights"],
     ["data"],
     ["model"],
     ["storage", "distributed", "config"],
-    ["memory", "arguments"],
+    ["memory", "arguments", "callbacks"],
     ["inputs", "wording"],
     ["errors", "interrupt", "allocator"],
 ]
@@ -66,7 +68,7 @@ LIGHT = [
     path
     for path in FILES
     if path.relative_to(PACKAGE).parts[0]
-    in ("config", "cli", "allocator.py", "errors.py", "inputs.py", "interrupt.py", "memory.py")
+    in ("config", "cli", "verbs", "allocator.py", "errors.py", "inputs.py", "interrupt.py", "memory.py")
 ]
 
 

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from vitreous.jobs.data_list import list_data
     from vitreous.jobs.data_pack import pack_data
     from vitreous.jobs.export import export_weights
-    from vitreous.jobs.fit import fit
     from vitreous.jobs.import_ import import_weights
     from vitreous.jobs.inspect import inspect
     from vitreous.jobs.load import Model, load
@@ -31,18 +30,19 @@ if TYPE_CHECKING:
     from vitreous.jobs.plot_weights import plot_weights
     from vitreous.jobs.predict import predict
     from vitreous.jobs.predict_many import predict_many
-    from vitreous.jobs.pretrain import pretrain
     from vitreous.jobs.probe import probe
     from vitreous.jobs.reconstruct import reconstruct
-    from vitreous.jobs.report import write_report
     from vitreous.jobs.score_explanations import score_explanations
-    from vitreous.jobs.self_train import self_train
     from vitreous.jobs.serve import serve
     from vitreous.jobs.transfer import transfer
     from vitreous.jobs.walkthrough import write_walkthrough
     from vitreous.model.presets import preset
     from vitreous.model.trace import Trace
     from vitreous.model.vit import ViT
+    from vitreous.training.page import write_report
+    from vitreous.verbs.fit import fit
+    from vitreous.verbs.pretrain import pretrain
+    from vitreous.verbs.self_train import self_train
 
 __version__ = "0.1.0"
 
@@ -57,7 +57,7 @@ _HOMES = {
     "bench": "vitreous.jobs.bench",
     "compare": "vitreous.jobs.compare",
     "export_weights": "vitreous.jobs.export",
-    "fit": "vitreous.jobs.fit",
+    "fit": "vitreous.verbs.fit",
     "get_data": "vitreous.jobs.data_get",
     "import_weights": "vitreous.jobs.import_",
     "inspect": "vitreous.jobs.inspect",
@@ -69,14 +69,14 @@ _HOMES = {
     "predict": "vitreous.jobs.predict",
     "predict_many": "vitreous.jobs.predict_many",
     "preset": "vitreous.model.presets",
-    "pretrain": "vitreous.jobs.pretrain",
+    "pretrain": "vitreous.verbs.pretrain",
     "probe": "vitreous.jobs.probe",
     "reconstruct": "vitreous.jobs.reconstruct",
     "score_explanations": "vitreous.jobs.score_explanations",
-    "self_train": "vitreous.jobs.self_train",
+    "self_train": "vitreous.verbs.self_train",
     "serve": "vitreous.jobs.serve",
     "transfer": "vitreous.jobs.transfer",
-    "write_report": "vitreous.jobs.report",
+    "write_report": "vitreous.training.page",
     "write_walkthrough": "vitreous.jobs.walkthrough",
 }
 

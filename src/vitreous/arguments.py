@@ -53,8 +53,8 @@ Epochs = Annotated[float, Range(above=0, most=1e9)]
 Budget = Annotated[str, Wanted("a time with its unit, such as 90s, 5m or 1h30m")]
 Part = Annotated[str, Wanted("a share i/n of the work, from 1/n to n/n, such as 1/8")]
 
-Place = Callable[[str, object], str]
-"""What a sentence calls an argument, of its name and its value: "top=0", or "--top 0" on the command line."""
+NamedValue = Callable[[str, object], str]
+"""How a sentence writes an argument, from its name and value: "top=0", or "--top 0" on the command line."""
 
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:
@@ -66,21 +66,19 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
         try:
             bound = signature.bind(*args, **kwargs)
         except TypeError as error:
-            raise _not_bound(function, signature, kwargs, error) from None
-        bound.arguments.update(check_arguments(function, bound.arguments))
+            raise not_bound(getattr(function, "__name__", "the function"), signature, kwargs, error) from None
+        bound.arguments.update(check_values(bound.arguments, _hints(function)))
         return function(*bound.args, **bound.kwargs)
 
     return call
 
 
-def check_arguments(
-    function: Callable[..., Any], arguments: Mapping[str, object], place: Place | None = None
+def check_values(
+    values: Mapping[str, object], hints: Mapping[str, Any], place: NamedValue | None = None
 ) -> dict[str, Any]:
-    """The arguments of a function by name, as it takes them; one that its annotation does not allow is refused."""
-    hints = _hints(function)
+    """The values by name, as their annotations have them; one that its annotation does not allow is refused."""
     return {
-        name: check_value(value, hints[name], name, place or in_python) if name in hints else value
-        for name, value in arguments.items()
+        name: check_value(value, hints[name], name, place) if name in hints else value for name, value in values.items()
     }
 
 
@@ -93,7 +91,7 @@ def check_fields(config: Any) -> None:
             object.__setattr__(config, field.name, taken)
 
 
-def check_value(value: object, hint: Any, name: str, place: Place | None = None) -> Any:
+def check_value(value: object, hint: Any, name: str, place: NamedValue | None = None) -> Any:
     """The value as the annotation has it, or one sentence that names it and says what to give."""
     try:
         return _take(value, hint)
@@ -255,12 +253,9 @@ def _hints(owner: Hashable) -> dict[str, Any]:
     return {name: hint for name, hint in hints.items() if name in known and get_origin(hint) is not ClassVar}
 
 
-def _not_bound(
-    function: Callable[..., Any], signature: inspect.Signature, given: Mapping[str, object], error: TypeError
-) -> UserError:
+def not_bound(called: str, signature: inspect.Signature, given: Mapping[str, object], error: TypeError) -> UserError:
     """The sentence about an argument that is missing, or that the function does not have."""
     names = [name for name in signature.parameters if name != "self"]
-    called = getattr(function, "__name__", "the function")
     for name in given:
         if name not in names:
             near = get_close_matches(name, names, n=1)

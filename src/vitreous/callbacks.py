@@ -26,7 +26,9 @@ class Callbacks:
     message: Callable[[str], None] = lambda text: None
     step: Callable[[Event], None] = lambda event: None
     progress: Callable[[str, int, int], None] = lambda what, done, total: None
-    """What is being done, and how much of it is: images, or bytes of a download."""
+    """What is being done, and how many images of how many are done."""
+    download: Callable[[str, int, int], None] = lambda what, done, total: None
+    """What is being downloaded or unpacked, and how many bytes of how many are done."""
     should_stop: Callable[[], bool] = lambda: False
     """Asked between two training steps; then everything is saved, and the same call resumes."""
     started: float | None = None

@@ -26,7 +26,7 @@ HYBRID = {
 
 
 def train(folder, model, *changes):
-    options = [word for change in changes for word in ("--set", change)]
+    options = [word for change in changes for word in ("--overrides", change)]
     return run_command("fit", "builtin", "--model", model, "--epochs", "1", "--out", folder, *options)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from support.commands import MB, check_ended_well
 from support.greys import draw_images, make_weights
-from vitreous.jobs.fit import fit
+from vitreous.verbs.fit import fit
 
 SIGNALLING = """
 import os, pkgutil, signal
@@ -30,7 +30,7 @@ def signalling(function):
 
 if {page!r} == "none":  # plots take most of the time
     import vitreous.jobs.fit
-    vitreous.jobs.fit.write_report = lambda *_, **__: None
+    vitreous.verbs.fit.write_report = lambda *_, **__: None
 left = {call}
 place, name = pkgutil.resolve_name({where!r}), {name!r}
 setattr(place, name, signalling(getattr(place, name)))
@@ -51,7 +51,18 @@ def weights(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def words(images, weights):
-    return ["fit", images, "--weights", weights, "--epochs", "3", "--set", "batch_size=8", "--set", "save_seconds=0"]
+    return [
+        "fit",
+        images,
+        "--weights",
+        weights,
+        "--epochs",
+        "3",
+        "--overrides",
+        "batch_size=8",
+        "--overrides",
+        "save_seconds=0",
+    ]
 
 
 def kept(run):
@@ -98,7 +109,7 @@ STAGES = {
     "measuring": ("vitreous.training.labelled", "score_classes", 1),
     "the bundle": ("vitreous.training.ending", "save_bundle", 1),
     "the result": ("vitreous.training.ending", "write_file", 1),
-    "the report": ("vitreous.jobs.report", "page", 1),
+    "the report": ("vitreous.training.page", "page", 1),
 }
 
 

@@ -28,7 +28,8 @@ from vitreous.data.loader import Loader
 from vitreous.data.shards import ahead
 from vitreous.data.shards import web as shard_web
 from vitreous.data.source import open_data
-from vitreous.training.request import run_name, same_place
+from vitreous.training.folder import run_name
+from vitreous.training.request import same_place
 
 SIZE = Preprocess(size=(16, 16))
 

@@ -55,7 +55,7 @@ def start_agent(node, place):
 
     With its shared store, torch 2.13 has the first node say once where all meet, and a new torchrun waits to hear it.
     """
-    settings = [word for name, value in SETTINGS.items() for word in ("--set", f"{name}={value}")]
+    settings = [word for name, value in SETTINGS.items() for word in ("--overrides", f"{name}={value}")]
     agent = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1"]
     meeting = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"{PLACES[0]}:29517", "--rdzv-id", "test"]
     meeting += ["--rdzv-conf", f"is_host={int(node == 0)}", "--local-addr", PLACES[node], "--max-restarts", "5"]

@@ -12,8 +12,8 @@ from vitreous.jobs.explain import explain, explain_each
 from vitreous.jobs.plot_weights import plot_weights
 from vitreous.jobs.predict import predict
 from vitreous.jobs.probe import probe
-from vitreous.jobs.report import write_report
 from vitreous.jobs.walkthrough import write_walkthrough
+from vitreous.training.page import write_report
 from vitreous.weights.bundle import load_bundle
 
 JOBS = {

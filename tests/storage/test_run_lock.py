@@ -16,10 +16,10 @@ from support.greys import draw_images, make_weights, stop_after
 from support.greys import quick_fit as quick
 from vitreous import UserError
 from vitreous.callbacks import Callbacks
-from vitreous.jobs.pretrain import pretrain
 from vitreous.storage import lock
 from vitreous.storage.lock import LOCK, hold_folder
 from vitreous.training.folder import open_run
+from vitreous.verbs.pretrain import pretrain
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def place(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def no_page(monkeypatch):
-    monkeypatch.setattr("vitreous.jobs.fit.write_report", lambda run, seconds=None: None)
+    monkeypatch.setattr("vitreous.verbs.fit.write_report", lambda run, seconds=None: None)
 
 
 def held(folder):

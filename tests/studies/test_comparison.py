@@ -114,9 +114,9 @@ def test_the_speed_of_steps_is_that_of_the_fastest_trial_without_its_validation(
 
 def test_candidates():
     plain, near = read_candidates(["P/4@32", "P/4@32:attention=neighbourhood:window=3"], None)
-    assert (plain.model, plain.changes, plain.folder) == ("P/4@32", {}, "P-4@32")
+    assert (plain.model, plain.overrides, plain.folder) == ("P/4@32", {}, "P-4@32")
     assert near.model == "P/4@32"
-    assert near.changes == {"model.attention": "neighbourhood", "model.window": "3"}
+    assert near.overrides == {"model.attention": "neighbourhood", "model.window": "3"}
     assert near.folder == "P-4@32_attention=neighbourhood_window=3"
 
 
@@ -159,7 +159,7 @@ def test_a_comparison_goes_on_with_more_and_with_nothing_else(tmp_path):
         ("equal", "flops", "equal='time'"),
         ("data", "e.npz", "data='d.npz'"),
         ("image_size", 16, "image-size=None.* 16"),
-        ("changes", {"batch_size": "8"}, "changes={}"),
+        ("overrides", {"batch_size": "8"}, "overrides={}"),
         ("models", ("P/4@32",), r"C\+P/4@32"),
         ("fractions", (1.0,), "0.1"),
         ("seeds", 1, "seeds=2.* 1"),

@@ -6,8 +6,8 @@ from PIL import Image
 from vitreous.distributed.meter import Cost
 from vitreous.inference.opening import open_unlabelled
 from vitreous.report.rounds import Round, Score
+from vitreous.studies.self_training.request import SelfTrainRequest
 from vitreous.studies.self_training.rounds import best_round, given_teacher_kept, smaller_students
-from vitreous.training.request import SelfTrainRequest
 
 
 def rounds(*accuracies, sizes=(5, 5, 5)):

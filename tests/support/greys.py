@@ -5,7 +5,7 @@ from PIL import Image
 
 from vitreous import ViT
 from vitreous.config.data import Preprocess
-from vitreous.jobs.fit import fit
+from vitreous.verbs.fit import fit
 from vitreous.weights.bundle import save_bundle
 
 

@@ -6,9 +6,9 @@ import os
 
 import numpy as np
 import torch
-
 import vitreous.jobs.fit
 import vitreous.jobs.pretrain
+
 from support.ports import free_port
 from vitreous import fit, pretrain
 from vitreous.callbacks import Callbacks
@@ -59,8 +59,8 @@ def train(kind, place, out, stop=None, settings=None, epochs=STEPS / 3, **more):
     settings = settings or {**TINY, **BATCH, **KINDS[kind]}
     common = {"model": "Ti/4@16", "epochs": epochs, "out": out, "workers": 0, "callbacks": callbacks, "device": "cpu"}
     if kind in ("supervised", "weighed"):
-        return fit(place / "images.npz", changes=settings, **common, **more)
-    return pretrain(place / "images.npz", method=kind, changes=settings, **common, **more)
+        return fit(place / "images.npz", overrides=settings, **common, **more)
+    return pretrain(place / "images.npz", method=kind, overrides=settings, **common, **more)
 
 
 def without_report():

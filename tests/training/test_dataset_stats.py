@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from vitreous import UserError, ViT, ViTConfig, fit
-from vitreous.config.change import change
 from vitreous.config.data import Preprocess
+from vitreous.config.overrides import override
 from vitreous.training.recipes.dataset_stats import DatasetStats
 from vitreous.training.recipes.supervised import recipe
 from vitreous.training.start import starting_network
@@ -38,8 +38,8 @@ def test_a_notebook_gives_values_and_a_shell_gives_texts():
     training = recipe("scratch", DatasetStats(3, 100, 100, 3))
     values = {"ema": 0.9, "compile": True, "freeze": 1, "augment.crop_scale": (0.5, 1.0), "optimizer.clip": None}
     texts = {"ema": "0.9", "compile": "true", "freeze": "1", "augment.crop_scale": "[0.5, 1]", "optimizer.clip": "none"}
-    assert change(training, values) == change(training, texts)
-    assert change(training, values).augment.crop_scale == (0.5, 1.0)
+    assert override(training, values) == override(training, texts)
+    assert override(training, values).augment.crop_scale == (0.5, 1.0)
 
 
 def test_preprocessing_without_weights_is_refused():

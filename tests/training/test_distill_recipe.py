@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from vitreous import UserError, ViTConfig
-from vitreous.config.change import change
 from vitreous.config.objective import Distill, Mae, Supervised
+from vitreous.config.overrides import override
 from vitreous.model.family import count_flops, named_config
 from vitreous.training.recipes.dataset_stats import DatasetStats
 from vitreous.training.recipes.distill import decide_answers, distilled
@@ -23,7 +23,7 @@ def fresh(name, stats=SITUATION, teacher=TINY):
 def changed(changes, training=None, teacher=TINY):
     """As `fit` does it: the person's changes first, then what they leave open."""
     training = distilled(recipe("scratch", SITUATION), scratch=True) if training is None else training
-    return change(training, changes, settle=lambda found: decide_answers(found, teacher, changes))
+    return override(training, changes, settle=lambda found: decide_answers(found, teacher, changes))
 
 
 def test_a_new_vit_gets_the_token_and_hard_answers_on_every_view(subtests):

@@ -33,7 +33,7 @@ def counted(training, progress):
 
 def test_operations_of_a_step(subtests):
     for changes, tolerance in (({}, 0.03), ({"freeze": 2}, 0.03), ({"freeze": 4}, 0.03), ({"lora": 2}, 0.03)):
-        with subtests.test(changes=changes, tolerance=tolerance):
+        with subtests.test(overrides=changes, tolerance=tolerance):
             training = replace(TRAINING, **changes)
             assert training_work(training, 1, Pace(1), 1).flops == pytest.approx(counted(training, 0.5), rel=tolerance)
 

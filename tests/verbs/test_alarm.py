@@ -13,10 +13,10 @@ from vitreous.config.objective import Dino, Mae
 from vitreous.config.train import Optimizer, Training
 from vitreous.data.loader import Loader
 from vitreous.data.packed import ArraySource
-from vitreous.jobs.pretrain import pretrain
 from vitreous.objectives.build import build_objective
 from vitreous.objectives.setting import Setting
 from vitreous.training.recipes.pretrain import PRETRAINING
+from vitreous.verbs.pretrain import pretrain
 
 BATCH = 12
 MODEL = ViTConfig(

@@ -44,7 +44,7 @@ def trained(request, place):
     family = request.param
     out = place / family
     changes = {"batch_size": "8", "evaluations": "2", **SMALLER[family]}
-    vitreous.fit(place / "data", model=MODELS[family], epochs=12, out=out, workers=0, changes=changes)
+    vitreous.fit(place / "data", model=MODELS[family], epochs=12, out=out, workers=0, overrides=changes)
     return family, out
 
 
@@ -104,7 +104,7 @@ def test_it_is_fine_tuned_at_another_size_from_its_bundle(trained, place, no_pag
     family, out = trained
     changes = {"batch_size": "8"}
     result = vitreous.fit(
-        place / "data", weights=out, image_size=40, epochs=1, out=out / "tuned", workers=0, changes=changes
+        place / "data", weights=out, image_size=40, epochs=1, out=out / "tuned", workers=0, overrides=changes
     )
     training = read_config(out / "tuned").training
     assert (training.model.family, training.model.image_size) == (family, (40, 40))
@@ -115,7 +115,7 @@ def test_it_is_fine_tuned_at_another_size_from_its_bundle(trained, place, no_pag
 PROGRAM = """
 import vitreous
 changes = {{"batch_size": "8", "save_seconds": "0", **{changes}}}
-vitreous.fit({data!r}, model={model!r}, epochs=2, out=out, workers=0, changes=changes)
+vitreous.fit({data!r}, model={model!r}, epochs=2, out=out, workers=0, overrides=changes)
 """
 KILLED = {
     "efficientnet-b0@16": {"model.width": "0.25", "model.depth": "0.3", "model.drop_path": "0.5"},
@@ -127,7 +127,7 @@ KILLED = {
 @pytest.mark.parametrize("model", KILLED)
 def test_killed_and_resumed_to_the_same_bits_with_stochastic_depth(processes, place, tmp_path, no_page, model):
     """With batch norm's statistics; and a hybrid, with its stem's group norm and an average of the weights."""
-    program = PROGRAM.format(data=str(place / "data"), model=model, changes=KILLED[model])
+    program = PROGRAM.format(data=str(place / "data"), model=model, overrides=KILLED[model])
     kept = check_killed_and_resumed(processes, program, tmp_path)
     assert any(("running_var" if model.startswith("efficientnet") else "backbone") in name for name in kept)
 
@@ -220,7 +220,7 @@ def test_grey_images_are_learned_and_taken_up_again_from_their_bundle(tmp_path, 
     smaller = {"model.width": "0.25", "model.depth": "0.3"} if model.startswith("eff") else {}
     result = vitreous.fit(
         tmp_path / "grey.npz", model=model, epochs=2, out=tmp_path / "run", workers=0,
-        changes={"batch_size": "8", **smaller},
+        overrides={"batch_size": "8", **smaller},
     )  # fmt: skip
     assert result.test is not None
     assert result.test.n == 8
@@ -229,7 +229,7 @@ def test_grey_images_are_learned_and_taken_up_again_from_their_bundle(tmp_path, 
     assert len(vitreous.predict(tmp_path / "run", list(images[:2]))) == 2
     tuned = vitreous.fit(
         tmp_path / "grey.npz", weights=tmp_path / "run", epochs=1, out=tmp_path / "tuned", workers=0,
-        changes={"batch_size": "8"},
+        overrides={"batch_size": "8"},
     )  # fmt: skip
     assert tuned.finished
     make_images(tmp_path / "colours", count=4)  # colour images, seen in grey by a model of grey ones
@@ -237,7 +237,7 @@ def test_grey_images_are_learned_and_taken_up_again_from_their_bundle(tmp_path, 
     assert len(said) == 12
     coloured = vitreous.fit(
         tmp_path / "colours", weights=tmp_path / "run", epochs=1, out=tmp_path / "coloured", workers=0,
-        changes={"batch_size": "8"},
+        overrides={"batch_size": "8"},
     )  # fmt: skip
     assert load_bundle(coloured.run).model.config.channels == 1
 

@@ -19,11 +19,11 @@ from vitreous.inference.choice import in_torch
 from vitreous.inference.measuring import measure_classifier
 from vitreous.interrupt import Interrupted
 from vitreous.jobs.compare import compare
-from vitreous.jobs.fit import fit
 from vitreous.model.family import count_flops
 from vitreous.studies.comparison.cells import Cells, CellTraining
 from vitreous.training.folder import read_config
 from vitreous.training.start import split_for
+from vitreous.verbs.fit import fit
 from vitreous.weights.bundle import load_bundle
 
 BUDGET, ONE_MODEL = "25s", "9s"
@@ -224,10 +224,10 @@ def test_without_a_test_split_the_validation_images_judge_and_that_is_said(packe
     assert found.split == "val"
     assert [cell.n for cell in found.cells] == [12]
     assert any("test split" in remark for remark in found.remarks)
-    changes = read_config(tmp_path / "out/cells/F-4@16/1/seed-0").request.changes
+    changes = read_config(tmp_path / "out/cells/F-4@16/1/seed-0").request.overrides
     assert "split_seed" not in changes  # they have a val split
     with pytest.raises(UserError, match="split_seed"):
-        fit(packed, epochs=1, changes={"split_seed": 1}, out=tmp_path / "run", workers=0)
+        fit(packed, epochs=1, overrides={"split_seed": 1}, out=tmp_path / "run", workers=0)
 
 
 @pytest.mark.slow
@@ -256,7 +256,7 @@ def test_every_cell_is_measured_on_the_same_images(images, tmp_path, monkeypatch
     monkeypatch.setattr("vitreous.studies.comparison.plan.TESTING", 1e-9)
     monkeypatch.setattr("vitreous.studies.comparison.plan.VALIDATING", 1e-9)
     changes = {"validation": 0.2, "evaluations": 2}
-    found = run(images, tmp_path / "out", fractions=[1], seeds=2, equal="time", changes=changes)
+    found = run(images, tmp_path / "out", fractions=[1], seeds=2, equal="time", overrides=changes)
     assert len(seen) == 4
     assert all(keys == seen[0] for keys in seen)
     assert [cell.n for cell in found.cells] == [16] * 4  # the fewest

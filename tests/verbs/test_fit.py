@@ -19,10 +19,10 @@ from vitreous.data.loader import Loader
 from vitreous.data.source import open_data
 from vitreous.evaluate.features import compute_features
 from vitreous.evaluate.temperature import fit_temperature
-from vitreous.jobs.fit import fit
-from vitreous.jobs.report import write_report
 from vitreous.training.folder import read_config
+from vitreous.training.page import write_report
 from vitreous.training.recipes.supervised import RECIPES
+from vitreous.verbs.fit import fit
 from vitreous.weights.bundle import load_bundle
 
 
@@ -52,7 +52,7 @@ def finished(images, weights, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(FolderSource, "read", counted_read)
         patch.setattr(Loader, "batches", counted_batches)
-        patch.setattr("vitreous.jobs.fit.write_report", report)
+        patch.setattr("vitreous.verbs.fit.write_report", report)
         result = quick(images, weights, run, callbacks=callbacks)
     return SimpleNamespace(run=run, result=result, said=said, looks=looks, **seen)
 
@@ -144,7 +144,7 @@ def test_class_weights_balance_the_classifier_on_frozen_features(weights, tmp_pa
     shares = {}
     for weighted in ("false", "true"):
         changes = {**still, "objective.class_weights": weighted}
-        result = fit(data, weights=weights, epochs=1, out=tmp_path / weighted, workers=0, changes=changes)
+        result = fit(data, weights=weights, epochs=1, out=tmp_path / weighted, workers=0, overrides=changes)
         bundle = load_bundle(result.run)
         source = open_data(data).train
         scores, labels = compute_features(

@@ -13,9 +13,9 @@ from support.greys import draw_images, stop_after
 from vitreous import UserError
 from vitreous.callbacks import Callbacks
 from vitreous.cli import main
-from vitreous.jobs.fit import fit
 from vitreous.training.budget.steps import parse_budget
 from vitreous.training.folder import read_config
+from vitreous.verbs.fit import fit
 
 
 def test_budgets_are_read():

@@ -15,7 +15,7 @@ from support.colours import COLOURS, make_bundle, make_images
 from support.greys import stop_after
 from vitreous import UserError
 from vitreous.callbacks import Callbacks
-from vitreous.jobs.fit import fit
+from vitreous.verbs.fit import fit
 from vitreous.weights.bundle import load_bundle, save_bundle
 
 WAYS = {"view": {}, "image": {"objective.answers": "image"}}
@@ -35,7 +35,7 @@ def teacher(tmp_path_factory):
 def taught(data, teacher, out, way="view", **more):
     given = {"model": "F/4@16", "epochs": 3, "workers": 0, **more}
     changes = {**SMALL, **WAYS[way], "augment.mixup": 0.2, "batch_size": 6, **given.pop("changes", {})}
-    return fit(data, distill=teacher, out=out, changes=changes, **given)
+    return fit(data, distill=teacher, out=out, overrides=changes, **given)
 
 
 def weights_of(place):
@@ -193,7 +193,7 @@ def test_operations_of_the_teacher_are_counted(data, teacher, runs, tmp_path, no
     """The student's own: those of a network of the same shape that learned from labels alone."""
     alone = fit(
         data, model="F/4@16", epochs=3, workers=0, out=tmp_path / "run",
-        changes={**SMALL, "batch_size": 6, "model.distilled": True},
+        overrides={**SMALL, "batch_size": 6, "model.distilled": True},
     )  # fmt: skip
     forward = vitreous.model.family.count_flops(load_bundle(teacher).model.config)
     extra = runs["view"][1].spent.flops - alone.spent.flops

@@ -13,8 +13,8 @@ from support.greys import quick_fit as quick
 from support.killing import run_and_kill
 from vitreous import UserError
 from vitreous.callbacks import Callbacks
-from vitreous.jobs.fit import fit
-from vitreous.jobs.pretrain import pretrain
+from vitreous.verbs.fit import fit
+from vitreous.verbs.pretrain import pretrain
 from vitreous.weights.bundle import load_bundle
 
 
@@ -141,7 +141,7 @@ def test_the_weights_at_the_start_are_written_once_and_watched(images, weights, 
 
 
 PROGRAM = """
-from vitreous.jobs.fit import fit
+from vitreous.verbs.fit import fit
 from vitreous.training import state
 save_file, calls = state.save_file, []
 def save_and_die(tensors, file):
@@ -150,7 +150,7 @@ def save_and_die(tensors, file):
     if len(calls) == {files}:
         os.kill(os.getpid(), signal.SIGKILL)
 state.save_file = save_and_die
-fit({data!r}, weights={weights!r}, epochs=6, out=out, workers=0, changes={{"save_seconds": 0}})
+fit({data!r}, weights={weights!r}, epochs=6, out=out, workers=0, overrides={{"save_seconds": 0}})
 """
 
 

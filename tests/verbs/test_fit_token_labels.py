@@ -21,14 +21,14 @@ from vitreous.callbacks import Callbacks
 from vitreous.config.objective import Supervised, TokenLabel
 from vitreous.data.source import open_data
 from vitreous.evaluate.places import place_scores
-from vitreous.jobs.fit import fit
-from vitreous.jobs.report import write_report
 from vitreous.training.folder import read_config
+from vitreous.training.page import write_report
 from vitreous.training.recipes.dataset_stats import DatasetStats
 from vitreous.training.recipes.supervised import recipe
 from vitreous.training.recipes.token_label import token_labelled
 from vitreous.training.teaching.teacher import open_teacher
 from vitreous.training.teaching.token_labels import label_tokens, read_examples
+from vitreous.verbs.fit import fit
 from vitreous.weights.bundle import load_bundle, save_bundle
 
 MODEL = {"model.width": 16, "model.depth": 2, "model.heads": 2, "model.mlp_width": 16}
@@ -182,12 +182,12 @@ def test_maps_are_made_once_for_all_trainings_on_these_images(data, teacher, tmp
 @pytest.mark.slow
 def test_a_training_that_was_stopped_ends_with_the_same_bits(data, teacher, tmp_path, no_page):
     changes = {**PLAIN, "augment.mixtoken": 1.0, "augment.cutmix": 1.0, "ema": 0.9, "save_seconds": 0}
-    whole = taught(data, teacher, tmp_path / "whole", changes=changes)
+    whole = taught(data, teacher, tmp_path / "whole", overrides=changes)
     part = tmp_path / "part"
     for steps in (1, 2):
-        stopped = taught(data, teacher, part, changes=changes, callbacks=Callbacks(should_stop=stop_after(steps)))
+        stopped = taught(data, teacher, part, overrides=changes, callbacks=Callbacks(should_stop=stop_after(steps)))
         assert not stopped.finished
-    again = taught(data, teacher, part, changes=changes)
+    again = taught(data, teacher, part, overrides=changes)
     assert again.finished
     assert same(tensors(whole.run), tensors(again.run))
     patches = "patch_classifier/patch_classifier.safetensors"
@@ -251,7 +251,7 @@ def test_going_on_without_the_teacher_is_possible_while_its_labels_are_kept(
     assert again.finished
     assert again.spent.flops == finished[0].spent.flops  # the teacher's are counted as if it were there
     with pytest.raises(UserError, match=f"token-labels='{place}'"):  # another request
-        fit(data, model="N/4@16", epochs=3, workers=0, changes=PLAIN, out=tmp_path / "run")
+        fit(data, model="N/4@16", epochs=3, workers=0, overrides=PLAIN, out=tmp_path / "run")
 
 
 def make_other(place, classes=3, labels=COLOURS):

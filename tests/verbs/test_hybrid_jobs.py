@@ -37,7 +37,7 @@ def data(tmp_path_factory):
 def run(tmp_path_factory, data):
     """A light hybrid, trained for a few steps with a page."""
     out = tmp_path_factory.mktemp("runs") / "hybrid"
-    fit(data, model="C+F/4@16", epochs=2, out=out, changes={"batch_size": 8}, workers=0)
+    fit(data, model="C+F/4@16", epochs=2, out=out, overrides={"batch_size": 8}, workers=0)
     return out
 
 
@@ -111,7 +111,7 @@ def test_it_is_analyzed(resnet, data, tmp_path):
 
 
 def test_it_is_fine_tuned_at_another_resolution(resnet, data, tmp_path, no_page):
-    fit(data, weights=resnet, image_size=48, epochs=1, out=tmp_path / "run", changes={"batch_size": 8}, workers=0)
+    fit(data, weights=resnet, image_size=48, epochs=1, out=tmp_path / "run", overrides={"batch_size": 8}, workers=0)
     assert load(tmp_path / "run").network.config.grid == (6, 6)
 
 
@@ -121,7 +121,7 @@ def test_it_is_fine_tuned_at_another_resolution(resnet, data, tmp_path, no_page)
     ids=["neighbourhood", "axial"],
 )
 def test_limited_attention_is_trained_explained_and_kept(data, tmp_path, changes, no_page):
-    fit(data, model="F/2@16", epochs=1, out=tmp_path / "run", changes={**changes, "batch_size": 8}, workers=0)
+    fit(data, model="F/2@16", epochs=1, out=tmp_path / "run", overrides={**changes, "batch_size": 8}, workers=0)
     bundle = load_bundle(tmp_path / "run" / "bundle")
     assert bundle.model.config.attention == changes["model.attention"]
     image = data / "test" / "red" / "0.png"
@@ -136,7 +136,7 @@ def test_limited_attention_is_trained_explained_and_kept(data, tmp_path, changes
 def test_masks_with_limited_attention(data, tmp_path, no_page, method):
     """MAE hides patches from a neighbourhood, and those that are left see each other; or patches are corrupted."""
     changes = {"model.attention": "neighbourhood", "model.window": 3, "batch_size": 8}
-    done = pretrain(data, model="F/2@16", method=method, epochs=1, out=tmp_path / "run", changes=changes, workers=0)
+    done = pretrain(data, model="F/2@16", method=method, epochs=1, out=tmp_path / "run", overrides=changes, workers=0)
     assert done.finished
     assert load_bundle(tmp_path / "run" / "bundle").model.config.window == 3
 

@@ -16,8 +16,8 @@ from vitreous.callbacks import Callbacks
 from vitreous.config.data import Preprocess
 from vitreous.jobs.evaluate import evaluate
 from vitreous.jobs.explain import explain
-from vitreous.jobs.fit import fit
 from vitreous.jobs.predict import predict
+from vitreous.verbs.fit import fit
 from vitreous.weights.bundle import load_bundle, save_bundle
 
 
@@ -33,7 +33,7 @@ def weights(tmp_path_factory):
 def run(images, weights, tmp_path_factory):
     place = tmp_path_factory.mktemp("runs") / "merged"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("vitreous.jobs.fit.write_report", lambda run, **more: None)
+        patch.setattr("vitreous.verbs.fit.write_report", lambda run, **more: None)
         quick(images, weights, place, merge=2)
     return place
 
@@ -93,7 +93,7 @@ def test_explanations_have_the_whole_grid(run, images, subtests):
 
 def test_nonsense(images, weights, tmp_path):
     with pytest.raises(UserError, match=r"merge and model\.merge"):
-        quick(images, weights, tmp_path / "a", merge=2, changes={"model.merge": 3})
+        quick(images, weights, tmp_path / "a", merge=2, overrides={"model.merge": 3})
     with pytest.raises(UserError, match="merge=-1"):
         quick(images, weights, tmp_path / "b", merge=-1)
     with pytest.raises(UserError, match="bit"):

@@ -19,13 +19,13 @@ from vitreous import UserError
 from vitreous.callbacks import Callbacks
 from vitreous.data.decode import ImageError
 from vitreous.inference.opening import open_images
-from vitreous.jobs.fit import fit
-from vitreous.jobs.pretrain import pretrain
 from vitreous.jobs.reconstruct import reconstruct
-from vitreous.jobs.report import write_report
 from vitreous.objectives.mae import load_autoencoder
 from vitreous.training.folder import read_config
+from vitreous.training.page import write_report
 from vitreous.training.start import ASIDE, set_aside
+from vitreous.verbs.fit import fit
+from vitreous.verbs.pretrain import pretrain
 from vitreous.weights.bundle import load_bundle
 
 pytestmark = pytest.mark.usefixtures("tiny")
@@ -49,7 +49,7 @@ def finished(packed, tmp_path_factory):
     def train(method):
         said = []
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("vitreous.jobs.pretrain.write_report", write_report)  # whoever asks first
+            patch.setattr("vitreous.verbs.pretrain.write_report", write_report)  # whoever asks first
             result = quick(packed, place / method, method, callbacks=Callbacks(message=said.append))
         return SimpleNamespace(run=place / method, result=result, said=said)
 
@@ -111,7 +111,7 @@ def test_without_its_images_a_report_is_written_without_them(flat, tmp_path):
 def test_interrupted_anywhere_it_ends_with_the_same_bits(finished, packed, tmp_path, no_page, method):
     """Stopped politely after two steps, then killed after the fourth; every step is saved."""
     whole, often = finished(method).run, {"save_seconds": "0"}
-    part = quick(packed, tmp_path / "part", method, changes=often, callbacks=Callbacks(should_stop=stop_after(2)))
+    part = quick(packed, tmp_path / "part", method, overrides=often, callbacks=Callbacks(should_stop=stop_after(2)))
     assert not part.finished
 
     def crash(event):
@@ -119,8 +119,8 @@ def test_interrupted_anywhere_it_ends_with_the_same_bits(finished, packed, tmp_p
             raise RuntimeError("the power is gone")
 
     with pytest.raises(RuntimeError):
-        quick(packed, tmp_path / "part", method, changes=often, callbacks=Callbacks(step=crash))
-    assert quick(packed, tmp_path / "part", method, changes=often).finished
+        quick(packed, tmp_path / "part", method, overrides=often, callbacks=Callbacks(step=crash))
+    assert quick(packed, tmp_path / "part", method, overrides=often).finished
     assert (whole / "metrics.jsonl").read_text() == (tmp_path / "part/metrics.jsonl").read_text()
     last = last_checkpoint(whole)
     for file in (*last.glob("*.safetensors"), whole / "bundle/model.safetensors"):
@@ -294,7 +294,7 @@ def test_mistakes_are_refused(finished, packed, tmp_path, subtests):
 
 def test_single_fields_can_be_set(packed, tmp_path):
     changes = {"objective.mask": "0.5", "optimizer.learning_rate": "2e-3"}
-    quick(packed, tmp_path / "run", changes=changes, callbacks=Callbacks(should_stop=stop_after(1)))
+    quick(packed, tmp_path / "run", overrides=changes, callbacks=Callbacks(should_stop=stop_after(1)))
     training = read_config(tmp_path / "run").training
     assert training.objective.mask == 0.5
     assert training.optimizer.learning_rate == 2e-3

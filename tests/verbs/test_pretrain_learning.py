@@ -14,8 +14,8 @@ from support.tiny_pretraining import quick_pretrain as quick
 from vitreous.callbacks import Callbacks
 from vitreous.config.data import Augment
 from vitreous.config.train import Optimizer
-from vitreous.jobs.pretrain import pretrain
 from vitreous.training.recipes.pretrain import PRETRAINING
+from vitreous.verbs.pretrain import pretrain
 
 pytestmark = pytest.mark.usefixtures("tiny")
 
@@ -28,7 +28,7 @@ STILL = {"optimizer.learning_rate": "1e-12", "optimizer.muon_learning_rate": "1e
 @pytest.mark.parametrize(("method", "networks"), [("mae", ["model."]), ("dino", ["model.", "student."])])
 def test_a_whitened_start_reaches_student_and_teacher(packed, tmp_path, no_page, method, networks):
     """Patches of the training images become uncorrelated and equally strong."""
-    quick(packed, tmp_path, method, changes=STILL)
+    quick(packed, tmp_path, method, overrides=STILL)
     pixels = (torch.from_numpy(draw()[0]).permute(0, 3, 1, 2) / 255 - 0.5) / 0.5
     state = load_file(last_checkpoint(tmp_path) / "module.safetensors")
     for network in networks:
@@ -44,7 +44,7 @@ def test_what_goes_on_is_not_whitened_again(packed, tmp_path, monkeypatch, no_pa
     started = []
     monkeypatch.setattr("vitreous.training.unlabelled.whiten", lambda *args: started.append(args))
     for steps in (2, 9):
-        quick(packed, tmp_path, changes={"whiten": "true"}, callbacks=Callbacks(should_stop=stop_after(steps)))
+        quick(packed, tmp_path, overrides={"whiten": "true"}, callbacks=Callbacks(should_stop=stop_after(steps)))
         assert len(started) == 1
 
 
@@ -56,7 +56,7 @@ def test_an_average_of_encoder_and_decoder_is_kept_together(packed, tmp_path, mo
         if event.step > 1:  # the checkpoint of the step before
             steps.append(load_file(last_checkpoint(tmp_path) / "module.safetensors"))
 
-    quick(packed, tmp_path, changes={"ema": "0.8", "save_seconds": "0"}, callbacks=Callbacks(step=look))
+    quick(packed, tmp_path, overrides={"ema": "0.8", "save_seconds": "0"}, callbacks=Callbacks(step=look))
     steps.append(load_file(last_checkpoint(tmp_path) / "module.safetensors"))
     assert len(steps) == 6
     kept = {f"model.{name}": t for name, t in load_file(tmp_path / "bundle/model.safetensors").items()}

@@ -14,7 +14,7 @@ from vitreous import UserError, ViT, write_report
 from vitreous.cli import main
 from vitreous.config.data import Preprocess
 from vitreous.jobs.evaluate import evaluate
-from vitreous.jobs.fit import fit
+from vitreous.verbs.fit import fit
 from vitreous.weights.bundle import load_bundle, save_bundle
 
 

@@ -14,9 +14,9 @@ from vitreous.jobs.evaluate import evaluate
 from vitreous.jobs.explain import explain, explain_each
 from vitreous.jobs.plot_weights import attention_distances
 from vitreous.jobs.predict import predict
-from vitreous.jobs.report import write_report
 from vitreous.jobs.score_explanations import score_explanations
 from vitreous.jobs.walkthrough import write_walkthrough
+from vitreous.training.page import write_report
 
 
 @pytest.fixture

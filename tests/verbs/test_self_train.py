@@ -22,10 +22,11 @@ from vitreous.data.source import open_data, split_validation
 from vitreous.distributed.world import World
 from vitreous.studies.self_training.folder import read_self_training
 from vitreous.studies.self_training.labelling import label_images
+from vitreous.studies.self_training.request import SelfTrainRequest
 from vitreous.studies.self_training.self_training import SelfTraining
 from vitreous.training.folder import source_digest
 from vitreous.training.recipes.supervised import recipe
-from vitreous.training.request import Runtime, SelfTrainRequest
+from vitreous.training.runtime import Runtime
 from vitreous.training.start import HOUR, choose_training
 
 QUICK = {"rounds": 2, "epochs": 4, "workers": 0, "model": "F/4@16"}
@@ -63,7 +64,7 @@ def quick(place, out, **more):
 @pytest.fixture
 def no_page(monkeypatch):
     """The pages of single rounds take most of the time."""
-    monkeypatch.setattr("vitreous.jobs.self_train.write_report", lambda run, **more: None)
+    monkeypatch.setattr("vitreous.verbs.self_train.write_report", lambda run, **more: None)
 
 
 @pytest.fixture(scope="module")
@@ -181,7 +182,7 @@ def test_the_device_counts_in_what_is_set_aside(place, tmp_path, monkeypatch):
     for module in ("self_training", "student"):
         monkeypatch.setattr(f"vitreous.studies.self_training.{module}.choose_training", noted)
     nowhere = Runtime(0, World(device=torch.device("meta")))
-    monkeypatch.setattr("vitreous.jobs.self_train.local_runtime", lambda *more, **others: nowhere)
+    monkeypatch.setattr("vitreous.verbs.self_train.local_runtime", lambda *more, **others: nowhere)
     with pytest.raises(Exception, match="meta"):  # where nothing can be computed
         quick(place, tmp_path / "out")
     assert set(asked) == {"meta"}
@@ -192,7 +193,7 @@ def test_the_device_counts_in_what_is_set_aside(place, tmp_path, monkeypatch):
 def test_the_share_and_the_split_are_taken_once_for_all_rounds(place, tmp_path, no_page):
     """Of 6 images of each colour 2 are set aside; of the 4 that are left a half is learned from, in every round."""
     changes = {"share": 0.5, "split_seed": 7, "validation": 1 / 3}
-    found = quick(place, tmp_path / "out", rounds=1, epochs=1, changes=changes)
+    found = quick(place, tmp_path / "out", rounds=1, epochs=1, overrides=changes)
     assert found.labelled == 6
     configs = [config_of(found.run, k) for k in (0, 1)]
     assert [config["splits"] for config in configs] == [
@@ -207,7 +208,7 @@ def test_the_share_and_the_split_are_taken_once_for_all_rounds(place, tmp_path, 
 
 @pytest.mark.slow
 def test_nothing_set_aside_is_nothing_set_aside_in_any_round(place, tmp_path, no_page):
-    found = quick(place, tmp_path / "out", rounds=1, epochs=1, changes={"validation": 0})
+    found = quick(place, tmp_path / "out", rounds=1, epochs=1, overrides={"validation": 0})
     assert [set(config_of(found.run, k)["splits"]) for k in (0, 1)] == [{"train", "test"}] * 2
     assert found.labelled == 18
     assert found.best == 1  # the last, as nothing tells which is better
@@ -292,10 +293,10 @@ def test_a_crash_while_labels_are_made_loses_nothing(place, whole, tmp_path, no_
 
 
 PROGRAM = """
-import vitreous.jobs.self_train as job
+import vitreous.verbs.self_train as job
 job.write_report = lambda run, **more: None
 job.self_train({labelled!r}, {unsorted!r}, out=out, rounds=2, epochs=4, workers=0, model="F/4@16",
-    changes={{"save_seconds": 0}})
+    overrides={{"save_seconds": 0}})
 """
 
 
@@ -308,7 +309,7 @@ def test_killed_it_ends_with_the_same_bits(processes, place, whole, tmp_path, no
         run_and_kill(processes, program, tmp_path / "out", checkpoints)
         trained.append(len(list((tmp_path / "out").glob("round-*"))))
     assert trained == [1, 2, 3]
-    assert quick(place, tmp_path / "out", changes={"save_seconds": 0}).finished
+    assert quick(place, tmp_path / "out", overrides={"save_seconds": 0}).finished
     assert held(tmp_path / "out") == held(Path(whole.run))
 
 

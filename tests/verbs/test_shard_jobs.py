@@ -81,7 +81,7 @@ def test_a_damaged_image_is_left_out_and_named(place, tmp_path, capsys):
 
 
 def test_images_without_labels_are_learned_from(place, tmp_path, monkeypatch):
-    monkeypatch.setattr("vitreous.jobs.pretrain.write_report", lambda run, **more: None, raising=False)
+    monkeypatch.setattr("vitreous.verbs.pretrain.write_report", lambda run, **more: None, raising=False)
     vitreous.pack_data(place / "folder/train/red", tmp_path / "red")
     with pytest.raises(UserError, match=f"{tmp_path / 'red'}: "):
         vitreous.fit(tmp_path / "red", epochs=1, out=tmp_path / "run", workers=0)
@@ -181,7 +181,7 @@ import vitreous
 from vitreous.data.shards import source
 source.BUFFER = 6
 changes = {{"batch_size": "4", "save_seconds": "0", "model.width": 16, "model.heads": 2}}
-vitreous.fit({data!r}, model="N/4@16", epochs=1, out=out, workers=2, changes=changes)
+vitreous.fit({data!r}, model="N/4@16", epochs=1, out=out, workers=2, overrides=changes)
 """
 
 

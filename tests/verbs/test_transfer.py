@@ -19,7 +19,7 @@ from support.tiny_networks import random_images
 from vitreous import UserError, probe, transfer
 from vitreous.callbacks import Callbacks
 from vitreous.cli import main
-from vitreous.config.change import change
+from vitreous.config.overrides import override
 from vitreous.data.builtin import builtin_data
 from vitreous.data.datasets.entry import Dataset, Vtab
 from vitreous.data.datasets.place import CARD, Card
@@ -365,7 +365,7 @@ def test_nothing_is_left_out_of_images_whose_label_that_would_change(bundle, ima
     asked = []
 
     def stopped(self, task, images, place, plan, start=None):
-        asked.append((plan.changes, plan.whole))
+        asked.append((plan.overrides, plan.whole))
         return SimpleNamespace(finished=False)
 
     monkeypatch.setattr(training.TaskTrainings, "run", stopped)
@@ -378,7 +378,7 @@ def test_nothing_is_left_out_of_images_whose_label_that_would_change(bundle, ima
             ((changes, stretched),) = asked
             assert stretched == whole
             assert ("augment.flip" in changes) == ("objective.keep_schedule" in changes) == whole
-            assert bool(change(recipe, changes).objective.keep_schedule) != whole
+            assert bool(override(recipe, changes).objective.keep_schedule) != whole
 
 
 @pytest.mark.usefixtures("shortened")

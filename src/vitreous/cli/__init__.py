@@ -9,17 +9,21 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vitreous import __version__
 from vitreous.cli.failures import explain_failure
 from vitreous.cli.processes import first_speaks, say
 from vitreous.cli.streams import reliable_streams
-from vitreous.distributed.launcher import TOGETHER, refuse_many
+from vitreous.distributed.launcher import refuse_many
 from vitreous.errors import MachineError, UserError
 from vitreous.interrupt import Interrupted, interruptible
 from vitreous.memory import check_address_space
+
+if TYPE_CHECKING:
+    from vitreous.cli.verb import Verb
 
 GROUPS = {
     "train and use": {
@@ -159,14 +163,44 @@ def _run_family(first: str, family: dict[str, str], args: list[str]) -> int | No
 def _parse(verb: str, args: list[str]) -> int | None:
     from vitreous.cli.parsing import parse
     from vitreous.cli.terminal import say_logs
-    from vitreous.cli.unknown import refuse_moved
 
     check_address_space(LIBRARIES)
-    if verb not in TOGETHER:
+    kind: Any = load_verb(verb)
+    if not isinstance(kind, type):
+        from vitreous.cli import old_parsing
+
+        say_logs()
+        return old_parsing.parse(verb, kind, args)
+    if not getattr(kind, "distributed", False):
         refuse_many(verb)
-    refuse_moved(verb, args)
     say_logs()
-    return parse(verb, load_verb(verb), args)
+    return _execute(*parse(verb, kind, args))
+
+
+def _execute(verb: Verb[Any], as_json: bool) -> int:
+    """Do what a parsed command says and show the result; its exit status."""
+    from vitreous.cli.progress import process_started, shown_progress
+    from vitreous.cli.terminal import print_json
+
+    def show(result: Any) -> None:
+        if as_json:
+            print_json(verb.to_json(result))
+        else:
+            verb.show(result)
+
+    started = process_started() if whole_process else None
+    with shown_progress(bar=not (verb.streams and sys.stdout.isatty()), started=started) as callbacks:
+        try:
+            result = replace(verb, callbacks=callbacks).run()
+            if verb.streams:
+                show(result)
+        except Interrupted:
+            if verb.resumes:
+                callbacks.message("Stopped. What was saved is intact; repeat the same command to go on.")
+            raise
+    if not verb.streams:
+        show(result)
+    return verb.status(result)
 
 
 def _parse_any(args: list[str]) -> int | None:
@@ -175,13 +209,20 @@ def _parse_any(args: list[str]) -> int | None:
     return parse_any({verb: load_verb(verb) for verb in VERBS}, args)
 
 
-def load_verb(verb: str) -> Callable[..., Any]:
-    """The function of a verb, from the file of its name."""
+def load_verb(verb: str) -> Any:
+    """The class of a verb; of one not moved yet, its function."""
     import inspect
     import keyword
     import re
     from importlib import import_module
 
+    from vitreous.cli.verb import load_verb as load
+
+    try:
+        return load(verb)
+    except ModuleNotFoundError as error:
+        if not (error.name or "").startswith("vitreous.verbs"):
+            raise
     name = verb.replace("-", "_").replace(" ", "_") + ("_" if keyword.iskeyword(verb) else "")
     function: Callable[..., Any] = getattr(import_module(f"vitreous.cli.{name}"), name)
     # The help is wrapped to the terminal, so where the source breaks its lines must not show.

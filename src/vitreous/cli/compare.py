@@ -26,7 +26,7 @@ def compare(
     out: Annotated[str | None, option("DIR")] = None,
     workers: Annotated[Workers | None, option("COUNT")] = None,
     device: Annotated[str, option("auto|cpu|cuda")] = "auto",
-    changes: Annotated[tuple[str, ...], option("NAME=VALUE", name="set"), tyro.conf.UseAppendAction] = (),
+    overrides: Annotated[tuple[str, ...], option("NAME=VALUE", name="overrides"), tyro.conf.UseAppendAction] = (),
     json: Flag = False,
 ) -> int:
     """Compare models fairly: the same data, splits, augmentation, tuning, and time or FLOPs.
@@ -47,11 +47,11 @@ def compare(
         out: The folder to write to. Default: runs/ and the name of the data, with -compare.
         workers: Processes that decode images. Default: one per core, at most 4.
         device: Where to compute; auto takes an accelerator if there is one.
-        changes: Change one field of every training, such as batch_size=128; may be repeated.
+        overrides: Change one field of every training, such as batch_size=128; may be repeated.
         json: Print the contents of compare.json.
     """
 
-    from vitreous.config.change import parse_changes
+    from vitreous.config.overrides import parse_overrides
     from vitreous.jobs.compare import compare as compare_models
 
     with listening(steps=False) as callbacks:  # one line per cell is enough
@@ -63,7 +63,7 @@ def compare(
             seeds=seeds,
             equal=equal,
             image_size=image_size,
-            changes=parse_changes(changes),
+            overrides=parse_overrides(overrides),
             out=out,
             workers=workers,
             device=device,

@@ -31,7 +31,7 @@ def listening(*, steps: bool = True) -> Iterator[Callbacks]:
     A signal stops between two steps, and all is saved; elsewhere it ends the command, which may be repeated.
     """
     from vitreous.callbacks import Callbacks
-    from vitreous.distributed.meter import process_began
+    from vitreous.cli.progress import process_started as process_began
 
     began = process_began() if cli.whole_process else None
     with _shown() as (say, step, look):

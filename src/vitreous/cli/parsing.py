@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass
 from difflib import get_close_matches
-from functools import wraps
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
 
 import tyro
 
-from vitreous.arguments import check_arguments
+from vitreous.cli.verb import NotTyped, Verb, fields_of, make
 from vitreous.errors import UserError
 from vitreous.wording import shown, wanted
+
+Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(help_behavior_hint="")]
+"""An option that is either there or not."""
 
 
 @dataclass(frozen=True)
@@ -29,8 +33,16 @@ class Argument:
     name: str
     """ "--image-size", or for a place in the line "MODEL"."""
     metavar: str
+    help: str
     hint: Any
-    required: bool
+    """What a value may be."""
+    default: Any
+    """`MISSING` where it must be given."""
+
+    @property
+    def required(self) -> bool:
+        """Whether it must be given."""
+        return self.default is MISSING
 
     @property
     def positional(self) -> bool:
@@ -43,53 +55,130 @@ class Argument:
         return _plain(self.hint) is bool
 
     @property
-    def bare(self) -> bool:
-        """Whether it may stand without a value, though it takes one: `--ray`, `--ray ADDRESS`."""
-        return any(get_origin(choice) is tuple for choice in get_args(_plain(self.hint)))
+    def overrides(self) -> bool:
+        """Whether it is NAME=VALUE, given any number of times."""
+        return any(_is(kind, Mapping) for kind in _kinds(self.hint))
+
+    @property
+    def listed(self) -> bool:
+        """Whether it is a list that is written with commas."""
+        return "," in self.metavar and any(_is(kind, Sequence) for kind in _kinds(self.hint))
 
     @property
     def repeats(self) -> bool:
-        """Whether it may be given more than once."""
-        return get_origin(_plain(self.hint)) is tuple
+        """Whether several values are taken, each as a word of its own."""
+        return self.overrides or self.metavar.endswith(" ...")
+
+    @property
+    def typed(self) -> Any:
+        """The type that tyro parses."""
+        if self.flag:
+            return Flag
+        if self.repeats:
+            return tuple[str, ...]
+        optional = [None] if NoneType in _kinds(self.hint) else []
+        if self.listed or any(kind in (str, Path) for kind in _kinds(self.hint)):
+            return Union[(str, *optional)]
+        return _plain(self.hint)
+
+    def taken(self, value: Any) -> Any:
+        """The value as the verb has it, from what tyro parsed."""
+        if self.overrides:
+            from vitreous.config.overrides import parse_overrides
+
+            return parse_overrides(value)
+        if self.listed and isinstance(value, str):
+            return self._split(value)
+        return value
+
+    def _split(self, text: str) -> list[Any]:
+        inner = next(get_args(kind)[0] for kind in _kinds(self.hint) if _is(kind, Sequence))
+        item = _plain(inner)
+        try:
+            return [item(part.strip()) if item in (int, float) else part.strip() for part in text.split(",")]
+        except ValueError:
+            raise UserError(f"{self.name} {_short(text)}: give {wanted(self.hint)}, separated by commas.") from None
+
+    @property
+    def written_default(self) -> Any:
+        """The default as a person would write it."""
+        if self.overrides or (self.repeats and not self.required):
+            return ()
+        if self.listed and self.default not in (None, MISSING):
+            return ",".join(map(str, self.default))
+        return self.default
 
 
-def parse(verb: str, function: Callable[..., int | None], args: Sequence[str]) -> int | None:
-    """Call the verb's function with what the command says, and return its status."""
-    arguments = arguments_of(function)
+def parse(name: str, verb: type[Verb[Any]], args: Sequence[str]) -> tuple[Verb[Any], bool]:
+    """The verb with what the command says, and whether its result is printed as JSON."""
+    arguments = arguments_of(verb)
     _check_options(arguments, args)
+    with _own_words(name, arguments, args):
+        given = tyro.cli(_command(verb, arguments), prog=f"vitreous {name}", args=args)
+    as_json = given.pop("json", False)
+    values = {field: arguments[field].taken(value) for field, value in given.items()}
 
-    @wraps(function)
-    def call(**given: Any) -> int | None:
-        return function(**check_arguments(function, given, lambda name, value: _place(arguments, name, value)))
+    def place(field: str, value: object) -> str:
+        return f"{arguments[field.partition('[')[0]].name} {shown(value)}"
 
-    with _own_words(verb, arguments, args):
-        status: int | None = tyro.cli(call, prog=f"vitreous {verb}", args=args)
-    return status
+    return make(verb, values, place, in_command=True), as_json
 
 
-def arguments_of(function: Callable[..., Any]) -> dict[str, Argument]:
-    """The arguments of a verb by the names that its function has for them."""
+def arguments_of(verb: type[Verb[Any]]) -> dict[str, Argument]:
+    """The arguments of a verb's command by the names of its fields."""
     found = {}
-    hints = get_type_hints(function, include_extras=True)
-    for name, parameter in inspect.signature(function).parameters.items():
-        remarks = get_args(hints[name])[1:] if get_origin(hints[name]) is Annotated else ()
-        said = [remark for remark in remarks if hasattr(remark, "metavar")]
-        metavar = next((str(remark.metavar) for remark in said if remark.metavar), "")
-        called = next((str(remark.name) for remark in said if remark.name), name)
-        positional = any(remark is tyro.conf.Positional for remark in remarks)
-        option = metavar.removesuffix(" ...") if positional else f"--{called.replace('_', '-')}"
-        found[name] = Argument(option, metavar, hints[name], parameter.default is inspect.Parameter.empty)
+    for field in fields_of(verb, in_command=True):
+        if (option := field.option) is not None:
+            name = option.metavar.removesuffix(" ...") if option.positional else f"--{field.name.replace('_', '-')}"
+            found[field.name] = Argument(name, option.metavar, option.help, field.hint, field.default)
+    if verb.json_help:
+        found["json"] = Argument("--json", "", verb.json_help, bool, default=False)
     return found
+
+
+def _command(verb: type[Verb[Any]], arguments: Mapping[str, Argument]) -> Callable[..., dict[str, Any]]:
+    """A function with the verb's arguments, for tyro to read: it returns them."""
+
+    def command(**given: Any) -> dict[str, Any]:
+        return given
+
+    parameters = []
+    for field, argument in arguments.items():
+        remarks: list[Any] = [
+            tyro.conf.arg(metavar=argument.metavar or None, help=argument.help, help_behavior_hint=_default_shown)
+        ]
+        remarks += [tyro.conf.Positional] * argument.positional + [tyro.conf.UseAppendAction] * argument.overrides
+        default = inspect.Parameter.empty if argument.required else argument.written_default
+        annotation: Any = Annotated.__class_getitem__((argument.typed, *remarks))  # type: ignore[attr-defined]
+        parameters.append(
+            inspect.Parameter(field, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+        )
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    # The help is wrapped to the terminal, so where the source breaks its lines must not show.
+    command.__doc__ = re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.cleandoc(verb.__doc__ or ""))
+    return command
+
+
+def _default_shown(value: str) -> str:
+    return f"(default: {value})" if value not in ("", "None", "False", "()") else ""
 
 
 def _plain(hint: Any) -> Any:
     return get_args(hint)[0] if get_origin(hint) is Annotated else hint
 
 
-def _place(arguments: dict[str, Argument], name: str, value: object) -> str:
-    """ "--top 0", as a person wrote it; of one of several, "IMAGE|FOLDER 'x'"."""
-    argument = arguments[re.sub(r"\[.*", "", name)]
-    return f"{argument.name} {shown(value)}"
+def _kinds(hint: Any) -> list[Any]:
+    """The alternatives of a type, without what no command can say."""
+    hint = _plain(hint)
+    if get_origin(hint) in (Union, UnionType):
+        return [kind for choice in get_args(hint) for kind in _kinds(choice)]
+    return [] if hint is NotTyped else [hint]
+
+
+def _is(kind: Any, what: type) -> bool:
+    origin = get_origin(kind)
+    return isinstance(origin, type) and issubclass(origin, what)
 
 
 @contextmanager

@@ -28,7 +28,7 @@ def report(
         out: The file to write. Default: report.html in the run folder, or NAME-report.html in the current folder.
         preprocess: Changes to the model's preprocessing, such as "mean=0.5,std=0.5,crop=0.9,interpolation=bicubic".
     """
-    from vitreous.jobs.report import write_report
+    from vitreous.training.page import write_report
 
     with progress("measuring") as bar:
         path = write_report(model, data=data, split=split, out=out, preprocess=preprocess, progress=bar)

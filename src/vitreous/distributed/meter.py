@@ -71,16 +71,6 @@ class Meter:
         return self.before + Cost(self.seconds, core_seconds / 3600, joules=joules)
 
 
-def process_began() -> float:
-    """When this process was started, by `time.monotonic`; where the system does not tell, when Python was ready."""
-    try:
-        fields = Path("/proc/self/stat").read_text().rsplit(")", 1)[1].split()
-        since_boot = int(fields[19]) / os.sysconf("SC_CLK_TCK")
-        return time.monotonic() - max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - since_boot)
-    except (OSError, AttributeError, IndexError, ValueError):  # not Linux
-        return time.monotonic() - time.process_time()
-
-
 def _cpu_seconds() -> float:
     times = os.times()
     return times.user + times.system + times.children_user + times.children_system

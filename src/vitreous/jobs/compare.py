@@ -10,7 +10,7 @@ from typing import Any
 
 from vitreous.arguments import Budget, Count, Pixels, Workers, checked
 from vitreous.callbacks import Callbacks
-from vitreous.config.change import as_texts
+from vitreous.config.overrides import as_texts
 from vitreous.config.train import Training
 from vitreous.data.copies import note_copies
 from vitreous.data.source import Data, Source, Split
@@ -44,9 +44,10 @@ from vitreous.studies.comparison.plan import (
 )
 from vitreous.training.budget.looking import random_part
 from vitreous.training.budget.steps import parse_budget
-from vitreous.training.folder import run_place
-from vitreous.training.request import local_runtime, run_name, same_place
+from vitreous.training.folder import run_name, run_place
+from vitreous.training.request import same_place
 from vitreous.training.result import NAMES
+from vitreous.training.runtime import local_runtime
 from vitreous.weights.bundle import Bundle
 
 OWN = ("optimizer.learning_rate", "share", "split_seed")
@@ -63,7 +64,7 @@ def compare(
     seeds: Count = 3,
     equal: Equal = "time",
     image_size: Pixels | None = None,
-    changes: Mapping[str, object] | None = None,
+    overrides: Mapping[str, object] | None = None,
     out: str | Path | None = None,
     workers: Workers | None = None,
     device: str = "auto",
@@ -74,7 +75,7 @@ def compare(
     data: anything `fit` takes. models: names of presets, with fields after colons where they should differ
     ("P/4@32:attention=neighbourhood:window=3"), which are trained; or paths of runs, bundles and foreign weights, which
     are measured as they are. budget: how long everything may take; all trainings get the same share of it.
-    seeds: how many. equal: what the trainings of all models have the same of. changes: fields of every training.
+    seeds: how many. equal: what the trainings of all models have the same of. overrides: fields of every training.
     out: the folder for all runs, `compare.html` and `compare.json`; by default runs/NAME-compare.
     """
     callbacks = callbacks or Callbacks()
@@ -84,9 +85,9 @@ def compare(
         raise UserError("budget: none given; say how long everything may take, such as 10m or 2h.")
     names = tuple(candidate.name for candidate in candidates)
     request = CompareRequest(
-        same_place(data), names, check_fractions(fractions), seeds, budget, equal, image_size, as_texts(changes)
+        same_place(data), names, check_fractions(fractions), seeds, budget, equal, image_size, as_texts(overrides)
     )
-    if owned := [name for name in OWN if name in request.changes]:
+    if owned := [name for name in OWN if name in request.overrides]:
         raise UserError(f"{owned[0]}: a comparison chooses it itself, for all models alike; leave it out.")
     folder = run_place(out, data, f"{run_name(data)}-compare")
     plan = open_plan(folder)

@@ -77,7 +77,7 @@ def pretrain_card(name: str, request: PretrainRequest, training: Training, resul
         *(f"**{alarm}**\n" for alarm in result.alarms),
         "## How it was made",
         "",
-        f"- data: {code(request.data)}, {result.images:,} images",
+        f"- data: {code(str(request.data))}, {result.images:,} images",
         f"- {o.name}, learning rate {o.learning_rate:g}, batch {training.batch_size}, {training.epochs:.3g} epochs, "
         f"seed {training.seed}",
         f"- cost: {spent.images:,} images seen, {spent.core_hours:.3g} core-hours, {spent.seconds:.0f} s",

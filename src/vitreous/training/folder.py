@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from vitreous.config.train import Training
+from vitreous.data.datasets.place import PREFIX
+from vitreous.data.shards.opening import is_shards, shards_name
 from vitreous.data.source import Data, Source, Split
 from vitreous.errors import UserError
 from vitreous.inputs import read_json, reason
@@ -231,3 +233,16 @@ def records_of(folder: Path) -> list[dict[str, float]]:
     """What a run logged: one record per step, and one per evaluation."""
     path = folder / METRICS
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def run_name(data: str | Path) -> str:
+    """What the run folder of these data is called.
+
+    The folder's whole name, a file's without its ending, NAME of data:NAME, or what the names of shards share.
+    """
+    if isinstance(data, str) and data.startswith(PREFIX):
+        return data.removeprefix(PREFIX) or "data"
+    if is_shards(data) and not Path(data).is_dir():
+        return shards_name(str(data)) or "data"
+    place = Path(data).resolve()
+    return (place.stem if place.is_file() else place.name) or "data"

@@ -300,7 +300,7 @@ class LabelledTraining(TrainingRun[FitRequest, FitResult]):
             data=self.request.learned_from,
             training=self.training,
             recipe=self.request.recipe,
-            weights=self.request.weights,
+            weights=None if self.request.weights is None else str(self.request.weights),
             teacher=self.request.teacher,
             labels=labels,
             images=len(self.data.train),

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 CHECKS = 20
 """How often the clock is looked at: whenever a part so large of the steps is taken, or of the time is gone."""
 SLACK = 0.03
-"""Smaller changes of the steps that are left are not worth a bend."""
+"""Smaller overrides of the steps that are left are not worth a bend."""
 CAUTION = 0.5
 """The share of the steps that are left which one look at the clock leaves standing, however slow the machine seems: it
 may have been a moment, and a training that was ended cannot be made longer again."""

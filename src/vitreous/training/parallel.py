@@ -54,7 +54,7 @@ class Replicated(Single):
         join_norms(objective, world)
         assert isinstance(self.call, nn.Module)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # the name of the first option changes in torch 2.13
+            warnings.simplefilter("ignore", FutureWarning)  # the name of the first option overrides in torch 2.13
             self.wrapped = DistributedDataParallel(
                 self.call,
                 broadcast_buffers=False,  # they follow from the same numbers in every process

@@ -1,61 +1,180 @@
-"""What a person asked for: the same request in the same run folder goes on where it was."""
+"""What a person can ask of a training: each field is an option of the commands and an argument in Python.
+
+The run folder keeps the request; the same request in the same folder resumes. This file needs no torch.
+"""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass, field, fields
 from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
 
-import torch
-
-from vitreous.data.chance import derived_seed
-from vitreous.data.datasets.place import PREFIX
-from vitreous.data.loader import choose_workers
-from vitreous.data.shards.opening import is_shards, shards_name
-from vitreous.distributed.joining import join_world
-from vitreous.distributed.launcher import launched, local_processes, refuse_many
-from vitreous.distributed.world import World, find_device
+from vitreous.arguments import Budget, Epochs, Merge, Pixels, Seed
+from vitreous.config.options import Option, positional
+from vitreous.config.overrides import as_texts
 from vitreous.errors import UserError
-from vitreous.model.family import check_one_size
+
+Asked = TypeVar("Asked", bound="TrainingRequest")
+
+PLACES = ("data", "weights", "distill", "token_labels", "labelled", "unlabelled", "teacher")
+"""Fields that name a place."""
+LABELLED_DATA = positional(
+    "DATA",
+    "A folder with one subfolder per class, a .csv, .jsonl or .npz, CIFAR or MNIST files, shards, data:NAME, or the "
+    "word builtin.",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingRequest:
+    """What every training can be asked for."""
+
+    model: Annotated[
+        str | None,
+        Option(
+            "SIZE/PATCH",
+            "Train this model from scratch, such as S/16, Ti/4@32, bit-r50x1 or efficientnet-b0. Default: what suits "
+            "the images.",
+        ),
+    ] = None
+    image_size: Annotated[
+        Pixels | None, Option("PIXELS", "Side of the model's input in pixels; position embeddings are resampled to it.")
+    ] = None
+    budget: Annotated[
+        Budget | None,
+        Option(
+            "TIME",
+            "How long everything may take, such as 90s, 5m or 1h30m; the number of steps follows from it.",
+        ),
+    ] = None
+    epochs: Annotated[
+        Epochs | None, Option("COUNT", "How many times to go through the images, instead of a budget.")
+    ] = None
+    seed: Annotated[Seed, Option("NUMBER", "Seed for everything random.")] = 0
+    overrides: Annotated[
+        Mapping[str, object],
+        Option(
+            "NAME=VALUE",
+            "Set one field of the recipe, such as batch_size=64, freeze=6, ema=0.99 or optimizer.learning_rate=1e-4; "
+            "may be repeated. config.json in the run folder lists all fields.",
+        ),
+    ] = field(default_factory=dict)
+
+    def check(self) -> None:
+        """Refuse what makes no sense in any training."""
+        from vitreous.model.family import check_one_size
+        from vitreous.training.budget.steps import parse_budget
+
+        if self.budget is not None and self.epochs is not None:
+            raise UserError("budget and epochs: give one of the two; the other follows from it.")
+        if self.budget is not None:
+            parse_budget(self.budget)
+        check_one_size(self.model, self.image_size)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelledRequest(TrainingRequest):
+    """What every training with labels can be asked for."""
+
+    weights: Annotated[
+        str | Path | None,
+        Option("MODEL", "Start from this model: a bundle, a run folder, or anything that `vitreous import` reads."),
+    ] = None
+    recipe: Annotated[
+        str,
+        Option(
+            "NAME",
+            "auto, bit, notebook, paper-finetune, paper-pretrain, plain, scratch, scratch-small, small-data, "
+            "mae-finetune, or vtab.",
+        ),
+    ] = "auto"
+    preprocess: Annotated[
+        str | None,
+        Option(
+            "TEXT",
+            'Changes to the weights\' preprocessing, such as "mean=0.5,std=0.5,crop=0.9,interpolation=bicubic".',
+        ),
+    ] = None
+
+    def check(self) -> None:
+        """Refuse what makes no sense together."""
+        super().check()
+        if self.weights is not None and self.model is not None:
+            raise UserError("model and weights: the weights say which model it is; give one of the two.")
+        if self.weights is None and self.preprocess is not None:
+            raise UserError(
+                "preprocess: changes how images are prepared for given weights; give weights too, or leave it out."
+            )
 
 
 @dataclass(frozen=True)
-class FitRequest:
-    """Of a training with labels, or of any other that a recipe describes."""
+class FitRequest(LabelledRequest):
+    """What a training with labels, or any other that a recipe describes, can be asked for."""
 
-    data: str
-    weights: str | None = None
-    model: str | None = None
-    image_size: int | None = None
-    budget: str | None = None
-    epochs: float | None = None
-    recipe: str = "auto"
-    preprocess: str | None = None
-    seed: int = 0
-    changes: dict[str, str] = field(default_factory=dict)
-    """Single fields of the recipe's training that were set otherwise."""
-    distill: str | None = None
-    """The model whose answers are learned beside the labels."""
-    token_labels: str | None = None
-    """The model that gives every patch a label."""
+    data: Annotated[str | Path, LABELLED_DATA]
+    _: KW_ONLY
+    distill: Annotated[
+        str | Path | None,
+        Option(
+            "TEACHER",
+            "Learn from this model's predictions beside the labels: a bundle, a run folder, or anything that "
+            "`vitreous import` reads. Its classes are matched to the data's by name.",
+        ),
+    ] = None
+    token_labels: Annotated[
+        str | Path | None,
+        Option(
+            "TEACHER",
+            "Also learn this model's label of every patch (token labelling): a bundle, a run folder, or anything that "
+            "`vitreous import` reads. Its classes are matched to the data's by name.",
+        ),
+    ] = None
+    merge: Annotated[
+        Merge | None,
+        Option(
+            "COUNT",
+            "Merge this many similar tokens per block (token merging): the model becomes faster, and training goes "
+            "through the images more often in the same time.",
+        ),
+    ] = None
 
     @property
     def teacher(self) -> str | None:
         """The model that it learns from beside the labels, in whichever way."""
-        return self.distill if self.distill is not None else self.token_labels
+        found = self.distill if self.distill is not None else self.token_labels
+        return None if found is None else str(found)
 
     @property
     def learned_from(self) -> str:
         """What a page and a model card call the data."""
-        return self.data
+        return str(self.data)
+
+    @property
+    def all_overrides(self) -> dict[str, str]:
+        """The overrides, with `merge` as the field that it is."""
+        merge = {} if self.merge is None else {"model.merge": str(self.merge)}
+        return {**as_texts(self.overrides), **merge}
+
+    def check(self) -> None:
+        """Refuse what makes no sense together."""
+        super().check()
+        if self.distill is not None and self.token_labels is not None:
+            raise UserError(
+                "distill and token_labels: a training learns from one teacher in one way; give one of the two."
+            )
+        if self.merge is not None and "model.merge" in self.overrides:
+            raise UserError("merge and model.merge: they are the same field; give one of the two.")
 
 
 @dataclass(frozen=True)
 class StudentRequest(FitRequest):
-    """Of a noised student, one round of a self-training: `data` are the labelled images."""
+    """One round of a self-training, a noised student: `data` are the labelled images."""
 
+    _: KW_ONLY
     unlabelled: str = ""
-    labels: str = "soft"
-    """What is learned of the teacher's answers: "soft", its probabilities, or "hard", the likeliest class."""
+    labels: Literal["soft", "hard"] = "soft"
+    """What is learned of the teacher's predictions: "soft", its probabilities, or "hard", the likeliest class."""
     round: int = 1
 
     @property
@@ -64,118 +183,51 @@ class StudentRequest(FitRequest):
         return f"{self.data}, and {self.unlabelled} with labels that the teacher of round {self.round} gave,"
 
 
-DIVIDING = ("validation", "split_seed", "share")
-"""Fields of a training that say which images are learned from and which are set aside."""
-
-
 @dataclass(frozen=True)
-class SelfTrainRequest:
-    """Of a self-training: a teacher, and rounds of students."""
+class PretrainRequest(TrainingRequest):
+    """What a training without labels can be asked for."""
 
-    labelled: str
-    unlabelled: str
-    rounds: int
-    teacher: str | None = None
-    """The first teacher; None to train it on the labelled images."""
-    student: str | None = None
-    """The students' model; None for the same as the teacher's, or what the recipe makes of more images."""
-    confidence: float = 0.3
-    per_class: int | None = None
-    labels: str = "soft"
-    weights: str | None = None
-    model: str | None = None
-    image_size: int | None = None
-    budget: str | None = None
-    epochs: float | None = None
-    recipe: str = "auto"
-    preprocess: str | None = None
-    seed: int = 0
-    changes: dict[str, str] = field(default_factory=dict)
+    data: Annotated[
+        str | Path,
+        positional(
+            "DATA",
+            "A folder of images, with or without class folders, a .csv, .jsonl or .npz, CIFAR or MNIST files, shards, "
+            "data:NAME, or the word builtin. Labels are not learned from.",
+        ),
+    ]
+    _: KW_ONLY
+    method: Annotated[
+        str,
+        Option(
+            "mae|dino|dinov2|masked-patch|supervised",
+            "mae: reconstruct hidden patches. dino: match the output of a teacher, the moving average of the model, "
+            "over many views. dinov2: dino with registers, masked patches (iBOT) and spread-out features (KoLeo). "
+            "masked-patch: predict the mean colour of corrupted patches, as in the ViT paper. supervised: learn from "
+            "labels, for comparison.",
+        ),
+    ] = "mae"
 
-    def first_round(self, budget: str | None) -> FitRequest:
-        """The training of the first teacher, in so much time; its images are divided already."""
-        changes = {name: value for name, value in self.changes.items() if name not in DIVIDING}
-        return FitRequest(
-            data=self.labelled,
-            weights=self.weights,
-            model=self.model,
-            image_size=self.image_size,
-            budget=budget,
-            epochs=self.epochs,
-            recipe=self.recipe,
-            preprocess=self.preprocess,
-            seed=self.seed,
-            changes=changes,
-        )
+    def check(self) -> None:
+        """Refuse a method that there is not."""
+        from vitreous.training.recipes.pretrain import PRETRAINING
 
-    def dividing(self) -> FitRequest:
-        """How the labelled images are divided for all rounds: as for the first teacher's, with all that was set."""
-        return replace(self.first_round(self.budget), changes=self.changes)
-
-    def student_round(self, number: int, budget: str | None) -> StudentRequest:
-        """The same of a student, with a seed of its own."""
-        fields = {**asdict(self.first_round(budget)), "model": self.student or self.model}
-        fields["seed"] = derived_seed(self.seed, number)
-        return StudentRequest(**fields, unlabelled=self.unlabelled, labels=self.labels, round=number)
+        super().check()
+        if self.method not in (*PRETRAINING, "supervised"):
+            raise UserError(f"method {self.method!r}: choose one of {', '.join(PRETRAINING)} or supervised.")
 
 
-@dataclass(frozen=True)
-class PretrainRequest:
-    """Of a training without labels."""
-
-    data: str
-    method: str
-    model: str | None = None
-    image_size: int | None = None
-    budget: str | None = None
-    epochs: float | None = None
-    seed: int = 0
-    changes: dict[str, str] = field(default_factory=dict)
-    """Single fields of the recipe's training that were set otherwise."""
+def request_of(kind: type[Asked], options: Asked) -> Asked:
+    """The request among the options of a verb, as a run folder keeps it: paths as texts, overrides as texts."""
+    values: dict[str, Any] = {}
+    for one in fields(kind):
+        value = getattr(options, one.name)
+        if isinstance(value, Path) or one.name in PLACES:
+            value = None if value is None else same_place(value)
+        values[one.name] = as_texts(value) if one.name == "overrides" else value
+    return kind(**values)
 
 
 Request = FitRequest | PretrainRequest
-
-
-@dataclass(frozen=True)
-class Runtime:
-    """How a run uses the machine; nothing here changes what is asked for."""
-
-    workers: int
-    """Processes that decode images, for each that trains."""
-    world: World
-    """The processes that train together, and the device of this one."""
-    tensorboard: bool = False
-    """Write curves for TensorBoard into the run folder."""
-
-    @property
-    def device(self) -> torch.device:
-        """Where to compute."""
-        return self.world.device
-
-
-def local_runtime(workers: int | None, device: str, tensorboard: bool) -> Runtime:
-    """What a person said of the machine, with what they left open filled in; for one process."""
-    refuse_many("a training of this kind")
-    return Runtime(choose_workers(workers), World(device=find_device(device)), tensorboard)
-
-
-def join_runtime(workers: int | None, device: str, shard: bool, tensorboard: bool) -> Runtime:
-    """The same for a training of as many processes as torchrun has started; `shard` divides the weights among them."""
-    if shard and launched() == 1:
-        raise UserError(
-            "shard: there is one process, and nobody to share the weights with; leave it out, or start "
-            "several with torchrun."
-        )
-    workers = choose_workers(workers, beside=local_processes())  # what is wrong here is said before anybody is met
-    return Runtime(workers, replace(join_world(device), sharded=shard), tensorboard)
-
-
-def check_request(budget: str | None, epochs: float | None, model: str | None, image_size: int | None) -> None:
-    """Refuse what makes no sense in any training."""
-    if budget is not None and epochs is not None:
-        raise UserError("budget and epochs: give one of the two; the other follows from it.")
-    check_one_size(model, image_size)
 
 
 def same_place(path: str | Path) -> str:
@@ -184,16 +236,3 @@ def same_place(path: str | Path) -> str:
     if not text:
         raise UserError("an empty path: give a folder or a file.")
     return text if ":" in text else str(Path(text))
-
-
-def run_name(data: str | Path) -> str:
-    """What the run folder of these data is called.
-
-    The folder's whole name, a file's without its ending, NAME of data:NAME, or what the names of shards share.
-    """
-    if isinstance(data, str) and data.startswith(PREFIX):
-        return data.removeprefix(PREFIX) or "data"
-    if is_shards(data) and not Path(data).is_dir():
-        return shards_name(str(data)) or "data"
-    place = Path(data).resolve()
-    return (place.stem if place.is_file() else place.name) or "data"

@@ -9,8 +9,8 @@ from statistics import median
 import numpy as np
 import torch
 
-from vitreous.config.change import change
 from vitreous.config.model import ModelConfig, ViTConfig
+from vitreous.config.overrides import override
 from vitreous.config.train import Training
 from vitreous.data.decode import Header, ImageError
 from vitreous.data.loader import Loader
@@ -65,7 +65,7 @@ def choose_training(
         left = len(split_for(training, data).train)
         training = _from_recipe(request, replace(stats, images=left), teacher)
     for name in ("validation", "split_seed"):
-        if name in request.changes and "val" in data.splits:
+        if name in request.all_overrides and "val" in data.splits:
             raise UserError(f"{name}: the data have a val split of their own; leave it out.")
     if training.wise_ft_alpha < 1 and base is None:
         raise UserError("wise_ft_alpha: there is nothing to stay near to without weights to start from; leave it out.")
@@ -107,9 +107,9 @@ def _from_recipe(request: FitRequest, stats: DatasetStats, teacher: ModelConfig 
     def settle(changed: Training) -> Training:
         if request.distill is None or teacher is None:
             return changed
-        return decide_answers(changed, teacher, request.changes)
+        return decide_answers(changed, teacher, request.all_overrides)
 
-    training = change(training, request.changes, weights=given, settle=settle)
+    training = override(training, request.all_overrides, weights=given, settle=settle)
     return _as_long(training) if request.epochs is None else replace(training, epochs=request.epochs)
 
 

@@ -38,8 +38,9 @@ from vitreous.training.folder import REPORT, RESULT, RunConfig, check_same_reque
 from vitreous.training.loaders import training_loader
 from vitreous.training.loop import Evaluate, Loop, Outcome
 from vitreous.training.pace import Pace, Timekeeper, Timetable
-from vitreous.training.request import Request, Runtime
+from vitreous.training.request import Request
 from vitreous.training.result import FrozenProbe
+from vitreous.training.runtime import Runtime
 from vitreous.training.state import has_checkpoint
 from vitreous.training.track import check_tensorboard, tracked
 
@@ -177,7 +178,7 @@ class TrainingRun(ABC, Generic[Asked, Result]):
         return saved, result
 
     def _run(self, saved: RunConfig | None) -> Result:
-        opened = open_consistent(self.open_data, self.request.data, self.world)
+        opened = open_consistent(self.open_data, str(self.request.data), self.world)
         self.saved = saved
         if saved is None:
             self.training = self.choose_training(opened)

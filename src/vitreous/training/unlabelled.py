@@ -11,7 +11,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from vitreous.callbacks import Event
-from vitreous.config.change import change
+from vitreous.config.overrides import override
 from vitreous.config.train import Training
 from vitreous.data.loader import Loader
 from vitreous.data.source import Data
@@ -72,10 +72,10 @@ class UnlabelledTraining(TrainingRun[PretrainRequest, PretrainResult]):
     def choose_training(self, data: Data) -> Training:
         """What the recipe makes of these images."""
         request = self.request
-        if unused := sorted(UNUSED & set(request.changes)):
+        if unused := sorted(UNUSED & set(request.overrides)):
             raise UserError(f"{unused[0]}: has no part in learning without labels; leave it out.")
         stats = dataset_stats(data.train, 0, request.model, request.image_size)
-        training = replace(change(PRETRAINING[request.method](stats), request.changes), seed=request.seed)
+        training = replace(override(PRETRAINING[request.method](stats), request.overrides), seed=request.seed)
         return training if request.epochs is None else replace(training, epochs=request.epochs)
 
     def split_data(self, data: Data) -> Data:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from vitreous.config.change import parse_changes
+from vitreous.config.overrides import parse_overrides
 from vitreous.errors import UserError
 from vitreous.model.family import check_one_size, named_config
 
@@ -20,7 +20,7 @@ class Candidate:
     """As the person wrote it."""
     model: str | None
     """The preset to train; None for a finished model."""
-    changes: dict[str, str] = field(default_factory=dict)
+    overrides: dict[str, str] = field(default_factory=dict)
     """Fields of its configuration that were set otherwise, such as {"model.window": "3"}."""
 
     @property
@@ -56,11 +56,11 @@ def _read(text: str, image_size: int | None) -> Candidate:
             f"{str(error).rstrip('.?')}, or the path of a run or a bundle; nothing lies at {text}."
         ) from None
     check_one_size(name, image_size)
-    changes = {f"model.{field}": value for field, value in parse_changes(settings).items()}
-    for change in changes:
+    overrides = {f"model.{field}": value for field, value in parse_overrides(settings).items()}
+    for change in overrides:
         if not hasattr(config, change.removeprefix("model.")):
             raise UserError(f"model {text!r}: {name} has no field {change.removeprefix('model.')!r}; leave it out.")
-    return Candidate(text, name, changes)
+    return Candidate(text, name, overrides)
 
 
 def _exists(text: str) -> bool:

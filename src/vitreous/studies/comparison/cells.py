@@ -46,8 +46,9 @@ from vitreous.training.labelled import LabelledTraining
 from vitreous.training.loaders import plain_loader
 from vitreous.training.loop import DivergedError
 from vitreous.training.pace import Pace
-from vitreous.training.request import FitRequest, Runtime
+from vitreous.training.request import FitRequest
 from vitreous.training.result import FitResult
+from vitreous.training.runtime import Runtime
 from vitreous.training.start import choose_training, split_for
 from vitreous.weights.bundle import Bundle
 
@@ -58,7 +59,7 @@ MEASURED, DIVERGED = "measured.json", "diverged.json"
 LOOKED_AT, TELLING = 4, 0.5
 """Batches and seconds, at most, that tell how long an image takes."""
 COUNTED = 100
-"""Steps over which the cost of one is averaged, as a keep schedule changes it on the way."""
+"""Steps over which the cost of one is averaged, as a keep schedule overrides it on the way."""
 
 
 class CellTraining(LabelledTraining):
@@ -187,11 +188,11 @@ class Cells:
         return self.folder / CELLS / candidate.folder / f"{key.fraction:g}" / f"seed-{key.seed}"
 
     def _asked(self, candidate: Candidate, fraction: float, seed: int, more: Mapping[str, str]) -> FitRequest:
-        changes = {**self.request.changes, **candidate.changes, **more}
+        overrides = {**self.request.overrides, **candidate.overrides, **more}
         if "val" not in self.data.splits:
-            changes["split_seed"] = str(SPLIT_SEED)
+            overrides["split_seed"] = str(SPLIT_SEED)
         if fraction < 1:
-            changes["share"] = f"{fraction:g}"
+            overrides["share"] = f"{fraction:g}"
         size = None if candidate.model is None or "@" in candidate.model else self.request.image_size
         return FitRequest(
             data=self.request.data,
@@ -199,7 +200,7 @@ class Cells:
             image_size=size,
             recipe=RECIPE,
             seed=seed,
-            changes=changes,
+            overrides=overrides,
         )
 
     def _run(self, asked: FitRequest, place: Path, plan: ComparePlan) -> FitResult | None:

@@ -54,7 +54,7 @@ class CompareRequest:
     budget: str | None
     equal: Equal = "time"
     image_size: int | None = None
-    changes: dict[str, str] = field(default_factory=dict)
+    overrides: dict[str, str] = field(default_factory=dict)
     """Single fields of every training that were set otherwise."""
 
 
@@ -171,7 +171,7 @@ class ComparePlan:
     def going_on(self, request: CompareRequest, data: Data, folder: Path) -> ComparePlan:
         """The same comparison, with what was added to it; refused where anything else differs."""
         ours, theirs = asdict(request), asdict(self.request)
-        for name in ("data", "budget", "equal", "image_size", "changes"):
+        for name in ("data", "budget", "equal", "image_size", "overrides"):
             if ours[name] != theirs[name] and not (name == "budget" and self.cell_seconds is None):
                 raise UserError(
                     f"{folder}: holds a comparison with {name.replace('_', '-')}={theirs[name]!r}, not {ours[name]!r}; "

@@ -17,8 +17,8 @@ from vitreous.report.rounds import Round
 from vitreous.storage.files import new_folder, write_file
 from vitreous.storage.manifest import MANIFEST
 from vitreous.storage.overwrite import GENERATOR
+from vitreous.studies.self_training.request import SelfTrainRequest
 from vitreous.training.folder import CONFIG, RESULT, open_run
-from vitreous.training.request import SelfTrainRequest
 
 KEY = "self_training"
 """Where config.json has the request; no other configuration of ours has this key."""

@@ -14,7 +14,7 @@ from vitreous.report.self_training import SIDE, self_training_page
 from vitreous.storage.files import write_file
 from vitreous.studies.self_training.folder import SelfTrainResult
 from vitreous.studies.self_training.labelling import Labelling
-from vitreous.training.request import SelfTrainRequest
+from vitreous.studies.self_training.request import SelfTrainRequest
 
 SHOWN = 24
 """Images of each kind on the page."""
@@ -42,8 +42,8 @@ def write_rounds_page(
     content = SelfTrainingContent(
         name=path.parent.resolve().name,
         place=str(path.parent),
-        labelled=request.labelled,
-        unlabelled=request.unlabelled,
+        labelled=str(request.labelled),
+        unlabelled=str(request.unlabelled),
         classes=result.classes,
         rounds=result.rounds,
         best=result.best,

@@ -13,10 +13,11 @@ from vitreous.evaluate.paired import Paired, pair_answers
 from vitreous.model.family import count_parameters, describe
 from vitreous.report.rounds import Round, RoundLabels, Score
 from vitreous.studies.self_training.labelling import ask_teacher, read_labels
+from vitreous.studies.self_training.request import SelfTrainRequest
 from vitreous.training.budget.looking import random_part
 from vitreous.training.folder import read_config
-from vitreous.training.request import Runtime, SelfTrainRequest
 from vitreous.training.result import FitResult
+from vitreous.training.runtime import Runtime
 from vitreous.training.teaching.teacher import open_teacher
 from vitreous.weights.bundle import load_bundle
 

@@ -39,6 +39,7 @@ from vitreous.studies.self_training.folder import (
 )
 from vitreous.studies.self_training.labelling import Labelling, ask_teacher, label_images, read_labels, write_labels
 from vitreous.studies.self_training.page import write_rounds_page
+from vitreous.studies.self_training.request import SelfTrainRequest
 from vitreous.studies.self_training.rounds import (
     best_round,
     compare_rounds,
@@ -50,8 +51,9 @@ from vitreous.studies.self_training.student import FirstTeacherTraining, Lesson,
 from vitreous.training.budget.steps import parse_budget
 from vitreous.training.ending import WriteReport
 from vitreous.training.folder import REPORT, RESULT, digest_splits, read_config, source_digest
-from vitreous.training.request import FitRequest, Runtime, SelfTrainRequest
+from vitreous.training.request import FitRequest
 from vitreous.training.result import FitResult, read_result
+from vitreous.training.runtime import Runtime
 from vitreous.training.start import choose_training, split_for
 from vitreous.training.teaching.teacher import open_teacher, teacher_of
 from vitreous.weights.bundle import Bundle, save_bundle
@@ -214,7 +216,7 @@ class SelfTraining:
         if self._is_done(0):
             return self._fitted(0)
         if self.request.teacher is not None:
-            return self._given_teacher(self.request.teacher)
+            return self._given_teacher(str(self.request.teacher))
         self.callbacks.message(f"Round 0 of {self.request.rounds}: the teacher learns from the labelled images.")
         request = self.request.first_round(self._budget(0))
         given = (request, self._round(0), self.machine, self.callbacks, self.report)

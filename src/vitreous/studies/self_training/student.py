@@ -16,7 +16,8 @@ from vitreous.errors import UserError
 from vitreous.studies.self_training.labelling import Labelling, label_images, read_labels, write_labels
 from vitreous.training.ending import WriteReport
 from vitreous.training.labelled import LabelledTraining
-from vitreous.training.request import FitRequest, Runtime, StudentRequest
+from vitreous.training.request import FitRequest, StudentRequest
+from vitreous.training.runtime import Runtime
 from vitreous.training.start import choose_training
 from vitreous.training.teaching.teacher import open_teacher
 

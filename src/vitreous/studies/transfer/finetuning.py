@@ -169,7 +169,7 @@ class FineTuning:
     ) -> tuple[FitResult, Path]:
         place = self.folder.run_place(task.named.name, protocol, name)
         if not task.named.varied:
-            plan = replace(plan, changes={**plan.changes, **WHOLE}, whole=True)
+            plan = replace(plan, overrides={**plan.overrides, **WHOLE}, whole=True)
         return self.trainings.run(task.named.place, images, place, plan, start), place
 
     def _test(self, task: OpenTask, protocol: Protocol, trained: _Trained, seconds: float | None) -> Score:
@@ -218,7 +218,7 @@ def paper_steps(images: int) -> int:
 
 
 def _at_rate(rate: float, seconds: float) -> TaskPlan:
-    return TaskPlan("small-data", seconds, changes={"optimizer.learning_rate": f"{rate:g}"})
+    return TaskPlan("small-data", seconds, overrides={"optimizer.learning_rate": f"{rate:g}"})
 
 
 def _all(trained: _Trained) -> Iterator[FitResult]:

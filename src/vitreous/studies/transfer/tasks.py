@@ -21,8 +21,8 @@ from vitreous.errors import UserError
 from vitreous.inference.opening import BUILTIN, open_dataset
 from vitreous.inference.probing import HELD_OUT, check_labelled
 from vitreous.report.transferred import GROUPS, Absent, Task
-from vitreous.training.folder import count_images, digest_splits
-from vitreous.training.request import run_name, same_place
+from vitreous.training.folder import count_images, digest_splits, run_name
+from vitreous.training.request import same_place
 
 ALL = "all"
 SEED = 0

@@ -18,8 +18,9 @@ from vitreous.evaluate.probe import Labelled
 from vitreous.model.family import count_flops, inference_batch
 from vitreous.training.folder import open_run
 from vitreous.training.labelled import LabelledTraining
-from vitreous.training.request import FitRequest, Runtime
+from vitreous.training.request import FitRequest
 from vitreous.training.result import FitResult
+from vitreous.training.runtime import Runtime
 from vitreous.training.start import HOUR, choose_training
 from vitreous.weights.bundle import Bundle, weights_digest
 
@@ -120,7 +121,7 @@ class TaskPlan:
     """None for what the recipe says."""
     image_size: int | None = None
     """None for what was asked for all tasks."""
-    changes: Mapping[str, str] = field(default_factory=dict)
+    overrides: Mapping[str, str] = field(default_factory=dict)
     """Fields of the recipe that are set otherwise, as `--set` writes them."""
     whole: bool = False
     """Images are made square by stretching, so that nothing of them is cut off."""
@@ -156,7 +157,7 @@ class TaskTrainings:
             epochs=plan.epochs,
             recipe=plan.recipe,
             preprocess=self.preprocess,
-            changes=dict(plan.changes),
+            overrides=dict(plan.overrides),
         )
         begun = open_run(place)
         if begun is not None and isinstance(begun.request, FitRequest):

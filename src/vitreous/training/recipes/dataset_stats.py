@@ -40,10 +40,10 @@ class DatasetStats:
     affordable: float = 0.0
     """Floating-point operations that a training may take of itself; 0 where a person has said how long it takes."""
 
-    def built(self, default: str, **changes: object) -> tuple[ModelConfig, Preprocess]:
+    def built(self, default: str, **overrides: object) -> tuple[ModelConfig, Preprocess]:
         """The model to train and what its images go through first: the weights' own, or a preset's.
 
-        changes: fields to set, those that a model of this family has.
+        overrides: fields to set, those that a model of this family has.
         """
         if self.base is not None and self.base_preprocess is not None:
             size = self.base.image_size if self.image_size is None else (self.image_size, self.image_size)
@@ -56,13 +56,13 @@ class DatasetStats:
             preprocess = Preprocess(size=size, mean=grey, std=grey)
         if size != config.image_size:
             config = for_size(config, size)
-        return with_fields(config, **changes), preprocess
+        return with_fields(config, **overrides), preprocess
 
 
-def with_fields(config: ModelConfig, **changes: object) -> ModelConfig:
+def with_fields(config: ModelConfig, **overrides: object) -> ModelConfig:
     """The configuration with these fields set, those of them that its family has."""
     known = {field.name for field in fields(config)}
-    changed: ModelConfig = replace(config, **{name: new for name, new in changes.items() if name in known})
+    changed: ModelConfig = replace(config, **{name: new for name, new in overrides.items() if name in known})
     return changed
 
 

@@ -30,7 +30,7 @@ def distilled(training: Training, scratch: bool) -> Training:
     return replace(training, model=model, objective=Distill(**asdict(training.objective)))
 
 
-def decide_answers(training: Training, teacher: ModelConfig, changes: Iterable[str] = ()) -> Training:
+def decide_answers(training: Training, teacher: ModelConfig, overrides: Iterable[str] = ()) -> Training:
     """The training with how the teacher is asked, and what of its answers is learned, unless a person changed that.
 
     It looks at every view, and its choice is learned; one that costs much looks at each image once instead. Of
@@ -39,10 +39,10 @@ def decide_answers(training: Training, teacher: ModelConfig, changes: Iterable[s
     """
     objective = training.objective
     assert isinstance(objective, Distill)
-    if "objective.answers" not in changes:
+    if "objective.answers" not in overrides:
         costly = count_flops(teacher) > AFFORDABLE * step_flops(training.model, objective)
         objective = replace(objective, answers="image" if costly else "view")
-    if "objective.targets" not in changes:
+    if "objective.targets" not in overrides:
         objective = replace(objective, targets="soft" if objective.answers == "image" else "hard")
     return replace(training, objective=objective)
 

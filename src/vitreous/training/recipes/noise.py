@@ -25,7 +25,7 @@ DROP_PATH = 0.1
 def noised(training: Training, *, soft: bool) -> Training:
     """The training with RandAugment, dropout and stochastic depth, each unless the recipe has as much of it already.
 
-    TrivialAugment stays where the recipe has it: it draws from the same changes. A family that lacks dropout or
+    TrivialAugment stays where the recipe has it: it draws from the same overrides. A family that lacks dropout or
     stochastic depth goes without. soft: the labels are probabilities, which say themselves how sure
     they are, so they are not smoothed as well.
     """

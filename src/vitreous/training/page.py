@@ -205,8 +205,8 @@ def told(place: str, finished: Finished) -> Run:
     probe = None if fitted is None else fitted.probe
     return Run(
         place=place,
-        data=request.learned_from if isinstance(request, FitRequest) else request.data,
-        start=request.weights if isinstance(request, FitRequest) else None,
+        data=request.learned_from if isinstance(request, FitRequest) else str(request.data),
+        start=str(request.weights) if isinstance(request, FitRequest) and request.weights is not None else None,
         teacher=request.teacher if isinstance(request, FitRequest) else None,
         way=request.method if isinstance(request, PretrainRequest) else request.recipe,
         training=config.training,

@@ -1,4 +1,4 @@
-"""Single fields of a training set by name, as `--set optimizer.learning_rate=1e-4` does."""
+"""Single fields of a training set by name, as `--overrides optimizer.learning_rate=1e-4` does."""
 
 from __future__ import annotations
 
@@ -29,20 +29,6 @@ ELSEWHERE = {
     "model.channels": "the data, which say how many there are",
 }
 """Fields that have a place of their own."""
-RENAMED = {
-    "optimizer.rate": "optimizer.learning_rate",
-    "optimizer.muon_rate": "optimizer.muon_learning_rate",
-    "blend": "wise_ft_alpha",
-    "tokens": "objective.keep_schedule",
-    "label_smoothing": "objective.label_smoothing",
-    "class_weights": "objective.class_weights",
-    "method.balance": "objective.sinkhorn_iterations",
-    "method.masked": "objective.ibot_weight",
-    "method.masked_share": "objective.ibot_mask",
-    "method.koleo": "objective.koleo_weight",
-    "method.frozen": "objective.freeze_last_layer",
-}
-"""Fields by the names that they had in the first version."""
 
 
 class Idle(NamedTuple):
@@ -79,40 +65,37 @@ FREE = frozenset({"drop_path", "dropout", "patch_dropout", "merge"})
 """Fields of a model that given weights say nothing about."""
 
 
-def parse_changes(texts: Iterable[str]) -> dict[str, str]:
+def parse_overrides(texts: Iterable[str]) -> dict[str, str]:
     """{"freeze": "6"} of ["freeze=6"]."""
-    changes = {}
+    overrides = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name.strip() or not value.strip():
             raise UserError(f"{text!r}: write NAME=VALUE, for example optimizer.learning_rate=1e-4.")
-        if name.strip() in changes:
+        if name.strip() in overrides:
             raise UserError(f"{name.strip()}: set twice; give one value.")
-        changes[name.strip()] = value.strip()
-    return changes
+        overrides[name.strip()] = value.strip()
+    return overrides
 
 
-def change(
+def override(
     training: Training,
-    changes: Mapping[str, object],
+    overrides: Mapping[str, object],
     *,
     weights: bool = False,
     settle: Callable[[Training], Training] = lambda changed: changed,
 ) -> Training:
     """The training with these fields changed, checked as a whole; "objective.crops.local_views" is a field too.
 
-    changes: values, or texts as a person writes them ("1e-4", "[0.2,1.0]", "none").
+    overrides: values, or texts as a person writes them ("1e-4", "[0.2,1.0]", "none").
     weights: the model comes from given weights.
-    settle: decides what the changes leave open, before it is checked that each of them does something.
+    settle: decides what the overrides leave open, before it is checked that each of them does something.
     """
     nested: dict[str, Any] = {}
-    for name, value in changes.items():
+    for name, value in overrides.items():
         *path, last = name.split(".")
         if name in ELSEWHERE:
             raise UserError(f"{name}: is set by {ELSEWHERE[name]}.")
-        new = RENAMED.get(name) or (f"objective.{name[7:]}" if name.startswith("method.") else None)
-        if new is not None:
-            raise UserError(f"{name}: is called {new} now.")
         owner: Any = training
         for part in path:
             owner = getattr(owner, part, None)
@@ -130,17 +113,19 @@ def change(
     try:
         changed: Training = _replaced(training, nested)
     except UserError as error:
-        raise UserError(f"{' '.join(f'{name}={as_text(value)}' for name, value in changes.items())}: {error}") from None
+        raise UserError(
+            f"{' '.join(f'{name}={as_text(value)}' for name, value in overrides.items())}: {error}"
+        ) from None
     settled = settle(changed)
-    _check_acting(settled, changes, weights)
+    _check_acting(settled, overrides, weights)
     return settled
 
 
-def _check_acting(training: Training, changes: Mapping[str, object], weights: bool) -> None:
+def _check_acting(training: Training, overrides: Mapping[str, object], weights: bool) -> None:
     """Refuse a change of a field that does nothing in this training."""
-    if weights and "whiten" in changes:
+    if weights and "whiten" in overrides:
         raise UserError("whiten: only a new model can start whitened, not given weights; leave it out.")
-    for name in changes:
+    for name in overrides:
         if name in IDLE and not IDLE[name].acts(training):
             raise UserError(f"{name}: does nothing {IDLE[name].unless}; set that too, or leave it out.")
 
@@ -150,13 +135,13 @@ def as_text(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def as_texts(changes: Mapping[str, object] | None) -> dict[str, str]:
+def as_texts(overrides: Mapping[str, object] | None) -> dict[str, str]:
     """Changes as a request keeps them."""
-    return {name: as_text(value) for name, value in (changes or {}).items()}
+    return {name: as_text(value) for name, value in (overrides or {}).items()}
 
 
 class _Value:
-    """A leaf among nested changes, whatever its type."""
+    """A leaf among nested overrides, whatever its type."""
 
     def __init__(self, value: Any) -> None:
         self.value = value

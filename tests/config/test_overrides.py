@@ -2,7 +2,7 @@
 
 import pytest
 
-from vitreous.config.change import change, parse_changes
+from vitreous.config.overrides import override, parse_overrides
 from vitreous.errors import UserError
 from vitreous.training.recipes.dataset_stats import DatasetStats
 from vitreous.training.recipes.pretrain import PRETRAINING
@@ -12,7 +12,7 @@ TRAINING = recipe("scratch-small", DatasetStats(10, 50_000, 32, 3))
 
 
 def changed(*texts, **ways):
-    return change(TRAINING, parse_changes(texts), **ways)
+    return override(TRAINING, parse_overrides(texts), **ways)
 
 
 def test_each_kind_of_field():
@@ -90,17 +90,17 @@ def test_given_weights_fix_the_model_but_not_its_dropout():
 
 def test_fields_of_other_objectives_and_fields_within_fields():
     training = PRETRAINING["dino"](DatasetStats(0, 50_000, 32, 3))
-    new = change(
-        training, parse_changes(["objective.crops.local_views=2", "objective.teacher_temperature=[0.02,0.04]"])
+    new = override(
+        training, parse_overrides(["objective.crops.local_views=2", "objective.teacher_temperature=[0.02,0.04]"])
     )
     assert new.objective.crops.local_views == 2
     assert new.objective.teacher_temperature == (0.02, 0.04)
     assert new.objective.crops.local_size == training.objective.crops.local_size
     assert new.objective.prototypes == training.objective.prototypes
     with pytest.raises(UserError, match=r"objective\.crops\.local_views"):
-        change(training, {"local_views": "2"})
+        override(training, {"local_views": "2"})
     with pytest.raises(UserError, match=r"prototypes=1: .*2"):
-        change(training, {"objective.prototypes": "1"})
+        override(training, {"objective.prototypes": "1"})
 
 
 RENAMED = {
@@ -115,4 +115,4 @@ def test_a_field_that_was_renamed_says_what_it_is_called_now(subtests):
     training = recipe("scratch", DatasetStats(3, 100, 100, 3))
     for old, new in RENAMED.items():
         with subtests.test(old), pytest.raises(UserError, match=f"^{old}: .* {new} "):
-            change(training, {old: "1"})
+            override(training, {old: "1"})

@@ -1,0 +1,87 @@
+"""`vitreous self-train`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+from vitreous.cli.verb import Verb, verb
+from vitreous.config.options import Option
+from vitreous.studies.self_training.request import SelfTrainRequest
+from vitreous.training.request import request_of
+from vitreous.verbs.ending import ending_status, stopped_text
+from vitreous.verbs.options import DeviceOption, WorkersOption
+
+if TYPE_CHECKING:
+    from vitreous.report.rounds import Round
+    from vitreous.studies.self_training.folder import SelfTrainResult
+
+
+@dataclass(frozen=True)
+class SelfTrain(WorkersOption, DeviceOption, SelfTrainRequest, Verb["SelfTrainResult"]):
+    """Learn from a few labelled and many unlabelled images: Noisy Student.
+
+    A teacher learns from the labelled images and labels the others; a noised student learns from both and becomes the
+    next teacher. A page shows how each round does and which labels are uncertain. If it is interrupted, repeat the same
+    command: it resumes where it stopped.
+    """
+
+    out: Annotated[str | Path | None, Option("FOLDER", "The folder of all rounds. Default: runs/NAME-self-train.")] = (
+        None
+    )
+    resumes: ClassVar[bool] = True
+
+    def run(self) -> SelfTrainResult:
+        """Train a teacher, then students on its labels; or go on with what the same call began."""
+        from vitreous.studies.self_training.self_training import SelfTraining
+        from vitreous.training.folder import run_name, run_place
+        from vitreous.training.page import write_report
+        from vitreous.training.runtime import local_runtime
+
+        self.check()
+        run = run_place(self.out, self.labelled, f"{run_name(self.labelled)}-self-train")
+        run_place(self.out, self.unlabelled, run.name)
+        runtime = local_runtime(self.workers, self.device, tensorboard=False)
+        return SelfTraining(request_of(SelfTrainRequest, self), run, runtime, self.told, write_report).run()
+
+    def show(self, result: SelfTrainResult) -> None:
+        """Each round's accuracy, which one is kept, and how to use it."""
+        if not result.finished:
+            print(stopped_text(result.run))
+            return
+        chosen = any(one.validation is not None for one in result.rounds)
+        lines = [
+            *map(_line, result.rounds),
+            f"kept: round {result.best}, {'the best on validation images' if chosen else 'the last'}",
+            *_against_teacher(result),
+            f"labels: {result.run}/labels/final/labels.csv, of {result.unlabelled:,} images",
+            f"report: {result.run}/report.html, with the images whose label is uncertain",
+            f"use it: vitreous predict {result.run} IMAGE",
+        ]
+        print("\n".join(lines))
+
+    def status(self, result: SelfTrainResult) -> int:
+        """0, or 128 + the signal that stopped it."""
+        return ending_status(result.finished)
+
+
+def _against_teacher(result: SelfTrainResult) -> list[str]:
+    paired = result.against_teacher
+    if paired is None:
+        return []
+    low, high = (f"{100 * value:+.1f}" for value in paired.interval)
+    return [
+        f"kept less teacher: {100 * paired.difference:+.1f} points on the same {paired.n:,} images ({paired.split}), "
+        f"95 % interval {low} to {high}"
+    ]
+
+
+def _line(one: Round) -> str:
+    scores = {"validation": one.validation, "test": one.test}
+    found = [f"{name} {score.accuracy:.1%} of {score.n:,}" for name, score in scores.items() if score is not None]
+    taken = "" if one.labels is None else f", {sum(one.labels.taken.values()):,} labels taken"
+    return f"round {one.number}: {', '.join(found) or 'not measured'}{taken}"
+
+
+self_train = verb(SelfTrain)
