@@ -183,10 +183,13 @@ def _execute(verb: Verb[Any], as_json: bool) -> int:
     from vitreous.cli.terminal import print_json
 
     def show(result: Any) -> None:
-        if as_json:
-            print_json(verb.to_json(result))
-        else:
+        if not as_json:
             verb.show(result)
+        elif verb.streams:
+            for one in verb.to_json(result):
+                print_json(one, indent=None)
+        else:
+            print_json(verb.to_json(result))
 
     started = process_started() if whole_process else None
     with shown_progress(bar=not (verb.streams and sys.stdout.isatty()), started=started) as callbacks:

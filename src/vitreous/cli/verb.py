@@ -56,7 +56,7 @@ class Verb(ABC, Generic[R]):
         """Print the result for a person."""
 
     def to_json(self, result: R) -> Any:
-        """The result as --json prints it."""
+        """The result as --json prints it; of a verb that streams, an iterator of one object per line."""
         return result.to_json()  # type: ignore[attr-defined]
 
     def status(self, result: R) -> int:
