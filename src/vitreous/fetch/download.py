@@ -21,7 +21,8 @@ from urllib.request import Request, urlopen
 from vitreous import __version__
 from vitreous.errors import UserError
 from vitreous.inputs import reason, size_text
-from vitreous.storage.files import readable_errors, write_file
+from vitreous.storage.failures import readable_errors
+from vitreous.storage.files import write_file
 
 PIECE = 2**16
 MOST = 2**40

@@ -31,7 +31,8 @@ from vitreous.model.network import evaluating, require
 from vitreous.model.vit import ViT
 from vitreous.report.analysis import analysis_page
 from vitreous.report.bias import bias_page
-from vitreous.storage.files import readable_errors, write_output
+from vitreous.storage.failures import readable_errors
+from vitreous.storage.files import write_output
 from vitreous.storage.overwrite import GENERATOR, check_file, output_folder
 from vitreous.training.budget.looking import class_by_class
 from vitreous.weights.bundle import Bundle

@@ -10,7 +10,7 @@ from vitreous.arguments import checked
 from vitreous.data.datasets.place import data_root, find_dataset, is_here
 from vitreous.errors import UserError
 from vitreous.fetch.install import downloads_of, install
-from vitreous.storage.files import readable_errors
+from vitreous.storage.failures import readable_errors
 from vitreous.storage.lock import hold_folder
 
 log = logging.getLogger("vitreous")

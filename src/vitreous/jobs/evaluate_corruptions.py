@@ -26,7 +26,8 @@ from vitreous.inference.engine import Deployed
 from vitreous.inference.matching import Among, match_classes
 from vitreous.inference.opening import choose_split, open_dataset
 from vitreous.report.corruptions import CorruptionContent, CorruptionExample, corruptions_page
-from vitreous.storage.files import readable_errors, write_output
+from vitreous.storage.failures import readable_errors
+from vitreous.storage.files import write_output
 from vitreous.storage.overwrite import GENERATOR, check_file, output_folder
 from vitreous.training.budget.looking import random_part
 from vitreous.weights.bundle import Bundle

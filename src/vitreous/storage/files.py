@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-import re
 import secrets
 import shutil
 import sys
@@ -19,20 +18,17 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
 from vitreous.errors import UserError
-from vitreous.inputs import as_text, reason
+from vitreous.inputs import as_text
+from vitreous.storage.failures import readable_errors, unwritable
 from vitreous.storage.manifest import write_manifest
 from vitreous.storage.overwrite import check_file, check_folder, real_path
 
 _UNFINISHED = ".new-"
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
-_NOT_A_FOLDER = (errno.ENOTDIR, errno.EEXIST)
 _TAKEN = (errno.ENOTEMPTY, errno.EEXIST)
 TRIES = 20
 """Times that a folder is put in another's place, where readers take that one back meanwhile."""
@@ -64,7 +60,7 @@ def new_folder(final: Path) -> Iterator[Path]:
         with suppress(OSError):
             remove_folder(temporary)
         if isinstance(error, OSError):
-            raise _unwritable(final, error) from error
+            raise unwritable(final, error) from error
         raise
 
 
@@ -107,7 +103,7 @@ def new_file(path: Path) -> Iterator[BinaryIO]:
             temporary.replace(final)
             fsync_file(final.parent)
     except OSError as error:
-        raise _unwritable(path, error) from error
+        raise unwritable(path, error) from error
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
@@ -132,7 +128,7 @@ def create_file(path: Path, content: str) -> bool:
     except FileExistsError:
         return False
     except OSError as error:
-        raise _unwritable(path, error) from error
+        raise unwritable(path, error) from error
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
@@ -142,38 +138,6 @@ def create_file(path: Path, content: str) -> bool:
 def is_unfinished(path: Path) -> bool:
     """Whether this is what `new_file` was writing when its process was killed."""
     return path.name.startswith(_UNFINISHED) and path.is_file()
-
-
-def _unwritable(path: Path, error: Exception) -> UserError:
-    return UserError(f"{path}: cannot be written ({reason(error)}); choose another place.")
-
-
-@contextmanager
-def readable_errors(place: Path) -> Iterator[None]:
-    """Within, a full disk or a missing permission becomes a `UserError` that names `place`."""
-    try:
-        yield
-    except (OSError, SafetensorError) as error:
-        number = _number(error)
-        if number in _FULL:
-            raise UserError(
-                f"{place}: the disk is full; free some space and repeat the command: what was saved before is intact."
-            ) from error
-        if number in _FORBIDDEN:
-            raise UserError(
-                f"{place}: no permission to write here; change its mode or owner, or choose another place."
-            ) from error
-        if number in _NOT_A_FOLDER:
-            raise UserError(f"{place}: a part of this path is a file, not a folder; choose another place.") from error
-        raise
-
-
-def _number(error: OSError | SafetensorError) -> int | None:
-    """The system's number of an error; safetensors has it in its message only."""
-    if isinstance(error, OSError):
-        return error.errno
-    found = re.search(r"os error (\d+)", str(error))
-    return int(found[1]) if found else None
 
 
 def fsync_file(path: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from vitreous.errors import UserError
 from vitreous.inputs import reason
-from vitreous.storage.files import readable_errors
+from vitreous.storage.failures import readable_errors
 from vitreous.storage.overwrite import GENERATOR, check_file
 
 try:

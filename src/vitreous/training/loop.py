@@ -29,7 +29,8 @@ from vitreous.distributed.world import World
 from vitreous.errors import UserError
 from vitreous.interrupt import Interrupted, uninterrupted
 from vitreous.objectives.objective import Objective, move_average
-from vitreous.storage.files import readable_errors, write_file
+from vitreous.storage.failures import readable_errors
+from vitreous.storage.files import write_file
 from vitreous.training.pace import Pace, crossed
 from vitreous.training.parallel import broadcast_parameters, load_full_state
 from vitreous.training.saving import Saver

@@ -26,7 +26,8 @@ from torch.distributed.checkpoint.state_dict_saver import async_save
 
 from vitreous.distributed.world import World
 from vitreous.errors import UserError
-from vitreous.storage.files import fsync_folder, readable_errors, remove_folder, replace_folder
+from vitreous.storage.failures import readable_errors
+from vitreous.storage.files import fsync_folder, remove_folder, replace_folder
 from vitreous.storage.manifest import write_manifest
 from vitreous.training.state import SHARDS, Checkpoint, prune, remove_damaged, save_best, step_folder
 
