@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from vitreous.arguments import Count, Merge, Workers
 from vitreous.config.engine import EngineChoice, Precision
@@ -57,6 +57,16 @@ class PreprocessOption:
             "TEXT",
             'Changes to the model\'s preprocessing, such as "mean=0.5,std=0.5,crop=0.9,interpolation=bicubic".',
         ),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitOption:
+    """Which images of the data."""
+
+    split: Annotated[
+        Literal["test", "val", "train"] | None,
+        Option("test|val|train", "Which split of the data to use. Default: test if there is one, else val, else all."),
     ] = None
 
 
