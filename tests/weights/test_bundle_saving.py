@@ -79,7 +79,7 @@ def test_without_an_exchange_of_names_the_bundle_is_replaced_too(tmp_path, monke
 def test_killed_while_writing(tmp_path):
     """A half-written folder beside the bundle harms nobody, and the next save sweeps it away."""
     folder = save(tmp_path / "b")
-    half = tmp_path / ".b.new"
+    half = tmp_path / ".b.new-0123abcd"
     half.mkdir()
     (half / "model.safetensors").write_bytes(b"half")
     load_bundle(folder)
@@ -105,7 +105,7 @@ def test_a_reader_that_takes_the_old_bundle_back_does_not_cost_the_new_one(tmp_p
 
     def between(path, target):
         nonlocal readers
-        if path.name == ".b.new" and readers:
+        if path.name.startswith(".b.new-") and readers:
             readers -= 1
             files.restore_folder(folder)
         return rename(path, target)
@@ -125,7 +125,7 @@ def test_readers_that_never_stop_end_in_a_sentence_with_the_old_bundle_intact(tm
     folder = save(tmp_path / "b", old)
 
     def between(path, target):
-        if path.name == ".b.new":
+        if path.name.startswith(".b.new-"):
             files.restore_folder(folder)
         return rename(path, target)
 

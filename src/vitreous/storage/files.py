@@ -1,8 +1,8 @@
 """Folders and files that are complete or not there: written beside their place, made durable, then renamed.
 
 Folders get a manifest of digests too; the pieces serve bundles and checkpoints alike. For a folder called NAME,
-`.NAME.new` is being written, and `.NAME.old` is the one that it replaces where the file system cannot exchange two
-names in one step.
+`.NAME.new-0123abcd` is being written, `.NAME.lock` is the lock of whoever writes it, and `.NAME.old` is the folder that
+it replaces where the file system cannot exchange two names in one step.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import re
 import secrets
 import shutil
 import sys
@@ -24,10 +25,12 @@ from torch import Tensor
 from vitreous.errors import UserError
 from vitreous.inputs import as_text
 from vitreous.storage.failures import readable_errors, unwritable
+from vitreous.storage.lock import LOCK, hold_name
 from vitreous.storage.manifest import write_manifest
 from vitreous.storage.overwrite import check_file, check_folder, real_path
 
 _UNFINISHED = ".new-"
+"""In the name of what is being written; random digits follow."""
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 _TAKEN = (errno.ENOTEMPTY, errno.EEXIST)
 TRIES = 20
@@ -39,29 +42,48 @@ def new_folder(final: Path) -> Iterator[Path]:
     """An empty folder to fill, which takes the place of `final` when the block ends well.
 
     Then it has a manifest and is on the disk to the last byte. What is there before must be empty or ours. If anything
-    fails, `final` is as it was, and a full disk or a missing permission is a `UserError`.
+    fails, `final` is as it was, and a full disk or a missing permission is a `UserError`. Of several processes or
+    threads that write the same folder, each waits for the one before; the last one wins.
     """
     final = real_path(final)  # a link stays, and what it points to is replaced
-    check_folder(final)
-    temporary = final.with_name(f".{final.name}.new")
+    temporary = final.parent / f".{final.name}{_UNFINISHED}{secrets.token_hex(4)}"
     try:
         with readable_errors(final):
             final.parent.mkdir(parents=True, exist_ok=True)
-            if final.exists() and not final.is_dir():
-                raise UserError(f"{final}: there is a file of this name; remove it, or choose another name.")
-            remove_folder(temporary)  # left by a process that was killed
-            temporary.mkdir()
-            yield temporary
-            write_manifest(temporary)
-            fsync_folder(temporary)
-            check_folder(final)  # whatever came there meanwhile
-            replace_folder(temporary, final)
-    except BaseException as error:
-        with suppress(OSError):
-            remove_folder(temporary)
-        if isinstance(error, OSError):
-            raise unwritable(final, error) from error
-        raise
+            with hold_name(final) as locked:
+                check_folder(final)
+                if final.exists() and not final.is_dir():
+                    raise UserError(f"{final}: there is a file of this name; remove it, or choose another name.")
+                if locked:  # then whoever began to write it before has ended
+                    remove_unfinished(final.parent, final.name)
+                try:
+                    temporary.mkdir()
+                    yield temporary
+                    write_manifest(temporary)
+                    fsync_folder(temporary)
+                    check_folder(final)  # whatever came there meanwhile
+                    replace_folder(temporary, final)
+                except BaseException:
+                    with suppress(OSError):
+                        remove_folder(temporary)
+                    raise
+    except OSError as error:
+        raise unwritable(final, error) from error
+
+
+def remove_unfinished(folder: Path, name: str | None = None) -> None:
+    """Remove what killed processes were writing in a folder that nobody else writes to now.
+
+    name: only what would have become the folder of this name.
+    """
+    pattern = r"\..*\.(new(-[0-9a-f]{8})?|lock)|\.new-[0-9a-f]{16}"
+    unfinished = re.compile(pattern if name is None else rf"\.{re.escape(name)}\.new-[0-9a-f]{{8}}")
+    for path in folder.iterdir():
+        if unfinished.fullmatch(path.name) and path.name != LOCK:
+            if path.is_dir():
+                remove_folder(path)
+            else:
+                path.unlink(missing_ok=True)
 
 
 def write_file(path: Path, content: str | bytes) -> Path:

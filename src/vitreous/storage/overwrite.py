@@ -16,7 +16,7 @@ from typing import BinaryIO
 from vitreous import __version__
 from vitreous.errors import UserError
 from vitreous.inputs import open_input, reason
-from vitreous.storage.manifest import MANIFEST, check_manifest
+from vitreous.storage.manifest import MANIFEST, check_manifest, read_whole
 
 GENERATOR = f"vitreous {__version__}"
 """What every file that a person asked for says it was made by."""
@@ -111,6 +111,10 @@ def check_folder(out: Path, files: frozenset[str] | None = None) -> None:
 
     files: what it must hold besides the manifest; None for whatever the manifest lists.
     """
+    read_whole(out, lambda: _check_folder(out, files))
+
+
+def _check_folder(out: Path, files: frozenset[str] | None) -> None:
     try:
         inside = {path.name for path in out.iterdir()} if out.is_dir() else set()
     except OSError as error:

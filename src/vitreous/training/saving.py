@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from vitreous.distributed.world import World
+from vitreous.storage.files import remove_unfinished
 from vitreous.training.state import (
     FILES,
     SHARDS,
@@ -16,7 +17,6 @@ from vitreous.training.state import (
     load_newest,
     load_start,
     read_files,
-    remove_partial,
     save_checkpoint,
     save_start,
 )
@@ -71,7 +71,7 @@ class Saver:
 
     def _find(self, with_start: bool) -> Found:
         self.folder.mkdir(parents=True, exist_ok=True)
-        remove_partial(self.folder)
+        remove_unfinished(self.folder)
         point, remarks = load_newest(self.folder, _read)
         return point, remarks, load_start(self.folder) if point is not None and with_start else {}
 

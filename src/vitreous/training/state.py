@@ -141,12 +141,6 @@ def remove_damaged(path: Path) -> None:
         remove_folder(path)
 
 
-def remove_partial(folder: Path) -> None:
-    """Forget what a save left behind that was killed."""
-    for path in folder.glob(".*.new"):
-        remove_folder(path)
-
-
 def _folders(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob("step-*") if path.is_dir())
 
