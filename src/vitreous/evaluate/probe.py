@@ -26,7 +26,7 @@ GRADIENTS = 800
 SMALL = 30_000_000
 """Products of a feature and a weight below which one thread computes a gradient."""
 
-Labelled = tuple[Tensor, Tensor]
+LabelledFeatures = tuple[Tensor, Tensor]
 """Features (n, D) and labels (n,)."""
 
 
@@ -63,7 +63,7 @@ def fit_linear(
     classes: int,
     *,
     weight_decays: Sequence[float] = WEIGHT_DECAYS,
-    validation: Labelled | None = None,
+    validation: LabelledFeatures | None = None,
     class_weights: Tensor | None = None,
 ) -> LinearProbe:
     """The best linear classifier of the features (n, D) by labels (n,) from 0 to classes - 1.
@@ -168,7 +168,9 @@ def _unfold(weights: Tensor, mean: Tensor, scale: Tensor) -> tuple[Tensor, Tenso
     return weight.float(), (weights[:, -1] - weight @ mean).float()
 
 
-def _try(probe: tuple[Tensor, Tensor], strength: float, train: Labelled, validation: Labelled | None) -> Trial:
+def _try(
+    probe: tuple[Tensor, Tensor], strength: float, train: LabelledFeatures, validation: LabelledFeatures | None
+) -> Trial:
     def judge(features: Tensor, labels: Tensor) -> tuple[float, float]:
         scores = F.linear(features.float(), *probe)
         accuracy = (scores.argmax(dim=1) == labels).double().mean().item()

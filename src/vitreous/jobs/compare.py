@@ -14,6 +14,7 @@ from vitreous.config.overrides import as_texts
 from vitreous.config.train import Training
 from vitreous.data.copies import note_copies
 from vitreous.data.source import Data, Source, Split
+from vitreous.data.subset import random_subset
 from vitreous.distributed.meter import Cost
 from vitreous.errors import UserError
 from vitreous.explain.analysis.bias_numbers import Bias
@@ -42,8 +43,7 @@ from vitreous.studies.comparison.plan import (
     measured_split,
     open_plan,
 )
-from vitreous.training.budget.looking import random_part
-from vitreous.training.budget.steps import parse_budget
+from vitreous.training.deadline import parse_budget
 from vitreous.training.folder import run_name, run_place
 from vitreous.training.request import same_place
 from vitreous.training.result import NAMES
@@ -156,7 +156,7 @@ class _Job:
         """How well a finished model does."""
         split, source = self._images()
         bundle = self.finished[name]
-        found = self.cells.measure_model(bundle, random_part(source, SPLIT_SEED, plan.measured_images))
+        found = self.cells.measure_model(bundle, random_subset(source, SPLIT_SEED, plan.measured_images))
         self.cells.callbacks.message(f"{name}: {found.top1:.1%} of {found.n:,} {NAMES[split]} images")
         spent = bundle.info.get("spent")
         return Cell(

@@ -18,6 +18,7 @@ from vitreous.config.data import Preprocess
 from vitreous.config.engine import EngineChoice, Precision
 from vitreous.data.corrupt import CORRUPTIONS, STRENGTHS, Corrupting, Levels
 from vitreous.data.source import Data, Source, Split
+from vitreous.data.subset import random_subset
 from vitreous.errors import UserError
 from vitreous.evaluate.corruptions import CorruptionResult
 from vitreous.inference.choice import deploy
@@ -29,7 +30,6 @@ from vitreous.report.corruptions import CorruptionContent, CorruptionExample, co
 from vitreous.storage.failures import readable_errors
 from vitreous.storage.files import write_output
 from vitreous.storage.overwrite import GENERATOR, check_file, output_folder
-from vitreous.training.budget.looking import random_part
 from vitreous.weights.bundle import Bundle
 from vitreous.wording import Range
 
@@ -114,7 +114,7 @@ def evaluate_corruptions(
     deployed = deploy(model, engine=engine, precision=precision, preprocess=preprocess, merge=merge, images=asked)
     # Classes are matched before images are drawn: a sample may lack some, and they can be answered all the same.
     matched = match_classes(source, deployed.labels, among)
-    chosen = matched.with_source(random_part(matched.source, seed, count))
+    chosen = matched.with_source(random_subset(matched.source, seed, count))
     start = time.perf_counter()
     told = None if progress is None else lambda done: progress(done, len(chosen.source))
     result, unreadable = measure_corruptions(

@@ -4,34 +4,36 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+import shutil
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from vitreous.config.train import Training
+from torch import Tensor
+
+from vitreous.config.data import Augment, Preprocess
+from vitreous.config.model import model_to_json
+from vitreous.config.train import Optimizer, Training
 from vitreous.data.datasets.place import PREFIX
 from vitreous.data.shards.opening import is_shards, shards_name
 from vitreous.data.source import Data, Source, Split
 from vitreous.errors import UserError
 from vitreous.inputs import read_json, reason
+from vitreous.model.family import config_from_json
 from vitreous.model.network import Network
-from vitreous.storage.files import is_unfinished, write_file
+from vitreous.objectives.build import objective_from_json, objective_to_json
+from vitreous.storage.files import is_unfinished, new_folder, write_file, write_tensors
 from vitreous.storage.lock import LOCK
 from vitreous.storage.overwrite import name_output, real_path
-from vitreous.training.pace import Pace
 from vitreous.training.request import FitRequest, PretrainRequest, Request, StudentRequest
 from vitreous.training.result import FrozenProbe
-from vitreous.training.saved import training_from_json, training_to_json
+from vitreous.training.schedule import StepSchedule
 from vitreous.weights.bundle import weights_digest
 
 CONFIG, RESULT, METRICS, REPORT = "config.json", "result.json", "metrics.jsonl", "report.html"
-KINDS: dict[type[Request], str] = {
-    PretrainRequest: "pretraining",
-    StudentRequest: "round of a self-training",
-    FitRequest: "training",
-}
-"""What a run is called by its request, a kind before those that it is derived from."""
+REQUESTS: dict[str, type[Request]] = {"fit": FitRequest, "student": StudentRequest, "pretrain": PretrainRequest}
+"""Kinds of runs, as config.json names them."""
 
 
 @dataclass(frozen=True)
@@ -54,9 +56,9 @@ class RunConfig:
     teacher_flops: float | None = None
     """Floating-point operations that this model takes for an image: they count even when it is gone."""
     probe: FrozenProbe | None = None
-    bends: tuple[tuple[int, int], ...] = ()
-    """Where the clock changed the pace: from this step on, so many steps in all."""
-    parts: dict[Split, int] = field(default_factory=dict)
+    replans: tuple[tuple[int, int], ...] = ()
+    """Where the deadline changed the number of steps: from this step on, this many in all."""
+    subsets: dict[Split, int] = field(default_factory=dict)
     """Of splits that there was no time to look at as a whole, how many images are, of a random order that the seed
     gives; of the train split, for the classifier on frozen features."""
 
@@ -66,36 +68,30 @@ class RunConfig:
         return RunConfig(request, training, steps, data.classes, count_images(data), digest_splits(data), **more)
 
     @property
-    def pace(self) -> Pace:
+    def schedule(self) -> StepSchedule:
         """It is kept to: the same steps as without an interruption, whatever the clock says now."""
-        return Pace(self.steps, self.bends)
+        return StepSchedule(self.steps, self.replans)
 
-    def bent(self, bends: Sequence[tuple[int, int]]) -> RunConfig:
-        """With the pace bent so."""
-        return replace(self, bends=tuple(bends))
-
-    def looking(self, parts: dict[Split, int]) -> RunConfig:
-        """With so many images looked at."""
-        return replace(self, parts=dict(parts))
-
-    def check_data(self, data: Data, folder: Path) -> None:
-        """Refuse to go on with other data than those that the training began with."""
-        where = self.request.data
+    def what_changed(self, data: Data) -> str | None:
+        """How the data differ from those that the training began with: "has 500 train images, and had 400 when"."""
         if data.classes != self.classes:
-            raise UserError(f"{where}: its classes have changed since {folder} began; write the run to another folder.")
+            return "has other classes than when"
         now = count_images(data)
         for split in {**self.splits, **now}:
             if self.splits.get(split, 0) != now.get(split, 0):
-                raise UserError(
-                    f"{where}: has {now.get(split, 0):,} {split} images, and had {self.splits.get(split, 0):,} when "
-                    f"{folder} began; bring them back to go on with it, or write the run to another folder."
-                )
+                return f"has {now.get(split, 0):,} {split} images, and had {self.splits.get(split, 0):,} when"
         for split, digest in digest_splits(data).items():
             if self.digests[split] != digest:
-                raise UserError(
-                    f"{where}: has other {split} images, or other labels, than when {folder} began; bring those back "
-                    "to go on with it, or write the run to another folder."
-                )
+                return f"has other {split} images, or other labels, than when"
+        return None
+
+    def check_data(self, data: Data, folder: Path) -> None:
+        """Refuse to go on with other data than those that the training began with."""
+        if (change := self.what_changed(data)) is not None:
+            raise UserError(
+                f"{self.request.data}: {change} {folder} began; bring those back to go on with it, train anew with "
+                "--overwrite, or write the run to another folder (--out)."
+            )
 
     def check_weights(self, network: Network, folder: Path) -> None:
         """Refuse to go on from other weights than those that the training began with."""
@@ -116,7 +112,8 @@ class RunConfig:
 
     def write(self, folder: Path) -> None:
         """Keep it in the run folder."""
-        fields = {**asdict(self), "training": training_to_json(self.training)}
+        kind = next(name for name, one in REQUESTS.items() if type(self.request) is one)
+        fields = {"kind": kind, **asdict(self), "training": training_to_json(self.training)}
         write_file(folder / CONFIG, json.dumps(fields, indent=2) + "\n")
 
 
@@ -130,11 +127,9 @@ def read_config(folder: Path) -> RunConfig | None:
         raise UserError(f"{folder}: cannot be read ({reason(error)}); write to another folder.") from None
     fields: dict[str, Any] = read_json(path)
     try:
-        asked = fields["request"]
-        kind = PretrainRequest if "method" in asked else StudentRequest if "unlabelled" in asked else FitRequest
-        request: Request = kind(**asked)
+        request: Request = REQUESTS[fields.pop("kind")](**fields["request"])
         training = training_from_json(fields["training"], path)
-        lists = {"classes": tuple(fields["classes"]), "bends": tuple((a, b) for a, b in fields["bends"])}
+        lists = {"classes": tuple(fields["classes"]), "replans": tuple((a, b) for a, b in fields["replans"])}
         probe = None if fields["probe"] is None else FrozenProbe(**fields["probe"])
         return RunConfig(**{**fields, **lists, "request": request, "training": training, "probe": probe})
     except UserError:
@@ -190,15 +185,55 @@ def run_place(out: str | Path | None, data: str | Path, name: str) -> Path:
 def check_same_request(saved: RunConfig, request: Request, folder: Path) -> None:
     """Refuse to go on with another request than the one that began the run."""
     if type(request) is not type(saved.request):
-        kind = next(name for kind, name in KINDS.items() if isinstance(saved.request, kind))
-        raise UserError(f"{folder}: holds a {kind}, which is another kind than this one; write to another folder.")
-    ours, theirs = asdict(request), asdict(saved.request)
+        raise UserError(f"{folder}: holds a training of another kind; write to another folder.")
+    ours, theirs = request.comparable(), saved.request.comparable()
     if differing := [name for name in ours if ours[name] != theirs[name]]:
         name = differing[0]
         raise UserError(
-            f"{folder}: holds a training with {name.replace('_', '-')}={theirs[name]!r}, not {ours[name]!r}; repeat "
-            "its command to go on with it, or write the run to another folder."
+            f"{folder}: holds a training with {name.replace('_', '-')}={getattr(saved.request, name)!r}, not "
+            f"{getattr(request, name)!r}; repeat its command to go on with it, train anew with --overwrite, or write "
+            "the run to another folder (--out)."
         )
+
+
+def check_finished(saved: RunConfig, data: Data, folder: Path) -> None:
+    """Refuse to call a run finished whose data have changed since."""
+    if (change := saved.what_changed(data)) is not None:
+        raise UserError(
+            f"{saved.request.data}: {change} {folder} was trained; train anew with --overwrite, or write the run to "
+            "another folder (--out)."
+        )
+
+
+class ConfigFile:
+    """The configuration of a training that runs, and its file: what the clock decides is written before it counts."""
+
+    def __init__(self, folder: Path, config: RunConfig, writes: bool) -> None:
+        self.folder, self.config, self._writes = folder, config, writes
+
+    @property
+    def training(self) -> Training:
+        """As planned."""
+        return self.config.training
+
+    @property
+    def schedule(self) -> StepSchedule:
+        """As planned, and replanned since."""
+        return self.config.schedule
+
+    def update(self, **fields: Any) -> None:
+        """Change these fields, and write the file."""
+        self.config = replace(self.config, **fields)
+        if self._writes:
+            self.config.write(self.folder)
+
+
+def remove_run(folder: Path) -> None:
+    """Delete what a training of ours left in its folder, and nothing else."""
+    for name in (CONFIG, RESULT, METRICS, REPORT, "token-labels.json"):
+        (folder / name).unlink(missing_ok=True)
+    for name in ("checkpoints", "bundle", "decoder", "tensorboard"):
+        shutil.rmtree(folder / name, ignore_errors=True)
 
 
 def make_run_folder(folder: Path) -> None:
@@ -220,12 +255,12 @@ def digest_splits(data: Data) -> dict[Split, str]:
 
 
 def source_digest(source: Source) -> str:
-    """16 hexadecimal digits that differ if an image's name or label does."""
+    """16 hexadecimal digits that differ if an image's name, size or label does."""
     digest = hashlib.sha256(source.labels.astype("<i8").tobytes())
     if source.soft is not None:
         digest.update(source.soft.astype("<f4").tobytes())
-    for index in range(len(source)):
-        digest.update(source.key(index).encode(errors="surrogateescape") + b"\n")
+    for index in range(len(source)):  # an image that was encoded anew under its name has another size
+        digest.update(f"{source.key(index)}\n{source.size(index)}\n".encode(errors="surrogateescape"))
     return digest.hexdigest()[:16]
 
 
@@ -246,3 +281,42 @@ def run_name(data: str | Path) -> str:
         return shards_name(str(data)) or "data"
     place = Path(data).resolve()
     return (place.stem if place.is_file() else place.name) or "data"
+
+
+def training_to_json(training: Training) -> dict[str, Any]:
+    """Every field, for `json.dumps`."""
+    return {
+        **asdict(training),
+        "model": model_to_json(training.model),
+        "objective": objective_to_json(training.objective),
+    }
+
+
+def training_from_json(fields: dict[str, Any], where: Path) -> Training:
+    """The same training again; `where` is the file that it comes from."""
+    readers: dict[str, Callable[[Any], Any]] = {
+        "model": config_from_json,
+        "objective": objective_from_json,
+        "preprocess": lambda found: Preprocess(**found),
+        "augment": lambda found: Augment(**found),
+        "optimizer": lambda found: Optimizer(**found),
+    }
+    try:
+        if missing := sorted(readers.keys() - fields.keys()):
+            raise KeyError(missing[0])
+        return Training(**{name: readers[name](value) if name in readers else value for name, value in fields.items()})
+    except (TypeError, KeyError, AttributeError):
+        raise UserError(
+            f"{where}: its training has other fields than this version of vitreous knows; go on with the version that "
+            "began it, or write the run to another folder."
+        ) from None
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from None
+
+
+def save_extra(folder: Path, tensors: Mapping[str, Tensor], training: Training) -> None:
+    """Keep what belongs to a training's objective and not to its network in a folder of that name."""
+    with new_folder(folder) as place:
+        write_tensors(place / f"{folder.name}.safetensors", {key: t.contiguous() for key, t in tensors.items()})
+        described = {"seed": training.seed, "objective": objective_to_json(training.objective)}
+        (place / "config.json").write_text(json.dumps(described, indent=2) + "\n")

@@ -1,346 +1,554 @@
-"""A training with labels: weights to start from, a classifier on frozen features, accuracy at the end."""
+"""Learning with labels: weights to start from, a classifier on frozen features, accuracy at the end."""
 
 from __future__ import annotations
 
 import copy
+import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
-from vitreous.config.objective import Distill, TokenLabel
+from vitreous.callbacks import Event
+from vitreous.config.objective import Distill, ObjectiveConfig, TokenLabel
+from vitreous.config.objective import Supervised as SupervisedConfig
 from vitreous.config.train import Training
 from vitreous.data.copies import note_copies
 from vitreous.data.loader import Loader
 from vitreous.data.source import Data, Source, Split
+from vitreous.data.subset import random_subset
 from vitreous.distributed.meter import Cost
 from vitreous.errors import UserError
 from vitreous.evaluate.classify import ClassificationResult, score_classes
 from vitreous.evaluate.features import compute_features
-from vitreous.evaluate.probe import Labelled, seconds_per_image
+from vitreous.evaluate.probe import LabelledFeatures, fit_linear, seconds_per_image
+from vitreous.evaluate.temperature import fit_temperature
 from vitreous.inference.opening import names_of, open_dataset
-from vitreous.model.family import count_flops, inference_batch
+from vitreous.model.family import classifiers, count_flops, inference_batch
 from vitreous.model.network import Network
 from vitreous.objectives.answers import Answers
+from vitreous.objectives.build import build_objective
 from vitreous.objectives.setting import Setting
-from vitreous.training.budget.clock import Clock, Outlook
-from vitreous.training.budget.in_time import answers_in_time, features_in_time, look_around
-from vitreous.training.budget.stages import MEASURING, Work
-from vitreous.training.budget.steps import MEASURED, Afterwards
+from vitreous.objectives.supervised import balance
 from vitreous.training.card import model_card
-from vitreous.training.cost import training_work
-from vitreous.training.ending import Ending
-from vitreous.training.frozen import fit_classifier, set_temperature
-from vitreous.training.loaders import evaluation_loader, plain_loader
-from vitreous.training.loop import Evaluate, Outcome
-from vitreous.training.pace import Pace
+from vitreous.training.deadline import MAX_MEASURING, MIN_TIMED_STEPS, Deadline, Reserved
+from vitreous.training.folder import ConfigFile, RunConfig
+from vitreous.training.image_plan import ImageEstimate, ImageWork, features_in_time, logits_in_time, time_images
+from vitreous.training.loop import Outcome
 from vitreous.training.request import FitRequest
-from vitreous.training.result import NAMES, FitResult, FrozenProbe, accuracy_lines, read_result
-from vitreous.training.start import choose_training, crop_note, split_for, starting_network, whiten
+from vitreous.training.result import NAMES, FitResult, FrozenProbe, accuracy_lines
+from vitreous.training.schedule import StepSchedule
+from vitreous.training.start import (
+    choose_training,
+    crop_note,
+    evaluation_loader,
+    plain_loader,
+    split_for,
+    starting_network,
+    whiten,
+)
 from vitreous.training.teaching.answers import teacher_answers
-from vitreous.training.teaching.teacher import MissingTeacher, Teacher, open_teacher, reopen_teacher
+from vitreous.training.teaching.teacher import open_teacher, reopen_teacher
 from vitreous.training.teaching.token_labels import label_tokens, write_examples
-from vitreous.training.train import TrainingRun
+from vitreous.training.train import Ending, Opened, Start, TrainingContext
 from vitreous.weights.bundle import Bundle, weights_digest
 from vitreous.weights.source import open_weights
 
-PASSES = 4
+PROBE_PASSES = 4
 """Over the validation images after a classifier on frozen features: for its strength, at the start, once between the
 steps, and at the end."""
-FEWEST = 10
-"""Steps that are worth taking after such a classifier: fewer change little and cost an evaluation."""
+MIN_STEPS_AFTER_PROBE = 10
+"""Fewer steps change little and cost an evaluation."""
+
+Context = TrainingContext[FitRequest]
 
 
-class LabelledTraining(TrainingRun[FitRequest, FitResult]):
-    """What `fit` is about, beyond what every training in a run folder does."""
+@dataclass
+class StartFeatures:
+    """Features of the frozen network that several trainings on the same images start with: the first computes them."""
 
-    look: float = 0.0  # seconds that it takes to look at an image, where that is known
-    base: Bundle | None = None
-    teacher: Teacher | None = None
-    answers: Answers | None = None
-    validation: Loader | None = None
+    train: LabelledFeatures | None = None
+    val: LabelledFeatures | None = None
+    seconds_per_image: float = 0.0
 
-    def read_result(self) -> FitResult:
-        """With accuracies."""
-        result = read_result(self.folder)
-        assert isinstance(result, FitResult)  # as its request is
-        return result
 
-    def open_data(self) -> Data:
+@dataclass(frozen=True)
+class SharedValidation:
+    """The same validation images, as often, for every training of a comparison, however long each takes."""
+
+    seed: int
+    count: int
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """Training with labels, as `fit` does it. A study gives what it has open already."""
+
+    data: Callable[[Context], Data] | None = None
+    """None opens what the request names."""
+    is_split: bool = False
+    """Whether these data are in their final splits: none is set aside."""
+    typical: Source | None = None
+    """The images whose sizes count; None for all that are trained on."""
+    weights: Bundle | None = None
+    """In place of those that the request names."""
+    measured: tuple[Split, ...] = ("val", "test")
+    """The splits that it may look at."""
+    validation: SharedValidation | None = None
+    features: StartFeatures | None = None
+    name: str = ""
+    """What it learns by; empty for the objective's kind."""
+    on_plan: Callable[[Training, int], None] | None = None
+    """Told the training and its number of steps before the first."""
+    page: bool = True
+    writing_seconds: float = 4.5
+    keep_last: bool = False
+
+    # Open
+
+    def open_data(self, context: Context) -> Data:
         """With labels."""
-        return note_copies(open_dataset(self.request.data))
+        return note_copies(open_dataset(context.request.data)) if self.data is None else self.data(context)
 
-    def _open_weights(self) -> Bundle | None:
-        if self.request.weights is None:
-            return None
-        opened = open_weights(self.request.weights, self.request.preprocess)
-        self.weights = weights_digest(opened.model)
-        return opened
+    def open(self, context: Context, data: Data, saved: RunConfig | None) -> Opened:
+        """The weights, the teacher, what the recipe makes of them and of the data, and its splits."""
+        request, device = context.request, context.world.device
+        if saved is not None:
+            teacher = None
+            if request.teacher is not None:
+                teacher = reopen_teacher(request.teacher, data.classes, saved, context.folder, device)
+            split = self._split(saved.training, data)
+            return Opened(split, saved.training, None, saved.weights, teacher, saved.teacher_flops)
+        base = self._open_weights(request)
+        digest = None if base is None else weights_digest(base.model)
+        taught = None if request.teacher is None else open_teacher(request.teacher, data.classes, device)
+        training = choose_training(
+            request,
+            data,
+            base,
+            device.type,
+            teacher=None if taught is None else taught.network.config,
+            typical=self.typical,
+            is_split=self.is_split,
+        )
+        flops = None if taught is None else float(count_flops(taught.network.config))
+        return Opened(self._split(training, data), training, base, digest, taught, flops)
 
-    def choose_training(self, data: Data) -> Training:
-        """What the recipe makes of the data and the weights."""
-        self.base = self._open_weights()
-        if self.request.teacher is not None:
-            self.teacher = open_teacher(self.request.teacher, data.classes, self.world.device)
-            self.taught_by = self.teacher.digest
-            self.teacher_flops = float(count_flops(self.teacher.network.config))
-        teacher = None if self.teacher is None else self.teacher.network.config
-        return choose_training(self.request, data, self.base, self.world.device.type, teacher=teacher)
+    def _open_weights(self, request: FitRequest) -> Bundle | None:
+        if self.weights is not None or request.weights is None:
+            return self.weights
+        return open_weights(request.weights, request.preprocess)
 
-    def split_data(self, data: Data) -> Data:
-        """Some training images are set aside where there is no val split; of the others, its share stays."""
-        return split_for(self.training, data)
+    def _split(self, training: Training, data: Data) -> Data:
+        split = data if self.is_split else split_for(training, data)
+        kept = {name: source for name, source in split.splits.items() if name == "train" or name in self.measured}
+        return replace(split, splits=kept)
 
-    def start_network(self) -> Network:
+    def title(self, context: Context, training: Training) -> str:
+        """What it learns by."""
+        return self.name or training.objective.kind
+
+    # Start
+
+    def start(self, context: Context, opened: Opened, loader: Loader, saved: RunConfig | None, resumed: bool) -> Start:
         """New or from weights; then whitened, or with a classifier on frozen features, where the recipe says so."""
-        self._ask_teacher()  # first, so that what it takes is known when the rest of a budget is planned
-        if self.checkpointed:  # what it holds takes the place of all that follows; weights need not be there any more
-            self._check_weights_if_there()
-            self._open_validation()
-            return starting_network(self.training, None)
-        if self.saved is not None and self.request.weights is not None:  # interrupted before the first checkpoint
-            self.base = self._open_weights()
-            self.saved.check_weights(self._given(), self.folder)
-        network = starting_network(self.training, self.base)
-        if self.base is not None and (note := crop_note(self.training, self.base)) is not None:
-            self.callbacks.message(note)
-        if self.training.whiten and self.base is None:
-            whiten(network, self.training, self.data.train, self.machine.workers)
-        if self.training.probe:
-            self._fit_classifier(network)
+        # the teacher first, so that what it takes is known when the rest of a budget is planned
+        answers = self._ask_teacher(context, opened, loader)
+        training = opened.training
+        subsets = dict(saved.subsets) if saved is not None else self._shared_subset(opened)
+        probe, seconds = None if saved is None else saved.probe, 0.0
+        validation: Loader | None = None
+        if resumed:  # a checkpoint takes the place of all that follows; weights need not be there any more
+            self._check_weights_if_there(context, saved)
+            network = starting_network(training, None)
         else:
-            self._look_around(network)
-            self._open_validation()
-        return network
+            base = opened.base
+            if saved is not None and context.request.weights is not None:  # interrupted before the first checkpoint
+                base = self._open_weights(context.request)
+                assert base is not None
+                saved.check_weights(base.model, context.folder)
+            network = starting_network(training, base)
+            if base is not None and (note := crop_note(training, base)) is not None:
+                context.callbacks.message(note)
+            if training.whiten and base is None:
+                whiten(network, training, opened.data.train, context.runtime.workers)
+            if training.probe:
+                found = self._fit_classifier(context, opened, loader, network, subsets)
+                probe, subsets, seconds, validation = found
+            else:
+                subsets, seconds = self._time_images(context, opened, network, subsets)
+        if validation is None and "val" in opened.data.splits:
+            validation = self._open_validation(context, opened, subsets)
+        labels = torch.from_numpy(opened.data.train.labels)
+        setting = Setting(training.seed, labels, context.world, training.preprocess, answers=answers)
+        objective = build_objective(network, training.objective, setting)
+        objective.to(context.world.device)
+        evaluate = None
+        if validation is not None:
+            loaded, device, world = validation, context.world.device, context.measuring_world
 
-    def setting(self) -> Setting:
-        """With a teacher's answers."""
-        return replace(super().setting(), answers=self.answers)
+            def evaluate(objective: object) -> dict[str, float]:
+                return objective.evaluate((batch.to(device) for batch in loaded.batches()), world)  # type: ignore[attr-defined, no-any-return]
 
-    def _ask_teacher(self) -> None:
-        """What the teacher says in every step, or has said of every image or of every place in it."""
-        place, objective = self.request.teacher, self.training.objective
-        if place is None or not isinstance(objective, Distill | TokenLabel):
-            return
-        found: Teacher | MissingTeacher | None = self.teacher
-        if found is None:  # the run goes on
-            assert self.saved is not None
-            found = reopen_teacher(place, self.data.classes, self.saved, self.folder, self.world.device)
-        self.callbacks.message(f"Learning from {place} too: {objective.way}.")
-        images, how = self.data.train, (self.machine.workers, self.clock, self.callbacks)
-        if isinstance(objective, TokenLabel):
-            if self.world.size > 1:  # each makes its share, all take about as long, and what is made is kept for all
-                own = images.subset(range(len(images))[self.world.rank_slice(len(images))])
-                label_tokens(found, self.training, own, *how)
-                self.world.any_rank(False)  # until all have come so far
-            self.loader.token_labels = label_tokens(found, self.training, images, *how)
-        else:
-            self.answers = teacher_answers(found, self.training, images, *how)
+        return Start(loader, objective, evaluate, validation, probe, subsets, seconds)
 
-    def _open_validation(self) -> None:
-        if "val" in self.data.splits:
-            part, workers = self.part("val"), self.machine.workers
-            self.validation = self.keep_open(evaluation_loader(part, self.training, workers, self.looking))
+    def _ask_teacher(self, context: Context, opened: Opened, loader: Loader) -> Answers | None:
+        """What the teacher predicts in every step, or has predicted for every image or for every place in it."""
+        objective, teacher = opened.training.objective, opened.teacher
+        if teacher is None or not isinstance(objective, Distill | TokenLabel):
+            return None
+        context.callbacks.message(f"Learning from {teacher.place} too: {objective.way}.")
+        images, world = opened.data.train, context.world
+        how = (context.runtime.workers, context.deadline, context.callbacks)
+        if isinstance(objective, Distill):
+            return teacher_answers(teacher, opened.training, images, *how)
+        if world.size > 1:  # each makes its slice, all take about as long, and what is made is kept for all
+            own = images.subset(range(len(images))[world.rank_slice(len(images))])
+            label_tokens(teacher, opened.training, own, *how)
+            world.any_rank(False)  # until all have come so far
+        loader.token_labels = label_tokens(teacher, opened.training, images, *how)
+        return None
 
-    def _given(self) -> Network:
-        assert self.base is not None
-        return self.base.model
-
-    def _check_weights_if_there(self) -> None:
-        if self.saved is None or self.request.weights is None:
+    def _check_weights_if_there(self, context: Context, saved: RunConfig | None) -> None:
+        if saved is None or context.request.weights is None:
             return
         try:
-            self.base = self._open_weights()
+            base = self._open_weights(context.request)
         except UserError:  # moved or gone: the checkpoint has all that is needed
             return
-        self.saved.check_weights(self._given(), self.folder)
+        assert base is not None
+        saved.check_weights(base.model, context.folder)
 
-    def _fit_classifier(self, network: Network) -> None:
+    def _shared_subset(self, opened: Opened) -> dict[Split, int]:
+        if self.validation is None or self.validation.count >= len(opened.data.splits["val"]):
+            return {}
+        return {"val": self.validation.count}
+
+    def _subset(self, context: Context, opened: Opened, subsets: dict[Split, int], split: Split) -> Source:
+        """The images of a split that are looked at: all, but with a budget a random subset where the time is short.
+
+        With a budget they come in a random order, so that whoever must stop early has seen a random subset too.
+        """
+        source = opened.data.splits[split]
+        if self.validation is not None:
+            return random_subset(source, self.validation.seed, subsets.get(split))
+        if context.request.budget is None:
+            return source
+        return random_subset(source, opened.training.seed, subsets.get(split))
+
+    def _open_validation(self, context: Context, opened: Opened, subsets: dict[Split, int]) -> Loader:
+        source = self._subset(context, opened, subsets, "val")
+        workers, world = context.runtime.workers, context.measuring_world
+        return context.keep_open(evaluation_loader(source, opened.training, workers, world))
+
+    def _fit_classifier(
+        self, context: Context, opened: Opened, loader: Loader, network: Network, subsets: dict[Split, int]
+    ) -> tuple[FrozenProbe, dict[Split, int], float, Loader | None]:
         """Fit the classifier to features of the frozen network, computed once: a first answer within seconds."""
-        began = self.meter.seconds
-        network.to(self.world.device).eval()
-        known, held_out = self.start_features(self._on_device(network.representation))
-        accuracy = fit_classifier(network, known, held_out, len(self.data.classes), self.training.objective)
-        seconds = round(self.meter.seconds - began, 1)
+        began, data = context.meter.seconds, opened.data
+        network.to(context.world.device).eval()
+        function = _on_device(network.representation, context.world.device)
+        validation: Loader | None = None
+        if self.features is None:
+            known, subsets, seconds = self._features(context, opened, loader, function, subsets)
+            held_out = None
+            if "val" in data.splits:
+                validation = self._open_validation(context, opened, subsets)
+                held_out = _compute(context, function, validation, "val")
+        else:
+            if "val" in data.splits:
+                validation = self._open_validation(context, opened, subsets)
+            known, held_out = _shared_features(self.features, opened, loader, function, validation)
+            seconds = self.features.seconds_per_image
+        accuracy = fit_classifier(network, known, held_out, len(data.classes), opened.training.objective)
+        taken = round(context.meter.seconds - began, 1)
         if accuracy is not None:
-            self.callbacks.message(
-                f"A classifier on frozen features, after {seconds:.0f} s: {accuracy:.1%} of the validation images "
-                "right."
+            context.callbacks.message(
+                f"A classifier on frozen features, after {taken:.0f} s: {accuracy:.1%} of the validation images right."
             )
-        self.probe = FrozenProbe(seconds, accuracy, self.parts.get("train"))
+        return FrozenProbe(taken, accuracy, subsets.get("train")), subsets, seconds, validation
 
-    def start_features(self, function: Callable[[Tensor], Tensor]) -> tuple[Labelled, Labelled | None]:
-        """What a first classifier is fitted to, and what chooses its strength: training and validation images."""
-        known = self._features(function)
-        self._open_validation()
-        return known, None if self.validation is None else self._seen(function, self.validation, "val")
-
-    def _features(self, function: Callable[[Tensor], Tensor]) -> Labelled:
+    def _features(
+        self,
+        context: Context,
+        opened: Opened,
+        loader: Loader,
+        function: Callable[[Tensor], Tensor],
+        subsets: dict[Split, int],
+    ) -> tuple[LabelledFeatures, dict[Split, int], float]:
         """Features and labels of the training images; with a budget, of as many as there is time for."""
-        batch = inference_batch(self.training.model)
-        if self.request.budget is None:
-            total, batches = len(self.data.train), self.loader.plain_batches(batch, world=self.world)
-            return compute_features(function, batches, total, self._told("train", total), world=self.world)
-        outlook = None
-        if self.clock is not None:
-            learn = seconds_per_image(self.training.model.features, len(self.data.classes))
-            outlook = Outlook(self._work(passes=PASSES), self.clock, self.callbacks.message, learn)
-        count, seed = self.parts.get("train"), self.training.seed
-        told = self._told("train", len(self.data.train) if count is None else count)
+        training, total = opened.training, len(opened.data.train)
+        batch = inference_batch(training.model)
+        if context.request.budget is None:
+            batches = loader.plain_batches(batch, world=context.world)
+            told = _told(context, "train", total)
+            return compute_features(function, batches, total, told, world=context.world), subsets, 0.0
+        estimate = None
+        if (deadline := context.deadline) is not None:
+            learn = deadline.decide(lambda: seconds_per_image(training.model.features, len(opened.data.classes)))
+            work = self._work(opened, passes=PROBE_PASSES)
+            estimate = ImageEstimate(work, deadline, context.callbacks.message, learn)
+        count = subsets.get("train")
+        told = _told(context, "train", total if count is None else count)
         found, looked = features_in_time(
-            function, self.loader, batch, seed, count=count, outlook=outlook, progress=told
+            function, loader, batch, training.seed, count=count, estimate=estimate, progress=told
         )
-        if outlook is not None:
-            self._settle(outlook, looked)
-        return found
+        if estimate is None:
+            return found, subsets, 0.0
+        subsets = {split: count for split, count in estimate.plan.subsets.items() if split != "train"}
+        if looked < total:
+            subsets["train"] = looked
+        return found, subsets, estimate.seconds_per_image
 
-    def _work(self, passes: int) -> Work:
+    def _time_images(
+        self, context: Context, opened: Opened, network: Network, subsets: dict[Split, int]
+    ) -> tuple[dict[Split, int], float]:
+        """With a budget, see what an image costs, and how many there is time for."""
+        work = self._work(opened, passes=2)
+        if context.deadline is None or not work.val + work.test:
+            return subsets, 0.0
+        estimate = ImageEstimate(work, context.deadline, context.callbacks.message)
+        timed = copy.deepcopy(network).to(context.world.device).eval()
+        source = self._subset(context, opened, subsets, "test" if work.test else "val")
+        with closing(self._plain_loader(context, opened, source)) as loader:
+            time_images(_on_device(timed, context.world.device), loader, estimate)
+        return subsets if self.validation is not None else estimate.plan.subsets, estimate.seconds_per_image
+
+    def _plain_loader(self, context: Context, opened: Opened, source: Source) -> Loader:
+        return plain_loader(source, opened.training, context.runtime.workers, context.measuring_world)
+
+    def _work(self, opened: Opened, passes: int) -> ImageWork:
         """The images to look at, if there is time."""
-        val, test = (len(self.data.splits[split]) if split in self.data.splits else 0 for split in ("val", "test"))
-        if not self.training.model.classes:
+        data, training = opened.data, opened.training
+        val, test = (len(data.splits[split]) if split in data.splits else 0 for split in ("val", "test"))
+        if not training.model.classes:
             test = 0  # there is nothing to be right about
-        features = len(self.data.train) if self.training.probe else 0
-        steps = (MEASURED + FEWEST) * self.training.batch_size if features else 0
-        return Work(features, val, test, passes, fewest=min(features, len(self.data.classes)), steps=steps)
+        features = len(data.train) if training.probe else 0
+        steps = (MIN_TIMED_STEPS + MIN_STEPS_AFTER_PROBE) * training.batch_size if features else 0
+        return ImageWork(features, val, test, passes, fewest=min(features, len(data.classes)), steps=steps)
 
-    def _settle(self, outlook: Outlook, looked: int) -> None:
-        """Take what fits into the time as it is known now; from here on it stays so, but for what the end may cut."""
-        self.look, self.parts = outlook.look, outlook.plan.parts
-        self.parts.pop("train", None)
-        if self.training.probe and looked < len(self.data.train):
-            self.parts["train"] = looked
+    # Plan and train
 
-    def _look_around(self, network: Network) -> None:
-        """With a budget, see what an image costs."""
-        work = self._work(passes=2)
-        if self.clock is None or not work.val + work.test:
-            return
-        outlook = Outlook(work, self.clock, self.callbacks.message)
-        looking = copy.deepcopy(network).to(self.world.device).eval()
-        with closing(self._plain_loader(self.part("test" if work.test else "val"))) as loader:
-            look_around(self._on_device(looking), loader, outlook)
-        self._settle(outlook, 0)
-
-    def _plain_loader(self, source: Source) -> Loader:
-        return plain_loader(source, self.training, self.machine.workers, self.looking)
-
-    def say_start(self, steps: int) -> None:
-        """What is trained after a classifier on frozen features."""
-        if self.probe is None or not steps:
-            return
-        frozen, layers = self.training.freeze, self.training.model.layers
-        kept = f"; the first {frozen} of {layers} layers stay as they are" if frozen else ""
-        self.callbacks.message(f"Training goes on from there for {steps:,} step{'s' if steps > 1 else ''}{kept}.")
-
-    def _told(self, split: Split, total: int) -> Callable[[int], None]:
-        """To be called with how many images of a split were looked at."""
-        return lambda done: self.callbacks.progress(f"measuring the {NAMES[split]} images", done, total)
-
-    def _seen(self, function: Callable[[Tensor], Tensor], loader: Loader, split: Split) -> Labelled:
-        """What a function says of all images of a loader, by all processes, and their labels."""
-        count = len(loader.source)
-        return compute_features(function, loader.batches(), count, self._told(split, count), world=self.looking)
-
-    def _on_device(self, function: Callable[..., Tensor]) -> Callable[[Tensor], Tensor]:
-        return lambda images: function(images.to(self.world.device)).cpu()
-
-    def make_evaluate(self) -> Evaluate | None:
-        """What the objective says of the val split."""
-        if self.validation is None:
-            return None
-        loader, device = self.validation, self.world.device
-        return lambda objective: objective.evaluate((batch.to(device) for batch in loader.batches()), self.looking)
-
-    def afterwards(self, clock: Clock) -> Afterwards:
-        """The val split once more, the test split, and the report; judged by the images looked at so far."""
-        val, test = (len(self.part(split)) if split in self.data.splits else 0 for split in ("val", "test"))
-        evaluation = self.look * val
-        measuring = evaluation + self.look * test if self.training.model.classes else 0.0
-        passes = PASSES - 2 if self.training.probe else 0  # beside the last one
-        return Afterwards(
-            ending=measuring + clock.writing,
+    def reserve(self, opened: Opened, start: Start, deadline: Deadline) -> Reserved:
+        """The val split once more, the test split, and the page; judged by the images looked at so far."""
+        training, splits, seconds = opened.training, opened.data.splits, start.seconds_per_image
+        val, test = (
+            start.subsets.get(split, len(splits[split])) if split in splits else 0 for split in ("val", "test")
+        )
+        evaluation = seconds * val
+        measuring = evaluation + seconds * test if training.model.classes else 0.0
+        passes = PROBE_PASSES - 2 if training.probe else 0  # beside the last one
+        return Reserved(
+            ending=measuring + deadline.writing,
             evaluation=evaluation,
-            evaluating=MEASURING * clock.deadline - measuring - passes * evaluation,
-            fewest=FEWEST if self.training.probe else 1,
-            step=self.look * self.training.batch_size if self.training.probe else 0.0,
+            evaluating=MAX_MEASURING * deadline.seconds - measuring - passes * evaluation,
+            fewest=MIN_STEPS_AFTER_PROBE if training.probe else 1,
+            step=seconds * training.batch_size if training.probe else 0.0,
+            fixed=self.validation is not None,
         )
 
-    def end(self, network: Network, outcome: Outcome, pace: Pace) -> Ending[FitResult]:
+    def describe_start(self, context: Context, opened: Opened, start: Start, steps: int) -> None:
+        """What is trained after a classifier on frozen features."""
+        if self.on_plan is not None:
+            self.on_plan(opened.training, steps)
+        if start.probe is None or not steps:
+            return
+        frozen, layers = opened.training.freeze, opened.training.model.layers
+        kept = f"; the first {frozen} of {layers} layers stay as they are" if frozen else ""
+        context.callbacks.message(f"Training goes on from there for {steps:,} step{'s' if steps > 1 else ''}{kept}.")
+
+    def watch(self, context: Context) -> Callable[[Event], None]:
+        """As it is."""
+        return context.callbacks.step
+
+    # Measure
+
+    def measure(
+        self,
+        context: Context,
+        opened: Opened,
+        start: Start,
+        config: ConfigFile,
+        network: Network,
+        outcome: Outcome,
+    ) -> Ending[FitResult]:
         """How well the kept weights do on the val and the test split."""
-        if self.loader.token_labels is not None and self.world.is_main:
-            write_examples(self.folder, self.loader.token_labels.maps, self.data.train, self.training.seed)
-        network.to(self.world.device)
+        data, training, loader = opened.data, opened.training, start.loader
+        if loader.token_labels is not None and context.world.is_main:
+            write_examples(context.folder, loader.token_labels.maps, data.train, training.seed)
+        network.to(context.world.device)
+        labels = data.classes if training.model.classes else ()
         measured: dict[Split, ClassificationResult] = {}
-        labels = self.data.classes if self.training.model.classes else ()
-        for split in ("val", "test") if outcome.finished and labels else ():
-            if split in self.data.splits:
-                measured[split] = self._measure(network, split)
+        unreadable = dict(loader.unreadable)
+        for split in self.measured if outcome.finished and labels else ():
+            if split in data.splits:
+                measured[split] = self._measure_split(context, opened, start, config, network, split, unreadable)
         network.cpu()
-        spent = self.spent(outcome, pace)
-        unreadable = self.world.union({**self.unreadable, **self.loader.unreadable})
+        schedule = config.config.schedule
+        context.loaders.close()  # only when the processes have ended their time is known
+        spent = context.meter.spent(context.world) + self._work_done(opened, outcome, schedule)
+        unreadable = context.world.union(unreadable)
         result = FitResult(
-            run=str(self.folder),
-            bundle=str(self.folder / "bundle"),
+            run=str(context.folder),
+            bundle=str(context.folder / "bundle"),
             finished=outcome.finished,
-            classes=self.data.classes,
-            images=len(self.data.train),
-            steps=pace.steps,
+            classes=data.classes,
+            images=len(data.train),
+            steps=schedule.steps,
             best_step=outcome.best_step,
             validation=measured.get("val"),
             test=measured.get("test"),
             metrics=outcome.best_metrics,
-            probe=self.probe,
+            probe=start.probe,
             spent=spent,
             remarks=(*outcome.remarks, *(f"{name}: {why}" for name, why in sorted(unreadable.items()))),
-            parts_of={NAMES[split]: len(self.data.splits[split]) for split in measured if split in self.parts},
+            subset_of={NAMES[split]: len(data.splits[split]) for split in measured if split in config.config.subsets},
         )
+        request = context.request
         card = model_card(
-            name=self.folder.name,
-            data=self.request.learned_from,
-            training=self.training,
-            recipe=self.request.recipe,
-            weights=None if self.request.weights is None else str(self.request.weights),
-            teacher=self.request.teacher,
+            name=context.folder.name,
+            data=request.learned_from,
+            training=training,
+            recipe=request.recipe,
+            weights=None if request.weights is None else str(request.weights),
+            teacher=request.teacher,
             labels=labels,
-            images=len(self.data.train),
+            images=len(data.train),
             scores=accuracy_lines(result),
             spent=spent,
         )
         return Ending(result, labels, card)
 
-    def work(self, outcome: Outcome, pace: Pace) -> Cost:
-        """Of all steps, the keep schedule counted in, and of the teacher's answers."""
-        steps = training_work(self.training, outcome.images, pace, outcome.steps)
-        if self.teacher_flops is None:
-            return steps
-        objective = self.training.objective
+    def _work_done(self, opened: Opened, outcome: Outcome, schedule: StepSchedule) -> Cost:
+        """Of all steps, the keep schedule counted in, and of the teacher's predictions."""
+        cost = training_work(opened.training, outcome.images, schedule, outcome.steps)
+        if opened.teacher_flops is None:
+            return cost
+        objective = opened.training.objective
         every = isinstance(objective, Distill) and objective.answers == "view"
-        looks = outcome.images if every else len(self.data.train)
-        return steps + Cost(flops=looks * self.teacher_flops)
+        looks = outcome.images if every else len(opened.data.train)
+        return cost + Cost(flops=looks * opened.teacher_flops)
 
-    def _measure(self, network: Network, split: Split) -> ClassificationResult:
-        """Of a network that began with a classifier on frozen features, the val split first sets the temperature."""
-        scores, labels, names = self._answers(network, split)
-        if split == "val" and self.training.probe:
-            scores = set_temperature(network, scores, labels)
-        return score_classes(scores, labels, self.data.classes, names=names)
-
-    def _answers(self, network: Network, split: Split) -> tuple[Tensor, Tensor, list[str]]:
-        """Scores (n, K), labels (n,) and names of the images that are looked at and can be read."""
-        known = split == "val" and not self.training.objective.evaluates_views
-        loader = self.validation if known and self.validation is not None else self._plain_loader(self.part(split))
-        function = self._on_device(network.eval())
+    def _measure_split(
+        self,
+        context: Context,
+        opened: Opened,
+        start: Start,
+        config: ConfigFile,
+        network: Network,
+        split: Split,
+        unreadable: dict[str, str],
+    ) -> ClassificationResult:
+        """After a classifier on frozen features, the val split first sets the temperature."""
+        source = self._subset(context, opened, config.config.subsets, split)
+        known = split == "val" and not opened.training.objective.evaluates_views
+        shared = start.validation if known else None
+        loader = self._plain_loader(context, opened, source) if shared is None else shared
+        function = _on_device(network.eval(), context.world.device)
         try:
-            if split == "val" or self.clock is None:
-                scores, labels = self._seen(function, loader, split)
+            if split == "val" or context.deadline is None:
+                logits, labels = _compute(context, function, loader, split)
             else:
-                told = self._told(split, len(loader.source))
-                (scores, labels), tried = answers_in_time(function, loader, self.clock, self.look, told)
+                told = _told(context, split, len(loader.source))
+                (logits, labels), tried = logits_in_time(
+                    function, loader, context.deadline, start.seconds_per_image, told
+                )
                 if tried < len(loader.source):  # the machine has become slower than it was when this was planned
-                    self.keep_part(split, tried)
+                    config.update(subsets={**config.config.subsets, split: tried})
+                    source = self._subset(context, opened, config.config.subsets, split)
         finally:
-            self.unreadable.update(loader.unreadable)
-            if loader is not self.validation:
+            unreadable.update(loader.unreadable)
+            if shared is None:
                 loader.close()
-        return scores, labels, names_of(self.part(split), self.looking.union(loader.unreadable))
+        names = names_of(source, context.measuring_world.union(loader.unreadable))
+        if split == "val" and opened.training.probe:
+            logits = set_temperature(network, logits, labels)
+        return score_classes(logits, labels, opened.data.classes, names=names)
+
+
+def _told(context: Context, split: Split, total: int) -> Callable[[int], None]:
+    """To be called with how many images of a split were looked at."""
+    return lambda done: context.callbacks.progress(f"measuring the {NAMES[split]} images", done, total)
+
+
+def _compute(context: Context, function: Callable[[Tensor], Tensor], loader: Loader, split: Split) -> LabelledFeatures:
+    """What a function says of all images of a loader, by all processes, and their labels."""
+    count = len(loader.source)
+    told, world = _told(context, split, count), context.measuring_world
+    return compute_features(function, loader.batches(), count, told, world=world)
+
+
+def _on_device(function: Callable[..., Tensor], device: torch.device) -> Callable[[Tensor], Tensor]:
+    return lambda images: function(images.to(device)).cpu()
+
+
+def _shared_features(
+    kept: StartFeatures,
+    opened: Opened,
+    loader: Loader,
+    function: Callable[[Tensor], Tensor],
+    validation: Loader | None,
+) -> tuple[LabelledFeatures, LabelledFeatures | None]:
+    """Features of all images, however short the time; those of an earlier training, where there was one."""
+    if kept.train is None:
+        began = time.perf_counter()
+        batches = loader.plain_batches(inference_batch(opened.training.model))
+        kept.train = compute_features(function, batches, len(opened.data.train))
+        if validation is not None:
+            kept.val = compute_features(function, validation.batches(), len(validation.source))
+        images = sum(map(len, opened.data.splits.values()))
+        kept.seconds_per_image = (time.perf_counter() - began) / images
+    if validation is not None or kept.val is None:
+        return kept.train, kept.val
+    (x, y), (more_x, more_y) = kept.train, kept.val  # the final training learns from what chose, too
+    return (torch.cat([x, more_x]), torch.cat([y, more_y])), None
+
+
+def fit_classifier(
+    network: Network,
+    known: LabelledFeatures,
+    held_out: LabelledFeatures | None,
+    classes: int,
+    objective: ObjectiveConfig,
+) -> float | None:
+    """Give the network the best linear classifier on its features; its accuracy on held-out images.
+
+    known: features (n, D) and labels (n,) to learn from. held_out: others, which choose how strongly it is regularised.
+    """
+    features, labels = known
+    weighted = isinstance(objective, SupervisedConfig) and objective.class_weights
+    weights = balance(labels, classes) if weighted else None
+    classifier = fit_linear(features, labels, classes, validation=held_out, class_weights=weights)
+    with torch.no_grad():
+        for layer in classifiers(network):
+            layer.weight.copy_(classifier.weight)
+            layer.bias.copy_(classifier.bias)
+    if held_out is None:
+        return None
+    return (classifier(held_out[0]).argmax(1) == held_out[1]).float().mean().item()
+
+
+def set_temperature(network: Network, logits: Tensor, labels: Tensor) -> Tensor:
+    """Scale the network's classifier so that it is as confident as it is right; logits (n, K) are scaled too."""
+    factor = 1 / fit_temperature(logits, labels)
+    with torch.no_grad():
+        for layer in classifiers(network):
+            layer.weight.mul_(factor)
+            layer.bias.mul_(factor)
+    return factor * logits
+
+
+def training_work(training: Training, images: int, schedule: StepSchedule, steps: int) -> Cost:
+    """Operations of a training that saw this many images in this many steps, the keep schedule counted in.
+
+    A block costs its forward pass, as much again for the gradient of its input, and as much for that of its weights.
+    Frozen blocks need the first alone; with a low-rank change the last is needed of q, k and v only, a quarter.
+    """
+    config, frozen = training.model, training.freeze / training.model.layers
+    fractions = Counter(training.objective.keep_share(schedule.progress(step)) for step in range(steps))
+    total = sum(times * count_flops(config, keep) for keep, times in fractions.items())
+    passes = frozen + (1 - frozen) * (2.25 if training.lora else 3)
+    return Cost(images=images, flops=images * passes * total / steps if steps else 0.0)

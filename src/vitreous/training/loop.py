@@ -31,9 +31,9 @@ from vitreous.interrupt import Interrupted, uninterrupted
 from vitreous.objectives.objective import Objective, move_average
 from vitreous.storage.failures import readable_errors
 from vitreous.storage.files import write_file
-from vitreous.training.pace import Pace, crossed
 from vitreous.training.parallel import broadcast_parameters, load_full_state
 from vitreous.training.saving import Saver
+from vitreous.training.schedule import StepSchedule, parts_done
 from vitreous.training.state import Checkpoint, pack_optimizers, unpack_optimizers
 from vitreous.training.step import Learner, train_step
 
@@ -74,7 +74,7 @@ class Loop:
         objective: Objective,
         loader: Loader,
         training: Training,
-        pace: Pace,
+        schedule: StepSchedule,
         folder: Path,
         *,
         evaluate: Evaluate | None,
@@ -87,10 +87,10 @@ class Loop:
         """Without `evaluate`, or with `keep_last`, the last weights count as the best.
 
         `name_of` says what a person calls an image. `meter` is told what was spent before an interruption.
-        `check_clock` is called after each step and may bend the pace.
+        `check_clock` is called after each step and may replan the schedule.
         """
         self.meter, self.world = meter or Meter(), world or World()
-        self.objective, self.loader, self.training, self.pace = objective, loader, training, pace
+        self.objective, self.loader, self.training, self.schedule = objective, loader, training, schedule
         self.check_clock, self.keep_last = check_clock, keep_last
         self.folder, self.evaluate, self.name_of = folder, evaluate, name_of
         broadcast_parameters(objective, self.world)  # before it is copied
@@ -113,7 +113,7 @@ class Loop:
     @property
     def steps(self) -> int:
         """To take in all, as far as is known now."""
-        return self.pace.steps
+        return self.schedule.steps
 
     def run(
         self, listener: Callable[[Event], None] = lambda event: None, stop: Callable[[], bool] = lambda: False
@@ -175,8 +175,8 @@ class Loop:
             return False
         if self.step == 0:  # a good start is the first candidate
             return self.training.probe and self.steps > 0
-        before, now = self.pace.progress(self.step - 1), self.pace.progress(self.step)
-        return crossed(now, self.training.evaluations) > crossed(before, self.training.evaluations)
+        before, now = self.schedule.progress(self.step - 1), self.schedule.progress(self.step)
+        return parts_done(now, self.training.evaluations) > parts_done(before, self.training.evaluations)
 
     def _batches(self) -> Iterator[tuple[int, Batch]]:
         """The batches from the present step on, with their epoch."""
@@ -188,7 +188,7 @@ class Loop:
                     return
 
     def _train_step(self, batch: Batch) -> dict[str, float]:
-        progress, after = self.pace.progress(self.step), self.pace.progress(self.step + 1)
+        progress, after = self.schedule.progress(self.step), self.schedule.progress(self.step + 1)
         check = partial(self._check, batch)
         found = train_step(self.learner, batch, self.step, progress, after, check)
         self.step += 1

@@ -21,12 +21,12 @@ from vitreous.data.view import Sample, look_at
 from vitreous.distributed.meter import Cost
 from vitreous.errors import UserError
 from vitreous.evaluate.classify import Answer
+from vitreous.explain.explanation import Explainer
 from vitreous.explain.methods import can_explain_classes
 from vitreous.explain.reconstruct import draw_reconstructions
-from vitreous.inference.opening import open_dataset, open_images, open_model
+from vitreous.explain.weight_plots import plot_weights
+from vitreous.inference.opening import choose_split, open_dataset, open_images, open_model
 from vitreous.jobs.evaluate import evaluate
-from vitreous.jobs.explain import explain
-from vitreous.jobs.plot_weights import plot_weights
 from vitreous.model.family import count_flops
 from vitreous.objectives.mae import load_autoencoder
 from vitreous.report.content import Content, Example, Run, SplitScores, TaughtImage
@@ -34,7 +34,6 @@ from vitreous.report.page import looks, page
 from vitreous.report.pretraining import pretraining_page
 from vitreous.storage.files import write_file, write_output
 from vitreous.storage.overwrite import check_file
-from vitreous.studies.self_training.folder import is_self_training
 from vitreous.training.folder import METRICS, REPORT, RESULT, RunConfig, read_config, records_of
 from vitreous.training.request import FitRequest, PretrainRequest
 from vitreous.training.result import FitResult, PretrainResult, read_result
@@ -75,7 +74,6 @@ def write_report(
     """
     if split is not None and data is None:
         raise UserError(f"split={split!r}: a split of data to measure on; give data too, or leave split out.")
-    hurry = Hurry(seconds)
     bundle = open_model(model, preprocess)
     finished = None if isinstance(model, Bundle) else read_run(Path(model))
     place = str(bundle.path or "BUNDLE") if isinstance(model, Bundle) else str(model)
@@ -91,23 +89,49 @@ def write_report(
         path, write = default, write_file
     else:
         path, write = check_file(default if out is None else out), write_output
+    if finished is not None and data is None:
+        return write(path, _page(name, place, bundle, finished, seconds))
     if finished is not None and isinstance(finished.result, PretrainResult):
-        if data is not None:
-            raise UserError(
-                f"{place}: a training without labels, so there is no classifier to measure; leave the data out, or see "
-                f"what its features are worth: vitreous probe {place} {data}."
-            )
-        rebuilt = _rebuilt(Path(place), bundle, finished.config)
-        return write(path, pretraining_page(name, told(place, finished), rebuilt))
-    measured = _recall(finished) if data is None else _measure(bundle, data, split, progress)
+        raise UserError(
+            f"{place}: a training without labels, so there is no classifier to measure; leave the data out, or see "
+            f"what its features are worth: vitreous probe {place} {data}."
+        )
+    measured = Measured() if data is None else _measure(bundle, data, split, progress)
     run = None if finished is None else told(place, finished)
     source = None if data is None or isinstance(data, Data) else str(data)
-    content = _content(name, place, bundle, run, source, measured, hurry)
+    content = _content(name, place, bundle, run, source, measured, Timeout(seconds))
     taught = () if finished is None else _taught(Path(place), finished.config)
     return write(path, page(replace(content, taught=taught)))
 
 
-class Hurry:
+def write_run_page(
+    folder: Path, bundle: Bundle, config: RunConfig, result: FitResult | PretrainResult, seconds: float | None
+) -> None:
+    """Write the page of a training that has just ended, in about so many seconds."""
+    content = _page(folder.resolve().name, str(folder), bundle, Finished(config, result, records_of(folder)), seconds)
+    write_file(folder / REPORT, content)
+
+
+def restore_run_page(folder: Path) -> str:
+    """Write the page of a finished training again if it is lost; what there is to say about it."""
+    if (folder / REPORT).exists():
+        return f"{folder} is finished; nothing to do."
+    try:
+        write_report(folder)
+    except UserError as error:  # what was learned is there all the same
+        return f"{folder} is finished; its {REPORT} is missing and cannot be written: {error}"
+    return f"{folder} is finished; only its {REPORT} was missing, and is written again."
+
+
+def _page(name: str, place: str, bundle: Bundle, finished: Finished, seconds: float | None) -> str:
+    """The page of a run, with what the training itself measured."""
+    if isinstance(finished.result, PretrainResult):
+        return pretraining_page(name, told(place, finished), _rebuilt(Path(place), bundle, finished.config))
+    content = _content(name, place, bundle, told(place, finished), None, _recall(finished), Timeout(seconds))
+    return page(replace(content, taught=_taught(Path(place), finished.config)))
+
+
+class Timeout:
     """Whether there is still time to look at images for a page that may take so many seconds."""
 
     def __init__(self, seconds: float | None) -> None:
@@ -119,11 +143,11 @@ class Hurry:
 
 
 def _content(
-    name: str, place: str, bundle: Bundle, run: Run | None, source: str | None, measured: Measured, hurry: Hurry
+    name: str, place: str, bundle: Bundle, run: Run | None, source: str | None, measured: Measured, timeout: Timeout
 ) -> Content:
     """All that the page of a classifier shows; source: the data that it was measured on, if a person named them."""
-    splits = [with_examples(one, bundle, measured.data, hurry) for one in measured.splits[:1]]
-    looked_at = None if hurry.over() else measured.data
+    splits = [with_examples(one, bundle, measured.data, timeout) for one in measured.splits[:1]]
+    looked_at = None if timeout.over() or measured.data is None else choose_split(measured.data, None)[1]
     return Content(
         name=name,
         place=place,
@@ -132,11 +156,7 @@ def _content(
         data=source,
         splits=(*splits, *measured.splits[1:]),
         spent=_spent(bundle) if run is None else run.spent,
-        looks=looks(
-            plot_weights(
-                bundle, looked_at, count=None if looked_at is None else 2 * _how_many(bundle.model.config)
-            ).plots()
-        ),
+        looks=looks(plot_weights(bundle, looked_at, 2 * _how_many(bundle.model.config)).plots()),
         card=_card(bundle) if run is None else None,
         left_out=measured.left_out,
     )
@@ -159,10 +179,8 @@ def _measure(
     return Measured(opened, (SplitScores(found.split, found.result),), left_out)
 
 
-def _recall(finished: Finished | None) -> Measured:
-    """What the training itself measured; nothing of a bundle alone."""
-    if finished is None:
-        return Measured()
+def _recall(finished: Finished) -> Measured:
+    """What the training itself measured."""
     return Measured(_data_of(finished.config), tuple(_measured(finished)), finished.result.remarks)
 
 
@@ -176,16 +194,15 @@ class Finished(NamedTuple):
 
 def read_run(folder: Path) -> Finished | None:
     """What a finished training left in its folder; None where the folder is no run of a single one."""
-    if is_self_training(folder):
-        return None
     if not (folder / RESULT).exists():
         if (folder / METRICS).exists():
             raise UserError(f"{folder}: the training is not finished; repeat its command to finish it.")
         return None
     try:
-        config, result, records = read_config(folder), read_result(folder), records_of(folder)
+        config = read_config(folder)
         if config is None:
             raise ValueError("there is no config.json")
+        result, records = read_result(folder), records_of(folder)
     except UserError as error:
         reason = str(error).rstrip(".")
         raise UserError(f"{reason}; or give the bundle alone: {folder / 'bundle'}.") from None
@@ -228,10 +245,10 @@ def _measured(finished: Finished) -> list[SplitScores]:
     """The splits that the training measured, test before validation, which chose the weights."""
     result = finished.result
     assert isinstance(result, FitResult)
-    found = [] if result.test is None else [SplitScores("test", result.test, of=result.parts_of.get("test"))]
+    found = [] if result.test is None else [SplitScores("test", result.test, of=result.subset_of.get("test"))]
     if (validation := result.validation) is not None:
         calibrated = finished.config.training.probe
-        of = result.parts_of.get("validation")
+        of = result.subset_of.get("validation")
         found.append(SplitScores("validation", validation, chose=True, calibrated=calibrated, of=of))
     return found
 
@@ -286,7 +303,7 @@ def _rebuilt(folder: Path, bundle: Bundle, config: RunConfig) -> Image.Image | N
     return draw_reconstructions(load_autoencoder(folder / "decoder", bundle.model), batch, bundle.preprocess)
 
 
-def with_examples(scored: SplitScores, bundle: Bundle, data: Data | None, hurry: Hurry) -> SplitScores:
+def with_examples(scored: SplitScores, bundle: Bundle, data: Data | None, timeout: Timeout) -> SplitScores:
     """The split with images that the model was surest of, and what it looked at in them."""
     each = _how_many(bundle.model.config)
     wrong, right = scored.result.surest_wrong[:each], scored.result.surest_right[:each]
@@ -294,14 +311,14 @@ def with_examples(scored: SplitScores, bundle: Bundle, data: Data | None, hurry:
     if not places:
         return replace(scored, without=GONE)
     found: dict[Answer, Example] = {}
-    for answer in chain.from_iterable(zip_longest(wrong, right)):  # in turns, so that a hurry leaves some of both
+    for answer in chain.from_iterable(zip_longest(wrong, right)):  # in turns, so that a timeout leaves some of both
         if answer is None or answer.image not in places:
             continue
-        if hurry.over():
+        if timeout.over():
             break
         if (example := _example(bundle, answer, *places[answer.image])) is not None:
             found[answer] = example
-    if not found and hurry.over():
+    if not found and timeout.over():
         return replace(scored, without=SHORT)
     shown, known = ([found[answer] for answer in some if answer in found] for some in (wrong, right))
     return replace(scored, wrong=tuple(shown), right=tuple(known))
@@ -327,8 +344,9 @@ def _find(data: Data, names: set[str]) -> dict[str, tuple[Source, int]]:
 def _example(bundle: Bundle, answer: Answer, source: Source, index: int) -> Example | None:
     """The image and what spoke for the answer, where it can be told; None if it was damaged since it was judged."""
     try:
-        whole = look_at(Sample(source, index), bundle.preprocess).whole
-        overlay = explain(bundle, Sample(source, index)).overlay() if can_explain_classes(bundle.model) else None
+        sample = Sample(source, index)
+        whole = look_at(sample, bundle.preprocess).whole
+        overlay = Explainer(bundle).explain(sample).overlay() if can_explain_classes(bundle.model) else None
     except ImageError:
         return None
     return Example(answer, whole, overlay)

@@ -6,7 +6,7 @@ The run folder keeps the request; the same request in the same folder resumes. T
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass, field, fields
+from dataclasses import KW_ONLY, asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -61,10 +61,22 @@ class TrainingRequest:
         ),
     ] = field(default_factory=dict)
 
+    def comparable(self) -> dict[str, Any]:
+        """Every field, with one text for one thing: however a time or a place was written."""
+        from vitreous.training.deadline import parse_budget
+
+        found: dict[str, Any] = {**asdict(self), "overrides": as_texts(self.overrides)}
+        if self.budget is not None:
+            found["budget"] = parse_budget(self.budget)
+        for name in PLACES:
+            if found.get(name) is not None and ":" not in str(found[name]):
+                found[name] = str(Path(found[name]).resolve())
+        return found
+
     def check(self) -> None:
         """Refuse what makes no sense in any training."""
         from vitreous.model.family import check_one_size
-        from vitreous.training.budget.steps import parse_budget
+        from vitreous.training.deadline import parse_budget
 
         if self.budget is not None and self.epochs is not None:
             raise UserError("budget and epochs: give one of the two; the other follows from it.")

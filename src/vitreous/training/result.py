@@ -48,7 +48,7 @@ class FitResult:
     probe: FrozenProbe | None
     spent: Cost
     remarks: tuple[str, ...] = ()
-    parts_of: dict[str, int] = field(default_factory=dict)
+    subset_of: dict[str, int] = field(default_factory=dict)
     """Of "validation" and "test", where the time was too short for all of it and a random part was measured: how many
     images there are."""
 
@@ -64,7 +64,7 @@ class FitResult:
         """How many images of "validation" or "test" were measured: "1,110 images", "a random 150 of 1,110 images"."""
         found = self.test if name == "test" else self.validation
         assert found is not None
-        part = f"a random {found.n:,} of {self.parts_of[name]:,}" if name in self.parts_of else f"{found.n:,}"
+        part = f"a random {found.n:,} of {self.subset_of[name]:,}" if name in self.subset_of else f"{found.n:,}"
         return f"{part} images"
 
     @staticmethod

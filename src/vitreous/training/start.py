@@ -15,8 +15,16 @@ from vitreous.config.train import Training
 from vitreous.data.decode import Header, ImageError
 from vitreous.data.loader import Loader
 from vitreous.data.source import Data, Source, take_share
+from vitreous.distributed.world import ALONE, World
 from vitreous.errors import UserError
-from vitreous.model.family import build_network, count_flops, parameter_roles, resize, without_classifier
+from vitreous.model.family import (
+    build_network,
+    count_flops,
+    inference_batch,
+    parameter_roles,
+    resize,
+    without_classifier,
+)
 from vitreous.model.initialise import whiten_patches
 from vitreous.model.lora import add_lora
 from vitreous.model.network import Network, has_stem, require
@@ -45,12 +53,12 @@ def choose_training(
     *,
     teacher: ModelConfig | None = None,
     typical: Source | None = None,
-    divided: bool = False,
+    is_split: bool = False,
 ) -> Training:
     """What the recipe makes of these data, weights and kind of device, with what the person set otherwise.
 
     teacher: the model that is learned from, where there is one. typical: the images whose sizes count; None for all
-    that are trained on. divided: nothing is set aside of these data, for they are divided already.
+    that are trained on. is_split: nothing is set aside of these data, for they are split already.
     """
     stats = dataset_stats(typical or data.train, len(data.classes), request.model, request.image_size)
     stats = replace(stats, images=len(data.train), tested="test" in data.splits)
@@ -59,7 +67,7 @@ def choose_training(
     if base is not None:
         stats = replace(stats, base=base.model.config, base_preprocess=base.preprocess)
     training = _from_recipe(request, stats, teacher)
-    if divided:
+    if is_split:
         training = replace(training, validation=0.0, share=1.0)
     if training.validation or training.share < 1:  # what is left out is not trained on, which some recipes count
         left = len(split_for(training, data).train)
@@ -202,3 +210,46 @@ def some_headers(source: Source, most: int = 32) -> list[Header]:
             f"{source.name(0)}: neither this nor any other image that was tried can be read; check the data."
         )
     return headers
+
+
+MAX_VIEW_BATCH = 256
+"""Images at once, at most, that views are made of in evaluation: a batch of many processes is too large for one. The
+same for any number of them, for what an objective says may depend on the batch; no recipe has a larger one."""
+
+
+def training_loader(source: Source, t: Training, workers: int, world: World = ALONE) -> Loader:
+    """Images varied as the training says, in the views that its objective wants; of each batch a process's part."""
+    return Loader(
+        source,
+        t.preprocess,
+        t.augment,
+        batch_size=t.batch_size,
+        seed=t.seed,
+        workers=workers,
+        views=t.objective.views,
+        patch=t.model.patch if isinstance(t.model, ViTConfig) else None,
+        world=world,
+    )
+
+
+def plain_loader(source: Source, t: Training, workers: int, world: World = ALONE) -> Loader:
+    """Images as evaluation sees them; those that cannot be read are left out, and reported."""
+    batch = inference_batch(t.model)
+    return Loader(source, t.preprocess, batch_size=batch, workers=workers, unreadable_limit=1.0, world=world)
+
+
+def evaluation_loader(source: Source, t: Training, workers: int, world: World = ALONE) -> Loader:
+    """What the objective is evaluated on: plain images, or its own views of them, the same each time."""
+    if not t.objective.evaluates_views:
+        return plain_loader(source, t, workers, world)
+    return Loader(
+        source,
+        t.preprocess,
+        t.augment,
+        batch_size=min(t.batch_size, MAX_VIEW_BATCH),
+        seed=t.seed,
+        shuffle=False,
+        views=t.objective.views,
+        unreadable_limit=1.0,
+        world=world,
+    )

@@ -1,353 +1,452 @@
-"""The skeleton of every training: request, data, start, plan, loop, finish, report. A verb fills in what differs."""
+"""One training, from data to bundle: open, plan, start, train, measure, write.
+
+`train` is the whole of it. What differs between learning with labels and without is its `method`: `labelled.Labelled`
+or `unlabelled.Unlabelled`. A training that was interrupted is resumed by the same call.
+"""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable
-from contextlib import ExitStack
-from dataclasses import replace
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import ClassVar, Generic, TypeVar
-
-import torch
+from typing import Generic, Protocol, TypeVar
 
 from vitreous.callbacks import Callbacks, Event
 from vitreous.config.train import Training
 from vitreous.data.loader import Loader
-from vitreous.data.source import Data, Source, Split
+from vitreous.data.shards.opening import is_shards
+from vitreous.data.source import Data, Split
 from vitreous.distributed.joining import announce
-from vitreous.distributed.launcher import local_processes
-from vitreous.distributed.meter import Cost, Meter
+from vitreous.distributed.launcher import local_processes, local_rank
+from vitreous.distributed.meter import Meter
 from vitreous.distributed.world import ALONE, World
 from vitreous.errors import UserError
 from vitreous.inference.needs import check_training_memory
 from vitreous.model.family import build_network, describe
 from vitreous.model.lora import merge_lora
 from vitreous.model.network import Network
-from vitreous.objectives.build import build_objective
 from vitreous.objectives.objective import Objective
-from vitreous.objectives.setting import Setting
+from vitreous.storage.files import write_file
 from vitreous.storage.lock import hold_folder
 from vitreous.storage.overwrite import check_folder
-from vitreous.training.budget.clock import Clock
-from vitreous.training.budget.looking import random_part
-from vitreous.training.budget.steps import Afterwards, parse_budget, plan
-from vitreous.training.consistency import open_consistent
-from vitreous.training.ending import Ending, Result, WriteReport, write_ending
-from vitreous.training.folder import REPORT, RESULT, RunConfig, check_same_request, make_run_folder, open_run
-from vitreous.training.loaders import training_loader
+from vitreous.training.deadline import Deadline, Replanner, Reserved, StepTimes, plan_steps
+from vitreous.training.folder import (
+    RESULT,
+    ConfigFile,
+    RunConfig,
+    check_finished,
+    check_same_request,
+    digest_splits,
+    make_run_folder,
+    open_run,
+    remove_run,
+    save_extra,
+    training_to_json,
+)
 from vitreous.training.loop import Evaluate, Loop, Outcome
-from vitreous.training.pace import Pace, Timekeeper, Timetable
-from vitreous.training.request import Request
-from vitreous.training.result import FrozenProbe
+from vitreous.training.page import restore_run_page, write_run_page
+from vitreous.training.request import FitRequest, PretrainRequest
+from vitreous.training.result import FitResult, FrozenProbe, PretrainResult, read_result
 from vitreous.training.runtime import Runtime
+from vitreous.training.schedule import StepSchedule
+from vitreous.training.start import training_loader
 from vitreous.training.state import has_checkpoint
+from vitreous.training.teaching.teacher import MissingTeacher, Teacher
 from vitreous.training.track import check_tensorboard, tracked
+from vitreous.weights.bundle import Bundle, load_bundle, save_bundle
 
 NO_STEPS = "The time that is left is too short to train further: the classifier on frozen features is the result."
 ONE_STEP = "With what is left to measure and to write, the time is up: one step is taken."
 
-Asked = TypeVar("Asked", bound=Request)
+Asked = TypeVar("Asked", bound=FitRequest | PretrainRequest)
+Result = TypeVar("Result", bound=FitResult | PretrainResult)
 
 
-class TrainingRun(ABC, Generic[Asked, Result]):
-    """One training in a run folder; `run` does it, or what is left of it."""
+@dataclass(frozen=True)
+class TrainingContext(Generic[Asked]):
+    """What all steps of one training are done with."""
 
-    keep_last: ClassVar[bool] = False
-    """Keep the last weights, not the best by validation."""
-    writing: ClassVar[float] = 4.5
-    """Seconds that the bundle, the report and the end of the process take on two quiet cores."""
+    request: Asked
+    folder: Path
+    runtime: Runtime
+    callbacks: Callbacks
+    meter: Meter
+    deadline: Deadline | None
+    """None without a budget, and in a training that is resumed: what was planned stays so."""
+    loaders: ExitStack
+    """Closes the loaders, whose processes then end."""
 
-    def __init__(
-        self,
-        request: Asked,
-        folder: Path,
-        machine: Runtime,
-        callbacks: Callbacks,
-        report: WriteReport,
-    ) -> None:
-        self.meter = Meter(began=callbacks.started)
-        self.request, self.folder, self.machine = request, folder, machine
-        self.world, self.report = machine.world, report
-        # only the first process of several speaks
-        self.callbacks = (
-            callbacks if self.world.is_main else Callbacks(should_stop=callbacks.should_stop, started=callbacks.started)
-        )
-        self.clock: Clock | None = None
-        if request.budget is not None:
-            self.clock = Clock(request.budget, parse_budget(request.budget), self.writing, self.meter, self.world)
-        self.probe: FrozenProbe | None = None
-        self.weights: str | None = None
-        self.taught_by: str | None = None
-        self.teacher_flops: float | None = None
-        self.unreadable: dict[str, str] = {}
-        self.parts: dict[Split, int] = {}
-        # what follows is made on the way, in this order
-        self.held: ExitStack
-        self.open: ExitStack
-        self.saved: RunConfig | None = None
-        self.config: RunConfig
-        self.training: Training
-        self.data: Data
-        self.checkpointed = False
-        self.loader: Loader
-        self.objective: Objective
-        self.evaluate: Evaluate | None = None
+    @property
+    def world(self) -> World:
+        """The processes that train together."""
+        return self.runtime.world
 
-    # What a verb fills in
-
-    @abstractmethod
-    def read_result(self) -> Result:
-        """What a finished training came to."""
-
-    @abstractmethod
-    def open_data(self) -> Data:
-        """The data that the request names."""
-
-    @abstractmethod
-    def choose_training(self, data: Data) -> Training:
-        """What the recipe makes of these data, with what the person set otherwise."""
-
-    @abstractmethod
-    def split_data(self, data: Data) -> Data:
-        """The data with a val split, where one is wanted."""
-
-    @abstractmethod
-    def start_network(self) -> Network:
-        """The network before the first step; where there is a checkpoint, that takes its place."""
-
-    @abstractmethod
-    def make_evaluate(self) -> Evaluate | None:
-        """What is measured now and then on the val split."""
-
-    @abstractmethod
-    def afterwards(self, clock: Clock) -> Afterwards:
-        """What the time must do for beside the steps, judged by what was measured so far."""
-
-    @abstractmethod
-    def end(self, network: Network, outcome: Outcome, pace: Pace) -> Ending[Result]:
-        """Measure the kept network, and say what it all came to; it may still change the network."""
-
-    def manner(self) -> str:
-        """What it learns by, in a word or two."""
-        return self.training.objective.kind
-
-    def setting(self) -> Setting:
-        """What the objective may need to know."""
-        labels = torch.from_numpy(self.data.train.labels)
-        return Setting(self.training.seed, labels, self.world, self.training.preprocess)
-
-    def say_start(self, steps: int) -> None:
-        """What is to be said before the first step of a new training."""
-
-    def watch(self, listener: Callable[[Event], None]) -> Callable[[Event], None]:
-        """The listener, with what the verb wants to hear itself."""
-        return listener
-
-    def work(self, outcome: Outcome, pace: Pace) -> Cost:
-        """Images and floating-point operations of the steps."""
-        return Cost(images=outcome.images)
-
-    # The skeleton
-
-    def run(self) -> Result:
-        """Do what is left to do."""
-        try:
-            saved, result = self.world.on_main(self._look_into_folder)
-            if result is not None:
-                return result
-            if self.machine.tensorboard:
-                check_tensorboard()
-            with ExitStack() as self.held, ExitStack() as self.open:
-                return self._run(saved)
-        except BaseException as error:
-            if (lost := announce(error)) is not None:  # else other processes would wait for this one
-                raise lost from error
-            raise
-
-    def _look_into_folder(self) -> tuple[RunConfig | None, Result | None]:
-        """What a training that was begun here needs to go on, and what it came to where it is finished."""
-        saved = open_run(self.folder)
-        if saved is None:
-            return None, None
-        check_same_request(saved, self.request, self.folder)
-        if not (self.folder / RESULT).exists():
-            return saved, None
-        result = self.read_result()
-        self.callbacks.message(self._restore_report())
-        return saved, result
-
-    def _run(self, saved: RunConfig | None) -> Result:
-        opened = open_consistent(self.open_data, str(self.request.data), self.world)
-        self.saved = saved
-        if saved is None:
-            self.training = self.choose_training(opened)
-        else:
-            saved.check_data(opened, self.folder)
-            self.training, self.probe, self.weights = saved.training, saved.probe, saved.weights
-            self.taught_by, self.teacher_flops = saved.teacher, saved.teacher_flops
-            # what the clock has decided stays so: exactness comes before the time
-            self.parts, self.clock = dict(saved.parts), None
-        self.data = self.split_data(opened)
-        check_training_memory(self.training, len(self.data.train), self.world, local_processes())
-        # not before: a mistake in the request should leave nothing behind
-        self.checkpointed = self.world.on_main(lambda: self._claim_folder(saved))
-        self._say_what(resumed=saved is not None)
-        self.loader = self.keep_open(training_loader(self.data.train, self.training, self.machine.workers, self.world))
-        network = self.start_network()
-        self.objective = build_objective(network, self.training.objective, self.setting())
-        self.objective.to(self.world.device)
-        self.evaluate = self.make_evaluate()
-        table: Timetable | None = None
-        if saved is None:
-            table = self._plan()
-            steps = self.training.epochs and max(1, round(self.training.epochs * self.loader.steps_per_epoch))
-            saved = RunConfig.of(
-                self.request,
-                self.training,
-                int(steps),
-                opened,
-                weights=self.weights,
-                teacher=self.taught_by,
-                teacher_flops=self.teacher_flops,
-                probe=self.probe,
-                parts=self.parts,
-            )
-            self._keep_config(saved)
-            self.say_start(saved.steps)
-        self.config, pace = saved, saved.pace
-        return self._finish(self._train(pace, table), pace)
-
-    def _claim_folder(self, saved: RunConfig | None) -> bool:
-        """Make the run folder ours until the end, and say whether it has a checkpoint.
-
-        One that is another's, or that another training is in, is refused.
-        """
-        check_folder(self.folder / "bundle")
-        make_run_folder(self.folder)
-        self.held.enter_context(hold_folder(self.folder, self.callbacks.message))
-        if open_run(self.folder) != saved or (self.folder / RESULT).exists():
-            raise UserError(f"{self.folder}: another process has just trained in it; repeat the command.")
-        return has_checkpoint(self.folder / "checkpoints")
-
-    def _keep_config(self, config: RunConfig) -> None:
-        """Write down what the clock has decided, before it counts."""
-        self.config = config
-        if self.world.is_main:
-            config.write(self.folder)
-
-    def keep_part(self, split: Split, count: int) -> None:
-        """Only so many images of a split are looked at, as the time allows no more."""
-        self.parts[split] = count
-        self._keep_config(self.config.looking(self.parts))
-
-    def part(self, split: Split) -> Source:
-        """The images of a split that are looked at: all, but with a budget a random part where the time is short.
-
-        With a budget they come in a random order, so that whoever must stop early has seen a random part too.
-        """
-        source = self.data.splits[split]
-        if self.request.budget is None:
-            return source
-        return random_part(source, self.training.seed, self.parts.get(split))
+    @property
+    def measuring_world(self) -> World:
+        """The processes that divide images to be measured; with a budget each looks at all of them: their number then
+        depends on the clock."""
+        return self.world if self.request.budget is None else ALONE
 
     def keep_open(self, loader: Loader) -> Loader:
         """The loader, closed when the training has ended."""
-        self.open.callback(loader.close)
+        self.loaders.callback(loader.close)
         return loader
 
+
+@dataclass(frozen=True)
+class Opened:
+    """What a training learns from and starts with."""
+
+    data: Data
+    """In the splits that it is trained and measured on."""
+    training: Training
+    base: Bundle | None = None
+    """The weights that it starts from; None from scratch, or where a checkpoint has all that is needed."""
+    weights: str | None = None
+    """Digest of these."""
+    teacher: Teacher | MissingTeacher | None = None
+    teacher_flops: float | None = None
+
+
+@dataclass(frozen=True)
+class Start:
+    """Everything before the first step."""
+
+    loader: Loader
+    objective: Objective
+    evaluate: Evaluate | None
+    """What is measured now and then on the val split."""
+    validation: Loader | None = None
+    probe: FrozenProbe | None = None
+    subsets: dict[Split, int] = field(default_factory=dict)
+    """Of splits that there is no time to look at as a whole, how many images are."""
+    seconds_per_image: float = 0.0
+    """To look at one, where it was measured."""
+
+
+@dataclass(frozen=True)
+class Ending(Generic[Result]):
+    """What a training came to."""
+
+    result: Result
+    labels: Sequence[str]
+    card: str
+
+
+class Method(Protocol[Asked, Result]):
+    """What differs between learning with labels and without."""
+
     @property
-    def looking(self) -> World:
-        """The processes among which images that are only looked at are divided; with a budget, each looks at all:
-        how many there are then depends on the clock."""
-        return self.world if self.request.budget is None else ALONE
+    def keep_last(self) -> bool:
+        """Whether the last weights are kept, not the best by validation."""
 
-    def _say_what(self, resumed: bool) -> None:
-        c, splits = self.training.model, self.data.splits
-        images = ", ".join(f"{len(source):,} {split}" for split, source in splits.items())
-        classes = f" of {len(self.data.classes)} classes" if self.data.classes else ""
-        self.callbacks.message(
-            f"{'Resuming' if resumed else 'Training'}: {describe(c)} at {c.image_size[0]}x{c.image_size[1]} "
-            f"({self.manner()}): {images} images{classes}."
-        )
-        for note in self.data.notes:
-            self.callbacks.message(note)
+    @property
+    def writing_seconds(self) -> float:
+        """What the bundle, the page and the end of the process take on two quiet cores."""
 
-    def _plan(self) -> Timetable | None:
-        """With a budget, the training gets as many steps as fit."""
-        if self.clock is None:
-            return None
-        self.training, table = plan(
-            self.training,
-            self.objective,
-            self.loader,
-            self.afterwards(self.clock),
-            world=self.world,
-            meter=self.meter,
-            deadline=self.clock.deadline,
-        )
-        if table is None:
-            self.callbacks.message(NO_STEPS if self.training.epochs == 0 else ONE_STEP)
-        return table
+    @property
+    def page(self) -> bool:
+        """Whether the run gets a page."""
 
-    def _train(self, pace: Pace, table: Timetable | None) -> Outcome:
-        loop = Loop(
-            self.objective,
-            self.loader,
-            self.training,
-            pace,
-            self.folder,
-            evaluate=self.evaluate,
-            keep_last=self.keep_last,
-            name_of=self.data.train.name,
-            meter=self.meter,
-            check_clock=self._clock_check(pace, table),
-            world=self.world,
-        )
-        with ExitStack() as stack:
-            listener = self.watch(self.callbacks.step)
-            if self.machine.tensorboard and self.world.is_main:
-                listener = stack.enter_context(tracked(listener, self.folder))
-            outcome = loop.run(listener, self.callbacks.should_stop)
-        for remark in outcome.remarks:
-            self.callbacks.message(remark)
-        return outcome
+    def open_data(self, context: TrainingContext[Asked]) -> Data:
+        """The data that the request names."""
 
-    def _clock_check(self, pace: Pace, table: Timetable | None) -> Callable[[int], None]:
-        """What the loop calls after each step to end in time; a bend of the pace is kept in the configuration."""
-        if table is None or self.clock is None:
-            return lambda step: None
+    def open(self, context: TrainingContext[Asked], data: Data, saved: RunConfig | None) -> Opened:
+        """The weights, the teacher, the recipe's training, and the data in its splits."""
 
-        def written() -> None:
-            self._keep_config(self.config.bent(pace.bends))
+    def start(
+        self, context: TrainingContext[Asked], opened: Opened, loader: Loader, saved: RunConfig | None, resumed: bool
+    ) -> Start:
+        """The objective before the first step; resumed: a checkpoint will take its place."""
 
-        return Timekeeper(pace, table, clock=self.clock.now, written=written).check
+    def reserve(self, opened: Opened, start: Start, deadline: Deadline) -> Reserved:
+        """The time that is needed beside the steps."""
 
-    def _finish(self, outcome: Outcome, pace: Pace) -> Result:
-        """Measure the kept weights, and write the bundle, the result and the report."""
+    def describe_start(self, context: TrainingContext[Asked], opened: Opened, start: Start, steps: int) -> None:
+        """Say what a person should know before the first step."""
+
+    def watch(self, context: TrainingContext[Asked]) -> Callable[[Event], None]:
+        """The callback of each step."""
+
+    def title(self, context: TrainingContext[Asked], training: Training) -> str:
+        """What it learns by, in a word or two."""
+
+    def measure(
+        self,
+        context: TrainingContext[Asked],
+        opened: Opened,
+        start: Start,
+        config: ConfigFile,
+        network: Network,
+        outcome: Outcome,
+    ) -> Ending[Result]:
+        """Measure the kept network, and say what it all came to; it may still scale the network's classifier."""
+
+
+def train(
+    request: Asked,
+    folder: Path,
+    runtime: Runtime,
+    callbacks: Callbacks,
+    method: Method[Asked, Result],
+    *,
+    overwrite: bool = False,
+) -> Result:
+    """Train in a run folder, or resume what was begun there; what came of it.
+
+    overwrite: a training that the folder holds is deleted as soon as the new request is known to be sound.
+    """
+    with _failures_announced(), ExitStack() as held, ExitStack() as loaders:
+        context = _begin(request, folder, runtime, callbacks, method, loaders)
+        saved = None if overwrite else context.world.on_main(lambda: _open_folder(context))
+        if saved is not None and (result := context.world.on_main(lambda: _finished(context, method, saved))):
+            return result
+        data = _open_consistent(lambda: method.open_data(context), str(request.data), context.world)
+        if saved is not None:
+            saved.check_data(data, folder)
+            context = _resuming(context, saved)
+        opened = method.open(context, data, saved)
+        check_training_memory(opened.training, len(opened.data.train), context.world, local_processes())
+        # not before: a mistake in the request should leave nothing behind
+        resumed = context.world.on_main(lambda: _claim_folder(context, saved, held, overwrite))
+        _say_what(context, opened, method.title(context, opened.training), resumed=saved is not None)
+        loader = context.keep_open(training_loader(opened.data.train, opened.training, runtime.workers, context.world))
+        start = method.start(context, opened, loader, saved, resumed)
+        config, times = _plan(context, method, data, opened, start, saved)
+        outcome, schedule = _take_steps(context, method, opened, start, config, times)
         # with a budget, the clock may have changed the steps
-        self.training = replace(self.training, epochs=pace.steps / self.loader.steps_per_epoch)
-        network = build_network(self.training.model, seed=None)
-        network.load_state_dict(merge_lora(outcome.best["model"]))
-        network.eval()
-        ending = self.end(network, outcome, pace)
-        if self.world.is_main:
-            write_ending(self.folder, self.request, self.training, network, outcome, ending)
-            if outcome.finished:
-                self.report(self.folder, seconds=None if self.clock is None else self.clock.left())
+        training = replace(config.training, epochs=schedule.steps / loader.steps_per_epoch)
+        opened = replace(opened, training=training)
+        network = _kept_network(training, outcome)
+        ending = method.measure(context, opened, start, config, network, outcome)
+        if context.world.is_main:
+            _write(context, method, opened, network, outcome, ending, config)
         return ending.result
 
-    def spent(self, outcome: Outcome, pace: Pace) -> Cost:
-        """What the training cost; all processes are ended first, for only then their time is known."""
-        self.open.close()
-        return self.meter.spent(self.world) + self.work(outcome, pace)
 
-    def _restore_report(self) -> str:
-        """What there is to say of a finished run; its page is written again if it is lost."""
-        if (self.folder / REPORT).exists():
-            return f"{self.folder} is finished; nothing to do."
-        try:
-            self.report(self.folder)
-        except UserError as error:  # what was learned is there all the same
-            return f"{self.folder} is finished; its {REPORT} is missing and cannot be written: {error}"
-        return f"{self.folder} is finished; only its {REPORT} was missing, and is written again."
+@contextmanager
+def _failures_announced() -> Iterator[None]:
+    """Within, an error is told to the other processes, which would else wait for this one."""
+    try:
+        yield
+    except BaseException as error:
+        if (lost := announce(error)) is not None:
+            raise lost from error
+        raise
+
+
+def _begin(
+    request: Asked,
+    folder: Path,
+    runtime: Runtime,
+    callbacks: Callbacks,
+    method: Method[Asked, Result],
+    loaders: ExitStack,
+) -> TrainingContext[Asked]:
+    if runtime.tensorboard:
+        check_tensorboard()
+    meter, world = Meter(began=callbacks.started), runtime.world
+    deadline = None if request.budget is None else Deadline(request.budget, method.writing_seconds, meter, world)
+    if not world.is_main:
+        callbacks = Callbacks(should_stop=callbacks.should_stop, started=callbacks.started)
+    return TrainingContext(request, folder, runtime, callbacks, meter, deadline, loaders)
+
+
+def _open_folder(context: TrainingContext[Asked]) -> RunConfig | None:
+    """The configuration of the training that was begun in the folder; refused where the request is another."""
+    saved = open_run(context.folder)
+    if saved is not None:
+        check_same_request(saved, context.request, context.folder)
+    return saved
+
+
+def _finished(context: TrainingContext[Asked], method: Method[Asked, Result], saved: RunConfig) -> Result | None:
+    """What a finished training came to; None if it is not finished, or if its bundle has to be written again."""
+    folder, message = context.folder, context.callbacks.message
+    if not (folder / RESULT).exists():
+        return None
+    result = read_result(folder)
+    try:
+        data: Data | None = method.open_data(context)
+    except UserError as error:
+        message(f"Its data cannot be compared with those that it learned from: {error}")
+        data = None
+    if data is not None:
+        check_finished(saved, data, folder)
+    try:
+        load_bundle(folder / "bundle")
+    except UserError as error:
+        message(f"{str(error).rstrip('.')}: it is written again from the last checkpoint.")
+        (folder / RESULT).unlink()
+        return None
+    message(restore_run_page(folder) if method.page else f"{folder} is finished; nothing to do.")
+    return result  # type: ignore[return-value]  # its kind is that of the request
+
+
+def _open_consistent(open_data: Callable[[], Data], place: str, world: World) -> Data:
+    """What `open_data` gives, refused where another process sees other images or labels at that place.
+
+    Of shards one process per machine makes or fetches the index, which is then there for the others.
+    """
+    if world.size == 1:
+        return open_data()
+    waits = is_shards(place) and local_rank() > 0
+    data = None if waits else open_data()
+    world.any_rank(False)  # until all have come so far
+    opened = open_data() if data is None else data
+    found = world.all_gather_object((opened.classes, digest_splits(opened)))
+    for rank, other in enumerate(found):
+        if other != found[0]:
+            raise UserError(
+                f"{place}: process {rank} sees other images, classes or labels there than process 0; give all machines "
+                "the same data."
+            )
+    return opened
+
+
+def _resuming(context: TrainingContext[Asked], saved: RunConfig) -> TrainingContext[Asked]:
+    """Without a deadline: resuming exactly comes before the time."""
+    if context.deadline is not None:
+        context.callbacks.message(
+            f"The budget of {context.request.budget} counted until the interruption; the plan that was made then, "
+            f"{saved.schedule.steps:,} steps, is kept."
+        )
+    return replace(context, deadline=None)
+
+
+def _claim_folder(context: TrainingContext[Asked], saved: RunConfig | None, held: ExitStack, overwrite: bool) -> bool:
+    """Make the run folder ours until the end, and say whether it has a checkpoint.
+
+    One that is another's, or that another training is in, is refused.
+    """
+    folder = context.folder
+    check_folder(folder / "bundle")
+    make_run_folder(folder)
+    held.enter_context(hold_folder(folder, context.callbacks.message))
+    if overwrite and open_run(folder) is not None:
+        remove_run(folder)
+        make_run_folder(folder)
+    if open_run(folder) != saved or (folder / RESULT).exists():
+        raise UserError(f"{folder}: another process has just trained in it; repeat the command.")
+    return has_checkpoint(folder / "checkpoints")
+
+
+def _say_what(context: TrainingContext[Asked], opened: Opened, title: str, resumed: bool) -> None:
+    model, data = opened.training.model, opened.data
+    images = ", ".join(f"{len(source):,} {split}" for split, source in data.splits.items())
+    classes = f" of {len(data.classes)} classes" if data.classes else ""
+    context.callbacks.message(
+        f"{'Resuming' if resumed else 'Training'}: {describe(model)} at {model.image_size[0]}x{model.image_size[1]} "
+        f"({title}): {images} images{classes}."
+    )
+    for note in data.notes:
+        context.callbacks.message(note)
+
+
+def _plan(
+    context: TrainingContext[Asked],
+    method: Method[Asked, Result],
+    data: Data,
+    opened: Opened,
+    start: Start,
+    saved: RunConfig | None,
+) -> tuple[ConfigFile, StepTimes | None]:
+    """The configuration with its number of steps, as the folder keeps it; with a budget, as many as fit."""
+    if saved is not None:
+        return ConfigFile(context.folder, saved, context.world.is_main), None
+    training, times = opened.training, None
+    if context.deadline is not None:
+        reserved = method.reserve(opened, start, context.deadline)
+        training, times = plan_steps(training, start.objective, start.loader, reserved, context.deadline, context.world)
+        if times is None:
+            context.callbacks.message(NO_STEPS if training.epochs == 0 else ONE_STEP)
+    steps = training.epochs and max(1, round(training.epochs * start.loader.steps_per_epoch))
+    config = RunConfig.of(
+        context.request,
+        training,
+        int(steps),
+        data,
+        weights=opened.weights,
+        teacher=None if opened.teacher is None else opened.teacher.digest,
+        teacher_flops=opened.teacher_flops,
+        probe=start.probe,
+        subsets=start.subsets,
+    )
+    file = ConfigFile(context.folder, config, context.world.is_main)
+    file.update()
+    method.describe_start(context, replace(opened, training=training), start, config.steps)
+    return file, times
+
+
+def _take_steps(
+    context: TrainingContext[Asked],
+    method: Method[Asked, Result],
+    opened: Opened,
+    start: Start,
+    config: ConfigFile,
+    times: StepTimes | None,
+) -> tuple[Outcome, StepSchedule]:
+    """Train to the end, or until it is stopped."""
+    schedule = config.schedule
+    check_clock: Callable[[int], None] = lambda step: None  # noqa: E731
+    if times is not None and context.deadline is not None:
+        written = lambda: config.update(replans=tuple(schedule.replans))  # noqa: E731
+        check_clock = Replanner(schedule, times, context.deadline.now, written).check
+    loop = Loop(
+        start.objective,
+        start.loader,
+        config.training,
+        schedule,
+        context.folder,
+        evaluate=start.evaluate,
+        keep_last=method.keep_last,
+        name_of=opened.data.train.name,
+        meter=context.meter,
+        check_clock=check_clock,
+        world=context.world,
+    )
+    with ExitStack() as stack:
+        step = method.watch(context)
+        if context.runtime.tensorboard and context.world.is_main:
+            step = stack.enter_context(tracked(step, context.folder))
+        outcome = loop.run(step, context.callbacks.should_stop)
+    for remark in outcome.remarks:
+        context.callbacks.message(remark)
+    return outcome, schedule
+
+
+def _kept_network(training: Training, outcome: Outcome) -> Network:
+    network = build_network(training.model, seed=None)
+    network.load_state_dict(merge_lora(outcome.best["model"]))
+    return network.eval()
+
+
+def _write(
+    context: TrainingContext[Asked],
+    method: Method[Asked, Result],
+    opened: Opened,
+    network: Network,
+    outcome: Outcome,
+    ending: Ending[Result],
+    config: ConfigFile,
+) -> None:
+    """The bundle, what is saved beside it, and of a training that has come to its end the result and the page."""
+    folder, training = context.folder, opened.training
+    for name, tensors in outcome.best.items():
+        if name != "model":
+            save_extra(folder / name, tensors, training)
+    info = {
+        "request": asdict(context.request),
+        "training": training_to_json(training),
+        "spent": asdict(ending.result.spent),
+    }
+    save_bundle(folder / "bundle", network, training.preprocess, ending.labels, card=ending.card, info=info)
+    if not outcome.finished:
+        return
+    write_file(folder / RESULT, json.dumps(ending.result.to_json(), indent=2) + "\n")
+    if method.page:
+        bundle = Bundle(network, training.preprocess, tuple(ending.labels), path=folder / "bundle", info=info)
+        seconds = None if context.deadline is None else context.deadline.left()
+        write_run_page(folder, bundle, config.config, ending.result, seconds)

@@ -27,14 +27,15 @@ class Fit(RunOptions, FitRequest, Verb["FitResult"]):
     def run(self) -> FitResult:
         """Train, or go on with a training that the same call began; the result says how well it does."""
         from vitreous.training.folder import run_name, run_place
-        from vitreous.training.labelled import LabelledTraining
-        from vitreous.training.page import write_report
+        from vitreous.training.labelled import Labelled
         from vitreous.training.runtime import join_runtime
+        from vitreous.training.train import train
 
         self.check()
         run = run_place(self.out, self.data, run_name(self.data))
         runtime = join_runtime(self.workers, self.device, self.shard, self.tensorboard)
-        return LabelledTraining(request_of(FitRequest, self), run, runtime, self.told, write_report).run()
+        request = request_of(FitRequest, self)
+        return train(request, run, runtime, self.told, Labelled(), overwrite=self.overwrite)
 
     def show(self, result: FitResult) -> None:
         """The accuracy, what it cost, and how to use it."""

@@ -45,6 +45,9 @@ class RunOptions(WorkersOption, DeviceOption):
         ),
     ] = False
     tensorboard: Annotated[bool, Option("", "Also write curves for TensorBoard to the run folder.")] = False
+    overwrite: Annotated[
+        bool, Option("", "Delete the training that the run folder holds, finished or not, and train anew.")
+    ] = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -35,10 +35,10 @@ class Pretrain(RunOptions, PretrainRequest, Verb["PretrainResult"]):
     def run(self) -> PretrainResult:
         """Learn features, or go on with what the same call began; `fit(weights=...)` then takes the run."""
         from vitreous.training.folder import run_name, run_place
-        from vitreous.training.page import write_report
         from vitreous.training.result import PretrainResult
         from vitreous.training.runtime import join_runtime
-        from vitreous.training.unlabelled import UnlabelledTraining
+        from vitreous.training.train import train
+        from vitreous.training.unlabelled import Unlabelled
 
         self.check()
         run = run_place(self.out, self.data, f"{run_name(self.data)}-{self.method}")
@@ -48,7 +48,8 @@ class Pretrain(RunOptions, PretrainRequest, Verb["PretrainResult"]):
             }
             return PretrainResult.of_fit(Fit(self.data, **{**shared, "out": run}, callbacks=self.callbacks).run())
         runtime = join_runtime(self.workers, self.device, self.shard, self.tensorboard)
-        return UnlabelledTraining(request_of(PretrainRequest, self), run, runtime, self.told, write_report).run()
+        request = request_of(PretrainRequest, self)
+        return train(request, run, runtime, self.told, Unlabelled(), overwrite=self.overwrite)
 
     def show(self, result: PretrainResult) -> None:
         """The last live metric, what it cost, and how to use it."""

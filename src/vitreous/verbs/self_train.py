@@ -36,14 +36,13 @@ class SelfTrain(WorkersOption, DeviceOption, SelfTrainRequest, Verb["SelfTrainRe
         """Train a teacher, then students on its labels; or go on with what the same call began."""
         from vitreous.studies.self_training.self_training import SelfTraining
         from vitreous.training.folder import run_name, run_place
-        from vitreous.training.page import write_report
         from vitreous.training.runtime import local_runtime
 
         self.check()
         run = run_place(self.out, self.labelled, f"{run_name(self.labelled)}-self-train")
         run_place(self.out, self.unlabelled, run.name)
         runtime = local_runtime(self.workers, self.device, tensorboard=False)
-        return SelfTraining(request_of(SelfTrainRequest, self), run, runtime, self.told, write_report).run()
+        return SelfTraining(request_of(SelfTrainRequest, self), run, runtime, self.told).run()
 
     def show(self, result: SelfTrainResult) -> None:
         """Each round's accuracy, which one is kept, and how to use it."""

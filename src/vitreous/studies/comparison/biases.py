@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from vitreous.data.source import Source
+from vitreous.data.subset import balanced_order
 from vitreous.errors import UserError
 from vitreous.explain.analysis.bias import measure_bias
 from vitreous.explain.analysis.bias_numbers import Bias
 from vitreous.inference.needs import choose_bias_batch
 from vitreous.inputs import read_json
 from vitreous.storage.files import write_file
-from vitreous.training.budget.looking import class_by_class
 from vitreous.weights.bundle import Bundle, weights_digest
 
 MOST, FEWEST = 200, 16
@@ -36,7 +36,7 @@ def count_that_fit(seconds: float | None, looks_per_second: Mapping[str, float])
 
 def some_of_each_class(source: Source, count: int) -> Source:
     """So many images, of all classes alike; the same ones for every model."""
-    return source.subset(class_by_class(source.labels, 0)[:count])
+    return source.subset(balanced_order(source.labels, 0)[:count])
 
 
 def bias_of(bundle: Bundle, images: Source, kept: Path, workers: int) -> Bias:

@@ -14,6 +14,7 @@ import torch
 from vitreous.callbacks import Callbacks
 from vitreous.config.train import Training
 from vitreous.data.source import Data, Source, Split
+from vitreous.data.subset import random_subset
 from vitreous.distributed.meter import Cost
 from vitreous.errors import UserError
 from vitreous.evaluate.classify import ClassificationResult, wilson
@@ -37,19 +38,15 @@ from vitreous.studies.comparison.plan import (
     CompareRequest,
     measured_split,
 )
-from vitreous.training.budget.clock import Clock, Outlook
-from vitreous.training.budget.looking import random_part
-from vitreous.training.budget.steps import Afterwards
-from vitreous.training.cost import training_work
 from vitreous.training.folder import RESULT, read_config
-from vitreous.training.labelled import LabelledTraining
-from vitreous.training.loaders import plain_loader
+from vitreous.training.labelled import Labelled, SharedValidation, training_work
 from vitreous.training.loop import DivergedError
-from vitreous.training.pace import Pace
 from vitreous.training.request import FitRequest
 from vitreous.training.result import FitResult
 from vitreous.training.runtime import Runtime
-from vitreous.training.start import choose_training, split_for
+from vitreous.training.schedule import StepSchedule
+from vitreous.training.start import choose_training, plain_loader, split_for
+from vitreous.training.train import train
 from vitreous.weights.bundle import Bundle
 
 RECIPE = "plain"
@@ -60,38 +57,6 @@ LOOKED_AT, TELLING = 4, 0.5
 """Batches and seconds, at most, that tell how long an image takes."""
 COUNTED = 100
 """Steps over which the cost of one is averaged, as a keep schedule overrides it on the way."""
-
-
-class CellTraining(LabelledTraining):
-    """A training without a page of its own, on data that are open already: what all share is not paid for by each.
-
-    No clock decides which validation images it looks at, nor how often; a test split is left for when it has ended.
-    """
-
-    writing = 1.0
-    shared: Data
-    val_images: int
-
-    def open_data(self) -> Data:
-        """Those of the comparison."""
-        return self.shared
-
-    def split_data(self, data: Data) -> Data:
-        """Without a test split."""
-        splits = super().split_data(data).splits
-        self.parts = {"val": self.val_images} if self.val_images < len(splits["val"]) else {}
-        return replace(data, splits={"train": splits["train"], "val": splits["val"]})
-
-    def part(self, split: Split) -> Source:
-        """The same images for every training."""
-        return random_part(self.data.splits[split], SPLIT_SEED, self.parts.get(split))
-
-    def afterwards(self, clock: Clock) -> Afterwards:
-        """With as many evaluations as every training has."""
-        return replace(super().afterwards(clock), fixed=True)
-
-    def _settle(self, outlook: Outlook, looked: int) -> None:
-        self.look = outlook.look
 
 
 @dataclass(frozen=True)
@@ -132,7 +97,7 @@ class Cells:
         """How long a network of this kind takes for an image that it is measured on, decoding included."""
         network = build_network(training.model, seed=0).to(self.machine.device).eval()
         batch = inference_batch(training.model)
-        some = random_part(self.judged_on(training)[1], SPLIT_SEED, LOOKED_AT * batch)
+        some = random_subset(self.judged_on(training)[1], SPLIT_SEED, LOOKED_AT * batch)
         looked, began = 0, 0.0
         with closing(plain_loader(some, training, self.machine.workers)) as loader, torch.inference_mode():
             for batches in (loader.batches(), loader.batches()):
@@ -170,7 +135,9 @@ class Cells:
         if kept.exists():
             return ClassificationResult.from_json(read_json(kept))
         _, images = self.judged_on(self.choose(candidate, key.fraction, key.seed))
-        result = self.measure_model(open_classifier(kept.parent), random_part(images, SPLIT_SEED, plan.measured_images))
+        result = self.measure_model(
+            open_classifier(kept.parent), random_subset(images, SPLIT_SEED, plan.measured_images)
+        )
         write_file(kept, json.dumps(result.to_json()) + "\n")
         return result
 
@@ -209,10 +176,15 @@ class Cells:
             return None
         assert plan.val_images is not None
         quiet = replace(self.callbacks, message=lambda text: None, started=None)
-        training = CellTraining(asked, place, self.machine, quiet, lambda folder, seconds=None: None)
-        training.shared, training.val_images = self.data, plan.val_images
+        method = Labelled(
+            data=lambda context: self.data,
+            measured=("val",),
+            validation=SharedValidation(SPLIT_SEED, plan.val_images),
+            page=False,
+            writing_seconds=1.0,
+        )
         try:
-            return training.run()
+            return train(asked, place, self.machine, quiet, method)
         except DivergedError as error:
             write_file(place / DIVERGED, json.dumps({"diverged": str(error)}) + "\n")
             return None
@@ -230,7 +202,7 @@ def is_done(run: Path) -> bool:
 def equal_epochs(training: Training, images: int, flops: float) -> float:
     """Epochs after which a training on so many images has done about so many operations, forward and backward."""
     batch = min(training.batch_size, images)
-    each = training_work(training, COUNTED * batch, Pace(COUNTED), COUNTED).flops / COUNTED
+    each = training_work(training, COUNTED * batch, StepSchedule(COUNTED), COUNTED).flops / COUNTED
     return max(1, round(flops / each)) / (images // batch)
 
 

@@ -14,7 +14,7 @@ from vitreous.model.family import count_flops, count_parameters, described
 from vitreous.report.compared import Cell, Compared, Tried, share_text
 from vitreous.studies.comparison.cells import RECIPE
 from vitreous.studies.comparison.plan import GRID
-from vitreous.training.saved import training_to_json
+from vitreous.training.folder import training_to_json
 
 SHARED = ("objective", "augment", "optimizer", "batch_size", "ema", "whiten", "validation", "split_seed")
 """Fields of a training that all cells have in common, but for the learning rate."""

@@ -18,9 +18,9 @@ from vitreous.inputs import read_json, reason
 from vitreous.report.compared import Equal
 from vitreous.storage.files import is_unfinished, write_file
 from vitreous.storage.lock import LOCK
-from vitreous.training.budget.stages import FEW, say_budget
-from vitreous.training.budget.steps import parse_budget
+from vitreous.training.deadline import format_budget, parse_budget
 from vitreous.training.folder import count_images, digest_splits
+from vitreous.training.image_plan import MIN_IMAGES
 
 CONFIG, RESULT, PAGE = "config.json", "compare.json", "compare.html"
 CELLS, TUNING, BIAS = "cells", "tuning", "bias"
@@ -79,7 +79,7 @@ def divide_budget(budget: str, models: int, fractions: int, seeds: int) -> float
     seconds = free * parse_budget(budget) / parts
     if TRYING * seconds < LEAST:
         cells = models * fractions * seeds
-        needed = say_budget(LEAST / TRYING * parts / free)
+        needed = format_budget(LEAST / TRYING * parts / free)
         raise UserError(
             f"budget {budget!r}: too short for {cells} cells ({models} models x {fractions} fractions x {seeds} seeds) "
             f"and {len(GRID)} trials for each model; give at least {needed}, or fewer of them."
@@ -153,8 +153,8 @@ class ComparePlan:
             self,
             looks=looks,
             evaluations=evaluations,
-            val_images=min(val, max(FEW, fit)),
-            measured_images=min(measured, max(FEW, fit_measured)),
+            val_images=min(val, max(MIN_IMAGES, fit)),
+            measured_images=min(measured, max(MIN_IMAGES, fit_measured)),
         )
 
     def validating(self, model: str) -> float:

@@ -21,13 +21,13 @@ from vitreous.data.folder import FolderSource
 from vitreous.data.pseudo_labels import Choice
 from vitreous.data.rows import Rows
 from vitreous.data.source import Labels, Shares, Source
+from vitreous.data.subset import random_subset
 from vitreous.evaluate.temperature import fit_temperature
 from vitreous.inputs import as_text, read_json
 from vitreous.memory import check_memory
 from vitreous.model.family import inference_batch
 from vitreous.storage.files import new_folder, write_tensors
 from vitreous.storage.manifest import check_manifest
-from vitreous.training.budget.looking import random_part
 from vitreous.training.teaching.asking import Asking, ask
 from vitreous.training.teaching.teacher import Teacher
 from vitreous.weights.reading import read_safetensors
@@ -118,7 +118,7 @@ def label_images(
         asked += inference_batch(teacher.network.config)
         return late()
 
-    found, index = ask_teacher(teacher, random_part(numbered, seed), workers, stop)
+    found, index = ask_teacher(teacher, random_subset(numbered, seed), workers, stop)
     order = index.argsort()
     shares = (found[order] / temperature).double().softmax(dim=1).float()
     return Labelling(index[order].numpy(), shares.numpy(), temperature, min(asked, len(source)))

@@ -9,12 +9,12 @@ from pathlib import Path
 
 from vitreous.data.pseudo_labels import choose_labels
 from vitreous.data.source import Data
+from vitreous.data.subset import random_subset
 from vitreous.evaluate.paired import Paired, pair_answers
 from vitreous.model.family import count_parameters, describe
 from vitreous.report.rounds import Round, RoundLabels, Score
 from vitreous.studies.self_training.labelling import ask_teacher, read_labels
 from vitreous.studies.self_training.request import SelfTrainRequest
-from vitreous.training.budget.looking import random_part
 from vitreous.training.folder import read_config
 from vitreous.training.result import FitResult
 from vitreous.training.runtime import Runtime
@@ -82,7 +82,7 @@ def compare_rounds(
     split = next((name for name in ("test", "val") if name in data.splits), None)
     if split is None:
         return None
-    source, began = random_part(data.splits[split], seed), time.monotonic()
+    source, began = random_subset(data.splits[split], seed), time.monotonic()
     right = []
     for number, folder in enumerate(folders, start=1):
         end = None if seconds is None else began + number * seconds / len(folders)

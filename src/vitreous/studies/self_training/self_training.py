@@ -47,9 +47,8 @@ from vitreous.studies.self_training.rounds import (
     smaller_students,
     tell_round,
 )
-from vitreous.studies.self_training.student import FirstTeacherTraining, Lesson, StudentTraining
-from vitreous.training.budget.steps import parse_budget
-from vitreous.training.ending import WriteReport
+from vitreous.studies.self_training.student import PseudoLabels, train_first_teacher, train_student
+from vitreous.training.deadline import parse_budget
 from vitreous.training.folder import REPORT, RESULT, digest_splits, read_config, source_digest
 from vitreous.training.request import FitRequest
 from vitreous.training.result import FitResult, read_result
@@ -90,12 +89,10 @@ class SelfTraining:
         folder: Path,
         machine: Runtime,
         callbacks: Callbacks,
-        report: WriteReport,
     ) -> None:
-        """`report` writes the page of a round's run."""
         self.request, self.folder, self.machine = request, folder, machine
         # a round's time counts from its own beginning: start-up is part of the whole
-        self.callbacks, self.report = replace(callbacks, started=None), report
+        self.callbacks = replace(callbacks, started=None)
         self.meter = Meter(began=callbacks.started)
         self.seconds = None if request.budget is None else parse_budget(request.budget)
         self.earlier = 0.0  # seconds that rounds took which an earlier process finished
@@ -157,7 +154,7 @@ class SelfTraining:
         else:
             asked.append(self.request.first_round(budget))
         for request in asked:
-            training = choose_training(request, data, base, self.machine.device.type, divided=True)
+            training = choose_training(request, data, base, self.machine.device.type, is_split=True)
             check_training_memory(training, len(data.train), self.machine.world)
 
     # The rounds
@@ -219,8 +216,7 @@ class SelfTraining:
             return self._given_teacher(str(self.request.teacher))
         self.callbacks.message(f"Round 0 of {self.request.rounds}: the teacher learns from the labelled images.")
         request = self.request.first_round(self._budget(0))
-        given = (request, self._round(0), self.machine, self.callbacks, self.report)
-        return FirstTeacherTraining(*given, self.images.labelled).run()
+        return train_first_teacher(request, self._round(0), self.machine, self.callbacks, self.images.labelled)
 
     def _given_teacher(self, place: str) -> FitResult:
         """The given teacher as round 0: copied, so that nothing depends on it any more, and measured."""
@@ -254,7 +250,7 @@ class SelfTraining:
         if self._is_done(number):
             return self._fitted(number)
         self.callbacks.message(f"Round {number} of {self.request.rounds}: a noised student.")
-        lesson = Lesson(
+        lesson = PseudoLabels(
             labelled=self.images.labelled,
             unlabelled=self.images.unlabelled,
             teacher=self._round(number - 1),
@@ -264,7 +260,7 @@ class SelfTraining:
             each=self.request.per_class,
         )
         request = self.request.student_round(number, self._budget(number))
-        return StudentTraining(request, self._round(number), self.machine, self.callbacks, self.report, lesson).run()
+        return train_student(request, self._round(number), self.machine, self.callbacks, lesson)
 
     def _budget(self, number: int) -> str | None:
         """A round's time: what it was when the round began, else its share of what is left."""

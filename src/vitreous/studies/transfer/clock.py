@@ -6,8 +6,7 @@ import time
 from collections.abc import Callable
 
 from vitreous.errors import UserError
-from vitreous.training.budget.stages import say_budget
-from vitreous.training.budget.steps import parse_budget
+from vitreous.training.deadline import format_budget, parse_budget
 
 ENDING = 5.0
 """Seconds that the page and the end of the process take."""
@@ -27,7 +26,7 @@ class TransferClock:
     def check(self, units: int) -> None:
         """Refuse a time in which not even the least of each can be done."""
         if self._left() / MARGIN < units * LEAST:
-            needed = say_budget(units * LEAST / MARGIN + 3 * ENDING)
+            needed = format_budget(units * LEAST / MARGIN + 3 * ENDING)
             raise UserError(
                 f"budget {self.text!r}: too short to do {units} thing{'s' * (units > 1)} of at least {LEAST:g} s each; "
                 f"give at least {needed}, or fewer tasks or protocols."

@@ -13,6 +13,7 @@ import numpy as np
 from vitreous.data.datasets.vtab import vtab_1k
 from vitreous.data.joined import join_sources
 from vitreous.data.source import Data, Source, Split
+from vitreous.data.subset import random_subset
 from vitreous.errors import UserError
 from vitreous.inference.choice import WORTH_SECONDS, deploy
 from vitreous.inference.measuring import measure_classifier
@@ -21,13 +22,12 @@ from vitreous.report.transferred import Protocol, Score, Setting, Trial
 from vitreous.studies.transfer.folder import TransferFolder
 from vitreous.studies.transfer.speed import seconds_per_look
 from vitreous.studies.transfer.tasks import SEED, OpenTask
-from vitreous.studies.transfer.training import StartFeatures, TaskPlan, TaskTrainings
-from vitreous.training.budget.looking import random_part
-from vitreous.training.folder import read_config, source_digest
+from vitreous.studies.transfer.training import TaskPlan, TaskTrainings
+from vitreous.training.folder import read_config, source_digest, training_to_json
+from vitreous.training.labelled import StartFeatures
 from vitreous.training.loop import DivergedError
 from vitreous.training.recipes.dataset_stats import published_side
 from vitreous.training.result import FitResult
-from vitreous.training.saved import training_to_json
 
 TUNED: tuple[Protocol, ...] = ("vtab-1k", "full")
 RATES = (2e-4, 6e-4)
@@ -182,7 +182,7 @@ class FineTuning:
         if seconds is not None:
             look = seconds_per_look(lambda some: measure_classifier(model, some, workers=0), test)
             wanted = min(len(test), max(FEW, int((began + seconds - time.perf_counter()) / look)))
-        part = test if wanted == len(test) else random_part(test, SEED, wanted)
+        part = test if wanted == len(test) else random_subset(test, SEED, wanted)
         what = f"{task.named.name}: {protocol}, test images"
         told = self.trainings.callbacks.progress
         found, unreadable = measure_classifier(

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 
 from vitreous.callbacks import Callbacks
 from vitreous.data.source import Data, Source, Split
+from vitreous.data.subset import balanced_order, random_subset
 from vitreous.errors import UserError
 from vitreous.evaluate.fewshot import DRAWS, STRENGTH
 from vitreous.evaluate.knn import TEMPERATURE
@@ -25,7 +26,6 @@ from vitreous.model.family import count_flops
 from vitreous.report.transferred import Absent, Protocol, Score, Setting
 from vitreous.studies.transfer.speed import seconds_per_look
 from vitreous.studies.transfer.tasks import SEED, OpenTask
-from vitreous.training.budget.looking import class_by_class, random_part
 from vitreous.training.folder import source_digest
 
 FROZEN: tuple[Protocol, ...] = ("linear", "knn", "fewshot-5")
@@ -124,11 +124,11 @@ class FrozenFeatures:
         tested, learned = images_in_time(left, look, learn, len(test), total)
         if (tested, learned) == (len(test), total):
             return data
-        splits: dict[Split, Source] = {"test": random_part(test, SEED, tested)}
+        splits: dict[Split, Source] = {"test": random_subset(test, SEED, tested)}
         for split, source in known.items():
             least = SHOTS * len(data.classes) if split == "train" and "fewshot-5" in protocols else 1
             count = min(len(source), max(least, round(learned * len(source) / total)))
-            splits[split] = source.subset(class_by_class(source.labels, SEED)[:count])
+            splits[split] = source.subset(balanced_order(source.labels, SEED)[:count])
         return replace(data, splits=splits)
 
 

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 
 from vitreous.data.source import Source
+from vitreous.data.subset import random_subset
 from vitreous.studies.transfer.tasks import SEED
-from vitreous.training.budget.looking import random_part
 
 SOME = 32
 """Images at once."""
@@ -17,7 +17,7 @@ MOST, TELLING = 256, 1.5
 
 def seconds_per_look(look: Callable[[Source], object], source: Source) -> float:
     """Seconds for an image, decoding included; the first images warm up."""
-    some = random_part(source, SEED, MOST)
+    some = random_subset(source, SEED, MOST)
     parts = [some.subset(range(start, min(start + SOME, len(some)))) for start in range(0, len(some), SOME)]
     look(parts[0])
     began, looked = time.perf_counter(), 0

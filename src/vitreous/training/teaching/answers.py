@@ -14,7 +14,7 @@ from vitreous.data.source import Source
 from vitreous.evaluate.feature_cache import FeatureCache, StoredFeatures, answers_key, default_folder
 from vitreous.memory import check_memory
 from vitreous.objectives.answers import Answers, ImageAnswers, ViewAnswers
-from vitreous.training.budget.clock import Clock
+from vitreous.training.deadline import Deadline
 from vitreous.training.teaching.asking import Asking, ask
 from vitreous.training.teaching.teacher import MissingTeacher, Teacher, present
 
@@ -24,7 +24,7 @@ def teacher_answers(
     training: Training,
     source: Source,
     workers: int,
-    clock: Clock | None,
+    deadline: Deadline | None,
     callbacks: Callbacks,
 ) -> Answers:
     """What a student asks: the teacher itself, or what it said of each image of the source."""
@@ -37,7 +37,7 @@ def teacher_answers(
     key = answers_key(teacher.digest, source, told)
     if (stored := cache.get(key)) is None:
         here = present(teacher, "its answers are not kept any more")
-        how = Asking(workers, clock, callbacks, "a smaller teacher, or set objective.answers=view")
+        how = Asking(workers, deadline, callbacks, "a smaller teacher, or set objective.answers=view")
         stored = StoredFeatures(_look(here, source, how), torch.arange(len(source)))
         cache.put(key, stored)
     for remark in cache.remarks:

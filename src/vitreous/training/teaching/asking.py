@@ -16,8 +16,8 @@ from vitreous.data.source import Source
 from vitreous.errors import UserError
 from vitreous.model.family import inference_batch
 from vitreous.model.network import check_numbers
-from vitreous.training.budget.clock import TELLING, Clock
-from vitreous.training.budget.stages import say_budget
+from vitreous.training.deadline import Deadline, format_budget
+from vitreous.training.image_plan import TIMING_SECONDS
 from vitreous.training.teaching.teacher import Teacher
 
 MOST = 0.5
@@ -29,7 +29,7 @@ class Asking:
     """How a teacher is asked: by whom, until when, and what to do where the time is too short for it."""
 
     workers: int
-    clock: Clock | None = None
+    deadline: Deadline | None = None
     callbacks: Callbacks = field(default_factory=Callbacks)
     advice: str = "or a smaller teacher"
     """Ends the sentence "give 10m or more, ..."."""
@@ -49,7 +49,7 @@ def ask(
     Images that cannot be read are left out. answer: of (B, C, H, W) on the teacher's device, normalised by
     `preprocess`, which is the teacher's own if None is given.
     """
-    began, done = 0.0 if how.clock is None else how.clock.now(), 0
+    began, done = 0.0 if how.deadline is None else how.deadline.now(), 0
     loader = Loader(
         source,
         preprocess or teacher.preprocess,
@@ -65,14 +65,14 @@ def ask(
             yield batch.index, answers
             done += len(batch.index)
             how.callbacks.progress("the teacher looks at the training images", done, len(source))
-            if how.clock is not None and (taken := how.clock.now() - began) >= TELLING:
-                check_time(taken / done * (len(source) - done), how.clock, teacher.place, how.advice)
+            if how.deadline is not None and (taken := how.deadline.now() - began) >= TIMING_SECONDS:
+                check_time(taken / done * (len(source) - done), how.deadline, teacher.place, how.advice)
 
 
-def check_time(left: float, clock: Clock, place: str, advice: str) -> None:
+def check_time(left: float, deadline: Deadline, place: str, advice: str) -> None:
     """Refuse a teacher that needs so many more seconds that too little time remains for the student."""
-    if left and (end := clock.now() + left) > MOST * clock.deadline:
+    if left and (end := deadline.now() + left) > MOST * deadline.seconds:
         raise UserError(
-            f"budget {clock.text}: the teacher {place} needs about {left:.0f} s more to look at all images "
-            f"once, which leaves too little time to learn from it; give {say_budget(end / MOST)} or more, {advice}."
+            f"budget {deadline.text}: the teacher {place} needs about {left:.0f} s more to look at all images "
+            f"once, which leaves too little time to learn from it; give {format_budget(end / MOST)} or more, {advice}."
         )

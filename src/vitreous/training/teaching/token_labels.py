@@ -19,6 +19,7 @@ from vitreous.config.model import ViTConfig
 from vitreous.config.objective import TokenLabel
 from vitreous.config.train import Training
 from vitreous.data.source import Source
+from vitreous.data.subset import balanced_order
 from vitreous.data.token_labels import ScoreMaps, TokenLabels
 from vitreous.errors import UserError
 from vitreous.evaluate.feature_cache import default_folder
@@ -26,8 +27,7 @@ from vitreous.evaluate.places import place_scores
 from vitreous.evaluate.score_maps import FORMAT, Digest, MapStore, StoredMaps, image_digest, image_digests
 from vitreous.inputs import read_json
 from vitreous.storage.files import write_file
-from vitreous.training.budget.clock import Clock
-from vitreous.training.budget.looking import class_by_class
+from vitreous.training.deadline import Deadline
 from vitreous.training.teaching.asking import Asking, ask
 from vitreous.training.teaching.teacher import MissingTeacher, Teacher, present
 
@@ -41,7 +41,7 @@ def label_tokens(
     training: Training,
     source: Source,
     workers: int,
-    clock: Clock | None,
+    deadline: Deadline | None,
     callbacks: Callbacks,
 ) -> TokenLabels:
     """Labels for the patches of these images, made as far as they are not there yet."""
@@ -57,7 +57,7 @@ def label_tokens(
         made = len(set(digests) - {None}) - len(new)
         more = f" ({made:,} more are known already)" if made else ""
         callbacks.message(f"Token labels: {teacher.place} looks at {len(new):,} training images once{more}.")
-        how = Asking(workers, clock, callbacks, "or a smaller teacher; what it has said so far is kept")
+        how = Asking(workers, deadline, callbacks, "or a smaller teacher; what it has said so far is kept")
         known |= store.write(_scored(here, source.subset(list(new.values())), list(new), how))
         # of those that it could not look at, what can still be read is no image, now and ever after
         tried = {digest: index for digest, index in new.items() if digest not in known}
@@ -108,7 +108,7 @@ class Taught:
 def write_examples(folder: Path, maps: ScoreMaps, source: Source, seed: int) -> None:
     """Keep a handful of training images with their token labels for the run's page."""
     found = []
-    for index in class_by_class(source.labels, seed)[:SHOWN].tolist():
+    for index in balanced_order(source.labels, seed)[:SHOWN].tolist():
         try:
             likeliest = maps.read(torch.tensor([index]))[0].max(dim=-1)
         except UserError:  # it could not be read

@@ -1,0 +1,241 @@
+"""How many images are looked at within a deadline: a pure plan, and looking until it is time.
+
+A training with a budget goes through these stages: start-up, features of training images for a first classifier (with
+weights), steps, validation and test images, and writing. Measuring gets at most a quarter of the time; the classifier
+comes before the steps; what does not fit is done with fewer images, chosen at random.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from torch import Tensor
+
+from vitreous.data.batch import Batch
+from vitreous.data.loader import Loader
+from vitreous.data.source import Split
+from vitreous.data.subset import balanced_order
+from vitreous.evaluate.features import compute_features
+from vitreous.evaluate.probe import LabelledFeatures
+from vitreous.training.deadline import MARGIN, MAX_MEASURING, MAX_SLOWDOWN, Deadline, format_budget
+
+MIN_IMAGES = 16
+"""Validation or test images that are looked at however short the time is."""
+TIMING_SECONDS = 1.0
+"""After which the cost of looking at an image is known well enough."""
+
+Function = Callable[[Tensor], Tensor]
+"""(B, C, H, W) normalised images to (B, D) features or logits."""
+
+
+@dataclass(frozen=True)
+class ImageWork:
+    """The images that a training would look at, if it had the time."""
+
+    features: int
+    """Training images for a classifier on frozen features; 0 where there is none."""
+    val: int
+    test: int
+    passes: int
+    """How often the validation images are gone over, at least."""
+    fewest: int = 1
+    """Training images that the classifier cannot do without."""
+    steps: int = 0
+    """Looks that the fewest steps worth taking cost."""
+
+
+@dataclass(frozen=True)
+class ImageCosts:
+    """What the first seconds have shown, in seconds."""
+
+    spent: float
+    """Before the first image was looked at."""
+    look: float
+    """At one image: decoded, and once through the network."""
+    writing: float
+    """The bundle, the report, and the end of the process."""
+    learn: float = 0.0
+    """For each image that a classifier is fitted to."""
+
+
+@dataclass(frozen=True)
+class ImagePlan:
+    """How many images are looked at, and what is left for steps."""
+
+    work: ImageWork
+    features: int
+    val: int
+    test: int
+    training: float
+    """Seconds for steps; below 0 where even the fewest images take longer than the budget."""
+    worth: float
+    """Seconds below which no step is worth taking."""
+    enough: float
+    """The budget that would do it all, in seconds."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether every image is looked at, and there is time for steps."""
+        asked = (self.work.features, self.work.val, self.work.test)
+        return (self.features, self.val, self.test) == asked and self.training > self.worth
+
+    @property
+    def subsets(self) -> dict[Split, int]:
+        """Of the splits that are not looked at as a whole, how many images are."""
+        asked: dict[Split, tuple[int, int]] = {
+            "train": (self.features, self.work.features),
+            "val": (self.val, self.work.val),
+            "test": (self.test, self.work.test),
+        }
+        return {split: count for split, (count, of) in asked.items() if count < of}
+
+
+def plan_images(work: ImageWork, costs: ImageCosts, budget: float) -> ImagePlan:
+    """The images that fit into the budget: val and test within their share, then features, then time for steps."""
+    free = MARGIN * budget - costs.spent - costs.writing
+    looks = max(0.0, min(MAX_MEASURING * budget, free / 2)) / costs.look
+    val, test = _divide(looks, work)
+    free -= costs.look * (work.passes * val + test)
+    each = costs.look + costs.learn
+    features = min(work.features, max(work.fewest, int(free / each)))
+    left, worth = free - each * features, costs.look * work.steps
+    return ImagePlan(work, features, _whole(val), _whole(test), left, worth, _enough(work, costs))
+
+
+def _divide(looks: float, work: ImageWork) -> tuple[float, float]:
+    """Images of (val, test): half of the looks for each, and what one of them does not need for the other."""
+    for_val = min(work.passes * work.val, max(looks / 2, looks - work.test))
+    for_test = min(work.test, looks - for_val)
+    return max(min(MIN_IMAGES, work.val), for_val / work.passes), max(min(MIN_IMAGES, work.test), for_test)
+
+
+def _enough(work: ImageWork, costs: ImageCosts) -> float:
+    """The least budget that looks at every image, and leaves as long for steps as the features take."""
+    looks = costs.look * (work.passes * work.val + work.test)
+    fixed = costs.spent + costs.writing
+    features = (costs.look + costs.learn) * work.features
+    steps = max(features, costs.look * work.steps)
+    least = max(looks / MAX_MEASURING, (fixed + 2 * looks) / MARGIN, (fixed + looks + features + steps) / MARGIN)
+    return least * (1 + 1e-6) + 1e-3  # so that rounding leaves no image out
+
+
+def _whole(number: float) -> int:
+    """Rounded down, but for what floating-point numbers have lost."""
+    return int(number + 1e-9)
+
+
+def describe_plan(plan: ImagePlan, budget: str) -> str:
+    """What a person should know at the start, where not all fits: what is left out, and the budget that would do."""
+    names = {"train": "training images for the classifier", "val": "validation images", "test": "test images"}
+    of: dict[Split, int] = {"train": plan.work.features, "val": plan.work.val, "test": plan.work.test}
+    cut = [f"about {count:,} of {of[split]:,} {names[split]}" for split, count in plan.subsets.items()]
+    would = f"{format_budget(plan.enough)} would do it all"
+    if plan.training < 0:
+        return (
+            f"A budget of {budget} is too short: even the least, a few random images of each split, takes about "
+            f"{-plan.training:.0f} s more; {would}."
+        )
+    if not cut:
+        return f"A budget of {budget} leaves no time to train further than a classifier on frozen features; {would}."
+    listed = cut[0] if len(cut) == 1 else f"{', '.join(cut[:-1])} and {cut[-1]}"
+    return f"A budget of {budget} is enough to measure {listed}, chosen at random; {would}."
+
+
+class ImageEstimate:
+    """What fits into the time, judged again whenever images were looked at; said once, as soon as not all does."""
+
+    def __init__(self, work: ImageWork, deadline: Deadline, say: Callable[[str], None], learn: float = 0.0) -> None:
+        self.work, self.deadline, self.say, self.learn = work, deadline, say, learn
+        self.began, self.said, self.seconds_per_image = deadline.now(), False, 0.0
+        self.plan: ImagePlan
+
+    def judge(self, looked: int, last: bool = False) -> bool:
+        """Whether enough is known after so many images; `last`: there are no more, so it must be."""
+        taken = self.deadline.now() - self.began
+        self.seconds_per_image = taken / looked
+        costs = ImageCosts(self.began, self.seconds_per_image, self.deadline.writing, self.learn)
+        self.plan = plan_images(self.work, costs, self.deadline.seconds)
+        known = last or taken >= TIMING_SECONDS
+        if known and not self.said and not self.plan.complete:
+            self.say(describe_plan(self.plan, self.deadline.text))
+            self.said = True
+        return known
+
+
+def time_images(function: Function, loader: Loader, estimate: ImageEstimate) -> None:
+    """Look at images until the estimate knows what one costs."""
+    looked = 0
+
+    def known(batch: Batch) -> bool:
+        nonlocal looked
+        looked += len(batch.index)
+        return estimate.judge(looked)
+
+    compute_features(function, until(loader.batches(), known), len(loader.source))
+    estimate.judge(looked, last=True)
+
+
+def features_in_time(
+    function: Function,
+    loader: Loader,
+    batch_size: int,
+    seed: int,
+    *,
+    count: int | None,
+    estimate: ImageEstimate | None,
+    progress: Callable[[int], None] | None = None,
+) -> tuple[LabelledFeatures, int]:
+    """Features and labels of training images, class by class, and how many images of that order were tried.
+
+    count: so many, all if None. estimate: it is asked after each batch whether there is time for more.
+    """
+    order = balanced_order(loader.source.labels, seed)[:count]
+    place = np.empty(len(loader.source), dtype=np.int64)
+    place[order] = np.arange(len(order))
+    tried, stopped = 0, False
+
+    def enough(batch: Batch) -> bool:
+        nonlocal tried, stopped
+        tried = int(place[int(batch.index[-1])]) + 1
+        stopped = estimate is not None and estimate.judge(tried) and tried >= estimate.plan.features
+        return stopped
+
+    found = compute_features(function, until(loader.plain_batches(batch_size, order), enough), len(order), progress)
+    if not stopped:
+        tried = len(order)  # the last ones may be unreadable
+    if estimate is not None:
+        estimate.judge(tried, last=True)
+    return found, tried
+
+
+def logits_in_time(
+    function: Function, loader: Loader, deadline: Deadline, look: float, progress: Callable[[int], None] | None = None
+) -> tuple[LabelledFeatures, int]:
+    """Scores and labels of images in their order, and how many were tried: all, or until it is time to write.
+
+    look: the seconds that an image was to take; where it takes longer now, so will writing.
+    """
+    tried, first, stopped = 0, (0, 0.0), False
+
+    def late(batch: Batch) -> bool:
+        nonlocal tried, first, stopped
+        tried, now = int(batch.index[-1]) + 1, deadline.now()
+        if not first[0]:  # processes had to be started for it, so how long it took tells nothing
+            first = tried, now
+        expected = (tried - first[0]) * look
+        slowness = min(MAX_SLOWDOWN, max(1.0, (now - first[1]) / expected)) if expected else 1.0
+        stopped = now > deadline.seconds - slowness * deadline.writing
+        return stopped
+
+    found = compute_features(function, until(loader.batches(), late), len(loader.source), progress)
+    return found, tried if stopped else len(loader.source)  # the last ones may be unreadable
+
+
+def until(batches: Iterable[Batch], stop: Callable[[Batch], bool]) -> Iterator[Batch]:
+    """The batches up to the one after whose use `stop` says yes."""
+    for batch in batches:
+        yield batch
+        if stop(batch):
+            return
