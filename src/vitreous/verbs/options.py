@@ -74,12 +74,9 @@ class SplitOption:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EngineOptions(PreprocessOption, DeviceOption):
+class EngineOption(DeviceOption):
     """What computes a model's predictions."""
 
-    batch_size: Annotated[
-        Count | None, Option("COUNT", "How many images to pass through the model at once. Default: what is fastest.")
-    ] = None
     engine: Annotated[
         EngineChoice,
         Option(
@@ -90,6 +87,15 @@ class EngineOptions(PreprocessOption, DeviceOption):
     precision: Annotated[
         Precision | None,
         Option("fp32|int8", "fp32 or int8. Default: of engine auto, whatever is fastest; else fp32."),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineOptions(PreprocessOption, EngineOption):
+    """What computes, and how images are given to it."""
+
+    batch_size: Annotated[
+        Count | None, Option("COUNT", "How many images to pass through the model at once. Default: what is fastest.")
     ] = None
 
 
