@@ -17,11 +17,11 @@ from vitreous.data.packed import ArraySource
 from vitreous.distributed.world import World
 from vitreous.objectives.build import build_objective
 from vitreous.objectives.setting import Setting
+from vitreous.training import deadline as budget
 from vitreous.training import loop
-from vitreous.training.budget import steps as budget
-from vitreous.training.budget.steps import Afterwards, plan
+from vitreous.training.deadline import Reserved, plan_steps
 from vitreous.training.loop import Loop
-from vitreous.training.pace import Pace
+from vitreous.training.schedule import StepSchedule
 
 MODEL = ViTConfig(width=16, depth=1, heads=2, mlp_width=16, patch=4, image_size=(8, 8), classes=2)
 TRAINING = Training(
@@ -33,7 +33,7 @@ TRAINING = Training(
     batch_size=4,
 )
 
-FREE = Afterwards(ending=0, evaluation=0, evaluating=0)
+FREE = Reserved(ending=0, evaluation=0, evaluating=0)
 
 
 def make(training=TRAINING):
@@ -44,9 +44,13 @@ def make(training=TRAINING):
 
 
 class Stopped:
-    """A meter whose time does not move."""
+    """A deadline whose clock does not move."""
 
-    seconds = 10.0
+    def __init__(self, seconds):
+        self.seconds = seconds
+
+    def now(self):
+        return 10.0
 
 
 @pytest.fixture
@@ -73,11 +77,11 @@ def test_it_clips_as_the_training_does(tmp_path, monkeypatch, ticking):
     for room in (budget, loop):
         monkeypatch.setattr(room, "train_step", counted_step)
     objective, loader = make()
-    planned, table = plan(TRAINING, objective, loader, FREE, world=World(), meter=Stopped(), deadline=60)
+    planned, table = plan_steps(TRAINING, objective, loader, FREE, Stopped(60), World())
     assert len(table.stages) == 2
     measured = len(taken)
     assert measured >= 4  # in each stage one to warm up, and one at least
-    Loop(objective, loader, replace(planned, epochs=1), Pace(3), tmp_path, evaluate=None).run()
+    Loop(objective, loader, replace(planned, epochs=1), StepSchedule(3), tmp_path, evaluate=None).run()
     assert len(taken) == measured + 3
     assert norms == taken == [0.125] * len(taken)
 
@@ -85,7 +89,7 @@ def test_it_clips_as_the_training_does(tmp_path, monkeypatch, ticking):
 def test_it_spoils_nothing(ticking):
     objective, loader = make()
     before = {name: tensor.clone() for name, tensor in objective.state_dict().items()}
-    plan(TRAINING, objective, loader, FREE, world=World(), meter=Stopped(), deadline=60)
+    plan_steps(TRAINING, objective, loader, FREE, Stopped(60), World())
     assert all(torch.equal(tensor, before[name]) for name, tensor in objective.state_dict().items())
     assert all(parameter.grad is None for parameter in objective.parameters())
 
@@ -98,8 +102,8 @@ def planned(monkeypatch, deadline, each=1.0, **fields):
     """What is planned where a step takes a second."""
     monkeypatch.setattr(budget, "step_seconds", lambda learner, batches, progress, seconds: each)
     objective, loader = make()
-    afterwards = Afterwards(**{"ending": 5.0, "evaluation": 2.0, "evaluating": 20.0, **fields})
-    found, table = plan(TRAINING, objective, loader, afterwards, world=World(), meter=Stopped(), deadline=deadline)
+    reserved = Reserved(**{"ending": 5.0, "evaluation": 2.0, "evaluating": 20.0, **fields})
+    found, table = plan_steps(TRAINING, objective, loader, reserved, Stopped(deadline), World())
     return found, table, steps_of(found, loader)
 
 
@@ -128,7 +132,7 @@ def test_no_step_is_tried_where_it_is_known_that_too_few_fit(monkeypatch):
     def forbidden(*_):
         raise AssertionError("it was tried")
 
-    monkeypatch.setattr(budget, "measure_stages", forbidden)
+    monkeypatch.setattr(budget, "time_stages", forbidden)
     assert planned(monkeypatch, deadline=15 + 20, fewest=10, step=2.0)[2] == 0
 
 
@@ -144,5 +148,5 @@ def test_the_dearest_stage_stands_for_the_others_where_trying_takes_too_long(mon
     monkeypatch.setattr(budget, "step_seconds", one)
     monkeypatch.setattr(budget, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
     objective, loader = make()
-    assert budget.measure_stages(TRAINING, objective, loader, World(), left=60) == [(0.5, 2.0), (1.0, 2.0)]
+    assert budget.time_stages(TRAINING, objective, loader, World(), left=60) == [(0.5, 2.0), (1.0, 2.0)]
     assert tried == [0.75]

@@ -92,7 +92,7 @@ CONFIG = preset("P/4@16", classes=2)
 def cards(name):
     spent = Cost(seconds=1.0, core_hours=1.0, images=1)
     training = Training(CONFIG, Preprocess(size=(16, 16)))
-    request = PretrainRequest(name, name, model=name)
+    request = PretrainRequest(name, method=name, model=name)
     result = PretrainResult(name, name, name, True, 1, 1, {name: 1.0}, (), spent)
     fitted = model_card(
         name=name,

@@ -9,10 +9,8 @@ import torch
 from vitreous.config.data import Preprocess
 from vitreous.data.loader import Loader
 from vitreous.data.packed import ArraySource
-from vitreous.training.budget.clock import Outlook
-from vitreous.training.budget.in_time import answers_in_time, features_in_time, look_around
-from vitreous.training.budget.looking import class_by_class, random_part
-from vitreous.training.budget.stages import Work
+from vitreous.data.subset import balanced_order, random_subset
+from vitreous.training.image_plan import ImageEstimate, ImageWork, features_in_time, logits_in_time, time_images
 
 
 def source(count=40, classes=4):
@@ -23,28 +21,28 @@ def source(count=40, classes=4):
 
 def test_any_beginning_of_the_order_has_every_class_alike():
     labels = np.array([0] * 50 + [1] * 7 + [2] * 20)
-    order = class_by_class(labels, seed=3)
+    order = balanced_order(labels, seed=3)
     assert sorted(order) == list(range(77))
     assert Counter(labels[order[:21]]) == {0: 7, 1: 7, 2: 7}
     assert Counter(labels[order[:47]]) == {0: 20, 1: 7, 2: 20}
-    assert not np.array_equal(order, class_by_class(labels, seed=4))
-    assert np.array_equal(order, class_by_class(labels, seed=3))
+    assert not np.array_equal(order, balanced_order(labels, seed=4))
+    assert np.array_equal(order, balanced_order(labels, seed=3))
 
 
 def test_a_part_is_the_beginning_of_a_random_order_of_all():
-    found = random_part(source(), seed=1)
+    found = random_subset(source(), seed=1)
     names = [found.name(i) for i in range(len(found))]
-    part = random_part(source(), seed=1, count=10)
+    part = random_subset(source(), seed=1, count=10)
     assert [part.name(i) for i in range(10)] == names[:10]
     assert names != [source().name(i) for i in range(40)]
     assert sorted(names) == sorted(source().name(i) for i in range(40))
 
 
-class Runtime:
+class FakeDeadline:
     """A clock that images move."""
 
     def __init__(self, budget, each, writing=1.0, start=2.0):
-        self.deadline, self.each, self.writing, self.time = budget, each, writing, start
+        self.seconds, self.each, self.writing, self.time = budget, each, writing, start
         self.text, self.seen = f"{budget}s", []
 
     def now(self):
@@ -62,41 +60,41 @@ def loader(count=40, batch=4):
 
 
 def test_features_of_as_many_images_as_fit_and_the_same_again():
-    machine, said = Runtime(20, lambda seen: 0.5), []
-    outlook = Outlook(Work(40, 0, 0, 1), machine, said.append)
-    (features, labels), tried = features_in_time(machine.look, loader(), 4, 0, count=None, outlook=outlook)
+    machine, said = FakeDeadline(20, lambda seen: 0.5), []
+    estimate = ImageEstimate(ImageWork(40, 0, 0, 1), machine, said.append)
+    (features, labels), tried = features_in_time(machine.look, loader(), 4, 0, count=None, estimate=estimate)
     assert tried == len(features) == 32  # 19.4 - 2 - 1 = 16.4 s are enough for 32.8
     assert Counter(labels.tolist()) == {0: 8, 1: 8, 2: 8, 3: 8}
     assert len(said) == 1
     assert "32 of 40" in said[0]
-    again, tried = features_in_time(machine.look, loader(), 4, 0, count=tried, outlook=None)
+    again, tried = features_in_time(machine.look, loader(), 4, 0, count=tried, estimate=None)
     assert tried == 32
     assert torch.equal(again[0], features)
     assert torch.equal(again[1], labels)
 
 
 def test_a_machine_that_becomes_slower_ends_the_features_earlier():
-    machine = Runtime(20, lambda seen: 0.5 if seen < 8 else 2.0)
-    outlook = Outlook(Work(40, 0, 0, 1), machine, lambda text: None)
-    features_in_time(machine.look, loader(), 4, 0, count=None, outlook=outlook)
+    machine = FakeDeadline(20, lambda seen: 0.5 if seen < 8 else 2.0)
+    estimate = ImageEstimate(ImageWork(40, 0, 0, 1), machine, lambda text: None)
+    features_in_time(machine.look, loader(), 4, 0, count=None, estimate=estimate)
     assert len(machine.seen) == 16
     assert machine.time <= 20 + 8 * 0.5  # not later than a batch
 
 
 def test_test_images_end_when_it_is_time_to_write():
-    machine = Runtime(20, lambda seen: 0.5)
-    (answers, _), tried = answers_in_time(machine.look, loader(), machine, 0.5)
+    machine = FakeDeadline(20, lambda seen: 0.5)
+    (answers, _), tried = logits_in_time(machine.look, loader(), machine, 0.5)
     assert tried == len(answers) == 36  # at 18 s not late yet, at 20 s it is
     assert machine.seen == list(range(36))
-    slow = Runtime(20, lambda seen: 1.0)
-    assert answers_in_time(slow.look, loader(), slow, 0.5)[1] == 20  # writing will take twice as long too
-    quick = Runtime(20, lambda seen: 0.1)
-    assert answers_in_time(quick.look, loader(), quick, 0.5)[1] == 40
+    slow = FakeDeadline(20, lambda seen: 1.0)
+    assert logits_in_time(slow.look, loader(), slow, 0.5)[1] == 20  # writing will take twice as long too
+    quick = FakeDeadline(20, lambda seen: 0.1)
+    assert logits_in_time(quick.look, loader(), quick, 0.5)[1] == 40
 
 
 def test_looking_around_ends_as_soon_as_enough_is_known():
-    machine = Runtime(20, lambda seen: 0.2)
-    outlook = Outlook(Work(0, 40, 400, 2), machine, lambda text: None)
-    look_around(machine.look, loader(), outlook)
+    machine = FakeDeadline(20, lambda seen: 0.2)
+    estimate = ImageEstimate(ImageWork(0, 40, 400, 2), machine, lambda text: None)
+    time_images(machine.look, loader(), estimate)
     assert len(machine.seen) == 8
-    assert outlook.look == pytest.approx(0.2)
+    assert estimate.seconds_per_image == pytest.approx(0.2)

@@ -18,9 +18,9 @@ from vitreous.data.loader import Loader
 from vitreous.data.packed import ArraySource
 from vitreous.model.lora import add_lora
 from vitreous.objectives.supervised import Supervised, balance
+from vitreous.training.folder import training_from_json, training_to_json
 from vitreous.training.loop import DivergedError, Loop
-from vitreous.training.pace import Pace
-from vitreous.training.saved import training_from_json, training_to_json
+from vitreous.training.schedule import StepSchedule
 from vitreous.training.state import load_newest
 from vitreous.training.step import train_step
 
@@ -52,7 +52,7 @@ def random_images(count=40):
 
 
 def make_loop(
-    folder, training=TRAINING, steps=STEPS, workers=0, save_seconds=1e9, evaluate=True, pace=None, check_clock=None
+    folder, training=TRAINING, steps=STEPS, workers=0, save_seconds=1e9, evaluate=True, schedule=None, check_clock=None
 ):
     source = random_images()
     training = replace(training, save_seconds=save_seconds)
@@ -75,7 +75,7 @@ def make_loop(
         Supervised(model, training.objective),
         loader,
         training,
-        pace or Pace(steps),
+        schedule or StepSchedule(steps),
         folder,
         evaluate=metrics if evaluate else None,
         name_of=source.name,
@@ -304,19 +304,19 @@ def test_balanced_weights_make_classes_count_alike():
     torch.testing.assert_close(balance(labels, 3), torch.tensor([4 / 6, 2.0, 0.0]))
 
 
-def test_a_pace_that_was_bent_by_the_clock_can_be_repeated(tmp_path):
-    """Interrupted before a bend that was already written down, it bends there again, and ends with the same bits."""
-    pace = Pace(STEPS)
+def test_a_schedule_that_was_changed_by_the_clock_can_be_repeated(tmp_path):
+    """Interrupted before a replanning that is written down, it replans there again, and ends with the same bits."""
+    schedule = StepSchedule(STEPS)
 
     def hurry(step):
         if step == 6:
-            pace.bend(6, 11)
+            schedule.replan(6, 11)
 
-    assert make_loop(tmp_path / "whole", pace=pace, check_clock=hurry).run().finished
-    assert pace.steps == 11
-    loop = make_loop(tmp_path / "parts", pace=Pace(STEPS, pace.bends))
+    assert make_loop(tmp_path / "whole", schedule=schedule, check_clock=hurry).run().finished
+    assert schedule.steps == 11
+    loop = make_loop(tmp_path / "parts", schedule=StepSchedule(STEPS, schedule.replans))
     assert not loop.run(stop=lambda: loop.step >= 4).finished
-    outcome = make_loop(tmp_path / "parts", pace=Pace(STEPS, pace.bends)).run()
+    outcome = make_loop(tmp_path / "parts", schedule=StepSchedule(STEPS, schedule.replans)).run()
     assert outcome.finished
     assert outcome.images == 11 * 8
     assert_same(tmp_path / "whole", tmp_path / "parts")

@@ -14,10 +14,10 @@ from vitreous.data.packed import ArraySource
 from vitreous.objectives.build import build_objective
 from vitreous.objectives.collapse import TELLS
 from vitreous.objectives.setting import Setting
+from vitreous.training.folder import training_from_json, training_to_json
 from vitreous.training.optimizer import make_optimizers
 from vitreous.training.recipes.dataset_stats import DatasetStats
 from vitreous.training.recipes.pretrain import PRETRAINING
-from vitreous.training.saved import training_from_json, training_to_json
 
 SITUATIONS = {
     "cifar": DatasetStats(classes=0, images=50_000, side=32, channels=3),

@@ -45,7 +45,7 @@ def as_before(config):
     training["optimizer"]["rate"] = training["optimizer"].pop("learning_rate")
     del training["objective"], training["model"]["family"]
     config["parts"], config["images"] = config.pop("splits"), config.pop("digests")
-    del config["weights"], config["bends"]
+    del config["weights"], config["replans"]
 
 
 def test_what_is_written_is_read_back(place):
@@ -97,7 +97,7 @@ def test_a_result_of_the_old_version_is_refused_with_one_sentence(place, run):
     assert quick(place / "images", place / "weights", run).finished
 
 
-REQUEST = '{"request": {"data": "x"}, "classes": [], "bends": [], "probe": null, "training": '
+REQUEST = '{"request": {"data": "x"}, "classes": [], "replans": [], "probe": null, "training": '
 DAMAGE = {
     "empty": "",
     "cut short": '{"request": {"data"',

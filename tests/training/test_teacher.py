@@ -118,13 +118,13 @@ def test_answers_are_computed_once_and_kept(bundle, data, tmp_path, monkeypatch)
     assert torch.equal(turned.table, first.table[:, [2, 1, 0]])
 
 
-class SlowClock:
+class SlowDeadline:
     """Each question takes a second."""
 
     _now = 0.0
 
-    def __init__(self, deadline):
-        self.text, self.deadline = f"{deadline:.0f}s", deadline
+    def __init__(self, seconds):
+        self.text, self.seconds = f"{seconds:.0f}s", seconds
 
     def now(self):
         self._now += 1.0
@@ -141,7 +141,7 @@ def small_batches(tmp_path, monkeypatch):
 def test_a_teacher_that_leaves_no_time_is_refused_with_the_time_that_would_do(bundle, data, tmp_path, small_batches):
     """After a second 4 images are done, so 8 take 2 more; asked a third time, the clock says 3: 5 of 10 seconds."""
     with pytest.raises(UserError) as error:
-        ask(open_teacher(bundle, data.classes), data, clock=SlowClock(9.0))
+        ask(open_teacher(bundle, data.classes), data, clock=SlowDeadline(9.0))
     said = str(error.value)
     assert all(text in said for text in ("budget 9s", str(bundle), "2 s", "10s", "objective.answers=view"))
     assert not list(tmp_path.rglob("*.safetensors"))
@@ -149,13 +149,13 @@ def test_a_teacher_that_leaves_no_time_is_refused_with_the_time_that_would_do(bu
 
 def test_after_the_last_image_nothing_is_refused(bundle, data, small_batches):
     """After 8 images the clock says 5, and 4 more take 1.5 at the pace so far: just half of the 13 seconds."""
-    clock = SlowClock(13.0)
+    clock = SlowDeadline(13.0)
     assert ask(open_teacher(bundle, data.classes), data, clock=clock).table.any()
-    assert clock.now() > 0.5 * clock.deadline  # it is late now, but what it said is said
+    assert clock.now() > 0.5 * clock.seconds  # it is late now, but what it said is said
 
 
 def test_time_that_was_gone_before_counts(bundle, data, small_batches):
-    clock = SlowClock(13.0)
+    clock = SlowDeadline(13.0)
     clock.now()
     with pytest.raises(UserError, match="15s"):
         ask(open_teacher(bundle, data.classes), data, clock=clock)

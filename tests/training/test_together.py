@@ -33,8 +33,7 @@ def place(tmp_path_factory):
     place = tmp_path_factory.mktemp("together")
     draw_images(place / "images.npz")
     with pytest.MonkeyPatch.context() as patch:
-        for job in ("fit", "pretrain"):
-            patch.setattr(f"vitreous.jobs.{job}.write_report", lambda folder, seconds=None: None)
+        patch.setattr("vitreous.training.page.write_report", lambda folder, seconds=None: None)
         patch.setattr(torch.cpu, "get_capabilities", dict)
         for kind in KINDS:
             train(kind, place, place / "one" / kind)

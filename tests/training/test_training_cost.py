@@ -14,8 +14,8 @@ from vitreous.config.train import Training
 from vitreous.data.batch import Batch
 from vitreous.objectives.build import build_objective
 from vitreous.objectives.setting import Setting
-from vitreous.training.cost import training_work
-from vitreous.training.pace import Pace
+from vitreous.training.labelled import training_work
+from vitreous.training.schedule import StepSchedule
 from vitreous.training.start import starting_network
 
 MODEL = ViTConfig(width=64, depth=4, heads=2, mlp_width=256, patch=4, image_size=(32, 32), classes=10, pool="mean")
@@ -35,24 +35,26 @@ def test_operations_of_a_step(subtests):
     for changes, tolerance in (({}, 0.03), ({"freeze": 2}, 0.03), ({"freeze": 4}, 0.03), ({"lora": 2}, 0.03)):
         with subtests.test(overrides=changes, tolerance=tolerance):
             training = replace(TRAINING, **changes)
-            assert training_work(training, 1, Pace(1), 1).flops == pytest.approx(counted(training, 0.5), rel=tolerance)
+            assert training_work(training, 1, StepSchedule(1), 1).flops == pytest.approx(
+                counted(training, 0.5), rel=tolerance
+            )
 
 
 def test_the_keep_schedule_counts_as_far_as_it_went():
     training = replace(TRAINING, objective=Supervised(keep_schedule=((0.5, 0.25),)))
     few, all_ = counted(training, 0.0), counted(training, 1.0)
     assert few < 0.4 * all_
-    assert training_work(training, 100, Pace(10), 5).flops == pytest.approx(100 * few, rel=0.05)
-    assert training_work(training, 100, Pace(10), 10).flops == pytest.approx(50 * (few + all_), rel=0.05)
+    assert training_work(training, 100, StepSchedule(10), 5).flops == pytest.approx(100 * few, rel=0.05)
+    assert training_work(training, 100, StepSchedule(10), 10).flops == pytest.approx(50 * (few + all_), rel=0.05)
 
 
 def test_a_bent_pace_counts_the_steps_that_were_taken():
     """Half the training in five steps with few patches, the other half in one with all."""
     training = replace(TRAINING, objective=Supervised(keep_schedule=((0.5, 0.25),)))
     few, all_ = counted(training, 0.0), counted(training, 1.0)
-    work = training_work(training, 6, Pace(10, [(5, 6)]), 6)
+    work = training_work(training, 6, StepSchedule(10, [(5, 6)]), 6)
     assert work.flops == pytest.approx(5 * few + all_, rel=0.05)
 
 
 def test_nothing_done_nothing_spent():
-    assert training_work(TRAINING, 0, Pace(10), 0).flops == 0
+    assert training_work(TRAINING, 0, StepSchedule(10), 0).flops == 0
