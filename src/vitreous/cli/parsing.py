@@ -97,7 +97,7 @@ class Argument:
         try:
             return [item(part.strip()) if item in (int, float) else part.strip() for part in text.split(",")]
         except ValueError:
-            raise UserError(f"{self.name} {_short(text)}: give {wanted(self.hint)}, separated by commas.") from None
+            raise UserError(f"{self.name} {_short(text)}: give {wanted(self.hint)}; values are separated by commas.") from None
 
     @property
     def written_default(self) -> Any:
@@ -119,7 +119,9 @@ def parse(name: str, verb: type[Verb[Any]], args: Sequence[str]) -> tuple[Verb[A
     values = {field: arguments[field].taken(value) for field, value in given.items()}
 
     def place(field: str, value: object) -> str:
-        return f"{arguments[field.partition('[')[0]].name} {shown(value)}"
+        argument = arguments[field.partition("[")[0]]
+        typed = _value(args, argument.name) if argument.listed and isinstance(value, list) else None
+        return f"{argument.name} {shown(value) if typed is None else _short(typed)}"
 
     return make(verb, values, place, in_command=True), as_json
 
