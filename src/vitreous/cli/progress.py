@@ -68,30 +68,37 @@ def _live_callbacks() -> Iterator[Callbacks]:
 
     metrics = Metrics()
     columns = (BarColumn(), TextColumn("{task.fields[count]}"), TextColumn("{task.description}"), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task, shown = bar.add_task("", total=None, visible=False, count=""), ""
+    bar = Progress(*columns, console=Console(stderr=True), transient=True)
+    task, shown, ended = bar.add_task("", total=None, visible=False, count=""), "", False
 
-        def counted(number: Callable[[int], str]) -> Callable[[str, int, int], None]:
-            def progress(what: str, done: int, total: int) -> None:
-                nonlocal shown
-                if what != shown:
-                    shown = what
-                    bar.reset(task)
-                count = f"{number(done)}/{number(total)}"
-                bar.update(task, completed=done, total=total, description=what, count=count, visible=done < total)
+    def counted(number: Callable[[int], str]) -> Callable[[str, int, int], None]:
+        def progress(what: str, done: int, total: int) -> None:
+            nonlocal shown
+            if what != shown:
+                shown = what
+                bar.reset(task)
+            count = f"{number(done)}/{number(total)}"
+            bar.update(task, completed=done, total=total, description=what, count=count, visible=done < total)
+            if not ended:  # an iterator may outlive this function
+                bar.start()  # only now, so that a command without progress, such as a server, redraws nothing
 
-            return progress
+        return progress
 
-        count = counted(lambda number: f"{number:,}")
+    count = counted(lambda number: f"{number:,}")
 
-        def step(event: Event) -> None:
-            count("steps", event.step, event.steps)
-            bar.update(task, description=metrics.text(event), visible=True)
+    def step(event: Event) -> None:
+        count("steps", event.step, event.steps)
+        bar.update(task, description=metrics.text(event), visible=True)
 
-        def message(text: str) -> None:
-            bar.console.print(printable(text), highlight=False, markup=False)
+    def message(text: str) -> None:
+        bar.console.print(printable(text), highlight=False, markup=False)
 
+    try:
         yield Callbacks(message, step, count, counted(size_text))
+    finally:
+        ended = True
+        if bar.live.is_started:
+            bar.stop()
 
 
 def process_started() -> float:
