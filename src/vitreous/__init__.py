@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from vitreous.config.model import ViTConfig
     from vitreous.errors import UserError
-    from vitreous.jobs.analyze import analyze, analyze_bias
     from vitreous.jobs.bench import bench
     from vitreous.jobs.compare import compare
     from vitreous.jobs.data_get import get_data
@@ -25,35 +24,35 @@ if TYPE_CHECKING:
     from vitreous.jobs.export import export_weights
     from vitreous.jobs.import_ import import_weights
     from vitreous.jobs.inspect import inspect
-    from vitreous.jobs.load import Model, load
     from vitreous.jobs.models import models
-    from vitreous.jobs.plot_weights import plot_weights
     from vitreous.jobs.predict import predict
     from vitreous.jobs.predict_many import predict_many
     from vitreous.jobs.probe import probe
-    from vitreous.jobs.reconstruct import reconstruct
-    from vitreous.jobs.score_explanations import score_explanations
-    from vitreous.jobs.serve import serve
     from vitreous.jobs.transfer import transfer
-    from vitreous.jobs.walkthrough import write_walkthrough
     from vitreous.model.presets import preset
     from vitreous.model.trace import Trace
     from vitreous.model.vit import ViT
     from vitreous.training.page import write_report
+    from vitreous.verbs.analyze import analyze
     from vitreous.verbs.fit import fit
+    from vitreous.verbs.load import Model, load
+    from vitreous.verbs.plot_weights import plot_weights
     from vitreous.verbs.pretrain import pretrain
+    from vitreous.verbs.reconstruct import reconstruct
+    from vitreous.verbs.score_explanations import score_explanations
     from vitreous.verbs.self_train import self_train
+    from vitreous.verbs.serve import serve
+    from vitreous.verbs.walkthrough import write_walkthrough
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Model": "vitreous.jobs.load",
+    "Model": "vitreous.verbs.load",
     "Trace": "vitreous.model.trace",
     "UserError": "vitreous.errors",
     "ViT": "vitreous.model.vit",
     "ViTConfig": "vitreous.config.model",
-    "analyze": "vitreous.jobs.analyze",
-    "analyze_bias": "vitreous.jobs.analyze",
+    "analyze": "vitreous.verbs.analyze",
     "bench": "vitreous.jobs.bench",
     "compare": "vitreous.jobs.compare",
     "export_weights": "vitreous.jobs.export",
@@ -62,22 +61,22 @@ _HOMES = {
     "import_weights": "vitreous.jobs.import_",
     "inspect": "vitreous.jobs.inspect",
     "list_data": "vitreous.jobs.data_list",
-    "load": "vitreous.jobs.load",
+    "load": "vitreous.verbs.load",
     "models": "vitreous.jobs.models",
     "pack_data": "vitreous.jobs.data_pack",
-    "plot_weights": "vitreous.jobs.plot_weights",
+    "plot_weights": "vitreous.verbs.plot_weights",
     "predict": "vitreous.jobs.predict",
     "predict_many": "vitreous.jobs.predict_many",
     "preset": "vitreous.model.presets",
     "pretrain": "vitreous.verbs.pretrain",
     "probe": "vitreous.jobs.probe",
-    "reconstruct": "vitreous.jobs.reconstruct",
-    "score_explanations": "vitreous.jobs.score_explanations",
+    "reconstruct": "vitreous.verbs.reconstruct",
+    "score_explanations": "vitreous.verbs.score_explanations",
     "self_train": "vitreous.verbs.self_train",
-    "serve": "vitreous.jobs.serve",
+    "serve": "vitreous.verbs.serve",
     "transfer": "vitreous.jobs.transfer",
     "write_report": "vitreous.training.page",
-    "write_walkthrough": "vitreous.jobs.walkthrough",
+    "write_walkthrough": "vitreous.verbs.walkthrough",
 }
 
 __all__ = [
@@ -87,7 +86,6 @@ __all__ = [
     "ViT",
     "ViTConfig",
     "analyze",
-    "analyze_bias",
     "bench",
     "compare",
     "export_weights",

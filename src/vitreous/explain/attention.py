@@ -132,7 +132,7 @@ def attention_distance(model: TracesAttention, images: Tensor) -> NDArray[np.flo
     trace = _Distances(model.config.patch)
     with torch.inference_mode():
         model(images, trace=trace)
-    return torch.stack([trace.attention[layer] for layer in sorted(trace.attention)], dim=1).numpy()
+    return torch.stack([trace.attention[layer] for layer in sorted(trace.attention)], dim=1).cpu().numpy()
 
 
 def mean_distance(among: Tensor, between: Tensor) -> Tensor:

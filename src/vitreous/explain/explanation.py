@@ -1,11 +1,13 @@
-"""What a model saw in one image: the question, and the answer on the image's own pixels."""
+"""What a model looked at in one image, on the image's own pixels."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from base64 import b64encode
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
+from html import escape
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,8 +18,9 @@ from vitreous.data.augment import normalise
 from vitreous.data.view import ImageInput, look_at
 from vitreous.errors import UserError
 from vitreous.explain.draw import encode, mark, overlay, tile
-from vitreous.explain.methods import Maps, Method, check_request, compute_maps, default_method
+from vitreous.explain.methods import check_request, compute_maps, default_method
 from vitreous.explain.place import Place, place_cells, place_patches
+from vitreous.explain.request import ExplanationRequest, Method
 from vitreous.inputs import as_text
 from vitreous.model.network import TracesAttention, check_numbers, evaluating
 from vitreous.storage.files import new_file, write_output
@@ -25,37 +28,39 @@ from vitreous.storage.overwrite import check_file, sign_zip
 from vitreous.weights.bundle import Bundle
 from vitreous.wording import shown
 
-Layer = int | Literal["all"]
-Head = int | Literal["mean", "all"]
 PANEL = 320
-"""Pixels of the longer side of an image in a grid."""
+"""Pixels of the longer side of an image in a grid, at most."""
+NOTEBOOK_SIDE = 480
+"""The same of an overlay that a notebook shows."""
 ENLARGED_SIDE = 224
 """Pixels that the longer side of a tiny image's overlay has at most when it is saved enlarged."""
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """What a model saw in one image."""
+    """What a model looked at in one image."""
 
     path: str
-    """Empty for what has none, such as an image of Pillow's."""
+    """Empty for an image that has none, such as one of Pillow's."""
     image: Image.Image = field(repr=False)
     """Upright and whole, as a person sees it."""
     method: Method
     layers: tuple[int, ...]
-    """The layers that `maps` has; () where a map belongs to no single one."""
+    """The layers that `maps` has; () if a map belongs to no single one."""
     heads: tuple[int, ...]
-    """The heads that `maps` has; () where it joins them."""
+    """The heads that `maps` has; () if it joins them."""
     maps: NDArray[np.float32] = field(repr=False)
-    """(layers or 1, heads or 1, rows, columns): the numbers of the patches, as the method gives them."""
+    """(layers or 1, heads or 1, rows, columns): one number per patch, as the method gives them."""
     place: Place
     """Where the patches lie on the image."""
     label: str | None = None
-    """The class that was explained, or else the likeliest; None where the model has no classifier."""
+    """The class that was explained, or else the most probable; None of a model without a classifier."""
     score: float | None = None
-    """How likely the model holds that class, 0 to 1."""
+    """The probability of that class."""
     query: tuple[float, float] | None = None
-    """The place whose attention is shown, x and y in pixels; None where it is that of the answer."""
+    """The point whose attention is shown, x and y in pixels; None for the attention of the prediction."""
+    files: tuple[Path, ...] = ()
+    """What `vitreous explain` wrote of it."""
 
     @property
     def map(self) -> NDArray[np.float32]:
@@ -63,9 +68,9 @@ class Explanation:
         return self.place.upsample(self.maps.mean(axis=(0, 1)))
 
     def overlay(self, longest: int | None = None) -> Image.Image:
-        """The map over the image; what the model did not see is dark, and the place that was asked for has a ring.
+        """The map over the image; what the model did not see is dark, and the query point has a ring.
 
-        longest: pixels that its longer side has at most; None for the image's own size.
+        longest: pixels of its longer side, at most; None for the image's own size.
         """
         image, place = self._at_most(longest) if longest else (self.image, self.place)
         return self._drawn(image, place, self.maps.mean(axis=(0, 1)))
@@ -82,14 +87,23 @@ class Explanation:
         rows, columns = self.maps.shape[:2]
         return tile(panels, captions, columns if min(rows, columns) > 1 else min(4, rows * columns))
 
+    def _repr_html_(self) -> str:
+        """The overlay with its caption, for a notebook."""
+        label = "" if self.label is None else f"{self.label} {self.score:.1%}, "
+        image = b64encode(encode(_enlarged(self.overlay(NOTEBOOK_SIDE)))).decode()
+        return (
+            f'<figure><img src="data:image/png;base64,{image}" alt="">'
+            f"<figcaption>{escape(f'{label}{self.method}')}</figcaption></figure>"
+        )
+
     def _at_most(self, longest: int) -> tuple[Image.Image, Place]:
-        """The image, made smaller where its longer side has more pixels than this, and where its patches lie."""
+        """The image, made smaller if its longer side has more pixels, and where its patches lie."""
         small = self.image.copy()
         small.thumbnail((longest, longest))
         return small, self.place.scaled(small.height, small.width)
 
     def _drawn(self, image: Image.Image, place: Place, patches: NDArray[np.float32]) -> Image.Image:
-        """The patches' numbers over the image, which may be smaller than the one that was given."""
+        """The patches' numbers over the image, which may have been made smaller."""
         made = overlay(image, place.upsample(patches), place.seen())
         if self.query is not None:
             mark(made, self.query[0] * made.width / self.image.width, self.query[1] * made.height / self.image.height)
@@ -98,16 +112,12 @@ class Explanation:
     def save(self, path: str | Path) -> None:
         """Write the overlay as an image; the format follows the name.
 
-        Tiny images are enlarged by a whole factor, so that a person can see something. An overlay that was saved there
-        before is replaced; any other file, such as the image itself, is not.
+        A tiny image is enlarged. An overlay that was saved there before is replaced; any other file is not.
         """
         file = check_file(path)
         kind = Image.registered_extensions().get(file.suffix.lower(), file.suffix)
         try:
-            drawn = self.overlay()
-            if (factor := ENLARGED_SIDE // max(drawn.size)) > 1:
-                drawn = ImageOps.scale(drawn, factor, Image.Resampling.NEAREST)
-            content = encode(drawn, kind)
+            content = encode(_enlarged(self.overlay()), kind)
         except (OSError, ValueError, KeyError):  # a kind that Pillow does not know, or only reads
             raise UserError(f"{path}: no image of this kind can be written; give a name such as cat.png.") from None
         write_output(file, content)
@@ -129,81 +139,76 @@ class Explanation:
         }
 
 
-class Question:
-    """A question to a model that was found to make sense; `vitreous.jobs.explain.explain` says what it may ask."""
+def _enlarged(image: Image.Image) -> Image.Image:
+    """A tiny image, enlarged by a whole factor, so that a person can see something."""
+    factor = ENLARGED_SIDE // max(image.size)
+    return ImageOps.scale(image, factor, Image.Resampling.NEAREST) if factor > 1 else image
 
-    def __init__(
-        self,
-        bundle: Bundle,
-        *,
-        method: Method | None = None,
-        layer: Layer | None = None,
-        head: Head = "mean",
-        target: str | None = None,
-        query: tuple[float, float] | None = None,
-    ) -> None:
-        self.bundle, self.layer, self.head, self.query = bundle, layer, head, query
-        size = bundle.preprocess.size
-        self.method: Method = method or default_method(bundle.model, query=query is not None, size=size)
-        self.target = None if target is None else class_number(bundle, target)
-        check_request(
-            bundle.model, self.method, layer, head, target=target is not None, query=query is not None, size=size
-        )
 
-    def answer(self, image: ImageInput) -> Explanation:
-        """What the model saw in this image."""
-        bundle, preprocess = self.bundle, self.bundle.preprocess
+class Explainer:
+    """A model, and what to explain of its predictions: a request that was found to suit it."""
+
+    def __init__(self, bundle: Bundle, request: ExplanationRequest | None = None) -> None:
+        request, size = request or ExplanationRequest(), bundle.preprocess.size
+        self.bundle, self.layer, self.head, self.query = bundle, request.layer, request.head, request.query
+        self.method = request.method or default_method(bundle.model, query=self.query is not None, size=size)
+        self.target = None if request.target is None else class_index(bundle, request.target)
+        check_request(bundle.model, replace(request, method=self.method), size)
+
+    def explain(self, image: ImageInput) -> Explanation:
+        """What the model looked at in this image; computed on the model's device, returned on the CPU."""
+        model, preprocess, path = self.bundle.model, self.bundle.preprocess, self.bundle.path
         seen = look_at(image, preprocess)
-        model, whole, place = bundle.model, seen.whole, None
-        device = model.device
+        whole, place = seen.whole, None
         if isinstance(model, TracesAttention):
             place = place_patches(whole.height, whole.width, preprocess, model.config.patch)
         with evaluating(model):
             found = compute_maps(
                 model,
-                normalise(seen.view[None], preprocess).to(device),
+                normalise(seen.view[None], preprocess).to(model.device),
                 self.method,
                 layer=self.layer,
-                targets=None if self.target is None else torch.tensor([self.target], device=device),
+                targets=None if self.target is None else torch.tensor([self.target], device=model.device),
                 query=None if self.query is None or place is None else place.patch_at(*self.query),
             )
-        rows, columns = found.maps.shape[3:]
-        place = place or place_cells(whole.height, whole.width, preprocess, (rows, columns))
-        check_numbers(found.scores, "scores", bundle.path)
-        maps, heads = self._heads(found)
-        label, score = self._label(found)
-        name = str(image) if isinstance(image, str | Path) else ""
-        return Explanation(name, whole, self.method, found.layers, heads, maps, place, label, score, self.query)
-
-    def _heads(self, found: Maps) -> tuple[NDArray[np.float32], tuple[int, ...]]:
-        """The maps (layers, heads or 1, rows, columns) of the heads that were asked for, and which these are."""
-        check_numbers(found.maps, "maps", self.bundle.path)
-        maps: NDArray[np.float32] = found.maps[0].cpu().numpy()
-        if self.head == "mean":
-            return maps.mean(axis=1, keepdims=True), ()
+        logits, maps = found.logits[0].cpu(), found.maps[0].cpu()
+        check_numbers(logits, "scores", path)
+        check_numbers(maps, "maps", path)
+        rows, columns = maps.shape[2:]
+        heads: tuple[int, ...] = ()
         if self.head == "all":
-            return maps, tuple(range(maps.shape[1]))
-        number = self.head % maps.shape[1]
-        return maps[:, number : number + 1], (number,)
+            heads = tuple(range(maps.shape[1]))
+        elif self.head != "mean":
+            heads = (self.head % maps.shape[1],)
+        label, score = None, None
+        if model.config.classes:
+            probabilities = logits.softmax(dim=0)
+            number = int(probabilities.argmax()) if self.target is None else self.target
+            label, score = self.bundle.labels[number], float(probabilities[number])
+        return Explanation(
+            path=str(image) if isinstance(image, str | Path) else "",
+            image=whole,
+            method=self.method,
+            layers=found.layers,
+            heads=heads,
+            maps=maps.numpy()[:, heads] if heads else maps.numpy().mean(axis=1, keepdims=True),
+            place=place or place_cells(whole.height, whole.width, preprocess, (rows, columns)),
+            label=label,
+            score=score,
+            query=self.query,
+        )
 
-    def _label(self, found: Maps) -> tuple[str | None, float | None]:
-        if not self.bundle.model.config.classes:
-            return None, None
-        chances = found.scores[0].softmax(dim=0)
-        number = int(chances.argmax()) if self.target is None else self.target
-        return self.bundle.labels[number], float(chances[number])
 
-
-def class_number(bundle: Bundle, name: str) -> int:
-    """Which of the model's classes has this name."""
+def class_index(bundle: Bundle, name: str) -> int:
+    """The index of the model's class of this name."""
     if not bundle.labels:
         raise UserError(
-            f"class {shown(name)}: the model has no classifier, so there is no class to explain; leave it out."
+            f"target class {shown(name)}: the model has no classifier, so there is no class to explain; leave it out."
         )
     name = as_text(name)  # as class folders are called, whatever the locale made of it
     if name in bundle.labels:
         return bundle.labels.index(name)
     near = get_close_matches(name, bundle.labels, n=3, cutoff=0.5) or bundle.labels[:3]
     raise UserError(
-        f"class {shown(name)}: not one of the model's {len(bundle.labels)} classes, such as {', '.join(near)}."
+        f"target class {shown(name)}: not one of the model's {len(bundle.labels)} classes, such as {', '.join(near)}."
     )

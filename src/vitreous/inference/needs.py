@@ -16,7 +16,7 @@ from vitreous.config.objective import Dino, Mae, TokenLabel
 from vitreous.config.train import Training
 from vitreous.distributed.world import ALONE, World
 from vitreous.errors import UserError
-from vitreous.explain.methods import Method
+from vitreous.explain.request import Method
 from vitreous.memory import check_memory
 from vitreous.model.family import (
     count_activation_bytes,

@@ -12,8 +12,8 @@ from vitreous.config.server import ServerSettings
 from vitreous.data.decode import ImageError
 from vitreous.errors import DamagedModelError, UserError
 from vitreous.explain.draw import encode
-from vitreous.explain.explanation import Explanation, Head, Layer, Question
-from vitreous.explain.methods import Method
+from vitreous.explain.explanation import Explainer, Explanation
+from vitreous.explain.request import ExplanationRequest, Head, Layer, Method
 from vitreous.server.choosing import ModelName, choose_model
 from vitreous.server.described import REFUSALS, image_body
 from vitreous.server.images import NoParameters, read_image
@@ -76,11 +76,12 @@ def explain_router(models: Mapping[str, Served], settings: ServerSettings) -> AP
 
         def ask() -> Explanation:
             """With the look for what suits the model, which may take a pass through it, and for names alike."""
-            question = Question(
-                bundle, method=method, layer=_layer(layer), head=_head(head), target=target, query=query
+            asked = ExplanationRequest(
+                method=method, layer=_layer(layer), head=_head(head), target=target, query=query
             )
+            explainer = Explainer(bundle, asked)
             check_extent(image, settings)
-            return question.answer(image)
+            return explainer.explain(image)
 
         return await served.look(lambda: _answer(served.name, ask, format))
 

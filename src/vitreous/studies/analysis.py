@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import combinations_with_replacement
 from pathlib import Path
 
@@ -35,7 +36,7 @@ MIN_IMAGES = 8
 
 
 def measure_depths(
-    models: dict[str, Bundle],
+    models: Sequence[tuple[str, Bundle]],
     data: str | Path | Data,
     *,
     images: int,
@@ -50,13 +51,13 @@ def measure_depths(
     """
     opened = open_images(data)
     chosen = choose_images(opened, images, seed)
-    for name, bundle in models.items():
+    for name, bundle in models:
         require(bundle.model, ViT, f"analysis of {name}")
         check_explanation_memory(bundle, "attention")
     total = len(models) * (len(chosen.measured) + (len(chosen.learned) if chosen.learned is not None else 0))
     reader = ModelReader(chosen, Judge(_fit, _accuracy), seed, workers, progress, total)
     measured, depths = [], []
-    for name, bundle in models.items():
+    for name, bundle in models:
         with evaluating(bundle.model):
             numbers, features = reader.read(name, bundle)
         measured.append(numbers)
@@ -73,7 +74,7 @@ def measure_depths(
 
 
 def measure_biases(
-    models: dict[str, Bundle],
+    models: Sequence[tuple[str, Bundle]],
     data: str | Path | Data,
     *,
     images: int,
@@ -88,10 +89,14 @@ def measure_biases(
     """
     opened = open_images(data)
     chosen = choose_images(opened, images, seed)
-    batches = {name: choose_bias_batch(bundle) for name, bundle in models.items()}
+    batches = [choose_bias_batch(bundle) for _, bundle in models]
     remarks = list(opened.notes)
     found: list[tuple[str, Bias]] = []
-    for number, (name, bundle) in enumerate(models.items()):
+
+    def report(number: int, done: int, total: int) -> None:
+        progress(number * total + done, len(models) * total)
+
+    for number, (name, bundle) in enumerate(models):
         source, notes = chosen.measured, []
         if set(source.classes) <= set(bundle.labels):
             source = source.relabelled(bundle.labels)
@@ -104,9 +109,9 @@ def measure_biases(
                 bundle.preprocess,
                 source,
                 seed=seed,
-                batch_size=batches[name],
+                batch_size=batches[number],
                 workers=choose_workers(workers, len(source)),
-                progress=lambda done, total, number=number: progress(number * total + done, len(models) * total),
+                progress=partial(report, number),
             )
         found.append((name, bias))
         notes += [f"left out: {image}" for image in bias.unreadable]

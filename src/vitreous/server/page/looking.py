@@ -18,8 +18,9 @@ from vitreous.data.decode import extent
 from vitreous.data.view import read_for_view
 from vitreous.errors import UserError
 from vitreous.explain.inside import Inside, attention_between_patches, look_inside
-from vitreous.explain.methods import METHODS, Method, check_request, chosen_layers, compute_maps, default_method
+from vitreous.explain.methods import check_request, chosen_layers, compute_maps, default_method
 from vitreous.explain.occlusion import CELLS, occluded_grid, scores_without
+from vitreous.explain.request import METHODS, ExplanationRequest, Method
 from vitreous.model.family import describe
 from vitreous.model.network import (
     MergesTokens,
@@ -202,7 +203,8 @@ def class_maps(bundle: Bundle, view: Tensor, method: Method, target: int, merge:
     """(L or 1, rows, columns): what spoke for a class, from each layer where the method has layers."""
     network = _merging(bundle.model, merge)
     layer: Literal["all"] | None = "all" if isinstance(network, TracesAttention) and method != "occlusion" else None
-    check_request(network, method, layer, "mean", target=True, query=False, size=bundle.preprocess.size)
+    asked = ExplanationRequest(method=method, layer=layer, target=str(target))
+    check_request(network, asked, bundle.preprocess.size)
     if not 0 <= target < len(bundle.labels):
         raise UserError(f"target {target}: the model has classes 0 to {len(bundle.labels) - 1}.")
     with evaluating(network):
@@ -265,7 +267,7 @@ def _suited(network: Network, methods: tuple[Method, ...], preprocess: Preproces
 
 def _refusal(network: Network, method: Method, preprocess: Preprocess) -> str | None:
     try:
-        check_request(network, method, None, "mean", target=False, query=False, size=preprocess.size)
+        check_request(network, ExplanationRequest(method=method), preprocess.size)
     except UserError as error:
         return str(error)
     return None

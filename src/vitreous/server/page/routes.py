@@ -21,8 +21,8 @@ from vitreous.data.augment import to_pixels
 from vitreous.data.decode import ImageError, open_image, read_header
 from vitreous.errors import DamagedModelError, UserError
 from vitreous.explain.draw import COLOURS, COVER
-from vitreous.explain.methods import Method
 from vitreous.explain.occlusion import paint_over
+from vitreous.explain.request import Method
 from vitreous.server.bodies import read_body
 from vitreous.server.choosing import choose_model
 from vitreous.server.page.files import page_files

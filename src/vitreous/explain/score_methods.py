@@ -1,4 +1,4 @@
-"""`vitreous score-explanations`: how good explanations are, in numbers, beside maps that look at nothing."""
+"""How good explanation methods are on images, beside maps that ignore the image."""
 
 from __future__ import annotations
 
@@ -14,26 +14,22 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from vitreous.arguments import Count, checked
 from vitreous.config.data import Preprocess
 from vitreous.data.augment import normalise
 from vitreous.data.decode import ImageError, open_values, read_header
-from vitreous.data.source import Data, Source, Split
+from vitreous.data.source import Source
 from vitreous.data.view import Sample, look_at
 from vitreous.errors import UserError
-from vitreous.explain.methods import METHODS, Method, check_request, compute_maps
+from vitreous.explain.methods import check_request, compute_maps
 from vitreous.explain.place import Map, Place, place_patches
+from vitreous.explain.request import ExplanationRequest, Method
 from vitreous.explain.score import centre_map, centre_patches, localise, removal_curves, seen_centre_map
-from vitreous.inference.needs import check_explanation_memory
-from vitreous.inference.opening import choose_split, open_classifier, open_images
 from vitreous.model.network import LeavesPatchesOut, check_numbers, evaluating, require
 from vitreous.model.vit import ViT
 from vitreous.weights.bundle import Bundle
 
 BASELINES = ("even", "centre", "centre of what is seen")
 BATCH = 8
-NEEDS_PATCHES = "scores of explanations"
-"""What is told to need a ViT: patches are left out, and lie on the image as its patches do."""
 
 
 @dataclass(frozen=True)
@@ -42,17 +38,17 @@ class MethodScore:
 
     name: str
     deletion: float
-    """Mean probability of the class while patches are taken away, the most important first: lower is better."""
+    """Mean probability of the class while patches are removed, the most important first: lower is better."""
     insertion: float
-    """The same while only so many are shown: higher is better."""
+    """The same while only the most important are shown: higher is better."""
     energy: float | None = None
-    """Share of the map on the mask; None without masks."""
+    """Fraction of the map on the mask; None without masks."""
     pointing: float | None = None
-    """Share of the images whose highest point is on the mask."""
+    """Fraction of the images whose highest point is on the mask."""
     iou: float | None = None
     """Mean of each image's best intersection over union."""
     seconds: float | None = None
-    """To compute a map of one image, prediction included; None for a baseline."""
+    """To compute the map of one image, prediction included; None for a baseline."""
 
 
 @dataclass(frozen=True)
@@ -74,48 +70,40 @@ class ExplanationScores:
         return {"images": self.images, **parts, "left_out": self.left_out}
 
 
-@checked
-def score_explanations(
-    model: str | Path | Bundle,
-    data: str | Path | Data,
+def score_methods(
+    bundle: Bundle,
+    source: Source,
+    methods: Sequence[Method],
     *,
-    methods: Sequence[Method] = METHODS,
-    masks: str | Path | None = None,
-    split: Split | None = None,
-    count: Count | None = None,
-    preprocess: Preprocess | str | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    masks: Path | None = None,
+    count: int | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> ExplanationScores:
-    """How much better than maps that look at nothing the methods explain the model's own answers.
+    """Score the methods, and baselines that ignore the image, on the classes that the model predicts.
 
-    masks: a folder with a mask for each image under the same name, as .png: where what the answer is about lies.
-        Values 1, 2 and 3 are a trimap, of which 1 and the outline 3 count and 2 does not; in any other mask all but 0.
-    count: so many images, spread evenly over the data; None for all.
+    masks: a folder with a mask for each image under the same name, as .png.
+    count: the number of images, spread evenly; None for all.
     """
-    bundle = open_classifier(model, preprocess)
-    require(bundle.model, ViT, NEEDS_PATCHES)
-    require(bundle.model, LeavesPatchesOut, NEEDS_PATCHES)
-    check_explanation_memory(bundle, "attention")
+    model = require(bundle.model, ViT, "scores of explanations")
+    require(model, LeavesPatchesOut, "scores of explanations")
     for method in methods:
-        check_request(bundle.model, method, None, "mean", target=False, query=False)
-    _, source = choose_split(open_images(data), split)
-    if count is not None and not 1 <= count <= len(source):
+        check_request(model, ExplanationRequest(method=method))
+    if count is not None and count > len(source):
         raise UserError(f"count={count}: the data have {len(source)} images; give a number from 1 to that.")
     chosen = range(len(source)) if count is None else [i * len(source) // count for i in range(count)]
     if masks is not None:
         for index in chosen:
-            _check_mask(_mask_path(Path(masks), source, index), source, index)
-    sums = _Sums(bundle, methods)
+            _check_mask(_mask_path(masks, source, index), source, index)
+    sums = _Sums(model, bundle.path, methods)
     left_out: dict[str, str] = {}
     done = 0
-    for batch in _batches(bundle, source, chosen, None if masks is None else Path(masks), left_out):
-        with evaluating(bundle.model):
+    for batch in _batches(bundle.preprocess, model.config.patch, source, chosen, masks, left_out):
+        with evaluating(model):
             sums.add(batch)
         done += len(batch.places)
-        if progress is not None:
-            progress(done, len(chosen) - len(left_out))
+        progress(done, len(chosen) - len(left_out))
     if not done:
-        raise UserError(f"{data}: none of its images can be read.")
+        raise UserError(f"{source.name(0)}: neither this image nor any other can be read; give others.")
     return ExplanationScores(done, sums.means(done), left_out)
 
 
@@ -128,23 +116,22 @@ class _Batch:
     indices: list[int]
 
     def noise(self) -> NDArray[np.float64]:
-        """(B, rows, columns): random numbers that belong to each image, however the images are batched."""
+        """(B, rows, columns): random numbers of each image, however the images are batched."""
         return np.stack([np.random.default_rng(index).random(self.places[0].grid) for index in self.indices])
 
 
 class _Sums:
     """Adds up metrics by method."""
 
-    def __init__(self, bundle: Bundle, methods: Sequence[Method]) -> None:
-        self.bundle, self.model = bundle, require(bundle.model, ViT, NEEDS_PATCHES)
-        self.methods = methods
+    def __init__(self, model: ViT, path: Path | None, methods: Sequence[Method]) -> None:
+        self.model, self.path, self.methods = model, path, methods
         self.sums: dict[str, dict[str, float]] = {name: {} for name in (*BASELINES, *methods)}
 
     def add(self, batch: _Batch) -> None:
         with torch.no_grad():
-            scores = self.model(batch.images)
-        check_numbers(scores, "scores", self.bundle.path)
-        targets = scores.argmax(dim=1)
+            logits = self.model(batch.images)
+        check_numbers(logits, "scores", self.path)
+        targets = logits.argmax(dim=1)
         for method in self.methods:
             start = time.perf_counter()
             maps = compute_maps(self.model, batch.images, method, targets=targets).maps.mean(dim=(1, 2)).clamp(min=0)
@@ -169,7 +156,7 @@ class _Sums:
         )
 
     def _removal(self, name: str, batch: _Batch, patches: NDArray[np.floating], targets: Tensor) -> None:
-        # Patches that a map does not tell apart come in a random order: that of rows would favour a cut of the image.
+        # Patches of equal value come in a random order: row by row would favour a cut of the image.
         keys = [values.reshape(len(values), -1) for values in (batch.noise(), patches)]
         order = np.lexsort([-key for key in keys], axis=1)
         deletion, insertion = removal_curves(self.model, batch.images, torch.from_numpy(order), targets)
@@ -187,10 +174,14 @@ class _Sums:
 
 
 def _batches(
-    bundle: Bundle, source: Source, chosen: Sequence[int], masks: Path | None, left_out: dict[str, str]
+    preprocess: Preprocess,
+    patch: int,
+    source: Source,
+    chosen: Sequence[int],
+    masks: Path | None,
+    left_out: dict[str, str],
 ) -> Iterator[_Batch]:
-    """The chosen images with their masks, a few at a time; those that cannot be used are noted."""
-    preprocess, patch = bundle.preprocess, require(bundle.model, ViT, NEEDS_PATCHES).config.patch
+    """The chosen images with their masks; those that cannot be used are added to `left_out`."""
     read: list[tuple[int, Tensor, Place, NDArray[np.bool_] | None]] = []
     for position, index in enumerate(chosen):
         try:
@@ -217,9 +208,9 @@ def _mask_path(masks: Path, source: Source, index: int) -> Path:
 
 
 def _check_mask(path: Path, source: Source, index: int) -> None:
-    """Refuse a mask of another size than its image's before anything is computed; the camera's turn is not known yet.
+    """Refuse a mask of another size than its image's, before anything is computed and the orientation is known.
 
-    What cannot be read is left out when its turn comes.
+    A mask or image that cannot be read is left out later.
     """
     try:
         mask, image = read_header(path), source.header(index)
@@ -230,7 +221,7 @@ def _check_mask(path: Path, source: Source, index: int) -> None:
 
 
 def _other_size(path: Path, mask: tuple[int, int], image: tuple[int, int]) -> UserError:
-    """Of width and height each."""
+    """mask, image: width and height."""
     return UserError(
         f"{path}: the mask is {mask[0]}x{mask[1]} and its image {image[0]}x{image[1]} pixels; make them the same."
     )

@@ -12,13 +12,13 @@ from vitreous.data.shards.opening import is_shards
 from vitreous.data.source import Split
 from vitreous.data.view import IMAGE_TYPES, ImageInput
 from vitreous.errors import UserError
-from vitreous.explain.explanation import Explanation, Head, Layer
-from vitreous.explain.methods import Method
+from vitreous.explain.explanation import Explainer, Explanation
+from vitreous.explain.request import ExplanationRequest, Head, Layer, Method, Point
+from vitreous.inference.needs import check_explanation_memory
 from vitreous.inference.opening import open_model
 from vitreous.inference.prediction.answers import Prediction
 from vitreous.jobs.evaluate import Evaluation
 from vitreous.jobs.evaluate import evaluate as evaluate_model
-from vitreous.jobs.explain import explain as explain_image
 from vitreous.jobs.predict import predict
 from vitreous.model.network import Network, require
 from vitreous.model.vit import ViT
@@ -27,7 +27,7 @@ from vitreous.weights.bundle import Bundle
 
 @dataclass(frozen=True)
 class Model:
-    """A model with its classes and its preprocessing, ready to be asked."""
+    """A model with its classes and its preprocessing, ready to use in a notebook."""
 
     bundle: Bundle
 
@@ -38,7 +38,7 @@ class Model:
 
     @property
     def vit(self) -> ViT:
-        """The same where it is a Vision Transformer, as most of what looks inside needs it."""
+        """The network of a Vision Transformer; refused for any other."""
         return require(self.bundle.model, ViT, "vit")
 
     @property
@@ -56,10 +56,10 @@ class Model:
 
     @checked
     def predict(self, image: ImageInput | Sequence[ImageInput], top: Count = 5) -> Prediction | list[Prediction]:
-        """What is on an image: label, score and the first few; of a list, one such answer for each.
+        """The predicted classes of an image, best first; of a list, one prediction for each image.
 
-        An image is a file, a file's bytes, an image of Pillow's, an array (H, W) or (H, W, C) uint8, or a tensor
-        (H, W) or (C, H, W) uint8. In a list, a folder stands for all images in it.
+        An image is a file, the bytes of one, a Pillow image, an array (H, W) or (H, W, C) uint8, or a tensor (H, W) or
+        (C, H, W) uint8. In a list, a folder stands for all images in it.
         """
         if not isinstance(image, IMAGE_TYPES):
             return predict(self.bundle, image, top=top)
@@ -71,7 +71,7 @@ class Model:
 
     @checked
     def evaluate(self, data: str | Path, *, split: Split | None = None) -> Evaluation:
-        """How well it does on data."""
+        """Its accuracy and other metrics on data."""
         return evaluate_model(self.bundle, data, split=split)
 
     @checked
@@ -83,10 +83,13 @@ class Model:
         layer: Layer | None = None,
         head: Head = "mean",
         target: str | None = None,
-        query: tuple[float, float] | None = None,
+        query: Point | None = None,
     ) -> Explanation:
-        """What it saw in an image, on the image's own pixels; `vitreous.jobs.explain.explain` says it all."""
-        return explain_image(self.bundle, image, method=method, layer=layer, head=head, target=target, query=query)
+        """What it looked at in an image, on the image's own pixels; `ExplanationRequest` describes the arguments."""
+        request = ExplanationRequest(method=method, layer=layer, head=head, target=target, query=query)
+        explainer = Explainer(self.bundle, request)
+        check_explanation_memory(self.bundle, explainer.method)
+        return explainer.explain(image)
 
 
 @checked

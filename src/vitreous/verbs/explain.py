@@ -1,0 +1,104 @@
+"""`vitreous explain`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+from vitreous.cli.terminal import printable
+from vitreous.cli.verb import Verb, verb
+from vitreous.config.options import Option
+from vitreous.explain.request import ExplanationRequest
+from vitreous.verbs.images import ImageResults, name_outputs, say_unreadable
+from vitreous.verbs.options import IMAGES, NETWORK, DeviceOption, PreprocessOption
+
+if TYPE_CHECKING:
+    from vitreous.explain.explanation import Explainer, Explanation
+    from vitreous.weights.bundle import Bundle
+
+
+@dataclass(frozen=True)
+class Explain(PreprocessOption, DeviceOption, ExplanationRequest, Verb["ImageResults[Explanation]"]):
+    """Show what a model looked at, as an overlay on each image.
+
+    The exit status is 1 if an image could not be read.
+    """
+
+    model: Annotated[str | Path | Bundle, NETWORK]
+    images: Annotated[str | Path | Sequence[str | Path], IMAGES]
+    _: KW_ONLY
+    out: Annotated[str | Path | None, Option("FOLDER", "Folder for the overlays, NAME-METHOD.png.")] = "explained"
+    save_arrays: Annotated[bool, Option("", "Also write the numbers, as NAME-METHOD.npz.")] = False
+    streams: ClassVar[bool] = True
+    json_help: ClassVar[str] = "Print one JSON object per image."
+
+    def run(self) -> ImageResults[Explanation]:
+        """Explanations of the images, each computed and written when the iterator comes to it."""
+        from vitreous.distributed.world import find_device
+        from vitreous.explain.explanation import Explainer
+        from vitreous.inference.needs import check_explanation_memory
+        from vitreous.inference.opening import list_images, open_model
+
+        device, paths = find_device(self.device), list_images(self.images)
+        bundle = open_model(self.model, self.preprocess)
+        bundle.model.to(device)
+        explainer = Explainer(bundle, self)
+        check_explanation_memory(bundle, explainer.method)
+        files: list[list[Path]] = [[] for _ in paths]
+        if self.out is not None:
+            endings = (f"-{explainer.method}{ending}" for ending in (".png", "-grid.png", ".npz"))
+            files = name_outputs(self.out, self.images, paths, *endings)
+        return ImageResults(
+            partial(self._explain, explainer, path, named) for path, named in zip(paths, files, strict=True)
+        )
+
+    def _explain(self, explainer: Explainer, path: Path, files: list[Path]) -> Explanation:
+        """One image; files: the names of the overlay, the grid and the arrays, or none of them."""
+        from vitreous.explain.draw import encode
+        from vitreous.storage.files import write_output
+
+        found = explainer.explain(path)
+        if not files:
+            return found
+        overlay, grid, arrays = files
+        found.save(overlay)
+        written = [overlay]
+        if found.maps.shape[0] * found.maps.shape[1] > 1:
+            written.append(write_output(grid, encode(found.grid())))
+        if self.save_arrays:
+            found.save_arrays(arrays)
+            written.append(arrays)
+        return replace(found, files=tuple(written))
+
+    def show(self, result: ImageResults[Explanation]) -> None:
+        """One line per image: the class, the method and the files."""
+        from vitreous.data.decode import ImageError
+
+        for one in result:
+            if isinstance(one, ImageError):
+                say_unreadable(one)
+                continue
+            label = "" if one.label is None else f"  {printable(one.label)} {one.score:.1%}"
+            names = ", ".join(printable(str(file)) for file in one.files)
+            print(f"{printable(one.path)}{label}  {one.method}: {names}", flush=True)
+
+    def to_json(self, result: ImageResults[Explanation]) -> Iterator[dict[str, Any]]:
+        """{"path", "method", "label", "score", "files"} or {"path", "error"} per image."""
+        from vitreous.data.decode import ImageError
+
+        for one in result:
+            if isinstance(one, ImageError):
+                yield {"path": one.name, "error": one.reason}
+            else:
+                said = {"path": one.path, "method": one.method, "label": one.label, "score": one.score}
+                yield {**said, "files": list(map(str, one.files))}
+
+    def status(self, result: ImageResults[Explanation]) -> int:
+        """1 if an image could not be read."""
+        return int(result.unreadable > 0)
+
+
+explain = verb(Explain)

@@ -1,0 +1,186 @@
+"""`vitreous serve`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, ClassVar, NoReturn
+
+from vitreous import cli
+from vitreous.cli.verb import Verb, verb
+from vitreous.config.options import Option, positional
+from vitreous.config.server import ServerSettings
+from vitreous.errors import UserError
+from vitreous.interrupt import Interrupted
+from vitreous.verbs.options import EngineOption
+from vitreous.wording import Range
+
+EXPECTED_IMAGES = 100_000
+"""Images that a server is expected to process: it is worth making and opening the fastest engine."""
+PACKAGES = ("fastapi", "uvicorn", "prometheus_client")
+MIN_TOKEN_LENGTH = 16
+TOKEN_VARIABLE = "VITREOUS_TOKEN"
+"""Holds the token if none is given: other users of the machine can read a command line."""
+COMMON_NAMES = ("bundle", "model", "pytorch_model")
+"""Names that many models have: a model is then called by the folder above."""
+
+
+@dataclass(frozen=True)
+class Serve(EngineOption, Verb[bool]):
+    """Answer for models over HTTP, and show a page to look through them.
+
+    Ctrl-C ends it, after what was accepted is answered.
+    """
+
+    models: Annotated[
+        str | Path | Sequence[str | Path],
+        positional(
+            "MODEL ...",
+            "Bundles, run folders, exported models, or anything that `vitreous import` reads. Each goes by the name of "
+            "its folder.",
+        ),
+    ]
+    _: KW_ONLY
+    host: Annotated[
+        str, Option("ADDRESS", "The address to listen at; one that other machines reach needs a token.")
+    ] = "127.0.0.1"
+    port: Annotated[Annotated[int, Range(0, 65535)], Option("PORT", "The port; 0 takes any that is free.")] = 8000
+    token: Annotated[
+        str | None,
+        Option(
+            "TEXT",
+            'What requests must show, as "Authorization: Bearer TEXT". Default: the variable VITREOUS_TOKEN, if it is '
+            "set.",
+        ),
+    ] = None
+    ready: Callable[[str, Sequence[str]], None] | None = None
+    """Called with the address and the models' names when requests are answered."""
+    json_help: ClassVar[str] = ""
+
+    def run(self) -> bool:
+        """Answer requests until a signal comes; then finish what was accepted.
+
+        Returns whether all that was begun has ended: an explanation that takes very long is not waited for, and goes on
+        in its thread. A second Ctrl-C waits for nothing, and is a KeyboardInterrupt.
+        """
+        if missing := [name for name in PACKAGES if find_spec(name) is None]:
+            raise UserError(f"serve: {', '.join(missing)} is not installed; pip install 'vitreous[serve]'.")
+        _check_no_loop()
+        from vitreous.distributed.world import find_device
+        from vitreous.inference.choice import deploy
+        from vitreous.inference.folder import is_engine
+        from vitreous.inference.needs import check_inference_memory
+        from vitreous.inference.opening import open_model
+        from vitreous.server.running import address_of, listen, run_server
+        from vitreous.server.served import ModelToServe
+
+        models = [self.models] if isinstance(self.models, str | Path) else self.models
+        if not models:
+            raise UserError("no models: give at least one.")
+        token = os.environ.get(TOKEN_VARIABLE) or None if self.token is None else self.token
+        settings = ServerSettings(self.host, self.port, None if token is None else token.strip())
+        _check_token(settings)
+        device = find_device(self.device)
+        bundles = [None if is_engine(Path(model)) else open_model(model) for model in models]
+        opened: list[ModelToServe] = []
+
+        def ready() -> None:
+            address, names = address_of(bound), [model.name for model in opened]
+            self.told.message(f"vitreous: {', '.join(names)} at {address} (Ctrl-C ends it)")
+            if self.ready is not None:
+                self.ready(address, names)
+
+        with listen(settings) as bound:  # before any engine is made: that an address is taken shows at once
+            for model, bundle in zip(models, bundles, strict=True):
+                deployed = deploy(
+                    bundle or model,
+                    engine=self.engine,
+                    precision=self.precision,
+                    device=self.device,
+                    images=EXPECTED_IMAGES,
+                    classifier=False,
+                )
+                engine = deployed.engine
+                check_inference_memory(deployed.config, engine.preprocess, engine.batch_size)
+                if bundle is not None:
+                    bundle.model.to(device)  # explanations are computed there, whatever the engine
+                opened.append(ModelToServe(name_model(model, [one.name for one in opened]), deployed, bundle))
+            try:
+                return run_server(opened, settings, bound, ready)
+            except Interrupted as again:
+                if cli.whole_process:
+                    _end_process(128 + again.number)
+                raise
+
+    def show(self, result: bool) -> None:
+        """Nothing is left to say."""
+
+    def status(self, result: bool) -> int:
+        """0; a process that was started for this command ends here if a thread still computes."""
+        if not result and cli.whole_process:
+            _end_process(0)
+        return 0
+
+
+def _end_process(status: int) -> NoReturn:
+    """End now: Python would wait for a thread that computes, such as an explanation's, for as long as it takes."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+def _check_no_loop() -> None:
+    """Refuse where an event loop runs already: a server has its own, and a thread has one at most."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise UserError("serve: an event loop runs here already, as in a notebook; run `vitreous serve` in a terminal.")
+
+
+def _check_token(settings: ServerSettings) -> None:
+    from vitreous.server.guard import is_loopback
+
+    token = settings.token
+    if token is None:
+        if settings.host != "localhost" and not is_loopback(settings.host):
+            raise UserError(
+                f"host={settings.host!r}: other machines may reach this address, so it needs a token; set "
+                f"{TOKEN_VARIABLE}, such as to the output of: openssl rand -hex 32."
+            )
+    elif len(token) < MIN_TOKEN_LENGTH or not token.isascii() or not token.isprintable():
+        raise UserError(
+            f"token: {len(token)} characters; give at least {MIN_TOKEN_LENGTH}, of printable ASCII, that nobody can "
+            "guess."
+        )
+
+
+def name_model(model: str | Path, taken: Sequence[str] = ()) -> str:
+    """What requests call a model: the name of its folder or file, in characters that a URL takes.
+
+    A bundle inside a run has the run's name, and so has its file. A name that is taken gets a number.
+    """
+    path = Path(str(model).removeprefix("hf:")) if str(model).startswith("hf:") else Path(model).absolute()
+    stem = _stem(path)
+    while stem in COMMON_NAMES and path.parent.name:
+        path = path.parent
+        stem = _stem(path)
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("-.") or "model"
+    number = 1
+    while (candidate := name if number == 1 else f"{name}-{number}") in taken:
+        number += 1
+    return candidate
+
+
+def _stem(path: Path) -> str:
+    """The name without an ending that says what kind of file it is; "v1.2" has none."""
+    return path.stem if path.suffix in (".safetensors", ".npz", ".pth", ".pt", ".bin") else path.name
+
+
+serve = verb(Serve)
