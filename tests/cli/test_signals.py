@@ -29,8 +29,8 @@ def signalling(function):
     return first_signals
 
 if {page!r} == "none":  # plots take most of the time
-    import vitreous.jobs.fit
-    vitreous.verbs.fit.write_report = lambda *_, **__: None
+    import vitreous.training.train
+    vitreous.training.train.write_run_page = lambda *_: None
 left = {call}
 place, name = pkgutil.resolve_name({where!r}), {name!r}
 setattr(place, name, signalling(getattr(place, name)))
@@ -96,7 +96,7 @@ STAGES = {
     "opening the data": ("vitreous.training.labelled", "open_dataset", 1),
     "decoding": ("PIL.Image", "open", 5),
     "features": ("vitreous.training.labelled", "compute_features", 2),
-    "the classifier": ("vitreous.training.frozen", "fit_linear", 1),
+    "the classifier": ("vitreous.training.labelled", "fit_linear", 1),
     "the configuration": ("vitreous.training.folder:RunConfig", "write", 1),
     "the first evaluation": ("vitreous.training.loop:Loop", "_evaluate", 1),
     "a step": ("torch.nn.utils", "clip_grad_norm_", 2),

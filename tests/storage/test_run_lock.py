@@ -33,7 +33,7 @@ def place(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def no_page(monkeypatch):
-    monkeypatch.setattr("vitreous.verbs.fit.write_report", lambda run, seconds=None: None)
+    monkeypatch.setattr("vitreous.training.train.write_run_page", lambda *_: None)
 
 
 def held(folder):

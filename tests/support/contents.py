@@ -12,7 +12,7 @@ from vitreous.config.train import Optimizer, Training
 from vitreous.distributed.meter import Cost
 from vitreous.evaluate.classify import score_classes
 from vitreous.evaluate.paired import Paired
-from vitreous.jobs.plot_weights import WeightsView
+from vitreous.explain.weight_plots import WeightPlots
 from vitreous.report.content import Content, Example, Run, SplitScores
 from vitreous.report.page import looks, page
 from vitreous.report.rounds import DoubtfulImage, LikelyClass, Round, RoundLabels, Score, SelfTrainingContent
@@ -77,7 +77,7 @@ def content(classes=6):
     splits = (scored("test", classes), scored("validation", classes, n=50, seed=1))
     model = bundle(classes)
     distances = np.linspace(1, 6, 4, dtype=np.float32).reshape(2, 2)
-    figures = WeightsView(model.model, model.preprocess.size, distances).plots()
+    figures = WeightPlots(model.model, model.preprocess.size, distances).plots()
     trained = run(classes)
     return Content("a <run>", trained.place, model, trained, splits=splits, spent=trained.spent, looks=looks(figures))
 

@@ -23,7 +23,7 @@ def weights(tmp_path_factory):
 @pytest.fixture
 def no_page(monkeypatch):
     """Plots take most of the time, and few tests look at them."""
-    monkeypatch.setattr("vitreous.training.page.write_report", lambda run, **more: None)
+    monkeypatch.setattr("vitreous.training.train.write_run_page", lambda *_: None)
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from vitreous.data.source import open_data
 from vitreous.evaluate.features import compute_features
 from vitreous.evaluate.temperature import fit_temperature
 from vitreous.training.folder import read_config
-from vitreous.training.page import write_report
+from vitreous.training.page import write_run_page
 from vitreous.training.recipes.supervised import RECIPES
 from vitreous.verbs.fit import fit
 from vitreous.weights.bundle import load_bundle
@@ -42,9 +42,9 @@ def finished(images, weights, tmp_path_factory):
         passes.append(len(loader.source))
         return batches(loader, *where)
 
-    def report(run, **more):  # the page shows some images again
+    def report(*given):  # the page shows some images again
         seen.update(decoded=Counter(decoded), passes=list(passes))
-        return write_report(run, **more)
+        return write_run_page(*given)
 
     callbacks = Callbacks(
         message=said.append, step=lambda event: passes.append("step"), progress=lambda *told: looks.append(told)
@@ -52,7 +52,7 @@ def finished(images, weights, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(FolderSource, "read", counted_read)
         patch.setattr(Loader, "batches", counted_batches)
-        patch.setattr("vitreous.verbs.fit.write_report", report)
+        patch.setattr("vitreous.training.train.write_run_page", report)
         result = quick(images, weights, run, callbacks=callbacks)
     return SimpleNamespace(run=run, result=result, said=said, looks=looks, **seen)
 

@@ -13,7 +13,7 @@ from support.greys import draw_images, stop_after
 from vitreous import UserError
 from vitreous.callbacks import Callbacks
 from vitreous.cli import main
-from vitreous.training.budget.steps import parse_budget
+from vitreous.training.deadline import parse_budget
 from vitreous.training.folder import read_config
 from vitreous.verbs.fit import fit
 
@@ -38,13 +38,13 @@ def test_a_budget_becomes_steps_that_end_in_time_and_one_that_is_taken_up_again_
         began = clock()
         whole = fit(images, **ways, out=tmp_path / "whole")
         assert 3 < clock() - began < 9 - 4.5  # so long is kept for the bundle and the page
-        assert read_config(tmp_path / "whole").pace.steps == whole.steps > 10
+        assert read_config(tmp_path / "whole").schedule.steps == whole.steps > 10
         run = tmp_path / "stopped"
         assert not fit(images, **ways, out=run, callbacks=Callbacks(should_stop=stop_after(2))).finished
     planned, text = read_config(run), (run / "config.json").read_text()
     result = fit(images, **ways, out=run)  # by the real clock, which decides nothing any more
     assert result.finished
-    assert result.steps == planned.pace.steps == whole.steps
+    assert result.steps == planned.schedule.steps == whole.steps
     assert (run / "config.json").read_text() == text
 
 
@@ -57,8 +57,8 @@ def test_a_machine_that_becomes_slower_takes_fewer_steps(images, weights, tmp_pa
         slowed = fit(images, **ways, out=tmp_path / "slowed")
         assert clock() - began < 9
     config = read_config(tmp_path / "slowed")
-    assert config.bends
-    assert config.pace.steps == slowed.steps < planned.steps == config.steps
+    assert config.replans
+    assert config.schedule.steps == slowed.steps < planned.steps == config.steps
 
 
 def test_a_time_that_is_up_before_the_training_takes_no_step(images, weights, tmp_path, no_page):
@@ -106,9 +106,9 @@ def test_a_budget_too_short_for_anything_leaves_a_model_and_a_page(images, weigh
 @pytest.fixture
 def few_at_once(monkeypatch):
     """Eight images at a time, and a cost that is known after the first."""
-    for room in ("training.labelled", "training.loaders"):
+    for room in ("training.labelled", "training.start"):
         monkeypatch.setattr(f"vitreous.{room}.inference_batch", lambda config: 8)
-    monkeypatch.setattr("vitreous.training.budget.clock.TELLING", 0.0)
+    monkeypatch.setattr("vitreous.training.image_plan.TIMING_SECONDS", 0.0)
 
 
 def test_parts_are_random_said_everywhere_and_the_same_after_an_interruption(
@@ -121,7 +121,7 @@ def test_parts_are_random_said_everywhere_and_the_same_after_an_interruption(
     words = ["fit", str(data), "--weights", str(weights), "--budget", "0.1s", "--out", str(run), "--workers", "0"]
     main(words)
     config = read_config(run)
-    assert config.parts == {"train": 8, "test": 8}
+    assert config.subsets == {"train": 8, "test": 8}
     assert config.probe.images == 8
     assert config.steps == 0
     said, card = capsys.readouterr().out, (run / "bundle/README.md").read_text()
@@ -130,7 +130,7 @@ def test_parts_are_random_said_everywhere_and_the_same_after_an_interruption(
     assert "95 %" in said
     assert "% of 4 " in said
     result = json.loads((run / "result.json").read_text())
-    assert result["parts_of"] == {"test": 80}
+    assert result["subset_of"] == {"test": 80}
     assert result["test"]["n"] == 8
     bundle, text = load_file(run / "bundle/model.safetensors"), (run / "config.json").read_text()
     for again in (("result.json",), ("result.json", "checkpoints")):  # killed at the end, and before a checkpoint

@@ -34,7 +34,7 @@ def teacher(tmp_path_factory):
 
 def taught(data, teacher, out, way="view", **more):
     given = {"model": "F/4@16", "epochs": 3, "workers": 0, **more}
-    changes = {**SMALL, **WAYS[way], "augment.mixup": 0.2, "batch_size": 6, **given.pop("changes", {})}
+    changes = {**SMALL, **WAYS[way], "augment.mixup": 0.2, "batch_size": 6, **given.pop("overrides", {})}
     return fit(data, distill=teacher, out=out, overrides=changes, **given)
 
 

@@ -123,7 +123,7 @@ def test_the_weights_at_the_start_are_written_once_and_watched(images, weights, 
             found = (folder / "start/start.safetensors").stat()
             seen.add((found.st_ino, found.st_mtime_ns))
 
-    ways = {"weights": weights, "epochs": 6, "out": tmp_path / "run", "workers": 0, "changes": {"save_seconds": 0}}
+    ways = {"weights": weights, "epochs": 6, "out": tmp_path / "run", "workers": 0, "overrides": {"save_seconds": 0}}
     fit(images, **ways, callbacks=Callbacks(step=look, should_stop=stop_after(4)))
     assert len(saved) == 3  # those of the steps before each
     assert len(seen) == 1
@@ -164,7 +164,7 @@ def test_killed_in_the_midst_of_saving_it_ends_with_the_same_bits(processes, ima
     def saved():
         return max((path.name for path in (tmp_path / "hurt/checkpoints").glob("step-*")), default="")
 
-    ways = {"weights": weights, "epochs": 6, "workers": 0, "changes": {"save_seconds": 0}}
+    ways = {"weights": weights, "epochs": 6, "workers": 0, "overrides": {"save_seconds": 0}}
     before = ""
     for files, checkpoints in ((1, 9), (99, 1), (2, 9), (4, 9), (99, 2)):
         program = PROGRAM.format(files=files, data=str(images), weights=str(weights))

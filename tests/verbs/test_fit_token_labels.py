@@ -55,7 +55,7 @@ def teacher(tmp_path_factory):
 def taught(data, teacher, out, heard=None, **more):
     said = [] if heard is None else heard
     callbacks = more.pop("callbacks", Callbacks(message=said.append))
-    given = {"model": "N/4@16", "epochs": 3, "workers": 0, "changes": PLAIN, "callbacks": callbacks, **more}
+    given = {"model": "N/4@16", "epochs": 3, "workers": 0, "overrides": PLAIN, "callbacks": callbacks, **more}
     return fit(data, token_labels=teacher, out=out, **given)
 
 
@@ -266,7 +266,7 @@ def test_images_that_cannot_be_read_have_no_labels_and_need_none(teacher, tmp_pa
     place = shutil.copytree(teacher, tmp_path / "teacher")
     (data / "red/0.png").write_bytes(b"not an image")
     heard = []
-    given = {"epochs": 1, "changes": {**PLAIN, "split_seed": 0}}  # the same images are set aside with any seed
+    given = {"epochs": 1, "overrides": {**PLAIN, "split_seed": 0}}  # the same images are set aside with any seed
     result = taught(data, place, tmp_path / "one", heard, **given)
     assert result.finished
     assert any("red/0.png" in remark for remark in result.remarks)
@@ -325,9 +325,9 @@ def test_what_makes_no_sense_is_refused_and_leaves_nothing(data, teacher, tmp_pa
         ("'red'", pink, {}),
         ("nowhere", tmp_path / "nowhere", {}),
         ("token_labels=''", "", {}),
-        ("'bit'", teacher, {"model": "bit-r50x1", "changes": {}}),
+        ("'bit'", teacher, {"model": "bit-r50x1", "overrides": {}}),
         ("distill and token_labels", teacher, {"distill": teacher}),
-        ("objective.token_weight", None, {"changes": {"objective.token_weight": 1.0}}),
+        ("objective.token_weight", None, {"overrides": {"objective.token_weight": 1.0}}),
     ):
         with subtests.test(named):
             with pytest.raises(UserError, match=named):
@@ -336,7 +336,7 @@ def test_what_makes_no_sense_is_refused_and_leaves_nothing(data, teacher, tmp_pa
 
 
 def test_a_budget_that_is_too_short_for_the_teacher(data, teacher, tmp_path, monkeypatch):
-    monkeypatch.setattr("vitreous.training.teaching.asking.TELLING", 0.0)
+    monkeypatch.setattr("vitreous.training.teaching.asking.TIMING_SECONDS", 0.0)
     monkeypatch.setattr("vitreous.training.teaching.asking.MOST", 1e-3)
     monkeypatch.setattr("vitreous.training.teaching.asking.inference_batch", lambda config: 4)
     with fake_clock(reading_seconds=0.01), pytest.raises(UserError, match=f"budget 20s: .*{teacher}"):

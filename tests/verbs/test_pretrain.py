@@ -15,14 +15,13 @@ from support.fake_clock import fake_clock
 from support.greys import stop_after
 from support.tiny_pretraining import KEPT, LIVE, TINY, draw, last_checkpoint
 from support.tiny_pretraining import quick_pretrain as quick
-from vitreous import UserError
+from vitreous import UserError, reconstruct
 from vitreous.callbacks import Callbacks
 from vitreous.data.decode import ImageError
 from vitreous.inference.opening import open_images
-from vitreous.jobs.reconstruct import reconstruct
 from vitreous.objectives.mae import load_autoencoder
 from vitreous.training.folder import read_config
-from vitreous.training.page import write_report
+from vitreous.training.page import write_report, write_run_page
 from vitreous.training.start import ASIDE, set_aside
 from vitreous.verbs.fit import fit
 from vitreous.verbs.pretrain import pretrain
@@ -49,7 +48,7 @@ def finished(packed, tmp_path_factory):
     def train(method):
         said = []
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("vitreous.verbs.pretrain.write_report", write_report)  # whoever asks first
+            patch.setattr("vitreous.training.train.write_run_page", write_run_page)  # whoever asks first
             result = quick(packed, place / method, method, callbacks=Callbacks(message=said.append))
         return SimpleNamespace(run=place / method, result=result, said=said)
 
@@ -173,9 +172,12 @@ def test_reconstructions_show_the_image_what_was_seen_and_the_rest(finished, tmp
     for i, pixels in enumerate(draw(2)[0]):
         Image.fromarray(pixels).save(tmp_path / f"{i}.png")
     (tmp_path / "broken.png").write_text("not an image")
-    found = list(reconstruct(run, [tmp_path / "0.png", tmp_path / "broken.png", tmp_path / "1.png"]))
-    assert isinstance(found[1][1], ImageError)
-    panels = found[0][1]
+    given = [tmp_path / "0.png", tmp_path / "broken.png", tmp_path / "1.png"]
+    found = list(reconstruct(run, given, out=tmp_path / "out"))
+    assert isinstance(found[1], ImageError)
+    assert [one.file.name for one in found[::2]] == ["0-reconstructed.png", "1-reconstructed.png"]
+    panels = found[0].image
+    assert (np.asarray(Image.open(found[0].file)) == np.asarray(panels)).all()
     assert panels.size == (3 * (160 + 6) + 6, 160 + 18 + 2 * 6)
     pixels = np.asarray(panels)[24:184]
     whole, seen, rebuilt = (pixels[:, 6 + i * 166 :][:, :160][10::20, 10::20] for i in range(3))
@@ -184,8 +186,9 @@ def test_reconstructions_show_the_image_what_was_seen_and_the_rest(finished, tmp
     assert hidden.mean() == 0.75
     assert (seen[~hidden] == whole[~hidden]).all()
     assert (rebuilt[~hidden] == whole[~hidden]).all()
-    again = dict(reconstruct(run, [tmp_path / "0.png"]))
-    assert (np.asarray(again[tmp_path / "0.png"]) == np.asarray(panels)).all()
+    again = next(reconstruct(run, tmp_path / "0.png", out=None))
+    assert (again.path, again.file) == (tmp_path / "0.png", None)
+    assert (np.asarray(again.image) == np.asarray(panels)).all()
     for method in ("dino", "masked-patch"):
         with pytest.raises(UserError, match=str(finished(method).run)):
             reconstruct(finished(method).run, tmp_path / "0.png")
@@ -271,10 +274,10 @@ MISTAKES = {
     "method 'best': .*mae, dino, dinov2, masked-patch .*supervised": {"method": "best"},
     "budget and epochs": {"budget": "1m"},
     r"image_size=0: .*\b1\b": {"image_size": 0},
-    r"objective\.maks: .*objective\.mask\b": {"changes": {"objective.maks": "0.5"}},
-    "mask=2.0": {"changes": {"objective.mask": "2"}},
-    "lora": {"changes": {"lora": "4"}},
-    r"augment\.mixup": {"changes": {"augment.mixup": "0.2"}},
+    r"objective\.maks: .*objective\.mask\b": {"overrides": {"objective.maks": "0.5"}},
+    "mask=2.0": {"overrides": {"objective.mask": "2"}},
+    "lora": {"overrides": {"lora": "4"}},
+    r"augment\.mixup": {"overrides": {"augment.mixup": "0.2"}},
 }
 
 
