@@ -80,6 +80,18 @@ def test_streams_that_take_nothing(subtests, processes, place, how):
                 check_said(outcome, 1, "standard output: ")
 
 
+UNREAD = "import os; read, write = os.pipe(); os.close(read); os.dup2(write, 1); os.close(write)\n"
+"""As after `| head -1`: whoever read the output has gone."""
+
+
+def test_output_that_nobody_reads_any_more(subtests, processes, place):
+    for words in (["models"], ["data", "list"], ["--help"], ["fit", "--help"], ["predict", "MODEL", "IMAGES"]):
+        with subtests.test(" ".join(words)):
+            outcome = processes(code=UNREAD + MAIN.format(argv=filled(words, place)))
+            check_ended_well(outcome, seconds=20, memory=600 * MB)
+            assert outcome.status == 141, outcome.stderr
+
+
 LIMIT = "import os, resource; resource.setrlimit(resource.{name}, ({value}, {value}))\n"
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from vitreous import UserError
+from vitreous.errors import MachineError
 from vitreous.storage import files
 from vitreous.storage.files import create_file, write_file
 
@@ -50,7 +51,7 @@ def test_it_is_on_the_disk_before_it_has_its_name_and_then_its_name_is(tmp_path,
 @pytest.mark.parametrize(
     ("error", "raised", "says"),
     [
-        (OSError(errno.ENOSPC, "No space left on device"), UserError, "x: "),
+        (OSError(errno.ENOSPC, "No space left on device"), MachineError, "x: "),
         (OSError(errno.EIO, "Input/output error"), UserError, "x: .*Input/output"),
         (KeyboardInterrupt(), KeyboardInterrupt, None),
     ],

@@ -81,7 +81,7 @@ def test_a_damaged_image_is_left_out_and_named(place, tmp_path, capsys):
 
 
 def test_images_without_labels_are_learned_from(place, tmp_path, monkeypatch):
-    monkeypatch.setattr("vitreous.verbs.pretrain.write_report", lambda run, **more: None, raising=False)
+    monkeypatch.setattr("vitreous.training.train.write_run_page", lambda *_: None)
     vitreous.pack_data(place / "folder/train/red", tmp_path / "red")
     with pytest.raises(UserError, match=f"{tmp_path / 'red'}: "):
         vitreous.fit(tmp_path / "red", epochs=1, out=tmp_path / "run", workers=0)
@@ -139,7 +139,7 @@ def test_a_packing_that_goes_on_notices_a_image_that_was_changed_meanwhile(tmp_p
 
 
 def test_nobody_else_packs_until_the_folder_is_in_its_place(place, tmp_path, monkeypatch):
-    monkeypatch.setattr(lock, "MOMENT", 0.0)
+    monkeypatch.setattr(lock, "RELEASE_SECONDS", 0.0)
     replace_folder, refused = packing.replace_folder, []
 
     def replace(temporary, final):

@@ -13,6 +13,7 @@ from test_bundle import FILES, names, save
 
 from support.tiny_models import random_model
 from vitreous import UserError
+from vitreous.errors import MachineError
 from vitreous.storage import files
 from vitreous.weights import bundle as bundles
 from vitreous.weights.bundle import load_bundle
@@ -156,7 +157,7 @@ def test_a_full_disk_leaves_the_old_bundle_intact(tmp_path, monkeypatch):
     ):
         with monkeypatch.context() as patch:
             patch.setattr(module, name, failure)
-            with pytest.raises(UserError, match="b: "):
+            with pytest.raises(MachineError, match="b: "):
                 save(folder, random_model(seed=7))
         assert names(tmp_path) == ["b"], "nothing half-written is left to fill the disk"
         assert torch.equal(load_bundle(folder).model.head.weight, old.head.weight)
@@ -172,7 +173,7 @@ def test_a_write_that_really_fails(tmp_path):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
     try:
-        with pytest.raises(UserError, match="b: "):
+        with pytest.raises(MachineError, match="b: "):
             save(folder, random_model(mlp_width=500))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

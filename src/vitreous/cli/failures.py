@@ -24,6 +24,7 @@ _NUMBERS = {
     errno.EAGAIN: _THREADS,
     errno.ENOSPC: _SPACE,
     errno.EDQUOT: _SPACE,
+    errno.EFBIG: _SPACE,  # ulimit -f
 }
 """What is wrong and what to do, by the system's number of the error."""
 _WORDS = {

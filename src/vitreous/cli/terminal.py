@@ -71,7 +71,11 @@ def console() -> Console:
     """Standard output, 120 columns wide where it is not a terminal; brackets in names are brackets."""
     from rich.console import Console
 
-    return Console(width=None if sys.stdout.isatty() else 120, markup=False, highlight=False, emoji=False)
+    class Output(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError  # rich itself would end the process with status 1
+
+    return Output(width=None if sys.stdout.isatty() else 120, markup=False, highlight=False, emoji=False)
 
 
 def table(*columns: str) -> Table:

@@ -25,7 +25,7 @@ from vitreous.config.model import model_to_json
 from vitreous.data.datasets.place import cache_root
 from vitreous.data.decode import ImageError
 from vitreous.data.source import Source
-from vitreous.errors import UserError
+from vitreous.errors import MachineError, UserError
 from vitreous.model.network import Network
 from vitreous.storage.files import write_file
 
@@ -78,7 +78,7 @@ class FeatureCache:
         """Store it; where that is impossible, say so and go on without."""
         try:
             _write(self._path(key), stored)
-        except UserError as error:
+        except (UserError, MachineError) as error:
             self.remarks.append(
                 f"{self.folder}: features could not be kept there, so the next command computes them again; set "
                 f"VITREOUS_CACHE to a folder that can be written ({str(error).rstrip('.')})."

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from vitreous.data.decode import ImageError
 from vitreous.data.source import Source
-from vitreous.errors import UserError
+from vitreous.errors import MachineError, UserError
 from vitreous.evaluate.feature_cache import Progress, tell
 from vitreous.storage.files import write_file
 
@@ -164,8 +164,8 @@ class MapStore:
         path = self.folder / f"{sha256(data).hexdigest()}.npy"
         try:
             write_file(path, data)
-        except UserError as error:
-            raise UserError(
+        except (UserError, MachineError) as error:
+            raise type(error)(
                 f"{self.folder}: token labels could not be kept there; set VITREOUS_CACHE to a folder that can be "
                 f"written ({str(error).rstrip('.')})."
             ) from None

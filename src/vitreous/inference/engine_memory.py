@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from vitreous.errors import UserError
+from vitreous.errors import MachineError, UserError
 from vitreous.inference.choice import in_torch
 from vitreous.inference.engine import Engine, TorchEngine
 from vitreous.inference.folder import is_engine, load_engine
@@ -32,7 +32,7 @@ def measure_memory(engine: Engine) -> float | None:
     folder, or there is no room for a network to be put into one.
     """
     if isinstance(engine, TorchEngine):
-        with suppress(UserError, OSError), TemporaryDirectory() as place:
+        with suppress(UserError, MachineError, OSError), TemporaryDirectory() as place:
             labels = [str(number) for number in range(engine.classes)]
             # as it is now: it may merge other tokens than the bundle says
             return _in_process(save_bundle(Path(place) / "bundle", engine.network, engine.preprocess, labels))

@@ -55,7 +55,13 @@ def write(model: Any, folder: Path) -> None:
     """Two files: the graph, and its numbers in full precision."""
     import openvino as ov
 
-    ov.save_model(model, folder / XML, compress_to_fp16=False)
+    try:
+        ov.save_model(model, folder / XML, compress_to_fp16=False)
+    except RuntimeError:  # "basic_ios::clear: iostream error", whatever was wrong: the system says what
+        for name in (XML, BIN):
+            with (folder / name).open("ab") as file:
+                file.write(bytes(2**16))
+        raise
 
 
 def read(folder: Path) -> Any:

@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 
 from vitreous.config.engine import EngineName, Precision
 from vitreous.config.fields import from_fields
-from vitreous.errors import UserError
+from vitreous.errors import MachineError, UserError
 from vitreous.evaluate.feature_cache import default_folder
 from vitreous.inference.conversion import Converted, engine_card, model_digest
 from vitreous.inference.engine import Deployed, Engine
@@ -114,7 +114,7 @@ class PreparedEngines:
         try:
             save_engine(beside, converted.model, about, engine_card(self.bundle, about))
             replace_folder(beside, self.folder / str(variant))
-        except (UserError, OSError) as error:
+        except (UserError, MachineError, OSError) as error:
             log.info(f"the converted model could not be kept ({str(error).rstrip('.')}); set VITREOUS_CACHE elsewhere.")
         else:
             _opened.get(self.bundle.model, {}).pop(self.folder / str(variant), None)
@@ -152,7 +152,7 @@ class PreparedEngines:
         """Keep speeds that were measured on this machine; they replace all earlier ones of it."""
         known = self._all_speeds().machines
         known[describe_machine()] = {str(variant): speed for variant, speed in speeds.items()}
-        with suppress(UserError):  # a cache that cannot be written is none
+        with suppress(UserError, MachineError):  # a cache that cannot be written is none
             write_file(self.folder / SPEEDS, json.dumps(asdict(Speeds(known)), indent=2) + "\n")
 
 

@@ -40,4 +40,4 @@ def pack_data(
     opened = open_images(data)
     for note in opened.notes:
         log.info(note)
-    return pack(opened, folder, size, progress)
+    return pack(opened, folder, size, progress or (lambda done, total: None))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 
-from vitreous.errors import UserError
+from vitreous.errors import MachineError, UserError
 from vitreous.inputs import reason
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -25,13 +25,13 @@ def unwritable(path: Path, error: Exception) -> UserError:
 
 @contextmanager
 def readable_errors(place: Path) -> Iterator[None]:
-    """Within, a full disk or a missing permission becomes a `UserError` that names `place`."""
+    """Within, a full disk becomes a `MachineError` that names `place`, a missing permission a `UserError`."""
     try:
         yield
     except (OSError, SafetensorError) as error:
         number = _number(error)
         if number in _FULL:
-            raise UserError(
+            raise MachineError(
                 f"{place}: the disk is full; free some space and repeat the command: what was saved before is intact."
             ) from error
         if number in _FORBIDDEN:

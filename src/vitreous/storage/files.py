@@ -42,8 +42,8 @@ def new_folder(final: Path) -> Iterator[Path]:
     """An empty folder to fill, which takes the place of `final` when the block ends well.
 
     Then it has a manifest and is on the disk to the last byte. What is there before must be empty or ours. If anything
-    fails, `final` is as it was, and a full disk or a missing permission is a `UserError`. Of several processes or
-    threads that write the same folder, each waits for the one before; the last one wins.
+    fails, `final` is as it was, a full disk is a `MachineError`, a missing permission a `UserError`. Of several
+    processes or threads that write the same folder, each waits for the one before; the last one wins.
     """
     final = real_path(final)  # a link stays, and what it points to is replaced
     temporary = final.parent / f".{final.name}{_UNFINISHED}{secrets.token_hex(4)}"
@@ -103,9 +103,9 @@ def write_output(path: Path, content: str | bytes) -> Path:
 def new_file(path: Path) -> Iterator[BinaryIO]:
     """A file to fill, which takes the place of `path` when the block ends well, and is then on the disk for good.
 
-    If anything fails, what was there is as it was, and whatever the system refuses is a `UserError`. Its folder is made
-    if need be. Several processes may write at once: the last one wins. A device or a pipe, such as /dev/stdout, is
-    written to and not replaced.
+    If anything fails, what was there is as it was; a full disk is a `MachineError`, whatever else the system refuses a
+    `UserError`. Its folder is made if need be. Several processes may write at once: the last one wins. A device or a
+    pipe, such as /dev/stdout, is written to and not replaced.
     """
     final = real_path(path)  # a link stays, and what it points to is replaced
     temporary = final.with_name(f"{_UNFINISHED}{secrets.token_hex(8)}")

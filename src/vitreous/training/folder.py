@@ -23,6 +23,7 @@ from vitreous.inputs import read_json, reason
 from vitreous.model.family import config_from_json
 from vitreous.model.network import Network
 from vitreous.objectives.build import objective_from_json, objective_to_json
+from vitreous.storage.failures import readable_errors
 from vitreous.storage.files import is_unfinished, new_folder, write_file, write_tensors
 from vitreous.storage.lock import LOCK
 from vitreous.storage.overwrite import name_output, real_path
@@ -239,7 +240,8 @@ def remove_run(folder: Path) -> None:
 def make_run_folder(folder: Path) -> None:
     """The folder, with a place for checkpoints."""
     try:
-        (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
+        with readable_errors(folder):
+            (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"{folder}: cannot be written ({error.strerror}); write to another folder.") from None
 

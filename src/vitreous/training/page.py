@@ -19,7 +19,7 @@ from vitreous.data.loader import Loader
 from vitreous.data.source import Data, Source, Split
 from vitreous.data.view import Sample, look_at
 from vitreous.distributed.meter import Cost
-from vitreous.errors import UserError
+from vitreous.errors import MachineError, UserError
 from vitreous.evaluate.classify import Answer
 from vitreous.explain.explanation import Explainer
 from vitreous.explain.methods import can_explain_classes
@@ -118,7 +118,7 @@ def restore_run_page(folder: Path) -> str:
         return f"{folder} is finished; nothing to do."
     try:
         write_report(folder)
-    except UserError as error:  # what was learned is there all the same
+    except (UserError, MachineError) as error:  # what was learned is there all the same
         return f"{folder} is finished; its {REPORT} is missing and cannot be written: {error}"
     return f"{folder} is finished; only its {REPORT} was missing, and is written again."
 

@@ -1,6 +1,7 @@
 """Data packed into shards: a folder that is complete or not there, taken up where it was when it was interrupted.
 
-While it is written, `.NAME.new` has the shards that are finished, each with a record of what is in it.
+While it is written, `.NAME.new` has the shards that are finished, each with a record of what is in it; a failure before
+the first is finished leaves nothing.
 """
 
 from __future__ import annotations
@@ -61,30 +62,50 @@ class Packed:
     """Images that could not be read: name to reason."""
 
 
-def pack(data: Data, out: Path, shard_size: int, progress: Progress | None = None) -> Packed:
+def pack(data: Data, out: Path, shard_size: int, progress: Progress) -> Packed:
     """Write all splits as shards of at most `shard_size` bytes, unless a single image has more, with an index."""
     final = real_path(out)
     _check_new(final)
     temporary = final.with_name(f".{final.name}.new")
     with readable_errors(out):
         temporary.mkdir(parents=True, exist_ok=True)
-        with hold_folder(temporary, log.info, "packing data into it"):
-            _check_new(final)  # another command may have finished meanwhile
-            finished, total = list[_Finished](), sum(len(source) for source in data.splits.values())
-            done = 0
-            for split, source in data.splits.items():
-                packer = _SplitPacker(temporary, split, source, shard_size)
-                for shard, images in packer.shards():
-                    if progress is not None:
-                        progress(done + images, total)
-                    finished += [shard] if shard is not None else []
-                done += len(source)
-            left_out = {name: why for one in finished for name, why in one.left_out.items()}
-            check_unreadable(left_out, total)
-            _write_index(temporary, finished, data.classes)
-            replace_folder(temporary, final)  # with the lock, so that nobody takes up what is finished
-            (final / LOCK).unlink(missing_ok=True)
+        try:
+            with hold_folder(temporary, log.info, "packing data into it"):
+                _check_new(final)  # another command may have finished meanwhile
+                with _emptied_without_a_shard(temporary):
+                    finished = _write_shards(data, temporary, shard_size, progress)
+                    left_out = {name: why for one in finished for name, why in one.left_out.items()}
+                    check_unreadable(left_out, sum(map(len, data.splits.values())))
+                    _write_index(temporary, finished, data.classes)
+                    replace_folder(temporary, final)  # with the lock, so that nobody takes up what is finished
+                (final / LOCK).unlink(missing_ok=True)
+        finally:
+            with suppress(OSError):  # a shard is finished, or another command is packing: it stays
+                temporary.rmdir()
     return Packed(out, tuple(one.shard for one in finished), left_out)
+
+
+@contextmanager
+def _emptied_without_a_shard(folder: Path) -> Iterator[None]:
+    """If anything fails within before a shard is finished, what was written is removed."""
+    try:
+        yield
+    except BaseException:
+        if not any(folder.glob("*.safetensors")):
+            for path in folder.iterdir():
+                if path.name != LOCK:
+                    path.unlink()
+        raise
+
+
+def _write_shards(data: Data, folder: Path, shard_size: int, progress: Progress) -> list[_Finished]:
+    finished, total, done = list[_Finished](), sum(map(len, data.splits.values())), 0
+    for split, source in data.splits.items():
+        for shard, images in _SplitPacker(folder, split, source, shard_size).shards():
+            progress(done + images, total)
+            finished += [] if shard is None else [shard]
+        done += len(source)
+    return finished
 
 
 def _check_new(final: Path) -> None:
@@ -113,12 +134,12 @@ class _Finished:
 class _Image:
     """What is packed next, or why it is not."""
 
-    index: int
+    name: str
     size: int
     """Of what it was made from, before it was read."""
-    content: bytes = b""
-    suffix: str = ""
-    error: str | None = None
+    member: tuple[str, str, bytes, int] | None = None
+    """Key, suffix, content and label."""
+    error: str = ""
 
 
 class _SplitPacker:
@@ -144,7 +165,10 @@ class _SplitPacker:
                 with new_file(path) as file:
                     writer = ShardWriter(file)
                     while waiting is not None and self._fits(writer, waiting):
-                        self._add(writer, waiting, left_out)
+                        if waiting.member is None:
+                            left_out[waiting.name] = waiting.error
+                        else:
+                            writer.add(*waiting.member)
                         sizes.append(waiting.size)
                         at += 1
                         yield None, at
@@ -160,34 +184,18 @@ class _SplitPacker:
         return self.folder / f"{self.split}-{number:06d}.tar"
 
     def _fits(self, writer: ShardWriter, image: _Image) -> bool:
-        if not len(writer) or image.error is not None:
+        if not len(writer) or image.member is None:
             return True
-        return writer.size + writer.room(*self._member(image)) + END <= self.shard_size
-
-    def _add(self, writer: ShardWriter, image: _Image, left_out: dict[str, str]) -> None:
-        if image.error is not None:
-            left_out[self.source.name(image.index)] = image.error
-            return
-        writer.add(*self._member(image))
-
-    def _member(self, image: _Image) -> tuple[str, str, bytes, int]:
-        """Key, suffix, content and label."""
-        label = int(self.source.labels[image.index])
-        return self.source.key(image.index), image.suffix, image.content, label
+        return writer.size + writer.room(*image.member) + END <= self.shard_size
 
     def _record(self, finished: _Finished, sizes: list[int]) -> None:
         """Note what is in a shard, for a command that takes the packing up, and for the index.
 
         sizes: of the images as they were read, by which one that is changed later is noticed.
         """
-        note = {
-            "shard": asdict(finished.shard),
-            "end": finished.end,
-            "left_out": finished.left_out,
-            "sizes": sizes,
-        }
+        note = {"end": finished.end, "left_out": finished.left_out, "sizes": sizes, "shard_size": self.shard_size}
         new = self.folder / ".record"
-        finished.rows.save(new, json.dumps({**note, "shard_size": self.shard_size}))
+        finished.rows.save(new, json.dumps({"shard": asdict(finished.shard), **note}))
         fsync_file(new)
         new.replace((self.folder / finished.shard.file).with_suffix(".safetensors"))
 
@@ -238,12 +246,12 @@ def _prepared(source: Source, order: Index) -> Iterator[Iterator[_Image]]:
 
 
 def _prepare(source: Source, index: int) -> _Image:
-    size = source.size(index)
+    name, size = source.name(index), source.size(index)
     try:
-        content = source.encoded(index)
-        return _Image(index, size, content, suffix_of(source.key(index), content))
+        key, content = source.key(index), source.encoded(index)
+        return _Image(name, size, (key, suffix_of(key, content), content, int(source.labels[index])))
     except ImageError as error:
-        return _Image(index, size, error=error.reason)
+        return _Image(name, size, error=error.reason)
 
 
 def _write_index(folder: Path, finished: list[_Finished], classes: tuple[str, ...]) -> None:

@@ -14,6 +14,7 @@ from vitreous.errors import UserError
 from vitreous.evaluate.paired import Paired
 from vitreous.inputs import read_json
 from vitreous.report.rounds import Round
+from vitreous.storage.failures import readable_errors
 from vitreous.storage.files import new_folder, write_file
 from vitreous.storage.manifest import MANIFEST
 from vitreous.storage.overwrite import GENERATOR
@@ -156,6 +157,7 @@ def copy_bundle(source: Path, target: Path) -> None:
 def make_folder(folder: Path) -> None:
     """The folder, with those above it."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        with readable_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"{folder}: cannot be written ({error.strerror}); write to another folder.") from None
