@@ -9,7 +9,9 @@ from PIL import Image
 from test_cli import check_mistake, run
 
 from support.colours import make_bundle, make_images
-from vitreous.data.decode import ImageError
+from vitreous.config.objective import Mae
+from vitreous.objectives.mae import MaskedAutoencoder
+from vitreous.weights.bundle import load_bundle
 
 
 @pytest.fixture(scope="module")
@@ -57,9 +59,8 @@ def test_no_image_that_was_given_is_written_over(capsys, bundle, tmp_path):
     for name in ("cat-attention", "cat-attention-grid"):
         Image.new("RGB", (24, 20), "red").save(folder / f"{name}.png")
     before = {path: path.read_bytes() for path in folder.iterdir()}
-    status, out, _ = run(
-        capsys, "explain", bundle, str(folder), "--out", str(folder), "--method", "attention", "--head", "all", "--json"
-    )
+    given = (*sorted(map(str, before)), "--out", str(folder))
+    status, out, _ = run(capsys, "explain", bundle, *given, "--method", "attention", "--head", "all", "--json")
     assert status == 0
     assert all(path.read_bytes() == content for path, content in before.items())
     written = [file for line in out.splitlines() for file in json.loads(line)["files"]]
@@ -77,7 +78,7 @@ def test_pages_of_images_of_one_name_do_not_collide(capsys, bundle, images, tmp_
 
 def test_another_class_and_a_place(capsys, bundle, images, tmp_path):
     image = str(images / "red" / "0.png")
-    _, out, _ = run(capsys, "explain", bundle, image, "--class", "blue", "--out", str(tmp_path))
+    _, out, _ = run(capsys, "explain", bundle, image, "--target", "blue", "--out", str(tmp_path))
     assert "  blue " in out
     status, out, _ = run(capsys, "explain", bundle, image, "--query", "12,10", "--out", str(tmp_path))
     assert status == 0
@@ -110,7 +111,7 @@ def test_weights_print_a_summary_and_write_figures(capsys, bundle, images, tmp_p
 
 
 def test_scores_show_every_baseline(capsys, bundle, images):
-    status, out, _ = run(capsys, "score-explanations", bundle, str(images), "--method", "attention")
+    status, out, _ = run(capsys, "score-explanations", bundle, str(images), "--methods", "attention")
     assert status == 0
     assert re.search(r"\b6 \w+", out)
     for name in ("even", "centre", "centre of what is seen", "attention"):
@@ -125,33 +126,71 @@ def test_scores_show_every_baseline(capsys, bundle, images):
 def test_scores_of_one_split(capsys, bundle, tmp_path):
     make_images(tmp_path / "p" / "train", count=2)
     make_images(tmp_path / "p" / "test", count=1)
-    data = (str(tmp_path / "p"), "--method", "attention", "--json")
+    data = (str(tmp_path / "p"), "--methods", "attention", "--json")
     assert json.loads(run(capsys, "score-explanations", bundle, *data)[1])["images"] == 3, "test"
     assert json.loads(run(capsys, "score-explanations", bundle, *data, "--split", "train")[1])["images"] == 6
 
 
 def test_reconstructions_are_named_after_their_images(capsys, monkeypatch, images, tmp_path):
-    """What they show is tested with the job, on a trained autoencoder."""
-
-    def rebuild(run, paths):
-        assert run == "runs/mae"
-        return [
-            (path, ImageError(str(path), "no") if path.name == "1.png" else Image.new("RGB", (9, 3))) for path in paths
-        ]
-
-    monkeypatch.setattr("vitreous.jobs.reconstruct.reconstruct", rebuild)
+    """What they show is tested on a trained autoencoder."""
+    decoder = tmp_path / "mae" / "decoder"
+    decoder.mkdir(parents=True)
     given = [str(images / name) for name in ("red/0.png", "red/1.png", "blue/0.png")]
-    status, out, err = run(capsys, "reconstruct", "runs/mae", *given, "--out", str(tmp_path / "o"))
+    (tmp_path / "bad.png").write_text("text")
+    model = load_bundle(make_bundle(tmp_path / "mae" / "bundle")).model
+    autoencoder = MaskedAutoencoder(model, Mae(decoder_width=8, decoder_depth=1, decoder_heads=2), seed=0)
+    monkeypatch.setattr("vitreous.objectives.mae.load_autoencoder", lambda folder, vit: autoencoder)
+    names = (given[0], str(tmp_path / "bad.png"), given[2])
+    status, out, err = run(capsys, "reconstruct", str(tmp_path / "mae"), *names, "--out", str(tmp_path / "o"))
     assert status == 1
-    names = ["0-reconstructed.png", "0-2-reconstructed.png"]
-    assert out.splitlines() == [f"{path}: {tmp_path}/o/{name}" for path, name in zip(given[::2], names, strict=True)]
-    assert err == f"vitreous: {given[1]}: no\n"
-    with Image.open(tmp_path / "o" / "0-2-reconstructed.png") as made:
-        assert made.size == (9, 3)
+    files = [f"{tmp_path}/o/{name}" for name in ("0-reconstructed.png", "0-2-reconstructed.png")]
+    assert out.splitlines() == [f"{path}: {file}" for path, file in zip(given[::2], files, strict=True)]
+    assert err.startswith(f"vitreous: {tmp_path}/bad.png: ")
+    with Image.open(files[1]) as made:
+        assert made.size == (3 * (160 + 6) + 6, 160 + 18 + 2 * 6)
     (tmp_path / "file").touch()
     check_mistake(
-        capsys, ("reconstruct", "runs/mae", given[0], "--out", str(tmp_path / "file")), f"vitreous: {tmp_path}/file: "
+        capsys,
+        ("reconstruct", str(tmp_path / "mae"), given[0], "--out", str(tmp_path / "file")),
+        f"vitreous: {tmp_path}/file: ",
     )
+
+
+IN_IMAGES = {"the folder itself": "", "a class": "red", "a new folder": "overlays"}
+
+
+@pytest.mark.parametrize("verb", ["explain", "walkthrough", "reconstruct"])
+def test_nothing_is_written_among_the_images_that_were_given(subtests, capsys, bundle, tmp_path, monkeypatch, verb):
+    """`inspect` would count it, and the next explanation explain it; also where a link hides that it is inside."""
+    folder = make_images(tmp_path / "p", count=1)
+    before = sorted(folder.rglob("*"))
+    (tmp_path / "link").symlink_to(folder, target_is_directory=True)
+    (tmp_path / "run" / "decoder").mkdir(parents=True)
+    model = str(tmp_path / "run") if verb == "reconstruct" else bundle
+    for name, place in IN_IMAGES.items():
+        for given, out in ((folder, folder / place), (tmp_path / "link", folder / place)):
+            with subtests.test(name, given=str(given)):
+                check_mistake(capsys, (verb, model, str(given), "--out", str(out)), f"out {out}: ", f"{folder}-")
+    with subtests.test("by default"):
+        monkeypatch.chdir(folder)
+        check_mistake(capsys, (verb, model, "."), f"{folder}-")
+    assert sorted(folder.rglob("*")) == before
+
+
+def test_overlays_may_lie_beside_a_single_image(capsys, bundle, tmp_path):
+    """A person who names a file may keep what belongs to it together."""
+    folder = make_images(tmp_path / "p", count=1) / "red"
+    assert run(capsys, "explain", bundle, str(folder / "0.png"), "--out", str(folder))[0] == 0
+    assert (folder / "0-relevance.png").exists()
+
+
+def test_the_device_is_the_one_that_was_named(capsys, bundle, images, tmp_path):
+    image = str(images / "red" / "0.png")
+    out = ("--out", str(tmp_path / "o"))
+    assert run(capsys, "explain", bundle, image, "--device", "cpu", *out)[0] == 0
+    for verb, *given in (("explain", image, *out), ("serve", "--port", "0")):
+        for device in ("nonsense", "meta"):
+            check_mistake(capsys, (verb, bundle, *given, "--device", device), f"device '{device}': ", "cpu")
 
 
 def test_mistakes(subtests, capsys, bundle, images, tmp_path):
@@ -159,11 +198,11 @@ def test_mistakes(subtests, capsys, bundle, images, tmp_path):
     (tmp_path / "file").touch()
     for (verb, *args), names in {
         ("explain",): [],
-        ("explain", image, "--layer", "last"): ["--layer last: ", "0"],
+        ("explain", image, "--layer", "last"): ["--layer last: ", "all"],
         ("explain", image, "--layer", "3"): ["layer 3: ", "0"],
-        ("explain", image, "--head", "first"): ["--head first: ", "0"],
+        ("explain", image, "--head", "first"): ["--head first: ", "mean, all"],
         ("explain", image, "--method", "attention", "--head", "9"): ["head 9: ", "0", "1"],
-        ("explain", image, "--class", "rad"): ["class 'rad': ", "3"],
+        ("explain", image, "--target", "rad"): ["class 'rad': ", "3"],
         ("explain", image, "--query", "3"): ["--query 3: "],
         ("explain", image, "--query", "30,5"): ["query 30,5: ", "24", "20"],
         ("explain", image, "--query", "1,5"): ["query 1,5: ", "3,0", "23,20"],
@@ -184,10 +223,10 @@ def test_mistakes(subtests, capsys, bundle, images, tmp_path):
 
 NOT_THEIRS = {
     "explain": ["--masks m", "--data d", "--count 3", "--split test"],
-    "walkthrough": ["--method rollout", "--class red", "--json", "--save-arrays", "--masks m"],
+    "walkthrough": ["--method rollout", "--target red", "--json", "--save-arrays", "--masks m"],
     "reconstruct": ["--preprocess crop=1", "--json", "--layer 1"],
     "plot-weights": ["image.png", "--masks m", "--save-arrays", "--method rollout", "--query 1,2"],
-    "score-explanations": ["more-data", "--layer 99", "--class zz", "--out x", "--head 1"],
+    "score-explanations": ["more-data", "--layer 99", "--target zz", "--out x", "--head 1"],
 }
 
 
@@ -198,13 +237,3 @@ def test_each_verb_takes_its_own_options_alone(subtests, capsys, bundle, images)
             with subtests.test(f"{verb} {option}"):
                 name = option.split()[0]
                 check_mistake(capsys, (verb, bundle, *given, *option.split()), f"vitreous: {name}: ")
-
-
-def test_the_old_spellings_name_the_new_verb(capsys):
-    for old, command in {
-        "--steps": "walkthrough",
-        "--reconstruct": "reconstruct",
-        "--weights": "plot-weights",
-        "--score": "score-explanations",
-    }.items():
-        check_mistake(capsys, ("explain", "m", "p", old, "--count", "3"), f"explain {old}: ", f"vitreous {command} ")
