@@ -172,13 +172,11 @@ def _counts_for_nothing(path: Path) -> bool:
 
 def run_place(out: str | Path | None, data: str | Path, name: str) -> Path:
     """The run folder that a person named, or runs/NAME; the data themselves are no place for it."""
-    if out is None:
-        return Path("runs") / name
-    place, images = name_output(out, "run folder"), Path(data)
+    place, images = Path("runs") / name if out is None else name_output(out, "run folder"), Path(data)
     if images.is_dir() and real_path(place).is_relative_to(real_path(images)):
         raise UserError(
             f"out {place}: is the folder of the images, or in it, and a run's files would lie among them; write to a "
-            "folder elsewhere."
+            "folder elsewhere (--out)."
         )
     return place
 

@@ -52,7 +52,7 @@ class ImageCosts:
 
     spent: float
     """Before the first image was looked at."""
-    look: float
+    per_image: float
     """At one image: decoded, and once through the network."""
     writing: float
     """The bundle, the report, and the end of the process."""
@@ -95,12 +95,12 @@ class ImagePlan:
 def plan_images(work: ImageWork, costs: ImageCosts, budget: float) -> ImagePlan:
     """The images that fit into the budget: val and test within their share, then features, then time for steps."""
     free = MARGIN * budget - costs.spent - costs.writing
-    looks = max(0.0, min(MAX_MEASURING * budget, free / 2)) / costs.look
+    looks = max(0.0, min(MAX_MEASURING * budget, free / 2)) / costs.per_image
     val, test = _divide(looks, work)
-    free -= costs.look * (work.passes * val + test)
-    each = costs.look + costs.learn
+    free -= costs.per_image * (work.passes * val + test)
+    each = costs.per_image + costs.learn
     features = min(work.features, max(work.fewest, int(free / each)))
-    left, worth = free - each * features, costs.look * work.steps
+    left, worth = free - each * features, costs.per_image * work.steps
     return ImagePlan(work, features, _whole(val), _whole(test), left, worth, _enough(work, costs))
 
 
@@ -113,10 +113,10 @@ def _divide(looks: float, work: ImageWork) -> tuple[float, float]:
 
 def _enough(work: ImageWork, costs: ImageCosts) -> float:
     """The least budget that looks at every image, and leaves as long for steps as the features take."""
-    looks = costs.look * (work.passes * work.val + work.test)
+    looks = costs.per_image * (work.passes * work.val + work.test)
     fixed = costs.spent + costs.writing
-    features = (costs.look + costs.learn) * work.features
-    steps = max(features, costs.look * work.steps)
+    features = (costs.per_image + costs.learn) * work.features
+    steps = max(features, costs.per_image * work.steps)
     least = max(looks / MAX_MEASURING, (fixed + 2 * looks) / MARGIN, (fixed + looks + features + steps) / MARGIN)
     return least * (1 + 1e-6) + 1e-3  # so that rounding leaves no image out
 
@@ -211,11 +211,15 @@ def features_in_time(
 
 
 def logits_in_time(
-    function: Function, loader: Loader, deadline: Deadline, look: float, progress: Callable[[int], None] | None = None
+    function: Function,
+    loader: Loader,
+    deadline: Deadline,
+    seconds_per_image: float,
+    progress: Callable[[int], None] | None = None,
 ) -> tuple[LabelledFeatures, int]:
-    """Scores and labels of images in their order, and how many were tried: all, or until it is time to write.
+    """Logits and labels of images in their order, and how many were tried: all, or until it is time to write.
 
-    look: the seconds that an image was to take; where it takes longer now, so will writing.
+    seconds_per_image: as planned; where an image takes longer now, so will writing.
     """
     tried, first, stopped = 0, (0, 0.0), False
 
@@ -224,7 +228,7 @@ def logits_in_time(
         tried, now = int(batch.index[-1]) + 1, deadline.now()
         if not first[0]:  # processes had to be started for it, so how long it took tells nothing
             first = tried, now
-        expected = (tried - first[0]) * look
+        expected = (tried - first[0]) * seconds_per_image
         slowness = min(MAX_SLOWDOWN, max(1.0, (now - first[1]) / expected)) if expected else 1.0
         stopped = now > deadline.seconds - slowness * deadline.writing
         return stopped

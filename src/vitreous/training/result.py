@@ -60,6 +60,9 @@ class FitResult:
             found["validation"]["chose_the_weights"] = True  # so its interval promises too much
         return found
 
+    def _repr_html_(self) -> str:
+        return result_html(self.run, accuracy_lines(self), self.spent)
+
     def images_seen(self, name: str) -> str:
         """How many images of "validation" or "test" were measured: "1,110 images", "a random 150 of 1,110 images"."""
         found = self.test if name == "test" else self.validation
@@ -108,6 +111,9 @@ class PretrainResult:
         lists = {name: tuple(fields[name]) for name in ("alarms", "remarks")}
         return PretrainResult(**{**fields, **lists, "spent": Cost(**fields["spent"])})
 
+    def _repr_html_(self) -> str:
+        return result_html(self.run, {name: f"{value:.4g}" for name, value in self.metrics.items()}, self.spent)
+
     @staticmethod
     def of_fit(result: FitResult) -> PretrainResult:
         """The same said of a training with labels."""
@@ -124,6 +130,15 @@ class PretrainResult:
             spent=result.spent,
             remarks=result.remarks,
         )
+
+
+def result_html(run: str, found: dict[str, str], spent: Cost) -> str:
+    """A result as a notebook shows it."""
+    from html import escape
+
+    rows = {**found, "time": f"{spent.seconds:.0f} s", "run": run, "report": f"{run}/report.html"}
+    cells = (f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in rows.items())
+    return f"<table>{''.join(cells)}</table>"
 
 
 def accuracy_lines(result: FitResult) -> dict[str, str]:

@@ -72,6 +72,8 @@ def choose_training(
     if training.validation or training.share < 1:  # what is left out is not trained on, which some recipes count
         left = len(split_for(training, data).train)
         training = _from_recipe(request, replace(stats, images=left), teacher)
+    if "batch_size" in request.overrides and training.batch_size > (count := len(split_for(training, data).train)):
+        raise UserError(f"batch_size={training.batch_size}: there are {count:,} training images; give at most as many.")
     for name in ("validation", "split_seed"):
         if name in request.all_overrides and "val" in data.splits:
             raise UserError(f"{name}: the data have a val split of their own; leave it out.")

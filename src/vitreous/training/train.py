@@ -18,9 +18,9 @@ from vitreous.config.train import Training
 from vitreous.data.loader import Loader
 from vitreous.data.shards.opening import is_shards
 from vitreous.data.source import Data, Split
-from vitreous.distributed.joining import announce
-from vitreous.distributed.launcher import local_processes, local_rank
+from vitreous.distributed.launcher import local_rank, local_world_size
 from vitreous.distributed.meter import Meter
+from vitreous.distributed.process_group import announce
 from vitreous.distributed.world import ALONE, World
 from vitreous.errors import UserError
 from vitreous.inference.needs import check_training_memory
@@ -208,7 +208,7 @@ def train(
             saved.check_data(data, folder)
             context = _resuming(context, saved)
         opened = method.open(context, data, saved)
-        check_training_memory(opened.training, len(opened.data.train), context.world, local_processes())
+        check_training_memory(opened.training, len(opened.data.train), context.world, local_world_size())
         # not before: a mistake in the request should leave nothing behind
         resumed = context.world.on_main(lambda: _claim_folder(context, saved, held, overwrite))
         _say_what(context, opened, method.title(context, opened.training), resumed=saved is not None)
@@ -275,12 +275,17 @@ def _finished(context: TrainingContext[Asked], method: Method[Asked, Result], sa
         data = None
     if data is not None:
         check_finished(saved, data, folder)
+    if not (folder / "bundle").exists():
+        message(f"{folder / 'bundle'}: is missing, and is written again from the last checkpoint.")
+        (folder / RESULT).unlink()
+        return None
     try:
         load_bundle(folder / "bundle")
     except UserError as error:
-        message(f"{str(error).rstrip('.')}: it is written again from the last checkpoint.")
-        (folder / RESULT).unlink()
-        return None
+        raise UserError(
+            f"{str(error).rstrip('.')}; or delete {folder / 'bundle'} and repeat the command: it is then written again "
+            "from the last checkpoint."
+        ) from None
     message(restore_run_page(folder) if method.page else f"{folder} is finished; nothing to do.")
     return result  # type: ignore[return-value]  # its kind is that of the request
 
