@@ -25,14 +25,13 @@ import torch
 from torch import Tensor
 
 from measure import RESULTS, best_seconds, peak_megabytes, write_result
-from vitreous import Trace, ViT
+from vitreous import Model, Trace, ViT, score_explanations
 from vitreous.explain.attention import attention_maps, rollout_maps
 from vitreous.explain.plots import distance_figure, even_distance
 from vitreous.explain.relevance import relevance_maps
-from vitreous.jobs.explain import explain
-from vitreous.jobs.plot_weights import attention_distances
+from vitreous.explain.weight_plots import attention_distances
+from vitreous.inference.opening import open_images
 from vitreous.jobs.predict import predict
-from vitreous.jobs.score_explanations import score_explanations
 from vitreous.model.network import require
 from vitreous.weights.bundle import Bundle
 from vitreous.weights.source import open_weights
@@ -54,9 +53,9 @@ def speed(bundle: Bundle, data: Path, rounds: int) -> dict[str, Any]:
     image = min((data / "pets" / "test").glob("*/*.jpg"))
     jobs: dict[str, Callable[[], object]] = {
         "prediction": lambda: predict(bundle, [image]),
-        "attention overlay": lambda: explain(bundle, image, method="attention").overlay(),
-        "relevance overlay": lambda: explain(bundle, image, method="relevance").overlay(),
-        "relevance overlay, all layers": lambda: explain(bundle, image, method="relevance", layer=0).overlay(),
+        "attention overlay": lambda: Model(bundle).explain(image, method="attention").overlay(),
+        "relevance overlay": lambda: Model(bundle).explain(image, method="relevance").overlay(),
+        "relevance overlay, all layers": lambda: Model(bundle).explain(image, method="relevance", layer=0).overlay(),
     }
     seconds = best_seconds(jobs, rounds)
     plain = seconds["prediction"]
@@ -68,7 +67,7 @@ def speed(bundle: Bundle, data: Path, rounds: int) -> dict[str, Any]:
 
 def distance(bundle: Bundle, data: Path, count: int) -> dict[str, Any]:
     """Mean attention distance in pixels, (layers, heads); the plot goes to docs."""
-    found = attention_distances(bundle, data / "pets" / "test", count=count)
+    found = attention_distances(bundle, open_images(data / "pets" / "test").train, count)
     figure = distance_figure(found, even_distance(require(bundle.model, ViT, "distance"), bundle.preprocess.size))
     with matplotlib.rc_context({"svg.hashsalt": "vitreous"}):
         figure.savefig(DOCS / "attention_distance.svg", metadata={"Date": None})

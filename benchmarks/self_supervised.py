@@ -39,7 +39,7 @@ from vitreous.data.batch import Batch
 from vitreous.data.source import Source, open_data
 from vitreous.evaluate.knn import vote_neighbours
 from vitreous.evaluate.probe import fit_linear
-from vitreous.jobs.analyze import analyze
+from vitreous.explain.analysis.numbers import Numbers
 from vitreous.jobs.probe import probe
 from vitreous.model.family import build_network
 from vitreous.model.network import require
@@ -48,6 +48,7 @@ from vitreous.model.vit import ViT
 from vitreous.objectives.mae import MaskedAutoencoder
 from vitreous.training.recipes.dataset_stats import DatasetStats
 from vitreous.training.recipes.pretrain import PRETRAINING, mae
+from vitreous.verbs.analyze import analyze
 from vitreous.verbs.fit import fit
 from vitreous.verbs.pretrain import pretrain
 from vitreous.weights.bundle import Bundle, load_bundle
@@ -205,6 +206,7 @@ def compare(data: str, runs: Path, seed: int) -> dict[str, Any]:
     methods = [method for method in METHODS if _trained(runs, method, seed)]
     models = [runs / f"{method}-{seed}" for method in methods]
     found = analyze(models, data, runs / f"analysis-{seed}", images=1000, seed=seed).numbers
+    assert isinstance(found, Numbers)  # by depth
     by_depth = {}
     for method, one in zip(methods, found.models, strict=True):
         assert one.probe is not None  # the data have labels

@@ -1,12 +1,13 @@
-"""A question to a model goes where the model is."""
+"""An image is explained on the device of the model, and the result is on the CPU."""
 
 import numpy as np
 import torch
 
 from support.tiny_models import LABELS, preprocess_for, random_model
 from vitreous.explain import explanation
-from vitreous.explain.explanation import Question
+from vitreous.explain.explanation import Explainer
 from vitreous.explain.methods import Maps
+from vitreous.explain.request import ExplanationRequest
 from vitreous.weights.bundle import Bundle
 
 
@@ -21,6 +22,7 @@ def test_the_image_and_the_class_are_moved_to_the_models_device(monkeypatch):
         return Maps((0,), torch.ones(1, 1, 1, 2, 2), torch.zeros(1, len(LABELS)))
 
     monkeypatch.setattr(explanation, "compute_maps", record)
-    found = Question(bundle, method="relevance", target=LABELS[0]).answer(np.zeros((20, 20, 3), np.uint8))
+    request = ExplanationRequest(method="relevance", target=LABELS[0])
+    found = Explainer(bundle, request).explain(np.zeros((20, 20, 3), np.uint8))
     assert devices == ["meta", "meta"]
     assert found.label == LABELS[0]

@@ -7,9 +7,10 @@ from support import tiny_conv
 from support.tiny_conv import TinyConvConfig
 from vitreous import UserError
 from vitreous.config.data import Preprocess
-from vitreous.explain.methods import METHODS, check_request, compute_maps, default_method
+from vitreous.explain.methods import check_request, compute_maps, default_method
 from vitreous.explain.place import place_cells
 from vitreous.explain.relevance import feature_map_gradcam
+from vitreous.explain.request import METHODS, ExplanationRequest
 from vitreous.model.family import build_network
 from vitreous.model.network import Network
 
@@ -75,14 +76,14 @@ def conv(monkeypatch):
     return build_network(TinyConvConfig()).eval()
 
 
-def ask(model, method, layer=None, head="mean", **more):
-    check_request(model, method, layer, head, **{"target": False, "query": False, **more})
+def ask(model, method, size=None, **more):
+    check_request(model, ExplanationRequest(method=method, **more), size)
 
 
 def test_what_can_be_asked_of_a_network_without_attention(conv):
     assert default_method(conv) == default_method(conv, query=True) == "gradcam"
-    ask(conv, "gradcam", target=True)
-    ask(conv, "occlusion", target=True)
+    ask(conv, "gradcam", target="a")
+    ask(conv, "occlusion", target="a")
     attending = {"attention", "rollout", "relevance"}
     assert {*attending, "gradcam", "occlusion"} == set(METHODS)
     for method in attending:
@@ -95,7 +96,7 @@ def test_what_can_be_asked_of_a_network_without_attention(conv):
     with pytest.raises(UserError, match="head 0"):
         ask(conv, "gradcam", head=0)
     with pytest.raises(UserError, match="query"):
-        ask(conv, "gradcam", query=True)
+        ask(conv, "gradcam", query=(1.0, 1.0))
     bare = build_network(TinyConvConfig(classes=0))
     with pytest.raises(UserError, match="gradcam"):
         ask(bare, "gradcam")
@@ -127,7 +128,7 @@ def test_a_map_of_one_place_tells_nothing_apart():
     assert default_method(model) == "occlusion"
     assert default_method(model, size=(2, 3)) == default_method(model, size=(10**6, 10**6)) == "gradcam"
     with pytest.raises(UserError, match=r"gradcam.*occlusion"):
-        check_request(model, "gradcam", None, "mean", target=False, query=False)
-    check_request(model, "gradcam", None, "mean", target=False, query=False, size=(4, 4))
-    check_request(model, "occlusion", None, "mean", target=False, query=False)
+        ask(model, "gradcam")
+    ask(model, "gradcam", (4, 4))
+    ask(model, "occlusion")
     assert model.training

@@ -4,23 +4,20 @@ import pytest
 from PIL import Image
 
 from support.colours import make_bundle, make_images
-from vitreous import UserError
+from vitreous import UserError, plot_weights, write_walkthrough
 from vitreous.config.data import Preprocess
 from vitreous.inference.opening import open_classifier, open_images, open_model
 from vitreous.jobs.evaluate import evaluate
-from vitreous.jobs.explain import explain, explain_each
-from vitreous.jobs.plot_weights import plot_weights
 from vitreous.jobs.predict import predict
 from vitreous.jobs.probe import probe
-from vitreous.jobs.walkthrough import write_walkthrough
 from vitreous.training.page import write_report
+from vitreous.verbs.explain import explain
 from vitreous.weights.bundle import load_bundle
 
 JOBS = {
     "predict": lambda bundle, data, image, **more: predict(bundle, image, **more),
     "evaluate": lambda bundle, data, image, **more: evaluate(bundle, data, **more),
     "explain": lambda bundle, data, image, **more: explain(bundle, image, **more),
-    "explain_each": lambda bundle, data, image, **more: list(explain_each(bundle, image, **more)),
     "plot_weights": lambda bundle, data, image, **more: plot_weights(bundle, **more),
     "probe": lambda bundle, data, image, **more: probe(bundle, data, **more),
     "write_report": lambda bundle, data, image, **more: write_report(bundle, **more),

@@ -8,10 +8,8 @@ from test_page import Reader
 
 from support import contents, transfers
 from support.greys import draw_images
-from vitreous import ViT
+from vitreous import ViT, analyze, write_walkthrough
 from vitreous.config.data import Preprocess
-from vitreous.jobs.analyze import analyze, analyze_bias
-from vitreous.jobs.walkthrough import write_walkthrough
 from vitreous.report.content import TaughtImage
 from vitreous.report.page import page
 from vitreous.report.pretraining import pretraining_page
@@ -90,13 +88,13 @@ def test_the_page_of_a_image(tmp_path, subtests):
         with subtests.test(kind):
             word = NAMES[kind].replace("/", "")
             Image.new("RGB", (20, 20)).save(tmp_path / f"{word}.png")
-            made = write_walkthrough(bundle_of(tmp_path, word), tmp_path / f"{word}.png", out=tmp_path / "x.html")
-            check(made.read_text(encoding="utf-8"))
+            (made,) = write_walkthrough(bundle_of(tmp_path, word), tmp_path / f"{word}.png", out=tmp_path / "out")
+            check(made.page.read_text(encoding="utf-8"))
 
 
 @pytest.mark.slow
 def test_the_page_of_many_models(tmp_path):
     models = [bundle_of(tmp_path, NAMES[name].replace("/", "")) for name in list(NAMES)[:4]]
     data = draw_images(tmp_path / "<script>", count=16)
-    for measure in (analyze, analyze_bias):
-        check(measure(models, data, tmp_path / "out", images=8, workers=0).page.read_text(encoding="utf-8"))
+    for what in ("depths", "bias"):
+        check(analyze(models, data, tmp_path / "out", what=what, images=8, workers=0).page.read_text(encoding="utf-8"))

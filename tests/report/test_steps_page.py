@@ -9,9 +9,9 @@ from PIL import Image
 
 from support.numpy_steps import expected_steps
 from support.variants import VARIANTS, random_model
+from vitreous import write_walkthrough
 from vitreous.config.data import Preprocess
 from vitreous.data.augment import eval_view, normalise
-from vitreous.jobs.walkthrough import write_walkthrough
 from vitreous.weights.bundle import Bundle
 
 MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
@@ -47,6 +47,11 @@ class Shown(HTMLParser):
             self.cells[-1].append(data.replace("−", "-").replace("\u00a0", " "))
 
 
+def write_page(bundle, image, out, **options):
+    (made,) = write_walkthrough(bundle, image, out=out, **options)
+    return made.page
+
+
 def make_image(size=(40, 30)):
     noise = np.random.default_rng(0).integers(0, 256, (size[1], size[0], 3)).astype(np.uint8)
     return Image.fromarray(noise)
@@ -75,8 +80,8 @@ def test_every_number_on_the_page_is_the_paper_s(tmp_path, subtests):
             mode = "RGB" if c.channels == 3 else "L"
             image = normalise(eval_view(make_image().convert(mode), p)[None], p)[0].double().numpy()
             for query, layer, head in ((None, -1, 0), ((9.0, 12.0), 0, 2)):
-                path = write_walkthrough(
-                    bundle, tmp_path / "a.png", out=tmp_path / "steps.html", layer=layer, head=head, query=query
+                path = write_page(
+                    bundle, tmp_path / "a.png", out=tmp_path / "out", layer=layer, head=head, query=query
                 )
                 shown = Shown(path.read_text(encoding="utf-8"))
                 rows, columns = -(-c.image_size[0] // 4), -(-c.image_size[1] // 4)
@@ -150,7 +155,7 @@ def check_classes(shown, truth):
 def test_names_cannot_break_it_and_it_needs_nothing_else(tmp_path):
     name = "<img src=x onerror=alert(1)>.png"
     make_image().save(tmp_path / name)
-    text = write_walkthrough(bundle_of(), tmp_path / name, out=tmp_path / "page.html").read_text()
+    text = write_page(bundle_of(), tmp_path / name, out=tmp_path / "out").read_text()
     assert "<img src=x" not in text
     assert "&lt;class 0&gt;" in text
     addresses = re.findall(r'(?:href|src)="([^"]*)"', text)
@@ -162,7 +167,7 @@ def test_names_cannot_break_it_and_it_needs_nothing_else(tmp_path):
 def test_equations_are_those_of_the_model(tmp_path):
     def formulas(**changes):
         make_image().save(tmp_path / "a.png")
-        text = write_walkthrough(bundle_of(**changes), tmp_path / "a.png", out=tmp_path / "page.html").read_text()
+        text = write_page(bundle_of(**changes), tmp_path / "a.png", out=tmp_path / "out").read_text()
         found = re.findall(r'<p class="equation">(.*?)</p>', text)
         return [re.sub(r"<[^>]+>", "", formula) for formula in found]
 
@@ -184,7 +189,7 @@ def test_a_browser_shows_it_on_a_phone(tmp_path):
     if CHROMIUM is None:
         pytest.skip("needs chromium: apt-get install chromium")
     make_image().save(tmp_path / "a.png")
-    made = write_walkthrough(bundle_of(registers=2), tmp_path / "a.png", out=tmp_path / "made.html")
+    made = write_page(bundle_of(registers=2), tmp_path / "a.png", out=tmp_path / "out")
     found, asked = look(made.read_text(encoding="utf-8"), tmp_path)
     assert found["scroll"] <= found["client"], found["past"]
     assert not found["broken"]

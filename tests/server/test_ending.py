@@ -83,12 +83,12 @@ def test_a_model_that_answers_no_numbers_does_not_start_a_server(tmp_path):
 
 HANGS = """
 import functools, sys, time
-import vitreous.jobs.serve as job
+import vitreous.verbs.serve as verb
 from vitreous.cli import main
 from vitreous.config.server import ServerSettings
-from vitreous.explain.explanation import Question
-Question.answer = lambda *_: (print("busy", file=sys.stderr, flush=True), time.sleep(600))
-job.ServerSettings = functools.partial(ServerSettings, answer_seconds={answer_seconds}, grace_seconds=0.2)
+from vitreous.explain.explanation import Explainer
+Explainer.explain = lambda *_: (print("busy", file=sys.stderr, flush=True), time.sleep(600))
+verb.ServerSettings = functools.partial(ServerSettings, answer_seconds={answer_seconds}, grace_seconds=0.2)
 main()
 """
 

@@ -11,8 +11,8 @@ from PIL import Image
 
 from support.colours import make_bundle
 from support.serving import GatedEngine, gated, make_image, opened, running
+from vitreous import load
 from vitreous.data.view import make_view
-from vitreous.jobs.explain import explain
 from vitreous.server import explaining
 
 CONTENT = make_image("red", 5)
@@ -44,7 +44,7 @@ def test_the_numbers_of_an_explanation(server, bundle, subtests):
         with subtests.test(**asked):
             answer = server.client.post("/explain", params={**asked, "format": "json"}, content=CONTENT)
             assert answer.status_code == 200, answer.text
-            found, expected = answer.json(), explain(bundle, CONTENT, **meant)
+            found, expected = answer.json(), load(bundle).explain(CONTENT, **meant)
             assert (found["method"], found["label"]) == (expected.method, expected.label)
             assert found["score"] == pytest.approx(expected.score, abs=1e-5)
             assert found["layers"] == list(expected.layers)
@@ -57,7 +57,7 @@ def test_the_overlay_is_an_image(server, bundle):
     answer = server.client.post("/explain", content=CONTENT)
     assert answer.headers["content-type"] == "image/png"
     drawn = Image.open(io.BytesIO(answer.content))
-    np.testing.assert_array_equal(np.asarray(drawn), np.asarray(explain(bundle, CONTENT).overlay()))
+    np.testing.assert_array_equal(np.asarray(drawn), np.asarray(load(bundle).explain(CONTENT).overlay()))
     # a large image is drawn smaller
     answer = server.client.post("/explain", content=make_image("red", size=(100, 4096), kind="JPEG"))
     assert Image.open(io.BytesIO(answer.content)).size == (2048, 50)
@@ -90,13 +90,13 @@ def test_questions_that_make_no_sense(server, subtests):
 
 def test_what_suits_a_model_is_found_where_it_holds_up_nobody(server, monkeypatch):
     """It may take a pass through the network, and names that are alike a search."""
-    threads, make = [], explaining.Question
+    threads, make = [], explaining.Explainer
 
     def note(*given, **asked):
         threads.append(threading.current_thread().name)
         return make(*given, **asked)
 
-    monkeypatch.setattr(explaining, "Question", note)
+    monkeypatch.setattr(explaining, "Explainer", note)
     assert server.client.post("/explain", content=CONTENT).status_code == 200
     assert server.client.post("/explain?class=purple", content=CONTENT).status_code == 400
     assert [name.partition("_")[0] for name in threads] == ["look", "look"]

@@ -23,9 +23,9 @@ from support.page_driving import (
 )
 from support.serving import running, wait_for
 from support.tiny_networks import tiny_bundle
+from vitreous import Model
 from vitreous.data.view import look_at
 from vitreous.inference.choice import in_torch
-from vitreous.jobs.explain import explain
 from vitreous.server.served import ModelToServe
 
 pytestmark = [
@@ -55,7 +55,9 @@ def test_the_overlay_is_that_of_explain(page, bundles):
         )
         wait_for(lambda name=f"{method},{layer},": name in state(page)["panel"][0], "the slider has come to rest")
         found = canvas(page)
-        expected = drawn(explain(bundles["vit"], IMAGE, method=method, layer=layer), bundles["vit"], found.shape[1::-1])
+        expected = drawn(
+            Model(bundles["vit"]).explain(IMAGE, method=method, layer=layer), bundles["vit"], found.shape[1::-1]
+        )
         assert np.abs(found - expected).mean() < 6, method
         assert expected.std() > 10
 
@@ -95,7 +97,7 @@ def test_a_patch_shows_where_it_looks_in_every_head(page, bundles):
     point = (box[0] + 0.6 * (box[2] - box[0]), box[1] + 0.4 * (box[3] - box[1]))
     for head in range(4):
         found = canvas(page, f"#multiples button:nth-child({head + 1}) canvas")
-        one = explain(bundles["vit"], IMAGE, method="attention", layer=1, head=head, query=point)
+        one = Model(bundles["vit"]).explain(IMAGE, method="attention", layer=1, head=head, query=point)
         assert (
             np.abs(found - drawn(one, bundles["vit"], found.shape[1::-1])).mean() < 12
         )  # it has a ring of another kind
@@ -144,7 +146,7 @@ def test_before_and_after_are_of_one_network(browser, bundles):
 
 def level_at(bundle, x, y):
     """How high the map is at a place of the view, of the range that its colours span."""
-    found, box = explain(bundle, IMAGE).map, look_at(IMAGE, bundle.preprocess).box
+    found, box = Model(bundle).explain(IMAGE).map, look_at(IMAGE, bundle.preprocess).box
     left, top, right, bottom = map(round, box)
     seen = found[top:bottom, left:right]
     low, high = np.quantile(seen, (0, 0.995))
@@ -185,7 +187,7 @@ def test_two_classes_and_two_methods_beside_each_other(page, bundles):
     assert page.run(pressed) == [ranked[0][0], ranked[1][0]]
     pair = canvas(page, ".panel:nth-child(1) canvas"), canvas(page, ".panel:nth-child(2) canvas")
     for found, (label, _) in zip(pair, ranked, strict=False):
-        one = explain(bundles["vit"], IMAGE, target=label)
+        one = Model(bundles["vit"]).explain(IMAGE, target=label)
         assert np.abs(found - drawn(one, bundles["vit"], found.shape[1::-1])).mean() < 6
     page.click(".panel:nth-child(2) .close")
     settled(page)

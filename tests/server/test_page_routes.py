@@ -12,11 +12,11 @@ from fastapi.testclient import TestClient
 from PIL import Image, ImageFile
 
 from support.tiny_networks import LABELS, tiny_bundle
+from vitreous import Model
 from vitreous.config.server import ServerSettings
 from vitreous.data.augment import normalise
 from vitreous.data.view import look_at
 from vitreous.inference.choice import in_torch
-from vitreous.jobs.explain import explain
 from vitreous.server.app import make_app
 from vitreous.server.page.files import page_files
 from vitreous.server.served import ModelToServe
@@ -178,8 +178,10 @@ def test_a_image_is_seen_and_answered_as_by_predict(client, bundles):
 def test_inside_has_the_maps_of_explain_in_every_layer(client, bundles):
     view = see(client)[1]
     found = post(client, "inside", view).json()
-    assert_maps(found["attention"], explain(bundles["vit"], IMAGE, method="attention", layer="all", head="all").maps)
-    assert_maps(found["rollout"], explain(bundles["vit"], IMAGE, method="rollout", layer="all").maps[:, 0])
+    assert_maps(
+        found["attention"], Model(bundles["vit"]).explain(IMAGE, method="attention", layer="all", head="all").maps
+    )
+    assert_maps(found["rollout"], Model(bundles["vit"]).explain(IMAGE, method="rollout", layer="all").maps[:, 0])
     assert found["groups"] is None
     assert len(base64.b64decode(found["colours"])) == 3 * 16 * 3
 
@@ -188,10 +190,10 @@ def test_with_attention_pooling_its_own_map_follows_the_layers(client, bundles):
     view = see(client, "mean")[1]
     found = post(client, "inside", view, model="mean").json()
     bundle = bundles["mean"]
-    layers = explain(bundle, IMAGE, method="attention", layer="all", head="all").maps
-    own = explain(bundle, IMAGE, method="attention", head="all").maps
+    layers = Model(bundle).explain(IMAGE, method="attention", layer="all", head="all").maps
+    own = Model(bundle).explain(IMAGE, method="attention", head="all").maps
     assert_maps(found["attention"], np.concatenate([layers, own]))
-    assert_maps(found["rollout"], explain(bundle, IMAGE, method="rollout", layer="all").maps[:, 0])
+    assert_maps(found["rollout"], Model(bundle).explain(IMAGE, method="rollout", layer="all").maps[:, 0])
 
 
 def test_maps_of_a_class(client, bundles, subtests):
@@ -202,7 +204,7 @@ def test_maps_of_a_class(client, bundles, subtests):
             with subtests.test(model=model, method=method, target=target):
                 found = post(client, "maps", view, model=model, method=method, target=target)
                 label = LABELS[target]
-                expected = explain(bundles[model], IMAGE, method=method, layer=layer, target=label).maps[:, 0]
+                expected = Model(bundles[model]).explain(IMAGE, method=method, layer=layer, target=label).maps[:, 0]
                 if expected.any():
                     assert_maps(found.json(), expected)
 
@@ -216,7 +218,7 @@ def test_attention_of_each_patch(client, bundles):
     for cell in (0, 6, 15):
         x = left + (cell % 4 + 0.5) / 4 * (right - left)
         y = top + (cell // 4 + 0.5) / 4 * (bottom - top)
-        expected = explain(bundles["vit"], IMAGE, method="attention", layer=1, head="all", query=(x, y)).maps[0]
+        expected = Model(bundles["vit"]).explain(IMAGE, method="attention", layer=1, head="all", query=(x, y)).maps[0]
         assert (np.abs(maps[:, cell] - expected) <= allowed[:, cell]).all()
 
 

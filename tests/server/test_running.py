@@ -16,8 +16,8 @@ from support.live_server import serving
 from support.serving import make_image, opened, read_answer, wait_until_refused
 from vitreous.config.server import ServerSettings
 from vitreous.errors import UserError
-from vitreous.jobs.serve import name_model, serve
 from vitreous.server.running import listen, run_server
+from vitreous.verbs.serve import name_model, serve
 
 
 @pytest.fixture(scope="module")
@@ -139,7 +139,7 @@ def test_no_models():
 
 
 def test_the_extra_is_named_where_it_is_missing(bundle, monkeypatch):
-    monkeypatch.setattr("vitreous.jobs.serve.find_spec", lambda name: None if name == "fastapi" else object())
+    monkeypatch.setattr("vitreous.verbs.serve.find_spec", lambda name: None if name == "fastapi" else object())
     with pytest.raises(UserError, match=r"fastapi.*'vitreous\[serve\]'"):
         serve(bundle)
 
@@ -150,7 +150,7 @@ def test_without_the_extra_all_else_works():
     code = (
         "import sys; sys.modules.update(dict.fromkeys(['fastapi', 'starlette', 'uvicorn', 'prometheus_client']));"
         "import vitreous; vitreous.predict, vitreous.load;"
-        "vitreous.serve; import vitreous.cli.serve, vitreous.jobs.load"
+        "vitreous.serve; import vitreous.verbs.load"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 

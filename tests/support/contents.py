@@ -15,7 +15,7 @@ from vitreous.evaluate.paired import Paired
 from vitreous.explain.weight_plots import WeightPlots
 from vitreous.report.content import Content, Example, Run, SplitScores
 from vitreous.report.page import looks, page
-from vitreous.report.rounds import DoubtfulImage, LikelyClass, Round, RoundLabels, Score, SelfTrainingContent
+from vitreous.report.rounds import DoubtfulImage, LikelyClass, Round, RoundLabels, RoundScore, SelfTrainingContent
 from vitreous.weights.bundle import Bundle
 
 NASTY = ("<script>alert(1)</script>", "a & b \"quoted\" 'name'", "$x^2$", "猫と犬 🐈", "<b>bold", "long " * 40)
@@ -91,7 +91,7 @@ def plain_page(classes=6):
 def self_training(name="colours", rounds=2):
     """The page of a self-training in which all has this name."""
     labels = RoundLabels(9, 1.5, {name: 4}, {name: 3}, {name: 6}, 2)
-    score = Score(9, 0.5, (0.2, 0.8), 1.0)
+    score = RoundScore(9, 0.5, (0.2, 0.8), 1.0)
     done = [Round(k, name, name, 10**6, 9, score, None, labels if k else None, Cost(3.0)) for k in range(rounds)]
     doubtful = DoubtfulImage(name, Image.new("RGB", (20, 20)), (LikelyClass(name, 0.6), LikelyClass(name, 0.4)), name)
     words = dict.fromkeys(("name", "place", "labelled", "unlabelled", "kind"), name)

@@ -19,8 +19,8 @@ from vitreous.explain.analysis.noise import BANDS, band_noise
 from vitreous.explain.analysis.reading import NOISE
 from vitreous.explain.analysis.representation import linear_cka
 from vitreous.explain.analysis.survey import pool_depths
-from vitreous.jobs.analyze import WEIGHT_DECAY, choose_images
 from vitreous.jobs.evaluate import evaluate
+from vitreous.studies.analysis import WEIGHT_DECAY, choose_images
 from vitreous.weights.bundle import Bundle, load_bundle, save_bundle
 
 SHAPE = {"width": 16, "depth": 3, "heads": 2, "mlp_width": 32, "patch": 4, "image_size": (16, 16), "classes": 0}
@@ -48,7 +48,7 @@ def plain(**changes):
 @pytest.fixture
 def no_page(monkeypatch):
     """Plots take most of the time, and few tests look at them."""
-    monkeypatch.setattr("vitreous.jobs.analyze.analysis_page", lambda numbers: "")
+    monkeypatch.setattr("vitreous.report.analysis.analysis_page", lambda numbers: "")
 
 
 def images_of(source, preprocess):
@@ -178,7 +178,7 @@ def test_images_without_labels(tmp_path, data, monkeypatch):
     assert len(found.numbers.remarks) == 2, "that there are no labels, and what is left out"
     assert sum(row.share for row in found.numbers.summary) == 1, "the attention distance, and no accuracy"
     assert all(row.measure.replace("'", "&#x27;") in found.page.read_text() for row in found.numbers.summary)
-    monkeypatch.setattr("vitreous.jobs.analyze.analysis_page", lambda numbers: "")
+    monkeypatch.setattr("vitreous.report.analysis.analysis_page", lambda numbers: "")
     assert analyze([plain()], data / "train" / "red", tmp_path / "out").numbers.data.images == 8
 
 

@@ -9,7 +9,7 @@ import torch
 
 from support.colours import make_bundle, make_images
 from support.tiny_conv import make_conv_bundle, register
-from vitreous import UserError, ViT, ViTConfig, analyze_bias
+from vitreous import UserError, ViT, ViTConfig, analyze
 from vitreous.cli import main
 from vitreous.config.data import Preprocess
 from vitreous.explain.analysis.bias_numbers import Bias
@@ -44,7 +44,7 @@ def plain(classes=0, **changes):
 
 @pytest.fixture(scope="module")
 def found(place):
-    return analyze_bias([place / "colours", place / "conv"], place / "data", place / "out")
+    return analyze([place / "colours", place / "conv"], place / "data", place / "out", what="bias")
 
 
 def test_a_vit_and_a_network_of_another_family_side_by_side(found, place):
@@ -75,7 +75,7 @@ def test_the_page_shows_the_numbers_and_needs_nothing_else(found):
 
 
 def test_models_without_a_classifier_are_compared_by_their_features(place, tmp_path):
-    found = analyze_bias([place / "colours", plain()], place / "data", tmp_path / "out")
+    found = analyze([place / "colours", plain()], place / "data", tmp_path / "out", what="bias")
     bias = found.numbers.models[1][1]
     assert all(effect.same is None and effect.likeness < 1 for effect in bias.shuffled)
     assert (bias.low_needed, bias.accuracy) == (None, None)
@@ -95,14 +95,14 @@ FAMILIES = {
 
 @pytest.mark.slow
 def test_every_family_is_measured(place, tmp_path, monkeypatch, subtests):
-    monkeypatch.setattr("vitreous.jobs.analyze.bias_page", lambda numbers: "")
+    monkeypatch.setattr("vitreous.report.bias.bias_page", lambda numbers: "")
     bundles = {"wide": plain(3, image_size=(10, 23), pad=True, registers=1, norm="after")}
     for name, (model, changes) in FAMILIES.items():
         config = named_config(model, classes=3, **changes)
         bundles[name] = Bundle(build_network(config, 0), Preprocess(size=config.image_size), tuple("abc"))
     for name, bundle in bundles.items():
         with subtests.test(name):
-            found = analyze_bias([bundle], place / "data", tmp_path / "out", images=8).numbers.models[0][1]
+            found = analyze([bundle], place / "data", tmp_path / "out", images=8, what="bias").numbers.models[0][1]
             values = [value for row in summarise_bias([found]) for value in row.values if value is not None]
             assert np.isfinite(values).all()
             assert found.receptive_field.radius > 0
@@ -110,7 +110,7 @@ def test_every_family_is_measured(place, tmp_path, monkeypatch, subtests):
 
 
 def test_images_without_labels(place, tmp_path):
-    found = analyze_bias([place / "colours"], place / "data" / "train" / "red", tmp_path / "out", images=8)
+    found = analyze([place / "colours"], place / "data" / "train" / "red", tmp_path / "out", images=8, what="bias")
     assert found.numbers.models[0][1].accuracy is None
 
 
@@ -121,11 +121,11 @@ def test_bad_input(place, tmp_path):
     data = place / "data"
     for models, says in (([], "models"), ([damaged], "model 1")):
         with pytest.raises(UserError, match=says):
-            analyze_bias(models, data, tmp_path / "out")
+            analyze(models, data, tmp_path / "out", what="bias")
     with pytest.raises(UserError, match=r"images=3.* 8"):
-        analyze_bias([plain()], data, tmp_path / "out", images=3)
+        analyze([plain()], data, tmp_path / "out", images=3, what="bias")
     with pytest.raises(UserError, match="30000x30000"):
-        analyze_bias([plain()], data, tmp_path / "out", preprocess="size=30000")
+        analyze([plain()], data, tmp_path / "out", preprocess="size=30000", what="bias")
 
 
 def test_the_command(capsys, place, tmp_path):

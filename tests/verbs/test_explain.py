@@ -8,16 +8,15 @@ from PIL import Image
 from support.colours import make_bundle, make_images
 from support.known_model import bright_model
 from support.tiny_models import LABELS, preprocess_for, random_model
-from vitreous import Trace, UserError, load
+from vitreous import Model, Trace, UserError, load, write_walkthrough
 from vitreous.config.data import Preprocess
 from vitreous.data.augment import eval_view, normalise
 from vitreous.data.decode import ImageError, open_image
 from vitreous.explain import explanation
 from vitreous.explain.draw import CAPTION, GAP, overlay
-from vitreous.explain.methods import METHODS
-from vitreous.jobs.explain import explain, explain_each
+from vitreous.explain.request import METHODS
 from vitreous.jobs.predict import predict
-from vitreous.jobs.walkthrough import write_walkthrough
+from vitreous.verbs.explain import explain
 from vitreous.weights.bundle import Bundle, save_bundle
 
 TURNS = {
@@ -54,7 +53,9 @@ def test_the_map_lies_on_what_the_model_looked_at(subtests):
     for name, (size, box) in BOXES.items():
         for registers in (0, 2):
             with subtests.test(name, registers=registers):
-                found = explain(bright_bundle(registers=registers), image_with_light(size, box), method="attention")
+                found = Model(bright_bundle(registers=registers)).explain(
+                    image_with_light(size, box), method="attention"
+                )
                 assert found.map.shape == size
                 assert np.count_nonzero(found.maps) == 1
                 assert found.maps.max() == pytest.approx(1)
@@ -70,7 +71,7 @@ def test_an_image_turned_by_its_camera_is_explained_upright(tmp_path, subtests):
     """Stored lying, shown standing: map and overlay are those of the standing image."""
     upright = image_with_light((64, 48), (16, 24, 24, 32))
     bundle = bright_bundle()
-    expected = explain(bundle, upright, method="attention")
+    expected = Model(bundle).explain(upright, method="attention")
     back = {
         Image.Transpose.ROTATE_270: Image.Transpose.ROTATE_90,
         Image.Transpose.ROTATE_90: Image.Transpose.ROTATE_270,
@@ -81,7 +82,7 @@ def test_an_image_turned_by_its_camera_is_explained_upright(tmp_path, subtests):
             exif = Image.Exif()
             exif[0x0112] = orientation
             stored.save(tmp_path / "camera.png", exif=exif)
-            found = explain(bundle, tmp_path / "camera.png", method="attention")
+            found = Model(bundle).explain(tmp_path / "camera.png", method="attention")
             assert found.image.size == (48, 64)
             np.testing.assert_array_equal(found.map, expected.map)
             np.testing.assert_array_equal(np.asarray(found.overlay()), np.asarray(expected.overlay()))
@@ -103,14 +104,14 @@ def test_a_image_that_pillow_opened_is_explained_as_its_file_is(tmp_path, kind):
     else:
         Image.fromarray(np.asarray(light)[:, :, 0].astype(np.uint16) * 257).save(path)
     bundle = bright_bundle()
-    expected = explain(bundle, path, method="attention")
+    expected = Model(bundle).explain(path, method="attention")
     with Image.open(path) as opened:
         before = (opened.mode, opened.size, opened.tobytes())
-        found = explain(bundle, opened, method="attention")
+        found = Model(bundle).explain(opened, method="attention")
         assert (opened.mode, opened.size, opened.tobytes()) == before, "the person's own image stays as it is"
     np.testing.assert_array_equal(np.asarray(found.image), np.asarray(expected.image))
     np.testing.assert_array_equal(found.map, expected.map)
-    again = explain(bundle, open_image(path), method="attention")
+    again = Model(bundle).explain(open_image(path), method="attention")
     np.testing.assert_array_equal(again.map, expected.map, err_msg="turned once, not twice")
 
 
@@ -118,11 +119,11 @@ def test_an_opened_image_that_is_cut_short_is_told(tmp_path):
     image_with_light((64, 48), (16, 24, 24, 32)).save(tmp_path / "x.png")
     (tmp_path / "x.png").write_bytes((tmp_path / "x.png").read_bytes()[:80])
     with Image.open(tmp_path / "x.png") as opened, pytest.raises(ImageError):
-        explain(bright_bundle(), opened)
+        Model(bright_bundle()).explain(opened)
 
 
 def test_an_overlay_glows_where_the_map_is_high_and_is_dark_where_nothing_was_seen():
-    found = explain(bright_bundle(), image_with_light((32, 64), (24, 8, 32, 16)), method="attention")
+    found = Model(bright_bundle()).explain(image_with_light((32, 64), (24, 8, 32, 16)), method="attention")
     pixels = np.asarray(found.overlay()).astype(int)
     assert pixels.shape == (32, 64, 3)
     assert pixels[12, 28].min() < pixels[12, 28].max() - 30, "coloured"
@@ -132,9 +133,8 @@ def test_an_overlay_glows_where_the_map_is_high_and_is_dark_where_nothing_was_se
 
 def test_a_grid_is_drawn_at_the_size_that_it_has(monkeypatch):
     """Of a large photograph each panel would else cost as much as an overlay of it; all are where they belong."""
-    found = explain(
-        bright_bundle(), image_with_light((640, 1280), (480, 160, 640, 320)), method="attention", head="all"
-    )
+    light = image_with_light((640, 1280), (480, 160, 640, 320))
+    found = Model(bright_bundle()).explain(light, method="attention", head="all")
     drawn = []
 
     def watched(image, *rest):
@@ -165,7 +165,7 @@ def test_a_query_shows_what_that_place_attends_to():
     model = random_model()
     bundle = Bundle(model, Preprocess(size=(12, 16)), LABELS)
     image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (24, 40, 3)).astype(np.uint8))
-    found = explain(bundle, image, query=(4 + 8 * 1.5, 8 * 2.5))  # seen: columns 4 to 36; a patch is 8 pixels
+    found = Model(bundle).explain(image, query=(4 + 8 * 1.5, 8 * 2.5))  # seen: columns 4 to 36; a patch is 8 pixels
     assert found.method == "attention"
     trace = Trace([-1])
     with torch.no_grad():
@@ -183,20 +183,20 @@ def test_every_method_layer_and_head(tmp_path):
     Image.fromarray(np.asarray(image)).save(tmp_path / "x.png")
     predicted = predict(bundle, [tmp_path / "x.png"])[0]
     for method in METHODS:
-        found = explain(bundle, tmp_path / "x.png", method=method)
+        found = Model(bundle).explain(tmp_path / "x.png", method=method)
         assert found.map.shape == (30, 50)
         assert found.label == predicted.label
         assert found.score == pytest.approx(predicted.score, abs=1e-5)
         assert (found.map >= 0).all()
-    assert explain(bundle, image).method == "relevance"
-    everything = explain(bundle, image, method="attention", layer="all", head="all")
+    assert Model(bundle).explain(image).method == "relevance"
+    everything = Model(bundle).explain(image, method="attention", layer="all", head="all")
     assert everything.maps.shape == (3, 4, 3, 4)
-    one = explain(bundle, image, method="attention", layer=1, head=2)
+    one = Model(bundle).explain(image, method="attention", layer=1, head=2)
     np.testing.assert_allclose(one.maps[0, 0], everything.maps[1, 2], atol=1e-6)
     assert (one.layers, one.heads) == ((1,), (2,))
-    assert explain(bundle, image, method="gradcam", layer="all").layers == (0, 1, 2)
-    assert explain(bundle, image, method="relevance", layer="all").layers == (0, 1, 2)
-    assert explain(bundle, image, method="attention", layer=-1, head=-1).heads == (3,)
+    assert Model(bundle).explain(image, method="gradcam", layer="all").layers == (0, 1, 2)
+    assert Model(bundle).explain(image, method="relevance", layer="all").layers == (0, 1, 2)
+    assert Model(bundle).explain(image, method="attention", layer=-1, head=-1).heads == (3,)
     grid = everything.grid()
     assert grid.width > 4 * 50
     assert grid.height > 3 * 30
@@ -206,7 +206,7 @@ def test_another_class_is_explained_when_named():
     model = random_model()
     bundle = Bundle(model, preprocess_for(model), LABELS)
     image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (30, 50, 3)).astype(np.uint8))
-    maps = {label: explain(bundle, image, target=label) for label in LABELS}
+    maps = {label: Model(bundle).explain(image, target=label) for label in LABELS}
     assert all(found.label == label for label, found in maps.items())
     assert sum(found.score for found in maps.values()) == pytest.approx(1, abs=1e-5)
     assert not np.allclose(maps["ape"].maps, maps["bee"].maps)
@@ -230,7 +230,7 @@ def test_every_kind_of_vit(subtests):
         bundle = Bundle(model, preprocess_for(model), LABELS)
         for method in METHODS:
             with subtests.test(method, **changes):
-                found = explain(bundle, image, method=method)
+                found = Model(bundle).explain(image, method=method)
                 assert found.maps.shape[2:] == model.config.grid
                 assert found.map.max() > 0 or method in ("gradcam", "occlusion"), "these may find nothing that helps"
                 assert found.overlay().size == (50, 30)
@@ -242,7 +242,7 @@ def test_a_large_photograph_is_explained_at_its_own_size(tmp_path):
     noise = np.random.default_rng(0).integers(0, 100, (20, 30, 3)).astype(np.uint8)
     noise[:, :, 0] += 120
     Image.fromarray(noise).resize((600, 400)).save(tmp_path / "large.jpg")
-    found = explain(bundle, tmp_path / "large.jpg")
+    found = Model(bundle).explain(tmp_path / "large.jpg")
     assert found.map.shape == (400, 600)
     assert (found.label, found.score) == (
         predict(bundle, [tmp_path / "large.jpg"])[0].label,
@@ -283,7 +283,7 @@ def test_an_overlay_replaces_an_overlay_and_never_the_image(tmp_path, subtests):
 def test_images_that_cannot_be_read_do_not_stop_the_others(tmp_path):
     make_images(tmp_path / "p", count=1)
     (tmp_path / "p" / "green" / "bad.png").write_text("text")
-    found = list(explain_each(make_bundle(tmp_path / "b"), tmp_path / "p"))
+    found = list(explain(make_bundle(tmp_path / "b"), tmp_path / "p", out=None))
     assert [isinstance(one, ImageError) for one in found] == [False, False, True, False]
 
 
@@ -293,11 +293,11 @@ def test_mistakes(tmp_path, subtests):
     headless = random_model(classes=0)
     features = Bundle(headless, preprocess_for(headless), ())
     image = Image.new("RGB", (40, 30))
-    assert explain(features, image).method == "attention"
-    assert explain(features, image).label is None
+    assert Model(features).explain(image).method == "attention"
+    assert Model(features).explain(image).label is None
     for says, given, options in (
-        ("class 'dug': .*5 .*dog", bundle, {"target": "dug"}),
-        ("class 'dog'", features, {"target": "dog"}),
+        ("target class 'dug': .*5 .*dog", bundle, {"target": "dug"}),
+        ("target class 'dog'", features, {"target": "dog"}),
         ("method relevance", features, {"method": "relevance"}),
         ("method='magic': .*attention", bundle, {"method": "magic"}),
         (r"layer 2: .*\b0\b.*\b1\b.*-2 .*-1\b", bundle, {"layer": 2}),
@@ -306,29 +306,29 @@ def test_mistakes(tmp_path, subtests):
         (r"head 4: .*\b0\b.*\b3\b", bundle, {"head": 4, "method": "attention"}),
         ("head 1: .*rollout", bundle, {"head": 1, "method": "rollout"}),
         ("query: .*relevance", bundle, {"query": (1, 1), "method": "relevance"}),
-        ("class: .*attention", bundle, {"target": "dog", "method": "attention"}),
-        ("class: .*attention", bundle, {"target": "dog", "query": (20, 15)}),
-        ("class: .*rollout", bundle, {"target": "dog", "method": "rollout"}),
+        ("target class: .*attention", bundle, {"target": "dog", "method": "attention"}),
+        ("target class: .*attention", bundle, {"target": "dog", "query": (20, 15)}),
+        ("target class: .*rollout", bundle, {"target": "dog", "method": "rollout"}),
         (r"query 50,1: .*\b40\b.*\b30\b", bundle, {"query": (50, 1)}),
         ("query 39,29", bundle, {"query": (39, 29)}),
     ):
         with subtests.test(says, **options), pytest.raises(UserError, match=says):
-            explain(given, image, **options)
+            Model(given).explain(image, **options)
     with pytest.raises(UserError, match=r"none\.png"):
-        explain(bundle, tmp_path / "none.png")
+        Model(bundle).explain(tmp_path / "none.png")
     with torch.no_grad():
         model.head.weight.fill_(float("nan"))
     for method in METHODS:
         with subtests.test(method), pytest.raises(UserError):
-            explain(bundle, image, method=method)
+            Model(bundle).explain(image, method=method)
     image.save(tmp_path / "x.png")
     with pytest.raises(UserError):
-        write_walkthrough(bundle, tmp_path / "x.png", out=tmp_path / "x.html")
-    assert not (tmp_path / "x.html").exists()
+        write_walkthrough(bundle, tmp_path / "x.png", out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_the_arrays_are_plain_numbers(tmp_path):
-    found = explain(bright_bundle(), image_with_light((32, 64), (24, 8, 32, 16)), method="attention", head="all")
+    found = Model(bright_bundle()).explain(image_with_light((32, 64), (24, 8, 32, 16)), method="attention", head="all")
     np.savez(tmp_path / "a.npz", **found.arrays())
     with np.load(tmp_path / "a.npz") as kept:
         assert kept["map"].shape == (32, 64)
@@ -341,7 +341,7 @@ def test_a_bundle_on_disk_is_opened(tmp_path):
     model = random_model()
     saved = save_bundle(tmp_path / "b", model, preprocess_for(model), LABELS)
     image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (30, 40, 3)).astype(np.uint8))
-    found = explain(saved, image, method="rollout")
-    expected = explain(Bundle(model, preprocess_for(model), LABELS), image, method="rollout")
+    found = load(saved).explain(image, method="rollout")
+    expected = Model(Bundle(model, preprocess_for(model), LABELS)).explain(image, method="rollout")
     assert (found.label, found.score) == (expected.label, expected.score)
     np.testing.assert_array_equal(found.map, expected.map)

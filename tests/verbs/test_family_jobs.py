@@ -19,15 +19,15 @@ from vitreous import (
     import_weights,
     load,
     models,
+    plot_weights,
     predict,
     probe,
+    score_explanations,
     write_report,
     write_walkthrough,
 )
 from vitreous.config.data import Preprocess
 from vitreous.jobs.evaluate import evaluate
-from vitreous.jobs.plot_weights import plot_weights
-from vitreous.jobs.score_explanations import score_explanations
 from vitreous.model.network import Network
 from vitreous.weights.bundle import Bundle, load_bundle, save_bundle
 
@@ -98,7 +98,7 @@ def test_the_command_line_explains_it(place, tmp_path):
 
 
 def test_what_its_weights_look_like(place):
-    found = plot_weights(place / "bundle", place / "data")
+    found = plot_weights(place / "bundle", place / "data", out=None)
     assert list(found.plots()) == ["filters"]
     said = found.to_json()
     assert sum(said["filter_variance"]) == pytest.approx(1, abs=1e-3)
@@ -143,7 +143,7 @@ def test_a_network_that_nothing_can_be_seen_in(place, tmp_path, monkeypatch):
     assert "glow" not in text
     with pytest.raises(UserError, match="method gradcam: "):
         load(path).explain(place / "data" / "test" / "red" / "0.png")
-    assert plot_weights(path).plots() == {}
+    assert plot_weights(path, out=None).plots() == {}
     assert run_command("plot-weights", path, "--out", tmp_path / "weights").status == 0
 
 

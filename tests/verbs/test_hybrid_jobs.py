@@ -8,15 +8,25 @@ import torch
 
 from support.colours import COLOURS, make_images
 from support.variants import random_model
-from vitreous import UserError, analyze, fit, load, models, predict, pretrain, probe, write_walkthrough
+from vitreous import (
+    Model,
+    UserError,
+    analyze,
+    fit,
+    load,
+    models,
+    plot_weights,
+    predict,
+    pretrain,
+    probe,
+    score_explanations,
+    write_walkthrough,
+)
 from vitreous.config.data import Preprocess
 from vitreous.config.stem import ResNetStem
 from vitreous.explain.occlusion import occlusion_maps
 from vitreous.explain.relevance import evidence
 from vitreous.jobs.evaluate import evaluate
-from vitreous.jobs.explain import explain
-from vitreous.jobs.plot_weights import plot_weights
-from vitreous.jobs.score_explanations import score_explanations
 from vitreous.weights.bundle import Bundle, load_bundle, save_bundle
 
 
@@ -67,7 +77,7 @@ def test_it_predicts_is_evaluated_and_probed(made, data, request):
 def test_it_is_explained(resnet, data, subtests):
     for method in ("attention", "rollout", "relevance", "gradcam", "occlusion"):
         with subtests.test(method):
-            found = explain(resnet, data / "test" / "red" / "0.png", method=method)
+            found = load(resnet).explain(data / "test" / "red" / "0.png", method=method)
             assert found.map.shape == found.image.size[::-1]
             assert np.isfinite(found.map).all()
 
@@ -86,7 +96,7 @@ def test_occlusion_paints_what_it_cannot_leave_out(resnet, data):
 
 
 def test_its_first_filters_are_the_stem_s(resnet, data):
-    view = plot_weights(resnet, data, count=4)
+    view = plot_weights(resnet, data, count=4, out=None)
     assert {"filters", "positions", "distance"} == set(view.plots())
     assert view.distances.shape == (2, 4)
 
@@ -126,9 +136,9 @@ def test_limited_attention_is_trained_explained_and_kept(data, tmp_path, changes
     assert bundle.model.config.attention == changes["model.attention"]
     image = data / "test" / "red" / "0.png"
     for method in ("attention", "rollout", "relevance", "occlusion"):
-        assert np.isfinite(explain(bundle, image, method=method).map).all()
-    assert write_walkthrough(bundle, image, out=tmp_path / "a.html", query=(10, 10)).exists()
-    assert plot_weights(bundle, data, count=4).distances.max() < 16
+        assert np.isfinite(Model(bundle).explain(image, method=method).map).all()
+    assert write_walkthrough(bundle, image, out=tmp_path / "a", query=(10, 10))[0].page.exists()
+    assert plot_weights(bundle, data, count=4, out=None).distances.max() < 16
     assert isinstance(bundle, Bundle)
 
 

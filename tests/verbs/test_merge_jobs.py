@@ -11,11 +11,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from support.greys import quick_fit as quick
 from support.greys import stop_after
-from vitreous import UserError, ViT
+from vitreous import UserError, ViT, load
 from vitreous.callbacks import Callbacks
 from vitreous.config.data import Preprocess
 from vitreous.jobs.evaluate import evaluate
-from vitreous.jobs.explain import explain
 from vitreous.jobs.predict import predict
 from vitreous.verbs.fit import fit
 from vitreous.weights.bundle import load_bundle, save_bundle
@@ -33,7 +32,7 @@ def weights(tmp_path_factory):
 def run(images, weights, tmp_path_factory):
     place = tmp_path_factory.mktemp("runs") / "merged"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("vitreous.verbs.fit.write_report", lambda run, **more: None)
+        patch.setattr("vitreous.training.train.write_run_page", lambda *_: None)
         quick(images, weights, place, merge=2)
     return place
 
@@ -86,7 +85,7 @@ def test_explanations_have_the_whole_grid(run, images, subtests):
     config = load_bundle(run).model.config
     for method in ("attention", "rollout", "relevance", "gradcam", "occlusion"):
         with subtests.test(method):
-            found = explain(run, image, method=method)
+            found = load(run).explain(image, method=method)
             assert found.maps.shape[2:] == config.grid
             assert np.isfinite(found.maps).all()
 

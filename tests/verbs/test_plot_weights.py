@@ -8,12 +8,13 @@ import torch
 
 from support.colours import make_bundle, make_images
 from support.tiny_models import preprocess_for, random_model
-from vitreous import UserError
+from vitreous import UserError, plot_weights
 from vitreous.data.augment import eval_view, normalise
 from vitreous.data.decode import open_image
 from vitreous.explain.attention import attention_distance
 from vitreous.explain.plots import even_distance, filter_components, position_similarity
-from vitreous.jobs.plot_weights import attention_distances, neighbour_similarity, plot_weights
+from vitreous.explain.weight_plots import attention_distances, neighbour_similarity
+from vitreous.inference.opening import open_images
 from vitreous.weights.bundle import Bundle, load_bundle
 
 
@@ -52,7 +53,7 @@ def test_similarity_beside_and_elsewhere():
 @pytest.mark.parametrize("position", ["none", "relative"])
 def test_positions_that_are_not_added_have_no_figure(position, tmp_path):
     model = random_model(position=position)
-    found = plot_weights(Bundle(model, preprocess_for(model), ()))
+    found = plot_weights(Bundle(model, preprocess_for(model), ()), out=None)
     assert position_similarity(model) is None
     assert set(found.plots()) == {"filters"}
     assert found.to_json()["position_similarity"] is None
@@ -62,7 +63,7 @@ def test_distances_are_the_mean_over_images_that_can_be_read(tmp_path):
     make_images(tmp_path / "p", count=4)
     (tmp_path / "p" / "red" / "0.png").write_text("text")
     bundle = load_bundle(make_bundle(tmp_path / "b"))
-    found = attention_distances(bundle, tmp_path / "p")
+    found = attention_distances(bundle, open_images(tmp_path / "p").train)
     paths = sorted(path for path in (tmp_path / "p").rglob("*.png") if path != tmp_path / "p" / "red" / "0.png")
     views = torch.stack([eval_view(open_image(path), bundle.preprocess) for path in paths])
     expected = attention_distance(bundle.model, normalise(views, bundle.preprocess)).mean(axis=0)
@@ -74,7 +75,7 @@ def test_distances_need_no_classes_and_even_ones_are_of_the_grid_that_was_looked
     make_images(tmp_path / "p", count=1)
     bundle = load_bundle(make_bundle(tmp_path / "b"))
     wide = replace(bundle, preprocess=replace(bundle.preprocess, size=(16, 32)))
-    found = plot_weights(wide, tmp_path / "p" / "red").to_json()
+    found = plot_weights(wide, tmp_path / "p" / "red", out=None).to_json()
     assert found["attention_distance"] is not None
     cells = [(row, column) for row in (0, 8) for column in (0, 8, 16, 24)]
     expected = np.mean([np.hypot(a - c, b - d) for a, b in cells for c, d in cells])
@@ -83,14 +84,14 @@ def test_distances_need_no_classes_and_even_ones_are_of_the_grid_that_was_looked
 
 def test_the_figures_are_written(tmp_path):
     make_images(tmp_path / "p", count=1)
-    files = plot_weights(make_bundle(tmp_path / "b"), tmp_path / "p").save(tmp_path / "out")
+    files = plot_weights(make_bundle(tmp_path / "b"), tmp_path / "p", out=tmp_path / "out").files
     assert [file.name for file in files] == [
         f"{name}.{kind}" for name in ("filters", "positions", "distance") for kind in ("svg", "png")
     ]
     assert all(file.stat().st_size > 1000 for file in files)
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match="file: "):
-        plot_weights(tmp_path / "b").save(tmp_path / "file")
+        plot_weights(tmp_path / "b", out=tmp_path / "file")
     with pytest.raises(UserError, match="count=0"):
         plot_weights(tmp_path / "b", tmp_path / "p", count=0)
 
@@ -101,7 +102,7 @@ def test_real_heads_look_farther_with_depth_and_early_layers_have_both_kinds(sha
     from vitreous.weights.source import open_weights
 
     bundle = open_weights(shared_data / "vit_ti16_augreg_in21k_ft_in1k.safetensors", "mean=0.5,std=0.5,crop=0.9")
-    found = attention_distances(bundle, shared_data / "pets" / "test", count=16)
+    found = attention_distances(bundle, open_images(shared_data / "pets" / "test").train, count=16)
     assert found.shape == (12, 3)
     mean = found.mean(axis=1)
     assert np.corrcoef(np.arange(12), mean)[0, 1] > 0.9

@@ -6,17 +6,14 @@ import torch
 from PIL import Image
 
 from support.colours import make_bundle
-from vitreous import load
+from vitreous import Model, load, plot_weights, score_explanations, write_walkthrough
 from vitreous.data.source import open_data
 from vitreous.inference.choice import in_torch
 from vitreous.inference.probing import FeatureReader
 from vitreous.jobs.evaluate import evaluate
-from vitreous.jobs.explain import explain, explain_each
-from vitreous.jobs.plot_weights import attention_distances
 from vitreous.jobs.predict import predict
-from vitreous.jobs.score_explanations import score_explanations
-from vitreous.jobs.walkthrough import write_walkthrough
 from vitreous.training.page import write_report
+from vitreous.verbs.explain import explain
 
 
 @pytest.fixture
@@ -38,22 +35,17 @@ def ask_probe(bundle, folder):
 
 def ask_explain_bytes(bundle, folder):
     for path in sorted(folder.rglob("*.jpg")):
-        explain(bundle, path.read_bytes(), method="attention")
-
-
-def ask_steps(bundle, folder):
-    for number, path in enumerate(sorted(folder.rglob("*.jpg"))):
-        write_walkthrough(bundle, path, out=folder.parent / f"{number}.html")
+        Model(bundle).explain(path.read_bytes(), method="attention")
 
 
 VERBS = {
     "evaluate": evaluate,
     "probe": ask_probe,
-    "explain": lambda bundle, folder: list(explain_each(bundle, folder, method="attention")),
+    "explain": lambda bundle, folder: list(explain(bundle, folder, method="attention", out=None)),
     "explain, bytes": ask_explain_bytes,
     "score-explanations": lambda bundle, folder: score_explanations(bundle, folder, methods=["attention"]),
-    "plot-weights": attention_distances,
-    "walkthrough": ask_steps,
+    "plot-weights": lambda bundle, folder: plot_weights(bundle, folder, out=None),
+    "walkthrough": lambda bundle, folder: write_walkthrough(bundle, folder, out=folder.parent / "pages"),
     "report": lambda bundle, folder: write_report(bundle, data=folder, out=folder.parent / "report.html"),
 }
 

@@ -9,11 +9,12 @@ from PIL import Image
 
 from support.colours import make_bundle, make_images
 from support.known_model import bright_model
-from vitreous import UserError
+from vitreous import UserError, score_explanations
+from vitreous.callbacks import Callbacks
 from vitreous.config.data import Preprocess
-from vitreous.explain.methods import METHODS, Maps
-from vitreous.jobs import score_explanations as job
-from vitreous.jobs.score_explanations import score_explanations
+from vitreous.explain import score_methods
+from vitreous.explain.methods import Maps
+from vitreous.explain.request import METHODS
 from vitreous.weights.bundle import Bundle
 
 ROWS = ["even", "centre", "centre of what is seen"]
@@ -85,7 +86,7 @@ def test_a_map_that_tells_nothing_apart_is_worth_as_much_as_none(lights, answeri
     def nothing(model, images, method, *, targets):
         return Maps((), torch.zeros(len(images), 1, 1, *model.config.grid), model(images))
 
-    monkeypatch.setattr(job, "compute_maps", nothing)
+    monkeypatch.setattr(score_methods, "compute_maps", nothing)
     even, _, _, gradcam = score_explanations(answering, lights / "data", methods=["gradcam"]).scores
     assert (gradcam.deletion, gradcam.insertion) == (even.deletion, even.insertion)
 
@@ -125,9 +126,10 @@ def test_a_trimap_counts_the_animal_and_its_outline(lights, bundle):
 
 def test_a_part_of_the_data_spread_evenly(lights, bundle):
     seen = []
-    found = score_explanations(bundle, lights / "data", methods=[], count=2, progress=lambda *done: seen.append(done))
+    callbacks = Callbacks(progress=lambda *done: seen.append(done))
+    found = score_explanations(bundle, lights / "data", methods=[], count=2, callbacks=callbacks)
     assert found.images == 2
-    assert seen == [(2, 2)]
+    assert seen == [("scoring", 2, 2)]
 
 
 def test_what_cannot_be_used_is_left_out_and_named(lights, bundle):
@@ -150,7 +152,11 @@ def test_mistakes(lights, bundle, tmp_path):
     Image.new("L", (30, 16), 1).save(last)
     with pytest.raises(UserError, match=r"3\.png: .*30x16.*32x16"):
         score_explanations(
-            bundle, lights / "data", methods=[], masks=lights / "masks", progress=lambda *done: told.append(done)
+            bundle,
+            lights / "data",
+            methods=[],
+            masks=lights / "masks",
+            callbacks=Callbacks(progress=lambda *done: told.append(done)),
         )
     Image.new("L", (16, 32), 1).save(last)
     with pytest.raises(UserError, match=r"3\.png: .*16x32.*32x16"):
@@ -161,7 +167,7 @@ def test_mistakes(lights, bundle, tmp_path):
         score_explanations(bundle, lights / "data", methods=[], masks=lights / "masks")
     for path in (lights / "data").rglob("*.png"):
         path.write_text("text")
-    with pytest.raises(UserError, match="data: "):
+    with pytest.raises(UserError, match=r"data/a/0\.png: .* can be read"):
         score_explanations(bundle, lights / "data", methods=[])
 
 

@@ -7,8 +7,7 @@ import pytest
 
 import vitreous
 from support.colours import COLOURS, PREPROCESS, make_images
-from vitreous import ViT, ViTConfig
-from vitreous.jobs.load import Model
+from vitreous import Model, ViT, ViTConfig
 from vitreous.weights.bundle import load_bundle, save_bundle
 
 CONFIG = ViTConfig(
@@ -43,18 +42,20 @@ ASKED = {
             for method in ("attention", "rollout", "relevance", "gradcam", "occlusion")
         ]
     ),
-    "plot_weights": lambda bundle, folder, out: vitreous.plot_weights(bundle, folder, count=4).distances,
+    "plot_weights": lambda bundle, folder, out: vitreous.plot_weights(bundle, folder, count=4, out=None).distances,
     "score_explanations": lambda bundle, folder, out: [
         (one.name, one.deletion, one.insertion)
         for one in vitreous.score_explanations(bundle, folder, methods=["attention"], count=2).scores
     ],
-    "walkthrough": lambda bundle, folder, out: vitreous.write_walkthrough(
-        bundle, make_image(folder), out=out / "w.html"
-    ).read_text(),
+    "walkthrough": lambda bundle, folder, out: vitreous.write_walkthrough(bundle, make_image(folder), out=out / "w")[
+        0
+    ].page.read_text(),
     "analyze": lambda bundle, folder, out: re.sub(
         r"[\d.]+ s\b", "", vitreous.analyze([bundle], folder, out / "a").json.read_text()
     ),
-    "analyze_bias": lambda bundle, folder, out: vitreous.analyze_bias([bundle], folder, out / "a").json.read_text(),
+    "analyze_bias": lambda bundle, folder, out: vitreous.analyze(
+        [bundle], folder, out / "a", what="bias"
+    ).json.read_text(),
 }
 
 
