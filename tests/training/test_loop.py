@@ -17,7 +17,7 @@ from vitreous.config.train import Optimizer, Training
 from vitreous.data.loader import Loader
 from vitreous.data.packed import ArraySource
 from vitreous.model.lora import add_lora
-from vitreous.objectives.supervised import Supervised, balance
+from vitreous.objectives.supervised import Classification, balance
 from vitreous.training.folder import training_from_json, training_to_json
 from vitreous.training.loop import DivergedError, Loop
 from vitreous.training.schedule import StepSchedule
@@ -72,7 +72,7 @@ def make_loop(
 
     folder.mkdir(exist_ok=True)
     return Loop(
-        Supervised(model, training.objective),
+        Classification(model, training.objective),
         loader,
         training,
         schedule or StepSchedule(steps),
@@ -130,7 +130,7 @@ def test_it_learns_and_keeps_the_best(tmp_path):
 
 def test_kept_is_the_lowest_loss_within_a_standard_error_of_the_highest_accuracy():
     evaluations = [(0.90, 1.0), (0.88, 0.9), (0.86, 0.5), (0.92, 0.95), (0.91, 0.8), (0.88, 0.1), (0.93, 0.7)]
-    objective = Supervised(ViT(MODEL), SupervisedConfig())
+    objective = Classification(ViT(MODEL), SupervisedConfig())
     best, history, kept = None, [], []
     for accuracy, loss in evaluations:
         new = {"accuracy": accuracy, "standard_error": 0.03, "loss": loss}

@@ -8,13 +8,13 @@ from vitreous.config.objective import Mae
 from vitreous.config.objective import Supervised as SupervisedConfig
 from vitreous.config.train import Optimizer
 from vitreous.objectives.mae import MaskedAutoencoder
-from vitreous.objectives.supervised import Supervised
+from vitreous.objectives.supervised import Classification
 from vitreous.training.muon import Muon, orthogonalise
 from vitreous.training.optimizer import decay_now, make_optimizers, rate_factor, set_decay
 
 
 def supervised(model):
-    return Supervised(model, SupervisedConfig())
+    return Classification(model, SupervisedConfig())
 
 
 def test_orthogonalising_brings_the_singular_values_near_one(subtests):

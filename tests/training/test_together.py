@@ -33,7 +33,7 @@ def place(tmp_path_factory):
     place = tmp_path_factory.mktemp("together")
     draw_images(place / "images.npz")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("vitreous.training.page.write_report", lambda folder, seconds=None: None)
+        patch.setattr("vitreous.training.train.write_run_page", lambda *_: None)
         patch.setattr(torch.cpu, "get_capabilities", dict)
         for kind in KINDS:
             train(kind, place, place / "one" / kind)

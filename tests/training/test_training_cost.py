@@ -14,7 +14,7 @@ from vitreous.config.train import Training
 from vitreous.data.batch import Batch
 from vitreous.objectives.build import build_objective
 from vitreous.objectives.setting import Setting
-from vitreous.training.labelled import training_work
+from vitreous.training.measure import training_work
 from vitreous.training.schedule import StepSchedule
 from vitreous.training.start import starting_network
 

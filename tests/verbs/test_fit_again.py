@@ -1,7 +1,6 @@
 """A finished run that is asked for again: it is what the data, the weights and the request say now, or it says what
 changed."""
 
-import os
 import shutil
 
 import numpy as np
@@ -90,7 +89,7 @@ def test_one_request_in_other_words_is_the_same(images, weights, tmp_path, monke
 def test_the_default_run_folder_is_not_among_the_images(tmp_path, monkeypatch):
     draw_images(tmp_path / "photos")
     check_refused(run_command("fit", ".", "--epochs", "1", cwd=tmp_path / "photos"), "--out")
-    assert sorted(os.listdir(tmp_path / "photos")) == ["dark", "light"]
+    assert sorted(path.name for path in (tmp_path / "photos").iterdir()) == ["dark", "light"]
 
 
 def test_numbers_beyond_reason_are_refused_and_leave_nothing(images, tmp_path):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import time
-from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -13,34 +11,32 @@ import torch
 from torch import Tensor
 
 from vitreous.callbacks import Event
-from vitreous.config.objective import Distill, ObjectiveConfig, TokenLabel
-from vitreous.config.objective import Supervised as SupervisedConfig
+from vitreous.config.objective import Distill, TokenLabel
 from vitreous.config.train import Training
 from vitreous.data.copies import note_copies
 from vitreous.data.loader import Loader
 from vitreous.data.source import Data, Source, Split
 from vitreous.data.subset import random_subset
-from vitreous.distributed.meter import Cost
 from vitreous.errors import UserError
-from vitreous.evaluate.classify import ClassificationResult, score_classes
+from vitreous.evaluate.classify import ClassificationResult
 from vitreous.evaluate.features import compute_features
-from vitreous.evaluate.probe import LabelledFeatures, fit_linear, seconds_per_image
-from vitreous.evaluate.temperature import fit_temperature
-from vitreous.inference.opening import names_of, open_dataset
-from vitreous.model.family import classifiers, count_flops, inference_batch
+from vitreous.evaluate.probe import LabelledFeatures, seconds_per_image
+from vitreous.inference.opening import open_dataset
+from vitreous.model.family import count_flops, inference_batch
 from vitreous.model.network import Network
 from vitreous.objectives.answers import Answers
 from vitreous.objectives.build import build_objective
 from vitreous.objectives.setting import Setting
-from vitreous.objectives.supervised import balance
 from vitreous.training.card import model_card
+from vitreous.training.context import Ending, Opened, Start, TrainingContext
 from vitreous.training.deadline import MAX_MEASURING, MIN_TIMED_STEPS, Deadline, Reserved
 from vitreous.training.folder import ConfigFile, RunConfig
-from vitreous.training.image_plan import ImageEstimate, ImageWork, features_in_time, logits_in_time, time_images
+from vitreous.training.frozen import StartFeatures, compute_all, fit_classifier, on_device, progress_of, shared_features
+from vitreous.training.image_plan import ImageEstimate, ImageWork, features_in_time, time_images
 from vitreous.training.loop import Outcome
+from vitreous.training.measure import measure_split, work_done
 from vitreous.training.request import FitRequest
 from vitreous.training.result import NAMES, FitResult, FrozenProbe, accuracy_lines
-from vitreous.training.schedule import StepSchedule
 from vitreous.training.start import (
     choose_training,
     crop_note,
@@ -53,7 +49,6 @@ from vitreous.training.start import (
 from vitreous.training.teaching.answers import teacher_answers
 from vitreous.training.teaching.teacher import open_teacher, reopen_teacher
 from vitreous.training.teaching.token_labels import label_tokens, write_examples
-from vitreous.training.train import Ending, Opened, Start, TrainingContext
 from vitreous.weights.bundle import Bundle, weights_digest
 from vitreous.weights.source import open_weights
 
@@ -64,15 +59,6 @@ MIN_STEPS_AFTER_PROBE = 10
 """Fewer steps change little and cost an evaluation."""
 
 Context = TrainingContext[FitRequest]
-
-
-@dataclass
-class StartFeatures:
-    """Features of the frozen network that several trainings on the same images start with: the first computes them."""
-
-    train: LabelledFeatures | None = None
-    val: LabelledFeatures | None = None
-    seconds_per_image: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -250,18 +236,18 @@ class Labelled:
         """Fit the classifier to features of the frozen network, computed once: a first answer within seconds."""
         began, data = context.meter.seconds, opened.data
         network.to(context.world.device).eval()
-        function = _on_device(network.representation, context.world.device)
+        function = on_device(network.representation, context.world.device)
         validation: Loader | None = None
         if self.features is None:
             known, subsets, seconds = self._features(context, opened, loader, function, subsets)
             held_out = None
             if "val" in data.splits:
                 validation = self._open_validation(context, opened, subsets)
-                held_out = _compute(context, function, validation, "val")
+                held_out = compute_all(context, function, validation, "val")
         else:
             if "val" in data.splits:
                 validation = self._open_validation(context, opened, subsets)
-            known, held_out = _shared_features(self.features, opened, loader, function, validation)
+            known, held_out = shared_features(self.features, opened, loader, function, validation)
             seconds = self.features.seconds_per_image
         accuracy = fit_classifier(network, known, held_out, len(data.classes), opened.training.objective)
         taken = round(context.meter.seconds - began, 1)
@@ -284,7 +270,7 @@ class Labelled:
         batch = inference_batch(training.model)
         if context.request.budget is None:
             batches = loader.plain_batches(batch, world=context.world)
-            told = _told(context, "train", total)
+            told = progress_of(context, "train", total)
             return compute_features(function, batches, total, told, world=context.world), subsets, 0.0
         estimate = None
         if (deadline := context.deadline) is not None:
@@ -292,7 +278,7 @@ class Labelled:
             work = self._work(opened, passes=PROBE_PASSES)
             estimate = ImageEstimate(work, deadline, context.callbacks.message, learn)
         count = subsets.get("train")
-        told = _told(context, "train", total if count is None else count)
+        told = progress_of(context, "train", total if count is None else count)
         found, looked = features_in_time(
             function, loader, batch, training.seed, count=count, estimate=estimate, progress=told
         )
@@ -314,7 +300,7 @@ class Labelled:
         timed = copy.deepcopy(network).to(context.world.device).eval()
         source = self._subset(context, opened, subsets, "test" if work.test else "val")
         with closing(self._plain_loader(context, opened, source)) as loader:
-            time_images(_on_device(timed, context.world.device), loader, estimate)
+            time_images(on_device(timed, context.world.device), loader, estimate)
         return subsets if self.validation is not None else estimate.plan.subsets, estimate.seconds_per_image
 
     def _plain_loader(self, context: Context, opened: Opened, source: Source) -> Loader:
@@ -385,11 +371,24 @@ class Labelled:
         unreadable = dict(loader.unreadable)
         for split in self.measured if outcome.finished and labels else ():
             if split in data.splits:
-                measured[split] = self._measure_split(context, opened, start, config, network, split, unreadable)
+                source = self._subset(context, opened, config.config.subsets, split)
+                known = split == "val" and not training.objective.evaluates_views
+                measured[split], tried = measure_split(
+                    context,
+                    opened,
+                    network,
+                    split,
+                    source,
+                    start.validation if known else None,
+                    start.seconds_per_image,
+                    unreadable,
+                )
+                if tried < len(source):  # the machine has become slower than it was when this was planned
+                    config.update(subsets={**config.config.subsets, split: tried})
         network.cpu()
         schedule = config.config.schedule
         context.loaders.close()  # only when the processes have ended their time is known
-        spent = context.meter.spent(context.world) + self._work_done(opened, outcome, schedule)
+        spent = context.meter.spent(context.world) + work_done(opened, outcome, schedule)
         unreadable = context.world.union(unreadable)
         result = FitResult(
             run=str(context.folder),
@@ -421,134 +420,3 @@ class Labelled:
             spent=spent,
         )
         return Ending(result, labels, card)
-
-    def _work_done(self, opened: Opened, outcome: Outcome, schedule: StepSchedule) -> Cost:
-        """Of all steps, the keep schedule counted in, and of the teacher's predictions."""
-        cost = training_work(opened.training, outcome.images, schedule, outcome.steps)
-        if opened.teacher_flops is None:
-            return cost
-        objective = opened.training.objective
-        every = isinstance(objective, Distill) and objective.answers == "view"
-        looks = outcome.images if every else len(opened.data.train)
-        return cost + Cost(flops=looks * opened.teacher_flops)
-
-    def _measure_split(
-        self,
-        context: Context,
-        opened: Opened,
-        start: Start,
-        config: ConfigFile,
-        network: Network,
-        split: Split,
-        unreadable: dict[str, str],
-    ) -> ClassificationResult:
-        """After a classifier on frozen features, the val split first sets the temperature."""
-        source = self._subset(context, opened, config.config.subsets, split)
-        known = split == "val" and not opened.training.objective.evaluates_views
-        shared = start.validation if known else None
-        loader = self._plain_loader(context, opened, source) if shared is None else shared
-        function = _on_device(network.eval(), context.world.device)
-        try:
-            if split == "val" or context.deadline is None:
-                logits, labels = _compute(context, function, loader, split)
-            else:
-                told = _told(context, split, len(loader.source))
-                (logits, labels), tried = logits_in_time(
-                    function, loader, context.deadline, start.seconds_per_image, told
-                )
-                if tried < len(loader.source):  # the machine has become slower than it was when this was planned
-                    config.update(subsets={**config.config.subsets, split: tried})
-                    source = self._subset(context, opened, config.config.subsets, split)
-        finally:
-            unreadable.update(loader.unreadable)
-            if shared is None:
-                loader.close()
-        names = names_of(source, context.measuring_world.union(loader.unreadable))
-        if split == "val" and opened.training.probe:
-            logits = set_temperature(network, logits, labels)
-        return score_classes(logits, labels, opened.data.classes, names=names)
-
-
-def _told(context: Context, split: Split, total: int) -> Callable[[int], None]:
-    """To be called with how many images of a split were looked at."""
-    return lambda done: context.callbacks.progress(f"measuring the {NAMES[split]} images", done, total)
-
-
-def _compute(context: Context, function: Callable[[Tensor], Tensor], loader: Loader, split: Split) -> LabelledFeatures:
-    """What a function says of all images of a loader, by all processes, and their labels."""
-    count = len(loader.source)
-    told, world = _told(context, split, count), context.measuring_world
-    return compute_features(function, loader.batches(), count, told, world=world)
-
-
-def _on_device(function: Callable[..., Tensor], device: torch.device) -> Callable[[Tensor], Tensor]:
-    return lambda images: function(images.to(device)).cpu()
-
-
-def _shared_features(
-    kept: StartFeatures,
-    opened: Opened,
-    loader: Loader,
-    function: Callable[[Tensor], Tensor],
-    validation: Loader | None,
-) -> tuple[LabelledFeatures, LabelledFeatures | None]:
-    """Features of all images, however short the time; those of an earlier training, where there was one."""
-    if kept.train is None:
-        began = time.perf_counter()
-        batches = loader.plain_batches(inference_batch(opened.training.model))
-        kept.train = compute_features(function, batches, len(opened.data.train))
-        if validation is not None:
-            kept.val = compute_features(function, validation.batches(), len(validation.source))
-        images = sum(map(len, opened.data.splits.values()))
-        kept.seconds_per_image = (time.perf_counter() - began) / images
-    if validation is not None or kept.val is None:
-        return kept.train, kept.val
-    (x, y), (more_x, more_y) = kept.train, kept.val  # the final training learns from what chose, too
-    return (torch.cat([x, more_x]), torch.cat([y, more_y])), None
-
-
-def fit_classifier(
-    network: Network,
-    known: LabelledFeatures,
-    held_out: LabelledFeatures | None,
-    classes: int,
-    objective: ObjectiveConfig,
-) -> float | None:
-    """Give the network the best linear classifier on its features; its accuracy on held-out images.
-
-    known: features (n, D) and labels (n,) to learn from. held_out: others, which choose how strongly it is regularised.
-    """
-    features, labels = known
-    weighted = isinstance(objective, SupervisedConfig) and objective.class_weights
-    weights = balance(labels, classes) if weighted else None
-    classifier = fit_linear(features, labels, classes, validation=held_out, class_weights=weights)
-    with torch.no_grad():
-        for layer in classifiers(network):
-            layer.weight.copy_(classifier.weight)
-            layer.bias.copy_(classifier.bias)
-    if held_out is None:
-        return None
-    return (classifier(held_out[0]).argmax(1) == held_out[1]).float().mean().item()
-
-
-def set_temperature(network: Network, logits: Tensor, labels: Tensor) -> Tensor:
-    """Scale the network's classifier so that it is as confident as it is right; logits (n, K) are scaled too."""
-    factor = 1 / fit_temperature(logits, labels)
-    with torch.no_grad():
-        for layer in classifiers(network):
-            layer.weight.mul_(factor)
-            layer.bias.mul_(factor)
-    return factor * logits
-
-
-def training_work(training: Training, images: int, schedule: StepSchedule, steps: int) -> Cost:
-    """Operations of a training that saw this many images in this many steps, the keep schedule counted in.
-
-    A block costs its forward pass, as much again for the gradient of its input, and as much for that of its weights.
-    Frozen blocks need the first alone; with a low-rank change the last is needed of q, k and v only, a quarter.
-    """
-    config, frozen = training.model, training.freeze / training.model.layers
-    fractions = Counter(training.objective.keep_share(schedule.progress(step)) for step in range(steps))
-    total = sum(times * count_flops(config, keep) for keep, times in fractions.items())
-    passes = frozen + (1 - frozen) * (2.25 if training.lora else 3)
-    return Cost(images=images, flops=images * passes * total / steps if steps else 0.0)

@@ -20,7 +20,7 @@ from vitreous.data.source import Data, Source, Split
 from vitreous.data.view import Sample, look_at
 from vitreous.distributed.meter import Cost
 from vitreous.errors import MachineError, UserError
-from vitreous.evaluate.classify import Answer
+from vitreous.evaluate.classify import ClassifiedImage
 from vitreous.explain.explanation import Explainer
 from vitreous.explain.methods import can_explain_classes
 from vitreous.explain.reconstruct import draw_reconstructions
@@ -310,7 +310,7 @@ def with_examples(scored: SplitScores, bundle: Bundle, data: Data | None, timeou
     places = _find(data, {answer.image for answer in (*wrong, *right)}) if data is not None else {}
     if not places:
         return replace(scored, without=GONE)
-    found: dict[Answer, Example] = {}
+    found: dict[ClassifiedImage, Example] = {}
     for answer in chain.from_iterable(zip_longest(wrong, right)):  # in turns, so that a timeout leaves some of both
         if answer is None or answer.image not in places:
             continue
@@ -341,7 +341,7 @@ def _find(data: Data, names: set[str]) -> dict[str, tuple[Source, int]]:
     return found
 
 
-def _example(bundle: Bundle, answer: Answer, source: Source, index: int) -> Example | None:
+def _example(bundle: Bundle, answer: ClassifiedImage, source: Source, index: int) -> Example | None:
     """The image and what spoke for the answer, where it can be told; None if it was damaged since it was judged."""
     try:
         sample = Sample(source, index)

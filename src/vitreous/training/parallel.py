@@ -19,8 +19,9 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
+from vitreous.distributed.heartbeat import collectives
 from vitreous.distributed.world import World
-from vitreous.model.efficientnet import Norm
+from vitreous.model.efficientnet import BatchNorm
 from vitreous.model.vit import Block
 from vitreous.objectives.objective import Objective
 
@@ -53,7 +54,7 @@ class Replicated(Single):
         super().__init__(objective, compiled)
         join_norms(objective, world)
         assert isinstance(self.call, nn.Module)
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), collectives.enter("DistributedDataParallel"):
             warnings.simplefilter("ignore", FutureWarning)  # the name of the first option overrides in torch 2.13
             self.wrapped = DistributedDataParallel(
                 self.call,
@@ -125,10 +126,7 @@ def broadcast_parameters(objective: nn.Module, world: World) -> None:
         return
     with torch.no_grad():
         for tensor in objective.state_dict().values():
-            sent = tensor.contiguous()
-            torch.distributed.broadcast(sent, src=0)
-            if sent is not tensor:
-                tensor.copy_(sent)
+            tensor.copy_(world.broadcast(tensor))
 
 
 def recompute_blocks(objective: nn.Module) -> None:
@@ -141,7 +139,7 @@ def recompute_blocks(objective: nn.Module) -> None:
 def join_norms(objective: nn.Module, world: World) -> None:
     """Let batch norms have the statistics of the whole batch, not of a process's part."""
     for module in objective.modules():
-        if isinstance(module, Norm):
+        if isinstance(module, BatchNorm):
             module.world = world
 
 

@@ -166,7 +166,7 @@ def _stream(config: ViTConfig) -> int:
 
 
 @dataclass(frozen=True)
-class Fit:
+class GpuPlan:
     """Whether a model can be trained on these GPUs, and how."""
 
     gpus: int
@@ -186,7 +186,7 @@ class Fit:
     """In how many parts each GPU then goes through its images of a step."""
 
 
-def fit_on(config: ModelConfig, gpus: int, memory: int, batch_size: int | None = None) -> Fit:
+def fit_on(config: ModelConfig, gpus: int, memory: int, batch_size: int | None = None) -> GpuPlan:
     """What fits on so many GPUs with so many bytes each.
 
     batch_size: of all GPUs together; None for as many as fit.
@@ -206,7 +206,7 @@ def fit_on(config: ModelConfig, gpus: int, memory: int, batch_size: int | None =
     enough = [way for way, most in largest.items() if most >= min(wanted, ENOUGH)]
     chosen = enough[0] if enough else max(largest, key=largest.__getitem__)
     most = largest[chosen]
-    return Fit(
+    return GpuPlan(
         gpus=gpus,
         memory=memory,
         weights=FLOAT * count_parameters(config),

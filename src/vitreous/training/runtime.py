@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 import torch
 
 from vitreous.data.loader import choose_workers
-from vitreous.distributed.joining import join_world
-from vitreous.distributed.launcher import launched, local_processes, refuse_many
+from vitreous.distributed.launcher import local_world_size, refuse_many, world_size
+from vitreous.distributed.process_group import join_world
 from vitreous.distributed.world import World, find_device
 from vitreous.errors import UserError
 
@@ -38,10 +38,10 @@ def local_runtime(workers: int | None, device: str, tensorboard: bool) -> Runtim
 
 def join_runtime(workers: int | None, device: str, shard: bool, tensorboard: bool) -> Runtime:
     """The same for a training of as many processes as torchrun has started; `shard` divides the weights among them."""
-    if shard and launched() == 1:
+    if shard and world_size() == 1:
         raise UserError(
             "shard: there is one process, and nobody to share the weights with; leave it out, or start "
             "several with torchrun."
         )
-    workers = choose_workers(workers, beside=local_processes())  # what is wrong here is said before anybody is met
+    workers = choose_workers(workers, beside=local_world_size())  # what is wrong here is said before anybody is met
     return Runtime(workers, replace(join_world(device), sharded=shard), tensorboard)

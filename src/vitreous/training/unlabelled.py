@@ -27,6 +27,7 @@ from vitreous.objectives.collapse import Alarm
 from vitreous.objectives.objective import Objective
 from vitreous.objectives.setting import Setting
 from vitreous.training.card import pretrain_card
+from vitreous.training.context import Ending, Opened, Start, TrainingContext
 from vitreous.training.deadline import MAX_MEASURING, Deadline, Reserved
 from vitreous.training.folder import ConfigFile, RunConfig, records_of
 from vitreous.training.image_plan import MIN_IMAGES, ImageCosts, ImageWork, describe_plan, plan_images
@@ -35,7 +36,6 @@ from vitreous.training.recipes.pretrain import PRETRAINING
 from vitreous.training.request import PretrainRequest
 from vitreous.training.result import PretrainResult
 from vitreous.training.start import ASIDE, dataset_stats, evaluation_loader, set_aside, some_of, whiten
-from vitreous.training.train import Ending, Opened, Start, TrainingContext
 
 NEIGHBOURS = 20
 """Of the live k-NN accuracy."""

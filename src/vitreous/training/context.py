@@ -1,0 +1,150 @@
+"""The values that one training passes from step to step, and what differs between learning with labels and without."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Generic, Protocol, TypeVar
+
+from vitreous.callbacks import Callbacks, Event
+from vitreous.config.train import Training
+from vitreous.data.loader import Loader
+from vitreous.data.source import Data, Split
+from vitreous.distributed.meter import Meter
+from vitreous.distributed.world import ALONE, World
+from vitreous.model.network import Network
+from vitreous.objectives.objective import Objective
+from vitreous.training.deadline import Deadline, Reserved
+from vitreous.training.folder import ConfigFile, RunConfig
+from vitreous.training.loop import Evaluate, Outcome
+from vitreous.training.request import FitRequest, PretrainRequest
+from vitreous.training.result import FitResult, FrozenProbe, PretrainResult
+from vitreous.training.runtime import Runtime
+from vitreous.training.teaching.teacher import MissingTeacher, Teacher
+from vitreous.weights.bundle import Bundle
+
+Asked = TypeVar("Asked", bound=FitRequest | PretrainRequest)
+Result = TypeVar("Result", bound=FitResult | PretrainResult)
+
+
+@dataclass(frozen=True)
+class TrainingContext(Generic[Asked]):
+    """What all steps of one training are done with."""
+
+    request: Asked
+    folder: Path
+    runtime: Runtime
+    callbacks: Callbacks
+    meter: Meter
+    deadline: Deadline | None
+    """None without a budget, and in a training that is resumed: what was planned stays so."""
+    loaders: ExitStack
+    """Closes the loaders, whose processes then end."""
+
+    @property
+    def world(self) -> World:
+        """The processes that train together."""
+        return self.runtime.world
+
+    @property
+    def measuring_world(self) -> World:
+        """The processes that divide images to be measured; with a budget each looks at all of them: their number then
+        depends on the clock."""
+        return self.world if self.request.budget is None else ALONE
+
+    def keep_open(self, loader: Loader) -> Loader:
+        """The loader, closed when the training has ended."""
+        self.loaders.callback(loader.close)
+        return loader
+
+
+@dataclass(frozen=True)
+class Opened:
+    """What a training learns from and starts with."""
+
+    data: Data
+    """In the splits that it is trained and measured on."""
+    training: Training
+    base: Bundle | None = None
+    """The weights that it starts from; None from scratch, or where a checkpoint has all that is needed."""
+    weights: str | None = None
+    """Digest of these."""
+    teacher: Teacher | MissingTeacher | None = None
+    teacher_flops: float | None = None
+
+
+@dataclass(frozen=True)
+class Start:
+    """Everything before the first step."""
+
+    loader: Loader
+    objective: Objective
+    evaluate: Evaluate | None
+    """What is measured now and then on the val split."""
+    validation: Loader | None = None
+    probe: FrozenProbe | None = None
+    subsets: dict[Split, int] = field(default_factory=dict)
+    """Of splits that there is no time to look at as a whole, how many images are."""
+    seconds_per_image: float = 0.0
+    """To look at one, where it was measured."""
+
+
+@dataclass(frozen=True)
+class Ending(Generic[Result]):
+    """What a training came to."""
+
+    result: Result
+    labels: Sequence[str]
+    card: str
+
+
+class Method(Protocol[Asked, Result]):
+    """What differs between learning with labels and without."""
+
+    @property
+    def keep_last(self) -> bool:
+        """Whether the last weights are kept, not the best by validation."""
+
+    @property
+    def writing_seconds(self) -> float:
+        """What the bundle, the page and the end of the process take on two quiet cores."""
+
+    @property
+    def page(self) -> bool:
+        """Whether the run gets a page."""
+
+    def open_data(self, context: TrainingContext[Asked]) -> Data:
+        """The data that the request names."""
+
+    def open(self, context: TrainingContext[Asked], data: Data, saved: RunConfig | None) -> Opened:
+        """The weights, the teacher, the recipe's training, and the data in its splits."""
+
+    def start(
+        self, context: TrainingContext[Asked], opened: Opened, loader: Loader, saved: RunConfig | None, resumed: bool
+    ) -> Start:
+        """The objective before the first step; resumed: a checkpoint will take its place."""
+
+    def reserve(self, opened: Opened, start: Start, deadline: Deadline) -> Reserved:
+        """The time that is needed beside the steps."""
+
+    def describe_start(self, context: TrainingContext[Asked], opened: Opened, start: Start, steps: int) -> None:
+        """Say what a person should know before the first step."""
+
+    def watch(self, context: TrainingContext[Asked]) -> Callable[[Event], None]:
+        """The callback of each step."""
+
+    def title(self, context: TrainingContext[Asked], training: Training) -> str:
+        """What it learns by, in a word or two."""
+
+    def measure(
+        self,
+        context: TrainingContext[Asked],
+        opened: Opened,
+        start: Start,
+        config: ConfigFile,
+        network: Network,
+        outcome: Outcome,
+    ) -> Ending[Result]:
+        """Measure the kept network, and say what it all came to; it may still scale the network's classifier."""
