@@ -15,6 +15,7 @@ from support.tiny_models import random_model
 from vitreous import UserError
 from vitreous.errors import MachineError
 from vitreous.storage import files
+from vitreous.storage.replaced import restore_folder
 from vitreous.weights import bundle as bundles
 from vitreous.weights.bundle import load_bundle
 
@@ -108,7 +109,7 @@ def test_a_reader_that_takes_the_old_bundle_back_does_not_cost_the_new_one(tmp_p
         nonlocal readers
         if path.name.startswith(".b.new-") and readers:
             readers -= 1
-            files.restore_folder(folder)
+            restore_folder(folder)
         return rename(path, target)
 
     if before != "whole":
@@ -127,7 +128,7 @@ def test_readers_that_never_stop_end_in_a_sentence_with_the_old_bundle_intact(tm
 
     def between(path, target):
         if path.name.startswith(".b.new-"):
-            files.restore_folder(folder)
+            restore_folder(folder)
         return rename(path, target)
 
     monkeypatch.setattr(Path, "rename", between)

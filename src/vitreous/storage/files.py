@@ -28,6 +28,7 @@ from vitreous.storage.failures import readable_errors, unwritable
 from vitreous.storage.lock import LOCK, hold_name
 from vitreous.storage.manifest import write_manifest
 from vitreous.storage.overwrite import check_file, check_folder, real_path
+from vitreous.storage.replaced import old_folder
 
 _UNFINISHED = ".new-"
 """In the name of what is being written; random digits follow."""
@@ -200,7 +201,7 @@ def _put_in_place(temporary: Path, final: Path) -> Path:
 
     Fails with one of `_TAKEN` where a reader restores the old one just before: for all it knows, we were killed.
     """
-    old = final.with_name(f".{final.name}.old")
+    old = old_folder(final)
     if not final.exists():
         temporary.rename(final)
     elif _exchange(temporary, final):
@@ -210,17 +211,6 @@ def _put_in_place(temporary: Path, final: Path) -> Path:
         final.rename(old)
         temporary.rename(final)
     return old
-
-
-def restore_folder(final: Path) -> None:
-    """Take back what a replacement that was killed between its two renames had set aside."""
-    final = final.resolve()
-    if not final.name:  # the root has nothing beside it
-        return
-    old = final.with_name(f".{final.name}.old")
-    if old.is_dir() and not final.exists():
-        with suppress(OSError):
-            old.rename(final)
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:

@@ -7,18 +7,15 @@ no harm, for they are never read.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from hashlib import file_digest
 from pathlib import Path, PurePosixPath
-from typing import Any, TypeVar
+from typing import Any
 
 from vitreous.errors import UserError
 from vitreous.inputs import parse_json, read_text, reason
+from vitreous.storage.replaced import read_whole
 
 MANIFEST = "manifest.json"
-T = TypeVar("T")
-MAX_READS = 20
-"""Times that a folder is read while others replace it."""
 HEX = frozenset("0123456789abcdef")
 
 Entries = dict[str, tuple[int, str]]
@@ -77,32 +74,6 @@ def _is_below(name: str) -> bool:
     path = PurePosixPath(name)
     plain = "\\" not in name and "\0" not in name and str(path) == name
     return plain and not path.is_absolute() and not {"..", "."} & set(path.parts) and name != MANIFEST
-
-
-def read_whole(folder: Path, read: Callable[[], T]) -> T:
-    """What `read` returns of a folder; read again if another process replaced the folder meanwhile.
-
-    Without this a reader would find the manifest of one folder beside the files of the next, and call them damaged.
-    """
-    for tries_left in reversed(range(MAX_READS)):
-        before = _identity(folder)
-        try:
-            found = read()
-        except Exception:
-            if not tries_left or _identity(folder) == before:
-                raise
-        else:
-            if not tries_left or _identity(folder) == before:
-                break
-    return found
-
-
-def _identity(folder: Path) -> tuple[int, int, int] | None:
-    try:
-        found = folder.stat()
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino, found.st_ctime_ns
 
 
 def check_manifest(folder: Path) -> frozenset[str]:

@@ -16,7 +16,8 @@ from typing import BinaryIO
 from vitreous import __version__
 from vitreous.errors import UserError
 from vitreous.inputs import open_input, reason
-from vitreous.storage.manifest import MANIFEST, check_manifest, read_whole
+from vitreous.storage.manifest import MANIFEST, check_manifest
+from vitreous.storage.replaced import read_whole
 
 GENERATOR = f"vitreous {__version__}"
 """What every file that a person asked for says it was made by."""

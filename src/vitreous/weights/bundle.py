@@ -25,8 +25,9 @@ from vitreous.inputs import as_text, read_json
 from vitreous.memory import check_memory
 from vitreous.model.family import called, check_size, config_from_json, described
 from vitreous.model.network import Network
-from vitreous.storage.files import new_folder, restore_folder, write_tensors
-from vitreous.storage.manifest import MANIFEST, check_manifest, has_manifest, read_manifest, read_whole, unlisted
+from vitreous.storage.files import new_folder, write_tensors
+from vitreous.storage.manifest import MANIFEST, check_manifest, has_manifest, read_manifest, unlisted
+from vitreous.storage.replaced import read_whole, restore_folder
 from vitreous.weights.mapping import build_model, relaid
 from vitreous.weights.markdown import code
 from vitreous.weights.reading import read_safetensors
@@ -90,8 +91,7 @@ def save_bundle(
 
 def load_bundle(path: str | Path) -> Bundle:
     """The bundle in a folder, or in the run folder that has it as `bundle`, after every file's digest was checked."""
-    folder = find_bundle(Path(path))
-    return read_whole(folder, lambda: _load(folder))
+    return read_whole(Path(path), lambda: _load(find_bundle(Path(path))))
 
 
 def _load(folder: Path) -> Bundle:
