@@ -50,7 +50,7 @@ from pair import (
     stop_early,
 )
 from vitreous.distributed.world import World
-from vitreous.objectives.supervised import Supervised
+from vitreous.objectives.supervised import Classification
 from vitreous.training.saving import Saver
 
 LIMIT = 60.0
@@ -208,20 +208,20 @@ class Experiment:
 @contextmanager
 def not_a_number() -> Iterator[None]:
     """Of processes that are started within, the second one's loss is none in its seventh step."""
-    whole, seen = Supervised.forward, []
+    whole, seen = Classification.forward, []
 
-    def forward(self: Supervised, batch: Any, progress: float) -> Any:
+    def forward(self: Classification, batch: Any, progress: float) -> Any:
         loss, metrics = whole(self, batch, progress)
         seen.append(1)
         if self.training and os.environ["FAULT_RANK"] == "1" and len(seen) == 7:
             loss = loss * float("nan")
         return loss, metrics
 
-    Supervised.forward = forward  # type: ignore[method-assign]
+    Classification.forward = forward  # type: ignore[method-assign]
     try:
         yield
     finally:
-        Supervised.forward = whole  # type: ignore[method-assign]
+        Classification.forward = whole  # type: ignore[method-assign]
 
 
 def diverge(experiment: Experiment, times: int) -> Tally:

@@ -34,7 +34,7 @@ from vitreous.memory import resident_bytes
 from vitreous.model.family import count_flops
 from vitreous.model.presets import preset
 from vitreous.model.vit import ViT
-from vitreous.objectives.supervised import Supervised
+from vitreous.objectives.supervised import Classification
 from vitreous.training.parallelism import WAYS, Parallelism, fit_on, step_memory
 from vitreous.training.step import Learner, train_step
 
@@ -72,7 +72,7 @@ def train(name: str, way: Parallelism, batch: int) -> float:
         activation_checkpointing=way.activation_checkpointing,
     )
     world = World(dist.get_rank(), dist.get_world_size(), sharded=way.shard)
-    learner = Learner(Supervised(ViT(config), Settings()), training, world)
+    learner = Learner(Classification(ViT(config), Settings()), training, world)
     seconds = []
     for number in range(STEPS):
         start = time.process_time()

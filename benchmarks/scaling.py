@@ -32,7 +32,7 @@ from vitreous.config.objective import Supervised as Settings
 from vitreous.config.train import Optimizer, Training
 from vitreous.data.batch import Batch
 from vitreous.distributed.world import World
-from vitreous.objectives.supervised import Supervised
+from vitreous.objectives.supervised import Classification
 from vitreous.training.step import Learner, train_step
 
 BATCH, SIDE = 32, 224
@@ -46,7 +46,7 @@ def make_learner(world: World) -> tuple[Learner, Batch]:
     images = torch.randn(BATCH, 3, SIDE, SIDE, generator=torch.Generator().manual_seed(0))
     own = world.rank_slice(BATCH)
     batch = Batch.of(images[own], torch.arange(BATCH)[own] % 1000, torch.arange(BATCH)[own])
-    return Learner(Supervised(model, Settings()), training, world), batch
+    return Learner(Classification(model, Settings()), training, world), batch
 
 
 def seconds_of(job: Callable[[], object], rounds: int = ROUNDS) -> float:

@@ -101,7 +101,7 @@ STAGES = {
     "the first evaluation": ("vitreous.training.loop:Loop", "_evaluate", 1),
     "a step": ("torch.nn.utils", "clip_grad_norm_", 2),
     "an evaluation": ("vitreous.training.loop:Loop", "_evaluate", 3),
-    "within an evaluation": ("vitreous.objectives.supervised:Supervised", "evaluate", 4),
+    "within an evaluation": ("vitreous.objectives.supervised:Classification", "evaluate", 4),
     "a log line": ("vitreous.training.loop:Loop", "_log", 6),
     "saving": ("vitreous.training.saving", "save_checkpoint", 2),
     "replacing a folder": ("vitreous.storage.files", "replace_folder", 3),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import scipy.io
 
-from vitreous.data.datasets.matlab import Cells, Structs, read_mat, read_numbers
+from vitreous.data.datasets.matlab import CellArray, Structs, read_mat, read_numbers
 from vitreous.errors import UserError
 
 KINDS = ["f8", "f4", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8"]
@@ -44,7 +44,7 @@ def test_texts_cells_and_structs(tmp_path, subtests):
             scipy.io.savemat(tmp_path / "x.mat", {"c": cells, "s": rows, "t": "hello"}, do_compression=packed)
             found = read_mat(tmp_path / "x.mat", ["c", "s", "t"])
             assert found["t"] == "hello"
-            assert isinstance(found["c"], Cells)
+            assert isinstance(found["c"], CellArray)
             first, number, text, nothing = found["c"].values
             assert (first, float(number[0, 0]), text, nothing.size) == ("AM General", 1.5, "Zoë", 0)
             assert isinstance(found["s"], Structs)

@@ -28,7 +28,7 @@ from vitreous.data.folder import Names
 from vitreous.data.loader import Loader
 from vitreous.data.shards import scan
 from vitreous.data.shards import source as shard_source
-from vitreous.data.shards.index import Rows, Shard, ShardIndex
+from vitreous.data.shards.index import Shard, ShardIndex, ShardRows
 from vitreous.data.shards.opening import expand_braces, shards_name
 from vitreous.data.shards.places import OPEN, read_range
 from vitreous.data.shards.scan import split_of
@@ -362,7 +362,7 @@ def synthetic(counts, rows=None):
     total = sum(counts)
     fields = (np.full(total, 512), np.ones(total, np.int32), np.zeros(total, np.int32), Names())
     shards = tuple(Shard(f"{i}.tar", "train", 10**9, count) for i, count in enumerate(counts))
-    index = ShardIndex(tuple(shard.file for shard in shards), shards, ("a", "b"), Rows(*fields))
+    index = ShardIndex(tuple(shard.file for shard in shards), shards, ("a", "b"), ShardRows(*fields))
     rows = np.arange(total) if rows is None else rows
     return ShardSource(index, rows, np.zeros(len(rows), np.int64), ("a", "b"))
 

@@ -43,7 +43,7 @@ def packed(tmp_path_factory):
 
 @pytest.fixture
 def web(packed, monkeypatch):
-    monkeypatch.setattr(shard_web, "patience", shard_web.Patience(seconds=60.0, least=1000, tries=3, pause=0.01))
+    monkeypatch.setattr(shard_web, "retry", shard_web.RetryPolicy(seconds=60.0, least=1000, tries=3, pause=0.01))
     shard_web._versions.clear()
     with serve() as found:
         found.keep = True
@@ -247,8 +247,8 @@ def test_only_what_may_pass_is_tried_again(web, monkeypatch, subtests):
 def test_a_server_that_trickles_is_given_up(web, monkeypatch):
     """A clock on which every piece takes longer than a thousand bytes may."""
     far, asked = open_data(f"{web.url}pets/").train, len(web.asked)
-    seconds, length = count(step=2 * shard_web.patience.seconds), int(far.index.rows.length[1]) + 512
-    monkeypatch.setattr(shard_web, "patience", dataclasses.replace(shard_web.patience, least=10**6, tries=2))
+    seconds, length = count(step=2 * shard_web.retry.seconds), int(far.index.rows.length[1]) + 512
+    monkeypatch.setattr(shard_web, "retry", dataclasses.replace(shard_web.retry, least=10**6, tries=2))
     monkeypatch.setattr(shard_web, "time", SimpleNamespace(monotonic=lambda: next(seconds), sleep=lambda pause: None))
     with pytest.raises(UserError, match=r"train-000000\.tar: .* 2 .*\(\d[\d,]* .* 60 "):
         far.content(1)
@@ -280,14 +280,14 @@ def test_a_shard_that_changes_on_the_server_is_noticed(web):
 def test_a_file_that_is_asked_about_anew_while_it_is_read(web, monkeypatch, ask):
     """Another thread forgets what the server said of it."""
     web.files["x.tar"] = bytes(10)
-    patiently = shard_web._patiently
+    with_retries = shard_web._with_retries
 
     def meanwhile(url, *asked):
-        found = patiently(url, *asked)
+        found = with_retries(url, *asked)
         shard_web._versions.pop(url)
         return found
 
-    monkeypatch.setattr(shard_web, "_patiently", meanwhile)
+    monkeypatch.setattr(shard_web, "_with_retries", meanwhile)
     assert ask(f"{web.url}x.tar")
 
 

@@ -21,7 +21,7 @@ from vitreous.data.cache import ImageCache
 from vitreous.data.loader import Loader, choose_workers
 from vitreous.data.silence import expect_silence
 from vitreous.data.source import open_data
-from vitreous.data.workers import AHEAD, DEATHS, Workers, WorkersDiedError
+from vitreous.data.workers import AHEAD, DEATHS, WorkerPool, WorkersDiedError
 from vitreous.errors import UserError
 
 
@@ -32,7 +32,7 @@ def doubled(task):
 
 @pytest.fixture
 def pool():
-    made = Workers(doubled, 2)
+    made = WorkerPool(doubled, 2)
     yield made
     made.close()
 
@@ -96,7 +96,7 @@ def test_those_that_always_die_are_given_up():
     def die(task):
         os.kill(os.getpid(), signal.SIGKILL)
 
-    pool = Workers(die, 1)
+    pool = WorkerPool(die, 1)
     with pytest.raises(WorkersDiedError, match="SIGKILL") as error:
         list(pool.run(["poison", "other"]))
     assert error.value.task == "poison"
@@ -145,7 +145,7 @@ def test_one_that_does_nothing_is_killed_unless_it_says_that_it_waits(tmp_path, 
             stalls.stall()
         return task
 
-    with closing(Workers(wait, 1)) as pool:
+    with closing(WorkerPool(wait, 1)) as pool:
         if says_so:
             assert list(pool.run([1])) == [1]
         else:
@@ -174,7 +174,7 @@ def test_one_that_stalls_is_noticed_before_the_others_have_made_everything(tmp_p
             stalls.stall()
         return task, len(list((tmp_path / "begun").iterdir()))
 
-    with closing(Workers(stall_once, 2)) as pool:
+    with closing(WorkerPool(stall_once, 2)) as pool:
         results = list(pool.run(range(100)))
     assert [task for task, _ in results] == list(range(100))
     assert results[0][1] <= 2 * AHEAD * 2, "tasks begun when the first was made after all"
@@ -198,7 +198,7 @@ def test_a_disk_that_stalls_all_of_them_counts_as_one_death(tmp_path, monkeypatc
             time.sleep(0.01)
         return task
 
-    with closing(Workers(stall_once, number)) as pool:
+    with closing(WorkerPool(stall_once, number)) as pool:
         assert list(pool.run(range(number))) == list(range(number))
     assert len(list((tmp_path / "stalled").iterdir())) == number
 
@@ -207,7 +207,7 @@ def test_a_mistake_in_a_worker_is_raised_as_it_is():
     def refuse(task):
         raise UserError(f"task={task}.")
 
-    pool = Workers(refuse, 2)
+    pool = WorkerPool(refuse, 2)
     with pytest.raises(UserError) as error:
         list(pool.run([7]))
     assert str(error.value) == "task=7."
@@ -223,7 +223,7 @@ def test_an_error_that_cannot_travel_is_told_of():
         raise LocalError("here")
 
     with pytest.raises(RuntimeError, match="LocalError: here"):
-        list(Workers(fail, 1).run([1]))
+        list(WorkerPool(fail, 1).run([1]))
 
 
 def test_what_was_begun_and_left_disturbs_nobody(pool):
@@ -244,7 +244,7 @@ def test_an_error_that_nobody_wants_any_more_is_dropped(tmp_path):
             raise UserError("bad: no.")
         return task
 
-    with closing(Workers(fail, 1)) as pool:
+    with closing(WorkerPool(fail, 1)) as pool:
         left = pool.run(["good", "bad"])
         assert next(left) == "good"
         left.close()
@@ -266,7 +266,7 @@ def test_no_more_is_made_than_is_soon_wanted(tmp_path):
         (tmp_path / str(task)).touch()
         return task + 1
 
-    pool = Workers(note, 2)
+    pool = WorkerPool(note, 2)
     results = pool.run(range(50))
     next(results)
     assert eventually(lambda: len(list(tmp_path.iterdir())) == pool._number), "all that was handed out is made"
@@ -277,8 +277,8 @@ def test_no_more_is_made_than_is_soon_wanted(tmp_path):
 
 PARENT = """
 import time
-from vitreous.data.workers import Workers
-pool = Workers(lambda task: time.sleep(task), 2)
+from vitreous.data.workers import WorkerPool
+pool = WorkerPool(lambda task: time.sleep(task), 2)
 results = pool.run([0, 600, 600])
 try: next(results)
 except AssertionError: pass  # it made nothing of the first

@@ -17,14 +17,14 @@ from support.commands import check_refused, run_command
 from support.miniatures import MINIATURES
 from vitreous.data.datasets.place import CARD, is_here
 from vitreous.data.datasets.table import DATASETS
+from vitreous.data.shards.web import RetryPolicy
 from vitreous.data.source import open_data
 from vitreous.errors import UserError
-from vitreous.fetch.download import Patience
 from vitreous.fetch.install import check_space, install
 from vitreous.jobs.data_get import get_data
 from vitreous.storage.lock import hold_folder
 
-QUICK = Patience(seconds=60, pause=0.0, tries=2)
+QUICK = RetryPolicy(seconds=60, pause=0.0, tries=2)
 
 
 def packed(folder, *names):
@@ -70,7 +70,7 @@ def left(root):
 
 def test_a_dataset_is_brought(pets, root, web):
     seen = []
-    folder = install(pets, root, progress=lambda *three: seen.append(three), patience=QUICK)
+    folder = install(pets, root, progress=lambda *three: seen.append(three), retry=QUICK)
     assert folder == root / "pets"
     assert open_data("data:pets").train.labels.tolist() == [0, 0, 0, 1, 1, 1]
     card = json.loads((folder / CARD).read_text())
@@ -88,11 +88,11 @@ def test_a_wrong_checksum_keeps_nothing(pets, root, web):
     content = web.files["annotations.tar.gz"]
     web.files["annotations.tar.gz"] = content[:-1] + bytes([content[-1] ^ 1])
     with pytest.raises(UserError, match=rf"annotations\.tar\.gz: .*SHA-256 .*{pets.files[1].sha256}"):
-        install(pets, root, patience=QUICK)
+        install(pets, root, retry=QUICK)
     assert not (root / "pets").exists()
     assert left(root) == ["downloads", "images.tar.gz", "images.tar.gz.from", "pets"]  # the right one is
     web.files["annotations.tar.gz"] = content
-    install(pets, root, patience=QUICK)
+    install(pets, root, retry=QUICK)
     assert [name for name, _ in web.asked].count("images.tar.gz") == 1
 
 
@@ -100,13 +100,13 @@ def test_a_wrong_checksum_keeps_nothing(pets, root, web):
 def test_either_checksum_is_enough_to_refuse(pets, root, kind):
     wrong = replace(pets.files[0], **{kind: "0" * (64 if kind == "sha256" else 32)})
     with pytest.raises(UserError, match=r"images\.tar\.gz: .*0{32}"):
-        install(replace(pets, files=(wrong, pets.files[1])), root, patience=QUICK)
+        install(replace(pets, files=(wrong, pets.files[1])), root, retry=QUICK)
     assert not (root / "pets").exists()
 
 
 def test_without_a_checksum_the_sum_is_written_down(pets, root, web):
     files = tuple(replace(file, sha256=None, md5=None, size=None) for file in pets.files)
-    folder = install(replace(pets, files=files), root, patience=QUICK)
+    folder = install(replace(pets, files=files), root, retry=QUICK)
     card = json.loads((folder / CARD).read_text())
     assert card["files"]["images.tar.gz"]["sha256"] == sha256(web.files["images.tar.gz"]).hexdigest()
 
@@ -137,10 +137,10 @@ def test_images_that_are_missing(pets, root, web, tmp_path):
     (tmp_path / "original" / "images" / "Abyssinian_2.jpg").unlink()
     first = publish(web, pets.files[0], packed(tmp_path / "original", "images"))
     with pytest.raises(UserError, match=r"pets: images/Abyssinian_2\.jpg"):
-        install(replace(pets, files=(first, pets.files[1])), root, patience=QUICK)
+        install(replace(pets, files=(first, pets.files[1])), root, retry=QUICK)
     more = replace(pets, files=(first, pets.files[1]), splits={"train": 7, "test": 4})
     with pytest.raises(UserError, match=r"pets: 6 .* 4 .* 2 .* 7 .* 4 .* 2 "):
-        install(more, root, patience=QUICK)
+        install(more, root, retry=QUICK)
     assert not (root / "pets").exists()
     assert not list(root.glob(".*"))
 
@@ -152,7 +152,7 @@ def test_an_evil_archive_leaves_nothing(pets, root, web, tmp_path):
         file.addfile(tarfile.TarInfo("../../evil"), io.BytesIO(b""))
     evil = publish(web, pets.files[0], made.getvalue())
     with pytest.raises(UserError, match=r"'\.\./\.\./evil'"):
-        install(replace(pets, files=(evil, pets.files[1])), root, patience=QUICK)
+        install(replace(pets, files=(evil, pets.files[1])), root, retry=QUICK)
     assert not list(tmp_path.rglob("evil"))
     assert not list(root.glob(".*"))
     assert not (root / "pets").exists()
@@ -162,14 +162,14 @@ def test_what_others_put_at_the_place_stays(pets, root):
     (root / "pets").mkdir(parents=True)
     (root / "pets" / "mine.txt").write_text("mine")
     with pytest.raises(UserError, match="pets: "):
-        install(pets, root, patience=QUICK)
+        install(pets, root, retry=QUICK)
     assert (root / "pets" / "mine.txt").read_text() == "mine"
 
 
 def test_an_unfinished_folder_is_replaced(pets, root):
     (root / ".pets.new").mkdir(parents=True)
     (root / ".pets.new" / "half").touch()
-    install(pets, root, patience=QUICK)
+    install(pets, root, retry=QUICK)
     assert not (root / ".pets.new").exists()
     assert not (root / "pets" / "half").exists()
 
@@ -218,7 +218,7 @@ def test_what_a_person_has_to_get_is_named_and_then_linked(web, root, monkeypatc
         (place / file.name).unlink()
     small = replace(row, files=tuple(files), classes=2, splits=dict.fromkeys(("train", "val", "test"), 2))
     monkeypatch.setitem(DATASETS, "resisc45", small)
-    install(small, root, patience=QUICK)
+    install(small, root, retry=QUICK)
     assert (root / "resisc45" / "NWPU-RESISC45").readlink() == Path("../downloads/resisc45/NWPU-RESISC45")
     moved = root.rename(root.with_name("moved"))  # all of it can go elsewhere
     assert open_data(moved / "resisc45").train.labels.tolist() == [0, 1]
@@ -235,7 +235,7 @@ def test_a_plain_file_that_a_person_put_there_is_copied(pets, root):
     place = root / "downloads" / "pets"
     place.mkdir(parents=True)
     (place / "notes.csv").write_text("a,b\n")
-    folder = install(replace(pets, files=(*pets.files, notes)), root, patience=QUICK)
+    folder = install(replace(pets, files=(*pets.files, notes)), root, retry=QUICK)
     assert (place / "notes.csv").exists()
     shutil.rmtree(root / "downloads")
     assert (folder / "notes.csv").read_text() == "a,b\n"

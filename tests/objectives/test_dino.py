@@ -12,7 +12,7 @@ from vitreous import UserError, ViT, ViTConfig
 from vitreous.config.data import MultiCrop
 from vitreous.config.objective import Dino
 from vitreous.objectives.dino import SelfDistillation
-from vitreous.objectives.dino_head import Head
+from vitreous.objectives.dino_head import DinoHead
 
 MODEL = ViTConfig(width=16, depth=2, heads=2, mlp_width=32, patch=4, image_size=(16, 16), classes=0, registers=1)
 CROPS = MultiCrop(local_views=3, local_size=(8, 8))
@@ -20,7 +20,7 @@ SETTINGS = Dino(crops=CROPS, hidden=24, bottleneck=8, prototypes=12, momentum=0.
 
 
 def test_scores_are_cosines_with_prototypes():
-    head = Head(16, SETTINGS, seed=0)
+    head = DinoHead(16, SETTINGS, seed=0)
     y = torch.randn(5, 16)
     x = y
     for layer in head.layers[:-1]:
@@ -28,7 +28,7 @@ def test_scores_are_cosines_with_prototypes():
     x = x @ head.layers[-1].weight.T + head.layers[-1].bias
     wanted = torch.cosine_similarity(x[:, None], head.prototypes[None], dim=2)
     torch.testing.assert_close(head(y), wanted)
-    longer = Head(16, SETTINGS, seed=0)
+    longer = DinoHead(16, SETTINGS, seed=0)
     longer.prototypes.data *= 7
     torch.testing.assert_close(longer(y), wanted)  # a prototype has no length
 

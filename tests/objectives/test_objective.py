@@ -13,7 +13,7 @@ from vitreous.objectives.dino import SelfDistillation
 from vitreous.objectives.mae import MaskedAutoencoder
 from vitreous.objectives.objective import Objective, move_average
 from vitreous.objectives.setting import Setting
-from vitreous.objectives.supervised import Supervised
+from vitreous.objectives.supervised import Classification
 
 MODEL = ViTConfig(width=16, depth=2, heads=2, mlp_width=32, patch=4, image_size=(16, 16), classes=0)
 MAE = Mae(decoder_width=16, decoder_depth=3, decoder_heads=2)
@@ -76,7 +76,7 @@ def test_images_set_aside_have_the_loss_of_all_of_them_in_one_batch():
 
 def test_each_kind_builds_its_objective():
     seen = {
-        Supervised: Labels(),
+        Classification: Labels(),
         MaskedAutoencoder: MAE,
         SelfDistillation: Dino(hidden=8, bottleneck=4, prototypes=5),
     }

@@ -16,7 +16,7 @@ from vitreous.data.batch import Batch
 from vitreous.distributed.world import World
 from vitreous.objectives.build import build_objective
 from vitreous.objectives.setting import Setting
-from vitreous.objectives.supervised import Supervised, balance
+from vitreous.objectives.supervised import Classification, balance
 from vitreous.training.step import Learner, train_step
 
 MODEL = ViTConfig(width=16, depth=3, heads=2, mlp_width=32, patch=4, image_size=(16, 16), classes=3)
@@ -34,7 +34,7 @@ def build(settings=None, weight=None, **model):
     network = ViT(replace(MODEL, **model), seed=1)
     with torch.no_grad():
         network.head.weight.normal_(std=0.5, generator=torch.Generator().manual_seed(1))  # it starts at zero
-    return Supervised(network, settings or Settings(), weight).train()
+    return Classification(network, settings or Settings(), weight).train()
 
 
 def logs(scores):
@@ -183,4 +183,4 @@ def test_a_keep_schedule_wants_a_network_of_patches():
         config = MODEL
 
     with pytest.raises(UserError, match="keep_schedule"):
-        Supervised(Other(), Settings(keep_schedule=SCHEDULE))
+        Classification(Other(), Settings(keep_schedule=SCHEDULE))

@@ -11,7 +11,7 @@ import torch
 from support.serving import GatedEngine, gated, make_image, running
 from vitreous.server import batching
 from vitreous.server.batching import Batcher, Places
-from vitreous.server.metrics import Metrics
+from vitreous.server.metrics import ServerMetrics
 from vitreous.server.refusal import RefusedError
 
 
@@ -19,7 +19,7 @@ def make_batcher(calls=1):
     """Of batches of four."""
     engine = GatedEngine()
     engine.calls_at_once = calls
-    return Batcher(engine, Places(100, 30), Metrics().of_model("m", lambda: 0), grace=10.0)
+    return Batcher(engine, Places(100, 30), ServerMetrics().of_model("m", lambda: 0), grace=10.0)
 
 
 def views(*numbers):

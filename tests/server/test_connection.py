@@ -16,7 +16,7 @@ from vitreous.server.batching import Places
 from vitreous.server.bodies import METER, BodyBudget, BodyMeter, read_body
 from vitreous.server.connection import bounded
 from vitreous.server.guard import Policy
-from vitreous.server.metrics import Metrics
+from vitreous.server.metrics import ServerMetrics
 from vitreous.server.refusal import RefusedError
 
 SETTINGS = ServerSettings(most_connections=4, pause_seconds=10.0, least_bytes_per_second=1000)
@@ -94,7 +94,7 @@ def connect():
         uvicorn.Config(answer, log_config=None, access_log=False),
         ServerState(),
         Clock(),
-        Metrics(),
+        ServerMetrics(),
     )
     places = Places(1, 30)
     kind = bounded(SETTINGS, metrics, Policy(SETTINGS, places.check))
@@ -286,7 +286,7 @@ class Sender:
 
     def __init__(self, clock, parts):
         self.clock, self.parts, self.headers = clock, list(parts), {}
-        self.scope = {METER: BodyMeter(BodyBudget(10**9), Metrics())}
+        self.scope = {METER: BodyMeter(BodyBudget(10**9), ServerMetrics())}
 
     async def receive(self):
         seconds, count = self.parts.pop(0)

@@ -14,7 +14,7 @@ from vitreous.data.packed import ArraySource
 from vitreous.data.source import Data
 from vitreous.distributed.meter import Cost
 from vitreous.model.family import count_flops, named_config
-from vitreous.report.compared import Cell, Compared, Tried
+from vitreous.report.compared import Cell, Compared, Trial
 from vitreous.studies.comparison.biases import count_that_fit
 from vitreous.studies.comparison.candidates import read_candidates
 from vitreous.studies.comparison.cells import equal_epochs, equal_flops, step_speed
@@ -106,8 +106,8 @@ def test_the_operations_fill_the_time_of_all_models():
 
 
 def test_the_speed_of_steps_is_that_of_the_fastest_trial_without_its_validation():
-    trials = [Tried("a", rate, 0.5, 1.0, 9, Cost(seconds, flops=80.0)) for rate, seconds in ((1, 10.0), (2, 12.0))]
-    lost = Tried("a", 3, 0.0, None, 9, Cost(), diverged=True)
+    trials = [Trial("a", rate, 0.5, 1.0, 9, Cost(seconds, flops=80.0)) for rate, seconds in ((1, 10.0), (2, 12.0))]
+    lost = Trial("a", 3, 0.0, None, 9, Cost(), diverged=True)
     assert step_speed([*trials, lost], 2.0) == pytest.approx(10.0)
     assert step_speed(trials, 9.0) == pytest.approx(16.0)  # half of the trial counts as steps at least
 

@@ -5,16 +5,24 @@ from PIL import Image
 
 from vitreous.distributed.meter import Cost
 from vitreous.inference.opening import open_unlabelled
-from vitreous.report.rounds import Round, Score
+from vitreous.report.rounds import Round, RoundScore
 from vitreous.studies.self_training.request import SelfTrainRequest
 from vitreous.studies.self_training.rounds import best_round, given_teacher_kept, smaller_students
 
 
 def rounds(*accuracies, sizes=(5, 5, 5)):
-    scores = [None if share is None else Score(100, share, (0.0, 1.0), 1.0) for share in accuracies]
+    scores = [None if share is None else RoundScore(100, share, (0.0, 1.0), 1.0) for share in accuracies]
     return tuple(
         Round(
-            k, f"round-{k}", f"of size {size}", size, 10, score, Score(100, 1 - k / 10, (0.0, 1.0), 1.0), None, Cost()
+            k,
+            f"round-{k}",
+            f"of size {size}",
+            size,
+            10,
+            score,
+            RoundScore(100, 1 - k / 10, (0.0, 1.0), 1.0),
+            None,
+            Cost(),
         )
         for k, (score, size) in enumerate(zip(scores, sizes, strict=True))
     )

@@ -2,7 +2,7 @@
 
 from vitreous.distributed.meter import Cost
 from vitreous.explain.analysis.bias_numbers import Bias, Effect, ReceptiveField, Shifts
-from vitreous.report.compared import Cell, Compared, Comparison, Tried
+from vitreous.report.compared import Cell, Compared, Comparison, Trial
 
 CONV, PLAIN, DONE = "C+P/4@32", "P/4@32", "runs/<b>old"
 # With few images the convolutions are ahead by ten points, with all the two are level.
@@ -79,9 +79,9 @@ def comparison(**changes) -> Comparison:
         ),
         "cells": cells(),
         "tried": (
-            Tried(PLAIN, 0.001, 0.6, 1.0, 500, Cost(30.0, flops=1e12)),
-            Tried(PLAIN, 0.003, 0.5, 1.1, 500, Cost(30.0, flops=1e12)),
-            Tried(CONV, 0.003, 0.65, 0.9, 500, Cost(30.0, flops=1e12)),
+            Trial(PLAIN, 0.001, 0.6, 1.0, 500, Cost(30.0, flops=1e12)),
+            Trial(PLAIN, 0.003, 0.5, 1.1, 500, Cost(30.0, flops=1e12)),
+            Trial(CONV, 0.003, 0.65, 0.9, 500, Cost(30.0, flops=1e12)),
         ),
         "machine": {"cores": 2},
         "biases": {PLAIN: bias(0.8125, attention=True), CONV: bias(0.9375, attention=False)},

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from vitreous.report.transferred import Absent, Model, Score, Task, Transfer
+from vitreous.report.transferred import Absent, Task, TaskScore, Transfer, TransferredModel
 
 
 def task(name, group):
@@ -11,12 +11,12 @@ def task(name, group):
 
 
 def score(name, accuracy, low, high):
-    return Score(
+    return TaskScore(
         name, "knn", accuracy, (low, high), 100, 100, 9, 9, {}, {"k": 20, "temperature": 0.07}, 1e9, 2.0, "torch"
     )
 
 
-MODEL = Model("m", "ViT-Ti/16", 5, (224, 224), 10, "d", None)
+MODEL = TransferredModel("m", "ViT-Ti/16", 5, (224, 224), 10, "d", None)
 TASKS = (
     task("pets", "natural"),
     task("dtd", "natural"),

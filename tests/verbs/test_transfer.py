@@ -29,7 +29,7 @@ from vitreous.data.source import Data, open_data
 from vitreous.inference.conversion import convert_model
 from vitreous.inference.folder import Accuracy
 from vitreous.inference.prepared import TORCH, PreparedEngines, Variant
-from vitreous.report.transferred import Score
+from vitreous.report.transferred import TaskScore
 from vitreous.studies.transfer import clock, finetuning, frozen, tasks, training
 from vitreous.studies.transfer.job import training_flops
 from vitreous.training.folder import read_config
@@ -126,7 +126,7 @@ def test_the_file_has_every_setting_and_the_page_stands_alone(finished):
     out, found = finished
     said = json.loads((out / "transfer.json").read_text())
     assert said["generator"].startswith("vitreous ")
-    assert [Score.from_json(score) for score in said["scores"]] == list(found.scores)
+    assert [TaskScore.from_json(score) for score in said["scores"]] == list(found.scores)
     tuned = said["scores"][0]["settings"]
     assert {"optimizer.learning_rate", "augment.flip", "preprocess.size", "seed", "batch_size", "steps"} <= set(tuned)
     assert all({"train", "test"} <= set(score["digests"]) for score in said["scores"])
@@ -306,7 +306,7 @@ def test_images_by_the_lists_of_vtab_are_its_own_draw(tmp_path, monkeypatch):
     assert (task.group, task.own_draw, task.as_published) == ("structured", True, False)
     assert not named.varied, "a crop would change the count"
     assert "70,000 train, 15 test" in task.remarks[0]
-    score = Score("clevr-count", "vtab-1k", 0.5, (0.4, 0.6), 15, 15, 1000, 1000, {}, {}, 1.0, 1.0, "torch fp32")
+    score = TaskScore("clevr-count", "vtab-1k", 0.5, (0.4, 0.6), 15, 15, 1000, 1000, {}, {}, 1.0, 1.0, "torch fp32")
     found = replace(transfers.FOUND, tasks=(task,), scores=(score,))
     assert found.is_whole(score)
     assert not found.is_whole(replace(score, protocol="linear"))

@@ -12,7 +12,7 @@ from vitreous.cli.terminal import Flag, console, option, print_json, table
 
 if TYPE_CHECKING:
     from vitreous.jobs.models import ModelRow
-    from vitreous.training.parallelism import Fit
+    from vitreous.training.parallelism import GpuPlan
 
 
 def models(
@@ -95,7 +95,7 @@ def _print_fits(rows: list[ModelRow]) -> None:
     )
 
 
-def _choice(fit: Fit) -> str:
+def _choice(fit: GpuPlan) -> str:
     if fit.choice is None:
         return "does not fit"
     return fit.choice + (f", accumulate={fit.accumulate}" if fit.accumulate > 1 else "")

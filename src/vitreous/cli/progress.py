@@ -41,7 +41,7 @@ def shown_progress(*, bar: bool = True, started: float | None = None) -> Iterato
 
 @contextmanager
 def _plain_callbacks() -> Iterator[Callbacks]:
-    metrics, reminder = Metrics(), Reminder()
+    metrics, reminder = MetricsText(), Reminder()
 
     def message(text: str) -> None:
         print(printable(text), file=sys.stderr, flush=True)
@@ -66,7 +66,7 @@ def _live_callbacks() -> Iterator[Callbacks]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-    metrics = Metrics()
+    metrics = MetricsText()
     columns = (BarColumn(), TextColumn("{task.fields[count]}"), TextColumn("{task.description}"), TimeRemainingColumn())
     bar = Progress(*columns, console=Console(stderr=True), transient=True)
     task, shown, ended = bar.add_task("", total=None, visible=False, count=""), "", False
@@ -111,7 +111,7 @@ def process_started() -> float:
         return time.monotonic() - time.process_time()
 
 
-class Metrics:
+class MetricsText:
     """The numbers of a training's progress line; the loss is a moving average."""
 
     def __init__(self) -> None:

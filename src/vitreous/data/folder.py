@@ -23,7 +23,7 @@ from vitreous.data.source import (
     check_classes,
     order_classes,
 )
-from vitreous.data.walk import Walk, entries, has_images, is_folder, is_image
+from vitreous.data.walk import FolderWalk, entries, has_images, is_folder, is_image
 from vitreous.errors import UserError
 from vitreous.inputs import as_text
 
@@ -128,7 +128,7 @@ class FolderSource(Source):
 
 def open_folder(root: Path) -> Data:
     """Data from a folder with a folder for each class, or with train, val and test folders that have them."""
-    walk = Walk()
+    walk = FolderWalk()
     parts = _split_folders(root, walk) or {"train": root}
     found = {split: _scan_classes(folder, walk) for split, folder in parts.items()}
     if not any(found.values()) and not has_images(root):
@@ -154,10 +154,10 @@ def open_folder(root: Path) -> Data:
 
 def open_unlabelled(root: Path) -> Data:
     """Data from all images below a folder, without labels; what lies in train, val and test folders stays apart."""
-    walk = Walk()
+    walk = FolderWalk()
     parts = _split_folders(root, walk)
     folders = [entry for entry in entries(root) if is_folder(entry)]
-    if not parts and len(folders) == 1 and _split_folders(Path(folders[0].path), Walk()):
+    if not parts and len(folders) == 1 and _split_folders(Path(folders[0].path), FolderWalk()):
         raise UserError(f"{root}: its train and test folders are in {folders[0].path}; give that folder.")
     if parts and any(is_image(entry) for entry in entries(root)):
         beside = " and ".join(path.name for path in parts.values())
@@ -167,7 +167,7 @@ def open_unlabelled(root: Path) -> Data:
     return Data(splits, (), walk.remarks(root))
 
 
-def images_below(root: Path, walk: Walk) -> FolderSource:
+def images_below(root: Path, walk: FolderWalk) -> FolderSource:
     """All images below a folder, in the order of their paths; `walk` remembers what was passed over."""
     names = sorted(walk.images(root))
     if not names:
@@ -180,7 +180,7 @@ def one_image(path: Path) -> FolderSource:
     return FolderSource(path.parent, Names([path.name]), np.full(1, -1, dtype=np.int64), ())
 
 
-def _split_folders(root: Path, walk: Walk) -> dict[Split, Path]:
+def _split_folders(root: Path, walk: FolderWalk) -> dict[Split, Path]:
     """The train, val and test folders of `root`; none where it has class folders.
 
     A folder called train may be a class, of railway images perhaps: so it is where there are none but images in it,
@@ -210,7 +210,7 @@ def _split_folders(root: Path, walk: Walk) -> dict[Split, Path]:
     return parts
 
 
-def _scan_classes(root: Path, walk: Walk) -> dict[str, list[str]]:
+def _scan_classes(root: Path, walk: FolderWalk) -> dict[str, list[str]]:
     """Class name to the sorted paths, below `root`, of its images; folders without images are noted."""
     found: dict[str, list[str]] = {}
     for entry in entries(root):

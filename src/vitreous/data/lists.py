@@ -23,7 +23,7 @@ MOST_LINE = 2**16
 """Bytes of a line; a longer one is no path and a label, and a file without line ends would fill the memory."""
 
 
-class Row(NamedTuple):
+class ListLine(NamedTuple):
     """One line of a list."""
 
     path: str
@@ -58,14 +58,14 @@ def open_list(path: Path) -> Data:
     return Data(splits, classes)
 
 
-def _check_first(path: Path, row: Row) -> None:
+def _check_first(path: Path, row: ListLine) -> None:
     """Refuse a list whose paths are seen from another folder at once, not when the images are read."""
     first = path.parent / row.path
     if not os.path.lexists(first):
         raise UserError(f"{path}: there is no file {first}; write paths as seen from the folder of the list.")
 
 
-def _csv_rows(path: Path, file: BinaryIO) -> Iterator[Row]:
+def _csv_rows(path: Path, file: BinaryIO) -> Iterator[ListLine]:
     table = csv.DictReader(_lines(path, file))
     try:
         missing = {"path", "label"} - set(table.fieldnames or ())
@@ -80,7 +80,7 @@ def _csv_rows(path: Path, file: BinaryIO) -> Iterator[Row]:
         raise UserError(f"{path}, line {table.line_num}: not CSV ({error}); save it as CSV in UTF-8.") from None
 
 
-def _jsonl_rows(path: Path, file: BinaryIO) -> Iterator[Row]:
+def _jsonl_rows(path: Path, file: BinaryIO) -> Iterator[ListLine]:
     for number, line in enumerate(_lines(path, file), start=1):
         if line.strip():
             row = parse_json(line, f"{path}, line {number}")
@@ -89,7 +89,7 @@ def _jsonl_rows(path: Path, file: BinaryIO) -> Iterator[Row]:
             yield _row(path, number, row)
 
 
-def _row(path: Path, number: int, row: dict[str, Any]) -> Row:
+def _row(path: Path, number: int, row: dict[str, Any]) -> ListLine:
     name, label = row.get("path"), row.get("label")
     if not name or label is None or label == "":
         raise UserError(f"{path}, line {number}: path and label must both be given.")
@@ -99,7 +99,7 @@ def _row(path: Path, number: int, row: dict[str, Any]) -> Row:
     known = SPLIT_NAMES.get(split.strip().lower()) if isinstance(split, str) else None
     if known is None:
         raise UserError(f"{path}, line {number}: split {split!r:.80} must be train, val or test.")
-    return Row(_file_name(path, number, name), as_text(str(label)), known)
+    return ListLine(_file_name(path, number, name), as_text(str(label)), known)
 
 
 def _file_name(path: Path, number: int, name: str) -> str:

@@ -18,12 +18,12 @@ from vitreous.data.augment import normalise
 from vitreous.data.batch import Batch, ViewBatch
 from vitreous.data.chance import Index, sample_keys
 from vitreous.data.decode import check_channels
-from vitreous.data.making import BatchMaker, Made, MadeViews, Task, Wanted, choose_maker
+from vitreous.data.making import BatchMaker, BatchTask, Made, MadeViews, Transforms, choose_maker
 from vitreous.data.mix import mix
 from vitreous.data.source import Source
 from vitreous.data.token_labels import TokenLabels
 from vitreous.data.unreadable import LIMIT, check_unreadable, most_unreadable
-from vitreous.data.workers import Workers, WorkersDiedError
+from vitreous.data.workers import WorkerPool, WorkersDiedError
 from vitreous.distributed.world import ALONE, World
 from vitreous.errors import UserError
 from vitreous.memory import check_memory
@@ -116,10 +116,10 @@ class Loader:
         self._limit = unreadable_limit
         self._labels = torch.from_numpy(source.labels)
         self._learned = self._labels if source.soft is None else torch.from_numpy(source.soft)
-        wanted = Wanted(preprocess, augment, views, seed)
+        wanted = Transforms(preprocess, augment, views, seed)
         self._maker = choose_maker(source, wanted, cache_bytes, self._allowed, self.shuffle)
         self.workers = 0 if isinstance(self._maker, BatchMaker) else workers
-        self._processes = Workers(self._maker.make, self.workers) if self.workers else None
+        self._processes = WorkerPool(self._maker.make, self.workers) if self.workers else None
 
     @property
     def steps_per_epoch(self) -> int:
@@ -142,7 +142,7 @@ class Loader:
             own = self.world.rank_slice(self.batch_size, self._unit)
         else:
             own, steps = slice(None), steps[self.world.rank_slice(len(steps))]
-        tasks = [Task(epoch, order[step * self.batch_size : (step + 1) * self.batch_size][own]) for step in steps]
+        tasks = [BatchTask(epoch, order[step * self.batch_size : (step + 1) * self.batch_size][own]) for step in steps]
         for made in self._made(tasks):
             if len(made.taken):
                 yield self._batch(made, epoch)
@@ -154,12 +154,12 @@ class Loader:
         """
         order = np.arange(len(self.source), dtype=np.int64) if order is None else order
         starts = range(0, len(order), batch_size)
-        tasks = [Task(None, order[start : start + batch_size]) for start in starts[world.rank_slice(len(starts))]]
+        tasks = [BatchTask(None, order[start : start + batch_size]) for start in starts[world.rank_slice(len(starts))]]
         for made in self._made(tasks):
             if len(made.taken):
                 yield self._batch(made, None)
 
-    def _made(self, tasks: list[Task]) -> Iterator[Made]:
+    def _made(self, tasks: list[BatchTask]) -> Iterator[Made]:
         try:
             for made in map(self._make_here, tasks) if self._processes is None else self._processes.run(tasks):
                 self._note(made.unreadable)
@@ -179,7 +179,7 @@ class Loader:
         if self._processes is not None:
             self._processes.close()
 
-    def _make_here(self, task: Task) -> Made:
+    def _make_here(self, task: BatchTask) -> Made:
         """A batch made in this process, by one thread: waiting for a second one costs more than it gives to a view."""
         threads = torch.get_num_threads()
         torch.set_num_threads(1)

@@ -32,7 +32,7 @@ SMALL = 64
 WHOLE = (0.0, 0.0, 1.0, 1.0)
 
 
-class Task(NamedTuple):
+class BatchTask(NamedTuple):
     """A batch to make."""
 
     epoch: int | None
@@ -59,7 +59,7 @@ class Made(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Wanted:
+class Transforms:
     """What a loader makes of its images."""
 
     preprocess: Preprocess
@@ -82,7 +82,7 @@ class Gathers(Protocol):
 
 
 def choose_maker(
-    source: Source, wanted: Wanted, cache_bytes: int | None, allowed: int, replace: bool
+    source: Source, wanted: Transforms, cache_bytes: int | None, allowed: int, replace: bool
 ) -> BatchMaker | ImageMaker:
     """The faster of the two that can do it."""
     if isinstance(source, Gathers) and (wanted.augment is None or wanted.augment.policy == "none"):
@@ -99,9 +99,9 @@ class BatchMaker:
     """Whole batches of images in memory."""
 
     source: Gathers
-    wanted: Wanted
+    wanted: Transforms
 
-    def make(self, task: Task) -> Made:
+    def make(self, task: BatchTask) -> Made:
         """All views of the batch, by tensor operations."""
         w = self.wanted
         images = self.source.gather(task.indices)
@@ -120,13 +120,13 @@ class ImageMaker:
     """Image by image: decode or remember, then cut a view."""
 
     source: Source
-    wanted: Wanted
+    wanted: Transforms
     cache: ImageCache
     allowed: int
     replace: bool
     """In training, an image that cannot be read is replaced by the next one that can."""
 
-    def make(self, task: Task) -> Made:
+    def make(self, task: BatchTask) -> Made:
         """The views of all images of the batch that can be read."""
         cuts: list[dict[str, list[Cut]]] = []
         taken: list[int] = []

@@ -16,7 +16,7 @@ FOREIGN_SUFFIXES = frozenset(
 """Names of images, in lower case, of kinds that are not opened: who has them should hear of it."""
 
 
-class Walk:
+class FolderWalk:
     """Goes through folders; remembers what it passed over."""
 
     def __init__(self) -> None:
@@ -69,7 +69,7 @@ class Walk:
 
 def has_images(root: Path, below: str = "") -> bool:
     """Whether there is any image in `root/below`."""
-    return next(Walk().images(root, below), None) is not None
+    return next(FolderWalk().images(root, below), None) is not None
 
 
 def entries(folder: str | Path) -> list[os.DirEntry[str]]:

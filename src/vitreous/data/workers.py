@@ -51,7 +51,7 @@ class WorkersDiedError(Exception):
         self.how, self.task = how, task
 
 
-class Workers(Generic[Asked, Made]):
+class WorkerPool(Generic[Asked, Made]):
     """`count` processes that turn tasks into what `make` makes of them; results come in the order of the tasks.
 
     Results travel as pickled NumPy arrays, through pipes: tensors would need /dev/shm, which containers keep small.

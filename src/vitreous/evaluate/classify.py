@@ -42,7 +42,7 @@ class Bin(NamedTuple):
     accuracy: float | None
 
 
-class Answer(NamedTuple):
+class ClassifiedImage(NamedTuple):
     """What was said of one image."""
 
     image: str
@@ -72,9 +72,9 @@ class ClassificationResult:
     """(K, K) counts; rows are the true classes, columns the predicted."""
     bins: tuple[Bin, ...]
     """Of confidence, equally wide from 0 to 1: what `ece` sums up."""
-    surest_wrong: tuple[Answer, ...]
+    surest_wrong: tuple[ClassifiedImage, ...]
     """The wrong answers that it was surest of, the surest first."""
-    surest_right: tuple[Answer, ...]
+    surest_right: tuple[ClassifiedImage, ...]
     """Of each class the right answer that it was surest of, the surest first."""
 
     @property
@@ -112,7 +112,7 @@ class ClassificationResult:
     @staticmethod
     def from_json(fields: dict[str, Any]) -> ClassificationResult:
         """The same again; what follows from the rest is not read."""
-        kinds: dict[str, Any] = {"bins": Bin, "surest_wrong": Answer, "surest_right": Answer}
+        kinds: dict[str, Any] = {"bins": Bin, "surest_wrong": ClassifiedImage, "surest_right": ClassifiedImage}
         read: dict[str, Any] = {name: fields[name] for name in ("n", "top1", "top5", "ece", "loss")}
         read |= {name: tuple(kind(**entry) for entry in fields[name]) for name, kind in kinds.items()}
         low, high = fields["top1_interval"]
@@ -158,9 +158,9 @@ def score_classes(
     confusion = torch.bincount(targets * classes + predicted, minlength=classes**2).view(classes, classes)
     labels = distinct_labels(labels if labels is not None else [str(k) for k in range(classes)])
 
-    def answer(row: int) -> Answer:
+    def answer(row: int) -> ClassifiedImage:
         name = str(row) if names is None else names[row]
-        return Answer(name, labels[targets[row]], labels[predicted[row]], float(confidence[row]))
+        return ClassifiedImage(name, labels[targets[row]], labels[predicted[row]], float(confidence[row]))
 
     order = confidence.argsort(descending=True, stable=True)
     wrong, sure = order[~right[order]], order[right[order]]

@@ -20,7 +20,7 @@ from vitreous.evaluate.spread import NORMAL
 
 
 @dataclass(frozen=True)
-class Score:
+class ConditionScore:
     """Of the same n images in one state. Shares are from 0 to 1."""
 
     accuracy: float
@@ -31,7 +31,7 @@ class Score:
 
 
 @dataclass(frozen=True)
-class CorruptionScore(Score):
+class CorruptionScore(ConditionScore):
     """Under one corruption."""
 
     kind: str
@@ -54,7 +54,7 @@ class CorruptionResult:
     n: int
     kinds: tuple[str, ...]
     strengths: tuple[int, ...]
-    clean: Score
+    clean: ConditionScore
     scores: tuple[CorruptionScore, ...]
     """Kind by kind, and of each by strength."""
     error: MeanError
@@ -99,7 +99,7 @@ def judge_corruptions(
         n=len(right),
         kinds=tuple(kinds),
         strengths=tuple(strengths),
-        clean=Score(*clean),
+        clean=ConditionScore(*clean),
         scores=tuple(CorruptionScore(*score, *cell) for score, cell in zip(scores, cells, strict=True)),
         error=_mean_error(wrong, 0.0),
         relative_error=_mean_error(wrong - ~right[:, 0], -1.0),

@@ -31,7 +31,7 @@ LabelledFeatures = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True)
-class Trial:
+class ProbeTrial:
     """How well one strength of regularisation did."""
 
     weight_decay: float
@@ -50,7 +50,7 @@ class LinearProbe:
     """(K,) float32."""
     weight_decay: float
     """The regularisation that was chosen."""
-    trials: tuple[Trial, ...]
+    trials: tuple[ProbeTrial, ...]
 
     def __call__(self, features: Tensor) -> Tensor:
         """(n, D) to scores (n, K)."""
@@ -170,13 +170,13 @@ def _unfold(weights: Tensor, mean: Tensor, scale: Tensor) -> tuple[Tensor, Tenso
 
 def _try(
     probe: tuple[Tensor, Tensor], strength: float, train: LabelledFeatures, validation: LabelledFeatures | None
-) -> Trial:
+) -> ProbeTrial:
     def judge(features: Tensor, labels: Tensor) -> tuple[float, float]:
         scores = F.linear(features.float(), *probe)
         accuracy = (scores.argmax(dim=1) == labels).double().mean().item()
         return accuracy, F.cross_entropy(scores.double(), labels).item()
 
-    return Trial(strength, judge(*train)[0], *(judge(*validation) if validation is not None else (None, None)))
+    return ProbeTrial(strength, judge(*train)[0], *(judge(*validation) if validation is not None else (None, None)))
 
 
 def _check(features: Tensor, labels: Tensor, classes: int, weight_decays: Sequence[float]) -> None:

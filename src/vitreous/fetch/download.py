@@ -19,6 +19,7 @@ from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
 from vitreous import __version__
+from vitreous.data.shards.web import RetryPolicy
 from vitreous.errors import UserError
 from vitreous.inputs import reason, size_text
 from vitreous.storage.failures import readable_errors
@@ -29,22 +30,12 @@ MOST = 2**40
 """Bytes of a file whose size nobody says."""
 
 Progress = Callable[[int, int], None]
+RETRY = RetryPolicy(tries=4, pause=1.0)
+"""Tries count in a row, without `least` bytes between."""
 
 
 @dataclass(frozen=True)
-class Patience:
-    """When a server is given up: after `tries` attempts in a row that bring next to nothing, with growing pauses."""
-
-    seconds: float = 30.0
-    """Without an answer; and how long `least` bytes may take."""
-    least: int = 2**14
-    """Bytes; fewer are next to nothing."""
-    tries: int = 4
-    pause: float = 1.0
-
-
-@dataclass(frozen=True)
-class Version:
+class DownloadRecord:
     """What a server said of the file that is being fetched."""
 
     url: str
@@ -79,7 +70,7 @@ def download(
     *,
     size: int | None = None,
     progress: Progress | None = None,
-    patience: Patience | None = None,
+    retry: RetryPolicy | None = None,
 ) -> str:
     """Bring the file to `path`, from the first address that has it, and return that address.
 
@@ -89,7 +80,7 @@ def download(
     for url in sorted(urls, key=lambda url: _known(path, url) is None):  # first what can be continued
         try:
             with readable_errors(path):
-                _fetch(url, path, size, progress, patience or Patience())
+                _fetch(url, path, size, progress, retry or RETRY)
             return url
         except (_BrokenOffError, _RefusedError) as error:
             complaints[url] = error
@@ -112,24 +103,24 @@ def _complaint(error: _BrokenOffError | _RefusedError, url: str, path: Path) -> 
     return f"broke off{f' after {size_text(done)}, which are kept' if done else ''} ({error})"
 
 
-def _fetch(url: str, path: Path, size: int | None, progress: Progress | None, patience: Patience) -> None:
+def _fetch(url: str, path: Path, size: int | None, progress: Progress | None, retry: RetryPolicy) -> None:
     part, failures = part_of(path), 0
     most = _size(part)
     while True:
         try:
-            _attempt(url, path, size, progress, patience)
+            _attempt(url, path, size, progress, retry)
             break
         except _BrokenOffError:
-            failures = 0 if _size(part) >= most + patience.least else failures + 1
+            failures = 0 if _size(part) >= most + retry.least else failures + 1
             most = max(most, _size(part))
-            if failures >= patience.tries:
+            if failures >= retry.tries:
                 raise
-            time.sleep(patience.pause * 2**failures)
+            time.sleep(retry.pause * 2**failures)
     part.replace(path)
-    _remember(path, replace(_known(path, url) or Version(url), finished=path.stat().st_mtime_ns))
+    _remember(path, replace(_known(path, url) or DownloadRecord(url), finished=path.stat().st_mtime_ns))
 
 
-def _attempt(url: str, path: Path, size: int | None, progress: Progress | None, patience: Patience) -> None:
+def _attempt(url: str, path: Path, size: int | None, progress: Progress | None, retry: RetryPolicy) -> None:
     """Read as much as one connection gives, to the end of `FILE.part`."""
     part = part_of(path)
     known = _known(path, url)
@@ -139,7 +130,7 @@ def _attempt(url: str, path: Path, size: int | None, progress: Progress | None, 
     if known is None or known.tag is None:
         done = 0
     try:
-        with urlopen(_request(url, known, done), timeout=patience.seconds) as answer:
+        with urlopen(_request(url, known, done), timeout=retry.seconds) as answer:
             if answer.status != 206:
                 done = 0
             elif not _continues(answer, known, done):
@@ -148,8 +139,8 @@ def _attempt(url: str, path: Path, size: int | None, progress: Progress | None, 
             said = _announced(answer, done)
             if size is not None and said is not None and said != size:
                 raise _RefusedError(f"it has {said:,} bytes now, and {size:,} were published")
-            _remember(path, Version(url, _tag(answer), said))
-            _receive(answer, part, done, said or size, progress, patience)
+            _remember(path, DownloadRecord(url, _tag(answer), said))
+            _receive(answer, part, done, said or size, progress, retry)
     except HTTPError as error:
         error.close()
         if error.code == 416 and done:  # it has fewer bytes than are here: another version
@@ -165,7 +156,7 @@ def _attempt(url: str, path: Path, size: int | None, progress: Progress | None, 
         raise _RefusedError(str(error)[:200]) from None
 
 
-def _request(url: str, known: Version | None, done: int) -> Request:
+def _request(url: str, known: DownloadRecord | None, done: int) -> Request:
     headers = {"User-Agent": f"vitreous/{__version__}", "Accept-Encoding": "identity"}
     if known is not None and known.tag is not None and done:
         headers |= {"Range": f"bytes={done}-", "If-Range": known.tag}
@@ -175,7 +166,7 @@ def _request(url: str, known: Version | None, done: int) -> Request:
 
 
 def _receive(
-    answer: HTTPResponse, part: Path, done: int, total: int | None, progress: Progress | None, patience: Patience
+    answer: HTTPResponse, part: Path, done: int, total: int | None, progress: Progress | None, retry: RetryPolicy
 ) -> None:
     with part.open("r+b" if done else "wb") as file:
         file.truncate(done)
@@ -188,9 +179,9 @@ def _receive(
             file.write(piece)
             if progress is not None:
                 progress(done, total or done)
-            if time.monotonic() - since > patience.seconds:
-                if done - then < patience.least:
-                    raise _BrokenOffError(f"{done - then:,} bytes in {patience.seconds:g} s")
+            if time.monotonic() - since > retry.seconds:
+                if done - then < retry.least:
+                    raise _BrokenOffError(f"{done - then:,} bytes in {retry.seconds:g} s")
                 since, then = time.monotonic(), done
         file.flush()
         os.fsync(file.fileno())
@@ -206,7 +197,7 @@ def _next_piece(answer: HTTPResponse) -> bytes:
         raise _BrokenOffError(reason(error)[:200] or type(error).__name__) from None
 
 
-def _continues(answer: HTTPResponse, known: Version | None, done: int) -> bool:
+def _continues(answer: HTTPResponse, known: DownloadRecord | None, done: int) -> bool:
     """Whether a part of a file is what follows the bytes that are here, and of the same version."""
     found = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", answer.headers.get("Content-Range", ""))
     if found is None or int(found[1]) != done or known is None:
@@ -227,20 +218,20 @@ def _announced(answer: HTTPResponse, done: int) -> int | None:
     return done + int(length) if length.isascii() and length.isdigit() else None
 
 
-def _known(path: Path, url: str) -> Version | None:
+def _known(path: Path, url: str) -> DownloadRecord | None:
     """The version that `FILE.part` is of, if it is of this address."""
     note = _note(path)
     return note if note is not None and note.url == url else None
 
 
-def _note(path: Path) -> Version | None:
+def _note(path: Path) -> DownloadRecord | None:
     with suppress(OSError, ValueError, TypeError):
-        note = Version(**json.loads(origin_of(path).read_text(encoding="utf-8")))
+        note = DownloadRecord(**json.loads(origin_of(path).read_text(encoding="utf-8")))
         return note if isinstance(note.url, str) and isinstance(note.tag, str | None) else None
     return None
 
 
-def _remember(path: Path, version: Version) -> None:
+def _remember(path: Path, version: DownloadRecord) -> None:
     write_file(origin_of(path), json.dumps(asdict(version)) + "\n")
 
 

@@ -15,10 +15,11 @@ from vitreous import __version__
 from vitreous.data.datasets.entry import Dataset, File
 from vitreous.data.datasets.place import CARD, FILES, Card, broken_links, read_card, read_dataset
 from vitreous.data.folder import FolderSource
+from vitreous.data.shards.web import RetryPolicy
 from vitreous.data.source import Data, Split
 from vitreous.errors import UserError
 from vitreous.fetch.archive import SPARE, TIMES, unpack_archive, unpack_gzip
-from vitreous.fetch.download import Patience, brought_from, download, origin_of, part_of
+from vitreous.fetch.download import brought_from, download, origin_of, part_of
 from vitreous.inputs import open_input, size_text
 from vitreous.storage.failures import readable_errors
 from vitreous.storage.files import fsync_file, remove_folder, write_file
@@ -50,7 +51,7 @@ def downloads_of(dataset: Dataset, root: Path) -> Path:
 
 
 def install(
-    dataset: Dataset, root: Path, *, progress: Progress | None = None, patience: Patience | None = None
+    dataset: Dataset, root: Path, *, progress: Progress | None = None, retry: RetryPolicy | None = None
 ) -> Path:
     """Bring a dataset to `root` and return its folder; what is there already stays as it is."""
     final, store = root / dataset.name, root / dataset.folder
@@ -61,7 +62,7 @@ def install(
             check_needs(dataset)
             check_by_hand(dataset, root)
             check_space(dataset, root)
-            fetched = [_bring(file, downloads_of(dataset, root), progress, patience) for file in dataset.files]
+            fetched = [_bring(file, downloads_of(dataset, root), progress, retry) for file in dataset.files]
             _fill(dataset, store, fetched, progress)
             _clear(fetched)
         check_links(dataset, store)
@@ -136,13 +137,13 @@ def check_space(dataset: Dataset, root: Path) -> None:
         )
 
 
-def _bring(file: File, place: Path, progress: Progress | None, patience: Patience | None) -> Fetched:
+def _bring(file: File, place: Path, progress: Progress | None, retry: RetryPolicy | None) -> Fetched:
     """The file at its place in the downloads, checked; of a wrong one that we brought, nothing is kept."""
     path, url = place / file.name, None
     place.mkdir(parents=True, exist_ok=True)
     if not path.exists():
         shown = None if progress is None else (lambda done, total: progress(file.name, done, total))
-        url = download(file.urls, path, size=file.size, progress=shown, patience=patience)
+        url = download(file.urls, path, size=file.size, progress=shown, retry=retry)
     else:
         url = brought_from(path)
     if file.kind == "folder":

@@ -25,7 +25,7 @@ from vitreous.inference.engine import Engine, TorchEngine
 from vitreous.inference.folder import About, Accuracy
 from vitreous.inference.graph import output_names, trace_graph
 from vitreous.inference.matching import match_classes
-from vitreous.inference.runtime import Runtime, find_runtime
+from vitreous.inference.runtime import Backend, find_runtime
 from vitreous.inference.speed import describe_machine, describe_software, measure_speeds
 from vitreous.inference.verify import TOLERANCE, Agreement, agreement, batched, first_difference
 from vitreous.model.family import called, described
@@ -111,7 +111,7 @@ def _in_torch(bundle: Bundle) -> TorchEngine:
     return TorchEngine(bundle.model, bundle.preprocess, path=bundle.path)
 
 
-def _first_difference(program: ExportedProgram, runtime: Runtime, model: Any, views: Tensor) -> str | None:
+def _first_difference(program: ExportedProgram, runtime: Backend, model: Any, views: Tensor) -> str | None:
     """The layer that differs first, where it can be found: a graph that is wrong may also be one that cannot be run."""
     try:
         return first_difference(program, runtime.intermediate, model, views)
@@ -119,7 +119,7 @@ def _first_difference(program: ExportedProgram, runtime: Runtime, model: Any, vi
         return None
 
 
-def _refused(bundle: Bundle, runtime: Runtime, found: Agreement, layer: str | None) -> UserError:
+def _refused(bundle: Bundle, runtime: Backend, found: Agreement, layer: str | None) -> UserError:
     where = f"; the first layer that differs is {layer}" if layer else ""
     return UserError(
         f"{bundle.path or 'the model'}: {runtime.title} does not compute what the network does (of {found.images} "

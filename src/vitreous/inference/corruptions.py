@@ -12,7 +12,7 @@ import torch
 from vitreous.data.corrupt import Corrupted, Corrupting
 from vitreous.data.loader import choose_workers
 from vitreous.data.unreadable import check_unreadable
-from vitreous.data.workers import Workers, WorkersDiedError
+from vitreous.data.workers import WorkerPool, WorkersDiedError
 from vitreous.errors import UserError
 from vitreous.evaluate.corruptions import CorruptionResult, judge_corruptions
 from vitreous.inference.engine import Deployed
@@ -68,7 +68,7 @@ def _made(making: Corrupting, workers: int) -> Iterator[Corrupted]:
     if not workers:
         yield from map(making.make, indices)
         return
-    processes: Workers[int, Corrupted] = Workers(making.make, workers)
+    processes: WorkerPool[int, Corrupted] = WorkerPool(making.make, workers)
     try:
         with closing(processes):
             yield from processes.run(indices)

@@ -16,7 +16,7 @@ from vitreous.data.folder import images_below, one_image
 from vitreous.data.shards.opening import is_shards, open_shards
 from vitreous.data.source import Data, NoClassesError, Source, Split, open_data
 from vitreous.data.view import Sample
-from vitreous.data.walk import Walk, has_images
+from vitreous.data.walk import FolderWalk, has_images
 from vitreous.errors import UserError
 from vitreous.inference.folder import is_engine
 from vitreous.inputs import reason
@@ -128,7 +128,7 @@ def find_images(place: str | Path, notes: list[str]) -> list[Path]:
     path = Path(place)
     if not _is_folder(path):
         return [path]
-    walk = Walk()
+    walk = FolderWalk()
     try:
         source = images_below(path, walk)
     except UserError as error:
@@ -148,7 +148,7 @@ def open_all(place: str | Path) -> tuple[tuple[Source, ...], tuple[str, ...]]:
     """
     path = Path(place)
     if _is_folder(path):
-        walk = Walk()
+        walk = FolderWalk()
         if has_images(path):
             return (images_below(path.absolute(), walk),), walk.remarks(path)
     elif path.suffix.lower() in IMAGE_SUFFIXES:

@@ -17,7 +17,7 @@ from vitreous.inference.engine import Engine
 
 
 @dataclass(frozen=True)
-class Runtime:
+class Backend:
     """What converts, keeps and computes a graph. `model` in the functions is whatever the runtime calls so."""
 
     title: str
@@ -44,8 +44,8 @@ class Runtime:
         return all(find_spec(name) is not None for name in self.needs)
 
 
-RUNTIMES: dict[str, Runtime] = {
-    "openvino": Runtime(
+RUNTIMES: dict[str, Backend] = {
+    "openvino": Backend(
         title="OpenVINO",
         needs=("openvino", "nncf"),
         files=(openvino.XML, openvino.BIN),
@@ -57,7 +57,7 @@ RUNTIMES: dict[str, Runtime] = {
         quantise=int8.quantise,
         quantise_within=int8.quantise_within,
     ),
-    "onnx": Runtime(
+    "onnx": Backend(
         title="ONNX",
         needs=("onnx", "onnxscript", "onnxruntime"),
         files=(onnx.FILE,),
@@ -70,7 +70,7 @@ RUNTIMES: dict[str, Runtime] = {
 }
 
 
-def find_runtime(name: str, asked: str) -> Runtime:
+def find_runtime(name: str, asked: str) -> Backend:
     """The runtime of a name, if it is installed. asked: the argument that names it, for the error to say so."""
     runtime = RUNTIMES[name]
     if not runtime.installed:

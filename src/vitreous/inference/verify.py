@@ -105,7 +105,7 @@ def first_difference(
 ) -> str | None:
     """The layer of the network in which a converted model first differs from it; None if no layer does.
 
-    intermediate: the runtime's (`vitreous.inference.runtime.Runtime`); images: a few, (n, C, H, W) uint8.
+    intermediate: the runtime's (`vitreous.inference.runtime.Backend`); images: a few, (n, C, H, W) uint8.
     """
     theirs = intermediate(model, images)
     ours: dict[str, tuple[str, Tensor]] = {}

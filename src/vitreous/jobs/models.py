@@ -17,7 +17,7 @@ from vitreous.model.family import (
     count_parameters,
     named_config,
 )
-from vitreous.training.parallelism import Fit, fit_on
+from vitreous.training.parallelism import GpuPlan, fit_on
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class ModelRow:
     """Billions of floating-point operations for one image, forward; a multiplication and an addition are two."""
     activation_mb: float
     """Millions of bytes that training keeps for one image, in float32."""
-    fit: Fit | None = None
+    fit: GpuPlan | None = None
     """How it can be trained on the GPUs that were asked about."""
 
 

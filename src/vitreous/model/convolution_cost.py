@@ -16,7 +16,7 @@ from vitreous.model.cost import CACHED, FEWEST, MOST
 from vitreous.model.table import check_whole
 
 
-class Layer(NamedTuple):
+class ConvLayer(NamedTuple):
     """A convolution and what goes with it."""
 
     inputs: int
@@ -36,7 +36,7 @@ class Layer(NamedTuple):
         return self.inputs // self.groups * self.outputs * self.kernel**2
 
 
-Layers = Callable[[Any], Iterator[Layer]]
+Layers = Callable[[Any], Iterator[ConvLayer]]
 
 
 def count_parameters(layers: Layers, c: ModelConfig) -> int:
@@ -69,18 +69,18 @@ def _largest(layers: Layers, c: ModelConfig) -> int:
     return 4 * max(layer.outputs * layer.places for layer in layers(c))
 
 
-def bit_layers(c: BiTConfig) -> Iterator[Layer]:
+def bit_layers(c: BiTConfig) -> Iterator[ConvLayer]:
     """Of a BiT. A norm comes before its convolution, and both keep what goes into them."""
     (height, width), inputs = c.image_size, c.root_width
     pixels = c.channels * height * width
     if c.root == "3x3":
-        yield Layer(c.channels, inputs, 3, height * width, 0, pixels)
+        yield ConvLayer(c.channels, inputs, 3, height * width, 0, pixels)
     else:
         height, width = _half(height), _half(width)
         places, padded = height * width, (height + 2) * (width + 2)
         height, width = _half(height), _half(width)
         pooled = padded + 2 * height * width  # which was largest is kept as a number of 8 bytes
-        yield Layer(c.channels, inputs, 7, places, 0, pixels + inputs * pooled)
+        yield ConvLayer(c.channels, inputs, 7, places, 0, pixels + inputs * pooled)
     for stage, (depth, outputs) in enumerate(zip(c.depths, c.stage_widths, strict=True)):
         inner = outputs // 4
         for block in range(depth):
@@ -89,19 +89,19 @@ def bit_layers(c: BiTConfig) -> Iterator[Layer]:
                 height, width = _half(height), _half(width)
             after = height * width
             if not block:
-                yield Layer(inputs, outputs, 1, after, 0, 0)
-            yield Layer(inputs, inner, 1, before, 2 * inputs, 2 * inputs * before)
-            yield Layer(inner, inner, 3, after, 2 * inner, 2 * inner * before)
-            yield Layer(inner, outputs, 1, after, 2 * inner, 2 * inner * after)
+                yield ConvLayer(inputs, outputs, 1, after, 0, 0)
+            yield ConvLayer(inputs, inner, 1, before, 2 * inputs, 2 * inputs * before)
+            yield ConvLayer(inner, inner, 3, after, 2 * inner, 2 * inner * before)
+            yield ConvLayer(inner, outputs, 1, after, 2 * inner, 2 * inner * after)
             inputs = outputs
-    yield Layer(0, inputs, 1, height * width, 2 * inputs, 2 * inputs * height * width)  # the last norm
+    yield ConvLayer(0, inputs, 1, height * width, 2 * inputs, 2 * inputs * height * width)  # the last norm
 
 
-def efficientnet_layers(c: EfficientNetConfig) -> Iterator[Layer]:
+def efficientnet_layers(c: EfficientNetConfig) -> Iterator[ConvLayer]:
     """Of an EfficientNet. A norm comes after its convolution, and keeps what that gives; swish keeps what it gets."""
     height, width = (_half(side) for side in c.image_size)
     places, stem = height * width, c.stem_width
-    yield Layer(c.channels, stem, 3, places, 2 * stem, c.channels * 4 * places + 2 * stem * places)
+    yield ConvLayer(c.channels, stem, 3, places, 2 * stem, c.channels * 4 * places + 2 * stem * places)
     for stage in c.stages:
         for block in range(stage.blocks):
             before, inputs = height * width, stage.outputs if block else stage.inputs
@@ -110,14 +110,14 @@ def efficientnet_layers(c: EfficientNetConfig) -> Iterator[Layer]:
             after, inner = height * width, inputs * stage.expansion
             squeezed = max(1, inputs // 4)
             if stage.expansion > 1:
-                yield Layer(inputs, inner, 1, before, 2 * inner, (inputs + 2 * inner) * before)
-            yield Layer(inner, inner, stage.kernel, after, 2 * inner, inner * (before + 3 * after), groups=inner)
-            yield Layer(inner, squeezed, 1, 1, squeezed, inner + squeezed)
-            yield Layer(squeezed, inner, 1, 1, inner, squeezed + inner)
-            yield Layer(inner, stage.outputs, 1, after, 2 * stage.outputs, (inner + stage.outputs) * after)
+                yield ConvLayer(inputs, inner, 1, before, 2 * inner, (inputs + 2 * inner) * before)
+            yield ConvLayer(inner, inner, stage.kernel, after, 2 * inner, inner * (before + 3 * after), groups=inner)
+            yield ConvLayer(inner, squeezed, 1, 1, squeezed, inner + squeezed)
+            yield ConvLayer(squeezed, inner, 1, 1, inner, squeezed + inner)
+            yield ConvLayer(inner, stage.outputs, 1, after, 2 * stage.outputs, (inner + stage.outputs) * after)
     features, places = c.features, height * width
     last = c.stages[-1].outputs
-    yield Layer(last, features, 1, places, 2 * features, (last + 2 * features) * places)
+    yield ConvLayer(last, features, 1, places, 2 * features, (last + 2 * features) * places)
 
 
 def _half(side: int) -> int:

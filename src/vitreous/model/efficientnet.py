@@ -26,7 +26,7 @@ MOMENTUM = 0.01
 """Share of a batch in the running statistics once there were a hundred: TensorFlow's decay of 0.99."""
 
 
-class Norm(nn.BatchNorm2d):
+class BatchNorm(nn.BatchNorm2d):
     """Batch norm as every layer has it.
 
     The first hundred batches count alike in the running statistics: at 1 % each from the beginning, a short training
@@ -69,7 +69,7 @@ class Norm(nn.BatchNorm2d):
         return (centred * scale[:, None, None] + self.bias[:, None, None]).to(x.dtype)
 
 
-class NormSwish(Norm):
+class NormSwish(BatchNorm):
     """Batch norm, then swish: x * sigmoid(x)."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -125,7 +125,7 @@ class Separable(Residual):
         self.bn1 = NormSwish(inputs, c.norm_eps)
         self.se = SqueezeExcite(inputs, max(1, inputs // 4))
         self.conv_pw = padded(inputs, stage.outputs, 1)
-        self.bn2 = Norm(stage.outputs, c.norm_eps)
+        self.bn2 = BatchNorm(stage.outputs, c.norm_eps)
 
     def branch(self, x: Tensor) -> Tensor:
         """(B, inputs, H, W) to (B, outputs, H/stride, W/stride)."""
@@ -146,7 +146,7 @@ class MBConv(Residual):
         self.bn2 = NormSwish(inner, c.norm_eps)
         self.se = SqueezeExcite(inner, max(1, inputs // 4))
         self.conv_pwl = padded(inner, stage.outputs, 1)
-        self.bn3 = Norm(stage.outputs, c.norm_eps)
+        self.bn3 = BatchNorm(stage.outputs, c.norm_eps)
 
     def branch(self, x: Tensor) -> Tensor:
         """(B, inputs, H, W) to (B, outputs, H/stride, W/stride)."""

@@ -19,7 +19,7 @@ from vitreous.model.initialise import Linear
 from vitreous.model.network import Network
 
 
-class Norm(nn.GroupNorm):
+class GroupNorm32(nn.GroupNorm):
     """Group norm as every layer has it."""
 
     def __init__(self, channels: int) -> None:
@@ -33,7 +33,7 @@ class Norm(nn.GroupNorm):
         return super().forward(x.contiguous()).contiguous(memory_format=layout_of(x))
 
 
-class NormReLU(Norm):
+class NormReLU(GroupNorm32):
     """Group norm, then ReLU."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -69,7 +69,7 @@ class RootBlock(nn.Module):
         return F.max_pool2d(x, 3, 2)
 
 
-class Block(nn.Module):
+class PreActBottleneck(nn.Module):
     """A bottleneck with norm and ReLU before each convolution: what is added to the stream is a plain sum (BiT)."""
 
     def __init__(self, inputs: int, outputs: int, stride: int, first: bool, same: bool) -> None:
@@ -91,7 +91,7 @@ class Block(nn.Module):
         return out + shortcut
 
 
-class NormedBlock(nn.Module):
+class Bottleneck(nn.Module):
     """A bottleneck with a norm after each convolution, and ReLU after the sum (the hybrids')."""
 
     def __init__(self, inputs: int, outputs: int, stride: int, first: bool, same: bool) -> None:
@@ -103,7 +103,7 @@ class NormedBlock(nn.Module):
         self.conv2 = StandardisedConvolution(inner, inner, 3, stride, same=same)
         self.norm2 = NormReLU(inner)
         self.conv3 = StandardisedConvolution(inner, outputs, 1)
-        self.norm3 = Norm(outputs)
+        self.norm3 = GroupNorm32(outputs)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, inputs, H, W) to (B, outputs, H/stride, W/stride)."""
@@ -118,7 +118,7 @@ class Projection(nn.Module):
     def __init__(self, inputs: int, outputs: int, stride: int, *, normed: bool = False, same: bool = False) -> None:
         super().__init__()
         self.conv = StandardisedConvolution(inputs, outputs, 1, stride, same=same)
-        self.norm = Norm(outputs) if normed else nn.Identity()
+        self.norm = GroupNorm32(outputs) if normed else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, inputs, H, W) to (B, outputs, H/stride, W/stride)."""
@@ -126,11 +126,11 @@ class Projection(nn.Module):
         return out
 
 
-class Stage(nn.Module):
+class ResNetStage(nn.Module):
     """Blocks of one width; the first takes every `stride`-th place."""
 
     def __init__(
-        self, block: type[Block | NormedBlock], inputs: int, outputs: int, depth: int, stride: int, same: bool
+        self, block: type[PreActBottleneck | Bottleneck], inputs: int, outputs: int, depth: int, stride: int, same: bool
     ):
         super().__init__()
         first = block(inputs, outputs, stride, True, same)
@@ -163,11 +163,11 @@ class Trunk(nn.Module):
         super().__init__()
         inputs = round(64 * width)
         self.stem = RootBlock(channels, inputs, root, normed=not preactivated, same=same)
-        block = Block if preactivated else NormedBlock
+        block = PreActBottleneck if preactivated else Bottleneck
         self.stages = nn.Sequential()
         for number, depth in enumerate(depths):
             outputs = round(256 * width) * 2**number
-            self.stages.append(Stage(block, inputs, outputs, depth, 1 if number == 0 else 2, same))
+            self.stages.append(ResNetStage(block, inputs, outputs, depth, 1 if number == 0 else 2, same))
             inputs = outputs
         self.norm = NormReLU(inputs) if preactivated else nn.Identity()
 
@@ -180,7 +180,7 @@ class Trunk(nn.Module):
         return out
 
 
-class Head(nn.Module):
+class ClassifierHead(nn.Module):
     """The classifier, under timm's name for it."""
 
     def __init__(self, features: int, classes: int) -> None:
@@ -202,7 +202,7 @@ class BiT(Trunk, Network):
         c = config
         super().__init__(c.depths, width=c.width, channels=c.channels, root=c.root)
         self.config = c
-        self.head = Head(c.features, c.classes)
+        self.head = ClassifierHead(c.features, c.classes)
         if seed is not None:
             initialise_convolutions(self, seed)
 

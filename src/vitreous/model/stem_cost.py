@@ -10,7 +10,7 @@ from vitreous.config.stem import ConvStem, ResNetStem, Stem
 Size = tuple[int, int]
 
 
-class Layer(NamedTuple):
+class StemLayer(NamedTuple):
     """A convolution without bias, and what follows it."""
 
     inputs: int
@@ -23,7 +23,7 @@ class Layer(NamedTuple):
     """Numbers that training keeps of one image, from its output on to the next layer's input."""
 
 
-def stem_layers(stem: Stem, channels: int, size: Size) -> Iterator[Layer]:
+def stem_layers(stem: Stem, channels: int, size: Size) -> Iterator[StemLayer]:
     """The convolutions of a stem for images (height, width)."""
     if isinstance(stem, ConvStem):
         yield from _convolutions(stem, channels, size)
@@ -58,21 +58,21 @@ def largest_stem_map(stem: Stem, channels: int, size: Size) -> int:
     return max(layer.outputs * layer.places for layer in stem_layers(stem, channels, size))
 
 
-def _convolutions(stem: ConvStem, channels: int, size: Size) -> Iterator[Layer]:
+def _convolutions(stem: ConvStem, channels: int, size: Size) -> Iterator[StemLayer]:
     height, width = size
     for outputs in stem.widths:
         places, halved = height * width, (height // 2) * (width // 2)
         # its input; after ReLU; where the largest were, in 8 bytes each
-        yield Layer(channels, outputs, 3, places, False, places * (channels + outputs) + 2 * halved * outputs)
+        yield StemLayer(channels, outputs, 3, places, False, places * (channels + outputs) + 2 * halved * outputs)
         channels, height, width = outputs, height // 2, width // 2
 
 
-def _resnet(stem: ResNetStem, channels: int, size: Size) -> Iterator[Layer]:
+def _resnet(stem: ResNetStem, channels: int, size: Size) -> Iterator[StemLayer]:
     (height, width), outputs = size, stem.root_width
     padded = channels * (height + 5) * (width + 5)
     height, width = height // 2, width // 2
     before_pool, pooled = outputs * (height + 1) * (width + 1), outputs * height * width // 4
-    yield Layer(
+    yield StemLayer(
         channels, outputs, 7, height * width, True, padded + 2 * outputs * height * width + before_pool + 2 * pooled
     )
     height, width, inputs = height // 2, width // 2, outputs
@@ -82,11 +82,11 @@ def _resnet(stem: ResNetStem, channels: int, size: Size) -> Iterator[Layer]:
         places = (height // stride) * (width // stride)
         for block in range(depth):
             if block == 0:
-                yield Layer(inputs, outputs, 1, places, True, outputs * places)
+                yield StemLayer(inputs, outputs, 1, places, True, outputs * places)
             around = inner * (height + 1) * (width + 1) if block == 0 and stride == 2 else 0
             # of each: before its norm, and after ReLU; of the block's output, the sum is the next one's input
-            yield Layer(inputs, inner, 1, fine, True, inputs * fine + 2 * inner * fine + around)
-            yield Layer(inner, inner, 3, places, True, 2 * inner * places)
-            yield Layer(inner, outputs, 1, places, True, outputs * places)
+            yield StemLayer(inputs, inner, 1, fine, True, inputs * fine + 2 * inner * fine + around)
+            yield StemLayer(inner, inner, 3, places, True, 2 * inner * places)
+            yield StemLayer(inner, outputs, 1, places, True, outputs * places)
             height, width, fine, inputs = height // stride, width // stride, places, outputs
             stride = 1

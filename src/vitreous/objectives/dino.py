@@ -23,7 +23,7 @@ from vitreous.model.network import LeavesPatchesOut, Network, require
 from vitreous.model.position import draw_cells
 from vitreous.model.vit import ViT
 from vitreous.objectives.collapse import entropy, feature_std, information
-from vitreous.objectives.dino_head import Head
+from vitreous.objectives.dino_head import DinoHead
 from vitreous.objectives.dino_loss import (
     balanced_answers,
     distillation_loss,
@@ -52,7 +52,7 @@ class SelfDistillation(Objective):
         super().__init__()
         self.settings, self.world = settings, world or World()
         self.student = model
-        self.student_head = Head(model.config.features, settings, seed)
+        self.student_head = DinoHead(model.config.features, settings, seed)
         self.model = copy.deepcopy(model).requires_grad_(False)
         self.head = copy.deepcopy(self.student_head).requires_grad_(False)
         self.mask_token = nn.Parameter(torch.zeros(_width(model))) if settings.ibot_weight else None

@@ -12,7 +12,7 @@ from vitreous.config.objective import Dino
 from vitreous.model.initialise import Linear
 
 
-class Head(nn.Module):
+class DinoHead(nn.Module):
     """Three layers with GELU between, a vector of length one, and its cosine with each of K prototypes.
 
     The last layer is weight-normalised with all lengths fixed at 1: prototypes have a direction only.

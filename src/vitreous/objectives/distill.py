@@ -23,11 +23,11 @@ from vitreous.model.vit import ViT
 from vitreous.objectives.answers import Answers, Believe
 from vitreous.objectives.objective import Metrics
 from vitreous.objectives.setting import Setting
-from vitreous.objectives.supervised import Supervised, accuracy, class_weights
+from vitreous.objectives.supervised import Classification, accuracy, class_weights
 
 
-class Distillation(Supervised):
-    """Labels and a teacher's answers; evaluated by labels alone, as `Supervised` is."""
+class Distillation(Classification):
+    """Labels and a teacher's answers; evaluated by labels alone, as `Classification` is."""
 
     settings: config.Distill
 

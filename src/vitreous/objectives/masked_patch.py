@@ -30,7 +30,7 @@ MOST_COLOURS = 2**12
 """The scores of more would take more memory than the network, and most of them would never be seen."""
 
 
-class Corruption(NamedTuple):
+class PatchCorruption(NamedTuple):
     """What is done to the patches of each image."""
 
     cells: Tensor
@@ -117,7 +117,7 @@ def build_masked_patch(network: Network, settings: MaskedPatch, setting: Setting
     return MaskedPatchPrediction(model, settings, setting.preprocess)
 
 
-def corrupt(keys: Tensor, patches: int, settings: MaskedPatch) -> Corruption:
+def corrupt(keys: Tensor, patches: int, settings: MaskedPatch) -> PatchCorruption:
     """What happens to so many patches of each image, by its key (B,): others in every epoch."""
     count = min(patches, max(1, round(settings.mask * patches)))
     cells = draw(keys, CELLS, patches).argsort(dim=1, stable=True)[:, :count]
@@ -126,7 +126,7 @@ def corrupt(keys: Tensor, patches: int, settings: MaskedPatch) -> Corruption:
     moved = ~masked & (fate < settings.by_mask_token + settings.by_other_patch)
     step = 1 + (draw(keys, OTHERS, count) * (patches - 1)).long().clamp(max=patches - 2)  # never round to itself
     every = torch.arange(patches, device=keys.device).repeat(len(keys), 1)
-    return Corruption(
+    return PatchCorruption(
         cells,
         source=every.scatter(1, cells, torch.where(moved, (cells + step) % patches, cells)),
         masked=torch.zeros_like(every, dtype=torch.bool).scatter(1, cells, masked),

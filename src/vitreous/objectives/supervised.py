@@ -22,7 +22,7 @@ KEEP = 2**32
 """Stream of `draw` for the keep schedule; a network's own begin at 0."""
 
 
-class Supervised(Objective):
+class Classification(Objective):
     """Cross-entropy between the network's scores and the labels, hard or mixed."""
 
     class_weight: Tensor | None
@@ -108,9 +108,9 @@ def accuracy(scores: Tensor, batch: Batch) -> Tensor:
     return (scores.detach().argmax(dim=1) == truth).float().mean()
 
 
-def build_supervised(network: Network, settings: config.Supervised, setting: Setting) -> Supervised:
+def build_supervised(network: Network, settings: config.Supervised, setting: Setting) -> Classification:
     """With class weights, where the settings want any."""
-    return Supervised(network, settings, class_weights(network, settings, setting))
+    return Classification(network, settings, class_weights(network, settings, setting))
 
 
 def class_weights(network: Network, settings: config.Supervised, setting: Setting) -> Tensor | None:

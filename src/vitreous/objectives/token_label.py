@@ -18,10 +18,10 @@ from vitreous.model.trace import Trace
 from vitreous.model.vit import ViT
 from vitreous.objectives.objective import Metrics
 from vitreous.objectives.setting import Setting
-from vitreous.objectives.supervised import Supervised, accuracy, class_weights
+from vitreous.objectives.supervised import Classification, accuracy, class_weights
 
 
-class TokenLabelling(Supervised):
+class TokenLabelling(Classification):
     """Cross-entropy with the label, and beta times that of each patch token with what the teacher says of its place.
 
     Patch tokens have a classifier of their own, which is saved beside the network and not needed to use it.

@@ -57,7 +57,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Tried:
+class Trial:
     """A short training to choose the learning rate."""
 
     model: str
@@ -72,7 +72,7 @@ class Tried:
 
 
 @dataclass(frozen=True)
-class Row:
+class ComparisonRow:
     """The cells of one model with one share of the images, over all seeds."""
 
     model: str
@@ -147,7 +147,7 @@ class Comparison:
     """What all trainings share."""
     models: tuple[Compared, ...]
     cells: tuple[Cell, ...]
-    tried: tuple[Tried, ...]
+    tried: tuple[Trial, ...]
     machine: dict[str, Any]
     biases: dict[str, Bias] = field(default_factory=dict)
     """Of each model its training on most images with the first seed, all on the same images."""
@@ -169,12 +169,12 @@ class Comparison:
         return found
 
     @property
-    def rows(self) -> tuple[Row, ...]:
+    def rows(self) -> tuple[ComparisonRow, ...]:
         """By share, then by model in the order that was given; finished models last."""
         found = [row for fraction in self.fractions for row in self._rows(fraction)]
         return (*found, *self._rows(None))
 
-    def _rows(self, fraction: float | None) -> list[Row]:
+    def _rows(self, fraction: float | None) -> list[ComparisonRow]:
         accuracies = self.accuracies(fraction)
         first = next(iter(accuracies), None)
         rows = []
@@ -185,7 +185,7 @@ class Comparison:
             spent = [cell.spent for cell in cells if cell.spent is not None]  # one that diverged has none
             known = bool(spent)
             rows.append(
-                Row(
+                ComparisonRow(
                     model=name,
                     fraction=fraction,
                     images=next((cell.images for cell in cells if cell.images is not None), None),

@@ -7,7 +7,7 @@ from typing import Any
 
 from vitreous.report.analysis_plots import Line, colour_key, joined_names, lines, side_by_side
 from vitreous.report.bias import bias_section
-from vitreous.report.compared import Comparison, Row, share_text
+from vitreous.report.compared import Comparison, ComparisonRow, share_text
 from vitreous.report.html import Html, document, facts, table, tag
 from vitreous.report.numbers import parameters
 from vitreous.report.page import duration, operations
@@ -15,7 +15,7 @@ from vitreous.report.plots import shortened
 
 UNFINISHED = ": it was stopped, and these are the cells that it has so far; repeat the command to go on."
 
-Place = Callable[[Row], float | None]
+Place = Callable[[ComparisonRow], float | None]
 """Where a row stands on the x axis."""
 
 
@@ -84,7 +84,7 @@ def _pairs_text(pairs: int) -> str:
     )
 
 
-def _row(row: Row) -> list[str]:
+def _row(row: ComparisonRow) -> list[str]:
     found = row.accuracies
     spread = "" if found.deviation is None else f" ± {100 * found.deviation:.1f}"
     low, high = found.interval
@@ -101,7 +101,7 @@ def _row(row: Row) -> list[str]:
     ]
 
 
-def _difference(row: Row) -> str:
+def _difference(row: ComparisonRow) -> str:
     if row.ahead is None:
         return ""
     margin = "" if row.ahead.margin is None else f" ± {100 * row.ahead.margin:.1f}"

@@ -8,7 +8,7 @@ from PIL import Image
 
 from vitreous.config.train import Training
 from vitreous.distributed.meter import Cost
-from vitreous.evaluate.classify import Answer, ClassificationResult
+from vitreous.evaluate.classify import ClassificationResult, ClassifiedImage
 from vitreous.report.html import Html
 from vitreous.weights.bundle import Bundle
 
@@ -17,7 +17,7 @@ from vitreous.weights.bundle import Bundle
 class Example:
     """An image and what the model made of it."""
 
-    answer: Answer
+    answer: ClassifiedImage
     image: Image.Image
     overlay: Image.Image | None
     """What it looked at; None where no method can tell."""

@@ -13,7 +13,7 @@ from vitreous.evaluate.paired import Paired
 
 
 @dataclass(frozen=True)
-class Score:
+class RoundScore:
     """How many of n images were right; the round's own result.json says more."""
 
     n: int
@@ -23,14 +23,14 @@ class Score:
     loss: float
 
     @staticmethod
-    def of(result: ClassificationResult | None) -> Score | None:
+    def of(result: ClassificationResult | None) -> RoundScore | None:
         """In short."""
-        return None if result is None else Score(result.n, result.top1, result.top1_interval, result.loss)
+        return None if result is None else RoundScore(result.n, result.top1, result.top1_interval, result.loss)
 
     @staticmethod
-    def from_json(fields: dict[str, Any] | None) -> Score | None:
+    def from_json(fields: dict[str, Any] | None) -> RoundScore | None:
         """The same again."""
-        return None if fields is None else Score(**{**fields, "interval": tuple(fields["interval"])})
+        return None if fields is None else RoundScore(**{**fields, "interval": tuple(fields["interval"])})
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,8 @@ class Round:
     parameters: int
     images: int
     """That it learned from in an epoch, copies included; 0 of a teacher that was given."""
-    validation: Score | None
-    test: Score | None
+    validation: RoundScore | None
+    test: RoundScore | None
     labels: RoundLabels | None
     """None for the first teacher."""
     spent: Cost
@@ -70,7 +70,7 @@ class Round:
     @staticmethod
     def from_json(fields: dict[str, Any]) -> Round:
         """From what `asdict` gave."""
-        scores = {split: Score.from_json(fields[split]) for split in ("validation", "test")}
+        scores = {split: RoundScore.from_json(fields[split]) for split in ("validation", "test")}
         labels = None if fields["labels"] is None else RoundLabels(**fields["labels"])
         return Round(**{**fields, **scores, "labels": labels, "spent": Cost(**fields["spent"])})
 

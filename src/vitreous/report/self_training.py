@@ -10,7 +10,7 @@ from vitreous import __version__
 from vitreous.report.html import Html, document, image, table, tag
 from vitreous.report.numbers import parameters
 from vitreous.report.page import duration
-from vitreous.report.rounds import DoubtfulImage, Round, Score, SelfTrainingContent
+from vitreous.report.rounds import DoubtfulImage, Round, RoundScore, SelfTrainingContent
 from vitreous.report.scores import interval, percent
 
 SIDE = 200
@@ -135,7 +135,7 @@ def _cost(one: Round) -> tuple[str, ...]:
     return str(one.number), f"{one.model}, {parameters(one.parameters)}", learned, duration(one.spent.seconds)
 
 
-def _share(score: Score | None) -> str:
+def _share(score: RoundScore | None) -> str:
     return "" if score is None else f"{percent(score.accuracy)} ({interval(*score.interval)})"
 
 

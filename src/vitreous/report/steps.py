@@ -23,7 +23,7 @@ SIDE = 336
 
 
 @dataclass(frozen=True)
-class Walk:
+class WalkthroughContent:
     """An image and its way."""
 
     name: str
@@ -36,7 +36,7 @@ class Walk:
     steps: Steps
 
 
-def steps_page(walk: Walk) -> str:
+def steps_page(walk: WalkthroughContent) -> str:
     """The whole page as text."""
     sections = [
         tag("section", tag("h2", tag("span", str(i), class_="step"), title), *made)
@@ -65,7 +65,7 @@ def steps_page(walk: Walk) -> str:
     return document(f"{walk.name}, step by step · vitreous", body)
 
 
-def _sections(walk: Walk) -> Iterable[tuple[str, list[Html]]]:
+def _sections(walk: WalkthroughContent) -> Iterable[tuple[str, list[Html]]]:
     s = walk.steps
     yield "An image becomes patches", _patches(walk)
     yield "One patch, flattened", _flattened(walk)
@@ -83,7 +83,7 @@ def _sections(walk: Walk) -> Iterable[tuple[str, list[Html]]]:
         yield "The classes", _classes(walk)
 
 
-def _patches(walk: Walk) -> list[Html]:
+def _patches(walk: WalkthroughContent) -> list[Html]:
     s, c = walk.steps, walk.steps.config
     rows, columns = s.grid
     height, width = walk.view.height, walk.view.width
@@ -105,7 +105,7 @@ def _patches(walk: Walk) -> list[Html]:
     ]
 
 
-def _flattened(walk: Walk) -> list[Html]:
+def _flattened(walk: WalkthroughContent) -> list[Html]:
     s, c, p = walk.steps, walk.steps.config, walk.preprocess
     row, column = divmod(s.cell, s.grid[1])
     top, left = row * c.patch, column * c.patch
@@ -330,7 +330,7 @@ def _representation(s: Steps) -> list[Html]:
     return made
 
 
-def _classes(walk: Walk) -> list[Html]:
+def _classes(walk: WalkthroughContent) -> list[Html]:
     s, c = walk.steps, walk.steps.config
     assert s.logits is not None
     assert s.chances is not None

@@ -8,7 +8,7 @@ from vitreous.report.html import Html, document, facts, table, tag
 from vitreous.report.numbers import parameters
 from vitreous.report.page import duration, operations
 from vitreous.report.paper_table import BENCHMARKS, DAYS, EXAFLOPS, TABLE_2, core_days
-from vitreous.report.transferred import GROUPS, SOME_OF_VTAB, VTAB, Mean, Protocol, Score, Task, Transfer
+from vitreous.report.transferred import GROUPS, SOME_OF_VTAB, VTAB, Mean, Protocol, Task, TaskScore, Transfer
 
 UNFINISHED = ": it was stopped, and these are the scores that it has so far; repeat the command to go on."
 WORDS: dict[Protocol, str] = {
@@ -114,7 +114,7 @@ def _mean_text(mean: Mean) -> str:
     return f"{_interval_text(mean.value, mean.interval)}, {mean.tasks} of {mean.of}"
 
 
-def _with_interval(score: Score) -> str:
+def _with_interval(score: TaskScore) -> str:
     return _interval_text(score.accuracy, score.interval)
 
 
@@ -183,7 +183,7 @@ def _ours(found: Transfer, benchmark: str, protocol: Protocol) -> str:
     return _with_interval(score) + ("" if found.is_whole(score) else f"; {_departure(task, score)}")
 
 
-def _departure(task: Task, score: Score) -> str:
+def _departure(task: Task, score: TaskScore) -> str:
     """In what a figure that stands in the paper's column is of other images than the paper's."""
     published = task.published or {}
     of = published.get("test", published.get("val", score.of))
@@ -219,7 +219,7 @@ def _scores(found: Transfer) -> Iterator[Html]:
     )
 
 
-def _score_row(score: Score) -> list[str]:
+def _score_row(score: TaskScore) -> list[str]:
     return [
         score.task,
         score.protocol,
@@ -236,7 +236,7 @@ def _learned_from(count: int, of: int) -> str:
     return f"{count:,}" if count == of else f"{count:,} of {of:,}, equally many of each class"
 
 
-def _settings(score: Score) -> str:
+def _settings(score: TaskScore) -> str:
     s = score.settings
     if score.protocol == "linear":
         return f"weight decay {s['weight_decay']:g}"

@@ -56,7 +56,7 @@ class Absent:
 
 
 @dataclass(frozen=True)
-class Trial:
+class TransferTrial:
     """A training to choose hyper-parameters by, on VTAB-1k's 800 and 200 images."""
 
     settings: dict[str, Setting]
@@ -66,7 +66,7 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Score:
+class TaskScore:
     """How well one protocol did on one task."""
 
     task: str
@@ -91,7 +91,7 @@ class Score:
     seconds: float
     engine: str
     """What computed the answers, or the features."""
-    trials: tuple[Trial, ...] = ()
+    trials: tuple[TransferTrial, ...] = ()
     draws: tuple[float, ...] = ()
     """Few-shot: the accuracies of which `accuracy` is the mean."""
     remarks: tuple[str, ...] = ()
@@ -110,11 +110,11 @@ class Score:
         return f"{count}, {self.unreadable:,} unreadable" if self.unreadable else count
 
     @staticmethod
-    def from_json(fields: dict[str, Any]) -> Score:
+    def from_json(fields: dict[str, Any]) -> TaskScore:
         """The same again, from what `dataclasses.asdict` and JSON made of it."""
-        trials = tuple(Trial(**trial) for trial in fields["trials"])
+        trials = tuple(TransferTrial(**trial) for trial in fields["trials"])
         lists = {name: tuple(fields[name]) for name in ("interval", "draws", "remarks")}
-        return Score(**{**fields, **lists, "trials": trials})
+        return TaskScore(**{**fields, **lists, "trials": trials})
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ class Mean:
 
 
 @dataclass(frozen=True)
-class Model:
+class TransferredModel:
     """What is transferred."""
 
     name: str
@@ -154,25 +154,25 @@ class Transfer:
 
     out: str
     finished: bool
-    model: Model
+    model: TransferredModel
     protocols: tuple[Protocol, ...]
     budget: str | None
     image_size: int | None
     preprocess: dict[str, Any]
     """How images become the frozen model's input."""
     tasks: tuple[Task, ...]
-    scores: tuple[Score, ...]
+    scores: tuple[TaskScore, ...]
     absent: tuple[Absent, ...]
     machine: dict[str, Any]
     seconds: float
     """Of this command and of those before it that it goes on with: what the scores took."""
     remarks: tuple[str, ...] = field(default=())
 
-    def score(self, task: str, protocol: Protocol) -> Score | None:
+    def score(self, task: str, protocol: Protocol) -> TaskScore | None:
         """The one of a task and a protocol, where there is one."""
         return next((one for one in self.scores if (one.task, one.protocol) == (task, protocol)), None)
 
-    def is_whole(self, score: Score) -> bool:
+    def is_whole(self, score: TaskScore) -> bool:
         """Whether it is of all images, those that were published where the task is one of the table."""
         task = next(one for one in self.tasks if one.name == score.task)
         published = task.as_published is not False or (task.own_draw and score.protocol == "vtab-1k")
@@ -216,7 +216,7 @@ class Transfer:
         }
 
 
-def _mean(protocol: Protocol, what: str, scores: list[Score], of: int) -> list[Mean]:
+def _mean(protocol: Protocol, what: str, scores: list[TaskScore], of: int) -> list[Mean]:
     """The mean of these, if there are any."""
     if not scores:
         return []

@@ -21,7 +21,7 @@ from vitreous.server.documentation import documentation_router
 from vitreous.server.explaining import explain_router
 from vitreous.server.guard import Guard, Policy
 from vitreous.server.inference_protocol import protocol_router
-from vitreous.server.metrics import Metrics
+from vitreous.server.metrics import ServerMetrics
 from vitreous.server.page.routes import page_router
 from vitreous.server.predicting import predict_router
 from vitreous.server.refusal import RefusedError, refuse
@@ -39,7 +39,7 @@ def make_app(models: Sequence[ModelToServe], settings: ServerSettings) -> FastAP
 
     Each has answered once when this returns, so that a model that cannot is found before anybody asks.
     """
-    metrics = Metrics()
+    metrics = ServerMetrics()
     served = {model.name: Served(model, settings, metrics) for model in models}
     for model in served.values():
         model.warm_up()
@@ -97,7 +97,7 @@ def _check_places(models: Iterable[Served]) -> None:
     raise refused
 
 
-def _metrics_router(metrics: Metrics) -> APIRouter:
+def _metrics_router(metrics: ServerMetrics) -> APIRouter:
     router = APIRouter(tags=["server"])
 
     @router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})

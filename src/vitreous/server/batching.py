@@ -20,7 +20,7 @@ from torch import Tensor
 from vitreous.inference.engine import Engine
 from vitreous.server.metrics import ModelMetrics
 from vitreous.server.refusal import RefusedError, too_late, too_many
-from vitreous.server.threads import Workers
+from vitreous.server.threads import ThreadPool
 
 Answer = Callable[[Tensor], Tensor]
 """(B, C, H, W) uint8 to (B, ...): an engine's scores or representations."""
@@ -120,7 +120,7 @@ class Batcher:
         self.places, self.metrics = places, metrics
         self._waiting: list[_Waiting] = []
         self._calls = engine.calls_at_once
-        self._threads = Workers(self._calls, "engine")
+        self._threads = ThreadPool(self._calls, "engine")
         self._busy = 0
         self._workers: set[asyncio.Task[None]] = set()  # held, as the event loop holds tasks by weak references alone
 

@@ -14,7 +14,7 @@ from starlette.requests import ClientDisconnect
 
 from vitreous.config.server import ServerSettings
 from vitreous.inputs import size_text
-from vitreous.server.metrics import Metrics
+from vitreous.server.metrics import ServerMetrics
 from vitreous.server.refusal import RefusedError, not_valid
 
 METER = "vitreous.body"
@@ -35,7 +35,7 @@ class BodyBudget:
 class BodyMeter:
     """What one request holds of the budget, from its first byte until it is answered."""
 
-    def __init__(self, budget: BodyBudget, metrics: Metrics) -> None:
+    def __init__(self, budget: BodyBudget, metrics: ServerMetrics) -> None:
         self._budget, self._metrics = budget, metrics
         self._held = 0
 

@@ -22,7 +22,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from vitreous.config.server import ServerSettings
 from vitreous.server.guard import Policy
 from vitreous.server.headers import RAW_HEADERS
-from vitreous.server.metrics import Metrics
+from vitreous.server.metrics import ServerMetrics
 
 DRAIN_SECONDS = 2.0
 """For which the rest of a body is taken whose request was refused: a client that still sends reads no answer."""
@@ -68,7 +68,7 @@ class BoundedConnection(H11Protocol):
     """A connection of uvicorn's, with limits on time. What it is annotated with, the class has that `bounded` makes."""
 
     settings: ServerSettings
-    metrics: Metrics
+    metrics: ServerMetrics
     policy: Policy
     conn: _Http
 
@@ -221,7 +221,7 @@ class BoundedConnection(H11Protocol):
             self._writing = None
 
 
-def bounded(limits: ServerSettings, counters: Metrics, rules: Policy) -> type[BoundedConnection]:
+def bounded(limits: ServerSettings, counters: ServerMetrics, rules: Policy) -> type[BoundedConnection]:
     """Connections with these limits: uvicorn takes a class, and makes one of it for each client."""
 
     class Connection(BoundedConnection):

@@ -23,7 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from vitreous.config.server import ServerSettings
 from vitreous.server.bodies import METER, BodyBudget, BodyMeter
 from vitreous.server.headers import RAW_HEADERS
-from vitreous.server.metrics import Metrics
+from vitreous.server.metrics import ServerMetrics
 from vitreous.server.refusal import RefusedError
 
 log = logging.getLogger("vitreous")
@@ -107,7 +107,7 @@ class Policy:
 class Guard:
     """An ASGI application around another."""
 
-    def __init__(self, app: ASGIApp, settings: ServerSettings, metrics: Metrics, policy: Policy) -> None:
+    def __init__(self, app: ASGIApp, settings: ServerSettings, metrics: ServerMetrics, policy: Policy) -> None:
         self.app, self.metrics, self.policy = app, metrics, policy
         self._budget = BodyBudget(settings.most_bytes_at_once)
 

@@ -21,9 +21,9 @@ from vitreous.data.view import ImageInput, make_view
 from vitreous.inference.engine import Deployed, Engine
 from vitreous.inference.speed import noise
 from vitreous.server.batching import Batcher, Places
-from vitreous.server.metrics import Metrics
+from vitreous.server.metrics import ServerMetrics
 from vitreous.server.refusal import RefusedError, too_late
-from vitreous.server.threads import Workers
+from vitreous.server.threads import ThreadPool
 from vitreous.weights.bundle import Bundle
 
 T = TypeVar("T")
@@ -44,13 +44,13 @@ class ModelToServe:
 class Served:
     """A model with its queue. Its methods are called from the event loop, and compute elsewhere."""
 
-    def __init__(self, model: ModelToServe, settings: ServerSettings, metrics: Metrics) -> None:
+    def __init__(self, model: ModelToServe, settings: ServerSettings, metrics: ServerMetrics) -> None:
         self.name, self.deployed, self.bundle = model.name, model.deployed, model.bundle
         self.settings = settings
         self.places = Places(settings.most_images, settings.answer_seconds)
         self.metrics = metrics.of_model(self.name, lambda: self.places.taken)
         self.batcher = Batcher(self.engine, self.places, self.metrics, settings.grace_seconds)
-        self._looking = Workers(1, "look")
+        self._looking = ThreadPool(1, "look")
         self._looks = 0
 
     @property

@@ -11,7 +11,7 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 
-class Workers:
+class ThreadPool:
     """So many threads, which nobody needs to wait for in the end, and whether any of them is still at work."""
 
     def __init__(self, count: int, name: str) -> None:

@@ -19,7 +19,7 @@ from vitreous.evaluate.classify import wilson
 from vitreous.evaluate.probe import LinearProbe, fit_linear, held_out
 from vitreous.explain.analysis.bias import measure_bias
 from vitreous.explain.analysis.bias_numbers import Bias, BiasNumbers
-from vitreous.explain.analysis.numbers import Accuracy, Likeness, MeasuredOn, Numbers, Table
+from vitreous.explain.analysis.numbers import AccuracyInterval, Likeness, MeasuredOn, Numbers, Table
 from vitreous.explain.analysis.reading import NOISE, Chosen, Judge, ModelReader, Progress, naming
 from vitreous.explain.analysis.representation import linear_cka
 from vitreous.explain.analysis.summary import summarise
@@ -178,9 +178,9 @@ def _fit(features: Tensor, labels: Tensor, classes: int) -> LinearProbe:
     return fit_linear(features, labels, classes, weight_decays=[WEIGHT_DECAY])
 
 
-def _accuracy(predictions: Tensor, labels: Tensor) -> Accuracy:
+def _accuracy(predictions: Tensor, labels: Tensor) -> AccuracyInterval:
     right = int((predictions == labels).sum())
-    return Accuracy(right / len(labels), wilson(right, len(labels)), len(labels))
+    return AccuracyInterval(right / len(labels), wilson(right, len(labels)), len(labels))
 
 
 def _compare(depths: Sequence[Tensor]) -> tuple[Likeness, ...]:

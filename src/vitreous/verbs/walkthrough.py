@@ -89,7 +89,7 @@ class Walkthrough(PreprocessOption, Verb["list[WrittenPage | ImageError]"]):
         from vitreous.explain.place import place_patches
         from vitreous.explain.steps import follow
         from vitreous.model.network import check_numbers, evaluating
-        from vitreous.report.steps import Walk, steps_page
+        from vitreous.report.steps import WalkthroughContent, steps_page
 
         preprocess, seen = bundle.preprocess, look_at(path, bundle.preprocess)
         whole, patch = seen.whole, None
@@ -99,7 +99,7 @@ class Walkthrough(PreprocessOption, Verb["list[WrittenPage | ImageError]"]):
             steps = follow(vit, normalise(seen.view[None], preprocess), cell=patch, layer=self.layer, head=self.head)
         output = steps.representation if steps.logits is None else steps.logits
         check_numbers(torch.from_numpy(output), "scores", bundle.path)
-        return steps_page(Walk(path.name, whole, to_image(seen.view), preprocess, bundle.labels, steps))
+        return steps_page(WalkthroughContent(path.name, whole, to_image(seen.view), preprocess, bundle.labels, steps))
 
     def show(self, result: list[WrittenPage | ImageError]) -> None:
         """One line per image: its path and the page."""

@@ -10,7 +10,7 @@ import numpy as np
 from vitreous.data.datasets.images import ListedImage, lines_of, listed_data
 from vitreous.data.datasets.matlab import Structs, read_mat
 from vitreous.data.source import Data, Split
-from vitreous.data.walk import Walk, entries, is_folder
+from vitreous.data.walk import FolderWalk, entries, is_folder
 from vitreous.errors import UserError
 
 KIT = "ILSVRC2012_devkit_t12"
@@ -27,7 +27,7 @@ def read_imagenet(root: Path) -> Data:
     synsets = _synsets(kit / "meta.mat")
     splits: dict[Split, list[ListedImage]] = {"train": [], "val": []}
     for synset in classes:
-        names = sorted(Walk().images(root / "train", synset))
+        names = sorted(FolderWalk().images(root / "train", synset))
         splits["train"] += [(f"train/{name}".replace(os.sep, "/"), number[synset]) for name in names]
     truth = kit / "ILSVRC2012_validation_ground_truth.txt"
     for place, line in enumerate(lines_of(truth), start=1):

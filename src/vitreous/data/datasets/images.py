@@ -13,7 +13,7 @@ from vitreous.data.datasets.matlab import read_numbers
 from vitreous.data.datasets.order import hash_order
 from vitreous.data.folder import FolderSource, Names, open_folder
 from vitreous.data.source import Data, Source, Split, check_classes, order_classes
-from vitreous.data.walk import Walk, entries, is_folder
+from vitreous.data.walk import FolderWalk, entries, is_folder
 from vitreous.errors import UserError
 from vitreous.inputs import read_text
 
@@ -115,7 +115,7 @@ def read_caltech101(root: Path) -> Data:
     train: list[str] = []
     test: list[str] = []
     for label in [entry.name for entry in entries(base) if is_folder(entry)]:
-        names = sorted(f"{name}".replace(os.sep, "/") for name in Walk().images(base, label))
+        names = sorted(f"{name}".replace(os.sep, "/") for name in FolderWalk().images(base, label))
         order = hash_order(names, "caltech101").tolist()
         train += sorted(names[place] for place in order[:30])
         test += sorted(names[place] for place in order[30:])

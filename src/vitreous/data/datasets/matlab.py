@@ -34,7 +34,7 @@ DEEPEST = 8
 
 
 @dataclass(frozen=True)
-class Cells:
+class CellArray:
     """A cell array, column by column."""
 
     values: tuple[MatValue, ...]
@@ -47,7 +47,7 @@ class Structs:
     rows: tuple[dict[str, MatValue], ...]
 
 
-MatValue: TypeAlias = "NDArray[Any] | str | Cells | Structs"
+MatValue: TypeAlias = "NDArray[Any] | str | CellArray | Structs"
 
 
 class _DamagedError(Exception):
@@ -189,7 +189,7 @@ class _Array:
             raise _DamagedError("nested too deeply")
         if self.kind == CELL:
             self._check_many(count)
-            return Cells(tuple(self._next(path, depth) for _ in range(count)))
+            return CellArray(tuple(self._next(path, depth) for _ in range(count)))
         if self.kind == STRUCT:
             fields = self._fields()
             self._check_many(count * max(1, len(fields)))

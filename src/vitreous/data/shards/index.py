@@ -46,7 +46,7 @@ class Shard:
 
 
 @dataclass(frozen=True)
-class Rows:
+class ShardRows:
     """One row per image, in the order of the shards."""
 
     offset: NDArray[np.int64]
@@ -71,13 +71,13 @@ class Rows:
         path.chmod(mode)  # safetensors lets only the owner read it
 
 
-def join_rows(parts: Sequence[Rows]) -> Rows:
+def join_rows(parts: Sequence[ShardRows]) -> ShardRows:
     """All rows, one part after the other; all of them must have their CRC-32, or none."""
     blocks, ends = zip(*(part.names.arrays() for part in parts), strict=True)
     before = np.cumsum([0, *(len(block) for block in blocks)])
     shifted = [end + start for end, start in zip(ends, before, strict=False)]
     crc = [part.crc for part in parts if part.crc is not None]
-    return Rows(
+    return ShardRows(
         np.concatenate([part.offset for part in parts]),
         np.concatenate([part.length for part in parts]),
         np.concatenate([part.label for part in parts]),
@@ -94,7 +94,7 @@ class ShardIndex:
     """Path or address of each."""
     shards: tuple[Shard, ...]
     classes: tuple[str, ...]
-    rows: Rows
+    rows: ShardRows
 
     @property
     def starts(self) -> NDArray[np.int64]:
@@ -177,7 +177,7 @@ def _is_digest(value: object) -> bool:
     return isinstance(value, str) and re.fullmatch("[0-9a-f]{64}", value) is not None
 
 
-def load_rows(path: Path) -> Rows:
+def load_rows(path: Path) -> ShardRows:
     """The rows in a .safetensors file; whether they fit the shards is checked by `check_rows`."""
     try:
         arrays = load_file(path)
@@ -190,7 +190,7 @@ def load_rows(path: Path) -> Rows:
     except (SafetensorError, KeyError, ValueError) as error:
         raise UserError(f"{path}: not an index of shards ({str(error)[:200]}); restore it from a copy.") from None
     names = Names.of(arrays["names"], arrays["name_ends"])
-    return Rows(arrays["offset"], arrays["length"], arrays["label"], names, crc)
+    return ShardRows(arrays["offset"], arrays["length"], arrays["label"], names, crc)
 
 
 def rows_note(path: Path) -> str:

@@ -24,9 +24,9 @@ from vitreous.data.pipeline import usable_cores
 from vitreous.data.shards.index import (
     INDEX,
     ROWS,
-    Rows,
     Shard,
     ShardIndex,
+    ShardRows,
     join_rows,
     load_rows,
     rows_note,
@@ -124,7 +124,7 @@ class _Finished:
     """A shard that is whole."""
 
     shard: Shard
-    rows: Rows
+    rows: ShardRows
     end: int
     """Images of the split, in the order of packing, that it and those before it have dealt with."""
     left_out: dict[str, str]

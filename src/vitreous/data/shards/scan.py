@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from vitreous.data.decode import IMAGE_SUFFIXES, MAX_BYTES
 from vitreous.data.folder import Names
-from vitreous.data.shards.index import Rows, Shard, ShardIndex, check_rows
+from vitreous.data.shards.index import Shard, ShardIndex, ShardRows, check_rows
 from vitreous.data.shards.kept import keep_index, kept_index
 from vitreous.data.shards.places import reader, stat_place, without_query
 from vitreous.data.shards.tar import Member, Read, check_size, members
@@ -96,14 +96,14 @@ class _Found:
             self.names.append(image.name)
             self.label.append(-1 if label is None else self.numbers.setdefault(label, len(self.numbers)))
 
-    def finish(self) -> tuple[tuple[str, ...], Rows]:
+    def finish(self) -> tuple[tuple[str, ...], ShardRows]:
         """The classes in order, and the rows with labels that count in them."""
         classes = order_classes(self.numbers) if self.numbers else ()
         place = {name: number for number, name in enumerate(classes)}
         ordered = np.array([*(place[name] for name in self.numbers), -1], dtype=np.int32)
         offset: NDArray[np.int64] = np.frombuffer(self.offset, dtype=np.int64)
         length: NDArray[np.int32] = np.frombuffer(self.length, dtype=np.int32)
-        return classes, Rows(offset, length, ordered[np.frombuffer(self.label, dtype=np.int32)], self.names)
+        return classes, ShardRows(offset, length, ordered[np.frombuffer(self.label, dtype=np.int32)], self.names)
 
 
 def _samples(shard: str, size: int, read: Read) -> Iterator[tuple[Member, str | None]]:

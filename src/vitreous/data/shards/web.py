@@ -26,31 +26,32 @@ PIECE = 2**16
 
 
 @dataclass(frozen=True)
-class Patience:
-    """When a server is given up: after `tries` attempts, with growing pauses between."""
+class RetryPolicy:
+    """When a server is given up: after `tries` attempts that fail, with growing pauses between."""
 
     seconds: float = 30.0
     """Without a byte; and how long `least` bytes may take."""
     least: int = 2**14
+    """Bytes; fewer are next to nothing."""
     tries: int = 5
     pause: float = 0.5
 
 
-patience = Patience()
+retry = RetryPolicy()
 
 
 class _AgainError(Exception):
     """The connection failed, or the server is busy: the same may succeed later."""
 
 
-class Version(NamedTuple):
+class FileVersion(NamedTuple):
     """What a server says of a file."""
 
     size: int
     tag: str
 
 
-_versions: dict[str, Version] = {}
+_versions: dict[str, FileVersion] = {}
 """Of each file, as the server said first. Another thread may forget it at any time (`stat`)."""
 _local = threading.local()
 
@@ -60,16 +61,16 @@ def is_web(address: str) -> bool:
     return address.lower().startswith(("http://", "https://"))
 
 
-def stat(url: str) -> Version:
+def stat(url: str) -> FileVersion:
     """Size and tag of the file: what its first byte comes with. A server that changes it later is noticed."""
     _versions.pop(url, None)
-    _, version = _patiently(url, 0, 1)
+    _, version = _with_retries(url, 0, 1)
     return version
 
 
 def read(url: str, start: int, length: int, size: int | None = None) -> bytes:
     """So many bytes from `start` on, fewer where the file ends; size: what the file must have in all."""
-    content, version = _patiently(url, start, length)
+    content, version = _with_retries(url, start, length)
     if size is not None and version.size != size:
         raise UserError(
             f"{url}: has {version.size:,} bytes, and {size:,} when its index was made; make the index again."
@@ -77,11 +78,11 @@ def read(url: str, start: int, length: int, size: int | None = None) -> bytes:
     return content
 
 
-def _patiently(url: str, start: int, length: int) -> tuple[bytes, Version]:
+def _with_retries(url: str, start: int, length: int) -> tuple[bytes, FileVersion]:
     """The bytes, and the version of the file that they are of."""
-    for attempt in range(patience.tries):
+    for attempt in range(retry.tries):
         if attempt:
-            pause = patience.pause * 2 ** (attempt - 1)
+            pause = retry.pause * 2 ** (attempt - 1)
             expect_silence(pause)
             time.sleep(pause)
         try:
@@ -92,10 +93,10 @@ def _patiently(url: str, start: int, length: int) -> tuple[bytes, Version]:
         except UserError:
             _forget()
             raise
-    raise UserError(f"{url}: broke off at byte {start:,}, {patience.tries} times ({why}); repeat the command later.")
+    raise UserError(f"{url}: broke off at byte {start:,}, {retry.tries} times ({why}); repeat the command later.")
 
 
-def _attempt(url: str, start: int, length: int) -> tuple[bytes, Version]:
+def _attempt(url: str, start: int, length: int) -> tuple[bytes, FileVersion]:
     place = url
     headers = {
         "User-Agent": f"vitreous/{__version__}",
@@ -106,7 +107,7 @@ def _attempt(url: str, start: int, length: int) -> tuple[bytes, Version]:
         for _ in range(REDIRECTS):
             parts = urlsplit(place)
             connection = _connection(parts.scheme, parts.netloc)
-            expect_silence(3 * patience.seconds)  # for a connection, for its encryption, and for an answer
+            expect_silence(3 * retry.seconds)  # for a connection, for its encryption, and for an answer
             connection.request("GET", parts.path + (f"?{parts.query}" if parts.query else ""), headers=headers)
             answer = connection.getresponse()
             try:
@@ -137,7 +138,7 @@ def _attempt(url: str, start: int, length: int) -> tuple[bytes, Version]:
         raise _AgainError(reason(error)[:200] or type(error).__name__) from None
 
 
-def _received(url: str, answer: HTTPResponse, start: int, length: int) -> tuple[bytes, Version]:
+def _received(url: str, answer: HTTPResponse, start: int, length: int) -> tuple[bytes, FileVersion]:
     if answer.status in (408, 425, 429) or answer.status >= 500:
         raise _AgainError(f"the server answers {answer.status} {answer.reason}")
     if answer.status == 416:
@@ -153,7 +154,7 @@ def _received(url: str, answer: HTTPResponse, start: int, length: int) -> tuple[
     if said is None or int(said[1]) != start:
         raise UserError(f"{url}: its server answers with another part than the one asked for; download the shards.")
     tag = answer.headers.get("ETag") or answer.headers.get("Last-Modified") or ""
-    version = Version(int(said[3]), tag)
+    version = FileVersion(int(said[3]), tag)
     _check_version(url, version)
     wanted = min(length, version.size - start)
     body = _body(answer, wanted)
@@ -168,15 +169,15 @@ def _body(answer: HTTPResponse, wanted: int) -> bytes:
     since, then = time.monotonic(), 0
     while len(body) < wanted and (piece := answer.read1(min(PIECE, wanted - len(body)))):
         body += piece
-        expect_silence(patience.seconds)
-        if time.monotonic() - since > patience.seconds:
-            if len(body) - then < patience.least:
-                raise _AgainError(f"{len(body) - then:,} bytes in {patience.seconds:g} s")
+        expect_silence(retry.seconds)
+        if time.monotonic() - since > retry.seconds:
+            if len(body) - then < retry.least:
+                raise _AgainError(f"{len(body) - then:,} bytes in {retry.seconds:g} s")
             since, then = time.monotonic(), len(body)
     return bytes(body)
 
 
-def _check_version(url: str, version: Version) -> None:
+def _check_version(url: str, version: FileVersion) -> None:
     if _versions.setdefault(url, version) != version:
         raise UserError(f"{url}: was changed on the server while it was read; repeat the command.")
 
@@ -200,7 +201,7 @@ def _connection(scheme: str, host: str) -> HTTPConnection:
         kept = _local.open = _Connections()
     if (scheme, host) not in kept:
         kind = HTTPSConnection if scheme == "https" else HTTPConnection
-        kept[scheme, host] = kind(host, timeout=patience.seconds)
+        kept[scheme, host] = kind(host, timeout=retry.seconds)
     return kept[scheme, host]
 
 

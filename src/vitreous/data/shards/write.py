@@ -12,7 +12,7 @@ import numpy as np
 
 from vitreous.data.decode import IMAGE_SUFFIXES, read_header
 from vitreous.data.folder import Names
-from vitreous.data.shards.index import Rows
+from vitreous.data.shards.index import ShardRows
 from vitreous.data.shards.tar import BLOCK, END, header_size, padded, written_member
 from vitreous.inputs import as_text
 
@@ -54,10 +54,10 @@ class ShardWriter:
         labelled = header_size(f"{name}.cls") + BLOCK if label >= 0 else 0
         return header_size(name + suffix) + padded(len(content)) + labelled
 
-    def finish(self) -> tuple[Rows, str]:
+    def finish(self) -> tuple[ShardRows, str]:
         """End the file; its rows and its SHA-256."""
         self._write(bytes(END))
-        rows = Rows(
+        rows = ShardRows(
             np.frombuffer(self._offset, dtype=np.int64),
             np.frombuffer(self._length, dtype=np.int32),
             np.frombuffer(self._label, dtype=np.int32),

@@ -67,7 +67,7 @@ def measure_bias(
         return measuring.measure()
 
 
-class Answer(NamedTuple):
+class NetworkOutput(NamedTuple):
     """What a network says about a batch."""
 
     probabilities: Tensor | None
@@ -76,7 +76,7 @@ class Answer(NamedTuple):
     """(B, D): what its last layer reads; with a feature map, the mean of that; else the representation."""
 
 
-def ask(network: Network, images: Tensor) -> Answer:
+def ask(network: Network, images: Tensor) -> NetworkOutput:
     """The network's answer to images (B, C, H, W), in one pass."""
     with torch.inference_mode():
         if isinstance(network, TracesAttention):
@@ -90,7 +90,7 @@ def ask(network: Network, images: Tensor) -> Answer:
             scores, features = network(images), network.representation(images)
         if not torch.isfinite(scores).all():
             raise UserError("gives scores that are not numbers: its weights are damaged, or its training diverged.")
-        return Answer(scores.double().softmax(dim=1) if network.config.classes else None, features.double())
+        return NetworkOutput(scores.double().softmax(dim=1) if network.config.classes else None, features.double())
 
 
 def patch_side(network: Network, size: tuple[int, int]) -> int | None:
@@ -118,7 +118,7 @@ class _Responses:
     def __init__(self, at: float, change: Change, count: int) -> None:
         self.at, self.change, self._rows = at, change, Rows(count)
 
-    def add(self, before: Answer, after: Answer) -> None:
+    def add(self, before: NetworkOutput, after: NetworkOutput) -> None:
         """Take in a batch."""
         likeness = F.cosine_similarity(before.features, after.features, dim=1)
         likeness = torch.where((before.features == after.features).all(dim=1), 1.0, likeness)  # both may be 0

@@ -14,7 +14,7 @@ Table = tuple[Values, ...]
 
 
 @dataclass(frozen=True)
-class Accuracy:
+class AccuracyInterval:
     """The share of right answers."""
 
     value: float
@@ -73,20 +73,20 @@ class Shape:
 class Probes:
     """What linear probes make of a model's features."""
 
-    accuracy: tuple[Accuracy, ...]
+    accuracy: tuple[AccuracyInterval, ...]
     """(L + 1,): on the mean of the patch tokens at each depth."""
-    representation: Accuracy
+    representation: AccuracyInterval
 
 
 @dataclass(frozen=True)
 class UnderNoise:
     """How well a model answers when images carry noise of some frequencies."""
 
-    clean: Accuracy
+    clean: AccuracyInterval
     """Without noise."""
     bands: tuple[tuple[float, float], ...]
     """The frequencies, as shares of the highest."""
-    accuracy: tuple[Accuracy, ...]
+    accuracy: tuple[AccuracyInterval, ...]
     """One per band."""
 
 

@@ -17,7 +17,7 @@ from vitreous.data.rows import Rows
 from vitreous.data.source import Source
 from vitreous.errors import UserError
 from vitreous.explain.analysis.noise import BANDS, band_mask, band_noise
-from vitreous.explain.analysis.numbers import Accuracy, ModelNumbers, Probes, Shape, UnderNoise
+from vitreous.explain.analysis.numbers import AccuracyInterval, ModelNumbers, Probes, Shape, UnderNoise
 from vitreous.explain.analysis.survey import Survey, pool_depths
 from vitreous.model.network import require
 from vitreous.model.vit import ViT
@@ -37,7 +37,7 @@ class Judge(NamedTuple):
 
     fit: Callable[[Tensor, Tensor, int], Classifier]
     """A classifier of features (n, D) by labels (n,) of so many classes: scores (m, K) of others (m, D)."""
-    accuracy: Callable[[Tensor, Tensor], Accuracy]
+    accuracy: Callable[[Tensor, Tensor], AccuracyInterval]
     """Of answers (n,) beside labels (n,)."""
 
 
@@ -150,7 +150,7 @@ class ModelReader:
         depths, representations, known = learned
         classes, asked = len(self.chosen.measured.classes), survey.depths()
 
-        def judged(features: Tensor, others: Tensor) -> Accuracy:
+        def judged(features: Tensor, others: Tensor) -> AccuracyInterval:
             return self.judge.accuracy(self.judge.fit(features, known, classes)(others).argmax(dim=1), labels)
 
         return Probes(
@@ -187,7 +187,7 @@ class _Noise:
                 noise = np.stack([band_noise((channels, height, width), band, self.seed, at) for at in index])
                 answers.add(answer(images + NOISE * torch.from_numpy(noise) / self.std))
 
-    def judged(self, accuracy: Callable[[Tensor], Accuracy]) -> UnderNoise:
+    def judged(self, accuracy: Callable[[Tensor], AccuracyInterval]) -> UnderNoise:
         """Accuracy without noise and with noise of each band."""
         return UnderNoise(
             clean=accuracy(self.clean.all()),

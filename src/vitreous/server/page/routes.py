@@ -54,7 +54,7 @@ HEX = frozenset("0123456789abcdef")
 
 
 @dataclass(frozen=True)
-class Start:
+class PageStart:
     """What the page must know before anything else."""
 
     models: list[ModelCard]
@@ -87,7 +87,7 @@ def page_router(models: Mapping[str, Served]) -> APIRouter:
 
 def _start(models: Iterable[Served]) -> Response:
     cards = [model_card(served) for served in models]
-    return _packed(Start(cards, list(sample_images()), pack(COLOURS), pack(COVER)))
+    return _packed(PageStart(cards, list(sample_images()), pack(COLOURS), pack(COVER)))
 
 
 def _add_files(router: APIRouter) -> None:
@@ -196,7 +196,7 @@ def _decode_view(body: bytes, served: Served) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1)))
 
 
-def _packed(reply: Start | PackedInside | PackedMaps) -> Response:
+def _packed(reply: PageStart | PackedInside | PackedMaps) -> Response:
     """As JSON of its own making: megabytes of it, made where the event loop does not wait."""
     return Response(to_json(reply), media_type="application/json")
 

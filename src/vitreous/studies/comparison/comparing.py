@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from vitreous.report.compared import Cell, Tried, share_text
+from vitreous.report.compared import Cell, Trial, share_text
 from vitreous.studies.comparison.candidates import Candidate
 from vitreous.studies.comparison.cells import Cells, cell_of, diverged_cell, equal_flops, is_done, step_speed, trial_of
 from vitreous.studies.comparison.plan import GRID, TRYING, ComparePlan, cells_of
@@ -20,7 +20,7 @@ class Comparing:
     candidates: Sequence[Candidate]
     """Those to train."""
     plan: ComparePlan
-    tried: list[Tried] = field(default_factory=list)
+    tried: list[Trial] = field(default_factory=list)
     done: list[Cell] = field(default_factory=list)
     chosen: dict[str, float] = field(default_factory=dict)
     """Of each model its learning rate; a model that diverged at all of them has none."""
@@ -97,7 +97,7 @@ class Comparing:
             self._say(f"{candidate.name}: diverged at every learning rate, so it is not trained further.")
         return True
 
-    def _trials(self, model: str) -> list[Tried]:
+    def _trials(self, model: str) -> list[Trial]:
         return [trial for trial in self.tried if trial.model == model]
 
     def _settle_flops(self) -> None:
@@ -138,7 +138,7 @@ def _called(cell: Cell) -> str:
     return f"{cell.model}, {share_text(cell.fraction)} of the images, seed {cell.seed}"
 
 
-def _trial_text(trial: Tried) -> str:
+def _trial_text(trial: Trial) -> str:
     if trial.diverged:
         return "diverged"
     return f"{trial.accuracy:.1%} of {trial.n:,} validation images, {trial.spent.seconds:.0f} s"

@@ -11,7 +11,7 @@ from vitreous.config.train import Training
 from vitreous.data.source import Split
 from vitreous.errors import UserError
 from vitreous.model.family import count_flops, count_parameters, described
-from vitreous.report.compared import Cell, Compared, Tried, share_text
+from vitreous.report.compared import Cell, Compared, Trial, share_text
 from vitreous.studies.comparison.cells import RECIPE
 from vitreous.studies.comparison.plan import GRID
 from vitreous.training.folder import training_to_json
@@ -69,7 +69,7 @@ def shared_settings(trainings: Mapping[str, Training]) -> dict[str, Any]:
     return found[first]
 
 
-def remarks(models: Sequence[Compared], cells: Sequence[Cell], tried: Sequence[Tried], judged: Judged) -> Iterator[str]:
+def remarks(models: Sequence[Compared], cells: Sequence[Cell], tried: Sequence[Trial], judged: Judged) -> Iterator[str]:
     """What a reader should beware of."""
     trained, finished = ([m for m in models if m.trained is kind] for kind in (True, False))
     if judged.split != "test":
@@ -121,7 +121,7 @@ def _unequal_steps(models: Sequence[Compared], cells: Sequence[Cell]) -> Iterato
                 )
 
 
-def _diverged(models: Sequence[Compared], cells: Sequence[Cell], tried: Sequence[Tried]) -> Iterator[str]:
+def _diverged(models: Sequence[Compared], cells: Sequence[Cell], tried: Sequence[Trial]) -> Iterator[str]:
     for model in models:
         trials = [trial for trial in tried if trial.model == model.name]
         lost = [trial.learning_rate for trial in trials if trial.diverged]
@@ -147,7 +147,7 @@ def full_cells(cells: Sequence[Cell]) -> list[Cell]:
     return list(found.values())
 
 
-def looks_per_second(trials: Sequence[Tried], forward_flops: Mapping[str, float]) -> dict[str, float]:
+def looks_per_second(trials: Sequence[Trial], forward_flops: Mapping[str, float]) -> dict[str, float]:
     """Images that each model sees in a second, judged by its trials; a finished model has none and is left out."""
     return {
         name: max(t.spent.flops / t.spent.seconds for t in trials if t.model == name and not t.diverged) / flops

@@ -12,7 +12,7 @@ from vitreous.data.source import Data
 from vitreous.data.subset import random_subset
 from vitreous.evaluate.paired import Paired, pair_answers
 from vitreous.model.family import count_parameters, describe
-from vitreous.report.rounds import Round, RoundLabels, Score
+from vitreous.report.rounds import Round, RoundLabels, RoundScore
 from vitreous.studies.self_training.labelling import ask_teacher, read_labels
 from vitreous.studies.self_training.request import SelfTrainRequest
 from vitreous.training.folder import read_config
@@ -38,8 +38,8 @@ def tell_round(
         model=describe(config),
         parameters=count_parameters(config),
         images=result.images,
-        validation=Score.of(result.validation),
-        test=Score.of(result.test),
+        validation=RoundScore.of(result.validation),
+        test=RoundScore.of(result.test),
         labels=_tell_labels(result.classes, request, labels, earlier),
         spent=result.spent,
     )

@@ -18,13 +18,13 @@ from vitreous.errors import UserError
 from vitreous.inference.choice import WORTH_SECONDS, deploy
 from vitreous.inference.measuring import measure_classifier
 from vitreous.model.family import count_flops
-from vitreous.report.transferred import Protocol, Score, Setting, Trial
+from vitreous.report.transferred import Protocol, Setting, TaskScore, TransferTrial
 from vitreous.studies.transfer.folder import TransferFolder
 from vitreous.studies.transfer.speed import seconds_per_look
 from vitreous.studies.transfer.tasks import SEED, OpenTask
 from vitreous.studies.transfer.training import TaskPlan, TaskTrainings
 from vitreous.training.folder import read_config, source_digest, training_to_json
-from vitreous.training.labelled import StartFeatures
+from vitreous.training.frozen import StartFeatures
 from vitreous.training.loop import DivergedError
 from vitreous.training.recipes.dataset_stats import published_side
 from vitreous.training.result import FitResult
@@ -61,7 +61,7 @@ class _Trained:
     digests: dict[str, str]
     images: int
     """That are learned from."""
-    trials: tuple[Trial, ...] = ()
+    trials: tuple[TransferTrial, ...] = ()
     tried: tuple[FitResult, ...] = ()
 
 
@@ -74,7 +74,7 @@ class FineTuning:
     looks: dict[str, float] = field(default_factory=dict)
     """By task: seconds in which the model looks at an image, where that is known."""
 
-    def measure(self, task: OpenTask, protocol: Protocol, seconds: float | None) -> Score | None:
+    def measure(self, task: OpenTask, protocol: Protocol, seconds: float | None) -> TaskScore | None:
         """The score, in about so many seconds; None where it was stopped between two steps."""
         began = time.perf_counter()
         testing = None if seconds is None else self._testing(task, seconds)
@@ -118,12 +118,12 @@ class FineTuning:
 
     def _sweep(
         self, task: OpenTask, images: Data, start: StartFeatures, seconds: float
-    ) -> tuple[float, tuple[Trial, ...], tuple[FitResult, ...]] | None:
+    ) -> tuple[float, tuple[TransferTrial, ...], tuple[FitResult, ...]] | None:
         """The learning rate with the best validation accuracy, of equal ones that with the lower loss; and all trials.
 
         seconds: for each. None where it was stopped.
         """
-        trials: list[Trial] = []
+        trials: list[TransferTrial] = []
         tried: dict[float, FitResult] = {}
         for rate in RATES:
             try:
@@ -131,7 +131,7 @@ class FineTuning:
                 result, _ = self._train(task, "vtab-1k", f"trial-{rate:g}", images, plan, start)
             except DivergedError:
                 settings: dict[str, Setting] = {"optimizer.learning_rate": rate, "diverged": True}
-                trials.append(Trial(settings, 0.0, len(images.splits["val"])))
+                trials.append(TransferTrial(settings, 0.0, len(images.splits["val"])))
                 continue
             if not result.finished:
                 return None
@@ -172,7 +172,7 @@ class FineTuning:
             plan = replace(plan, overrides={**plan.overrides, **WHOLE}, whole=True)
         return self.trainings.run(task.named.place, images, place, plan, start), place
 
-    def _test(self, task: OpenTask, protocol: Protocol, trained: _Trained, seconds: float | None) -> Score:
+    def _test(self, task: OpenTask, protocol: Protocol, trained: _Trained, seconds: float | None) -> TaskScore:
         """How many of the test images the trained network has right; of as many as there is time for."""
         test, machine = task.data.splits["test"], self.trainings.machine
         began = time.perf_counter()
@@ -192,7 +192,7 @@ class FineTuning:
         assert saved is not None
         forward = count_flops(saved.training.model)
         flops = found.n * forward + sum(_flops(one, forward, saved.training.evaluations) for one in _all(trained))
-        return Score(
+        return TaskScore(
             task=task.named.name,
             protocol=protocol,
             accuracy=found.top1,
@@ -233,13 +233,13 @@ def _flops(result: FitResult, forward: int, evaluations: int) -> float:
     return result.spent.flops + forward * (start + looks)
 
 
-def _trial(result: FitResult, rate: float) -> Trial:
+def _trial(result: FitResult, rate: float) -> TransferTrial:
     found = result.validation
     assert found is not None
     settings: dict[str, Setting] = {"optimizer.learning_rate": rate, "steps": result.steps}
     if result.probe is not None and result.probe.accuracy is not None:
         settings["accuracy before the first step"] = result.probe.accuracy
-    return Trial(settings, found.top1, found.n)
+    return TransferTrial(settings, found.top1, found.n)
 
 
 def _quality(result: FitResult) -> tuple[float, float]:

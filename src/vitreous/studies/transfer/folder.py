@@ -10,7 +10,7 @@ from typing import Any, get_args
 from vitreous.config.fields import from_fields
 from vitreous.errors import UserError
 from vitreous.inputs import read_json, reason
-from vitreous.report.transferred import Protocol, Score, Task
+from vitreous.report.transferred import Protocol, Task, TaskScore
 from vitreous.storage.files import is_unfinished, write_file
 from vitreous.storage.lock import LOCK
 
@@ -45,14 +45,14 @@ class TransferFolder:
         """The run folder of one of a task's trainings."""
         return self.path / RUNS / f"{task}-{protocol}" / training
 
-    def read_score(self, task: str, protocol: Protocol) -> Score | None:
+    def read_score(self, task: str, protocol: Protocol) -> TaskScore | None:
         """What was measured before; None if nothing was yet."""
         place = self.score_place(task, protocol)
         if not place.exists():
             return None
         found: Any = read_json(place)
         try:
-            return Score.from_json(found)
+            return TaskScore.from_json(found)
         except (KeyError, TypeError, ValueError):
             raise UserError(f"{place}: damaged, or of another vitreous; delete it and repeat the command.") from None
 
@@ -61,12 +61,12 @@ class TransferFolder:
         before = self._read()
         return () if before is None else tuple(before[1].values())
 
-    def scores(self) -> tuple[Score, ...]:
+    def scores(self) -> tuple[TaskScore, ...]:
         """All that this command and those before it measured."""
         found = (self.read_score(task.name, protocol) for task in self.tasks() for protocol in get_args(Protocol))
         return tuple(score for score in found if score is not None)
 
-    def write_score(self, score: Score) -> None:
+    def write_score(self, score: TaskScore) -> None:
         """Keep it."""
         place = self.score_place(score.task, score.protocol)
         place.parent.mkdir(exist_ok=True)

@@ -23,7 +23,7 @@ from vitreous.inference.probing import (
     score_neighbours,
 )
 from vitreous.model.family import count_flops
-from vitreous.report.transferred import Absent, Protocol, Score, Setting
+from vitreous.report.transferred import Absent, Protocol, Setting, TaskScore
 from vitreous.studies.transfer.speed import seconds_per_look
 from vitreous.studies.transfer.tasks import SEED, OpenTask
 from vitreous.training.folder import source_digest
@@ -50,7 +50,7 @@ class FrozenFeatures:
 
     def measure(
         self, task: OpenTask, protocols: Sequence[Protocol], seconds: float | None, *, counted: bool = False
-    ) -> list[Score | Absent]:
+    ) -> list[TaskScore | Absent]:
         """What these protocols come to on a task, in about so many seconds; None for all the time it takes.
 
         counted: the operations of features that are kept are with an earlier score of the same transfer.
@@ -71,7 +71,7 @@ class FrozenFeatures:
             remarks.append(said)
         if reader.unreadable:
             remarks.append(f"{len(reader.unreadable)} images could not be read and were left out.")
-        found: list[Score | Absent] = []
+        found: list[TaskScore | Absent] = []
         for protocol in protocols:
             try:
                 one = self._score(task, protocol, data, splits, remarks)
@@ -84,13 +84,13 @@ class FrozenFeatures:
 
     def _score(
         self, task: OpenTask, protocol: Protocol, data: Data, splits: ProbeSplits, remarks: Sequence[str]
-    ) -> Score:
+    ) -> TaskScore:
         """data: what there was time for; splits: its features."""
         said: list[str] = []
         score, settings = _fit(protocol, splits, data.classes, said)
         learned: list[Split] = ["train", "val"] if protocol == "linear" and splits.val is not None else ["train"]
         few = protocol == "fewshot-5"
-        return Score(
+        return TaskScore(
             task=task.named.name,
             protocol=protocol,
             accuracy=score.accuracy,

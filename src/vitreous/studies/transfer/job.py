@@ -14,7 +14,7 @@ from vitreous.inference.machine import machine_features
 from vitreous.interrupt import Interrupted
 from vitreous.model.family import count_flops, count_parameters, describe
 from vitreous.report.transfer import transfer_page
-from vitreous.report.transferred import Absent, Model, Transfer
+from vitreous.report.transferred import Absent, Transfer, TransferredModel
 from vitreous.storage.files import write_output
 from vitreous.storage.overwrite import GENERATOR
 from vitreous.studies.transfer.clock import TransferClock
@@ -123,7 +123,7 @@ class TransferJob:
         return Transfer(
             out=str(self.folder.path),
             finished=complete,
-            model=Model(
+            model=TransferredModel(
                 name=run_name(request.model),
                 description=describe(config),
                 parameters=count_parameters(config),

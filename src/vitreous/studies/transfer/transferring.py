@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from vitreous.callbacks import Callbacks
 from vitreous.errors import UserError
-from vitreous.report.transferred import Absent, Protocol, Score
+from vitreous.report.transferred import Absent, Protocol, TaskScore
 from vitreous.studies.transfer.clock import LEAST, TransferClock
 from vitreous.studies.transfer.finetuning import TUNED, FineTuning
 from vitreous.studies.transfer.folder import TransferFolder
@@ -49,7 +49,7 @@ class Transferring:
     clock: TransferClock | None
     absent: list[Absent]
     """What is left out, and why; `run` adds to it."""
-    scores: list[Score] = field(default_factory=list)
+    scores: list[TaskScore] = field(default_factory=list)
 
     def run(self) -> bool:
         """Whether all is done; False where it was stopped between two steps."""
@@ -77,7 +77,7 @@ class Transferring:
         if found is None:
             return False
         for one in found:
-            if isinstance(one, Score):
+            if isinstance(one, TaskScore):
                 self.folder.write_score(one)
                 self.scores.append(one)
                 self.callbacks.message(_said(one))
@@ -85,7 +85,7 @@ class Transferring:
                 self._leave_out(Unit(unit.task, (one.protocol,) if one.protocol else unit.protocols), one.reason)
         return True
 
-    def _found(self, unit: Unit, seconds: float | None) -> list[Score | Absent] | None:
+    def _found(self, unit: Unit, seconds: float | None) -> list[TaskScore | Absent] | None:
         if unit.protocols[0] in FROZEN:
             assert self.frozen is not None
             name = unit.task.named.name
@@ -100,7 +100,7 @@ class Transferring:
             self.callbacks.message(f"{unit.task.named.name}, {protocol}: left out ({reason}).")
 
 
-def _said(score: Score) -> str:
+def _said(score: TaskScore) -> str:
     low, high = score.interval
     return (
         f"{score.task}, {score.protocol}: {score.accuracy:.1%} (95 % interval {low:.1%} to {high:.1%}; test images: "
