@@ -21,14 +21,14 @@ from vitreous.data.loader import Loader
 from vitreous.data.packed import ArraySource
 from vitreous.distributed.meter import Meter
 from vitreous.distributed.world import World, find_device
-from vitreous.model.efficientnet import Norm
+from vitreous.model.efficientnet import BatchNorm
 from vitreous.objectives.collapse import feature_std, information
 from vitreous.objectives.dino import SelfDistillation
 from vitreous.objectives.dino_loss import balanced_answers, koleo_loss
-from vitreous.objectives.supervised import Supervised
+from vitreous.objectives.supervised import Classification
 from vitreous.training.loop import DivergedError, Loop
-from vitreous.training.pace import Pace
 from vitreous.training.saving import Saver
+from vitreous.training.schedule import StepSchedule
 from vitreous.training.state import load_newest
 
 SIZES = (3, 5)
@@ -95,7 +95,7 @@ def refused_rows(world):
 
 def normed(rows, world=None):
     """A batch norm in training: what it gives, its gradient, and its running statistics."""
-    norm = Norm(rows.shape[1], 1e-3)
+    norm = BatchNorm(rows.shape[1], 1e-3)
     if world is not None:
         norm.world = world
     with torch.no_grad():
@@ -128,8 +128,8 @@ def trained(folder, world):
     meter = Meter()
     meter._cpu -= 3600 * (1 + world.rank)
     loader = Loader(source, shape, Augment(), batch_size=4, world=world)
-    objective = Supervised(model, training.objective)
-    loop = Loop(objective, loader, training, Pace(1), folder, evaluate=None, meter=meter, world=world)
+    objective = Classification(model, training.objective)
+    loop = Loop(objective, loader, training, StepSchedule(1), folder, evaluate=None, meter=meter, world=world)
     found = {"average": loop.ema.model.state_dict(), "start": dict(loop.start)}
     found = {name: {key: tensor.clone() for key, tensor in kept.items()} for name, kept in found.items()}
     loop.run()
@@ -145,9 +145,9 @@ def diverged(folder, world):
     model, shape = ViT(replace(MODEL, classes=3), seed=0), Preprocess(size=(16, 16))
     training = Training(model.config, shape, batch_size=4)
     source = ArraySource("made", torch.zeros(4, 3, 16, 16, dtype=torch.uint8), np.arange(4) % 3, ("a", "b", "c"))
-    objective = Supervised(model, training.objective)
+    objective = Classification(model, training.objective)
     loader = Loader(source, shape, Augment(), batch_size=4, world=world)
-    loop = Loop(objective, loader, training, Pace(3), folder, evaluate=None, world=world)
+    loop = Loop(objective, loader, training, StepSchedule(3), folder, evaluate=None, world=world)
     forward = objective.forward
 
     def spoiled(batch, progress):

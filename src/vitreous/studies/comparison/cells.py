@@ -24,7 +24,7 @@ from vitreous.inference.needs import check_training_memory
 from vitreous.inference.opening import open_classifier
 from vitreous.inputs import read_json
 from vitreous.model.family import build_network, inference_batch
-from vitreous.report.compared import Cell, Tried
+from vitreous.report.compared import Cell, Trial
 from vitreous.storage.files import write_file
 from vitreous.studies.comparison.candidates import Candidate
 from vitreous.studies.comparison.plan import (
@@ -39,8 +39,9 @@ from vitreous.studies.comparison.plan import (
     measured_split,
 )
 from vitreous.training.folder import RESULT, read_config
-from vitreous.training.labelled import Labelled, SharedValidation, training_work
+from vitreous.training.labelled import Labelled, SharedValidation
 from vitreous.training.loop import DivergedError
+from vitreous.training.measure import training_work
 from vitreous.training.request import FitRequest
 from vitreous.training.result import FitResult
 from vitreous.training.runtime import Runtime
@@ -215,7 +216,7 @@ def equal_flops(seconds: Mapping[str, float], speeds: Mapping[str, float]) -> fl
     return sum(seconds[name] for name in speeds) / sum(1 / speed for speed in speeds.values())
 
 
-def step_speed(trials: Sequence[Tried], validating: float) -> float:
+def step_speed(trials: Sequence[Trial], validating: float) -> float:
     """Operations per second of a model's steps, in the fastest of its trials; validating: seconds that were not steps.
 
     At least half of a trial counts as steps, however badly the rest was foreseen.
@@ -271,11 +272,11 @@ def cell_of(key: CellKey, result: FitResult, found: ClassificationResult, place:
     )
 
 
-def trial_of(model: str, learning_rate: float, result: FitResult | None, plan: ComparePlan) -> Tried:
+def trial_of(model: str, learning_rate: float, result: FitResult | None, plan: ComparePlan) -> Trial:
     """What a trial came to; None: it diverged."""
     if result is None:
         assert plan.val_images is not None
-        return Tried(model, learning_rate, 0.0, None, plan.val_images, Cost(), diverged=True)
+        return Trial(model, learning_rate, 0.0, None, plan.val_images, Cost(), diverged=True)
     found = result.validation
     assert found is not None
-    return Tried(model, learning_rate, found.top1, found.loss, found.n, result.spent)
+    return Trial(model, learning_rate, found.top1, found.loss, found.n, result.spent)
