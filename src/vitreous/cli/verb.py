@@ -9,8 +9,24 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING, dataclass, fields, replace
+from functools import cache
 from importlib import import_module
-from typing import Annotated, Any, ClassVar, Generic, ParamSpec, TypeVar, get_args, get_origin, get_type_hints
+from itertools import pairwise
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Generic,
+    Literal,
+    ParamSpec,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from vitreous.arguments import NamedValue, check_values, in_python, not_bound
 from vitreous.callbacks import Callbacks
@@ -90,15 +106,59 @@ def fields_of(verb: type[Verb[Any]], *, in_command: bool = False) -> list[Field]
     known = {field.name: field for field in fields(verb)}
     own, *groups = verb.__mro__
     order = [name for owner in (own, *reversed(groups)) for name in vars(owner).get("__annotations__", ())]
+    docs = {name: text for owner in reversed(verb.__mro__) for name, text in _field_docs(owner).items()}
     found = []
     for name in (name for name in dict.fromkeys(order) if name in known):
         hint, option = hints[name], None
         if get_origin(hint) is Annotated:
             option = next((one for one in get_args(hint)[1:] if isinstance(one, Option)), None)
         field = known[name]
+        if option is None and (text := docs.get(name)):
+            option = _option(text, hint, positional=not field.kw_only)
         default = field.default if field.default_factory is MISSING else field.default_factory()
         found.append(Field(name, hint, default, option))
     return sorted(found, key=lambda one: not (one.option is not None and one.option.positional))
+
+
+def _option(text: str, hint: Any, positional: bool) -> Option | None:
+    """What the docstring of a field says of it: "METAVAR: help", without a METAVAR for a flag and for fixed choices.
+
+    None where no word of a command can be such a value.
+    """
+    kinds = [kind for kind in _kinds(hint) if kind is not NoneType]
+    choices = [str(choice) for kind in kinds if get_origin(kind) is Literal for choice in get_args(kind)]
+    found = re.fullmatch(r"(?s)(\S*[A-Z|]\S*(?: \.\.\.)?): (.+)", text)
+    if found is None and not choices and kinds != [bool]:
+        return None
+    return Option(found[1] if found else "|".join(choices), found[2] if found else text, positional)
+
+
+def _kinds(hint: Any) -> list[Any]:
+    """The alternatives of a type."""
+    if get_origin(hint) is Annotated:
+        return _kinds(get_args(hint)[0])
+    if get_origin(hint) in (Union, UnionType):
+        return [kind for choice in get_args(hint) for kind in _kinds(choice)]
+    return [hint]
+
+
+def _field_docs(owner: type) -> dict[str, str]:
+    """The docstrings that stand below the fields of a class, each as one line."""
+    file = getattr(sys.modules.get(owner.__module__), "__file__", None)
+    return _docs_in(file).get(owner.__name__, {}) if file and file.endswith(".py") else {}
+
+
+@cache
+def _docs_in(file: str) -> dict[str, dict[str, str]]:
+    found: dict[str, dict[str, str]] = {}
+    for node in ast.parse(Path(file).read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ClassDef):
+            for field, below in pairwise(node.body):
+                if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+                    if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
+                        text = " ".join(str(below.value.value).split())
+                        found.setdefault(node.name, {})[field.target.id] = text
+    return found
 
 
 def make(

@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from vitreous.arguments import Budget, Epochs, Merge, Pixels, Seed
-from vitreous.config.options import Option, positional
 from vitreous.config.overrides import as_texts
 from vitreous.errors import UserError
 
@@ -19,47 +18,26 @@ Asked = TypeVar("Asked", bound="TrainingRequest")
 
 PLACES = ("data", "weights", "distill", "token_labels", "labelled", "unlabelled", "teacher")
 """Fields that name a place."""
-LABELLED_DATA = positional(
-    "DATA",
-    "A folder with one subfolder per class, a .csv, .jsonl or .npz, CIFAR or MNIST files, shards, data:NAME, or the "
-    "word builtin.",
-)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingRequest:
     """What every training can be asked for."""
 
-    model: Annotated[
-        str | None,
-        Option(
-            "SIZE/PATCH",
-            "Train this model from scratch, such as S/16, Ti/4@32, bit-r50x1 or efficientnet-b0. Default: what suits "
-            "the images.",
-        ),
-    ] = None
-    image_size: Annotated[
-        Pixels | None, Option("PIXELS", "Side of the model's input in pixels; position embeddings are resampled to it.")
-    ] = None
-    budget: Annotated[
-        Budget | None,
-        Option(
-            "TIME",
-            "How long everything may take, such as 90s, 5m or 1h30m; the number of steps follows from it.",
-        ),
-    ] = None
-    epochs: Annotated[
-        Epochs | None, Option("COUNT", "How many times to go through the images, instead of a budget.")
-    ] = None
-    seed: Annotated[Seed, Option("NUMBER", "Seed for everything random.")] = 0
-    overrides: Annotated[
-        Mapping[str, object],
-        Option(
-            "NAME=VALUE",
-            "Set one field of the recipe, such as batch_size=64, freeze=6, ema=0.99 or optimizer.learning_rate=1e-4; "
-            "may be repeated. config.json in the run folder lists all fields.",
-        ),
-    ] = field(default_factory=dict)
+    model: str | None = None
+    """SIZE/PATCH: Train this model from scratch, such as S/16, Ti/4@32, bit-r50x1 or efficientnet-b0. Default: what
+    suits the images."""
+    image_size: Pixels | None = None
+    """PIXELS: Side of the model's input in pixels; position embeddings are resampled to it."""
+    budget: Budget | None = None
+    """TIME: How long everything may take, such as 90s, 5m or 1h30m; the number of steps follows from it."""
+    epochs: Epochs | None = None
+    """COUNT: How many times to go through the images, instead of a budget."""
+    seed: Seed = 0
+    """NUMBER: Seed for everything random."""
+    overrides: Mapping[str, object] = field(default_factory=dict)
+    """NAME=VALUE: Set one field of the recipe, such as batch_size=64, freeze=6, ema=0.99 or
+    optimizer.learning_rate=1e-4; may be repeated. config.json in the run folder lists all fields."""
 
     def comparable(self) -> dict[str, Any]:
         """Every field, with one text for one thing: however a time or a place was written."""
@@ -89,25 +67,13 @@ class TrainingRequest:
 class LabelledRequest(TrainingRequest):
     """What every training with labels can be asked for."""
 
-    weights: Annotated[
-        str | Path | None,
-        Option("MODEL", "Start from this model: a bundle, a run folder, or anything that `vitreous import` reads."),
-    ] = None
-    recipe: Annotated[
-        str,
-        Option(
-            "NAME",
-            "auto, bit, notebook, paper-finetune, paper-pretrain, plain, scratch, scratch-small, small-data, "
-            "mae-finetune, or vtab.",
-        ),
-    ] = "auto"
-    preprocess: Annotated[
-        str | None,
-        Option(
-            "TEXT",
-            'Changes to the weights\' preprocessing, such as "mean=0.5,std=0.5,crop=0.9,interpolation=bicubic".',
-        ),
-    ] = None
+    weights: str | Path | None = None
+    """MODEL: Start from this model: a bundle, a run folder, or anything that `vitreous import` reads."""
+    recipe: str = "auto"
+    """NAME: auto, bit, notebook, paper-finetune, paper-pretrain, plain, scratch, scratch-small, small-data,
+    mae-finetune, or vtab."""
+    preprocess: str | None = None
+    """TEXT: Changes to the weights' preprocessing, such as "mean=0.5,std=0.5,crop=0.9,interpolation=bicubic"."""
 
     def check(self) -> None:
         """Refuse what makes no sense together."""
@@ -124,32 +90,19 @@ class LabelledRequest(TrainingRequest):
 class FitRequest(LabelledRequest):
     """What a training with labels, or any other that a recipe describes, can be asked for."""
 
-    data: Annotated[str | Path, LABELLED_DATA]
+    data: str | Path
+    """DATA: A folder with one subfolder per class, a .csv, .jsonl or .npz, CIFAR or MNIST files, shards, data:NAME, or
+    the word builtin."""
     _: KW_ONLY
-    distill: Annotated[
-        str | Path | None,
-        Option(
-            "TEACHER",
-            "Learn from this model's predictions beside the labels: a bundle, a run folder, or anything that "
-            "`vitreous import` reads. Its classes are matched to the data's by name.",
-        ),
-    ] = None
-    token_labels: Annotated[
-        str | Path | None,
-        Option(
-            "TEACHER",
-            "Also learn this model's label of every patch (token labelling): a bundle, a run folder, or anything that "
-            "`vitreous import` reads. Its classes are matched to the data's by name.",
-        ),
-    ] = None
-    merge: Annotated[
-        Merge | None,
-        Option(
-            "COUNT",
-            "Merge this many similar tokens per block (token merging): the model becomes faster, and training goes "
-            "through the images more often in the same time.",
-        ),
-    ] = None
+    distill: str | Path | None = None
+    """TEACHER: Learn from this model's predictions beside the labels: a bundle, a run folder, or anything that
+    `vitreous import` reads. Its classes are matched to the data's by name."""
+    token_labels: str | Path | None = None
+    """TEACHER: Also learn this model's label of every patch (token labelling): a bundle, a run folder, or anything that
+    `vitreous import` reads. Its classes are matched to the data's by name."""
+    merge: Merge | None = None
+    """COUNT: Merge this many similar tokens per block (token merging): the model becomes faster, and training goes
+    through the images more often in the same time."""
 
     @property
     def teacher(self) -> str | None:
@@ -199,25 +152,15 @@ class StudentRequest(FitRequest):
 class PretrainRequest(TrainingRequest):
     """What a training without labels can be asked for."""
 
-    data: Annotated[
-        str | Path,
-        positional(
-            "DATA",
-            "A folder of images, with or without class folders, a .csv, .jsonl or .npz, CIFAR or MNIST files, shards, "
-            "data:NAME, or the word builtin. Labels are not learned from.",
-        ),
-    ]
+    data: str | Path
+    """DATA: A folder of images, with or without class folders, a .csv, .jsonl or .npz, CIFAR or MNIST files, shards,
+    data:NAME, or the word builtin. Labels are not learned from."""
     _: KW_ONLY
-    method: Annotated[
-        str,
-        Option(
-            "mae|dino|dinov2|masked-patch|supervised",
-            "mae: reconstruct hidden patches. dino: match the output of a teacher, the moving average of the model, "
-            "over many views. dinov2: dino with registers, masked patches (iBOT) and spread-out features (KoLeo). "
-            "masked-patch: predict the mean colour of corrupted patches, as in the ViT paper. supervised: learn from "
-            "labels, for comparison.",
-        ),
-    ] = "mae"
+    method: str = "mae"
+    """mae|dino|dinov2|masked-patch|supervised: mae: reconstruct hidden patches. dino: match the output of a teacher,
+    the moving average of the model, over many views. dinov2: dino with registers, masked patches (iBOT) and
+    spread-out features (KoLeo). masked-patch: predict the mean colour of corrupted patches, as in the ViT paper.
+    supervised: learn from labels, for comparison."""
 
     def check(self) -> None:
         """Refuse a method that there is not."""
