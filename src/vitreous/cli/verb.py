@@ -154,10 +154,9 @@ def _docs_in(file: str) -> dict[str, dict[str, str]]:
     for node in ast.parse(Path(file).read_text(encoding="utf-8")).body:
         if isinstance(node, ast.ClassDef):
             for field, below in pairwise(node.body):
-                if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
-                    if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
-                        text = " ".join(str(below.value.value).split())
-                        found.setdefault(node.name, {})[field.target.id] = text
+                match field, below:
+                    case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                        found.setdefault(node.name, {})[name] = " ".join(text.split())
     return found
 
 
