@@ -10,6 +10,7 @@ import threading
 
 import httpx
 import pytest
+import torch
 
 from support.colours import make_bundle
 from support.live_server import serving
@@ -131,6 +132,22 @@ def test_a_notebook_is_told_what_to_do(bundle):
 
     with pytest.raises(UserError, match="`vitreous serve`"):
         asyncio.run(cell())
+
+
+def test_the_device_that_was_named_computes_predictions_and_explanations(bundle, monkeypatch):
+    """The device "meta" stands for an accelerator, which this machine need not have."""
+    named, served = [], []
+
+    def find(name):
+        named.append(name)
+        return torch.device("meta")
+
+    monkeypatch.setattr("vitreous.distributed.world.find_device", find)
+    monkeypatch.setattr("vitreous.inference.choice.find_device", find)
+    monkeypatch.setattr("vitreous.server.running.run_server", lambda models, *_: served.extend(models) or True)
+    assert serve(bundle, port=0, device="cuda")
+    assert set(named) == {"cuda"}
+    assert served[0].bundle.model.device.type == served[0].deployed.engine.network.device.type == "meta"
 
 
 def test_no_models():

@@ -1,5 +1,9 @@
 """Explanations lie on the image that a person gave, and mistakes are told in a sentence."""
 
+import base64
+import io
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -14,6 +18,7 @@ from vitreous.data.augment import eval_view, normalise
 from vitreous.data.decode import ImageError, open_image
 from vitreous.explain import explanation
 from vitreous.explain.draw import CAPTION, GAP, overlay
+from vitreous.explain.methods import Maps
 from vitreous.explain.request import METHODS
 from vitreous.jobs.predict import predict
 from vitreous.verbs.explain import explain
@@ -263,6 +268,17 @@ def test_the_notebooks_side(tmp_path):
             found.save(tmp_path / name)
 
 
+def test_an_explanation_shows_itself_in_a_notebook(tmp_path):
+    bundle = Bundle(bright_model((16, 24)), Preprocess(size=(16, 24)), ("<b>a</b>", "b"))
+    found = Model(bundle).explain(image_with_light((700, 1400), (480, 160, 640, 320)), target="<b>a</b>")
+    shown = found._repr_html_()
+    image = base64.b64decode(re.search(r'src="data:image/png;base64,([^"]+)"', shown).group(1))
+    with Image.open(io.BytesIO(image)) as drawn:
+        np.testing.assert_array_equal(np.asarray(drawn), np.asarray(found.overlay(480)))
+    assert f"&lt;b&gt;a&lt;/b&gt; {found.score:.1%}, relevance" in shown
+    assert "<b>" not in shown
+
+
 def test_an_overlay_replaces_an_overlay_and_never_the_image(tmp_path, subtests):
     model = load(make_bundle(tmp_path / "b"))
     for kind in ("png", "jpg", "webp", "tiff"):
@@ -278,6 +294,26 @@ def test_an_overlay_replaces_an_overlay_and_never_the_image(tmp_path, subtests):
             assert image.read_bytes() == before
             with Image.open(out) as seen:
                 assert seen.size == (120, 90)
+
+
+def test_it_is_computed_on_the_device_that_was_named(tmp_path, monkeypatch):
+    """The device "meta" stands for an accelerator, which this machine need not have."""
+    make_images(tmp_path / "p", count=1)
+    named, devices = [], []
+
+    def find(name):
+        named.append(name)
+        return torch.device("meta")
+
+    def record(model, images, method, **asked):
+        devices.append((model.device.type, images.device.type))
+        return Maps((0,), torch.ones(1, 1, 1, 2, 2), torch.zeros(1, 3))
+
+    monkeypatch.setattr("vitreous.distributed.world.find_device", find)
+    monkeypatch.setattr(explanation, "compute_maps", record)
+    found = list(explain(make_bundle(tmp_path / "b"), tmp_path / "p", device="cuda", out=None))
+    assert named == ["cuda"]
+    assert devices == [("meta", "meta")] * len(found)
 
 
 def test_images_that_cannot_be_read_do_not_stop_the_others(tmp_path):
